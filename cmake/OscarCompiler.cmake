@@ -1,0 +1,25 @@
+# Compiler settings every target shares, carried by the interface target oscar::options.
+add_library(oscar_options INTERFACE)
+add_library(oscar::options ALIAS oscar_options)
+target_compile_options(oscar_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>)
+target_include_directories(oscar_options INTERFACE ${CMAKE_SOURCE_DIR}/lib ${CMAKE_SOURCE_DIR})
+
+if(OSCAR_SANITIZE)
+  set(_san -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_compile_options(oscar_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${_san} -D_GLIBCXX_ASSERTIONS>)
+  target_link_options(oscar_options INTERFACE ${_san})
+endif()
+
+find_program(OSCAR_CCACHE ccache)
+if(OSCAR_CCACHE)
+  set(_launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${OSCAR_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${_launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${_launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${_launcher})
+endif()
+find_program(OSCAR_MOLD mold)
+if(OSCAR_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

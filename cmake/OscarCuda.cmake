@@ -1,0 +1,18 @@
+# CUDA language and kernel libraries. Kernels never see LibTorch (raw pointers only).
+enable_language(CUDA)
+find_package(CUDAToolkit 13 REQUIRED)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+
+# oscar_kernel_library(name SOURCES ... DEPS ...)
+function(oscar_kernel_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES})
+  string(REPLACE "oscar_" "oscar::" _alias ${name})
+  add_library(${_alias} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${OSCAR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra,-Werror>)
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC CUDA::cudart ${A_DEPS})
+endfunction()

@@ -1,0 +1,74 @@
+// Files: whole reads, read-only maps, atomic writes, locks. Every function throws InputError (the file is missing or
+// unreadable) or EnvironmentError (disk full, no permission) with the path in the message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace oscar {
+
+namespace fs = std::filesystem;
+
+// Reads a whole file; refuses one larger than max_bytes (InputError).
+std::string read_file(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{1} << 32);
+
+// Read-only memory map of a whole file. An empty file maps to an empty span.
+class MappedFile {
+ public:
+  explicit MappedFile(const fs::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&&) noexcept;
+  MappedFile& operator=(MappedFile&&) noexcept;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Writes to a temporary name beside `path`, then syncs and renames in commit(). Without commit() the destructor
+// removes the temporary file and `path` is left as it was.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const fs::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  void commit();
+  const fs::path& temporary_path() const { return temporary_; }
+
+ private:
+  fs::path path_, temporary_;
+  int fd_ = -1;
+};
+
+void write_file_atomic(const fs::path& path, std::string_view content);
+
+// Creates a directory (and parents); EnvironmentError when it cannot.
+void make_directory(const fs::path& path);
+
+// Throws UsageError when `path` exists and overwriting was not asked for. Call it before any long work.
+void require_absent(const fs::path& path, bool overwrite);
+
+// An advisory lock on a file (created when absent), held until destruction. EnvironmentError "another run uses ..."
+// when another process holds it.
+class FileLock {
+ public:
+  explicit FileLock(const fs::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+std::string format_bytes(std::uint64_t bytes);  // "1.5 GiB"
+
+}  // namespace oscar

@@ -1,0 +1,43 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace oscar {
+namespace {
+LogLevel g_level = LogLevel::kNormal;
+
+void print(const char* colour, const char* prefix, const std::string& message) {
+  // "\r\033[K" clears a progress bar that may stand on the line.
+  const char* clear = stderr_is_terminal() ? "\r\033[K" : "";
+  if (use_colour() && *colour != '\0') {
+    std::fprintf(stderr, "%s%s%s\033[0m%s\n", clear, colour, prefix, message.c_str());
+  } else {
+    std::fprintf(stderr, "%s%s%s\n", clear, prefix, message.c_str());
+  }
+}
+}  // namespace
+
+void set_log_level(LogLevel level) { g_level = level; }
+LogLevel log_level() { return g_level; }
+void log_info(const std::string& message) {
+  if (g_level >= LogLevel::kNormal) print("", "", message);
+}
+void log_detail(const std::string& message) {
+  if (g_level >= LogLevel::kVerbose) print("", "", message);
+}
+void log_warning(const std::string& message) { print("\033[33m", "warning: ", message); }
+void log_error(const std::string& message) { print("\033[31m", "error: ", message); }
+
+bool stderr_is_terminal() {
+  static const bool terminal = ::isatty(2) == 1;
+  return terminal;
+}
+bool use_colour() {
+  static const bool colour = stderr_is_terminal() && std::getenv("NO_COLOR") == nullptr;
+  return colour;
+}
+
+}  // namespace oscar

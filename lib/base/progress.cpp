@@ -1,0 +1,75 @@
+#include "base/progress.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/log.h"
+
+namespace oscar {
+namespace {
+bool g_enabled = true;
+
+double seconds(std::chrono::steady_clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+std::string clock_text(double s) {
+  char text[32];
+  const int total = static_cast<int>(s + 0.5);
+  if (total >= 3600) {
+    std::snprintf(text, sizeof text, "%d:%02d:%02d", total / 3600, total / 60 % 60, total % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%d:%02d", total / 60, total % 60);
+  }
+  return text;
+}
+}  // namespace
+
+void set_progress_enabled(bool enabled) { g_enabled = enabled; }
+
+Progress::Progress(std::string label, std::uint64_t total, std::string unit)
+    : label_(std::move(label)),
+      unit_(std::move(unit)),
+      total_(std::max<std::uint64_t>(total, 1)),
+      start_(std::chrono::steady_clock::now()),
+      shown_(start_) {}
+
+Progress::~Progress() {
+  if (!finished_ && stderr_is_terminal() && g_enabled && log_level() >= LogLevel::kNormal) std::fputs("\n", stderr);
+}
+
+void Progress::advance(std::uint64_t units) {
+  done_ = std::min(done_ + units, total_);
+  const double interval = stderr_is_terminal() ? 0.1 : 10.0;
+  if (seconds(std::chrono::steady_clock::now() - shown_) >= interval) show(false);
+}
+
+void Progress::finish() {
+  if (finished_) return;
+  show(true);
+  finished_ = true;
+}
+
+void Progress::show(bool last) {
+  if (!g_enabled || log_level() < LogLevel::kNormal) return;
+  shown_ = std::chrono::steady_clock::now();
+  const double elapsed = seconds(shown_ - start_);
+  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0.0;
+  const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
+  std::string tail = last ? "in " + clock_text(elapsed)
+                          : "ETA " + (rate > 0 ? clock_text(static_cast<double>(total_ - done_) / rate) : "-");
+  if (!note_.empty()) tail += "  " + note_;
+  if (stderr_is_terminal()) {
+    constexpr int kWidth = 24;
+    const int full = static_cast<int>(fraction * kWidth);
+    const std::string bar = std::string(full, '#') + std::string(kWidth - full, '.');
+    std::fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %.0f %s/s  %s%s", label_.c_str(), bar.c_str(), 100 * fraction, rate,
+                 unit_.c_str(), tail.c_str(), last ? "\n" : "");
+  } else {
+    std::fprintf(stderr, "%s: %llu of %llu %s (%.0f%%), %.0f %s/s, %s\n", label_.c_str(),
+                 static_cast<unsigned long long>(done_), static_cast<unsigned long long>(total_), unit_.c_str(),
+                 100 * fraction, rate, unit_.c_str(), tail.c_str());
+  }
+  std::fflush(stderr);
+}
+
+}  // namespace oscar

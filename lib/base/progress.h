@@ -1,0 +1,32 @@
+// Progress of a long loop, on stderr: a bar with rate and remaining time on a terminal, a line every few seconds
+// otherwise, nothing when quiet or with --no-progress.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace oscar {
+
+void set_progress_enabled(bool enabled);
+
+class Progress {
+ public:
+  // `unit` is plural ("tokens"); total in units.
+  Progress(std::string label, std::uint64_t total, std::string unit);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void advance(std::uint64_t units);
+  void set_note(std::string note) { note_ = std::move(note); }  // shown after the rate
+  void finish();
+
+ private:
+  void show(bool last);
+  std::string label_, unit_, note_;
+  std::uint64_t total_, done_ = 0;
+  bool finished_ = false;
+  std::chrono::steady_clock::time_point start_, shown_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,40 @@
+// A Hugging Face checkpoint: config.json plus one safetensors file or a sharded set, seen as one table of tensors.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "checkpoint/model_location.h"
+#include "checkpoint/safetensors.h"
+
+namespace oscar {
+
+class Checkpoint {
+ public:
+  // Opens config.json and all shards (model.safetensors or model.safetensors.index.json). InputError on any fault:
+  // a missing shard, a name that leaves the directory, a tensor in the index that its shard does not hold.
+  static Checkpoint open(const ModelLocation& location);
+
+  const ModelLocation& location() const { return location_; }
+  const ModelConfig& config() const { return config_; }
+  const TensorView* find(std::string_view name) const;
+  const TensorView& at(std::string_view name) const;  // InputError when absent
+  std::vector<std::string> names() const;             // sorted
+  std::uint64_t weight_bytes() const;
+
+  // "sha256:<hex>" over the architecture's geometry, every tensor's name, dtype and shape, and samples of 4 KiB from
+  // the start, middle and end of its data: a fine-tune of the same architecture has another fingerprint, and reading
+  // it costs little even for large models.
+  std::string fingerprint() const;
+
+ private:
+  ModelLocation location_;
+  ModelConfig config_;
+  std::vector<SafetensorsFile> shards_;
+  std::map<std::string, const TensorView*, std::less<>> index_;
+};
+
+}  // namespace oscar

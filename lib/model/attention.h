@@ -1,0 +1,59 @@
+// The seam between the decoder and everything that looks at or replaces attention: calibration observes it, verify
+// replaces it with a quantised cache. The decoder has one forward path and calls exactly one Attention object.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace oscar {
+
+// New tokens of one or more sequences, packed one after another. T = sum of lengths.
+struct SequenceBatch {
+  std::vector<std::int64_t> ids;      // [sequences] names a sequence across calls (a cache slot)
+  std::vector<std::int64_t> lengths;  // [sequences] new tokens of each
+  std::vector<std::int64_t> starts;   // [sequences] position of the first new token of each
+  std::int64_t tokens() const;
+};
+
+// One layer's attention input: post-norm, post-RoPE q and k; v as projected (with bias).
+struct AttentionInput {
+  std::int64_t layer = 0;
+  const SequenceBatch* batch = nullptr;
+  at::Tensor q;                     // [T, Hq, d]
+  at::Tensor k;                     // [T, Hkv, d]
+  at::Tensor v;                     // [T, Hkv, d]
+  double scale = 1.0;               // softmax scale, usually d^-1/2
+  std::int64_t sliding_window = 0;  // 0: none; w: query i sees keys j with i - j < w
+  double soft_cap = 0.0;            // 0: none
+  at::Tensor sinks;                 // undefined, or [Hq] logits that join the softmax denominator
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  // O = softmax(q kT scale + mask) v per query head, before W_O: [T, Hq, d], same dtype as q.
+  virtual at::Tensor attend(const AttentionInput& input) = 0;
+};
+
+// Causal attention over the new tokens alone (starts must be 0): the BF16/FP32 reference of prefill.
+class FullAttention : public Attention {
+ public:
+  at::Tensor attend(const AttentionInput& input) override;
+};
+
+// Calls `inner`, then hands input and output to observe(). For calibration.
+class AttentionObserver : public Attention {
+ public:
+  explicit AttentionObserver(Attention& inner) : inner_(inner) {}
+  at::Tensor attend(const AttentionInput& input) final;
+
+ protected:
+  virtual void observe(const AttentionInput& input, const at::Tensor& output) = 0;
+
+ private:
+  Attention& inner_;
+};
+
+}  // namespace oscar

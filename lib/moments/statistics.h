@@ -1,0 +1,45 @@
+// Second moments of one model on one prompt set: what oscar-collect writes, merges and shows, and oscar-fit reads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/json.h"
+
+namespace oscar {
+
+// All FP64 on the CPU, sums (not means) so that parts merge exactly. Letters: design section 4. Row vectors.
+struct LayerMoments {
+  at::Tensor q_gram;       // [Hkv, d, d]  sum over tokens and the group's query heads of q^T q
+  at::Tensor k_gram;       // [Hkv, d, d]  sum k^T k
+  at::Tensor k_sum;        // [Hkv, d]
+  at::Tensor v_gram;       // [Hkv, d, d]
+  at::Tensor v_sum;        // [Hkv, d]
+  at::Tensor o_gram;       // [Hkv, d, d]  sum over tokens and the group's query heads of o^T o = V^T S^T S V (exact)
+  at::Tensor energy_gram;  // [Hkv, d, d]  published proxy: sum_t w_t v_t^T v_t, w_t = k_t C_Q k_t^T, mean 1 per head
+  at::Tensor wo_gram;      // [Hkv, d, d]  sum over the group's query heads of W_O block: W^T W in head coordinates
+  // Row sample for clip search, FP32: a deterministic bottom-k sample of tokens. R rows.
+  at::Tensor rows_q;                        // [R, Hq, d]
+  at::Tensor rows_k;                        // [R, Hkv, d]
+  at::Tensor rows_v;                        // [R, Hkv, d]
+  std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
+};
+
+struct Statistics {
+  std::string model_fingerprint, model_name, architecture;
+  std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
+  std::int64_t tokens = 0;  // summed over prompts
+  Json metadata;            // everything else that is recorded (prompt hash, used and skipped rows, options, tool)
+  std::vector<LayerMoments> layers;
+};
+
+void save_statistics(const Statistics& statistics, const fs::path& path);  // byte-identical for equal content
+Statistics load_statistics(const fs::path& path);                          // InputError on any fault
+// Sum of parts of the same model; InputError naming the difference otherwise.
+Statistics merge_statistics(const std::vector<Statistics>& parts);
+
+}  // namespace oscar

@@ -1,0 +1,23 @@
+// Which tokens of a sequence are BF16 and which are quantised: one rule for the prefill path, the decode path, the
+// kernels and the byte counts.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace oscar {
+
+struct WindowPolicy {
+  std::int64_t sink = 64;     // BF16 tokens at the start
+  std::int64_t recent = 256;  // BF16 tokens at the end, the current token among them
+  std::int64_t flush = 1;     // tokens leave the recent window in groups of this many
+
+  // In a sequence of n tokens (the current one included), tokens [sink, quantised_end(n)) are quantised. With flush 1
+  // the query at position i = n - 1 sees quantised keys j with sink <= j <= i - recent.
+  std::int64_t quantised_end(std::int64_t n) const {
+    const std::int64_t leaving = std::max<std::int64_t>(0, n - sink - recent);
+    return sink + leaving / flush * flush;
+  }
+};
+
+}  // namespace oscar

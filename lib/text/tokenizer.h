@@ -1,0 +1,38 @@
+// tokenizer.json (Hugging Face tokenizers): BPE, byte-level or with byte fallback. Token ids equal those of the Python
+// package for the components that are supported; any other component is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/files.h"
+
+namespace oscar {
+
+class Tokenizer {
+ public:
+  // InputError: damaged file, or a component (model, normalizer, pre-tokenizer, post-processor) that is not supported.
+  static Tokenizer from_file(const fs::path& tokenizer_json);
+  static Tokenizer from_json(std::string_view text, const std::string& where);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  // Invalid UTF-8 is replaced by U+FFFD, as Python's decode(errors="replace") does. add_special_tokens applies the
+  // post-processor (BOS for Llama). Special tokens written in the text are recognised, as in Python.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
+  std::string decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens = true) const;
+  std::optional<std::int32_t> token_id(std::string_view token) const;
+  std::int64_t vocabulary_size() const;  // highest id + 1
+
+ private:
+  Tokenizer();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,63 @@
+#include "base/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "base/hash.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "(no InputError)";
+}
+
+TEST(Json, ReadsPlainValues) {
+  const Json j = parse_json(R"({"a": 3, "b": 1e6, "c": "x", "d": null, "e": true})", "t");
+  EXPECT_EQ(json_int(j, "a", "t"), 3);
+  EXPECT_EQ(json_int(j, "b", "t"), 1000000);
+  EXPECT_EQ(json_string(j, "c", "t"), "x");
+  EXPECT_EQ(json_int(j, "d", "t", 7), 7);
+  EXPECT_TRUE(json_bool(j, "e", "t", false));
+}
+
+TEST(Json, RefusesDuplicateKeysAtAnyLevel) {
+  EXPECT_THAT(message_of([] { parse_json(R"({"a": {"k": 1, "k": 2}})", "f.json"); }), HasSubstr("'k' twice"));
+  EXPECT_NO_THROW(parse_json(R"({"a": {"k": 1}, "b": {"k": 2}})", "f.json"));
+}
+
+TEST(Json, RefusesDeepNesting) {
+  const std::string deep = std::string(100000, '[');
+  EXPECT_THAT(message_of([&] { parse_json(deep, "f.json"); }), HasSubstr("nested deeper"));
+  EXPECT_NO_THROW(parse_json("[\"[[[[[[[[[[[[[\"]", "f.json", 2));
+}
+
+TEST(Json, RefusesInvalidTextAndUtf8) {
+  EXPECT_THAT(message_of([] { parse_json("{\"a\": ", "f.json"); }), HasSubstr("f.json"));
+  EXPECT_THAT(message_of([] { parse_json("\"\xff\"", "f.json"); }), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message_of([] { parse_json("", "f.json"); }), HasSubstr("not valid JSON"));
+}
+
+TEST(Json, NamesWrongTypesAndMissingKeys) {
+  const Json j = parse_json(R"({"a": "x", "n": 18446744073709551615, "f": 1.5})", "f.json");
+  EXPECT_THAT(message_of([&] { json_int(j, "a", "f.json"); }), HasSubstr("'a' is string, expected an integer"));
+  EXPECT_THAT(message_of([&] { json_int(j, "z", "f.json"); }), HasSubstr("'z' is missing"));
+  EXPECT_THAT(message_of([&] { json_int(j, "n", "f.json"); }), HasSubstr("too large"));
+  EXPECT_THAT(message_of([&] { json_int(j, "f", "f.json"); }), HasSubstr("expected an integer"));
+}
+
+TEST(Hash, KnownAnswers) {  // FIPS 180-4 examples
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+}  // namespace
+}  // namespace oscar
