@@ -5,29 +5,36 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace oscar {
 
 struct CommonOptions {
   std::string model, revision;
-  std::string device = "auto";  // auto | cpu | cuda[:i]
+  std::string device = "auto";  // auto | cpu | cuda[:i]; see device_choice.h
   std::string dtype = "auto";   // auto | bfloat16 | float32
   std::uint64_t seed = 0;
   std::string output;
   bool overwrite = false, dry_run = false, json = false, no_progress = false, verbose = false, quiet = false;
 };
 
-// Adds -q/-v, --no-progress, --version, --config FILE.toml and the exit-code footer; `example` leads the help text.
+// Adds -q/-v, --no-progress, --json, --version, --config FILE.toml and the exit-code footer; `example` leads the help
+// text. Subcommands made afterwards inherit nothing of it: call fallthrough() on them, so that --json and the like may
+// follow the subcommand's name.
 void set_up_app(CLI::App& app, CommonOptions& options, const std::string& example);
 void add_model_options(CLI::App& app, CommonOptions& options,
                        bool required);  // --model --revision --device --dtype --seed
-void add_output_options(CLI::App& app, CommonOptions& options, bool required);  // -o/--output --overwrite
+void add_output_options(CLI::App& app, CommonOptions& options, bool required);  // -o/--output --overwrite --dry-run
 
 // Parses, sets up logging and the interrupt handler, runs `body`, and returns the exit code: CLI11's parse errors
 // become 2, oscar::Error its own code, std::bad_alloc 4, c10::Error and anything else 5 with its text. `body` returns
 // the exit code of a run that ended normally (0, or 1 for a failed gate).
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body);
 
+std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
+
+// The arguments as one shell command, quoted where needed: for "resume with: ..." messages.
+std::string shell_command(const std::vector<std::string>& arguments);
 
 }  // namespace oscar

@@ -19,5 +19,7 @@ target_include_directories(oscar_torch SYSTEM INTERFACE
 target_link_directories(oscar_torch INTERFACE ${OSCAR_TORCH_DIR}/lib)
 # libtorch.so pulls in libtorch_cuda.so where the wheel has it; nothing in our code refers to it directly,
 # so the linker must be told to keep it.
-target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed)
+# libstdc++ comes first in the lookup order: libtorch.so exports its own old copies of some std::filesystem functions,
+# and remove_all of that copy jumps to a null pointer.
+target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed)
 target_link_options(oscar_torch INTERFACE -Wl,-rpath,${OSCAR_TORCH_DIR}/lib)

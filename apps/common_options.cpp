@@ -1,0 +1,158 @@
+#include "apps/common_options.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <iostream>
+#include <new>
+#include <string_view>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/progress.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 done; 1 a quality gate failed; 2 wrong usage; 3 bad input or format; 4 environment (no GPU, out of\n"
+    "memory, disk full); 5 numerical failure; 130 interrupted, resumable.\n"
+    "Results go to stdout, progress and messages to stderr; NO_COLOR is honoured.";
+
+// auto, cpu, cuda or cuda:<index>.
+std::string check_device(const std::string& value) {
+  if (value == "auto" || value == "cpu" || value == "cuda") return {};
+  if (value.rfind("cuda:", 0) == 0) {
+    const std::string_view index = std::string_view(value).substr(5);
+    if (!index.empty() && index.size() <= 3 && index.find_first_not_of("0123456789") == std::string_view::npos) {
+      return {};
+    }
+  }
+  return "'" + value + "' is not a device; expected auto, cpu, cuda or cuda:<index>";
+}
+
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
+// LibTorch reports a failed CPU allocation as a plain error, told apart only by its text.
+bool is_out_of_memory(std::string_view text) {
+  return text.find("can't allocate memory") != std::string_view::npos ||
+         text.find("not enough memory") != std::string_view::npos ||
+         text.find("out of memory") != std::string_view::npos;
+}
+
+int fail(ExitCode code, const std::string& message) {
+  log_error(message);
+  return static_cast<int>(code);
+}
+
+constexpr const char* kOutOfMemoryHint = "out of memory; use a shorter --seq-len or --stream-layers, or free memory (";
+
+int run_body(const std::function<int()>& body) {
+  try {
+    const int code = body();
+    std::cout.flush();
+    if (!std::cout || std::fflush(stdout) != 0) {
+      return fail(ExitCode::kEnvironment, "the result cannot be written to standard output (is the disk full?)");
+    }
+    return code;
+  } catch (const InterruptedError& e) {
+    log_warning(e.what());
+    return static_cast<int>(e.code());
+  } catch (const Error& e) {
+    return fail(e.code(), e.what());
+  } catch (const std::bad_alloc& e) {
+    return fail(ExitCode::kEnvironment, std::string(kOutOfMemoryHint) + e.what() + ")");
+  } catch (const c10::OutOfMemoryError& e) {
+    return fail(ExitCode::kEnvironment, kOutOfMemoryHint + first_line(e.what_without_backtrace()) + ")");
+  } catch (const c10::Error& e) {
+    const std::string text = e.what_without_backtrace();
+    if (is_out_of_memory(text)) return fail(ExitCode::kEnvironment, kOutOfMemoryHint + first_line(text) + ")");
+    return fail(ExitCode::kNumerical, "LibTorch failed: " + text);
+  } catch (const fs::filesystem_error& e) {
+    return fail(ExitCode::kEnvironment, e.what());
+  } catch (const std::exception& e) {
+    return fail(ExitCode::kNumerical, std::string("unexpected failure: ") + e.what());
+  }
+}
+
+// CLI11 reports a key that no option has with the name of its INI reader; say it in our terms.
+std::string parse_error_text(const CLI::ParseError& e) {
+  if (dynamic_cast<const CLI::ConfigError*>(&e) != nullptr) return std::string("--config: ") + e.what();
+  if (dynamic_cast<const CLI::FileError*>(&e) != nullptr) return std::string("--config: ") + e.what();
+  return e.what();
+}
+
+}  // namespace
+
+void set_up_app(CLI::App& app, CommonOptions& options, const std::string& example) {
+  std::string indented = "  ";
+  for (const char c : example) {
+    indented += c;
+    if (c == '\n') indented += "  ";
+  }
+  app.description("Example:\n" + indented + "\n\n" + app.get_description());
+  app.footer(kFooter);
+  app.set_version_flag("--version", version_text);
+  CLI::Option* quiet = app.add_flag("-q,--quiet", options.quiet, "Print warnings and errors only");
+  app.add_flag("-v,--verbose", options.verbose, "Print details too")->excludes(quiet);
+  app.add_flag("--no-progress", options.no_progress, "No progress bar");
+  app.add_flag("--json", options.json, "Print the result as JSON on stdout");
+  app.set_config("--config", "", "Read options from a TOML file: `seq-len = 2048`, `prompts = [\"a.jsonl\"]`")
+      ->type_name("FILE.toml");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+void add_model_options(CLI::App& app, CommonOptions& options, bool required) {
+  app.add_option("--model", options.model, "Model directory, or org/name in the Hugging Face cache")
+      ->required(required)
+      ->type_name("DIR|org/name");
+  app.add_option("--revision", options.revision, "Branch, tag or commit in the Hugging Face cache");
+  app.add_option("--device", options.device, "Where to compute")
+      ->capture_default_str()
+      ->check(CLI::Validator(check_device, "auto|cpu|cuda[:i]"));
+  app.add_option("--dtype", options.dtype, "Type of weights and activations")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
+  app.add_option("--seed", options.seed, "Seed of every random choice")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_output_options(CLI::App& app, CommonOptions& options, bool required) {
+  app.add_option("-o,--output", options.output, "Where to write the result")->required(required)->type_name("PATH");
+  app.add_flag("--overwrite", options.overwrite, "Replace an output that exists");
+  app.add_flag("--dry-run", options.dry_run, "Print the plan and write nothing");
+}
+
+int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    return fail(ExitCode::kUsage, first_line(parse_error_text(e)) + " (" + app.get_name() + " --help explains)");
+  }
+  set_log_level(options.quiet ? LogLevel::kQuiet : options.verbose ? LogLevel::kVerbose : LogLevel::kNormal);
+  set_progress_enabled(!options.no_progress && !options.quiet);
+  install_interrupt_handler();
+  return run_body(body);
+}
+
+std::string shell_command(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  std::string command;
+  for (const std::string& argument : arguments) {
+    if (!command.empty()) command += ' ';
+    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) {
+      command += argument;
+      continue;
+    }
+    command += '\'';
+    for (const char c : argument) command += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    command += '\'';
+  }
+  return command;
+}
+
+}  // namespace oscar

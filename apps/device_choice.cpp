@@ -1,0 +1,61 @@
+#include "apps/device_choice.h"
+
+#include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <string>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "build_info.h"
+
+namespace oscar {
+namespace {
+
+int gpu_count() {
+  try {
+    return at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().getNumGPUs()) : 0;
+  } catch (const c10::Error&) {  // a driver that is too old throws instead of reporting none
+    return 0;
+  }
+}
+
+}  // namespace
+
+at::Device choose_device(const CommonOptions& options) {
+  if (options.device == "cpu") return at::kCPU;
+  if (options.device == "auto") {
+    const bool gpu = kBuiltWithCuda && gpu_count() > 0;
+    log_info(std::string("device: ") + (gpu ? "cuda:0" : "cpu") + " (chosen by --device auto)");
+    return gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  }
+  if (!kBuiltWithCuda) {
+    throw EnvironmentError("--device " + options.device +
+                           ": this build has no CUDA kernels; configure it with `cmake --preset cuda`, or pass "
+                           "--device cpu");
+  }
+  const int count = gpu_count();
+  if (count == 0) {
+    throw EnvironmentError("--device " + options.device +
+                           ": no usable GPU was found on this machine (nvidia-smi shows what the driver sees); pass "
+                           "--device cpu");
+  }
+  const int index = options.device == "cuda" ? 0 : std::stoi(options.device.substr(5));
+  if (index >= count) {
+    throw EnvironmentError("--device " + options.device + ": this machine has " + std::to_string(count) +
+                           " GPU(s), numbered from 0");
+  }
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+}
+
+at::ScalarType choose_dtype(const CommonOptions& options, const at::Device& device) {
+  if (options.dtype == "bfloat16") return at::kBFloat16;
+  if (options.dtype == "float32") return at::kFloat;
+  const at::ScalarType dtype = device.is_cpu() ? at::kFloat : at::kBFloat16;
+  log_info(std::string("dtype: ") + dtype_option_name(dtype) + " (chosen by --dtype auto)");
+  return dtype;
+}
+
+const char* dtype_option_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bfloat16" : "float32"; }
+
+}  // namespace oscar

@@ -1,0 +1,147 @@
+#include "apps/common_options.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <new>
+
+#include "apps/device_choice.h"
+#include "base/errors.h"
+#include "build_info.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+// Runs a small command with these arguments and returns its exit code.
+int run(
+    std::vector<std::string> arguments, CommonOptions* out = nullptr,
+    const std::function<int()>& body = [] { return 0; }) {
+  CommonOptions options;
+  CLI::App app{"A test", "oscar-test"};
+  set_up_app(app, options, "oscar-test --model M -o out");
+  add_model_options(app, options, true);
+  add_output_options(app, options, false);
+  arguments.insert(arguments.begin(), "oscar-test");
+  std::vector<char*> argv;
+  for (std::string& a : arguments) argv.push_back(a.data());
+  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
+  const int code = run_app(app, options, static_cast<int>(argv.size()), argv.data(), body);
+  testing::internal::GetCapturedStderr();
+  testing::internal::GetCapturedStdout();
+  if (out != nullptr) *out = options;
+  return code;
+}
+
+TEST(CommonOptions, ParsesEveryFlag) {
+  CommonOptions o;
+  EXPECT_EQ(run({"--model", "M", "--revision", "abc", "--device", "cuda:1", "--dtype", "bfloat16", "--seed", "7", "-o",
+                 "out", "--overwrite", "--dry-run", "--json", "-q", "--no-progress"},
+                &o),
+            0);
+  EXPECT_EQ(o.model, "M");
+  EXPECT_EQ(o.revision, "abc");
+  EXPECT_EQ(o.device, "cuda:1");
+  EXPECT_EQ(o.dtype, "bfloat16");
+  EXPECT_EQ(o.seed, 7u);
+  EXPECT_EQ(o.output, "out");
+  EXPECT_TRUE(o.overwrite && o.dry_run && o.json && o.quiet && o.no_progress);
+}
+
+TEST(CommonOptions, UsageErrorsAreTwo) {
+  EXPECT_EQ(run({}), 2);                                          // --model is required
+  EXPECT_EQ(run({"--model"}), 2);                                 // no value
+  EXPECT_EQ(run({"--model", "M", "--nonsense"}), 2);              // unknown option
+  EXPECT_EQ(run({"--model", "M", "stray"}), 2);                   // unknown positional
+  EXPECT_EQ(run({"--model", "M", "--device", "tpu"}), 2);         // not a device
+  EXPECT_EQ(run({"--model", "M", "--device", "cuda:"}), 2);       // no index
+  EXPECT_EQ(run({"--model", "M", "--device", "cuda:x"}), 2);      // not a number
+  EXPECT_EQ(run({"--model", "M", "--device", "cuda:99999"}), 2);  // absurd index
+  EXPECT_EQ(run({"--model", "M", "--dtype", "int8"}), 2);
+  EXPECT_EQ(run({"--model", "M", "--seed", "-1"}), 2);
+  EXPECT_EQ(run({"--model", "M", "--seed", "many"}), 2);
+  EXPECT_EQ(run({"--model", "M", "-q", "-v"}), 2);  // contradict each other
+}
+
+TEST(CommonOptions, HelpAndVersionEndWithZero) {
+  EXPECT_EQ(run({"--help"}), 0);
+  EXPECT_EQ(run({"--version"}), 0);
+  EXPECT_NE(version_text().find("oscar " + tool_version()), std::string::npos);
+  EXPECT_NE(version_text().find("LibTorch: 2."), std::string::npos);
+}
+
+TEST(CommonOptions, ErrorsBecomeTheirExitCodes) {
+  const std::vector<std::string> ok = {"--model", "M"};
+  EXPECT_EQ(run(ok, nullptr, [] { return 1; }), 1);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw UsageError("x"); }), 2);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw InputError("x"); }), 3);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw EnvironmentError("x"); }), 4);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw NumericalError("x"); }), 5);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw InterruptedError("x"); }), 130);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw std::bad_alloc(); }), 4);
+  EXPECT_EQ(run(ok, nullptr, []() -> int { throw std::runtime_error("x"); }), 5);
+  EXPECT_EQ(run(ok, nullptr,
+                []() -> int {
+                  at::empty({std::int64_t{1} << 58});  // far more than any machine has
+                  return 0;
+                }),
+            4);
+  EXPECT_EQ(run(ok, nullptr,
+                []() -> int {
+                  at::ones({2, 3}).mm(at::ones({2, 3}));
+                  return 0;
+                }),
+            5);
+}
+
+TEST(CommonOptions, ConfigFileGivesDefaultsAndTheCommandLineWins) {
+  TempDirectory dir;
+  std::ofstream(dir / "run.toml") << "# comment\nmodel = \"from-file\"\nseed = 11\njson = true\n";
+  CommonOptions o;
+  EXPECT_EQ(run({"--config", (dir / "run.toml").string(), "--seed", "12"}, &o), 0);
+  EXPECT_EQ(o.model, "from-file");
+  EXPECT_EQ(o.seed, 12u);
+  EXPECT_TRUE(o.json);
+}
+
+TEST(CommonOptions, BadConfigFilesAreUsageErrors) {
+  TempDirectory dir;
+  EXPECT_EQ(run({"--model", "M", "--config", (dir / "absent.toml").string()}), 2);
+  std::ofstream(dir / "key.toml") << "modle = \"typo\"\n";
+  EXPECT_EQ(run({"--model", "M", "--config", (dir / "key.toml").string()}), 2);
+  std::ofstream(dir / "value.toml") << "seed = \"many\"\n";
+  EXPECT_EQ(run({"--model", "M", "--config", (dir / "value.toml").string()}), 2);
+  EXPECT_EQ(run({"--model", "M", "--config", dir.path().string()}), 2);  // a directory
+}
+
+TEST(DeviceChoice, NeverFallsBackSilently) {
+  CommonOptions options;
+  options.device = "cpu";
+  EXPECT_EQ(choose_device(options), at::Device(at::kCPU));
+  options.device = "cuda:999";
+  EXPECT_THROW(choose_device(options), EnvironmentError);
+  if (!kBuiltWithCuda) {
+    options.device = "cuda";
+    EXPECT_THROW(choose_device(options), EnvironmentError);
+    options.device = "auto";
+    EXPECT_EQ(choose_device(options), at::Device(at::kCPU));
+  }
+}
+
+TEST(DeviceChoice, AutoDtypeFollowsTheDevice) {
+  CommonOptions options;
+  EXPECT_EQ(choose_dtype(options, at::kCPU), at::kFloat);
+  EXPECT_EQ(choose_dtype(options, at::Device(at::kCUDA, 0)), at::kBFloat16);
+  options.dtype = "bfloat16";
+  EXPECT_EQ(choose_dtype(options, at::kCPU), at::kBFloat16);
+}
+
+TEST(ShellCommand, QuotesWhatAShellWouldSplit) {
+  EXPECT_EQ(shell_command({"oscar-collect", "--model", "a b", "it's", ""}),
+            "oscar-collect --model 'a b' 'it'\\''s' ''");
+}
+
+}  // namespace
+}  // namespace oscar
