@@ -1,6 +1,7 @@
 // A Hugging Face checkpoint: config.json plus one safetensors file or a sharded set, seen as one table of tensors.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,6 +18,10 @@ class Checkpoint {
   // Opens config.json and all shards (model.safetensors or model.safetensors.index.json). InputError on any fault:
   // a missing shard, a name that leaves the directory, a tensor in the index that its shard does not hold.
   static Checkpoint open(const ModelLocation& location);
+  Checkpoint(Checkpoint&&) = default;
+  Checkpoint& operator=(Checkpoint&&) = default;
+  Checkpoint(const Checkpoint&) = delete;  // index_ points into shards_
+  Checkpoint& operator=(const Checkpoint&) = delete;
 
   const ModelLocation& location() const { return location_; }
   const ModelConfig& config() const { return config_; }
@@ -31,6 +36,7 @@ class Checkpoint {
   std::string fingerprint() const;
 
  private:
+  Checkpoint() = default;
   ModelLocation location_;
   ModelConfig config_;
   std::vector<SafetensorsFile> shards_;

@@ -14,15 +14,14 @@ enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
-  std::int64_t original_max_position = 0;
-  double beta_fast = 32.0;        // yarn
-  double beta_slow = 1.0;         // yarn
-  double attention_factor = 0.0;  // yarn; 0: 0.1 ln(factor) + 1 (or the mscale form)
-  double mscale = 0.0, mscale_all_dim = 0.0;
-  bool truncate = true;  // yarn: round the correction range to whole dimensions
+  double factor = 1.0;                     // linear, llama3, yarn
+  double low_freq_factor = 1.0;            // llama3
+  double high_freq_factor = 4.0;           // llama3
+  std::int64_t original_max_position = 0;  // llama3, yarn
+  double beta_fast = 32.0;                 // yarn
+  double beta_slow = 1.0;                  // yarn
+  double attention_factor = 1.0;  // yarn: multiplies cos and sin; the parser fills in the default where it is absent
+  bool truncate = true;           // yarn: round the correction range to whole dimensions
 };
 
 struct ModelConfig {
@@ -45,8 +44,9 @@ struct ModelConfig {
   std::int64_t group_size() const { return query_heads / kv_heads; }  // query heads of one KV head
 };
 
-// Parses and validates; `where` names the file. InputError for a missing key, a contradiction (query heads not a
-// multiple of KV heads), or an architecture that is not supported (the message lists those that are).
+// Defaults of absent keys are those of transformers 5 for the family. Parses and validates; `where` names the file.
+// InputError for a missing key, a contradiction (query heads not a multiple of KV heads), or an architecture that is
+// not supported (the message lists those that are).
 ModelConfig parse_model_config(const Json& config, const std::string& where);
 
 // "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"

@@ -35,6 +35,8 @@ class SafetensorsFile {
  public:
   // Throws InputError naming the file and the first rule it breaks.
   static SafetensorsFile open(const fs::path& path);
+  // The same over bytes in memory, which must outlive the result; `where` names them in messages.
+  static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& where);
 
   const fs::path& path() const { return path_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -50,7 +52,8 @@ class SafetensorsFile {
 };
 
 // Writes atomically; tensors in descending element size, then by name; header padded to 8 bytes. Equal content gives
-// byte-identical files.
+// byte-identical files, whatever the order of `tensors`. InputError for a name used twice, a name that is not UTF-8, or
+// data whose size does not fit the shape.
 void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
                        const std::map<std::string, std::string>& metadata);
 

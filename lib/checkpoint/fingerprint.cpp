@@ -1,0 +1,58 @@
+// Checkpoint::fingerprint: what is hashed is text of one canonical form, so v4 and v5 spellings of one configuration,
+// and one file or many shards of the same tensors, give the same fingerprint.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/hash.h"
+#include "checkpoint/checkpoint.h"
+
+namespace oscar {
+namespace {
+
+std::string number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+std::string geometry_text(const ModelConfig& c) {
+  std::string text = "oscar-fingerprint-1\n" + c.architecture + "\n";
+  for (const std::int64_t n :
+       {c.layers, c.hidden, c.intermediate, c.vocabulary, c.query_heads, c.kv_heads, c.head_dim}) {
+    text += std::to_string(n) + " ";
+  }
+  text += number(c.rms_eps) + (c.tie_embeddings ? " tied\n" : " untied\n");
+  const RopeConfig& r = c.rope;
+  text += "rope " + std::to_string(static_cast<int>(r.type)) + (r.truncate ? " 1 " : " 0 ");
+  for (const double x : {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor,
+                         static_cast<double>(r.original_max_position), r.beta_fast, r.beta_slow, r.attention_factor}) {
+    text += number(x) + " ";
+  }
+  text += "\nwindows";
+  for (const std::int64_t window : c.sliding_window) text += " " + std::to_string(window);
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string Checkpoint::fingerprint() const {
+  constexpr std::size_t kSample = 4096;
+  Sha256 hash;
+  hash.update(geometry_text(config_));
+  for (const auto& [name, tensor] : index_) {
+    // The length before the name keeps one name from posing as another name and its shape.
+    hash.update(std::to_string(name.size()) + ":" + name + " " + dtype_name(tensor->dtype) + " " +
+                tensor->shape_text() + "\n");
+    const std::span<const std::byte> data = tensor->data;
+    if (data.size() <= 3 * kSample) {
+      hash.update(data.data(), data.size());
+      continue;
+    }
+    for (const std::size_t start : {std::size_t{0}, (data.size() - kSample) / 2, data.size() - kSample}) {
+      hash.update(data.data() + start, kSample);
+    }
+  }
+  return "sha256:" + hash.hex();
+}
+
+}  // namespace oscar

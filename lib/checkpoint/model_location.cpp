@@ -1,0 +1,145 @@
+#include "checkpoint/model_location.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <vector>
+
+#include "base/errors.h"
+#include "checkpoint/quote_name.h"
+
+namespace oscar {
+namespace {
+
+bool is_folder(const fs::path& path) {
+  std::error_code ec;
+  return fs::is_directory(path, ec);
+}
+
+bool file_exists(const fs::path& path) {
+  std::error_code ec;
+  return fs::exists(path, ec);
+}
+
+// One component of a repository or revision name as the Hub allows it: letters, digits, '.', '_', '-'; neither "."
+// nor "..", nor anything that would leave the cache directory.
+bool is_plain_component(const std::string& text) {
+  if (text.empty() || text.size() > 200 || text == "." || text == "..") return false;
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+  });
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts{""};
+  for (const char c : text) {
+    if (c == '/') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+bool all_plain(const std::vector<std::string>& parts) {
+  return std::all_of(parts.begin(), parts.end(), is_plain_component);
+}
+
+// "name" or "org/name" by the rules of the Hub, which also forbid "--" and ".." (the cache uses "--" for '/').
+bool is_repository_name(const std::string& model) {
+  const std::vector<std::string> parts = split(model);
+  if (parts.size() > 2 || model.size() > 96 || !all_plain(parts)) return false;
+  for (const std::string& part : parts) {
+    if (part.front() == '.' || part.front() == '-' || part.back() == '.' || part.back() == '-') return false;
+  }
+  return model.find("--") == std::string::npos && model.find("..") == std::string::npos;
+}
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+fs::path expand_home(const std::string& path) {
+  const char* home = environment("HOME");
+  if (home != nullptr && (path == "~" || path.starts_with("~/"))) return fs::path(home + path.substr(1));
+  return path;
+}
+
+fs::path hub_cache() {
+  if (const char* hub = environment("HF_HUB_CACHE")) return expand_home(hub);
+  if (const char* home = environment("HF_HOME")) return expand_home(home) / "hub";
+  if (const char* cache = environment("XDG_CACHE_HOME")) return expand_home(cache) / "huggingface" / "hub";
+  return expand_home("~/.cache/huggingface/hub");
+}
+
+std::string download_command(const std::string& model, const std::string& revision) {
+  return "hf download " + model + (revision.empty() ? "" : " --revision " + revision);
+}
+
+// The snapshot's folder name for a revision: itself when it is a snapshot, else what refs/<revision> holds.
+std::string resolve_commit(const fs::path& repository, const std::string& revision) {
+  if (is_plain_component(revision) && is_folder(repository / "snapshots" / revision)) return revision;
+  const fs::path ref = repository / "refs" / revision;
+  if (!file_exists(ref) || is_folder(ref)) return "";
+  std::string commit = read_file(ref, 4096);
+  while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back())) != 0) commit.pop_back();
+  if (!is_plain_component(commit)) {
+    throw InputError(ref.string() + ": holds " + quote_name(commit) + ", expected a commit hash; the cache is damaged");
+  }
+  return commit;
+}
+
+ModelLocation locate_in_cache(const std::string& model, const std::string& revision) {
+  const fs::path hub = hub_cache();
+  std::string folder = "models--";
+  for (const char c : model) folder += c == '/' ? std::string("--") : std::string(1, c);
+  const fs::path repository = hub / folder;
+  const std::string wanted = revision.empty() ? "main" : revision;
+  if (!is_folder(repository)) {
+    throw InputError(model + ": is neither a directory nor in the Hugging Face cache " + hub.string() +
+                     "; fetch it with: " + download_command(model, revision));
+  }
+  const std::string commit = resolve_commit(repository, wanted);
+  const fs::path snapshot = repository / "snapshots" / commit;
+  if (commit.empty() || !is_folder(snapshot)) {
+    throw InputError(model + ": the revision " + quote_name(wanted) + " is not in the Hugging Face cache " +
+                     hub.string() + "; fetch it with: " + download_command(model, revision));
+  }
+  if (!file_exists(snapshot / "config.json")) {  // a partial download, or a link whose blob is gone
+    throw InputError(model + ": the cached snapshot " + snapshot.string() +
+                     " has no config.json; complete it with: " + download_command(model, revision));
+  }
+  return {snapshot, model, commit};
+}
+
+}  // namespace
+
+ModelLocation locate_model(const std::string& model, const std::string& revision) {
+  if (model.empty()) throw InputError("the model name is empty; pass a directory or org/name");
+  if (model.find('\0') != std::string::npos)
+    throw InputError("the model name " + quote_name(model) + " holds a NUL byte");
+  if (is_folder(model)) {
+    if (!revision.empty()) {
+      throw InputError(model + ": is a directory, which has no revision " + quote_name(revision) +
+                       "; drop --revision or name the model as org/name");
+    }
+    if (!file_exists(fs::path(model) / "config.json")) {
+      throw InputError(model + ": has no config.json; expected the directory of a Hugging Face checkpoint");
+    }
+    std::error_code ec;
+    fs::path absolute = fs::absolute(model, ec).lexically_normal();
+    if (!absolute.has_filename()) absolute = absolute.parent_path();  // "dir/" and "dir/."
+    return {model, absolute.filename().string(), ""};
+  }
+  if (!is_repository_name(model)) {
+    throw InputError(quote_name(model) + " is neither a directory nor a model name of the form org/name");
+  }
+  if (!revision.empty() && !all_plain(split(revision))) {
+    throw InputError("the revision " + quote_name(revision) + " is no branch, tag or commit name");
+  }
+  return locate_in_cache(model, revision);
+}
+
+}  // namespace oscar

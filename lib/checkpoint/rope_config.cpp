@@ -1,0 +1,120 @@
+#include "checkpoint/rope_config.h"
+
+#include <cmath>
+
+#include "base/errors.h"
+#include "checkpoint/quote_name.h"
+
+namespace oscar {
+namespace {
+
+const Json* non_empty_object(const Json& config, const char* key, const std::string& where) {
+  const auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return nullptr;
+  if (!it->is_object()) {
+    throw InputError(where + ": '" + key + "' is " + it->type_name() + ", expected an object or null");
+  }
+  return it->empty() ? nullptr : &*it;
+}
+
+RopeType parse_type(const std::string& name, const std::string& where) {
+  if (name == "default") return RopeType::kDefault;
+  if (name == "linear") return RopeType::kLinear;
+  if (name == "llama3") return RopeType::kLlama3;
+  if (name == "yarn") return RopeType::kYarn;
+  throw InputError(where + ": the rope type " + quote_name(name) +
+                   " is not supported; supported are default, linear, llama3, yarn");
+}
+
+double positive(double value, const char* key, const std::string& where) {
+  if (!std::isfinite(value) || value <= 0.0) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected a positive number");
+  }
+  return value;
+}
+
+bool given(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && !it->is_null();
+}
+
+// Zero counts as absent for the keys where transformers writes `value or default`.
+double number_or(const Json& object, const char* key, const std::string& where, double fallback) {
+  const double value = json_number(object, key, where, 0.0);
+  return value == 0.0 ? fallback : positive(value, key, where);
+}
+
+// Attention temperature of YaRN (arXiv 2309.00071, section 3.4), with the mscale ratio of DeepSeek checkpoints.
+double yarn_temperature(double factor, double mscale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+void parse_yarn(const Json& rope, std::int64_t max_position, const std::string& where, RopeConfig* out) {
+  out->factor = given(rope, "factor")
+                    ? positive(json_number(rope, "factor", where), "factor", where)
+                    : static_cast<double>(max_position) / static_cast<double>(out->original_max_position);
+  out->beta_fast = number_or(rope, "beta_fast", where, 32.0);
+  out->beta_slow = number_or(rope, "beta_slow", where, 1.0);
+  out->truncate = json_bool(rope, "truncate", where, true);
+  const double mscale = json_number(rope, "mscale", where, 0.0);
+  const double mscale_all_dim = json_number(rope, "mscale_all_dim", where, 0.0);
+  if (given(rope, "attention_factor")) {
+    out->attention_factor = json_number(rope, "attention_factor", where);
+  } else if (mscale != 0.0 && mscale_all_dim != 0.0) {
+    out->attention_factor = yarn_temperature(out->factor, mscale) / yarn_temperature(out->factor, mscale_all_dim);
+  } else {
+    out->attention_factor = yarn_temperature(out->factor, 1.0);
+  }
+  positive(out->attention_factor, "attention_factor", where);
+}
+
+// The length before scaling: the top-level key, then the one beside the factor, then the model's maximum.
+std::int64_t original_length(const Json& config, const Json& rope, std::int64_t max_position,
+                             const std::string& where) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  std::int64_t length = json_int(rope, kKey, where, max_position);
+  length = json_int(config, kKey, where, length);
+  if (length <= 0) throw InputError(where + ": '" + kKey + "' is " + std::to_string(length) + ", expected at least 1");
+  return length;
+}
+
+}  // namespace
+
+RopeConfig parse_rope(const Json& config, std::int64_t max_position, const std::string& where) {
+  static const Json kNone = Json::object();
+  const Json* source = non_empty_object(config, "rope_scaling", where);
+  if (source == nullptr) source = non_empty_object(config, "rope_parameters", where);
+  const Json& rope = source == nullptr ? kNone : *source;
+  if (rope.contains("full_attention") || rope.contains("sliding_attention")) {
+    throw InputError(where + ": rope parameters that differ by layer type are not supported for this architecture");
+  }
+
+  RopeConfig out;
+  const double top_level_theta = json_number(config, "rope_theta", where, out.theta);
+  out.theta = positive(json_number(rope, "rope_theta", where, top_level_theta), "rope_theta", where);
+  if (out.theta <= 1.0) throw InputError(where + ": 'rope_theta' must be greater than 1");
+  const double whole = json_number(config, "partial_rotary_factor", where, 1.0);
+  if (json_number(rope, "partial_rotary_factor", where, whole) != 1.0) {
+    throw InputError(where + ": 'partial_rotary_factor' other than 1 is not supported for this architecture");
+  }
+
+  const std::string old_type = json_string(rope, "type", where, "default");
+  out.type = parse_type(json_string(rope, "rope_type", where, old_type), where);
+  if (out.type == RopeType::kLlama3 || out.type == RopeType::kYarn) {
+    out.original_max_position = original_length(config, rope, max_position, where);
+  }
+  if (out.type == RopeType::kLinear || out.type == RopeType::kLlama3) {
+    out.factor = positive(json_number(rope, "factor", where), "factor", where);
+  }
+  if (out.type == RopeType::kLlama3) {
+    out.low_freq_factor = positive(json_number(rope, "low_freq_factor", where), "low_freq_factor", where);
+    out.high_freq_factor = positive(json_number(rope, "high_freq_factor", where), "high_freq_factor", where);
+    if (out.high_freq_factor <= out.low_freq_factor) {
+      throw InputError(where + ": 'high_freq_factor' must be greater than 'low_freq_factor'");
+    }
+  }
+  if (out.type == RopeType::kYarn) parse_yarn(rope, max_position, where, &out);
+  return out;
+}
+
+}  // namespace oscar
