@@ -1,6 +1,6 @@
 # LibTorch from the PyPI wheel as the imported target oscar::torch.
 # find_package(Torch) is not used: for a CUDA wheel it insists on a CUDA toolkit, which a CPU-only machine lacks,
-# and it adds GPU flags to every CUDA target. The wheel needs just its include folder and three libraries.
+# and it adds GPU flags to every CUDA target. The wheel needs just its include folder and two or three libraries.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 if(NOT OSCAR_TORCH_DIR)
   execute_process(COMMAND ${Python3_EXECUTABLE} -c
@@ -17,9 +17,15 @@ add_library(oscar::torch ALIAS oscar_torch)
 target_include_directories(oscar_torch SYSTEM INTERFACE
   ${OSCAR_TORCH_DIR}/include ${OSCAR_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_directories(oscar_torch INTERFACE ${OSCAR_TORCH_DIR}/lib)
-# libtorch.so pulls in libtorch_cuda.so where the wheel has it; nothing in our code refers to it directly,
-# so the linker must be told to keep it.
-# libstdc++ comes first in the lookup order: libtorch.so exports its own old copies of some std::filesystem functions,
+# libstdc++ comes first in the lookup order: LibTorch exports its own old copies of some std::filesystem functions,
 # and remove_all of that copy jumps to a null pointer.
-target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed)
+if(OSCAR_WITH_CUDA)
+  # libtorch.so pulls in libtorch_cuda.so; nothing in our code refers to it directly, so the linker must be told to keep
+  # it.
+  target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed)
+else()
+  # A CPU build leaves libtorch_cuda.so and the gigabytes it loads alone: programs start faster and the machine needs
+  # only scripts/requirements-build.txt.
+  target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ -Wl,--as-needed torch_cpu c10)
+endif()
 target_link_options(oscar_torch INTERFACE -Wl,-rpath,${OSCAR_TORCH_DIR}/lib)
