@@ -1,47 +1,97 @@
-// The 2-bit codec of one row (one token of one KV head), in the interchange form of design section 4.
-// This is the specification: runtime pages, prefill path and CUDA kernels give the same codes and parameters.
+// The codec of one row (one token of one KV head): the specification that prefill path, runtime pages and CUDA kernels
+// follow bit for bit. Byte-level description: schemas/README.md; golden vectors: sample_data/golden/.
 //
-// Row x [d] FP32 (the BF16-rounded rotated key or value). Per group of G channels:
-//   s = max(max - min, 1e-8) / 3,  z = -min / s   (float zero point; both then rounded to 16 bits)
-//   q = trunc(x/s + z + 0.5) clamped to 0..3, computed from s and z as stored;   xhat = (q - z) s
+// A layout says what is stored, and is all a reader needs. An encoder says how the stored numbers are chosen; readers
+// never see it. All arithmetic is IEEE single precision, round to nearest even, each operation rounded on its own (no
+// fused multiply-add, no reassociation, no flush to zero); sums of floats run in the order of fixed_sum.h.
+//
+// Layout `uniform`, group of G channels: 2-bit codes q, scale s and zero point z as 16-bit floats; xhat = (q - z) s.
+// Layout `blocks`: four blocks of d/4 channels, widths w from {0, 1, 2, 4} bits, one scale byte e for each block with
+// w > 0; level l = (2q + 1 - 2^w)/2, xhat = l s with s = sigma 2^(e/32), sigma calibrated; a block of width 0 reads 0.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace oscar {
 
+enum class Layout : std::uint8_t { kUniform, kBlocks };
 enum class ParamType : std::uint8_t { kFloat16, kBFloat16 };
-enum class Encoder : std::uint8_t { kMinMax, kSearch };  // how s, z and codes are chosen; readers never see it
+enum class Encoder : std::uint8_t { kMinMax, kSearch };
+// The search encoder, and `blocks`, scale keys without bias (<x, xhat> = <x, x>, so that logits keep their
+// temperature) and values by least squares.
+enum class Side : std::uint8_t { kKey, kValue };
 
-struct UniformCode {
-  int head_dim = 128;  // d
-  int group = 128;     // G, divides d
-  ParamType params = ParamType::kFloat16;
+constexpr int kMaxHeadDim = 1024;
+constexpr int kBlocks = 4;
+
+// What is stored for one row.
+struct RowCode {
+  Layout layout = Layout::kUniform;
+  int head_dim = 128;                                    // d
+  int group = 128;                                       // uniform: G, divides d
+  ParamType params = ParamType::kFloat16;                // uniform: type of s and z
+  std::array<std::uint8_t, kBlocks> widths{2, 2, 2, 2};  // blocks: bits of each block of d/4 channels
+
   int groups() const { return head_dim / group; }
-  int code_bytes() const { return head_dim / 4; }
-  int param_bytes() const { return groups() * 4; }  // s and z of each group
+  int block_channels() const { return head_dim / kBlocks; }
+  int code_bytes() const;   // uniform: d/4
+  int param_bytes() const;  // uniform: s and z of each group, 2 bytes each; blocks: 1 for each block with w > 0
   double bits_per_element() const { return 8.0 * (code_bytes() + param_bytes()) / head_dim; }
+  bool operator==(const RowCode&) const = default;
+};
+using UniformCode = RowCode;
+
+RowCode uniform_code(int head_dim, int group = 0, ParamType params = ParamType::kFloat16);  // group 0: whole head
+RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths);
+
+// InputError when d, G or a width is not one that the layout can carry.
+void validate(const RowCode& code);
+
+std::string to_string(Encoder encoder);          // "minmax", "search"
+Encoder parse_encoder(const std::string& name);  // InputError with the list
+std::string to_string(Layout layout);            // "uniform", "blocks"
+
+// A layout together with the choices of the writer.
+struct RowCodec {
+  RowCode code;
+  Side side = Side::kKey;
+  Encoder encoder = Encoder::kMinMax;
+  float clip = 0.0f;                                         // rho of clip_row; 0: off
+  std::array<float, kBlocks> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // blocks: standard deviation of each block
 };
 
-// One encoded row. codes: [d] values 0..3; scale, zero: [groups], already rounded to ParamType.
+// Batch functions; no allocation. rows: [n, d] FP32, `stride` floats apart (0: d). codes: [n, d] one code a byte;
+// params: [n, param_bytes] as stored, little-endian. NumericalError names the first row with a NaN or an infinity.
+void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
+                 std::uint8_t* params);
+void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
+                 float* rows, std::int64_t stride);
+// decode(encode(row)) of each row, without the codes. `out` may be `rows`. The hot loop of clip search.
+void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
+                   std::int64_t out_stride);
+
+// One encoded row of the uniform layout in plain types. codes: [d] values 0..3; scale, zero: [groups], as stored.
 struct EncodedRow {
   std::vector<std::uint8_t> codes;
   std::vector<float> scale, zero;
 };
+EncodedRow encode_row(std::span<const float> row, const RowCode& code, float clip = 0.0f,
+                      Encoder encoder = Encoder::kMinMax, Side side = Side::kKey);
+void decode_row(const EncodedRow& encoded, const RowCode& code, std::span<float> row);
 
-// Clip of design section 4: threshold = ascending |x| at index min(int(rho d), d - 1), x clamped to +-threshold.
-// rho <= 0 or rho == 1: off. In place.
+// Clip of one row over all d: threshold = ascending |x| at index min(int(rho d), d - 1), the product in single
+// precision; x clamped to +-threshold. rho <= 0 or rho >= 1: off. In place. NumericalError for NaN or infinity.
 void clip_row(std::span<float> row, float rho);
 
-EncodedRow encode_row(std::span<const float> row, const UniformCode& code, float clip = 0.0f,
-                      Encoder encoder = Encoder::kMinMax);
-void decode_row(const EncodedRow& encoded, const UniformCode& code, std::span<float> row);
-
-// Byte b of d/4 = q[b] | q[b + d/4] << 2 | q[b + d/2] << 4 | q[b + 3d/4] << 6.
-void pack_codes(std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
-void unpack_codes(std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);
+// Interchange bytes of a row's codes. uniform: byte b of d/4 = q[b] | q[b + d/4] << 2 | q[b + d/2] << 4 |
+// q[b + 3d/4] << 6. blocks: block after block, channel i of a block at bits [i w, (i + 1) w) counted from the lowest
+// bit of its first byte. codes: [d], bytes: [code_bytes].
+void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
+void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);
 
 // Round to nearest even, through the 16-bit type and back.
 float round_to_bfloat16(float value);
