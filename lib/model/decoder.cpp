@@ -1,0 +1,115 @@
+#include "model/decoder.h"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+
+#include "base/errors.h"
+#include "model/layer.h"
+#include "model/rope.h"
+#include "model/weights.h"
+
+namespace oscar {
+
+struct Decoder::Impl {
+  const Checkpoint& checkpoint;
+  DecoderOptions options;
+  Family family;
+  OuterWeights outer;
+  RopeFrequencies frequencies;
+
+  std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
+  std::int64_t resident = -1;        // layer in that slot
+
+  // The table of the batch seen last: every layer of one step asks for the same positions.
+  RopeTable table;
+  std::vector<std::int64_t> table_starts, table_lengths;
+
+  Impl(const Checkpoint& source, const DecoderOptions& chosen)
+      : checkpoint(source), options(chosen), family(family_of(source.config())) {
+    const ModelConfig& config = checkpoint.config();
+    if (config.activation != "silu") {
+      throw InputError("The activation " + config.activation + " in config.json is not supported; expected silu.");
+    }
+    frequencies = rope_frequencies(config.rope, config.head_dim, config.max_position);
+    check_weights(checkpoint, family);
+    outer = load_outer_weights(checkpoint, family, options);
+    if (options.stream_layers) {
+      layers.resize(1);
+      return;
+    }
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      layers.push_back(load_layer_weights(checkpoint, family, layer, options));
+    }
+  }
+
+  const LayerWeights& weights(std::int64_t layer) {
+    if (layer < 0 || layer >= checkpoint.config().layers) {
+      throw std::out_of_range("layer " + std::to_string(layer) + " of " + std::to_string(checkpoint.config().layers));
+    }
+    if (!options.stream_layers) return layers[layer];
+    if (resident != layer) {
+      layers[0] = LayerWeights{};  // first let go, then load: never two layers at once
+      resident = -1;
+      layers[0] = load_layer_weights(checkpoint, family, layer, options);
+      resident = layer;
+    }
+    return layers[0];
+  }
+
+  const RopeTable& rope(const SequenceBatch& batch) {
+    if (!table.cos.defined() || table_starts != batch.starts || table_lengths != batch.lengths) {
+      table = rope_table(frequencies, batch, options.dtype, options.device);
+      table_starts = batch.starts;
+      table_lengths = batch.lengths;
+    }
+    return table;
+  }
+};
+
+Decoder::Decoder(const Checkpoint& checkpoint, const DecoderOptions& options)
+    : impl_(std::make_unique<Impl>(checkpoint, options)) {}
+Decoder::~Decoder() = default;
+
+const ModelConfig& Decoder::config() const { return impl_->checkpoint.config(); }
+const DecoderOptions& Decoder::options() const { return impl_->options; }
+const LayerWeights& Decoder::layer_weights(std::int64_t layer) { return impl_->weights(layer); }
+
+at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {
+  const std::int64_t vocabulary = config().vocabulary;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocabulary) {
+      throw InputError("Token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) +
+                       " is outside the model's vocabulary of " + std::to_string(vocabulary) +
+                       "; the tokenizer and the model do not belong together.");
+    }
+  }
+  const at::Tensor index = at::tensor(ids, at::TensorOptions().dtype(at::kInt)).to(impl_->options.device);
+  return at::embedding(impl_->outer.embedding, index);
+}
+
+at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
+                              Attention& attention) {
+  if (batch.starts.size() != batch.lengths.size() || batch.ids.size() != batch.lengths.size() ||
+      batch.tokens() != hidden.size(0)) {
+    throw std::invalid_argument("run_layer: the sequence batch does not describe the rows of `hidden`");
+  }
+  const LayerWeights& weights = impl_->weights(layer);
+  return decoder_layer(config(), layer, weights, hidden, batch, impl_->rope(batch), attention);
+}
+
+at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
+  return rms_norm(hidden, impl_->outer.final_norm, config().rms_eps);
+}
+
+at::Tensor Decoder::logits(const at::Tensor& normed) const {
+  return at::linear(normed, impl_->outer.head).to(at::kFloat);
+}
+
+at::Tensor Decoder::forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention) {
+  at::Tensor hidden = embed(ids);
+  for (std::int64_t layer = 0; layer < config().layers; ++layer) hidden = run_layer(layer, hidden, batch, attention);
+  return final_norm(hidden);
+}
+
+}  // namespace oscar

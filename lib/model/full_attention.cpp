@@ -1,0 +1,116 @@
+// Causal attention of whole sequences. Nothing of size [T, T] is ever held: without a window the fused kernel of ATen
+// tiles by itself; otherwise queries go in blocks against the keys their window reaches.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "model/attention.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kQueryBlock = 512;
+constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores held at once by the explicit path
+
+// [T, H, d] -> [1, H, T, d]
+at::Tensor heads_first(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); }
+
+at::Tensor repeat_heads(const at::Tensor& x, std::int64_t group) {
+  return group == 1 ? x : x.repeat_interleave(group, 1);
+}
+
+// Which keys [key_start, key_start + keys) each query of the block may see: [queries, keys] bool.
+at::Tensor visible(std::int64_t query_start, std::int64_t queries, std::int64_t key_start, std::int64_t keys,
+                   std::int64_t window, at::Device device) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(device);
+  const at::Tensor i = at::arange(query_start, query_start + queries, options).unsqueeze(1);
+  const at::Tensor j = at::arange(key_start, key_start + keys, options).unsqueeze(0);
+  at::Tensor mask = j.le(i);
+  if (window > 0) mask.logical_and_((i - j).lt(window));
+  return mask;
+}
+
+// Keys that queries [start, start + count) can reach begin here.
+std::int64_t first_key(std::int64_t start, std::int64_t window) {
+  return window > 0 ? std::max<std::int64_t>(0, start - window + 1) : 0;
+}
+
+// One sequence, softmax without additions: ATen's fused kernels. q [T, Hq, d]; k, v [T, Hkv, d].
+at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, std::int64_t window) {
+  const std::int64_t tokens = q.size(0), group = q.size(1) / k.size(1);
+  const at::Tensor queries = heads_first(q);
+  const at::Tensor keys = heads_first(repeat_heads(k, group)), values = heads_first(repeat_heads(v, group));
+  if (window == 0) {
+    return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, true, scale).squeeze(0).transpose(0, 1);
+  }
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  for (std::int64_t start = 0; start < tokens; start += kQueryBlock) {
+    const std::int64_t count = std::min(kQueryBlock, tokens - start);
+    const std::int64_t from = first_key(start, window), reach = start + count - from;
+    const at::Tensor mask = visible(start, count, from, reach, window, q.device());
+    const at::Tensor block =
+        at::scaled_dot_product_attention(queries.narrow(2, start, count), keys.narrow(2, from, reach),
+                                         values.narrow(2, from, reach), mask, 0.0, false, scale);
+    out.narrow(0, start, count).copy_(block.squeeze(0).transpose(0, 1));
+  }
+  return out;
+}
+
+// One sequence with a soft cap (cap * tanh(s / cap)) or sink logits: scores and softmax written out, in FP32.
+at::Tensor explicit_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionInput& input,
+                            std::int64_t window) {
+  const std::int64_t tokens = q.size(0), heads = q.size(1), group = heads / k.size(1);
+  const auto wide = [](const at::Tensor& x) { return x.to(at::kFloat).transpose(0, 1); };  // [H, T, d]
+  const at::Tensor keys = wide(repeat_heads(k, group)), values = wide(repeat_heads(v, group));
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  const std::int64_t widest = window > 0 ? std::min(tokens, window + kQueryBlock) : tokens;
+  const std::int64_t block = std::clamp<std::int64_t>(kScoreElements / (heads * widest), 1, kQueryBlock);
+  for (std::int64_t start = 0; start < tokens; start += block) {
+    const std::int64_t count = std::min(block, tokens - start);
+    const std::int64_t from = first_key(start, window), reach = start + count - from;
+    at::Tensor scores = at::matmul(wide(q.narrow(0, start, count)), keys.narrow(1, from, reach).transpose(1, 2));
+    scores.mul_(input.scale);
+    if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
+    const at::Tensor mask = visible(start, count, from, reach, window, q.device());
+    scores.masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
+    at::Tensor weights;
+    if (input.sinks.defined()) {
+      const at::Tensor sinks = input.sinks.to(at::kFloat).view({heads, 1, 1}).expand({heads, count, 1});
+      weights = at::softmax(at::cat({scores, sinks}, -1), -1).narrow(-1, 0, reach);
+    } else {
+      weights = at::softmax(scores, -1);
+    }
+    out.narrow(0, start, count).copy_(at::matmul(weights, values.narrow(1, from, reach)).transpose(0, 1));
+  }
+  return out;
+}
+
+}  // namespace
+
+at::Tensor FullAttention::attend(const AttentionInput& input) {
+  const SequenceBatch& batch = *input.batch;
+  const bool plain = input.soft_cap == 0.0 && !input.sinks.defined();
+  at::Tensor out;
+  std::int64_t offset = 0;
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    const std::int64_t length = batch.lengths[s];
+    if (batch.starts[s] != 0) throw std::invalid_argument("FullAttention keeps no past tokens: starts must be 0");
+    if (length == 0) continue;
+    const at::Tensor q = input.q.narrow(0, offset, length);
+    const at::Tensor k = input.k.narrow(0, offset, length);
+    const at::Tensor v = input.v.narrow(0, offset, length);
+    // A window that reaches past the first token changes nothing.
+    const std::int64_t window = input.sliding_window < length ? input.sliding_window : 0;
+    const at::Tensor one = plain ? fused(q, k, v, input.scale, window) : explicit_softmax(q, k, v, input, window);
+    if (length == input.q.size(0)) return one.contiguous();
+    if (!out.defined()) out = at::empty(input.q.sizes(), input.q.options());
+    out.narrow(0, offset, length).copy_(one);
+    offset += length;
+  }
+  return out.defined() ? out : at::empty_like(input.q);
+}
+
+}  // namespace oscar

@@ -1,0 +1,123 @@
+#include "model/rope.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+// theta^(2i/d), FP32.
+at::Tensor wavelengths_per_turn(double theta, std::int64_t head_dim) {
+  const at::Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions().dtype(at::kFloat)).div(head_dim);
+  return at::pow(at::Scalar(theta), exponents);
+}
+
+// Long wavelengths are stretched by `factor`, short ones kept, those between blended.
+at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& inverse) {
+  const double context = static_cast<double>(rope.original_max_position);
+  const at::Tensor wavelength = at::reciprocal(inverse).mul(2.0 * std::numbers::pi);
+  const at::Tensor is_long = wavelength.gt(context / rope.low_freq_factor);
+  const at::Tensor is_short = wavelength.lt(context / rope.high_freq_factor);
+  const at::Tensor smooth = at::reciprocal(wavelength)
+                                .mul(context)
+                                .sub(rope.low_freq_factor)
+                                .div(rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor blended = (1 - smooth) * inverse / rope.factor + smooth * inverse;
+  return at::where(is_long, inverse / rope.factor, at::where(is_short, inverse, blended));
+}
+
+double yarn_mscale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+
+double yarn_attention_factor(const RopeConfig& rope) {
+  if (rope.attention_factor > 0.0) return rope.attention_factor;
+  if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
+    return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
+  }
+  return yarn_mscale(rope.factor, 1.0);
+}
+
+// Dimensions that turn more than beta_fast times over the original context are kept, those below beta_slow turns are
+// interpolated, and a linear ramp over the dimensions joins the two.
+at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std::int64_t head_dim) {
+  const double context = static_cast<double>(rope.original_max_position);
+  const double width = static_cast<double>(head_dim);
+  const auto dimension_of = [&](double rotations) {
+    return width * std::log(context / (rotations * 2.0 * std::numbers::pi)) / (2.0 * std::log(rope.theta));
+  };
+  double low = dimension_of(rope.beta_fast), high = dimension_of(rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, width - 1.0);
+  if (low == high) high += 0.001;
+  const at::Tensor ramp =
+      at::arange(head_dim / 2, at::TensorOptions().dtype(at::kFloat)).sub(low).div(high - low).clamp(0, 1);
+  const at::Tensor keep = 1 - ramp;
+  const at::Tensor interpolated = at::reciprocal(turns * rope.factor);
+  return interpolated * (1 - keep) + at::reciprocal(turns) * keep;
+}
+
+}  // namespace
+
+RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position) {
+  if (head_dim <= 0 || head_dim % 2 != 0) {
+    throw InputError("Rotary embedding needs an even head_dim, but the model has " + std::to_string(head_dim) + ".");
+  }
+  RopeConfig settings = rope;
+  if (settings.original_max_position <= 0) settings.original_max_position = max_position;
+  const at::Tensor turns = wavelengths_per_turn(settings.theta, head_dim);
+  RopeFrequencies result;
+  switch (settings.type) {
+    case RopeType::kDefault:
+      result.inverse = at::reciprocal(turns);
+      break;
+    case RopeType::kLinear:
+      result.inverse = at::reciprocal(turns) / settings.factor;
+      break;
+    case RopeType::kLlama3:
+      result.inverse = llama3_frequencies(settings, at::reciprocal(turns));
+      break;
+    case RopeType::kYarn:
+      result.inverse = yarn_frequencies(settings, turns, head_dim);
+      result.attention_factor = yarn_attention_factor(settings);
+      break;
+  }
+  return result;
+}
+
+RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
+                     at::Device device) {
+  const std::int64_t tokens = batch.tokens();
+  at::Tensor positions = at::empty({tokens}, at::TensorOptions().dtype(at::kFloat));
+  float* out = positions.mutable_data_ptr<float>();
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    for (std::int64_t i = 0; i < batch.lengths[s]; ++i) *out++ = static_cast<float>(batch.starts[s] + i);
+  }
+  const at::Tensor angles = at::outer(positions.to(device), frequencies.inverse.to(device)).unsqueeze(1);
+  RopeTable table;
+  table.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype);
+  table.sin = angles.sin().mul_(frequencies.attention_factor).to(dtype);
+  return table;
+}
+
+at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
+  const std::int64_t half = x.size(-1) / 2;
+  const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
+  at::Tensor rotated = at::empty_like(x, at::MemoryFormat::Contiguous);
+  // Each product is rounded to the activation dtype before the sum, as in transformers: no fused multiply-add.
+  at::Tensor out_first = rotated.narrow(-1, 0, half), out_second = rotated.narrow(-1, half, half);
+  at::mul_out(out_first, first, table.cos);
+  out_first.sub_(second * table.sin);
+  at::mul_out(out_second, second, table.cos);
+  out_second.add_(first * table.sin);
+  return rotated;
+}
+
+}  // namespace oscar

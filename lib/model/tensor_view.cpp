@@ -1,0 +1,50 @@
+// Bytes of a mapped file as an at::Tensor.
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+#include "base/errors.h"
+#include "model/decoder.h"
+
+namespace oscar {
+namespace {
+
+at::ScalarType scalar_type(const TensorView& view) {
+  switch (view.dtype) {
+    case DType::kBool:
+      return at::kBool;
+    case DType::kU8:
+      return at::kByte;
+    case DType::kI8:
+      return at::kChar;
+    case DType::kI16:
+      return at::kShort;
+    case DType::kI32:
+      return at::kInt;
+    case DType::kI64:
+      return at::kLong;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kF64:
+      return at::kDouble;
+    default:
+      throw InputError("The tensor " + view.name + " has dtype " + dtype_name(view.dtype) +
+                       ", which cannot be used here; expected BF16, F16, F32, F64 or an integer type.");
+  }
+}
+
+}  // namespace
+
+at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
+  // safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on
+  // the target device, so that the narrower stored type is what crosses the bus.
+  at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)));
+  if (!view.data.empty()) std::memcpy(stored.mutable_data_ptr(), view.data.data(), view.data.size());
+  return stored.to(device).to(dtype);
+}
+
+}  // namespace oscar

@@ -1,0 +1,144 @@
+// Rotary embedding: known answers and invariants.
+#include "model/rope.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+SequenceBatch one_sequence(std::int64_t length, std::int64_t start = 0) {
+  return {.ids = {0}, .lengths = {length}, .starts = {start}};
+}
+
+at::Tensor random(at::IntArrayRef shape, std::uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat));
+}
+
+float at_index(const at::Tensor& t, std::int64_t i) { return t.flatten()[i].item<float>(); }
+
+TEST(Rope, DefaultFrequenciesAreGeometric) {
+  RopeConfig rope;
+  rope.theta = 10000.0;
+  const RopeFrequencies f = rope_frequencies(rope, 8, 2048);
+  ASSERT_EQ(f.inverse.size(0), 4);
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(at_index(f.inverse, i), std::pow(10.0, -i), 1e-7 * std::pow(10.0, -i) * 4);
+  EXPECT_EQ(f.attention_factor, 1.0);
+}
+
+TEST(Rope, LinearDividesEveryFrequency) {
+  RopeConfig rope;
+  const at::Tensor plain = rope_frequencies(rope, 48, 2048).inverse;
+  rope.type = RopeType::kLinear;
+  rope.factor = 4.0;
+  EXPECT_TRUE(at::equal(rope_frequencies(rope, 48, 2048).inverse, plain / 4));
+}
+
+TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
+  RopeConfig rope;
+  rope.theta = 500000.0;
+  const at::Tensor plain = rope_frequencies(rope, 128, 8192).inverse;
+  rope.type = RopeType::kLlama3;
+  rope.factor = 8.0;
+  rope.low_freq_factor = 1.0;
+  rope.high_freq_factor = 4.0;
+  rope.original_max_position = 8192;
+  const at::Tensor scaled = rope_frequencies(rope, 128, 131072).inverse;
+  int kept = 0, stretched = 0, blended = 0;
+  for (int i = 0; i < 64; ++i) {
+    const double wave = 2.0 * std::numbers::pi / at_index(plain, i), ratio = at_index(scaled, i) / at_index(plain, i);
+    if (wave < 8192.0 / 4.0) {
+      EXPECT_EQ(ratio, 1.0);
+      ++kept;
+    } else if (wave > 8192.0) {
+      EXPECT_NEAR(ratio, 1.0 / 8.0, 1e-6);
+      ++stretched;
+    } else {
+      EXPECT_GT(ratio, 1.0 / 8.0);
+      EXPECT_LT(ratio, 1.0);
+      ++blended;
+    }
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(stretched, 0);
+  EXPECT_GT(blended, 0);
+}
+
+TEST(Rope, YarnKeepsFastAndInterpolatesSlowDimensions) {
+  RopeConfig rope;
+  rope.theta = 1000000.0;
+  const at::Tensor plain = rope_frequencies(rope, 128, 32768).inverse;
+  rope.type = RopeType::kYarn;
+  rope.factor = 4.0;
+  rope.original_max_position = 32768;
+  const RopeFrequencies f = rope_frequencies(rope, 128, 131072);
+  EXPECT_EQ(at_index(f.inverse, 0), at_index(plain, 0));
+  EXPECT_NEAR(at_index(f.inverse, 63) / at_index(plain, 63), 0.25, 1e-6);
+  EXPECT_NEAR(f.attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12);
+  rope.attention_factor = 1.5;
+  EXPECT_EQ(rope_frequencies(rope, 128, 131072).attention_factor, 1.5);
+  rope.attention_factor = 0.0;
+  rope.mscale = 1.0;
+  rope.mscale_all_dim = 1.0;
+  EXPECT_EQ(rope_frequencies(rope, 128, 131072).attention_factor, 1.0);
+}
+
+TEST(Rope, OddHeadDimIsRefused) { EXPECT_THROW(rope_frequencies(RopeConfig{}, 7, 2048), InputError); }
+
+TEST(Rope, PositionZeroIsIdentity) {
+  const at::Tensor x = random({1, 3, 48}, 1);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const RopeTable table = rope_table(rope_frequencies(RopeConfig{}, 48, 2048), one_sequence(1), dtype, at::kCPU);
+    EXPECT_TRUE(at::equal(apply_rope(x.to(dtype), table), x.to(dtype)));
+  }
+}
+
+TEST(Rope, RotationKeepsTheNormOfEveryPair) {
+  const at::Tensor x = random({100, 3, 80}, 2);
+  const RopeTable table = rope_table(rope_frequencies(RopeConfig{}, 80, 2048), one_sequence(100), at::kFloat, at::kCPU);
+  const at::Tensor y = apply_rope(x, table);
+  const auto pair_norm = [](const at::Tensor& t) {
+    return t.narrow(-1, 0, 40).square() + t.narrow(-1, 40, 40).square();
+  };
+  EXPECT_TRUE(at::allclose(pair_norm(y), pair_norm(x), 1e-5, 1e-6));
+  EXPECT_FALSE(at::allclose(y, x, 1e-2, 1e-2));
+}
+
+TEST(Rope, ProductDependsOnDistanceAlone) {
+  const RopeFrequencies f = rope_frequencies(RopeConfig{}, 64, 2048);
+  const at::Tensor q = random({1, 1, 64}, 3), k = random({1, 1, 64}, 4);
+  const auto product = [&](std::int64_t i, std::int64_t j) {
+    const at::Tensor a = apply_rope(q, rope_table(f, one_sequence(1, i), at::kFloat, at::kCPU));
+    const at::Tensor b = apply_rope(k, rope_table(f, one_sequence(1, j), at::kFloat, at::kCPU));
+    return (a * b).sum().item<double>();
+  };
+  EXPECT_NEAR(product(17, 5), product(112, 100), 1e-3);
+  EXPECT_GT(std::abs(product(17, 5) - product(17, 6)), 1e-3);
+}
+
+TEST(Rope, QuarterTurnSwapsHalves) {
+  // One pair, one radian per token; the rotation of (1, 0) at position p is (cos p, sin p).
+  const RopeTable table = rope_table(rope_frequencies(RopeConfig{}, 2, 16), one_sequence(4), at::kFloat, at::kCPU);
+  const at::Tensor y = apply_rope(at::tensor({1.0f, 0.0f}).view({1, 1, 2}).expand({4, 1, 2}), table);
+  for (int p = 0; p < 4; ++p) {
+    EXPECT_NEAR(at_index(y, 2 * p), std::cos(p), 1e-6);
+    EXPECT_NEAR(at_index(y, 2 * p + 1), std::sin(p), 1e-6);
+  }
+}
+
+TEST(Rope, PositionsFollowStartsOfPackedSequences) {
+  const RopeFrequencies f = rope_frequencies(RopeConfig{}, 16, 2048);
+  const SequenceBatch packed{.ids = {0, 1}, .lengths = {3, 2}, .starts = {0, 40}};
+  const RopeTable both = rope_table(f, packed, at::kFloat, at::kCPU);
+  EXPECT_TRUE(at::equal(both.cos.narrow(0, 0, 3), rope_table(f, one_sequence(3), at::kFloat, at::kCPU).cos));
+  EXPECT_TRUE(at::equal(both.sin.narrow(0, 3, 2), rope_table(f, one_sequence(2, 40), at::kFloat, at::kCPU).sin));
+}
+
+}  // namespace
+}  // namespace oscar
