@@ -31,16 +31,6 @@ at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& inverse)
   return at::where(is_long, inverse / rope.factor, at::where(is_short, inverse, blended));
 }
 
-double yarn_mscale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
-
-double yarn_attention_factor(const RopeConfig& rope) {
-  if (rope.attention_factor > 0.0) return rope.attention_factor;
-  if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
-    return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
-  }
-  return yarn_mscale(rope.factor, 1.0);
-}
-
 // Dimensions that turn more than beta_fast times over the original context are kept, those below beta_slow turns are
 // interpolated, and a linear ramp over the dimensions joins the two.
 at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std::int64_t head_dim) {
@@ -86,7 +76,7 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
       break;
     case RopeType::kYarn:
       result.inverse = yarn_frequencies(settings, turns, head_dim);
-      result.attention_factor = yarn_attention_factor(settings);
+      result.attention_factor = settings.attention_factor;
       break;
   }
   return result;
