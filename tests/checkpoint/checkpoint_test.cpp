@@ -1,0 +1,176 @@
+#include "checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "checkpoint/shard_index.h"
+#include "support/message_of.h"
+#include "support/paths.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kConfig[] = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 8,
+  "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+  "num_key_value_heads": 1})";
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    for (std::size_t i = 0; i < data_.size(); ++i) data_[i] = static_cast<std::byte>(i * 7);
+    write_file_atomic(dir_ / "config.json", kConfig);
+  }
+  TensorView tensor(const std::string& name, std::size_t bytes, std::size_t offset = 0) const {
+    return {name, DType::kU8, {static_cast<std::int64_t>(bytes)}, std::span(data_).subspan(offset, bytes)};
+  }
+  void write(const std::string& file, const std::vector<TensorView>& tensors) const {
+    write_safetensors(dir_ / file, tensors, {});
+  }
+  void write_index(const std::string& weight_map) const {
+    write_file_atomic(
+        dir_ / "model.safetensors.index.json",
+        R"({"metadata": {"total_size": 30, "x": [1, {"weight_map": 2}]}, "weight_map": )" + weight_map + "}");
+  }
+  Checkpoint open() const { return Checkpoint::open({dir_.path(), "test", ""}); }
+  std::string refusal() const {
+    return message_of([&] { open(); });
+  }
+
+  TempDirectory dir_;
+  std::vector<std::byte> data_ = std::vector<std::byte>(40000);
+};
+
+TEST_F(CheckpointTest, SingleFile) {
+  write("model.safetensors", {tensor("b", 3), tensor("a", 20000)});
+  const Checkpoint c = open();
+  EXPECT_THAT(c.names(), ElementsAre("a", "b"));
+  EXPECT_EQ(c.weight_bytes(), 20003u);
+  EXPECT_EQ(c.at("b").data[2], data_[2]);
+  EXPECT_EQ(c.find("c"), nullptr);
+  EXPECT_THAT(message_of([&] { c.at("c"); }), AllOf(HasSubstr("'c' is missing"), HasSubstr("Qwen2ForCausalLM")));
+  EXPECT_EQ(c.config().qkv_bias, true);
+}
+
+TEST_F(CheckpointTest, ShardsMeanTheSameAsOneFile) {
+  write("model.safetensors", {tensor("a", 10), tensor("b", 20), tensor("c", 30000)});
+  const std::string whole = open().fingerprint();
+  fs::remove(dir_ / "model.safetensors");
+  write("model-1.safetensors", {tensor("c", 30000)});
+  write("model-2.safetensors", {tensor("a", 10), tensor("b", 20), tensor("not.in.the.index", 5)});
+  write_index(R"({"a": "model-2.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"})");
+  Checkpoint shards = open();
+  EXPECT_EQ(shards.fingerprint(), whole);
+  EXPECT_THAT(shards.names(), ElementsAre("a", "b", "c"));
+  const Checkpoint moved = std::move(shards);  // the table points into the shards, which move along
+  EXPECT_EQ(moved.at("b").data.size(), 20u);
+  EXPECT_EQ(moved.fingerprint(), whole);
+}
+
+TEST_F(CheckpointTest, FingerprintTellsModelsApart) {
+  write("model.safetensors", {tensor("a", 20000), tensor("b", 4)});
+  const std::string first = open().fingerprint();
+  EXPECT_EQ(first.size(), 7u + 64u);
+  EXPECT_THAT(first, ::testing::StartsWith("sha256:"));
+  EXPECT_EQ(open().fingerprint(), first);
+  for (const std::size_t place : {std::size_t{0}, std::size_t{10000}, std::size_t{19999}}) {
+    data_[place] ^= std::byte{1};
+    write("model.safetensors", {tensor("a", 20000), tensor("b", 4, 20000)});
+    EXPECT_NE(open().fingerprint(), first) << place;
+    data_[place] ^= std::byte{1};
+  }
+  write("model.safetensors", {tensor("a", 20000), tensor("c", 4)});
+  EXPECT_NE(open().fingerprint(), first);
+  write("model.safetensors", {tensor("a", 20000), tensor("b", 4)});
+  EXPECT_EQ(open().fingerprint(), first);
+  std::string config = kConfig;
+  config.insert(config.size() - 1, R"(, "rope_theta": 20000.0)");
+  write_file_atomic(dir_ / "config.json", config);
+  EXPECT_NE(open().fingerprint(), first);
+  config = kConfig;  // the v5 spelling of the default changes nothing
+  config.insert(config.size() - 1, R"(, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"})");
+  write_file_atomic(dir_ / "config.json", config);
+  EXPECT_EQ(open().fingerprint(), first);
+}
+
+TEST_F(CheckpointTest, MissingFiles) {
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("neither model.safetensors nor"), HasSubstr("converted to safetensors")));
+  write_index(R"({"a": "model-1.safetensors"})");
+  EXPECT_THAT(refusal(), HasSubstr("shard 'model-1.safetensors' is missing"));
+  write("model-1.safetensors", {tensor("b", 3)});
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("model-1.safetensors"), HasSubstr("'a' is missing")));
+  fs::remove(dir_ / "config.json");
+  EXPECT_THAT(refusal(), HasSubstr("config.json: cannot be opened"));
+}
+
+TEST_F(CheckpointTest, CyclicAndDanglingLinks) {
+  fs::create_symlink("model.safetensors", dir_ / "model.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("model.safetensors: cannot be opened"));
+  fs::remove(dir_ / "model.safetensors");
+  write_index(R"({"a": "x.safetensors"})");
+  fs::create_symlink("y.safetensors", dir_ / "x.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("x.safetensors: cannot be opened"));
+  fs::create_directory(dir_ / "y.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("not a regular file"));
+}
+
+TEST_F(CheckpointTest, IndexThatLeavesTheDirectory) {
+  for (const std::string name : {"../x.safetensors", "/etc/passwd", "a/../../x", "", "..", "a/..", "x\\\\y", "x/"}) {
+    write_index("{\"a\": \"" + name + "\"}");
+    EXPECT_THAT(refusal(), HasSubstr("is not inside the checkpoint's directory")) << name;
+  }
+  write_index(R"({"a": "x\u0000y"})");
+  EXPECT_THAT(refusal(), HasSubstr("'x\\x00y' of tensor 'a' is not inside"));
+}
+
+TEST(ShardIndex, ReadsAnIndex) {
+  const auto map = parse_shard_index(
+      R"({"metadata": {"weight_map": {"no": "x"}}, "weight_map": {"b": "2", "a": "sub/1"}, "later": [{}, null, 1.5]})",
+      "i");
+  EXPECT_THAT(map, ElementsAre(std::pair("a", "sub/1"), std::pair("b", "2")));
+  EXPECT_TRUE(parse_shard_index(R"({"weight_map": {}})", "i").empty());
+}
+
+TEST(ShardIndex, RefusesOtherText) {
+  const auto refusal = [](const std::string& text) { return message_of([&] { parse_shard_index(text, "i.json"); }); };
+  EXPECT_THAT(refusal(""), HasSubstr("i.json: is not valid JSON"));
+  EXPECT_THAT(refusal("{}"), HasSubstr("has no 'weight_map'"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("is an array, expected a JSON object"));
+  EXPECT_THAT(refusal("3"), HasSubstr("is a number, expected a JSON object"));
+  EXPECT_THAT(refusal(R"({"weight_map": [["a", "b"]]})"), HasSubstr("'weight_map' is an array"));
+  EXPECT_THAT(refusal(R"({"weight_map": "x"})"), HasSubstr("'weight_map' is a string"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": 1}})"), HasSubstr("the shard of tensor 'a' is a number"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": {"b": "c"}}})"), HasSubstr("the shard of tensor 'a' is an object"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": ["c"]}})"), HasSubstr("the shard of tensor 'a' is an array"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": "1", "a": "2"}})"), HasSubstr("the tensor 'a' twice"));
+  EXPECT_THAT(refusal(R"({"weight_map": {}, "weight_map": {}})"), HasSubstr("'weight_map' twice"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": "1"})"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal("{\"weight_map\": {\"a\": \"\xff\"}}"), HasSubstr("UTF-8"));
+  EXPECT_THAT(refusal("{\"x\": " + std::string(1000000, '[')), HasSubstr("nested deeper"));
+}
+
+TEST(ShardIndex, LargeIndexesStayCheap) {  // a list of 200,000 tensors, as large mixture models have
+  std::string text = "{\"weight_map\": {";
+  for (int i = 0; i < 200000; ++i) text += (i == 0 ? "\"t" : ",\"t") + std::to_string(i) + "\":\"s\"";
+  EXPECT_EQ(parse_shard_index(text + "}}", "i").size(), 200000u);
+}
+
+TEST(SampleModel, OpensAndHasAFingerprint) {
+  const fs::path samples = fs::path(OSCAR_SOURCE_DIR) / "sample_data";
+  const Checkpoint plain = Checkpoint::open(locate_model((samples / "tiny-qwen3").string()));
+  const Checkpoint outliers = Checkpoint::open(locate_model((samples / "tiny-qwen3-outliers").string()));
+  EXPECT_EQ(plain.config().layers, 4);
+  EXPECT_EQ(plain.config().head_dim, 128);
+  EXPECT_NE(plain.fingerprint(), outliers.fingerprint());
+}
+
+}  // namespace
+}  // namespace oscar

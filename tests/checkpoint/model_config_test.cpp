@@ -1,0 +1,121 @@
+// Values are compared with transformers in tests/peers/test_model_config.py; here are known answers and refusals.
+#include "checkpoint/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/message_of.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A small valid config.json of `architecture`, with the members of `changes` (RFC 7396: null removes) merged in.
+Json config(const std::string& architecture, const std::string& changes = "{}") {
+  Json base = Json::parse(R"({"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+                              "num_attention_heads": 4, "num_key_value_heads": 2})");
+  base["architectures"] = {architecture};
+  base.merge_patch(Json::parse(changes));
+  return base;
+}
+ModelConfig parse(const std::string& architecture, const std::string& changes = "{}") {
+  return parse_model_config(config(architecture, changes), "config.json");
+}
+std::string refusal(const std::string& changes, const std::string& architecture = "LlamaForCausalLM") {
+  return message_of([&] { parse(architecture, changes); });
+}
+
+TEST(ModelConfig, FamilyQuirks) {
+  const ModelConfig llama = parse("LlamaForCausalLM", R"({"attention_bias": true, "mlp_bias": true})");
+  EXPECT_TRUE(llama.qkv_bias && llama.output_bias && llama.mlp_bias);
+  EXPECT_EQ(llama.head_dim, 12);
+  EXPECT_EQ(llama.group_size(), 2);
+  EXPECT_THAT(llama.eos_tokens, ElementsAre(2));
+  const ModelConfig qwen2 = parse("Qwen2ForCausalLM");
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm);
+  EXPECT_THAT(qwen2.sliding_window, ElementsAre(0, 0, 0));
+  const ModelConfig qwen3 = parse("Qwen3ForCausalLM");
+  EXPECT_TRUE(!qwen3.qkv_bias && qwen3.qk_norm);
+  EXPECT_EQ(qwen3.head_dim, 128);  // not hidden / heads
+  EXPECT_EQ(qwen3.bos_token, -1);
+  EXPECT_THAT(parse("MistralForCausalLM").sliding_window, ElementsAre(4096, 4096, 4096));
+}
+
+TEST(ModelConfig, MistralWithNullWindowIsFullAttention) {
+  Json json = config("MistralForCausalLM");
+  json["sliding_window"] = nullptr;
+  EXPECT_THAT(parse_model_config(json, "c").sliding_window, ElementsAre(0, 0, 0));
+}
+
+TEST(ModelConfig, YarnTemperature) {
+  const RopeConfig rope =
+      parse("LlamaForCausalLM",
+            R"({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 100}})")
+          .rope;
+  EXPECT_EQ(rope.type, RopeType::kYarn);
+  EXPECT_DOUBLE_EQ(rope.attention_factor, 0.1 * std::log(4.0) + 1.0);
+  EXPECT_TRUE(rope.truncate);
+}
+
+TEST(ModelConfig, RefusesOtherArchitectures) {
+  EXPECT_THAT(refusal("{}", "GPT2LMHeadModel"),
+              AllOf(HasSubstr("'GPT2LMHeadModel' is not supported"), HasSubstr(supported_architectures())));
+  EXPECT_THAT(refusal("{}", "Qwen3ForSequenceClassification"), HasSubstr("not supported"));
+  EXPECT_THAT(refusal(R"({"model_type": "qwen3"})"), HasSubstr("model_type 'qwen3' does not belong"));
+  EXPECT_THAT(refusal(R"({"architectures": []})"), HasSubstr("must be a list of names"));
+  EXPECT_THAT(refusal(R"({"architectures": [3]})"), HasSubstr("must be a list of names"));
+  EXPECT_THAT(refusal(R"({"architectures": null})"), HasSubstr("'architectures' is missing"));
+  EXPECT_EQ(parse("x", R"({"architectures": null, "model_type": "qwen3"})").architecture, "Qwen3ForCausalLM");
+  EXPECT_THAT(message_of([] { parse_model_config(Json::parse("[1]"), "config.json"); }),
+              HasSubstr("config.json: is array, expected a JSON object"));
+}
+
+TEST(ModelConfig, RefusesImpossibleGeometry) {
+  EXPECT_THAT(refusal(R"({"num_key_value_heads": 3})"), HasSubstr("4 query heads are not a multiple of 3"));
+  EXPECT_THAT(refusal(R"({"num_key_value_heads": 0})"), HasSubstr("'num_key_value_heads' is 0, expected 1 to"));
+  EXPECT_THAT(refusal(R"({"num_attention_heads": 5, "num_key_value_heads": 5})"), HasSubstr("not a multiple of 5"));
+  EXPECT_THAT(refusal(R"({"head_dim": 7})"), HasSubstr("head_dim 7 is odd"));
+  EXPECT_THAT(refusal(R"({"head_dim": -8})"), HasSubstr("'head_dim' is -8"));
+  EXPECT_THAT(refusal(R"({"hidden_size": null})"), HasSubstr("'hidden_size' is missing"));
+  EXPECT_THAT(refusal(R"({"hidden_size": "48"})"), HasSubstr("'hidden_size' is string, expected an integer"));
+  EXPECT_THAT(refusal(R"({"hidden_size": 1e300})"), HasSubstr("'hidden_size'"));
+  EXPECT_THAT(refusal(R"({"num_hidden_layers": 2000000000})"), HasSubstr("'num_hidden_layers' is 2000000000"));
+  EXPECT_THAT(refusal(R"({"vocab_size": 18446744073709551615})"), HasSubstr("'vocab_size' is too large"));
+  EXPECT_THAT(refusal(R"({"rms_norm_eps": -1})"), HasSubstr("'rms_norm_eps'"));
+  EXPECT_THAT(refusal(R"({"hidden_act": "gelu"})"), HasSubstr("activation 'gelu' is not supported"));
+  EXPECT_THAT(refusal(R"({"bos_token_id": -4})"), HasSubstr("'bos_token_id' is -4"));
+  EXPECT_THAT(refusal(R"({"eos_token_id": [1, "x"]})"), HasSubstr("'eos_token_id' is string"));
+}
+
+TEST(ModelConfig, RefusesRopeItCannotDo) {
+  EXPECT_THAT(refusal(R"({"rope_scaling": {"type": "mrope"}})"), HasSubstr("'mrope' is not supported"));
+  EXPECT_THAT(refusal(R"({"rope_scaling": 4})"), HasSubstr("'rope_scaling' is number, expected an object"));
+  EXPECT_THAT(refusal(R"({"rope_scaling": {"type": "linear"}})"), HasSubstr("'factor' is missing"));
+  EXPECT_THAT(refusal(R"({"rope_scaling": {"type": "linear", "factor": 0}})"), HasSubstr("expected a positive number"));
+  EXPECT_THAT(refusal(R"({"rope_theta": -1})"), HasSubstr("'rope_theta'"));
+  EXPECT_THAT(refusal(R"({"rope_theta": 1.0})"), HasSubstr("greater than 1"));
+  EXPECT_THAT(refusal(R"({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}})"), HasSubstr("by layer type"));
+  EXPECT_THAT(refusal(R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+                          "high_freq_factor": 4}})"),
+              HasSubstr("greater than 'low_freq_factor'"));
+  EXPECT_THAT(refusal(R"({"rope_scaling": {"type": "yarn", "factor": 8, "original_max_position_embeddings": 0}})"),
+              HasSubstr("expected at least 1"));
+}
+
+TEST(ModelConfig, RefusesContradictoryWindows) {
+  const std::string types = R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])";
+  EXPECT_THAT(refusal("{" + types + "}", "Qwen3ForCausalLM"), HasSubstr("layer 1 is of type sliding_attention"));
+  EXPECT_THAT(refusal(R"({"layer_types": ["full_attention"]})", "Qwen3ForCausalLM"), HasSubstr("a list of 3 names"));
+  EXPECT_THAT(refusal(R"({"layer_types": ["full_attention", "mamba", 3]})", "Qwen3ForCausalLM"),
+              HasSubstr("layer type 'mamba' is not supported"));
+  EXPECT_THAT(refusal(R"({"sliding_window": 0})", "MistralForCausalLM"), HasSubstr("'sliding_window' is 0"));
+  EXPECT_THAT(refusal(R"({"quantization_config": {"quant_method": "fp8"}})"), HasSubstr("quantised"));
+}
+
+}  // namespace
+}  // namespace oscar
