@@ -1,0 +1,151 @@
+#include "text/added_tokens.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/errors.h"
+#include "text/components.h"
+#include "text/unicode.h"
+
+namespace oscar {
+namespace {
+
+AddedToken read_token(const Json& entry, const std::string& where) {
+  AddedToken token;
+  token.content = json_string(entry, "content", where);
+  const std::int64_t id = json_int(entry, "id", where);
+  if (id < 0 || id >= std::numeric_limits<std::int32_t>::max()) {
+    throw InputError(where + ": the added token '" + token.content + "' has the id " + std::to_string(id) +
+                     ", expected 0 to 2147483646");
+  }
+  token.id = static_cast<std::int32_t>(id);
+  token.single_word = need_bool(entry, "single_word", where);
+  token.lstrip = need_bool(entry, "lstrip", where);
+  token.rstrip = need_bool(entry, "rstrip", where);
+  token.normalized = need_bool(entry, "normalized", where);
+  token.special = need_bool(entry, "special", where);
+  return token;
+}
+
+bool ends_with_word(std::string_view text) {
+  return !text.empty() && is_word(decode_code_point_before(text, text.size()).value);
+}
+bool starts_with_word(std::string_view text) { return !text.empty() && is_word(decode_code_point(text, 0).value); }
+
+}  // namespace
+
+void StringMatcher::add(std::string_view text, std::int32_t value) {
+  if (text.empty()) return;
+  std::uint32_t node = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const auto [it, added] =
+        children_.try_emplace((std::uint64_t{node} << 8) | byte, static_cast<std::uint32_t>(values_.size()));
+    if (added) values_.push_back(-1);
+    node = it->second;
+  }
+  if (values_[node] < 0) values_[node] = value;  // the first of two equal strings wins
+  first_[static_cast<unsigned char>(text[0])] = true;
+}
+
+std::optional<StringMatcher::Hit> StringMatcher::match(std::string_view text, std::size_t at) const {
+  if (!first_[static_cast<unsigned char>(text[at])]) return std::nullopt;
+  std::optional<Hit> longest;
+  std::uint32_t node = 0;
+  for (std::size_t i = at; i < text.size(); ++i) {
+    const auto it = children_.find((std::uint64_t{node} << 8) | static_cast<unsigned char>(text[i]));
+    if (it == children_.end()) break;
+    node = it->second;
+    if (values_[node] >= 0) longest = Hit{values_[node], i + 1 - at};
+  }
+  return longest;
+}
+
+AddedTokens::AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* normalizer, const std::string& where) {
+  const auto list = file.find("added_tokens");
+  if (list == file.end() || list->is_null()) return;
+  if (!list->is_array()) throw InputError(where + ": 'added_tokens' is not an array");
+  // The Python package gives a token that the vocabulary lacks the next free id, whatever the file says. A file that
+  // says otherwise was written for something else, and its embeddings cannot be trusted to line up.
+  auto next_id = static_cast<std::int64_t>(bpe.size());
+  for (const Json& entry : *list) {
+    AddedToken token = read_token(entry, where + " added_tokens");
+    if (token.content.empty()) continue;
+    if (by_content_.contains(token.content)) {
+      throw InputError(where + ": the added token '" + token.content + "' is listed twice");
+    }
+    const auto known = bpe.id_of(token.content);
+    const std::int64_t expected = known ? *known : next_id;
+    if (expected != token.id) {
+      throw InputError(where + ": the added token '" + token.content + "' has the id " + std::to_string(token.id) +
+                       ", expected " + std::to_string(expected) +
+                       (known ? ", as in the vocabulary" : ", the first id after the vocabulary"));
+    }
+    // A token of the vocabulary that lies beyond its size (a vocabulary with gaps) moves the next free id as well.
+    if (static_cast<std::int64_t>(token.id) >= next_id) next_id = std::int64_t{token.id} + 1;
+    if (!by_id_.emplace(token.id, tokens_.size()).second) {
+      throw InputError(where + ": two added tokens have the id " + std::to_string(token.id));
+    }
+    by_content_.emplace(token.content, token.id);
+    if (token.special) special_.insert(token.content);
+    highest_ = std::max(highest_, token.id);
+    tokens_.push_back(std::move(token));
+  }
+  // Special tokens come first where two have equal (normalized) texts.
+  for (const bool special : {true, false}) {
+    for (const AddedToken& token : tokens_) {
+      if (token.special != special) continue;
+      std::string text = token.content;
+      if (token.normalized && normalizer != nullptr) normalizer->apply(text);
+      matchers_[token.normalized].add(text, token.id);
+    }
+  }
+}
+
+std::vector<Segment> AddedTokens::split(std::string_view text, bool normalized) const {
+  std::vector<Segment> segments;
+  const StringMatcher& matcher = matchers_[normalized];
+  std::size_t covered = 0;
+  for (std::size_t at = 0; !matcher.empty() && at < text.size();) {
+    const auto hit = matcher.match(text, at);
+    if (!hit) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = *find(hit->value);
+    std::size_t begin = at, end = at + hit->length;
+    at = end;
+    if (token.single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) continue;
+    if (token.lstrip) {
+      while (begin > covered) {
+        const CodePoint c = decode_code_point_before(text, begin);
+        if (!is_whitespace(c.value)) break;
+        begin -= c.bytes;
+      }
+    }
+    if (token.rstrip) {
+      while (end < text.size()) {
+        const CodePoint c = decode_code_point(text, end);
+        if (!is_whitespace(c.value)) break;
+        end += c.bytes;
+      }
+    }
+    if (covered < begin) segments.push_back({covered, begin, -1});
+    segments.push_back({begin, end, token.id});
+    covered = end;
+  }
+  if (covered < text.size()) segments.push_back({covered, text.size(), -1});
+  return segments;
+}
+
+const AddedToken* AddedTokens::find(std::int32_t id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &tokens_[it->second];
+}
+
+std::optional<std::int32_t> AddedTokens::id_of(std::string_view content) const {
+  const auto it = by_content_.find(std::string(content));
+  return it == by_content_.end() ? std::nullopt : std::optional(it->second);
+}
+
+}  // namespace oscar

@@ -1,0 +1,70 @@
+// Added tokens ("<|im_start|>" and the like): found in the text before anything else sees it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "text/bpe.h"
+#include "text/normalizers.h"
+
+namespace oscar {
+
+struct AddedToken {
+  std::string content;
+  std::int32_t id = 0;
+  bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
+};
+
+// A stretch of text, or an added token.
+struct Segment {
+  std::size_t begin, end;
+  std::int32_t token;  // -1 for text
+};
+
+// Finds a set of strings, leftmost first and longest at the same place.
+class StringMatcher {
+ public:
+  void add(std::string_view text, std::int32_t value);
+  bool empty() const { return children_.empty(); }
+  // The longest string that starts at text[at]: its value and length.
+  struct Hit {
+    std::int32_t value;
+    std::size_t length;
+  };
+  std::optional<Hit> match(std::string_view text, std::size_t at) const;
+
+ private:
+  std::unordered_map<std::uint64_t, std::uint32_t> children_;  // (node, byte) -> node
+  std::vector<std::int32_t> values_ = {-1};                    // of each node
+  bool first_[256] = {};
+};
+
+class AddedTokens {
+ public:
+  // The ids in the file must be those that the vocabulary gives, or follow it; InputError otherwise.
+  AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* normalizer, const std::string& where);
+
+  // Splits at tokens matched in the raw text (normalized = false) or in the normalized text (true).
+  std::vector<Segment> split(std::string_view text, bool normalized) const;
+  bool any(bool normalized) const { return !matchers_[normalized].empty(); }
+
+  const AddedToken* find(std::int32_t id) const;
+  std::optional<std::int32_t> id_of(std::string_view content) const;
+  bool is_special(std::string_view content) const { return special_.contains(std::string(content)); }
+  std::int32_t highest_id() const { return highest_; }
+
+ private:
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::int32_t, std::size_t> by_id_;
+  std::unordered_map<std::string, std::int32_t> by_content_;
+  std::unordered_set<std::string> special_;
+  StringMatcher matchers_[2];
+  std::int32_t highest_ = -1;
+};
+
+}  // namespace oscar

@@ -1,0 +1,36 @@
+// What the readers of tokenizer.json components share.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "text/regex.h"
+
+namespace oscar {
+
+// InputError: "<where>: the <part> 'X' is not supported; supported are ...; pass input_ids rows instead".
+[[noreturn]] void refuse_component(const std::string& where, const std::string& part, const std::string& type,
+                                   const std::string& supported);
+
+// A required member: the Python package refuses files that lack these, so there is no default to guess.
+bool need_bool(const Json& object, const char* key, const std::string& where);
+
+// {"String": "..."} or {"Regex": "..."}.
+class TextPattern {
+ public:
+  TextPattern(const Json& component, const std::string& where);  // reads the member "pattern"
+  std::vector<Part> split(std::string_view text) const;
+  bool is_regex() const { return regex_ != nullptr; }
+
+ private:
+  std::shared_ptr<const Regex> regex_;
+  std::string plain_;
+};
+
+// The reversible map of GPT-2 from bytes to printable characters (below U+0800).
+std::string_view byte_to_text(unsigned char byte);
+int text_to_byte(char32_t c);  // -1 for a character outside the map
+
+}  // namespace oscar

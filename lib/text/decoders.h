@@ -1,0 +1,22 @@
+// The "decoder" of tokenizer.json: tokens back to text.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace oscar {
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  // Rewrites the list of pieces whose concatenation is the text.
+  virtual void apply(std::vector<std::string>& pieces) const = 0;
+};
+
+// Null for a JSON null. InputError names an unsupported type.
+std::unique_ptr<Decoder> make_decoder(const Json& description, const std::string& where);
+
+}  // namespace oscar

@@ -1,0 +1,125 @@
+#include "text/regex.h"
+
+#include <oniguruma.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/errors.h"
+#include "text/unicode.h"
+
+namespace oscar {
+namespace {
+
+const OnigUChar* as_onig(const char* p) { return reinterpret_cast<const OnigUChar*>(p); }
+
+void initialize_once() {
+  static std::once_flag flag;
+  std::call_once(flag, [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+  });
+}
+
+std::string error_text(int code, OnigErrorInfo* info = nullptr) {
+  OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
+  const int n = info == nullptr ? onig_error_code_to_str(buffer, code) : onig_error_code_to_str(buffer, code, info);
+  return std::string(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(std::max(n, 0)));
+}
+
+struct MatchLimits {
+  explicit MatchLimits(std::size_t text_bytes) : param(onig_new_match_param()) {
+    onig_initialize_match_param(param);
+    onig_set_retry_limit_in_match_of_match_param(param, 10'000'000);  // the limit the Python package runs under
+    onig_set_retry_limit_in_search_of_match_param(param, 50'000'000 + 64UL * text_bytes);
+    onig_set_match_stack_limit_size_of_match_param(param, 1U << 24);  // entries of some 40 bytes
+  }
+  ~MatchLimits() { onig_free_match_param(param); }
+  MatchLimits(const MatchLimits&) = delete;
+  MatchLimits& operator=(const MatchLimits&) = delete;
+  OnigMatchParam* param;
+};
+
+struct Region {
+  Region() : region(onig_region_new()) {}
+  ~Region() { onig_region_free(region, 1); }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  OnigRegion* region;
+};
+
+}  // namespace
+
+struct Regex::Compiled {
+  regex_t* regex = nullptr;
+  ~Compiled() {
+    if (regex != nullptr) onig_free(regex);
+  }
+};
+
+Regex::Regex(const std::string& pattern, const std::string& where)
+    : compiled_(std::make_unique<Compiled>()), where_(where) {
+  initialize_once();
+  OnigErrorInfo info;
+  const OnigUChar* p = as_onig(pattern.data());
+  const int rc = onig_new(&compiled_->regex, p, p + pattern.size(), ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                          ONIG_SYNTAX_DEFAULT, &info);
+  if (rc != ONIG_NORMAL) {
+    throw InputError(where + ": the pattern '" + pattern.substr(0, 200) + "' is not a valid regular expression (" +
+                     error_text(rc, &info) + ")");
+  }
+}
+
+Regex::~Regex() = default;
+
+std::vector<Part> Regex::split(std::string_view text) const {
+  std::vector<Part> parts;
+  if (text.empty()) return parts;
+  parts.reserve(text.size() / 4);
+  const MatchLimits limits(text.size());
+  const Region region;
+  const OnigUChar* begin = as_onig(text.data());
+  const OnigUChar* end = begin + text.size();
+  std::size_t from = 0, covered = 0, last_match_end = std::string_view::npos;
+  while (from <= text.size()) {
+    const int rc = onig_search_with_param(compiled_->regex, begin, end, begin + from, end, region.region,
+                                          ONIG_OPTION_NONE, limits.param);
+    if (rc == ONIG_MISMATCH) break;
+    if (rc < 0) {
+      throw InputError(where_ + ": the pattern gave up on a text of " + std::to_string(text.size()) +
+                       " bytes at byte " + std::to_string(from) + " (" + error_text(rc) +
+                       "); use a tokenizer whose pattern does not backtrack without end, or shorter texts");
+    }
+    const auto match_begin = static_cast<std::size_t>(region.region->beg[0]);
+    const auto match_end = static_cast<std::size_t>(region.region->end[0]);
+    if (match_begin < covered || match_begin > match_end) {  // \K inside a look-around can do this
+      throw InputError(where_ + ": the pattern gives matches that end before they begin; it cannot split a text");
+    }
+    if (match_begin == match_end && match_end == last_match_end) {
+      if (from >= text.size()) break;
+      from += decode_code_point(text, from).bytes;
+      continue;
+    }
+    if (covered != match_begin) parts.push_back({covered, match_begin, false});
+    parts.push_back({match_begin, match_end, true});
+    covered = from = last_match_end = match_end;
+  }
+  if (covered != text.size()) parts.push_back({covered, text.size(), false});
+  return parts;
+}
+
+std::vector<Part> split_by_string(std::string_view text, std::string_view needle) {
+  std::vector<Part> parts;
+  std::size_t covered = 0;
+  while (!needle.empty()) {
+    const std::size_t at = text.find(needle, covered);
+    if (at == std::string_view::npos) break;
+    if (covered != at) parts.push_back({covered, at, false});
+    parts.push_back({at, at + needle.size(), true});
+    covered = at + needle.size();
+  }
+  if (covered != text.size()) parts.push_back({covered, text.size(), false});
+  return parts;
+}
+
+}  // namespace oscar

@@ -1,0 +1,135 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoders.h"
+#include "text/normalizers.h"
+#include "text/post_processor.h"
+#include "text/pre_tokenizers.h"
+#include "text/tokenizer_json.h"
+#include "text/unicode.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
+
+const Json& member(const Json& file, const char* key) {
+  static const Json null;
+  const auto it = file.find(key);
+  return it == file.end() ? null : *it;
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  Impl(const TokenizerJson& file, const std::string& where)
+      : bpe(file, where),
+        normalizer(make_normalizer(member(file.rest, "normalizer"), where)),
+        pre_tokenizer(make_pre_tokenizer(member(file.rest, "pre_tokenizer"), where)),
+        added(file.rest, bpe, normalizer.get(), where),
+        post_processor(member(file.rest, "post_processor"), where),
+        decoder(make_decoder(member(file.rest, "decoder"), where)) {}
+
+  // Words of a normalized text without added tokens.
+  void encode_text(std::string text, bool at_start, Bpe::Session& session, std::vector<std::int32_t>& ids) const {
+    PreTokenized words(std::move(text), at_start);
+    if (pre_tokenizer != nullptr) pre_tokenizer->apply(words);
+    for (const auto& span : words.spans) session.encode(words.view(span), ids);
+  }
+
+  Bpe bpe;
+  std::unique_ptr<Normalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  AddedTokens added;
+  PostProcessor post_processor;
+  std::unique_ptr<Decoder> decoder;
+};
+
+Tokenizer::Tokenizer() = default;
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer Tokenizer::from_file(const fs::path& tokenizer_json) {
+  return from_json(read_file(tokenizer_json, kMaxFileBytes), tokenizer_json.string());
+}
+
+Tokenizer Tokenizer::from_json(std::string_view text, const std::string& where) {
+  Tokenizer tokenizer;
+  tokenizer.impl_ = std::make_unique<Impl>(parse_tokenizer_json(text, where), where);
+  return tokenizer;
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::string repaired;
+  if (find_invalid_utf8(text) != std::string_view::npos) {
+    repaired = replace_invalid_utf8(text);
+    text = repaired;
+  }
+  std::vector<std::int32_t> ids;
+  Bpe::Session session(impl_->bpe);
+  for (const Segment& raw : impl_->added.split(text, false)) {
+    if (raw.token >= 0) {
+      ids.push_back(raw.token);
+      continue;
+    }
+    std::string normalized(text.substr(raw.begin, raw.end - raw.begin));
+    if (impl_->normalizer != nullptr) impl_->normalizer->apply(normalized);
+    const bool raw_at_start = raw.begin == 0;
+    if (!impl_->added.any(true)) {
+      impl_->encode_text(std::move(normalized), raw_at_start, session, ids);
+      continue;
+    }
+    for (const Segment& part : impl_->added.split(normalized, true)) {
+      if (part.token >= 0) {
+        ids.push_back(part.token);
+      } else {
+        impl_->encode_text(normalized.substr(part.begin, part.end - part.begin), raw_at_start && part.begin == 0,
+                           session, ids);
+      }
+    }
+  }
+  if (add_special_tokens) impl_->post_processor.add_special_tokens(ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const {
+  std::vector<std::string> pieces;
+  pieces.reserve(ids.size());
+  for (const std::int32_t id : ids) {
+    const AddedToken* added = impl_->added.find(id);
+    const std::string* text = added != nullptr ? &added->content : impl_->bpe.text_of(id);
+    if (text == nullptr) continue;  // ids without a token stand for nothing
+    if (skip_special_tokens && impl_->added.is_special(*text)) continue;
+    pieces.push_back(*text);
+  }
+  const char* separator = "";
+  if (impl_->decoder != nullptr) {
+    impl_->decoder->apply(pieces);
+  } else {
+    separator = " ";
+  }
+  std::string text;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (i > 0) text += separator;
+    text += pieces[i];
+  }
+  return text;
+}
+
+std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
+  const auto added = impl_->added.id_of(token);
+  return added ? added : impl_->bpe.id_of(token);
+}
+
+std::int64_t Tokenizer::vocabulary_size() const {
+  return std::int64_t{
+             std::max({impl_->bpe.highest_id(), impl_->added.highest_id(), impl_->post_processor.highest_id()})} +
+         1;
+}
+
+}  // namespace oscar

@@ -1,0 +1,211 @@
+#include "text/tokenizer_json.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxKeys = 20000;  // of one object outside the vocabulary; lookups in those are linear
+
+// Receives nlohmann's parse events. Values under /model/vocab and /model/merges are taken as they come.
+class Reader {
+ public:
+  Reader(TokenizerJson& out, const std::string& where) : out_(out), where_(where) {}
+
+  bool null() { return scalar(Json(nullptr), "null"); }
+  bool boolean(bool value) { return scalar(Json(value), "true or false"); }
+  bool number_float(double value, const std::string&) { return scalar(Json(value), "a fraction"); }
+  bool binary(Json::binary_t&) { fail("holds binary data"); }
+
+  bool number_integer(std::int64_t value) {
+    if (in_vocabulary()) return add_id(value);
+    return scalar(Json(value), "a number");
+  }
+  bool number_unsigned(std::uint64_t value) {
+    if (in_vocabulary()) {
+      const auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+      return add_id(static_cast<std::int64_t>(std::min(value, limit)));
+    }
+    return scalar(Json(value), "a number");
+  }
+
+  bool string(std::string& value) {
+    if (in_merges()) {
+      if (levels_.size() == merges_level_ + 1) {  // a pair ["a", "b"]
+        merge_parts_.push_back(std::move(value));
+      } else {
+        add_merge_line(value);
+      }
+      return true;
+    }
+    return scalar(Json(std::move(value)), "a string");
+  }
+
+  bool start_object(std::size_t) {
+    if (in_merges()) bad_merge("an object");
+    if (in_vocabulary()) bad_id("an object");
+    if (at_model_key("vocab")) {
+      vocabulary_level_ = levels_.size() + 1;
+      levels_.push_back({nullptr, {}, {}});
+      return check_depth();
+    }
+    return open(Json::object());
+  }
+  bool start_array(std::size_t) {
+    if (in_vocabulary()) bad_id("an array");
+    if (in_merges()) {
+      if (levels_.size() != merges_level_) bad_merge("an array in an array");
+      merge_parts_.clear();
+      levels_.push_back({nullptr, {}, {}});
+      return true;
+    }
+    if (at_model_key("merges")) {
+      merges_level_ = levels_.size() + 1;
+      levels_.push_back({nullptr, {}, {}});
+      return check_depth();
+    }
+    return open(Json::array());
+  }
+
+  bool key(std::string& value) {
+    Level& level = levels_.back();
+    if (in_vocabulary()) {
+      level.key = std::move(value);
+      return true;  // repeated texts are found when the map is built
+    }
+    if (!level.keys.insert(value).second) fail("has the key '" + value + "' twice in one object");
+    if (level.keys.size() > kMaxKeys) fail("has an object with more than " + std::to_string(kMaxKeys) + " keys");
+    level.key = std::move(value);
+    return true;
+  }
+  bool end_object() {
+    if (in_vocabulary()) vocabulary_level_ = 0;
+    levels_.pop_back();
+    return true;
+  }
+  bool end_array() {
+    if (in_merges()) {
+      if (levels_.size() == merges_level_) {
+        merges_level_ = 0;
+      } else {
+        if (merge_parts_.size() != 2) bad_merge("a list of " + std::to_string(merge_parts_.size()));
+        out_.merges.emplace_back(std::move(merge_parts_[0]), std::move(merge_parts_[1]));
+      }
+    }
+    levels_.pop_back();
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
+    fail(std::string("is not valid JSON (") + e.what() + ")");
+  }
+
+ private:
+  struct Level {
+    Json* value;      // null inside the vocabulary and the merges
+    std::string key;  // of the member that is being read
+    std::unordered_set<std::string> keys;
+  };
+
+  [[noreturn]] void fail(const std::string& what) const { throw InputError(where_ + ": " + what); }
+  [[noreturn]] void bad_merge(const std::string& found) const {
+    fail("merge " + std::to_string(out_.merges.size()) + " is " + found + ", expected \"a b\" or [\"a\", \"b\"]");
+  }
+  [[noreturn]] void bad_id(const std::string& found) const {
+    fail("the id of token '" + levels_.back().key + "' is " + found + ", expected an integer from 0 to 2147483646");
+  }
+
+  bool in_vocabulary() const { return vocabulary_level_ != 0 && levels_.size() >= vocabulary_level_; }
+  bool in_merges() const { return merges_level_ != 0 && levels_.size() >= merges_level_; }
+  bool at_model_key(const char* name) const {
+    return levels_.size() == 2 && levels_[0].key == "model" && levels_[1].key == name && levels_[1].value->is_object();
+  }
+  bool check_depth() const {
+    if (levels_.size() > kMaxDepth) fail("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    return true;
+  }
+
+  Json* place(Json value) {
+    if (levels_.empty()) {
+      out_.rest = std::move(value);
+      return &out_.rest;
+    }
+    Level& level = levels_.back();
+    if (level.value->is_array()) {
+      level.value->push_back(std::move(value));
+      return &level.value->back();
+    }
+    Json& member = (*level.value)[level.key];
+    member = std::move(value);
+    return &member;
+  }
+  bool open(Json value) {
+    Json* placed = place(std::move(value));
+    levels_.push_back({placed, {}, {}});
+    return check_depth();
+  }
+  bool scalar(Json value, const char* kind) {
+    if (in_vocabulary()) bad_id(kind);
+    if (in_merges()) bad_merge(kind);
+    place(std::move(value));
+    return true;
+  }
+
+  bool add_id(std::int64_t id) {
+    if (id < 0 || id >= std::numeric_limits<std::int32_t>::max()) bad_id(std::to_string(id));
+    out_.vocabulary.emplace_back(std::move(levels_.back().key), static_cast<std::int32_t>(id));
+    return true;
+  }
+  void add_merge_line(const std::string& line) {
+    if (line.starts_with("#version")) return;  // the first line of merges.txt, kept by some converters
+    const std::size_t space = line.find(' ');
+    if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) bad_merge("'" + line + "'");
+    out_.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
+  }
+
+  TokenizerJson& out_;
+  const std::string& where_;
+  std::vector<Level> levels_;
+  std::size_t vocabulary_level_ = 0, merges_level_ = 0;  // depth of that container while it is open, else 0
+  std::vector<std::string> merge_parts_;
+};
+
+void require_unique(const TokenizerJson& file, const std::string& where) {
+  std::unordered_set<std::string_view> texts;
+  std::unordered_set<std::int32_t> ids;
+  texts.reserve(file.vocabulary.size());
+  ids.reserve(file.vocabulary.size());
+  for (const auto& [text, id] : file.vocabulary) {
+    if (!texts.insert(text).second) throw InputError(where + ": the vocabulary has the token '" + text + "' twice");
+    if (!ids.insert(id).second) {
+      throw InputError(where + ": the vocabulary gives the id " + std::to_string(id) + " to two tokens, '" + text +
+                       "' is the second");
+    }
+  }
+}
+
+}  // namespace
+
+TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where) {
+  TokenizerJson file;
+  Reader reader(file, where);
+  Json::sax_parse(text.begin(), text.end(), &reader);
+  if (!file.rest.is_object()) {
+    throw InputError(where + ": found " + file.rest.type_name() + ", expected a JSON object");
+  }
+  const Json& model = json_object(file.rest, "model", where);
+  const std::string type = json_string(model, "type", where + ": model", "BPE");
+  if (type != "BPE") {
+    throw InputError(where + ": the tokenizer model is '" + type +
+                     "', supported is BPE; pass prompts as {\"input_ids\": [...]} rows instead");
+  }
+  if (file.vocabulary.empty()) throw InputError(where + ": the vocabulary (model.vocab) is missing or empty");
+  require_unique(file, where);
+  return file;
+}
+
+}  // namespace oscar

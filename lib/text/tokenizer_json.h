@@ -1,0 +1,25 @@
+// tokenizer.json as data. The vocabulary and the merges, which have hundreds of thousands of entries, go straight into
+// flat lists; everything else becomes a small Json value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+
+namespace oscar {
+
+struct TokenizerJson {
+  std::vector<std::pair<std::string, std::int32_t>> vocabulary;  // in file order; texts and ids are unique
+  std::vector<std::pair<std::string, std::string>> merges;       // in rank order
+  Json rest;                                                     // the file without model.vocab and model.merges
+};
+
+// InputError with the place and the fault: not JSON, duplicate keys, deep nesting, bad ids, malformed merges, a model
+// that is not BPE.
+TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where);
+
+}  // namespace oscar
