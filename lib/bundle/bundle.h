@@ -8,34 +8,50 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "checkpoint/model_config.h"
 #include "rotation/transform.h"
 
 namespace oscar {
+
+inline constexpr std::int64_t kBundleFormatVersion = 1;
+inline constexpr const char* kManifestName = "oscar_bundle.json";
+inline constexpr const char* kRotationsName = "rotations.safetensors";
+inline constexpr const char* kCardName = "README.md";
 
 struct Windows {
   std::int64_t sink = 64, recent = 256;  // BF16 tokens at the start and at the end
 };
 
 struct Bundle {
-  std::string method;             // oscar | hadamard | identity | ...
+  std::string method;             // oscar | hadamard | identity | published | ...
   std::string scope;              // layer | head
   std::string model_fingerprint;  // of the model it was fitted on; empty: unknown (published files)
-  Json model;                     // name, architecture and geometry, for people
+  Json model = Json::object();    // name, architecture, layers, query_heads, kv_heads, head_dim, hidden; for people
   Windows windows;
   std::string encoder = "minmax";
   std::int64_t group = 0;                            // quantisation group; 0: whole head
   std::int64_t hadamard_block = 0;                   // largest power of two that divides d
   float global_key_clip = 0, global_value_clip = 0;  // the one pair the published format can carry
-  std::vector<LayerTransform> layers;
-  Json provenance;  // statistics file, prompt set, options, tool version
-  Json fit_report;  // per layer: captured energy, predicted errors
+  std::vector<LayerTransform> layers;                // ascending layer ids
+  Json provenance = Json::object();                  // statistics file, prompt set, options, tool version
+  Json fit_report = Json::object();                  // per layer: captured energy, predicted errors
 };
 
-// Writes the directory atomically (built beside and renamed). UsageError when it exists and overwrite is false.
+// Writes the directory atomically (built beside and renamed). UsageError when it exists and overwrite is false, or
+// when overwrite would replace a directory that is not a bundle. Equal bundles give byte-identical files.
 void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite);
-// Reads and validates structure, versions and sha256 of each file. InputError on any fault.
-Bundle load_bundle(const fs::path& directory);
-// Finite, orthogonal (max |M M^T - I| <= 1e-4), shapes, K and V alike. Empty when sound, else one sentence per fault.
+
+// Reads and validates structure, versions, sizes and sha256 of each file, and (check_numbers) what check_bundle finds.
+// InputError on any fault. An edited or missing README.md is only warned about: it is text for people.
+Bundle load_bundle(const fs::path& directory, bool check_numbers = true);
+
+// Finite, orthogonal (max |M M^T - I| <= 1e-4; other transforms: forward and inverse cancel), shapes, clips, K and V
+// alike. Empty when sound, else one sentence per fault.
 std::vector<std::string> check_bundle(const Bundle& bundle);
+
+// Does the bundle belong to this model? Layers, KV heads, head size and, where the bundle knows it, the fingerprint
+// (Checkpoint::fingerprint). Empty when it does, else one sentence per difference.
+std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,
+                                            const std::string& fingerprint);
 
 }  // namespace oscar

@@ -1,0 +1,151 @@
+#include "bundle/bundle.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "bundle/atomic_directory.h"
+#include "bundle/manifest.h"
+#include "bundle/model_card.h"
+#include "checkpoint/safetensors.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+
+TensorView view_of(const std::string& name, const at::Tensor& tensor) {
+  TensorView view;
+  view.name = name;
+  view.dtype = DType::kF32;
+  view.shape = tensor.sizes().vec();
+  view.data = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+  return view;
+}
+
+BundleFile describe(const fs::path& path) { return {sha256_file(path), fs::file_size(path)}; }
+
+void write_rotations(const Bundle& bundle, const fs::path& path) {
+  std::vector<at::Tensor> alive;
+  std::vector<TensorView> views;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    alive.push_back(tensor.to(at::kCPU, at::kFloat).contiguous());
+    views.push_back(view_of(name, alive.back()));
+  };
+  for (const LayerTransform& layer : bundle.layers) {
+    for (const bool key : {true, false}) {
+      const SideTransform& side = key ? layer.key : layer.value;
+      add(tensor_name(layer.layer, key, "forward"), side.forward);
+      add(tensor_name(layer.layer, key, "inverse_or_query"), side.inverse_or_query);
+      add(tensor_name(layer.layer, key, "mean"), side.mean);
+      add(tensor_name(layer.layer, key, "eigenvalues"), side.eigenvalues);
+    }
+  }
+  write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
+}
+
+// Sizes and hashes of the listed files, before any of them is interpreted.
+void check_files(const Manifest& manifest, const fs::path& directory) {
+  for (const auto& [name, listed] : manifest.files) {
+    const fs::path path = directory / name;
+    std::error_code ec;
+    const bool present = fs::is_regular_file(path, ec);
+    if (name == kCardName) {
+      if (!present || describe(path).sha256 != listed.sha256) {
+        log_warning(path.string() + ": is not the model card that was written with this bundle");
+      }
+      continue;
+    }
+    if (!present) throw InputError(path.string() + ": is missing; the manifest lists it");
+    const std::uint64_t size = fs::file_size(path, ec);
+    if (size != listed.bytes) {
+      throw InputError(path.string() + ": has " + std::to_string(size) + " bytes, the manifest says " +
+                       std::to_string(listed.bytes) + "; copy or fit the bundle again");
+    }
+    const std::string found = sha256_file(path);
+    if (found != listed.sha256) {
+      throw InputError(path.string() + ": sha256 is " + found + ", the manifest says " + listed.sha256 +
+                       "; copy or fit the bundle again");
+    }
+  }
+}
+
+at::Tensor take(const SafetensorsFile& file, const std::string& name, const std::vector<std::int64_t>& shape) {
+  const TensorView& view = file.at(name);
+  if (view.dtype != DType::kF32 || view.shape != shape) {
+    at::Tensor expected = at::empty(0);
+    TensorView wanted;
+    wanted.shape = shape;
+    throw InputError(file.path().string() + ": " + name + " is " + dtype_name(view.dtype) + " " + view.shape_text() +
+                     ", expected F32 " + wanted.shape_text());
+  }
+  at::Tensor tensor = at::empty(shape, at::kFloat);
+  std::memcpy(tensor.mutable_data_ptr(), view.data.data(), view.data.size());
+  return tensor;
+}
+
+void read_rotations(Manifest& manifest, const fs::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  for (const TensorView& tensor : file.tensors()) {
+    if (!manifest.tensors.contains(tensor.name)) {
+      throw InputError(path.string() + ": holds the tensor '" + tensor.name + "', which the manifest does not mention");
+    }
+  }
+  const auto optional = [&](const std::string& name) {
+    const auto entry = manifest.tensors.find(name);
+    return entry == manifest.tensors.end() ? at::Tensor() : take(file, name, entry->second);
+  };
+  for (LayerTransform& layer : manifest.bundle.layers) {
+    for (const bool key : {true, false}) {
+      SideTransform& side = key ? layer.key : layer.value;
+      side.forward = optional(tensor_name(layer.layer, key, "forward"));
+      side.inverse_or_query = optional(tensor_name(layer.layer, key, "inverse_or_query"));
+      side.mean = optional(tensor_name(layer.layer, key, "mean"));
+      side.eigenvalues = optional(tensor_name(layer.layer, key, "eigenvalues"));
+    }
+  }
+}
+
+}  // namespace
+
+void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
+  const std::vector<std::string> faults = check_bundle(bundle);
+  if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());
+  AtomicDirectory out(directory, overwrite, kManifestName);
+  std::map<std::string, BundleFile> files;
+  write_rotations(bundle, out.path() / kRotationsName);
+  files[kRotationsName] = describe(out.path() / kRotationsName);
+  write_file_atomic(out.path() / kCardName, bundle_card(bundle));
+  files[kCardName] = describe(out.path() / kCardName);
+  write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
+  out.commit();
+}
+
+Bundle load_bundle(const fs::path& directory, bool check_numbers) {
+  std::error_code ec;
+  if (!fs::is_directory(directory, ec)) {
+    throw InputError(directory.string() + ": is not a directory, expected a bundle written by oscar-fit");
+  }
+  const fs::path path = directory / kManifestName;
+  if (!fs::exists(path, ec)) {
+    throw InputError(directory.string() + ": holds no " + std::string(kManifestName) +
+                     ", expected a bundle written by oscar-fit");
+  }
+  Manifest manifest = manifest_from_json(read_json(path, kMaxManifestBytes), path.string());
+  check_files(manifest, directory);
+  read_rotations(manifest, directory / kRotationsName);
+  if (check_numbers) {
+    const std::vector<std::string> faults = check_bundle(manifest.bundle);
+    if (!faults.empty()) {
+      throw InputError(directory.string() + ": " + faults.front() +
+                       (faults.size() > 1 ? " (and " + std::to_string(faults.size() - 1) + " more faults)" : ""));
+    }
+  }
+  return std::move(manifest.bundle);
+}
+
+}  // namespace oscar

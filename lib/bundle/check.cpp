@@ -1,0 +1,132 @@
+// What makes a bundle sound, beyond its structure.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "bundle/bundle.h"
+#include "rotation/compose.h"
+
+namespace oscar {
+namespace {
+
+constexpr double kOrthogonalityLimit = 1e-4;  // FP32 storage leaves about 1e-7
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+bool finite(const at::Tensor& tensor) { return !tensor.defined() || at::isfinite(tensor).all().item<bool>(); }
+
+// max |A B^T - I| (keys) or |A B - I| (values): the pair must leave q k^T, or v, as it was.
+double cancellation_error(const SideTransform& side, bool key) {
+  const at::Tensor a = side.forward.to(at::kDouble);
+  const at::Tensor b = side.inverse_or_query.to(at::kDouble);
+  const at::Tensor product = at::matmul(a, key ? b.transpose(-2, -1) : b);
+  return (product - at::eye(a.size(-1), at::kDouble)).abs().max().item<double>();
+}
+
+void check_side(const LayerTransform& layer, bool key, std::vector<std::string>& faults) {
+  const SideTransform& side = key ? layer.key : layer.value;
+  const std::string name = "layer " + std::to_string(layer.layer) + (key ? " key" : " value");
+  const std::int64_t d = layer.head_dim, heads = layer.kv_heads;
+  const auto has_shape = [](const at::Tensor& t, at::IntArrayRef shape) { return t.defined() && t.sizes() == shape; };
+
+  const std::int64_t stored = side.forward.defined() && side.forward.dim() == 3 ? side.forward.size(0) : 0;
+  if ((stored != 1 && stored != heads) || !has_shape(side.forward, {stored, d, d})) {
+    faults.push_back(name + " rotation is not [1 or " + std::to_string(heads) + ", " + std::to_string(d) + ", " +
+                     std::to_string(d) + "]");
+    return;
+  }
+  if (side.inverse_or_query.defined() && side.inverse_or_query.sizes() != side.forward.sizes()) {
+    faults.push_back(name + " inverse has another shape than its rotation");
+    return;
+  }
+  if (side.mean.defined() && !has_shape(side.mean, {heads, d})) faults.push_back(name + " mean has a wrong shape");
+  if (side.eigenvalues.defined() && !has_shape(side.eigenvalues, {stored, d})) {
+    faults.push_back(name + " eigenvalues have a wrong shape");
+  }
+  if (side.clip.size() != 1 && side.clip.size() != static_cast<std::size_t>(heads)) {
+    faults.push_back(name + " has " + std::to_string(side.clip.size()) + " clip ratios, expected 1 or " +
+                     std::to_string(heads));
+  }
+  for (const float rho : side.clip) {
+    if (!(rho >= 0.0f && rho <= 1.0f)) {
+      faults.push_back(name + " clip ratio is " + number(rho) + ", expected 0 to 1");
+      break;
+    }
+  }
+  if (!finite(side.forward) || !finite(side.inverse_or_query) || !finite(side.mean) || !finite(side.eigenvalues)) {
+    faults.push_back(name + " rotation holds NaN or infinity");
+    return;
+  }
+  if (side.orthogonal()) {
+    const double error = orthogonality_error(side.forward);
+    if (!(error <= kOrthogonalityLimit)) {
+      faults.push_back(name + " rotation is not orthogonal (max |M M^T - I| = " + number(error) + ", limit " +
+                       number(kOrthogonalityLimit) + ")");
+    }
+  } else {
+    const double error = cancellation_error(side, key);
+    if (!(error <= kOrthogonalityLimit)) {
+      faults.push_back(name + " transform and its inverse do not cancel (error " + number(error) + ", limit " +
+                       number(kOrthogonalityLimit) + ")");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> check_bundle(const Bundle& bundle) {
+  std::vector<std::string> faults;
+  if (bundle.layers.empty()) faults.push_back("it has no layers");
+  std::int64_t previous = -1;
+  for (const LayerTransform& layer : bundle.layers) {
+    if (layer.layer <= previous) faults.push_back("layer " + std::to_string(layer.layer) + " is out of order");
+    previous = layer.layer;
+    if (layer.head_dim < 1 || layer.kv_heads < 1) {
+      faults.push_back("layer " + std::to_string(layer.layer) + " has no usable geometry");
+      continue;
+    }
+    if (bundle.group > 0 && layer.head_dim % bundle.group != 0) {
+      faults.push_back("group " + std::to_string(bundle.group) + " does not divide head_dim " +
+                       std::to_string(layer.head_dim) + " of layer " + std::to_string(layer.layer));
+    }
+    check_side(layer, true, faults);
+    check_side(layer, false, faults);
+  }
+  return faults;
+}
+
+std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,
+                                            const std::string& fingerprint) {
+  std::vector<std::string> faults;
+  const auto differ = [&](const std::string& what, std::int64_t ours, std::int64_t theirs) {
+    faults.push_back("the bundle has " + what + " " + std::to_string(ours) + ", the model " + std::to_string(theirs));
+  };
+  for (const LayerTransform& layer : bundle.layers) {
+    const std::string of = " of layer " + std::to_string(layer.layer);
+    if (layer.layer >= model.layers) {
+      faults.push_back("the bundle has layer " + std::to_string(layer.layer) + ", the model only " +
+                       std::to_string(model.layers) + " layers");
+      break;
+    }
+    if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);
+    // Published files hold one shared matrix and do not say how many heads use it (kv_heads 1 there).
+    const bool heads_known = layer.kv_heads != 1 || !bundle.model_fingerprint.empty();
+    if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
+    if (!faults.empty()) break;
+  }
+  if (static_cast<std::int64_t>(bundle.layers.size()) < model.layers && faults.empty()) {
+    differ("a layer count of", static_cast<std::int64_t>(bundle.layers.size()), model.layers);
+  }
+  if (!bundle.model_fingerprint.empty() && bundle.model_fingerprint != fingerprint) {
+    faults.push_back("the bundle was fitted on another model (fingerprint " + bundle.model_fingerprint + ", found " +
+                     fingerprint + ")");
+  }
+  return faults;
+}
+
+}  // namespace oscar

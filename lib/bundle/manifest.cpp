@@ -1,0 +1,229 @@
+#include "bundle/manifest.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kMaxLayers = 10000, kMaxHeads = 4096, kMaxHeadDim = 4096;
+constexpr const char* kFormatName = "oscar-bundle";
+
+Json side_to_json(const SideTransform& side) {
+  Json json;
+  json["heads"] = side.forward.size(0);
+  json["orthogonal"] = side.orthogonal();
+  json["centered"] = side.mean.defined();
+  Json clip = Json::array();
+  for (const float rho : side.clip) clip.push_back(json_float(rho));
+  json["clip"] = std::move(clip);
+  return json;
+}
+
+std::int64_t bounded(const Json& json, const char* key, const std::string& where, std::int64_t low, std::int64_t high) {
+  const std::int64_t value = json_int(json, key, where);
+  if (value < low || value > high) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected " + std::to_string(low) +
+                     " to " + std::to_string(high));
+  }
+  return value;
+}
+
+float clip_value(const Json& value, const std::string& where) {
+  if (!value.is_number() || !(value.get<double>() >= 0.0 && value.get<double>() <= 1.0)) {
+    throw InputError(where + ": a clip ratio is " + value.dump() + ", expected a number from 0 to 1");
+  }
+  return value.get<float>();
+}
+
+bool is_plain_name(const std::string& name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
+  };
+  return !name.empty() && name.size() <= 100 && name.front() != '.' && std::all_of(name.begin(), name.end(), allowed);
+}
+
+// Reads one side and lists the tensors it needs.
+void read_side(const Json& json, const std::string& where, LayerTransform& layer, bool key, Manifest& manifest) {
+  SideTransform& side = key ? layer.key : layer.value;
+  const std::int64_t heads = json_int(json, "heads", where);
+  const std::int64_t d = layer.head_dim;
+  if (heads != 1 && heads != layer.kv_heads) {
+    throw InputError(where + ": 'heads' is " + std::to_string(heads) + ", expected 1 or the layer's " +
+                     std::to_string(layer.kv_heads) + " KV heads");
+  }
+  const bool orthogonal = json_bool(json, "orthogonal", where, true);
+  const bool centered = json_bool(json, "centered", where, false);
+  const Json& clips = json_array(json, "clip", where);
+  for (const Json& clip : clips) side.clip.push_back(clip_value(clip, where));
+  if (side.clip.size() != 1 && side.clip.size() != static_cast<std::size_t>(layer.kv_heads)) {
+    throw InputError(where + ": 'clip' has " + std::to_string(side.clip.size()) + " entries, expected 1 or " +
+                     std::to_string(layer.kv_heads));
+  }
+  manifest.tensors[tensor_name(layer.layer, key, "forward")] = {heads, d, d};
+  manifest.tensors[tensor_name(layer.layer, key, "eigenvalues")] = {heads, d};
+  if (!orthogonal) manifest.tensors[tensor_name(layer.layer, key, "inverse_or_query")] = {heads, d, d};
+  if (centered) manifest.tensors[tensor_name(layer.layer, key, "mean")] = {layer.kv_heads, d};
+}
+
+void read_layers(const Json& json, const std::string& where, Manifest& manifest) {
+  const Json& layers = json_array(json, "layers", where);
+  if (layers.empty() || layers.size() > kMaxLayers) {
+    throw InputError(where + ": 'layers' has " + std::to_string(layers.size()) + " entries, expected 1 to " +
+                     std::to_string(kMaxLayers));
+  }
+  std::int64_t previous = -1;
+  for (const Json& entry : layers) {
+    LayerTransform layer;
+    layer.layer = bounded(entry, "layer", where, 0, kMaxLayers - 1);
+    const std::string here = where + ", layer " + std::to_string(layer.layer);
+    if (layer.layer <= previous) throw InputError(here + ": layers are not in ascending order");
+    previous = layer.layer;
+    layer.head_dim = bounded(entry, "head_dim", here, 1, kMaxHeadDim);
+    layer.kv_heads = bounded(entry, "kv_heads", here, 1, kMaxHeads);
+    read_side(json_object(entry, "key", here), here + ", key", layer, true, manifest);
+    read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
+    manifest.bundle.layers.push_back(std::move(layer));
+  }
+}
+
+void read_files(const Json& json, const std::string& where, Manifest& manifest) {
+  for (const auto& [name, entry] : json_object(json, "files", where).items()) {
+    if (!is_plain_name(name)) {
+      throw InputError(where + ": file name '" + name + "' is not a plain name inside the bundle");
+    }
+    BundleFile file;
+    file.sha256 = json_string(entry, "sha256", where + ", files." + name);
+    file.bytes =
+        static_cast<std::uint64_t>(bounded(entry, "bytes", where + ", files." + name, 0, std::int64_t{1} << 50));
+    const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+    if (file.sha256.size() != 64 || !std::all_of(file.sha256.begin(), file.sha256.end(), hex)) {
+      throw InputError(where + ": sha256 of " + name + " is '" + file.sha256 + "', expected 64 hexadecimal digits");
+    }
+    manifest.files[name] = file;
+  }
+  if (!manifest.files.contains(kRotationsName)) {
+    throw InputError(where + ": 'files' does not list " + std::string(kRotationsName));
+  }
+}
+
+void read_code(const Json& json, const std::string& where, Bundle& bundle) {
+  const Json& code = json_object(json, "code", where);
+  const std::string layout = json_string(code, "layout", where);
+  const std::int64_t bits = json_int(code, "bits", where);
+  bundle.encoder = json_string(code, "encoder", where);
+  bundle.group = bounded(code, "group", where, 0, kMaxHeadDim);
+  if (layout != "uniform" || bits != 2) {
+    throw InputError(where + ": code layout '" + layout + "' with " + std::to_string(bits) +
+                     " bits is not known to this version, expected 'uniform' with 2 bits");
+  }
+  if (bundle.encoder != "minmax" && bundle.encoder != "search") {
+    throw InputError(where + ": encoder '" + bundle.encoder +
+                     "' is not known to this version, expected 'minmax' or 'search'");
+  }
+  for (const LayerTransform& layer : bundle.layers) {
+    if (bundle.group > 0 && layer.head_dim % bundle.group != 0) {
+      throw InputError(where + ": group " + std::to_string(bundle.group) + " does not divide head_dim " +
+                       std::to_string(layer.head_dim) + " of layer " + std::to_string(layer.layer));
+    }
+  }
+}
+
+}  // namespace
+
+std::string tensor_name(std::int64_t layer, bool key, const char* part) {
+  return "layers." + std::to_string(layer) + (key ? ".k." : ".v.") + part;
+}
+
+Json json_float(float value) {
+  char text[40];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof text - 1, value);
+  *end.ptr = '\0';
+  return std::strtod(text, nullptr);
+}
+
+Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFile>& files) {
+  Json json;
+  json["format"] = kFormatName;
+  json["format_version"] = kBundleFormatVersion;
+  json["method"] = bundle.method;
+  json["scope"] = bundle.scope;
+  Json model;
+  model["fingerprint"] = bundle.model_fingerprint;
+  for (const auto& [key, value] : bundle.model.items()) model[key] = value;
+  json["model"] = std::move(model);
+  json["code"] = {{"layout", "uniform"}, {"bits", 2}, {"group", bundle.group}, {"encoder", bundle.encoder}};
+  json["windows"] = {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}};
+  json["hadamard_block"] = bundle.hadamard_block;
+  json["global_clip"] = {{"key", json_float(bundle.global_key_clip)}, {"value", json_float(bundle.global_value_clip)}};
+  Json layers = Json::array();
+  for (const LayerTransform& layer : bundle.layers) {
+    Json entry;
+    entry["layer"] = layer.layer;
+    entry["head_dim"] = layer.head_dim;
+    entry["kv_heads"] = layer.kv_heads;
+    entry["key"] = side_to_json(layer.key);
+    entry["value"] = side_to_json(layer.value);
+    layers.push_back(std::move(entry));
+  }
+  json["layers"] = std::move(layers);
+  Json listed = Json::object();
+  for (const auto& [name, file] : files) listed[name] = {{"sha256", file.sha256}, {"bytes", file.bytes}};
+  json["files"] = std::move(listed);
+  json["provenance"] = bundle.provenance;
+  json["fit"] = bundle.fit_report;
+  return json;
+}
+
+Manifest manifest_from_json(const Json& json, const std::string& where) {
+  const std::string format = json_string(json, "format", where);
+  if (format != kFormatName) {
+    throw InputError(where + ": 'format' is '" + format + "', expected '" + std::string(kFormatName) + "'");
+  }
+  const std::int64_t version = json_int(json, "format_version", where);
+  if (version > kBundleFormatVersion) {
+    throw InputError(where + ": format_version " + std::to_string(version) + " is newer than the " +
+                     std::to_string(kBundleFormatVersion) + " this program reads; update the toolchain");
+  }
+  if (version < 1) throw InputError(where + ": format_version " + std::to_string(version) + " does not exist");
+
+  Manifest manifest;
+  Bundle& bundle = manifest.bundle;
+  bundle.method = json_string(json, "method", where);
+  bundle.scope = json_string(json, "scope", where);
+  if (bundle.method.empty()) throw InputError(where + ": 'method' is empty");
+  if (bundle.scope != "layer" && bundle.scope != "head") {
+    throw InputError(where + ": 'scope' is '" + bundle.scope + "', expected 'layer' or 'head'");
+  }
+  bundle.model = json_object(json, "model", where);
+  bundle.model_fingerprint = json_string(bundle.model, "fingerprint", where + ", model");
+  bundle.model.erase("fingerprint");
+  read_layers(json, where, manifest);
+  read_code(json, where, bundle);
+  const std::int64_t total = json_int(bundle.model, "layers", where + ", model", kMaxLayers);
+  if (bundle.layers.back().layer >= total) {
+    throw InputError(where + ": layer " + std::to_string(bundle.layers.back().layer) + " is beyond the model's " +
+                     std::to_string(total) + " layers");
+  }
+  const Json& windows = json_object(json, "windows", where);
+  bundle.windows.sink = bounded(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
+  bundle.windows.recent = bounded(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);
+  bundle.hadamard_block = bounded(json, "hadamard_block", where, 0, kMaxHeadDim);
+  const Json& clip = json_object(json, "global_clip", where);
+  json_number(clip, "key", where + ", global_clip");
+  json_number(clip, "value", where + ", global_clip");
+  bundle.global_key_clip = clip_value(clip.at("key"), where + ", global_clip");
+  bundle.global_value_clip = clip_value(clip.at("value"), where + ", global_clip");
+  read_files(json, where, manifest);
+  bundle.provenance = json_object(json, "provenance", where);
+  bundle.fit_report = json_object(json, "fit", where);
+  return manifest;
+}
+
+}  // namespace oscar

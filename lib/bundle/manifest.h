@@ -1,0 +1,34 @@
+// oscar_bundle.json: the manifest of a bundle as JSON, and back with every field checked.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "bundle/bundle.h"
+
+namespace oscar {
+
+struct BundleFile {
+  std::string sha256;
+  std::uint64_t bytes = 0;
+};
+
+struct Manifest {
+  Bundle bundle;  // its tensors are left undefined
+  std::map<std::string, BundleFile> files;
+  // Which tensors rotations.safetensors must hold, and their shapes, by name.
+  std::map<std::string, std::vector<std::int64_t>> tensors;
+};
+
+Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFile>& files);
+// InputError naming `where` for anything that is missing, of a wrong type, out of range or of a newer version.
+Manifest manifest_from_json(const Json& json, const std::string& where);
+
+// "layers.3.k.forward"
+std::string tensor_name(std::int64_t layer, bool key, const char* part);
+
+// A float as the shortest decimal that reads back to it (0.96, not 0.9599999785).
+Json json_float(float value);
+
+}  // namespace oscar

@@ -1,0 +1,36 @@
+// The second moments whose eigenvectors make the rotation (published definition: compute_kv_rotation.py, objectives
+// "qqt" and "sst").
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moments/statistics.h"
+
+namespace oscar {
+
+enum class Scope { kLayer, kHead };          // one rotation for a layer, or one for each KV head
+enum class ValueTarget { kExact, kEnergy };  // V^T S^T S V = O^T O, or the published diagonal proxy
+enum class Side { kKey, kValue };
+
+// Per-token moments of each KV head, [Hkv, d, d] FP64. g = Hq/Hkv, T = tokens.
+//   keys:            C_h = Q_h^T Q_h / (T g)
+//   values, exact:   O_h^T O_h / (T g)
+//   values, energy:  (1/T) sum_t w_t v_t^T v_t, w_t = k_t C_h k_t^T scaled to mean 1
+at::Tensor head_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target);
+
+// Scope head: the same [Hkv, d, d]. Scope layer: their mean over KV heads [1, d, d].
+at::Tensor scope_moments(const at::Tensor& heads, Scope scope);
+
+// "layers.3.q_gram head 2" or "layers.3.q_gram" for scope layer: what messages call a target.
+std::vector<std::string> target_names(std::int64_t layer, Side side, ValueTarget value_target, Scope scope,
+                                      std::int64_t kv_heads);
+
+// NumericalError naming the tensor when anything the fit reads is NaN or infinite; InputError for a missing tensor or
+// a wrong shape.
+void check_moments(const Statistics& statistics);
+
+}  // namespace oscar
