@@ -77,7 +77,6 @@ void check_files(const Manifest& manifest, const fs::path& directory) {
 at::Tensor take(const SafetensorsFile& file, const std::string& name, const std::vector<std::int64_t>& shape) {
   const TensorView& view = file.at(name);
   if (view.dtype != DType::kF32 || view.shape != shape) {
-    at::Tensor expected = at::empty(0);
     TensorView wanted;
     wanted.shape = shape;
     throw InputError(file.path().string() + ": " + name + " is " + dtype_name(view.dtype) + " " + view.shape_text() +

@@ -1,0 +1,62 @@
+// A small sound bundle for tests, and a way to see the message of an error.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "base/errors.h"
+#include "bundle/bundle.h"
+#include "rotation/compose.h"
+#include "rotation/hadamard.h"
+
+namespace oscar {
+
+inline SideTransform random_side(std::int64_t heads, std::int64_t d) {
+  SideTransform side;
+  side.forward = compose_rotation(std::get<0>(at::linalg_qr(at::randn({heads, d, d}, at::kDouble)))).to(at::kFloat);
+  side.eigenvalues = std::get<0>(at::rand({heads, d}, at::kFloat).sort(-1));
+  side.clip.assign(static_cast<std::size_t>(heads), 0.957f);
+  return side;
+}
+
+inline Bundle small_bundle(std::int64_t layers = 2, std::int64_t d = 16, std::int64_t kv_heads = 2,
+                           bool per_head = false) {
+  at::manual_seed(11);
+  Bundle bundle;
+  bundle.method = "oscar";
+  bundle.scope = per_head ? "head" : "layer";
+  bundle.model_fingerprint = "sha256:" + std::string(64, 'a');
+  bundle.model = {{"name", "org/model"},  {"architecture", "Qwen3ForCausalLM"},
+                  {"layers", layers},     {"query_heads", 2 * kv_heads},
+                  {"kv_heads", kv_heads}, {"head_dim", d}};
+  bundle.hadamard_block = hadamard_block(d);
+  bundle.global_key_clip = 0.96f;
+  bundle.global_value_clip = 0.92f;
+  bundle.provenance = {{"prompts", "x"}};
+  for (std::int64_t i = 0; i < layers; ++i) {
+    LayerTransform layer;
+    layer.layer = i;
+    layer.head_dim = d;
+    layer.kv_heads = kv_heads;
+    layer.key = random_side(per_head ? kv_heads : 1, d);
+    layer.value = random_side(per_head ? kv_heads : 1, d);
+    bundle.layers.push_back(std::move(layer));
+  }
+  return bundle;
+}
+
+// The message of the E that `call` throws, or what happened instead.
+template <typename E, typename Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const E& e) {
+    return e.what();
+  } catch (const std::exception& e) {
+    return std::string("another error: ") + e.what();
+  }
+  return "no error";
+}
+
+}  // namespace oscar

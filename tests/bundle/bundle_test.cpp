@@ -1,0 +1,175 @@
+#include "bundle/bundle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "bundle_fixture.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::HasSubstr;
+
+void expect_equal(const SideTransform& a, const SideTransform& b) {
+  EXPECT_TRUE(at::equal(a.forward, b.forward));
+  EXPECT_EQ(a.inverse_or_query.defined(), b.inverse_or_query.defined());
+  if (a.inverse_or_query.defined() && b.inverse_or_query.defined()) {
+    EXPECT_TRUE(at::equal(a.inverse_or_query, b.inverse_or_query));
+  }
+  EXPECT_EQ(a.mean.defined(), b.mean.defined());
+  if (a.mean.defined() && b.mean.defined()) {
+    EXPECT_TRUE(at::equal(a.mean, b.mean));
+  }
+  EXPECT_TRUE(at::equal(a.eigenvalues, b.eigenvalues));
+  EXPECT_EQ(a.clip, b.clip);
+}
+
+TEST(Bundle, RoundTripKeepsEverything) {
+  for (const bool per_head : {false, true}) {
+    const TempDirectory temp;
+    const Bundle bundle = small_bundle(3, 16, 2, per_head);
+    save_bundle(bundle, temp / "b", false);
+    const Bundle loaded = load_bundle(temp / "b");
+    EXPECT_EQ(loaded.method, bundle.method);
+    EXPECT_EQ(loaded.scope, bundle.scope);
+    EXPECT_EQ(loaded.model_fingerprint, bundle.model_fingerprint);
+    EXPECT_EQ(loaded.model, bundle.model);
+    EXPECT_EQ(loaded.windows.sink, 64);
+    EXPECT_EQ(loaded.windows.recent, 256);
+    EXPECT_EQ(loaded.encoder, "minmax");
+    EXPECT_EQ(loaded.hadamard_block, 16);
+    EXPECT_EQ(loaded.global_key_clip, 0.96f);
+    EXPECT_EQ(loaded.global_value_clip, 0.92f);
+    EXPECT_EQ(loaded.provenance, bundle.provenance);
+    ASSERT_EQ(loaded.layers.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(loaded.layers[i].layer, static_cast<std::int64_t>(i));
+      EXPECT_EQ(loaded.layers[i].kv_heads, 2);
+      expect_equal(loaded.layers[i].key, bundle.layers[i].key);
+      expect_equal(loaded.layers[i].value, bundle.layers[i].value);
+    }
+  }
+}
+
+TEST(Bundle, NonOrthogonalCentredTransformsSurvive) {
+  const TempDirectory temp;
+  Bundle bundle = small_bundle();
+  for (const bool key : {true, false}) {
+    SideTransform& side = key ? bundle.layers[1].key : bundle.layers[1].value;
+    const at::Tensor scale = at::linspace(0.5, 2.0, 16);
+    const at::Tensor inverse = (side.forward * scale.reciprocal()).transpose(1, 2).contiguous();
+    side.inverse_or_query = key ? (side.forward * scale.reciprocal()).contiguous() : at::Tensor();
+    side.forward = (side.forward * scale).contiguous();
+    if (!key) side.inverse_or_query = inverse;
+    side.mean = at::randn({2, 16});
+  }
+  save_bundle(bundle, temp / "b", false);
+  const Bundle loaded = load_bundle(temp / "b");
+  expect_equal(loaded.layers[1].key, bundle.layers[1].key);
+  expect_equal(loaded.layers[1].value, bundle.layers[1].value);
+  bundle.layers[1].key.inverse_or_query = bundle.layers[1].key.inverse_or_query * 1.01;
+  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("layer 1 key transform and its inverse")));
+}
+
+TEST(Bundle, SavedTwiceIsByteIdentical) {
+  const TempDirectory temp;
+  save_bundle(small_bundle(), temp / "a", false);
+  save_bundle(small_bundle(), temp / "b", false);
+  for (const char* name : {kManifestName, kRotationsName, kCardName}) {
+    EXPECT_EQ(read_file(temp / "a" / name), read_file(temp / "b" / name)) << name;
+  }
+}
+
+TEST(Bundle, OverwritesOnlyBundlesAndOnlyWhenAsked) {
+  const TempDirectory temp;
+  save_bundle(small_bundle(2), temp / "b", false);
+  EXPECT_THAT(message_of<UsageError>([&] { save_bundle(small_bundle(3), temp / "b", false); }),
+              HasSubstr("already exists"));
+  EXPECT_EQ(load_bundle(temp / "b").layers.size(), 2u);
+  save_bundle(small_bundle(3), temp / "b/", true);
+  EXPECT_EQ(load_bundle(temp / "b").layers.size(), 3u);
+
+  fs::create_directory(temp / "photos");
+  write_file_atomic(temp / "photos/one.jpg", "x");
+  EXPECT_THAT(message_of<UsageError>([&] { save_bundle(small_bundle(), temp / "photos", true); }),
+              HasSubstr("will not replace it"));
+  EXPECT_TRUE(fs::exists(temp / "photos/one.jpg"));
+  write_file_atomic(temp / "file", "x");
+  EXPECT_THAT(message_of<UsageError>([&] { save_bundle(small_bundle(), temp / "file", true); }),
+              HasSubstr("is a file"));
+  // Nothing of the failed attempts is left behind.
+  for (const auto& entry : fs::directory_iterator(temp.path())) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("tmp")));
+  }
+}
+
+TEST(Bundle, UnwritablePlaceIsAnEnvironmentError) {
+  EXPECT_THROW(save_bundle(small_bundle(), "/proc/no/such/place", false), EnvironmentError);
+}
+
+TEST(Bundle, UnsoundOnesAreNotWritten) {
+  const TempDirectory temp;
+  Bundle bundle = small_bundle();
+  bundle.layers[1].value.forward = bundle.layers[1].value.forward * 1.01;
+  EXPECT_THAT(message_of<NumericalError>([&] { save_bundle(bundle, temp / "b", false); }),
+              HasSubstr("layer 1 value rotation is not orthogonal"));
+  EXPECT_FALSE(fs::exists(temp / "b"));
+}
+
+TEST(CheckBundle, SoundBundleHasNoFaults) { EXPECT_TRUE(check_bundle(small_bundle()).empty()); }
+
+TEST(CheckBundle, NamesEveryFault) {
+  const auto faults_after = [](const std::function<void(Bundle&)>& damage) {
+    Bundle bundle = small_bundle();
+    damage(bundle);
+    return ::testing::PrintToString(check_bundle(bundle));
+  };
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers.clear(); }), HasSubstr("no layers"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers[0].layer = 1; }), HasSubstr("layer 1 is out of order"));
+  EXPECT_THAT(faults_after([](Bundle& b) {
+                b.layers[0].key.forward = at::eye(16).unsqueeze(0).repeat({3, 1, 1});
+              }),
+              HasSubstr("layer 0 key rotation is not [1 or 2, 16, 16]"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers[0].value.forward = at::Tensor(); }),
+              HasSubstr("layer 0 value rotation is not"));
+  EXPECT_THAT(
+      faults_after([](Bundle& b) { b.layers[0].key.forward[0][3][4] = std::numeric_limits<float>::quiet_NaN(); }),
+      HasSubstr("layer 0 key rotation holds NaN"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers[1].key.forward[0][3].zero_(); }),
+              HasSubstr("layer 1 key rotation is not orthogonal"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers[1].key.clip = {0.9f, 0.9f, 0.9f}; }), HasSubstr("3 clip ratios"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers[1].key.clip = {1.5f}; }), HasSubstr("clip ratio is 1.5"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.group = 5; }), HasSubstr("group 5 does not divide"));
+  EXPECT_THAT(faults_after([](Bundle& b) { b.layers[1].key.mean = at::zeros({1, 16}); }), HasSubstr("mean"));
+}
+
+TEST(CheckBundleModel, AcceptsItsModelAndNamesDifferences) {
+  const Bundle bundle = small_bundle();
+  ModelConfig model;
+  model.layers = 2;
+  model.kv_heads = 2;
+  model.head_dim = 16;
+  EXPECT_TRUE(check_bundle_model(bundle, model, bundle.model_fingerprint).empty());
+  EXPECT_THAT(check_bundle_model(bundle, model, "sha256:other"),
+              ::testing::ElementsAre(HasSubstr("fitted on another model")));
+  model.layers = 1;
+  EXPECT_THAT(check_bundle_model(bundle, model, bundle.model_fingerprint),
+              ::testing::ElementsAre(HasSubstr("has layer 1, the model only 1")));
+  model.layers = 3;
+  EXPECT_THAT(check_bundle_model(bundle, model, bundle.model_fingerprint),
+              ::testing::ElementsAre(HasSubstr("layer count of 2, the model 3")));
+  model.layers = 2;
+  model.head_dim = 32;
+  EXPECT_THAT(check_bundle_model(bundle, model, bundle.model_fingerprint),
+              ::testing::ElementsAre(HasSubstr("head_dim of layer 0 16, the model 32")));
+  model.head_dim = 16;
+  model.kv_heads = 1;
+  EXPECT_THAT(check_bundle_model(bundle, model, bundle.model_fingerprint),
+              ::testing::ElementsAre(HasSubstr("KV heads of layer 0 2, the model 1")));
+}
+
+}  // namespace
+}  // namespace oscar
