@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "codec/blocks.h"
+#include "codec/float16.h"
+#include "runtime/decode_attention.h"
+
+namespace oscar {
+namespace {
+
+using Vector = std::vector<double>;
+
+// State of one (sequence, query head): logits are kept, so that the softmax is the textbook one.
+struct Head {
+  const DecodeAttentionParams& p;
+  const SequenceView& sequence;
+  std::int64_t batch, query_head, kv_head;
+  std::int64_t tokens, first_visible;
+
+  const float* query() const { return p.query + (batch * p.query_heads + query_head) * p.head_dim; }
+  const std::uint8_t* page(std::int64_t body_token) const {
+    const std::int64_t id = sequence.page_table[body_token / kPageTokens];
+    return p.pages + (id * p.kv_heads + kv_head) * p.page.bytes();
+  }
+  const std::uint16_t* row(const std::uint16_t* base, const WindowTier& tier, std::int64_t i) const {
+    return base + ((tier.first + i) % tier.capacity * p.kv_heads + kv_head) * p.head_dim;
+  }
+  double logit(double dot) const {
+    double x = p.softmax_scale * dot;
+    if (p.logit_shift != nullptr) x += p.logit_shift[batch * p.query_heads + query_head];
+    return p.soft_cap > 0.0f ? p.soft_cap * std::tanh(x / p.soft_cap) : x;
+  }
+};
+
+int code_at(const std::uint8_t* page, const PlaneLayout& plane, std::int32_t bit) {
+  return (page[plane.offset + bit / 8] >> (bit % 8)) & ((1 << plane.width) - 1);
+}
+
+double param_at(const std::uint8_t* page, const SideLayout& side, int token, int group, int which) {  // 0: s, 1: z
+  const std::uint8_t* bytes = page + side.param_byte(token, group) + 2 * which;
+  const auto bits = static_cast<std::uint16_t>(bytes[0] | bytes[1] << 8);
+  return side.params == ParamKind::kBFloat16Pair ? bfloat16_value(bits) : float16_value(bits);
+}
+
+double block_scale(const std::uint8_t* page, const SideLayout& side, int token, int plane, const float* sigma) {
+  return blocks::scale_value(static_cast<std::int8_t>(page[side.param_byte(token, plane)]),
+                             sigma[side.plane[plane].sigma]);
+}
+
+double bfloat16_dot(const float* q, const std::uint16_t* k, int d) {
+  double dot = 0.0;
+  for (int i = 0; i < d; ++i) dot += static_cast<double>(q[i]) * bfloat16_value(k[i]);
+  return dot;
+}
+
+double key_dot(const Head& head, std::int64_t body_token) {
+  const SideLayout& side = head.p.page.key;
+  const std::uint8_t* page = head.page(body_token);
+  const int token = static_cast<int>(body_token % kPageTokens);
+  const float* q = head.query();
+  double dot = 0.0;
+  for (int b = 0; b < side.planes; ++b) {
+    const PlaneLayout& plane = side.plane[b];
+    if (side.params == ParamKind::kScaleByte) {
+      double levels = 0.0;
+      for (int i = 0; i < plane.channels; ++i) {
+        levels += q[plane.first_channel + i] *
+                  (code_at(page, plane, plane.key_bit(token, i)) + 0.5 - 0.5 * (1 << plane.width));
+      }
+      dot += block_scale(page, side, token, b, head.p.key_sigma + head.kv_head * 4) * levels;
+      continue;
+    }
+    for (int g = 0; g < side.groups; ++g) {
+      double codes = 0.0, sum = 0.0;
+      for (int i = g * side.group; i < (g + 1) * side.group; ++i) {
+        codes += static_cast<double>(q[i]) * code_at(page, plane, plane.key_bit(token, i));
+        sum += q[i];
+      }
+      dot += param_at(page, side, token, g, 0) * (codes - param_at(page, side, token, g, 1) * sum);
+    }
+  }
+  return dot;
+}
+
+void add_value(const Head& head, std::int64_t body_token, double weight, Vector& output) {
+  const SideLayout& side = head.p.page.value;
+  const std::uint8_t* page = head.page(body_token);
+  const int token = static_cast<int>(body_token % kPageTokens);
+  for (int b = 0; b < side.planes; ++b) {
+    const PlaneLayout& plane = side.plane[b];
+    for (int i = 0; i < plane.channels; ++i) {
+      const auto channel = static_cast<std::size_t>(plane.first_channel + i);
+      const int code = code_at(page, plane, plane.value_bit(token, i));
+      if (side.params == ParamKind::kScaleByte) {
+        const double s = block_scale(page, side, token, b, head.p.value_sigma + head.kv_head * 4);
+        output[channel] += weight * s * (code + 0.5 - 0.5 * (1 << plane.width));
+      } else {
+        const double w = weight * param_at(page, side, token, i / side.group, 0);
+        output[channel] += w * code - w * param_at(page, side, token, i / side.group, 1);
+      }
+    }
+  }
+}
+
+void attend_head(const Head& head) {
+  const DecodeAttentionParams& p = head.p;
+  const SequenceView& s = head.sequence;
+  const std::int64_t sink = s.sink.tokens, body = s.body_tokens;
+  Vector logits(static_cast<std::size_t>(head.tokens), -INFINITY), output(static_cast<std::size_t>(p.head_dim), 0.0);
+  double largest = p.sink_logits != nullptr ? p.sink_logits[head.query_head] : -INFINITY;
+  for (std::int64_t j = head.first_visible; j < head.tokens; ++j) {
+    double dot = 0.0;
+    if (j < sink) {
+      dot = bfloat16_dot(head.query(), head.row(s.sink.key, s.sink, j), p.head_dim);
+    } else if (j < sink + body) {
+      dot = key_dot(head, j - sink);
+    } else {
+      dot = bfloat16_dot(head.query(), head.row(s.recent.key, s.recent, j - sink - body), p.head_dim);
+    }
+    logits[static_cast<std::size_t>(j)] = head.logit(dot);
+    largest = std::max(largest, logits[static_cast<std::size_t>(j)]);
+  }
+  double total = p.sink_logits != nullptr ? std::exp(p.sink_logits[head.query_head] - largest) : 0.0;
+  for (double& x : logits) total += x = std::exp(x - largest);
+  for (std::int64_t j = head.first_visible; j < head.tokens; ++j) {
+    const double weight = logits[static_cast<std::size_t>(j)] / total;
+    if (j >= sink && j < sink + body) {
+      add_value(head, j - sink, weight, output);
+      continue;
+    }
+    const std::uint16_t* v =
+        j < sink ? head.row(s.sink.value, s.sink, j) : head.row(s.recent.value, s.recent, j - sink - body);
+    for (int i = 0; i < p.head_dim; ++i) output[static_cast<std::size_t>(i)] += weight * bfloat16_value(v[i]);
+  }
+  float* out = p.output + (head.batch * p.query_heads + head.query_head) * p.head_dim;
+  for (int i = 0; i < p.head_dim; ++i) out[i] = static_cast<float>(output[static_cast<std::size_t>(i)]);
+}
+
+}  // namespace
+
+void decode_attention_reference(const DecodeAttentionParams& p) {
+  const std::int64_t group = p.query_heads / p.kv_heads;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const SequenceView& s = p.sequences[b];
+    const std::int64_t tokens = std::int64_t{s.sink.tokens} + s.body_tokens + s.recent.tokens;
+    const std::int64_t first = p.sliding_window > 0 ? std::max<std::int64_t>(0, tokens - p.sliding_window) : 0;
+    for (std::int64_t h = 0; h < p.query_heads; ++h) attend_head({p, s, b, h, h / group, tokens, first});
+  }
+}
+
+}  // namespace oscar
