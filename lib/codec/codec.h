@@ -16,14 +16,15 @@
 #include <string>
 #include <vector>
 
+#include "codec/side.h"
+
 namespace oscar {
 
 enum class Layout : std::uint8_t { kUniform, kBlocks };
 enum class ParamType : std::uint8_t { kFloat16, kBFloat16 };
-enum class Encoder : std::uint8_t { kMinMax, kSearch };
 // The search encoder, and `blocks`, scale keys without bias (<x, xhat> = <x, x>, so that logits keep their
-// temperature) and values by least squares.
-enum class Side : std::uint8_t { kKey, kValue };
+// temperature) and values by least squares: see Side.
+enum class Encoder : std::uint8_t { kMinMax, kSearch };
 
 constexpr int kMaxHeadDim = 1024;
 constexpr int kBlocks = 4;

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "codec/side.h"
 #include "moments/statistics.h"
 
 namespace oscar {
 
 enum class Scope { kLayer, kHead };          // one rotation for a layer, or one for each KV head
 enum class ValueTarget { kExact, kEnergy };  // V^T S^T S V = O^T O, or the published diagonal proxy
-enum class Side { kKey, kValue };
 
 // Per-token moments of each KV head, [Hkv, d, d] FP64. g = Hq/Hkv, T = tokens.
 //   keys:            C_h = Q_h^T Q_h / (T g)
