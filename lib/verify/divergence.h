@@ -1,0 +1,35 @@
+// Per-token scores from logits, a block of rows at a time so that logits are never held for a whole text.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "verify/metrics.h"
+
+namespace oscar {
+
+// One block of rows of the baseline, prepared once and compared with every method.
+class BaselineRows {
+ public:
+  // logits [R, V] FP32; targets [R]: the tokens that follow. `where` names the place in messages ("sequence 3,
+  // positions 320 to 575"). Log-softmax in FP64. NumericalError when a logit is not finite.
+  BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where);
+
+  // Appends R entries to `scores`. KL(baseline || method) in FP64 over all V; equal logits give exactly 0.
+  // NumericalError names `method` when one of its logits is not finite.
+  void score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const;
+
+ private:
+  std::string where_;
+  at::Tensor targets_;          // [R, 1] int64
+  at::Tensor log_p_, p_, top_;  // [R, V] FP64, [R, V] FP64, [R] int64
+  at::Tensor nll_;              // [R] FP64
+};
+
+// Rows of a block such that one FP64 copy of its logits takes at most 64 MiB.
+std::int64_t rows_per_block(std::int64_t vocabulary);
+
+}  // namespace oscar

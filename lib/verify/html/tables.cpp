@@ -1,0 +1,161 @@
+#include <algorithm>
+
+#include "base/files.h"
+#include "verify/html/parts.h"
+#include "verify/number_text.h"
+
+namespace oscar::html {
+namespace {
+
+std::string cell(const std::string& text, const char* css = nullptr) {
+  return (css ? "<td class=\"" + std::string(css) + "\">" : "<td>") + text + "</td>";
+}
+
+std::string verdict_cell(std::optional<bool> pass) {
+  if (!pass) return cell("not run", "faint");
+  return *pass ? cell("pass", "pass") : cell("FAIL", "fail");
+}
+
+std::string with_interval(const std::string& value, const std::optional<Interval>& interval, int digits) {
+  if (!interval) return value;
+  return "<span title=\"interval by bootstrap over sequences: " + significant(interval->low, digits) + " to " +
+         significant(interval->high, digits) + "\">" + value + "</span>";
+}
+
+std::string task_summary(const MethodReport& method) {
+  std::string text;
+  for (const TaskScore& t : method.tasks) {
+    if (!text.empty()) text += "<br>";
+    text += escape(t.task) + " " + std::to_string(t.length) + ": " +
+            (t.score ? percent(*t.score, 0) + "% &plusmn; " + percent(t.standard_error, 1) : "unsolved by BF16");
+  }
+  return text.empty() ? "&ndash;" : text;
+}
+
+std::string method_row(const VerifyReport& report, const MethodReport& m) {
+  const QualityMetrics& q = m.quality;
+  std::string row = m.judged ? "<tr class=\"judged\">" : "<tr>";
+  row += "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
+         (m.judged ? " <span class=\"faint\">(judged)</span>" : "") + "</th>";
+  row += cell(escape(m.path), "text");
+  row += cell(fixed(m.bits_per_element, 3));
+  row += cell(escape(format_bytes(m.allocated_bytes)));
+  row += cell(with_interval(significant(q.kl.mean, 4), q.kl.interval, 4) + " &plusmn; " +
+              significant(q.kl.standard_error, 2));
+  row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p99, 3));
+  row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3));
+  row += cell(significant(q.ppl, 5));
+  row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
+              significant(q.ppl_ratio_error, 2));
+  row += cell(percent(q.same_top1, 2) + "%");
+  row += cell(task_summary(m), "text");
+  row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
+  return row + "</tr>\n";
+}
+
+std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
+  std::string head = "<tr><th scope=\"col\" class=\"text\">depth of the needle</th>";
+  std::string total = "<tr><th scope=\"row\">all depths</th>";
+  std::vector<std::string> rows;
+  for (const DepthScore& d : shape.depths) {
+    rows.push_back("<tr><th scope=\"row\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>");
+  }
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      if (t.task != shape.task || t.length != shape.length || t.depths.size() != shape.depths.size()) continue;
+      head += "<th scope=\"col\">" + escape(series_name(m)) + "</th>";
+      total += cell(std::to_string(t.solved) + "/" + std::to_string(t.n), "cell");
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const DepthScore& d = t.depths[i];
+        const double share = d.prompts > 0 ? static_cast<double>(d.solved) / static_cast<double>(d.prompts) : 1.0;
+        // The tint says the share at a glance; the numbers in the cell say it to everyone.
+        const std::string tint = d.prompts == 0 ? ""
+                                                : " style=\"background: color-mix(in srgb, var(--good-ground) " +
+                                                      percent(share, 0) + "%, var(--bad-ground))\"";
+        rows[i] += "<td class=\"cell\"" + tint + ">" +
+                   (d.prompts == 0 ? "&ndash;" : std::to_string(d.solved) + "/" + std::to_string(d.prompts)) + "</td>";
+      }
+    }
+  }
+  std::string body;
+  for (const std::string& row : rows) body += row + "</tr>\n";
+  return "<div class=\"scroll\"><table><caption>" + escape(shape.task) + ", " + std::to_string(shape.length) +
+         " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) + " of " +
+         std::to_string(shape.prompts) + " written)</caption><thead>" + head + "</tr></thead><tbody>\n" + body + total +
+         "</tr></tbody></table></div>\n";
+}
+
+}  // namespace
+
+std::string verdict_banner(const VerifyReport& report) {
+  std::string failures;
+  for (const GateResult& g : report.gates) {
+    if (g.pass) continue;
+    failures += "<li>Gate " + escape(g.name) + " of " + escape(g.method) + " (" + escape(g.path) +
+                "): " + (g.value ? significant(*g.value, 5) : "not measured") + ", limit " + significant(g.limit, 5) +
+                "</li>";
+  }
+  for (const SelfCheck& c : report.checks) {
+    if (!c.pass.value_or(true)) failures += "<li>Self check " + escape(c.name) + ": " + escape(c.detail) + "</li>";
+  }
+  if (!failures.empty()) {
+    return "<div class=\"banner fail\" role=\"status\"><strong>&#x2717; FAIL</strong><ul>" + failures + "</ul></div>\n";
+  }
+  if (report.gates.empty()) {
+    return "<div class=\"banner note\" role=\"status\"><strong>No gate was set.</strong> All self checks that ran "
+           "passed.</div>\n";
+  }
+  return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate and every self check "
+         "that ran passed.</div>\n";
+}
+
+std::string method_table(const VerifyReport& report) {
+  std::string text =
+      "<div class=\"scroll\"><table><caption>Each method against the BF16 cache on the same tokens. KL in nats; bits "
+      "per element of K and V at context " +
+      std::to_string(report.scoring.context) + ", BF16 windows " + std::to_string(report.sink) + "/" +
+      std::to_string(report.recent) +
+      " included; bytes are those allocated for one sequence.</caption><thead><tr><th scope=\"col\">method</th>";
+  text += "<th scope=\"col\" class=\"text\">path</th>";
+  for (const char* name :
+       {"bits", "bytes", "KL mean", "median", "90%", "99%", "99.9%", "max", "PPL", "PPL ratio", "same top token"}) {
+    text += std::string("<th scope=\"col\">") + name + "</th>";
+  }
+  text += "<th scope=\"col\" class=\"text\">tasks</th><th scope=\"col\">gates</th></tr></thead><tbody>\n";
+  for (const MethodReport& m : report.methods) text += method_row(report, m);
+  return text + "</tbody></table></div>\n";
+}
+
+std::string gate_table(const VerifyReport& report) {
+  std::string text =
+      "<div class=\"scroll\"><table><caption>Gates judge the bundle's method; self checks judge the measurement."
+      "</caption><thead><tr><th scope=\"col\">check</th><th scope=\"col\" class=\"text\">what was found</th>"
+      "<th scope=\"col\">value</th><th scope=\"col\">limit</th><th scope=\"col\">result</th></tr></thead><tbody>\n";
+  const auto number = [](const std::optional<double>& v) { return v ? significant(*v, 5) : std::string("&ndash;"); };
+  for (const GateResult& g : report.gates) {
+    text += "<tr><th scope=\"row\">" + escape(g.name) + "</th>" +
+            cell("gate on " + escape(g.method) + " (" + escape(g.path) + ")", "text wrap") + cell(number(g.value)) +
+            cell(significant(g.limit, 5)) + verdict_cell(g.pass) + "</tr>\n";
+  }
+  for (const SelfCheck& c : report.checks) {
+    text += "<tr><th scope=\"row\">" + escape(c.name) + "</th>" + cell(escape(c.detail), "text wrap") +
+            cell(number(c.value)) + cell(number(c.limit)) + verdict_cell(c.pass) + "</tr>\n";
+  }
+  return text + "</tbody></table></div>\n";
+}
+
+std::string needle_tables(const VerifyReport& report) {
+  std::string text;
+  std::vector<std::string> done;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const std::string key = t.task + " " + std::to_string(t.length);
+      if (std::find(done.begin(), done.end(), key) != done.end()) continue;
+      done.push_back(key);
+      text += needle_table(report, t);
+    }
+  }
+  return text;
+}
+
+}  // namespace oscar::html

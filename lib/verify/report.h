@@ -1,0 +1,129 @@
+// Everything one run of oscar-verify found, as plain data: what report.json, report.html and the terminal table show.
+// No time stamps: equal inputs and options give equal reports.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verify/metrics.h"
+
+namespace oscar {
+
+inline constexpr int kReportFormatVersion = 1;
+
+struct ModelFacts {
+  std::string name, fingerprint, architecture;
+  std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
+};
+
+struct BundleFacts {
+  bool present = false;
+  std::string kind;    // bundle | published
+  std::string source;  // directory name, or "K.pt + V.pt"
+  std::string method, scope, encoder;
+  std::string model_fingerprint;              // empty: the files do not say
+  bool fingerprint_matches = false;           // false when it is empty, too
+  std::map<std::string, std::string> sha256;  // file name -> hash
+  double key_clip = 0, value_clip = 0;        // the global pair; 0: off or per layer
+  std::string clip_source;                    // bundle | option | default
+};
+
+struct TextFacts {
+  std::string name, sha256;
+  std::int64_t tokens = 0;  // of the whole file
+};
+
+struct ScoringFacts {
+  std::int64_t context = 0;  // tokens of each sequence
+  std::int64_t sequences = 0;
+  std::int64_t unused_tokens = 0;   // the tail that fills no sequence, and what --tokens left out
+  std::int64_t first_position = 0;  // sink + recent: the first query that sees a quantised key
+  std::int64_t tokens = 0;          // scored
+  double fraction = 0;              // of the positions that predict a token
+};
+
+struct LayerError {
+  std::int64_t layer = 0;
+  double k_logit = 0;           // relative RMS error of q k^T over quantised keys, each query's mean removed
+  double attention_output = 0;  // |o' - o| / |o| over scored positions, before W_O
+};
+
+struct DepthScore {
+  double from = 0, to = 0;   // depth of the needle, 0..1 of the haystack
+  std::int64_t prompts = 0;  // that BF16 solves
+  std::int64_t solved = 0;
+};
+
+// One task at one length, for one method.
+struct TaskScore {
+  std::string task;
+  std::int64_t length = 0;      // tokens of prompt and answer, at most
+  std::int64_t prompts = 0;     // written
+  std::int64_t n = 0;           // solved with the BF16 cache: the ones that count
+  std::int64_t solved = 0;      // of those n
+  std::optional<double> score;  // solved / n; empty when n is 0
+  double standard_error = 0;    // of score
+  std::vector<DepthScore> depths;
+};
+
+struct MethodReport {
+  std::string id, source;
+  std::string path;  // prefill | decode
+  bool quantised = true;
+  bool judged = false;                // gates apply to it
+  double code_bits = 0;               // bits per element of a quantised token, parameters included
+  double bits_per_element = 0;        // at the tested context, windows included
+  std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence of the tested context, all layers
+  QualityMetrics quality;
+  std::vector<PositionBucket> by_position;
+  std::vector<LayerError> layers;
+  std::vector<TaskScore> tasks;
+  std::optional<bool> passes_gates;  // as if it were judged; empty when there is no gate or it is BF16
+};
+
+struct GateResult {
+  std::string name;  // max_kl | max_ppl_ratio | min_top1 | min_niah
+  std::string method, path;
+  double limit = 0;
+  std::optional<double> value;  // empty: could not be measured, which fails
+  bool pass = false;
+};
+
+struct SelfCheck {
+  std::string name;    // null_run | negative_control | writer_reader | prefill_decode
+  std::string detail;  // one sentence
+  std::optional<double> value, limit;
+  std::optional<bool> pass;  // empty: not applicable in this run; detail says why
+};
+
+struct VerifyReport {
+  std::string tool_version;
+  std::string command;  // that repeats the run
+  ModelFacts model;
+  BundleFacts bundle;
+  TextFacts text;
+  ScoringFacts scoring;
+  std::int64_t sink = 64, recent = 256;
+  std::string dtype, device;
+  std::uint64_t seed = 0;
+  std::int64_t bootstrap_samples = 0;
+  double bootstrap_level = 0.95;
+  std::int64_t layer_error_sequences = 0;
+  std::vector<MethodReport> methods;
+  std::vector<GateResult> gates;
+  std::vector<SelfCheck> checks;
+  bool pass = false;  // every gate and every self check that ran
+};
+
+const MethodReport* find_method(const VerifyReport& report, const std::string& id, const std::string& path);
+
+// The files. JSON: schemas/report.schema.json. HTML: one self-contained page.
+std::string report_json(const VerifyReport& report);
+std::string report_html(const VerifyReport& report);
+// The table for the terminal, with verdict lines below it.
+std::string report_table(const VerifyReport& report, bool colour);
+
+}  // namespace oscar

@@ -1,0 +1,102 @@
+// report.html: one self-contained page.
+#include "verify/html/parts.h"
+#include "verify/number_text.h"
+#include "verify/report.h"
+
+namespace oscar {
+namespace html {
+
+std::string escape(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+std::string series_class(const VerifyReport& report, const MethodReport& method) {
+  std::size_t index = 0;
+  while (index < report.methods.size() && &report.methods[index] != &method) ++index;
+  return "s" + std::to_string(index % 8);
+}
+
+std::string series_name(const MethodReport& method) { return method.id + " (" + method.path + ")"; }
+
+std::string provenance(const VerifyReport& r) {
+  const auto entry = [](const std::string& term, const std::string& text) {
+    return "<dt>" + term + "</dt><dd>" + text + "</dd>\n";
+  };
+  std::string text = "<dl>\n";
+  text += entry("model", escape(r.model.name) + ", " + escape(r.model.architecture) + ", " +
+                             std::to_string(r.model.layers) + " layers, " + std::to_string(r.model.query_heads) + "/" +
+                             std::to_string(r.model.kv_heads) + " heads of " + std::to_string(r.model.head_dim));
+  text += entry("model fingerprint", "<code>" + escape(r.model.fingerprint) + "</code>");
+  if (r.bundle.present) {
+    text += entry("bundle", escape(r.bundle.source) + " (" + escape(r.bundle.method) + ", scope " +
+                                escape(r.bundle.scope) + ", encoder " + escape(r.bundle.encoder) + ")");
+    text += entry("fitted on", r.bundle.model_fingerprint.empty() ? std::string("unknown: the files do not say")
+                               : r.bundle.fingerprint_matches     ? std::string("this model")
+                                                                  : std::string("another model"));
+    for (const auto& [name, hash] : r.bundle.sha256) {
+      text += entry(escape(name), "<code>sha256:" + escape(hash) + "</code>");
+    }
+  }
+  text += entry("text", escape(r.text.name) + ", " + grouped(r.text.tokens) +
+                            " tokens, <code>sha256:" + escape(r.text.sha256) + "</code>");
+  text += entry("sequences", std::to_string(r.scoring.sequences) + " of " + std::to_string(r.scoring.context) +
+                                 " tokens, " + grouped(r.scoring.unused_tokens) + " tokens of the text unused");
+  text += entry("scored", grouped(r.scoring.tokens) + " tokens, " + percent(r.scoring.fraction, 1) +
+                              "% of the positions: those from " + std::to_string(r.scoring.first_position) +
+                              " on, whose query sees at least one quantised key");
+  text += entry("arithmetic", escape(r.dtype) + " on " + escape(r.device) + ", seed " + std::to_string(r.seed));
+  text += entry("intervals", percent(r.bootstrap_level, 0) + "%, " + grouped(r.bootstrap_samples) +
+                                 " bootstrap samples over sequences");
+  text += entry("tool", "oscar-verify " + escape(r.tool_version));
+  return text + "</dl>\n<p>The command that repeats this report:</p>\n<pre>" + escape(r.command) + "</pre>\n";
+}
+
+}  // namespace html
+
+std::string report_html(const VerifyReport& report) {
+  const std::string title = "KV-cache quality of " + html::escape(report.model.name);
+  std::string page =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+      title + "</title>\n<style>" + html::style_sheet() + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
+  page += "<p class=\"faint\">" + std::to_string(report.scoring.sequences) + " sequences of " +
+          std::to_string(report.scoring.context) + " tokens of " + html::escape(report.text.name) + "</p>\n";
+  page += html::verdict_banner(report);
+  page += "<h2>Methods</h2>\n" + html::method_table(report);
+  if (const std::string plot = html::position_plot(report); !plot.empty()) {
+    page += "<h2>KL by position</h2>\n" + plot;
+  }
+  if (const std::string plots = html::layer_plots(report); !plots.empty()) {
+    page += "<h2>Errors by layer</h2>\n" + plots;
+  }
+  if (const std::string tables = html::needle_tables(report); !tables.empty()) {
+    page += "<h2>Retrieval</h2>\n" + tables;
+  }
+  page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
+  page += "<h2>Provenance</h2>\n" + html::provenance(report);
+  return page + "</main>\n</body>\n</html>\n";
+}
+
+}  // namespace oscar

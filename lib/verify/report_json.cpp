@@ -1,0 +1,173 @@
+// report.json, format version 1: schemas/report.schema.json. Members are written in a fixed order and numbers are
+// rounded to nine significant digits, so equal runs give byte-identical files.
+#include "base/json.h"
+#include "verify/number_text.h"
+#include "verify/report.h"
+
+namespace oscar {
+namespace {
+
+constexpr int kDigits = 9;
+
+Json number(double value) { return rounded(value, kDigits); }
+
+Json optional_number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+
+Json optional_bool(const std::optional<bool>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json interval(const std::optional<Interval>& value) {
+  return value ? Json::array({number(value->low), number(value->high)}) : Json(nullptr);
+}
+
+Json model_json(const ModelFacts& m) {
+  return {{"name", m.name},         {"fingerprint", m.fingerprint}, {"architecture", m.architecture},
+          {"layers", m.layers},     {"query_heads", m.query_heads}, {"kv_heads", m.kv_heads},
+          {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
+}
+
+Json bundle_json(const BundleFacts& b) {
+  if (!b.present) return nullptr;
+  Json files = Json::object();
+  for (const auto& [name, hash] : b.sha256) files[name] = hash;
+  return {{"kind", b.kind},
+          {"source", b.source},
+          {"method", b.method},
+          {"scope", b.scope},
+          {"encoder", b.encoder},
+          {"model_fingerprint", b.model_fingerprint.empty() ? Json(nullptr) : Json(b.model_fingerprint)},
+          {"fingerprint_matches", b.fingerprint_matches},
+          {"clip", {{"source", b.clip_source}, {"key", number(b.key_clip)}, {"value", number(b.value_clip)}}},
+          {"sha256", files}};
+}
+
+Json scoring_json(const VerifyReport& r) {
+  return {{"rule", "positions whose query sees at least one quantised key (position >= sink + recent)"},
+          {"first_position", r.scoring.first_position},
+          {"sequences", r.scoring.sequences},
+          {"tokens", r.scoring.tokens},
+          {"fraction", number(r.scoring.fraction)},
+          {"unused_tokens", r.scoring.unused_tokens}};
+}
+
+Json kl_json(const KlMetrics& kl) {
+  return {{"mean", number(kl.mean)},     {"stderr", number(kl.standard_error)},
+          {"ci", interval(kl.interval)}, {"median", number(kl.median)},
+          {"p90", number(kl.p90)},       {"p99", number(kl.p99)},
+          {"p999", number(kl.p999)},     {"max", number(kl.max)}};
+}
+
+Json layers_json(const std::vector<LayerError>& layers) {
+  Json list = Json::array();
+  for (const LayerError& l : layers) {
+    list.push_back({{"layer", l.layer},
+                    {"k_logit_error", number(l.k_logit)},
+                    {"attention_output_error", number(l.attention_output)}});
+  }
+  return list;
+}
+
+Json task_json(const TaskScore& t) {
+  Json depths = Json::array();
+  for (const DepthScore& d : t.depths) {
+    depths.push_back({{"from", number(d.from)}, {"to", number(d.to)}, {"n", d.prompts}, {"solved", d.solved}});
+  }
+  return {{"score", optional_number(t.score)},
+          {"n", t.n},
+          {"stderr", number(t.standard_error)},
+          {"solved", t.solved},
+          {"prompts", t.prompts},
+          {"depths", depths}};
+}
+
+Json tasks_json(const std::vector<TaskScore>& tasks) {
+  Json object = Json::object();
+  for (const TaskScore& t : tasks) object[t.task][std::to_string(t.length)] = task_json(t);
+  return object;
+}
+
+Json positions_json(const std::vector<PositionBucket>& buckets) {
+  Json list = Json::array();
+  for (const PositionBucket& b : buckets) {
+    list.push_back({{"from", b.from}, {"to", b.to}, {"tokens", b.tokens}, {"kl", number(b.kl)}});
+  }
+  return list;
+}
+
+Json method_json(const MethodReport& m) {
+  const QualityMetrics& q = m.quality;
+  return {{"id", m.id},
+          {"path", m.path},
+          {"source", m.source},
+          {"judged", m.judged},
+          {"bits_per_element", number(m.bits_per_element)},
+          {"code_bits_per_element", number(m.code_bits)},
+          {"allocated_bytes", m.allocated_bytes},
+          {"tokens", q.tokens},
+          {"nll", number(q.nll)},
+          {"nll_stderr", number(q.nll_error)},
+          {"ppl", number(q.ppl)},
+          {"ppl_stderr", number(q.ppl_error)},
+          {"ppl_ratio", number(q.ppl_ratio)},
+          {"ppl_ratio_stderr", number(q.ppl_ratio_error)},
+          {"ppl_ratio_ci", interval(q.ppl_ratio_interval)},
+          {"ln_ppl_ratio", number(q.ln_ppl_ratio)},
+          {"ln_ppl_ratio_stderr", number(q.ln_ppl_ratio_error)},
+          {"kl", kl_json(q.kl)},
+          {"same_top1", number(q.same_top1)},
+          {"same_top1_stderr", number(q.same_top1_error)},
+          {"kl_by_position", positions_json(m.by_position)},
+          {"layers", layers_json(m.layers)},
+          {"tasks", tasks_json(m.tasks)},
+          {"passes_gates", optional_bool(m.passes_gates)}};
+}
+
+Json gates_json(const std::vector<GateResult>& gates) {
+  Json list = Json::array();
+  for (const GateResult& g : gates) {
+    list.push_back({{"name", g.name},
+                    {"method", g.method},
+                    {"path", g.path},
+                    {"limit", number(g.limit)},
+                    {"value", optional_number(g.value)},
+                    {"pass", g.pass}});
+  }
+  return list;
+}
+
+Json checks_json(const std::vector<SelfCheck>& checks) {
+  Json list = Json::array();
+  for (const SelfCheck& c : checks) {
+    list.push_back({{"name", c.name},
+                    {"pass", optional_bool(c.pass)},
+                    {"value", optional_number(c.value)},
+                    {"limit", optional_number(c.limit)},
+                    {"detail", c.detail}});
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string report_json(const VerifyReport& r) {
+  Json methods = Json::array();
+  for (const MethodReport& m : r.methods) methods.push_back(method_json(m));
+  const Json report = {{"format_version", kReportFormatVersion},
+                       {"tool", "oscar-verify " + r.tool_version},
+                       {"command", r.command},
+                       {"model", model_json(r.model)},
+                       {"bundle", bundle_json(r.bundle)},
+                       {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
+                       {"context", r.scoring.context},
+                       {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
+                       {"scoring", scoring_json(r)},
+                       {"options", {{"dtype", r.dtype}, {"device", r.device}, {"seed", r.seed}}},
+                       {"bootstrap", {{"samples", r.bootstrap_samples}, {"level", number(r.bootstrap_level)}}},
+                       {"layer_error_sequences", r.layer_error_sequences},
+                       {"methods", methods},
+                       {"gates", gates_json(r.gates)},
+                       {"self_checks", checks_json(r.checks)},
+                       {"pass", r.pass}};
+  return dump_json(report);
+}
+
+}  // namespace oscar

@@ -1,0 +1,112 @@
+// The result table on the terminal.
+#include <algorithm>
+#include <string_view>
+
+#include "verify/number_text.h"
+#include "verify/report.h"
+
+namespace oscar {
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Display width: bytes that start a UTF-8 character.
+std::size_t width(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
+}
+
+std::string format_rows(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string pad(widths[c] - width(row[c]), ' ');
+      if (c > 0) line += "  ";
+      line += c < 2 ? row[c] + pad : pad + row[c];  // names left, numbers right
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::vector<const TaskScore*> task_columns(const VerifyReport& report) {
+  std::vector<const TaskScore*> columns;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const auto same = [&](const TaskScore* c) { return c->task == t.task && c->length == t.length; };
+      if (std::none_of(columns.begin(), columns.end(), same)) columns.push_back(&t);
+    }
+  }
+  return columns;
+}
+
+std::string task_cell(const MethodReport& method, const TaskScore& column) {
+  for (const TaskScore& t : method.tasks) {
+    if (t.task != column.task || t.length != column.length) continue;
+    return t.score ? percent(*t.score, 0) + "% of " + std::to_string(t.n) : "unsolved";
+  }
+  return "-";
+}
+
+std::string verdict(std::optional<bool> pass, bool colour) {
+  if (!pass) return "-";
+  if (!colour) return *pass ? "pass" : "FAIL";
+  return *pass ? "\x1b[32mpass\x1b[0m" : "\x1b[31mFAIL\x1b[0m";
+}
+
+std::string limit_text(const GateResult& g) {
+  const bool upper = g.name.rfind("max_", 0) == 0;
+  return g.name + " of " + g.method + " (" + g.path + "): " + (g.value ? significant(*g.value, 4) : "not measured") +
+         (upper ? ", at most " : ", at least ") + significant(g.limit, 4) + " allowed";
+}
+
+}  // namespace
+
+const MethodReport* find_method(const VerifyReport& report, const std::string& id, const std::string& path) {
+  for (const MethodReport& m : report.methods) {
+    if (m.id == id && m.path == path) return &m;
+  }
+  return nullptr;
+}
+
+std::string report_table(const VerifyReport& report, bool colour) {
+  const std::vector<const TaskScore*> tasks = task_columns(report);
+  const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
+                                 [](const MethodReport& m) { return m.passes_gates.has_value(); });
+  Row header = {"method", "path", "bits", "bytes/seq", "KL mean", "+-",      "median",
+                "p99",    "max",  "PPL",  "PPL ratio", "+-",      "same top"};
+  for (const TaskScore* t : tasks) header.push_back(t->task + " " + std::to_string(t->length));
+  if (gated) header.push_back("gate");
+  std::vector<Row> rows = {header};
+  for (const MethodReport& m : report.methods) {
+    const QualityMetrics& q = m.quality;
+    Row row = {m.id + (m.judged ? " *" : ""), m.path,
+               fixed(m.bits_per_element, 2),  grouped(static_cast<std::int64_t>(m.allocated_bytes)),
+               significant(q.kl.mean, 3),     significant(q.kl.standard_error, 2),
+               significant(q.kl.median, 3),   significant(q.kl.p99, 3),
+               significant(q.kl.max, 3),      significant(q.ppl, 4),
+               fixed(q.ppl_ratio, 4),         significant(q.ppl_ratio_error, 2),
+               percent(q.same_top1, 2) + "%"};
+    for (const TaskScore* t : tasks) row.push_back(task_cell(m, *t));
+    if (gated) row.push_back(m.passes_gates ? (*m.passes_gates ? "pass" : "FAIL") : "-");
+    rows.push_back(row);
+  }
+  std::string text = format_rows(rows);
+  text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
+          std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
+          grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
+          "% of positions, those that see a quantised key)\n";
+  if (report.bundle.present) text += "* the method under judgement\n";
+  for (const GateResult& g : report.gates) text += verdict(g.pass, colour) + "  gate " + limit_text(g) + "\n";
+  for (const SelfCheck& c : report.checks)
+    text += verdict(c.pass, colour) + "  check " + c.name + ": " + c.detail + "\n";
+  return text;
+}
+
+}  // namespace oscar

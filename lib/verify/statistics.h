@@ -1,0 +1,45 @@
+// Order statistics, standard errors and bootstrap intervals of per-token values. Definitions follow llama.cpp's
+// llama-perplexity where it has them, so that numbers can be compared.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace oscar {
+
+// Linear interpolation between order statistics at rank f (n - 1) (numpy's default, llama.cpp's percentile).
+// `sorted` is ascending and not empty.
+double quantile_sorted(std::span<const double> sorted, double fraction);
+
+struct MeanAndError {
+  double mean = 0;
+  double standard_error = 0;  // sqrt((E[x^2] - E[x]^2) / (n - 1)); 0 for n < 2
+};
+MeanAndError mean_and_error(std::span<const double> values);
+
+// Standard error of a proportion of n trials: sqrt(p (1 - p) / (n - 1)); 0 for n < 2.
+double proportion_error(double p, std::int64_t n);
+
+struct Interval {
+  double low = 0, high = 0;
+};
+
+struct BootstrapOptions {
+  std::int64_t samples = 2000;
+  double level = 0.95;
+  std::uint64_t seed = 0;
+};
+
+// One independent unit of the bootstrap: a whole sequence, because tokens of one sequence are correlated.
+struct SequenceSum {
+  double sum = 0;
+  std::int64_t count = 0;
+};
+
+// Percentile bootstrap interval of (sum of sums) / (sum of counts), sequences resampled with replacement. Depends on
+// the seed alone (counter-based random numbers). Empty for fewer than two sequences.
+std::optional<Interval> bootstrap_mean(std::span<const SequenceSum> sequences, const BootstrapOptions& options);
+
+}  // namespace oscar
