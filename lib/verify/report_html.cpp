@@ -35,7 +35,7 @@ std::string escape(std::string_view text) {
 std::string series_class(const VerifyReport& report, const MethodReport& method) {
   std::size_t index = 0;
   while (index < report.methods.size() && &report.methods[index] != &method) ++index;
-  return "s" + std::to_string(index % 8);
+  return {'s', static_cast<char>('0' + index % 8)};
 }
 
 std::string series_name(const MethodReport& method) { return method.id + " (" + method.path + ")"; }

@@ -86,7 +86,10 @@ std::string kl_line(const VerifyReport& report, const MethodReport& m, const Axi
   for (const PositionBucket& b : m.by_position) {
     if (b.kl <= 0) continue;  // a logarithm has no place for it
     const double px = x.pixel(0.5 * static_cast<double>(b.from + b.to)), py = y.pixel(b.kl);
-    path += (path.empty() ? "M" : "L") + fixed(px, 1) + " " + fixed(py, 1);
+    path += path.empty() ? "M" : "L";
+    path += fixed(px, 1);
+    path += " ";
+    path += fixed(py, 1);
     marks += marker(index, px, py);
   }
   if (path.empty()) return "";

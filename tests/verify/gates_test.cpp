@@ -1,0 +1,92 @@
+#include "verify/gates.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/errors.h"
+#include "verify/sample_report.h"
+
+namespace oscar {
+namespace {
+
+MethodReport with_values(double kl, double ratio, double top1, std::optional<double> niah) {
+  MethodReport m;
+  m.id = "oscar";
+  m.path = "prefill";
+  m.judged = true;
+  m.quality.kl.mean = kl;
+  m.quality.ppl_ratio = ratio;
+  m.quality.same_top1 = top1;
+  TaskScore task;
+  task.task = "niah";
+  task.score = niah;
+  m.tasks = {task};
+  return m;
+}
+
+TEST(Gates, TruthTable) {
+  const GateLimits limits{0.1, 1.05, 0.9, 0.8};
+  const auto verdicts = [&](const MethodReport& m) {
+    std::vector<bool> v;
+    for (const GateResult& g : evaluate_gates(limits, m)) v.push_back(g.pass);
+    return v;
+  };
+  EXPECT_EQ(verdicts(with_values(0.1, 1.05, 0.9, 0.8)), (std::vector<bool>{true, true, true, true}));  // limits hold
+  EXPECT_EQ(verdicts(with_values(0.11, 1.0, 1.0, 1.0)), (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(verdicts(with_values(0.0, 1.06, 1.0, 1.0)), (std::vector<bool>{true, false, true, true}));
+  EXPECT_EQ(verdicts(with_values(0.0, 1.0, 0.89, 1.0)), (std::vector<bool>{true, true, false, true}));
+  EXPECT_EQ(verdicts(with_values(0.0, 1.0, 1.0, 0.79)), (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(verdicts(with_values(0.0, 1.0, 1.0, std::nullopt)), (std::vector<bool>{true, true, true, false}));
+}
+
+TEST(Gates, NotANumberFails) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const GateResult& g : evaluate_gates({0.1, 1.05, 0.9, std::nullopt}, with_values(nan, nan, nan, 1.0))) {
+    EXPECT_FALSE(g.pass) << g.name;
+  }
+}
+
+TEST(Gates, WorstLengthCounts) {
+  MethodReport m = with_values(0, 1, 1, 0.95);
+  m.tasks.push_back(m.tasks[0]);
+  m.tasks[1].score = 0.5;
+  GateLimits limits;
+  limits.min_niah = 0.9;
+  EXPECT_EQ(evaluate_gates(limits, m)[0].value, 0.5);
+  EXPECT_FALSE(evaluate_gates(limits, m)[0].pass);
+}
+
+TEST(Gates, OnlyTheJudgedMethodDecides) {
+  VerifyReport r = sample_report({0.1, std::nullopt, std::nullopt, std::nullopt});
+  EXPECT_TRUE(r.pass);
+  ASSERT_EQ(r.gates.size(), 1u);
+  EXPECT_EQ(r.gates[0].method, "oscar");
+  EXPECT_FALSE(r.methods[0].passes_gates.has_value());  // bf16
+  EXPECT_EQ(r.methods[1].passes_gates, false);          // naive2 would fail, and the report says so
+  EXPECT_EQ(r.methods[2].passes_gates, true);
+  r = sample_report({0.001, std::nullopt, std::nullopt, std::nullopt});
+  EXPECT_FALSE(r.pass);
+}
+
+TEST(Gates, FailedSelfCheckFailsTheRun) {
+  VerifyReport r = sample_report({});
+  EXPECT_TRUE(r.pass);
+  r.checks.push_back({"negative_control", "", std::nullopt, std::nullopt, false});
+  apply_gates({}, r);
+  EXPECT_FALSE(r.pass);
+}
+
+TEST(Gates, RefusedBeforeWork) {
+  EXPECT_NO_THROW(check_gate_limits({0.1, 1.1, 0.9, 0.8}, true, {"niah"}));
+  EXPECT_NO_THROW(check_gate_limits({}, false, {}));
+  EXPECT_THROW(check_gate_limits({0.1, std::nullopt, std::nullopt, std::nullopt}, false, {}), UsageError);
+  EXPECT_THROW(check_gate_limits({std::nullopt, std::nullopt, std::nullopt, 0.8}, true, {}), UsageError);
+  EXPECT_THROW(check_gate_limits({-0.1, std::nullopt, std::nullopt, std::nullopt}, true, {}), UsageError);
+  EXPECT_THROW(check_gate_limits({std::nullopt, std::nullopt, 95.0, std::nullopt}, true, {}), UsageError);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(check_gate_limits({nan, std::nullopt, std::nullopt, std::nullopt}, true, {}), UsageError);
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,97 @@
+#include "verify/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "verify/html/parts.h"
+#include "verify/number_text.h"
+#include "verify/sample_report.h"
+
+namespace oscar {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(NumberText, Forms) {
+  EXPECT_EQ(significant(0.0012345, 3), "0.00123");
+  EXPECT_EQ(fixed(1.05449, 3), "1.054");
+  EXPECT_EQ(percent(0.98765, 1), "98.8");
+  EXPECT_EQ(grouped(1234567), "1,234,567");
+  EXPECT_EQ(grouped(123), "123");
+  EXPECT_EQ(grouped(-123456), "-123,456");
+  EXPECT_EQ(rounded(0.123456789123, 9), 0.123456789);
+  EXPECT_EQ(rounded(0.0, 9), 0.0);
+}
+
+TEST(ReportJson, HoldsTheMembersOfTheDesign) {
+  const Json j = parse_json(report_json(sample_report({0.1, 1.1, 0.1, 0.5})), "report");
+  EXPECT_EQ(j["format_version"], 1);
+  EXPECT_EQ(j["methods"].size(), 3u);
+  const Json& oscar = j["methods"][2];
+  EXPECT_EQ(oscar["id"], "oscar");
+  EXPECT_EQ(oscar["tasks"]["niah"]["384"]["n"], 8);
+  EXPECT_EQ(oscar["tasks"]["niah"]["384"]["score"], 1.0);
+  EXPECT_EQ(oscar["layers"][1]["layer"], 1);
+  EXPECT_EQ(j["methods"][0]["kl"]["max"], 0.0);
+  EXPECT_EQ(j["methods"][0]["passes_gates"], nullptr);
+  EXPECT_EQ(j["gates"].size(), 4u);
+  EXPECT_EQ(j["self_checks"][1]["pass"], nullptr);
+  EXPECT_EQ(j["pass"], true);
+}
+
+TEST(ReportJson, EqualReportsAreByteIdentical) {
+  EXPECT_EQ(report_json(sample_report({})), report_json(sample_report({})));
+  EXPECT_EQ(report_html(sample_report({})), report_html(sample_report({})));
+}
+
+TEST(ReportTable, OneRowForEachMethod) {
+  const std::string table = report_table(sample_report({0.1, std::nullopt, std::nullopt, std::nullopt}), false);
+  EXPECT_THAT(table, HasSubstr("naive2"));
+  EXPECT_THAT(table, HasSubstr("oscar *"));
+  EXPECT_THAT(table, HasSubstr("FAIL"));
+  EXPECT_THAT(table, HasSubstr("pass  gate max_kl of oscar"));
+  EXPECT_THAT(table, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(report_table(sample_report({0.1, {}, {}, {}}), true), HasSubstr("\x1b[32m"));
+}
+
+TEST(ReportHtml, IsOneSelfContainedPage) {
+  const std::string page = report_html(sample_report({0.1, 1.1, 0.1, 0.5}));
+  EXPECT_THAT(page, HasSubstr("PASS"));
+  for (const char* outside : {"http:", "https:", "<script", "src=", "@import", "url(", "href="}) {
+    EXPECT_THAT(page, Not(HasSubstr(outside)));
+  }
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(page, HasSubstr("<svg"));
+}
+
+TEST(ReportHtml, EscapesNames) {
+  const std::string page = report_html(sample_report({}));
+  EXPECT_THAT(page, HasSubstr("a &lt;model&gt;"));
+  EXPECT_THAT(page, Not(HasSubstr("<model>")));
+  EXPECT_EQ(html::escape("<a b=\"c\" d='e'>&"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
+}
+
+TEST(ReportHtml, BannerTellsTheVerdict) {
+  EXPECT_THAT(report_html(sample_report({})), HasSubstr("No gate was set"));
+  const std::string failed = report_html(sample_report({0.001, {}, {}, {}}));
+  EXPECT_THAT(failed, HasSubstr("class=\"banner fail\""));
+  EXPECT_THAT(failed, HasSubstr("Gate max_kl of oscar"));
+}
+
+TEST(ReportHtml, EmptyPartsAreLeftOut) {
+  VerifyReport r = sample_report({});
+  for (MethodReport& m : r.methods) {
+    m.tasks.clear();
+    m.layers.clear();
+    m.by_position.clear();
+  }
+  const std::string page = report_html(r);
+  EXPECT_THAT(page, Not(HasSubstr("Retrieval")));
+  EXPECT_THAT(page, Not(HasSubstr("Errors by layer")));
+  EXPECT_THAT(page, Not(HasSubstr("KL by position")));
+}
+
+}  // namespace
+}  // namespace oscar

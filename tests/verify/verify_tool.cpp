@@ -1,0 +1,59 @@
+// Helper of the Python oracles: writes the sample report, or scores logits that Python wrote.
+//   verify_tool report DIRECTORY                      -> DIRECTORY/report.json, report.html
+//   verify_tool score SEQUENCES ROWS VOCABULARY FILE  -> metrics as JSON on stdout; FILE holds, for each sequence,
+//       baseline logits [R, V] f32, method logits [R, V] f32, targets [R] i32
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <iostream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "verify/divergence.h"
+#include "verify/sample_report.h"
+
+namespace oscar {
+namespace {
+
+int write_report(const fs::path& directory) {
+  const VerifyReport report = sample_report({0.1, 1.1, 0.1, 0.5});
+  write_file_atomic(directory / "report.json", report_json(report));
+  write_file_atomic(directory / "report.html", report_html(report));
+  return 0;
+}
+
+int score(std::int64_t sequences, std::int64_t rows, std::int64_t vocabulary, const fs::path& file) {
+  const std::string bytes = read_file(file);
+  const char* at = bytes.data();
+  const auto logits = [&] {
+    at::Tensor t = at::empty({rows, vocabulary});
+    std::memcpy(t.mutable_data_ptr<float>(), at, t.nbytes());
+    at += t.nbytes();
+    return t;
+  };
+  std::vector<SequenceScores> scores(static_cast<std::size_t>(sequences));
+  for (SequenceScores& s : scores) {
+    const at::Tensor base = logits(), method = logits();
+    std::vector<std::int32_t> targets(static_cast<std::size_t>(rows));
+    std::memcpy(targets.data(), at, targets.size() * 4);
+    at += targets.size() * 4;
+    BaselineRows(base, targets, "file").score(method, "method", s);
+  }
+  VerifyReport report;
+  report.methods.push_back({});
+  report.methods[0].quality = summarise(scores, {500, 0.95, 5});
+  std::cout << report_json(report);
+  return 0;
+}
+
+}  // namespace
+}  // namespace oscar
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "report" && argc == 3) return oscar::write_report(argv[2]);
+  if (mode == "score" && argc == 6) {
+    return oscar::score(std::stoll(argv[2]), std::stoll(argv[3]), std::stoll(argv[4]), argv[5]);
+  }
+  return 2;
+}
