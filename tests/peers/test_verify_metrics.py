@@ -1,0 +1,72 @@
+"""The metrics of oscar-verify against their definitions in numpy, in double precision."""
+import json
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+SEQUENCES, ROWS, VOCABULARY = 3, 40, 500
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(11)
+    base = (rng.standard_normal((SEQUENCES, ROWS, VOCABULARY)) * 3).astype(np.float32)
+    noise = rng.standard_normal((SEQUENCES, ROWS, VOCABULARY)) * rng.exponential(0.4, (SEQUENCES, ROWS, 1))
+    method = (base + noise).astype(np.float32)
+    targets = rng.integers(0, VOCABULARY, (SEQUENCES, ROWS)).astype(np.int32)
+    return base, method, targets
+
+
+@pytest.fixture(scope="module")
+def metrics(tool, data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("metrics") / "logits.bin"
+    with open(path, "wb") as out:
+        for base, method, targets in zip(*data):
+            out.write(base.tobytes() + method.tobytes() + targets.tobytes())
+    return json.loads(tool("verify_tool", "score", SEQUENCES, ROWS, VOCABULARY, path))["methods"][0]
+
+
+def log_softmax(x):
+    x = x.astype(np.float64)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def test_metrics(metrics, data):
+    base, method, targets = data
+    log_p, log_q = log_softmax(base), log_softmax(method)
+    kl = (np.exp(log_p) * (log_p - log_q)).sum(-1).reshape(-1)
+    pick = lambda x: -np.take_along_axis(x, targets[..., None].astype(np.int64), -1).reshape(-1)  # noqa: E731
+    nll_base, nll = pick(log_p), pick(log_q)
+    n = kl.size
+    error = lambda x: x.std() / np.sqrt(n - 1)  # noqa: E731
+    near = lambda x: pytest.approx(x, rel=2e-8)  # noqa: E731  (the report keeps nine digits)
+
+    assert metrics["tokens"] == n
+    assert metrics["nll"] == near(nll.mean()) and metrics["nll_stderr"] == near(error(nll))
+    assert metrics["ppl"] == near(np.exp(nll.mean()))
+    assert metrics["ppl_stderr"] == near(np.exp(nll.mean()) * error(nll))
+    ratio = nll - nll_base
+    assert metrics["ln_ppl_ratio"] == near(ratio.mean()) and metrics["ln_ppl_ratio_stderr"] == near(error(ratio))
+    # The form that llama.cpp computes: var(q) + var(base) - 2 cov over n - 1.
+    covariance = np.cov(nll, nll_base, bias=True)
+    llama = np.sqrt((covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]) / (n - 1))
+    assert metrics["ln_ppl_ratio_stderr"] == near(llama)
+    assert metrics["ppl_ratio"] == near(np.exp(nll.mean()) / np.exp(nll_base.mean()))
+    assert metrics["ppl_ratio_stderr"] == near(metrics["ppl_ratio"] * llama)
+    assert metrics["kl"]["mean"] == near(kl.mean()) and metrics["kl"]["stderr"] == near(error(kl))
+    for name, q in (("median", 50), ("p90", 90), ("p99", 99), ("p999", 99.9), ("max", 100)):
+        assert metrics["kl"][name] == near(np.percentile(kl, q)), name
+    same = (base.argmax(-1) == method.argmax(-1)).mean()
+    assert metrics["same_top1"] == near(same)
+    assert metrics["same_top1_stderr"] == near(np.sqrt(same * (1 - same) / (n - 1)))
+
+
+def test_the_interval_covers_the_resampled_means(metrics, data):
+    """With three sequences the bootstrap draws from 10 distinct means; the interval spans them but for the tails."""
+    base, method, _ = data
+    log_p, log_q = log_softmax(base), log_softmax(method)
+    sums = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean(-1)
+    low, high = metrics["kl"]["ci"]
+    assert sums.min() - 1e-9 <= low < sums.mean() < high <= sums.max() + 1e-9
