@@ -27,19 +27,30 @@ struct LayerMoments {
   at::Tensor rows_k;                        // [R, Hkv, d]
   at::Tensor rows_v;                        // [R, Hkv, d]
   std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
+  std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
+  at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
 struct Statistics {
   std::string model_fingerprint, model_name, architecture;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
-  std::int64_t tokens = 0;  // summed over prompts
-  Json metadata;            // everything else that is recorded (prompt hash, used and skipped rows, options, tool)
+  std::int64_t tokens = 0;      // summed over prompts
+  at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
+  Json metadata;                // everything else that is recorded: schemas/statistics.schema.json
   std::vector<LayerMoments> layers;
 };
 
-void save_statistics(const Statistics& statistics, const fs::path& path);  // byte-identical for equal content
-Statistics load_statistics(const fs::path& path);                          // InputError on any fault
-// Sum of parts of the same model; InputError naming the difference otherwise.
-Statistics merge_statistics(const std::vector<Statistics>& parts);
+// Byte-identical for equal content. Optional parts (rows, residual and embedding energy) may be left undefined.
+void save_statistics(const Statistics& statistics, const fs::path& path);
+Statistics load_statistics(const fs::path& path);  // InputError on any fault
+
+// Shapes, finiteness, symmetry, and sums that contradict each other or the token count: InputError naming `where`, the
+// tensor and the fault. load_statistics() calls it.
+void check_statistics(const Statistics& statistics, const std::string& where);
+
+// Sum of parts of the same model; InputError naming the difference otherwise, or when two parts hold the same prompt
+// set (unless allow_same_prompts). Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
+// its weights were normalised within each part. Row samples merge into the sample of the whole.
+Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts = false);
 
 }  // namespace oscar

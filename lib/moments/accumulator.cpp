@@ -1,0 +1,119 @@
+#include "moments/accumulator.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace oscar {
+namespace {
+
+// [n, Hkv * g, d] of any float type -> [Hkv, n * g, d] FP32, contiguous, in one pass.
+at::Tensor by_kv_head(const at::Tensor& x, std::int64_t kv_heads) {
+  const std::int64_t n = x.size(0), g = x.size(1) / kv_heads, d = x.size(2);
+  at::Tensor out = at::empty({kv_heads, n, g, d}, x.options().dtype(at::kFloat));
+  out.copy_(x.reshape({n, kv_heads, g, d}).permute({1, 0, 2, 3}));
+  return out.view({kv_heads, n * g, d});
+}
+
+// Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
+at::Tensor symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
+
+// Calls fn(first, count) over [0, total) in chunks of `size`.
+template <typename Fn>
+void for_chunks(std::int64_t total, std::int64_t size, Fn fn) {
+  for (std::int64_t first = 0; first < total; first += size) fn(first, std::min(size, total - first));
+}
+
+// gram += x^T x, and sum += 1 x where defined.
+void add_moments(at::Tensor& gram, at::Tensor* sum, const at::Tensor& x) {
+  const std::int64_t kv_heads = gram.size(0);
+  const std::int64_t size = std::max<std::int64_t>(1, kChunkRows * kv_heads / x.size(1));
+  for_chunks(x.size(0), size, [&](std::int64_t first, std::int64_t count) {
+    const at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);
+    gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
+    if (sum != nullptr) sum->add_(chunk.sum(1));
+  });
+}
+
+}  // namespace
+
+void add_gram(at::Tensor& sum, const at::Tensor& x) { add_moments(sum, nullptr, x); }
+
+MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device) {
+  const auto options = at::TensorOptions(at::kDouble).device(device);
+  for (at::Tensor* gram : {&q_gram_, &k_gram_, &v_gram_, &o_gram_}) {
+    *gram = at::zeros({kv_heads, head_dim, head_dim}, options);
+  }
+  for (at::Tensor* sum : {&k_sum_, &v_sum_}) *sum = at::zeros({kv_heads, head_dim}, options);
+}
+
+void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o) {
+  add_moments(q_gram_, nullptr, q);
+  add_moments(k_gram_, &k_sum_, k);
+  add_moments(v_gram_, &v_sum_, v);
+  add_moments(o_gram_, nullptr, o);
+}
+
+bool MomentAccumulator::finite() const {
+  at::Tensor total = q_gram_.diagonal(0, 1, 2).sum();
+  for (const at::Tensor* gram : {&k_gram_, &v_gram_, &o_gram_}) total = total + gram->diagonal(0, 1, 2).sum();
+  return std::isfinite(total.item<double>());
+}
+
+void MomentAccumulator::store(LayerMoments& out) const {
+  out.q_gram = q_gram_.cpu().clone();
+  out.k_gram = k_gram_.cpu().clone();
+  out.v_gram = v_gram_.cpu().clone();
+  out.o_gram = o_gram_.cpu().clone();
+  out.k_sum = k_sum_.cpu().clone();
+  out.v_sum = v_sum_.cpu().clone();
+}
+
+void MomentAccumulator::finish(LayerMoments& out) const {
+  store(out);
+  for (at::Tensor* gram : {&out.q_gram, &out.k_gram, &out.v_gram, &out.o_gram}) *gram = symmetric(*gram);
+}
+
+void MomentAccumulator::restore(const LayerMoments& from) {
+  q_gram_.copy_(from.q_gram);
+  k_gram_.copy_(from.k_gram);
+  v_gram_.copy_(from.v_gram);
+  o_gram_.copy_(from.o_gram);
+  k_sum_.copy_(from.k_sum);
+  v_sum_.copy_(from.v_sum);
+}
+
+EnergyAccumulator::EnergyAccumulator(const at::Tensor& q_gram, at::Device device) {
+  const at::Tensor trace = q_gram.diagonal(0, 1, 2).sum(-1).view({-1, 1, 1});
+  metric_ = (q_gram / at::where(trace > 0, trace, at::ones_like(trace))).to(device, at::kFloat);
+  gram_ = at::zeros(q_gram.sizes(), at::TensorOptions(at::kDouble).device(device));
+  weight_ = at::zeros({q_gram.size(0)}, gram_.options());
+}
+
+void EnergyAccumulator::add(const at::Tensor& k, const at::Tensor& v) {
+  const std::int64_t kv_heads = gram_.size(0);
+  tokens_ += k.size(0);
+  for_chunks(k.size(0), kChunkRows, [&](std::int64_t first, std::int64_t count) {
+    const at::Tensor keys = by_kv_head(k.narrow(0, first, count), kv_heads);
+    at::Tensor values = by_kv_head(v.narrow(0, first, count), kv_heads);
+    // C_Q is positive semi-definite, so a negative weight is rounding.
+    const at::Tensor weight = at::bmm(keys, metric_).mul_(keys).sum(-1).clamp_min_(0);  // [Hkv, n]
+    weight_.add_(weight.sum(-1, false, at::kDouble));
+    values.mul_(weight.sqrt().unsqueeze(-1));
+    gram_.add_(at::bmm(values.transpose(1, 2), values));
+  });
+}
+
+at::Tensor EnergyAccumulator::energy_gram() const {
+  const at::Tensor norm = at::where(weight_ > 0, static_cast<double>(tokens_) / weight_, at::zeros_like(weight_));
+  return symmetric(gram_ * norm.view({-1, 1, 1})).cpu();
+}
+
+at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_heads, std::int64_t head_dim) {
+  at::Tensor gram = at::zeros({kv_heads, head_dim, head_dim}, o_weight.options().dtype(at::kDouble));
+  add_gram(gram, o_weight.reshape({o_weight.size(0), -1, head_dim}));
+  return symmetric(gram).cpu();
+}
+
+}  // namespace oscar

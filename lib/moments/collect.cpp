@@ -1,0 +1,307 @@
+#include "moments/collect.h"
+
+#include <ATen/ATen.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "base/errors.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "model/decoder.h"
+#include "moments/moment_observer.h"
+#include "moments/run_record.h"
+#include "moments/spectrum.h"
+#include "moments/work_directory.h"
+
+namespace oscar {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+constexpr std::int64_t kEnergyRows = 4096;  // tokens read back at once in the second pass
+
+// A killed run may leave "output.tmp.<pid>" beside the output; it is ours to remove once that process is gone.
+void remove_stale_temporaries(const fs::path& output) {
+  const std::string prefix = output.filename().string() + ".tmp.";
+  std::error_code ec;
+  std::vector<fs::path> stale;
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder, ec)) {
+    const std::string name = entry.path().filename().string();
+    const std::string pid = name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : "";
+    if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (::kill(std::stoi(pid), 0) != 0 && errno == ESRCH) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove(path, ec);
+}
+
+SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
+  SequenceBatch batch;
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    batch.ids.push_back(static_cast<std::int64_t>(i));
+    batch.lengths.push_back(plan.pieces[i].length);
+    batch.starts.push_back(0);
+  }
+  return batch;
+}
+
+class Collector {
+ public:
+  Collector(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+            const CollectOptions& options, const std::string& fingerprint, WorkDirectory& work)
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        prompts_(prompts),
+        plan_(plan),
+        options_(options),
+        fingerprint_(fingerprint),
+        work_(work) {
+    std::vector<std::int64_t> lengths;
+    for (const Piece& piece : plan.pieces) lengths.push_back(piece.length);
+    sample_ = sample_tokens(options.seed, prompts.sha256, lengths, options.rows);
+  }
+
+  CollectReport run() {
+    const double start = now();
+    std::optional<ResumePoint> point = work_.load_point();
+    if (point) check_point(*point);
+    report_.resumed = point.has_value();
+    report_.layers.resize(static_cast<std::size_t>(config_.layers));
+    if (!point || point->layer < config_.layers) run_layers(point);
+    write_statistics();
+    report_.seconds = now() - start;
+    return report_;
+  }
+
+ private:
+  void check_point(const ResumePoint& point) const {
+    if (point.layer > config_.layers || point.step > static_cast<std::int64_t>(plan_.steps.size()) ||
+        (point.step > 0 &&
+         (!point.sums.q_gram.defined() || !point.sums.rows_q.defined() || !point.sums.residual_energy.defined()))) {
+      throw InputError(work_.path().string() + ": its state is damaged; delete the directory to start anew");
+    }
+    if (point.layer < config_.layers) {
+      log_info("resuming at layer " + std::to_string(point.layer) + ", step " + std::to_string(point.step) + " of " +
+               std::to_string(plan_.steps.size()));
+    }
+  }
+
+  void run_layers(const std::optional<ResumePoint>& point) {
+    decoder_ =
+        std::make_unique<Decoder>(checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers});
+    const bool keep = point.has_value();
+    for (int i = 0; i < 2; ++i) {
+      hidden_[i] = std::make_unique<Spool>(work_.file("hidden-" + std::to_string(i) + ".bin"), plan_.tokens,
+                                           std::vector<std::int64_t>{config_.hidden}, options_.dtype, keep);
+    }
+    keys_values_ = std::make_unique<Spool>(work_.file("kv.bin"), plan_.tokens,
+                                           std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
+                                           options_.dtype, keep);
+    FullAttention attention;
+    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.device);
+
+    std::int64_t first = 0;
+    if (point) {
+      first = point->layer;
+      embedding_energy_ = point->embedding_energy;
+    } else {
+      embed();
+    }
+    const std::int64_t done =
+        point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
+    progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first) - done, "layer-tokens");
+    for (std::int64_t layer = first; layer < config_.layers; ++layer) {
+      run_layer(layer, observer, point && layer == first && point->step > 0 ? &*point : nullptr);
+    }
+    progress_->finish();
+    progress_.reset();
+    report_.moment_seconds += observer.seconds();
+    decoder_.reset();  // the weights are not needed any more
+  }
+
+  void embed() {
+    double energy = 0;
+    for (const Step& step : plan_.steps) {
+      const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
+      energy += residual_energy(hidden, step, "the embedding");
+      hidden_[0]->write(step.position, hidden);
+      if (interrupt_requested()) throw interrupted();
+    }
+    embedding_energy_ = energy_tensor(energy);
+    hidden_[0]->sync();
+    save_point(0, 0, {});
+  }
+
+  void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+    Spool& in = *hidden_[layer % 2];
+    Spool& out = *hidden_[(layer + 1) % 2];
+    observer.begin_layer(from == nullptr ? nullptr : &from->sums);
+    double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
+    const double start = now();
+    std::int64_t tokens = 0;
+    for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
+      const Step& step = plan_.steps[i];
+      observer.begin_step(step, *keys_values_);
+      const at::Tensor hidden = in.read(step.position, step.tokens).to(options_.device);
+      const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
+      energy += residual_energy(next, step, "layer " + std::to_string(layer));
+      out.write(step.position, next);
+      tokens += step.tokens;
+      progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
+      progress_->advance(static_cast<std::uint64_t>(step.tokens));
+      const bool stop = interrupt_requested();
+      if (stop || now() - saved_ >= options_.checkpoint_seconds) {
+        out.sync();
+        keys_values_->sync();
+        LayerMoments partial;
+        observer.store_partial(partial);
+        partial.residual_energy = energy_tensor(energy);
+        save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
+      }
+      if (stop) throw interrupted();
+      if (options_.after_step) options_.after_step();
+    }
+    finish_layer(layer, observer, energy);
+    out.sync();
+    save_point(layer + 1, 0, {});
+    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
+    report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
+    print_layer(report);
+  }
+
+  void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
+    LayerMoments moments;
+    observer.finish_layer(moments);
+    const double start = now();
+    EnergyAccumulator weighted(moments.q_gram, options_.device);
+    for (std::int64_t t = 0; t < plan_.tokens; t += kEnergyRows) {
+      const at::Tensor rows = keys_values_->read(t, std::min(kEnergyRows, plan_.tokens - t)).to(options_.device);
+      weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
+    }
+    moments.energy_gram = weighted.energy_gram();
+    report_.moment_seconds += now() - start;
+    moments.wo_gram = output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim);
+    moments.residual_energy = energy_tensor(energy);
+    work_.save_layer(layer, moments);
+    describe_layer(layer, moments);
+  }
+
+  // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
+  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
+    const double start = now();
+    const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
+    const double energy = norms.to(at::kDouble).square().sum().item<double>();
+    if (!std::isfinite(energy)) {
+      const std::int64_t row = norms.isfinite().logical_not().nonzero()[0][0].item<std::int64_t>();
+      throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
+                           " holds NaN or infinity; check the checkpoint, or try --dtype float32");
+    }
+    report_.moment_seconds += now() - start;
+    return energy;
+  }
+
+  at::Tensor energy_tensor(double energy) const {
+    return at::tensor({energy, static_cast<double>(plan_.tokens)}, at::kDouble);
+  }
+
+  void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
+    work_.save_point({layer, step, sums, embedding_energy_});
+    saved_ = now();
+  }
+
+  InterruptedError interrupted() const {
+    return InterruptedError("interrupted; the state is saved in " + work_.path().string() +
+                            ". Resume with: " + options_.resume_command);
+  }
+
+  void describe_layer(std::int64_t layer, const LayerMoments& moments) {
+    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
+    const Spectrum q = Spectrum::of(moments.q_gram.mean(0)), o = Spectrum::of(moments.o_gram.mean(0));
+    report.layer = layer;
+    report.q_trace = q.trace;
+    report.q_top8 = q.top8;
+    report.o_trace = o.trace;
+    report.o_top8 = o.top8;
+  }
+
+  void print_layer(const LayerReport& r) const {
+    char text[200];
+    std::snprintf(
+        text, sizeof text,
+        "layer %3lld/%lld  %8.0f tokens/s   Q^T Q trace %.3e, top 8 %5.1f%%   V^T S^T S V trace %.3e, top 8 %5.1f%%",
+        static_cast<long long>(r.layer + 1), static_cast<long long>(config_.layers), r.tokens_per_second, r.q_trace,
+        100 * r.q_top8, r.o_trace, 100 * r.o_top8);
+    log_info(text);
+  }
+
+  void write_statistics() {
+    Statistics s = statistics_header(checkpoint_, fingerprint_, prompts_, plan_, options_,
+                                     static_cast<std::int64_t>(sample_.size()));
+    if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
+    s.embedding_energy = embedding_energy_;
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      LayerMoments moments = work_.load_layer(layer);
+      for (const SampledToken& token : sample_) {
+        moments.row_priority.push_back(token.priority);
+        moments.row_position.push_back(token.position);
+      }
+      if (report_.layers[static_cast<std::size_t>(layer)].q_trace == 0) describe_layer(layer, moments);
+      s.layers.push_back(std::move(moments));
+    }
+    save_statistics(s, options_.output);
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  const PromptSet& prompts_;
+  const TokenPlan& plan_;
+  const CollectOptions& options_;
+  const std::string& fingerprint_;
+  WorkDirectory& work_;
+  std::vector<SampledToken> sample_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Spool> hidden_[2], keys_values_;
+  std::unique_ptr<Progress> progress_;
+  at::Tensor embedding_energy_;
+  double saved_ = now();
+  CollectReport report_;
+};
+
+}  // namespace
+
+fs::path work_directory_of(const CollectOptions& options) {
+  if (!options.work_dir.empty()) return options.work_dir;
+  fs::path path = options.output;
+  path += ".work";
+  return path;
+}
+
+CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                      const CollectOptions& options) {
+  require_absent(options.output, options.overwrite);
+  if (fs::is_directory(options.output)) {
+    throw UsageError(options.output.string() + ": is a directory; name a file for the statistics");
+  }
+  { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
+  const c10::InferenceMode no_gradients;
+  const std::string fingerprint = checkpoint.fingerprint();
+  WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
+  remove_stale_temporaries(options.output);
+  try {
+    const CollectReport report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
+    work.remove();
+    return report;
+  } catch (const NumericalError&) {
+    if (options.work_dir.empty()) work.remove();  // it would fail at the same token again
+    throw;
+  }
+}
+
+}  // namespace oscar

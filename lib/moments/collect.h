@@ -1,0 +1,62 @@
+// One calibration run: all sequences through layer 0, then all through layer 1, and so on, so that one layer's weights
+// are enough (--stream-layers) and memory does not grow with the number of tokens: hidden states, and K and V of the
+// current layer, live in files of the work directory. The work directory also holds checkpoints: a run that was killed
+// at any moment continues from the last one and writes the same bytes as an uninterrupted run.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "moments/statistics.h"
+#include "moments/token_plan.h"
+#include "text/prompts.h"
+
+namespace oscar {
+
+struct CollectOptions {
+  std::int64_t tokens = 30000;  // budget
+  std::int64_t seq_len = 4096;
+  std::int64_t rows = 512;  // of the sample, for each layer
+  std::uint64_t seed = 0;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  bool stream_layers = false;  // results are bit-identical either way
+  bool resume = false, overwrite = false;
+  fs::path output, work_dir;         // no work_dir: output + ".work", removed at the end
+  double checkpoint_seconds = 30;    // between checkpoints inside a layer; there is one after every layer too
+  std::string tool_version;          // recorded, and compared when a run is resumed
+  std::string resume_command;        // for the message of an interrupted run
+  std::vector<std::string> files;    // names of the prompt files, recorded
+  std::function<void()> after_step;  // called after each step of each layer; tests stop a run here
+};
+
+struct LayerReport {
+  std::int64_t layer = 0;
+  double tokens_per_second = 0;    // of this layer; 0 when it was done before the run was resumed
+  double q_trace = 0, q_top8 = 0;  // of Q^T Q, mean over KV heads: what the keys are fitted to
+  double o_trace = 0, o_top8 = 0;  // of V^T S^T S V: what the values are fitted to
+};
+
+struct CollectReport {
+  std::vector<LayerReport> layers;
+  bool resumed = false;
+  double seconds = 0;         // of this process, all layers
+  double moment_seconds = 0;  // of these, in the moments (sums, sample, K and V spool, energy pass)
+};
+
+// Collects and writes options.output. Throws UsageError (the output exists, the work directory holds another run),
+// InputError (the work directory is damaged or of other prompts or another model), EnvironmentError (disk, lock),
+// NumericalError (NaN or infinity, with layer and prompt), InterruptedError (state saved; says how to go on).
+CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                      const CollectOptions& options);
+
+// The work directory a run of these options uses.
+fs::path work_directory_of(const CollectOptions& options);
+
+}  // namespace oscar

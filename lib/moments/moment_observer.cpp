@@ -1,0 +1,120 @@
+#include "moments/moment_observer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// First row of x [T, ...] that holds NaN or infinity; -1: none.
+std::int64_t first_bad_row(const at::Tensor& x) {
+  const at::Tensor bad = x.isfinite().logical_not().flatten(1).any(1);
+  const at::Tensor rows = bad.nonzero();
+  return rows.numel() == 0 ? -1 : rows[0][0].item<std::int64_t>();
+}
+
+}  // namespace
+
+std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const Step& step, std::int64_t row) {
+  const std::int64_t token = step.position + row;
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    const Piece& piece = plan.pieces[i];
+    if (token >= piece.position + piece.length) continue;
+    return prompts.prompts[piece.prompt].source + ", token " + std::to_string(piece.offset + token - piece.position);
+  }
+  return "an unknown prompt";
+}
+
+MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts,
+                               const TokenPlan& plan, std::vector<SampledToken> sample, at::Device device)
+    : AttentionObserver(inner),
+      config_(config),
+      prompts_(prompts),
+      plan_(plan),
+      sample_(std::move(sample)),
+      device_(device),
+      moments_(config.kv_heads, config.head_dim, device) {
+  for (std::size_t row = 0; row < sample_.size(); ++row) {
+    by_token_.emplace_back(sample_[row].token, static_cast<std::int64_t>(row));
+  }
+  std::sort(by_token_.begin(), by_token_.end());
+}
+
+void MomentObserver::begin_layer(const LayerMoments* partial) {
+  const auto rows = static_cast<std::int64_t>(sample_.size());
+  moments_ = MomentAccumulator(config_.kv_heads, config_.head_dim, device_);
+  if (partial != nullptr) {
+    moments_.restore(*partial);
+    rows_q_ = partial->rows_q.clone();
+    rows_k_ = partial->rows_k.clone();
+    rows_v_ = partial->rows_v.clone();
+    return;
+  }
+  rows_q_ = at::zeros({rows, config_.query_heads, config_.head_dim});
+  rows_k_ = at::zeros({rows, config_.kv_heads, config_.head_dim});
+  rows_v_ = at::zeros({rows, config_.kv_heads, config_.head_dim});
+}
+
+void MomentObserver::begin_step(const Step& step, Spool& keys_values) {
+  step_ = &step;
+  keys_values_ = &keys_values;
+}
+
+void MomentObserver::observe(const AttentionInput& input, const at::Tensor& output) {
+  const double start = now();
+  moments_.add(input.q, input.k, input.v, output);
+  if (!moments_.finite()) refuse(input, output);
+  keep_rows(input);
+  keys_values_->write(step_->position, at::cat({input.k, input.v}, 1));
+  seconds_ += now() - start;
+}
+
+void MomentObserver::keep_rows(const AttentionInput& input) {
+  const auto begin = std::lower_bound(by_token_.begin(), by_token_.end(), std::pair{step_->position, std::int64_t{0}});
+  for (auto it = begin; it != by_token_.end() && it->first < step_->position + step_->tokens; ++it) {
+    const std::int64_t from = it->first - step_->position;
+    rows_q_[it->second].copy_(input.q[from]);
+    rows_k_[it->second].copy_(input.k[from]);
+    rows_v_[it->second].copy_(input.v[from]);
+  }
+}
+
+void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& output) const {
+  const std::string layer = "layer " + std::to_string(input.layer) + ": ";
+  const std::pair<const char*, const at::Tensor*> all[] = {
+      {"query", &input.q}, {"key", &input.k}, {"value", &input.v}, {"attention output", &output}};
+  for (const auto& [name, tensor] : all) {
+    const std::int64_t row = first_bad_row(*tensor);
+    if (row < 0) continue;
+    throw NumericalError(layer + "the " + name + " of " + describe_row(prompts_, plan_, *step_, row) +
+                         " holds NaN or infinity; check the checkpoint, or try --dtype float32");
+  }
+  throw NumericalError(layer + "activations of " + describe_row(prompts_, plan_, *step_, 0) +
+                       " and the prompts after it are so large that their squares overflow; check the checkpoint");
+}
+
+void MomentObserver::store_partial(LayerMoments& out) const {
+  moments_.store(out);
+  out.rows_q = rows_q_;
+  out.rows_k = rows_k_;
+  out.rows_v = rows_v_;
+}
+
+void MomentObserver::finish_layer(LayerMoments& out) const {
+  moments_.finish(out);
+  out.rows_q = rows_q_;
+  out.rows_k = rows_k_;
+  out.rows_v = rows_v_;
+  for (const SampledToken& token : sample_) {
+    out.row_priority.push_back(token.priority);
+    out.row_position.push_back(token.position);
+  }
+}
+
+}  // namespace oscar

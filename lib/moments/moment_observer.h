@@ -1,0 +1,52 @@
+// Looks at one layer's attention while sequences pass through it: sums, row sample, and K and V for the second pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "model/attention.h"
+#include "moments/accumulator.h"
+#include "moments/row_sample.h"
+#include "moments/spool.h"
+#include "moments/token_plan.h"
+
+namespace oscar {
+
+// "prompts.jsonl:12, token 57": where row `row` of a step comes from.
+std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const Step& step, std::int64_t row);
+
+class MomentObserver : public AttentionObserver {
+ public:
+  MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts, const TokenPlan& plan,
+                 std::vector<SampledToken> sample, at::Device device);
+
+  void begin_layer(const LayerMoments* partial);          // nullptr: from zero
+  void begin_step(const Step& step, Spool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
+  void store_partial(LayerMoments& out) const;            // for a checkpoint
+  void finish_layer(LayerMoments& out) const;             // without energy and W_O
+  double seconds() const { return seconds_; }             // spent here so far
+
+ protected:
+  void observe(const AttentionInput& input, const at::Tensor& output) override;
+
+ private:
+  void keep_rows(const AttentionInput& input);
+  [[noreturn]] void refuse(const AttentionInput& input, const at::Tensor& output) const;
+
+  const ModelConfig& config_;
+  const PromptSet& prompts_;
+  const TokenPlan& plan_;
+  std::vector<SampledToken> sample_;                             // ascending priority: the order of the rows
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_token_;  // (token, row), ascending token
+  at::Device device_;
+  MomentAccumulator moments_;
+  at::Tensor rows_q_, rows_k_, rows_v_;
+  const Step* step_ = nullptr;
+  Spool* keys_values_ = nullptr;
+  double seconds_ = 0;
+};
+
+}  // namespace oscar

@@ -1,0 +1,25 @@
+// A uniform sample of token rows that is a bottom-k sample: each token has a pseudo-random priority, and the k smallest
+// are kept. Which tokens are kept depends on (seed, prompt set, sequence, position) alone, and the bottom-k of merged
+// samples is the bottom-k of the whole (Cohen and Kaplan 2007).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace oscar {
+
+struct SampledToken {
+  std::uint64_t priority = 0;
+  std::int64_t sequence = 0, position = 0;
+  std::int64_t token = 0;  // index over all tokens of the run
+};
+
+std::uint64_t token_priority(std::uint64_t seed, std::string_view prompt_set_sha256, std::int64_t sequence,
+                             std::int64_t position);
+
+// The k tokens of smallest priority over sequences of these lengths, in ascending priority. Memory: k entries.
+std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
+                                        const std::vector<std::int64_t>& lengths, std::int64_t k);
+
+}  // namespace oscar

@@ -1,0 +1,127 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/errors.h"
+#include "moments/layer_fields.h"
+#include "moments/statistics.h"
+#include "moments/statistics_format.h"
+
+namespace oscar {
+namespace {
+
+// Partial sums are FP32 over short chunks (accumulator.h), so two sums of the same rows agree to about 1e-6.
+constexpr double kSlack = 1e-4;
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+[[noreturn]] void refuse(const std::string& where, const std::string& tensor, const std::string& fault) {
+  throw InputError(where + ": tensor '" + tensor + "' " + fault);
+}
+
+void check_shape(const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtype, const std::string& where,
+                 const std::string& name) {
+  if (!t.defined()) refuse(where, name, "is missing");
+  if (t.sizes() != shape) {
+    refuse(where, name, "has shape " + shape_text(t.sizes()) + ", expected " + shape_text(shape));
+  }
+  if (t.scalar_type() != dtype || !t.is_cpu()) {
+    refuse(where, name, std::string("is ") + c10::toString(t.scalar_type()) + ", expected " + c10::toString(dtype));
+  }
+  if (!t.isfinite().all().item<bool>()) refuse(where, name, "holds NaN or infinity");
+}
+
+void check_gram(const at::Tensor& g, const std::string& where, const std::string& name) {
+  const double largest = g.abs().max().item<double>();
+  if ((g - g.transpose(-1, -2)).abs().max().item<double>() > 1e-9 * largest) refuse(where, name, "is not symmetric");
+  const at::Tensor diagonal = g.diagonal(0, -2, -1);
+  if (diagonal.min().item<double>() < 0) refuse(where, name, "has a negative diagonal, so it is no second moment");
+  // |G_ij| <= sqrt(G_ii G_jj) for every second moment.
+  const at::Tensor root = diagonal.sqrt();
+  const at::Tensor bound = root.unsqueeze(-1) * root.unsqueeze(-2);
+  if ((g.abs() - bound * (1 + kSlack)).max().item<double>() > kSlack * 1e-3 * largest) {
+    refuse(where, name, "has entries larger than its diagonal allows, so it is no second moment");
+  }
+}
+
+// |sum x|^2 <= T sum x^2: fails when the sums or the token count were damaged.
+void check_sum(const at::Tensor& sum, const at::Tensor& gram, std::int64_t tokens, const std::string& where,
+               const std::string& name) {
+  const at::Tensor bound = gram.diagonal(0, -2, -1) * static_cast<double>(tokens);
+  const double slack = kSlack * bound.max().item<double>();
+  if ((sum.square() - bound * (1 + kSlack)).max().item<double>() > slack) {
+    refuse(where, name, "is too large for its gram matrix and the token count");
+  }
+}
+
+void check_energy(const at::Tensor& t, std::int64_t tokens, const std::string& where, const std::string& name) {
+  check_shape(t, {2}, at::kDouble, where, name);
+  if (t[0].item<double>() < 0 || t[1].item<double>() != static_cast<double>(tokens)) {
+    refuse(where, name, "is not an energy over " + std::to_string(tokens) + " tokens");
+  }
+}
+
+void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
+  const LayerMoments& layer = s.layers[i];
+  const std::string prefix = "rows." + std::to_string(i) + ".";
+  const std::vector<std::uint64_t>& priority = layer.row_priority;
+  const auto rows = static_cast<std::int64_t>(priority.size());
+  if (layer.rows_q.defined() != s.layers[0].rows_q.defined()) refuse(where, prefix + "q", "is missing");
+  if (priority != s.layers[0].row_priority || layer.row_position != s.layers[0].row_position) {
+    refuse(where, prefix + "q", "samples other tokens than layer 0");
+  }
+  if (!layer.rows_q.defined()) return;
+  if (!std::is_sorted(priority.begin(), priority.end())) refuse(where, "rows.priority", "is not ascending");
+  if (rows > s.tokens) refuse(where, "rows.priority", "has more rows than there are tokens");
+  if (!layer.row_position.empty() && (static_cast<std::int64_t>(layer.row_position.size()) != rows ||
+                                      *std::min_element(layer.row_position.begin(), layer.row_position.end()) < 0)) {
+    refuse(where, "rows.position", "does not hold one position for each row");
+  }
+  for (const RowField& field : kRowFields) {
+    check_shape(layer.*field.tensor, {rows, field.query ? s.query_heads : s.kv_heads, s.head_dim}, at::kFloat, where,
+                prefix + field.name);
+  }
+}
+
+}  // namespace
+
+void check_statistics(const Statistics& s, const std::string& where) {
+  const auto in = [](std::int64_t value, std::int64_t limit) { return value >= 1 && value <= limit; };
+  if (!in(static_cast<std::int64_t>(s.layers.size()), kMaxLayers) || !in(s.kv_heads, kMaxHeads) ||
+      !in(s.query_heads, kMaxHeads) || !in(s.head_dim, kMaxHeadDim) || !in(s.hidden, kMaxHidden) ||
+      s.query_heads % s.kv_heads != 0) {
+    throw InputError(where + ": impossible geometry: " + std::to_string(s.layers.size()) + " layers, " +
+                     std::to_string(s.query_heads) + " query heads, " + std::to_string(s.kv_heads) +
+                     " KV heads, head_dim " + std::to_string(s.head_dim) + ", hidden " + std::to_string(s.hidden));
+  }
+  if (!in(s.tokens, kMaxTokens)) {
+    throw InputError(where + ": " + std::to_string(s.tokens) + " tokens is not a count of calibration tokens");
+  }
+  if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const LayerMoments& layer = s.layers[i];
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    for (const MomentField& field : kMomentFields) {
+      const at::Tensor& t = layer.*field.tensor;
+      if (field.gram) {
+        check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
+        check_gram(t, where, prefix + field.name);
+      } else {
+        check_shape(t, {s.kv_heads, s.head_dim}, at::kDouble, where, prefix + field.name);
+      }
+    }
+    check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
+    check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
+    if (layer.residual_energy.defined()) {
+      check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
+    }
+    check_rows(s, i, where);
+  }
+}
+
+}  // namespace oscar

@@ -1,0 +1,167 @@
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "base/errors.h"
+#include "checkpoint/safetensors.h"
+#include "moments/layer_fields.h"
+#include "moments/statistics.h"
+#include "moments/statistics_format.h"
+
+namespace oscar {
+namespace {
+
+// Hands out tensors by name and remembers which were asked for, so that strangers in the file are noticed.
+class TensorReader {
+ public:
+  explicit TensorReader(const SafetensorsFile& file) : file_(file) {}
+
+  const TensorView* find(const std::string& name) {
+    const TensorView* view = file_.find(name);
+    if (view != nullptr) seen_.insert(name);
+    return view;
+  }
+  at::Tensor optional(const std::string& name, DType dtype) {
+    const TensorView* view = find(name);
+    return view == nullptr ? at::Tensor() : copy(*view, dtype);
+  }
+  at::Tensor required(const std::string& name, DType dtype) {
+    const at::Tensor t = optional(name, dtype);
+    if (!t.defined()) throw InputError(where() + ": tensor '" + name + "' is missing; the file is incomplete");
+    return t;
+  }
+  template <typename T>
+  std::vector<T> list(const std::string& name, DType dtype) {
+    const TensorView* view = find(name);
+    if (view == nullptr) return {};
+    require_dtype(*view, dtype);
+    if (view->shape.size() != 1) {
+      throw InputError(where() + ": tensor '" + name + "' has shape " + view->shape_text() + ", expected one axis");
+    }
+    std::vector<T> values(view->data.size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), view->data.data(), view->data.size());
+    return values;
+  }
+  void refuse_strangers() const {
+    for (const TensorView& view : file_.tensors()) {
+      if (!seen_.contains(view.name)) {
+        throw InputError(where() + ": unexpected tensor '" + view.name + "' in a statistics file");
+      }
+    }
+  }
+  std::string where() const { return file_.path().string(); }
+
+ private:
+  void require_dtype(const TensorView& view, DType dtype) const {
+    if (view.dtype != dtype) {
+      throw InputError(where() + ": tensor '" + view.name + "' is " + dtype_name(view.dtype) + ", expected " +
+                       dtype_name(dtype));
+    }
+  }
+  // A copy, because the view may be unaligned and callers may change the tensor.
+  at::Tensor copy(const TensorView& view, DType dtype) const {
+    require_dtype(view, dtype);
+    at::Tensor t = at::empty(view.shape, at::TensorOptions(dtype == DType::kF64 ? at::kDouble : at::kFloat));
+    if (!view.data.empty()) std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
+    return t;
+  }
+
+  const SafetensorsFile& file_;
+  std::set<std::string> seen_;
+};
+
+std::string entry(const SafetensorsFile& file, const char* key) {
+  const auto it = file.metadata().find(key);
+  return it == file.metadata().end() ? std::string() : it->second;
+}
+
+Json read_metadata(const SafetensorsFile& file) {
+  const std::string where = file.path().string();
+  if (entry(file, "format") != kStatisticsFormat) {
+    throw InputError(where +
+                     ": is a safetensors file but not a statistics file of oscar-collect (metadata 'format' is '" +
+                     entry(file, "format") + "', expected '" + kStatisticsFormat + "')");
+  }
+  const std::string version = entry(file, "format_version");
+  if (version.empty() || version.size() > 9 || version.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoll(version) < 1) {
+    throw InputError(where + ": metadata 'format_version' is '" + version + "', expected a number from 1");
+  }
+  if (std::stoll(version) > kStatisticsVersion) {
+    throw InputError(where + ": was written in statistics format " + version + ", this program reads up to " +
+                     std::to_string(kStatisticsVersion) + "; use a newer oscar");
+  }
+  return parse_json(entry(file, "oscar"), where + " (metadata)");
+}
+
+std::int64_t bounded(const Json& object, const char* key, const std::string& where, std::int64_t limit) {
+  const std::int64_t value = json_int(object, key, where);
+  if (value < 1 || value > limit) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected 1 to " +
+                     std::to_string(limit));
+  }
+  return value;
+}
+
+// The parts of the metadata that merge and show rely on.
+void check_records(const Json& metadata, const std::string& where) {
+  if (metadata.contains("rows")) {
+    const Json& rows = json_object(metadata, "rows", where);
+    bounded(rows, "requested", where, kMaxTokens);
+  }
+  if (!metadata.contains("parts")) return;
+  for (const Json& part : json_array(metadata, "parts", where)) {
+    json_string(json_object(part, "prompts", where), "sha256", where);
+    bounded(part, "tokens", where, kMaxTokens);
+    bounded(part, "sequences", where, kMaxTokens);
+  }
+}
+
+}  // namespace
+
+Statistics load_statistics(const fs::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const std::string where = path.string() + " (metadata)";
+  Statistics s;
+  s.metadata = read_metadata(file);
+  if (bounded(s.metadata, "format_version", where, 1000000) != kStatisticsVersion) {
+    throw InputError(where + ": 'format_version' of the JSON and of the file differ");
+  }
+  const Json& model = json_object(s.metadata, "model", where);
+  s.model_fingerprint = json_string(model, "fingerprint", where);
+  s.model_name = json_string(model, "name", where);
+  s.architecture = json_string(model, "architecture", where);
+  const std::int64_t layers = bounded(model, "layers", where, kMaxLayers);
+  s.query_heads = bounded(model, "query_heads", where, kMaxHeads);
+  s.kv_heads = bounded(model, "kv_heads", where, kMaxHeads);
+  s.head_dim = bounded(model, "head_dim", where, kMaxHeadDim);
+  s.hidden = bounded(model, "hidden", where, kMaxHidden);
+  s.tokens = bounded(s.metadata, "tokens", where, kMaxTokens);
+
+  check_records(s.metadata, where);
+
+  TensorReader reader(file);
+  const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
+  const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
+  s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
+  for (std::int64_t i = 0; i < layers; ++i) {
+    LayerMoments& layer = s.layers.emplace_back();
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    for (const MomentField& field : kMomentFields) {
+      layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
+    }
+    layer.residual_energy = reader.optional(prefix + "residual_energy", DType::kF64);
+    for (const RowField& field : kRowFields) {
+      layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);
+    }
+    layer.row_priority = priority;
+    layer.row_position = position;
+  }
+  reader.refuse_strangers();
+  check_statistics(s, path.string());
+  return s;
+}
+
+}  // namespace oscar

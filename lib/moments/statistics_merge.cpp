@@ -1,0 +1,163 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "base/errors.h"
+#include "moments/layer_fields.h"
+#include "moments/statistics.h"
+
+namespace oscar {
+namespace {
+
+template <typename T>
+void require_same(const T& a, const T& b, const std::string& what) {
+  if (a == b) return;
+  std::string values;
+  if constexpr (std::is_arithmetic_v<T>) {
+    values = std::to_string(a) + " and " + std::to_string(b);
+  } else {
+    values = "'" + a + "' and '" + b + "'";
+  }
+  throw InputError("the statistics are of different models: " + what + " " + values);
+}
+
+void require_same_model(const Statistics& a, const Statistics& b) {
+  require_same(a.architecture, b.architecture, "architecture");
+  require_same(a.layers.size(), b.layers.size(), "layers");
+  require_same(a.query_heads, b.query_heads, "query heads");
+  require_same(a.kv_heads, b.kv_heads, "KV heads");
+  require_same(a.head_dim, b.head_dim, "head_dim");
+  require_same(a.hidden, b.hidden, "hidden size");
+  require_same(a.model_fingerprint, b.model_fingerprint, "fingerprint");
+}
+
+Json parts_of(const Statistics& s) {
+  return s.metadata.is_object() && s.metadata.contains("parts") ? s.metadata["parts"] : Json::array();
+}
+
+// The recorded runs of all parts, in an order that does not depend on the order of the arguments.
+Json merge_runs(const std::vector<Statistics>& parts, bool allow_same_prompts) {
+  std::vector<Json> runs;
+  for (const Statistics& part : parts) {
+    for (const Json& run : parts_of(part)) runs.push_back(run);
+  }
+  std::set<std::string> seen;
+  for (const Json& run : runs) {
+    const std::string sha = run.value("prompts", Json::object()).value("sha256", "");
+    if (!sha.empty() && !seen.insert(sha).second && !allow_same_prompts) {
+      throw InputError("two of the statistics were collected on the same prompt set (sha256 " + sha.substr(0, 12) +
+                       "...), so its tokens would count twice; leave one out, or pass --allow-same-prompts");
+    }
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](const Json& a, const Json& b) { return a.dump() < b.dump(); });
+  return Json(runs);
+}
+
+// How many rows each part was asked to keep; a part that kept fewer holds all its tokens.
+std::int64_t requested_rows(const Statistics& s) {
+  const std::int64_t kept = static_cast<std::int64_t>(s.layers[0].row_priority.size());
+  if (!s.metadata.is_object() || !s.metadata.contains("rows")) return kept;
+  return std::max(kept, s.metadata["rows"].value("requested", kept));
+}
+
+struct RowSource {
+  std::size_t part;
+  std::int64_t row;
+};
+
+// The union of bottom-k samples, cut to the smallest k, is the bottom-k sample of all tokens.
+std::vector<RowSource> merged_rows(const std::vector<Statistics>& parts, std::int64_t* requested) {
+  *requested = requested_rows(parts[0]);
+  std::vector<RowSource> rows;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    *requested = std::min(*requested, requested_rows(parts[p]));
+    for (std::size_t r = 0; r < parts[p].layers[0].row_priority.size(); ++r) {
+      rows.push_back({p, static_cast<std::int64_t>(r)});
+    }
+  }
+  const auto priority = [&](const RowSource& s) { return parts[s.part].layers[0].row_priority[s.row]; };
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](const RowSource& a, const RowSource& b) { return priority(a) < priority(b); });
+  if (static_cast<std::int64_t>(rows.size()) > *requested) rows.resize(*requested);
+  return rows;
+}
+
+void merge_rows(const std::vector<Statistics>& parts, const std::vector<RowSource>& rows, std::size_t i,
+                LayerMoments& out) {
+  const bool positions = std::all_of(parts.begin(), parts.end(), [&](const Statistics& s) {
+    return s.layers[i].row_position.size() == s.layers[i].row_priority.size();
+  });
+  for (const RowSource& source : rows) {
+    const LayerMoments& from = parts[source.part].layers[i];
+    out.row_priority.push_back(from.row_priority[source.row]);
+    if (positions) out.row_position.push_back(from.row_position[source.row]);
+  }
+  for (const RowField& field : kRowFields) {
+    std::vector<at::Tensor> picked;
+    for (const RowSource& source : rows) picked.push_back((parts[source.part].layers[i].*field.tensor)[source.row]);
+    out.*field.tensor = at::stack(picked);
+  }
+}
+
+// Sum of an optional tensor; undefined when any part lacks it.
+at::Tensor sum_optional(const std::vector<Statistics>& parts, const std::function<at::Tensor(const Statistics&)>& get) {
+  at::Tensor total = get(parts[0]);
+  if (!total.defined()) return total;
+  total = total.clone();
+  for (std::size_t p = 1; p < parts.size(); ++p) {
+    const at::Tensor t = get(parts[p]);
+    if (!t.defined()) return {};
+    total += t;
+  }
+  return total;
+}
+
+}  // namespace
+
+Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts) {
+  if (parts.empty()) throw UsageError("merge needs at least one statistics file");
+  for (const Statistics& part : parts) require_same_model(parts[0], part);
+
+  const Statistics& first = parts[0];
+  Statistics out;
+  out.model_fingerprint = first.model_fingerprint;
+  out.model_name = std::min_element(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+                     return a.model_name < b.model_name;
+                   })->model_name;
+  out.architecture = first.architecture;
+  out.query_heads = first.query_heads;
+  out.kv_heads = first.kv_heads;
+  out.head_dim = first.head_dim;
+  out.hidden = first.hidden;
+  for (const Statistics& part : parts) out.tokens += part.tokens;
+  out.embedding_energy = sum_optional(parts, [](const Statistics& s) { return s.embedding_energy; });
+
+  const bool sampled = std::all_of(parts.begin(), parts.end(), [](const Statistics& s) {
+    return s.layers[0].rows_q.defined() && !s.layers[0].row_priority.empty();
+  });
+  std::int64_t requested = 0;
+  const std::vector<RowSource> rows = sampled ? merged_rows(parts, &requested) : std::vector<RowSource>();
+
+  out.metadata = first.metadata.is_object() ? first.metadata : Json::object();
+  out.metadata["parts"] = merge_runs(parts, allow_same_prompts);
+  out.metadata["rows"] = Json{{"requested", requested}, {"kept", rows.size()}};
+
+  for (std::size_t i = 0; i < first.layers.size(); ++i) {
+    LayerMoments& layer = out.layers.emplace_back();
+    for (const MomentField& field : kMomentFields) {
+      at::Tensor total = (first.layers[i].*field.tensor).clone();
+      if (field.tensor != &LayerMoments::wo_gram) {  // a property of the weights, not a sum over tokens
+        for (std::size_t p = 1; p < parts.size(); ++p) total += parts[p].layers[i].*field.tensor;
+      }
+      layer.*field.tensor = total;
+    }
+    layer.residual_energy = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].residual_energy; });
+    if (sampled) merge_rows(parts, rows, i, layer);
+  }
+  return out;
+}
+
+}  // namespace oscar

@@ -1,0 +1,49 @@
+// Which tokens a run uses: prompts in order, cut into pieces of at most seq_len, until the token budget is spent. Each
+// piece is a sequence of its own (positions start at 0). Nothing is cut or left out without being counted and named.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "text/prompts.h"
+
+namespace oscar {
+
+struct Piece {
+  std::size_t prompt = 0;     // index in the prompt set
+  std::int64_t offset = 0;    // first token of the prompt that is used
+  std::int64_t length = 0;    // tokens
+  std::int64_t position = 0;  // tokens of all pieces before this one
+};
+
+// Consecutive pieces that go through a layer together: about seq_len tokens, so short prompts do not run one by one.
+struct Step {
+  std::size_t first = 0, count = 0;  // pieces
+  std::int64_t position = 0, tokens = 0;
+};
+
+struct TokenPlan {
+  std::vector<Piece> pieces;
+  std::vector<Step> steps;
+  std::int64_t tokens = 0;
+  std::int64_t available = 0;     // tokens of all prompts
+  std::int64_t prompts_used = 0;  // wholly or in part
+  std::int64_t seq_len = 0;
+  std::int64_t longest = 0;  // piece
+  Json cut;                  // [{source, tokens, pieces}]: prompts longer than seq_len
+  Json shortened;            // null, or {source, tokens, used}: the prompt that met the end of the budget
+  Json unused;               // [{first, last, rows, reason}]: runs of rows the budget did not reach
+  Json skipped;              // the same for rows the prompt reader could not use
+};
+
+TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len);
+
+// The ids of a step, piece after piece.
+std::vector<std::int32_t> step_ids(const PromptSet& prompts, const TokenPlan& plan, const Step& step);
+
+// Sentences about everything that was cut, shortened, skipped or left unused; empty when nothing was.
+std::vector<std::string> plan_notes(const TokenPlan& plan, std::int64_t budget);
+
+}  // namespace oscar
