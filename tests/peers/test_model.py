@@ -1,7 +1,5 @@
 """Logits of oscar_logits against transformers: both sample checkpoints, and random ones of every family."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,12 +20,17 @@ DTYPES = ["float32", "bfloat16"]
 LENGTHS = [530, 1, 64]  # past every window and original context above, and past one block of queries
 
 
-def oscar_logits(model, sequences, directory, *options):
-    """Logits [T, vocabulary] of the packed sequences."""
-    ids, out = directory / "ids.txt", directory / "logits.bin"
-    ids.write_text("\n".join(" ".join(map(str, s)) for s in sequences) + "\n")
-    subprocess.run([os.environ["OSCAR_LOGITS"], model, ids, out, *options], check=True)
-    return torch.from_numpy(np.fromfile(out, np.float32)).view(sum(map(len, sequences)), -1)
+@pytest.fixture
+def oscar_logits(tool, tmp_path):
+    """oscar_logits(model, sequences, *options): logits [T, vocabulary] of the packed sequences."""
+
+    def run(model, sequences, *options):
+        ids, out = tmp_path / "ids.txt", tmp_path / "logits.bin"
+        ids.write_text("\n".join(" ".join(map(str, s)) for s in sequences) + "\n")
+        tool("oscar_logits", model, ids, out, *options)
+        return torch.from_numpy(np.fromfile(out, np.float32)).view(sum(map(len, sequences)), -1)
+
+    return run
 
 
 def peer_model(model, dtype, attention="sdpa"):
@@ -62,32 +65,32 @@ def random_sequences(vocabulary, lengths, seed=0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("model", SAMPLES, ids=lambda p: p.name)
-def test_sample(model, dtype, tmp_path):
+def test_sample(model, dtype, oscar_logits):
     sequences = random_sequences(8192, LENGTHS)
-    ours = oscar_logits(model, sequences, tmp_path, "--dtype", dtype)
+    ours = oscar_logits(model, sequences, "--dtype", dtype)
     compare(ours, peer_logits(model, sequences, dtype), dtype, model.name)
 
 
 @pytest.mark.parametrize("name", random_checkpoints.CASES)
-def test_random(name, tmp_path):
+def test_random(name, tmp_path, oscar_logits):
     model = random_checkpoints.make(name, tmp_path / "model")
     sequences = random_sequences(331, LENGTHS)
     for dtype in DTYPES:
-        ours = oscar_logits(model, sequences, tmp_path, "--dtype", dtype)
+        ours = oscar_logits(model, sequences, "--dtype", dtype)
         compare(ours, peer_logits(model, sequences, dtype), dtype, name)
     # The last run was BF16. The older spelling and layer streaming must not change a bit of it.
     random_checkpoints.respell_as_v4(model)
-    respelled = oscar_logits(model, sequences, tmp_path, "--dtype", dtype, "--stream-layers")
+    respelled = oscar_logits(model, sequences, "--dtype", dtype, "--stream-layers")
     assert torch.equal(respelled, ours)
     assert mean_kl(peer_logits(model, sequences, dtype), respelled) < 1e-3
 
 
-def test_attention_inputs(tmp_path, monkeypatch):
+def test_attention_inputs(tmp_path, monkeypatch, oscar_logits):
     """What an observer sees: q and k after norm and RoPE, v as projected, o before W_O."""
     model = random_checkpoints.make("qwen3-window-tied", tmp_path / "model")
     (sequence,) = random_sequences(331, [100])
     qkvo = tmp_path / "qkvo.safetensors"
-    oscar_logits(model, [sequence], tmp_path, "--qkvo", qkvo)
+    oscar_logits(model, [sequence], "--qkvo", qkvo)
     ours = safetensors_torch.load_file(qkvo)
 
     functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
