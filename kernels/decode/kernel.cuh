@@ -3,10 +3,6 @@
 
 #include <cuda_bf16.h>
 
-#ifndef OSCAR_DECODE_WARPS
-#define OSCAR_DECODE_WARPS 8
-#endif
-
 #include "kernels/decode/pipeline.cuh"
 #include "kernels/decode/schedule.cuh"
 #include "kernels/decode/tiles.cuh"
@@ -16,13 +12,13 @@ namespace oscar::kernels {
 template <int D_, int NT_>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
-  static constexpr int kWarps = OSCAR_DECODE_WARPS;
+  static constexpr int kWarps = 8;
   static constexpr int kThreads = 32 * kWarps;
   // A slot takes a code page, or the keys or the values of one BF16 tile.
   static constexpr int kSlotBytes = CodePage{D}.bytes();
   static_assert(kSlotBytes >= 32 * D && kSlotBytes % 16 == 0);
-  static constexpr int kBlocksPerSm = kWarps == 16 || NT == 2 || D == 256 ? 1 : 2;
-  static constexpr int kDepth = D == 256 ? (kWarps == 16 ? 1 : 3) : 3;
+  static constexpr int kBlocksPerSm = NT == 2 || D == 256 ? 1 : 2;
+  static constexpr int kDepth = D == 256 ? 2 : 3;  // 256: the ring of three would not fit sm_80
   static constexpr int kMergeBytes = kWarps * kHeads * (D + 2) * 4;
   static constexpr int kRingBytes = kWarps * kDepth * kSlotBytes;
   // The merge area reuses the ring.
@@ -188,9 +184,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) decode_kernel(co
             } else {
               score_codes<D, NT>(s, query, keys, lane);
               const __half2* key_params = reinterpret_cast<const __half2*>(data + kPage.key_params()) + token;
-              const __half* value_scales = reinterpret_cast<const __half*>(data + kPage.value_scales()) + token;
+              const __half2* value_params = reinterpret_cast<const __half2*>(data + kPage.value_params()) + token;
               const float2 k0 = __half22float2(key_params[g]), k1 = __half22float2(key_params[g + 8]);
-              params = {{k0.x * code_scale, k1.x * code_scale}, {k0.y, k1.y}, {__half2float(value_scales[g]), __half2float(value_scales[g + 8])}};
+              params = {{k0.x * code_scale, k1.x * code_scale}, {k0.y, k1.y}, {__low2float(value_params[g]), __low2float(value_params[g + 8])}};
             }
             softmax_weights<D, NT, kSoftCap>(state, s, prob, w, params, query.sum, p.soft_cap * log2e, masked, first - token,
                                              last - token, lane);
@@ -198,7 +194,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) decode_kernel(co
               accumulate_window<D, NT>(state, prob, data, lane);
             } else {
               accumulate_codes<D, NT>(state, w, data + kPage.value_codes() + token * (D / 4),
-                                      reinterpret_cast<const std::uint32_t*>(data + kPage.value_zeros()) + token / 2, lane);
+                                      reinterpret_cast<const uint2*>(data + kPage.value_params()) + token / 2, lane);
             }
           }
         }

@@ -252,10 +252,10 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
   }
 }
 
-// Values of a code tile; zeros: the tile's 16 value zero points as pairs.
+// Values of a code tile; params: (scale, zero) of its 16 value rows.
 template <int D, int NT>
 __device__ __forceinline__ void accumulate_codes(WarpState<D, NT>& state, const float (&w)[NT][4], const std::uint8_t* tile,
-                                                 const std::uint32_t* zeros, int lane) {
+                                                 const uint2* params, int lane) {
   const int g = lane >> 2, t = lane & 3;
   std::uint32_t b[NT][2];
 #pragma unroll
@@ -273,7 +273,10 @@ __device__ __forceinline__ void accumulate_codes(WarpState<D, NT>& state, const 
 #pragma unroll
     for (int n = 0; n < NT; ++n) mma_f16(state.o[n][step], a, b[n][0], b[n][1]);
   }
-  const std::uint32_t z[4] = {g == 0 ? zeros[t] : 0u, 0u, g == 0 ? zeros[t + 4] : 0u, 0u};
+  // The zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
+  const uint2 low = params[t], high = params[t + 4];
+  const std::uint32_t z[4] = {g == 0 ? __byte_perm(low.x, low.y, 0x7632) : 0u, 0u,
+                              g == 0 ? __byte_perm(high.x, high.y, 0x7632) : 0u, 0u};
 #pragma unroll
   for (int n = 0; n < NT; ++n) mma_f16(state.zeros[n], z, b[n][0], b[n][1]);
 }

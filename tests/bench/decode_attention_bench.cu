@@ -25,9 +25,10 @@ __global__ void fill_code_pages(std::uint8_t* pages, long long count, int head_d
     const unsigned r = hash(i, 1);
     const float u = (r & 0xffff) / 65536.0f;
     __half* at = reinterpret_cast<__half*>(pages) + i;
-    if (inside < layout.key_params()) {
+    const bool codes = inside < layout.key_params() || (inside >= layout.value_codes() && inside < layout.value_params());
+    if (codes) {
       *reinterpret_cast<unsigned short*>(at) = static_cast<unsigned short>(r);
-    } else if (inside < layout.value_scales() ? (inside & 2) == 0 : inside < layout.value_zeros()) {
+    } else if ((inside & 2) == 0) {
       *at = __float2half(0.3f + u);
     } else {
       *at = __float2half(1.2f + 0.6f * u);

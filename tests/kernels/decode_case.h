@@ -85,8 +85,9 @@ struct DecodeCase {
       for (int t = 0; t < kPageTokens; ++t) {
         params[2 * t] = __float2half(score_spread * (0.5f + 0.5f * std::fabs(normal(random))));
         params[2 * t + 1] = __float2half(1.5f + 0.3f * normal(random));
-        params[2 * kPageTokens + t] = __float2half(0.3f + std::fabs(normal(random)));
-        params[3 * kPageTokens + t] = __float2half(1.5f + 0.3f * normal(random));
+        __half* value = reinterpret_cast<__half*>(pages.data() + page * layout.bytes() + layout.value_params()) + 2 * t;
+        value[0] = __float2half(0.3f + std::fabs(normal(random)));
+        value[1] = __float2half(1.5f + 0.3f * normal(random));
       }
     }
     for (std::size_t i = 0; i < window_pages.size(); i += 2) {
@@ -123,18 +124,13 @@ struct DecodeCase {
       const int i = position - sink, token = i % kPageTokens;
       const std::uint8_t* page = code_page(b, h, i / kPageTokens);
       const CodePage layout{head_dim};
-      const CodeAddress at = code_address(head_dim, value, token, channel);
-      std::uint16_t half_word;
-      std::memcpy(&half_word, page + (value ? layout.value_codes() : layout.key_codes()) + at.half_word, 2);
-      const int code = half_word >> at.bit & 3;
+      const PageLayout format = uniform_page(head_dim);
+      const int bit = value ? format.value.plane[0].value_bit(token, channel) : format.key.plane[0].key_bit(token, channel);
+      const int code = page[(value ? layout.value_codes() : layout.key_codes()) + bit / 8] >> (bit % 8) & 3;
       __half s, z;
-      if (value) {
-        std::memcpy(&s, page + layout.value_scales() + 2 * token, 2);
-        std::memcpy(&z, page + layout.value_zeros() + 2 * token, 2);
-      } else {
-        std::memcpy(&s, page + layout.key_params() + 4 * token, 2);
-        std::memcpy(&z, page + layout.key_params() + 4 * token + 2, 2);
-      }
+      const std::uint8_t* pair = page + (value ? layout.value_params() : layout.key_params()) + 4 * token;
+      std::memcpy(&s, pair, 2);
+      std::memcpy(&z, pair + 2, 2);
       return (code - static_cast<double>(__half2float(z))) * __half2float(s);
     }
     const int slot = position < sink ? position : position % (ring_pages * kPageTokens);
