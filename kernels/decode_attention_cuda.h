@@ -13,19 +13,20 @@ namespace oscar::kernels {
 
 // Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
 struct DecodeAttentionParams {
-  const void* q;               // [B, Hq, D] BF16, rotated
-  void* out;                   // [B, Hq, D] BF16 (or FP32 when out_float)
-  const std::uint8_t* pages;   // [pages, Hkv, CodePage{D}.bytes()] of this layer; 16-byte aligned
-  const std::int32_t* page_table;   // [B, max_pages] page of tokens sink + 64 i ... of the body
+  const void* q;                     // [B, Hq, D] BF16, rotated
+  void* out;                         // [B, Hq, D] BF16 (or FP32 when out_float)
+  const std::uint8_t* pages;         // [pages, Hkv, CodePage{D}.bytes()] of this layer; 16-byte aligned
+  const std::int32_t* page_table;    // [B, max_pages] page of tokens sink + 64 i ... of the body
   const std::uint8_t* window_pages;  // [window pages, Hkv, window_page_bytes(D)] of this layer
   const std::int32_t* window_table;  // [B, sink_pages + ring_pages]: sink pages, then the ring of recent tokens
-  const std::int32_t* lengths;  // [B] tokens in the cache, the current one included; 0: the sequence is skipped
-  const float* sink_logits;     // [Hq] extra logits of the softmax denominator, or null
-  void* workspace;              // decode_attention_workspace_bytes(...), zeroed once before the first launch
+  const std::int32_t* lengths;       // [B] tokens in the cache, the current one included; 0: the sequence is skipped
+  const float* sink_logits;          // [Hq] extra logits of the softmax denominator, or null
+  void* workspace;                   // decode_attention_workspace_bytes(...), zeroed once before the first launch
   std::int32_t batch, query_heads, kv_heads, head_dim;
   std::int32_t max_pages;
-  std::int32_t sink, recent, flush;      // window policy in tokens; flush a power of two
-  std::int32_t sink_pages, ring_pages;   // ring_pages * 64 >= recent + flush - 1; token p sits in ring slot p % (64 ring_pages)
+  std::int32_t sink, recent, flush;  // window policy in tokens; flush a power of two
+  std::int32_t sink_pages,
+      ring_pages;               // ring_pages * 64 >= recent + flush - 1; token p sits in ring slot p % (64 ring_pages)
   std::int32_t sliding_window;  // 0: none; w: keys j with position - j < w
   float scale;                  // softmax scale
   float soft_cap;               // 0: none

@@ -52,7 +52,7 @@ OSCAR_HD constexpr CodeField key_field(int head_dim, int step, int r) {
   return {p / 8, p % 8};
 }
 // Values: the two token halves (r >> 1) of a channel share the field, so the accumulator absorbs 4^-field at the end.
-OSCAR_HD constexpr CodeField value_field(int head_dim, int step, int r) {
+OSCAR_HD constexpr CodeField value_field(int step, int r) {
   const int p = 2 * step + (r & 1);
   return {2 * (p / 8) + (r >> 1), p % 8};
 }
@@ -69,7 +69,7 @@ constexpr bool fields_agree(int head_dim) {
       for (int r = 0; r < 4; ++r)
         for (int half = 0; half < 2; ++half) {
           const int g = lane / 4, t = lane % 4, row = g + 8 * (r & 1), column = 2 * t + 8 * (r >> 1) + half;
-          const CodeField k = key_field(head_dim, step, r), v = value_field(head_dim, step, r);
+          const CodeField k = key_field(head_dim, step, r), v = value_field(step, r);
           const int at_k = 32 * (k.word / width * 32 * width + lane * width + k.word % width) + 16 * half + 2 * k.field;
           const int at_v = 32 * (v.word / width * 32 * width + lane * width + v.word % width) + 16 * half + 2 * v.field;
           if (page.key.plane[0].key_bit(row, 16 * step + column) != at_k) return false;

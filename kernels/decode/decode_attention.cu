@@ -10,10 +10,14 @@ R dispatch(int head_dim, int group, F&& f, R otherwise) {
   if (group < 1 || group > 16) return otherwise;
   const bool two = group > 8;
   switch (head_dim) {
-    case 64: return two ? f.template operator()<64, 2>() : f.template operator()<64, 1>();
-    case 128: return two ? f.template operator()<128, 2>() : f.template operator()<128, 1>();
-    case 256: return two ? f.template operator()<256, 2>() : f.template operator()<256, 1>();
-    default: return otherwise;
+    case 64:
+      return two ? f.template operator()<64, 2>() : f.template operator()<64, 1>();
+    case 128:
+      return two ? f.template operator()<128, 2>() : f.template operator()<128, 1>();
+    case 256:
+      return two ? f.template operator()<256, 2>() : f.template operator()<256, 1>();
+    default:
+      return otherwise;
   }
 }
 
@@ -22,20 +26,23 @@ std::size_t arrivals_bytes(int batch, int kv_heads) { return sizeof(int) * ((bat
 }  // namespace
 
 int decode_attention_blocks(int head_dim, int group) {
-  return dispatch(head_dim, group, [&]<int D, int NT>() { return decode_blocks<D, NT>(); }, 0);
+  return dispatch(
+      head_dim, group, [&]<int D, int NT>() { return decode_blocks<D, NT>(); }, 0);
 }
 
 std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads) {
   const std::size_t blocks = decode_attention_blocks(head_dim, group);
   return dispatch(
       head_dim, group,
-      [&]<int D, int NT>() { return arrivals_bytes(batch, kv_heads) + 2 * blocks * sizeof(Partial<DecodeConfig<D, NT>>); },
+      [&]<int D, int NT>() {
+        return arrivals_bytes(batch, kv_heads) + 2 * blocks * sizeof(Partial<DecodeConfig<D, NT>>);
+      },
       std::size_t{0});
 }
 
 cudaError_t decode_attention(const DecodeAttentionParams& p, cudaStream_t stream) {
-  if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.flush < 1 || (p.flush & (p.flush - 1)) != 0 || p.sink > p.sink_pages * kPageTokens ||
-      p.recent + p.flush - 1 > p.ring_pages * kPageTokens - (kTileTokens - 1)) {
+  if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.flush < 1 || (p.flush & (p.flush - 1)) != 0 ||
+      p.sink > p.sink_pages * kPageTokens || p.recent + p.flush - 1 > p.ring_pages * kPageTokens - (kTileTokens - 1)) {
     return cudaErrorInvalidValue;
   }
   return dispatch(

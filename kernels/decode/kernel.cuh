@@ -39,8 +39,8 @@ struct Partial {
 };
 
 template <class C>
-__device__ __forceinline__ void write_output(const DecodeAttentionParams& p, int sequence, int query_head, int channel, float m,
-                                             float l, float o) {
+__device__ __forceinline__ void write_output(const DecodeAttentionParams& p, int sequence, int query_head, int channel,
+                                             float m, float l, float o) {
   if (p.sink_logits != nullptr) l += exp2_approx(p.sink_logits[query_head] * 1.4426950408889634f - m);
   const float value = l > 0.0f ? o / l : 0.0f;
   const long long at = (static_cast<long long>(sequence) * p.query_heads + query_head) * C::D + channel;
@@ -55,11 +55,12 @@ __device__ __forceinline__ void write_output(const DecodeAttentionParams& p, int
 struct ItemWork {
   SequencePlan plan;
   int sequence, kv_head;
-  int tile_from, n_tiles;   // BF16 tiles [tile_from, tile_from + n_tiles)
-  int page_from, n_pages;   // pages of the body
-  int ring_tile;            // ring tile of the first recent tile
+  int tile_from, n_tiles;  // BF16 tiles [tile_from, tile_from + n_tiles)
+  int page_from, n_pages;  // pages of the body
+  int ring_tile;           // ring tile of the first recent tile
 
-  __device__ ItemWork(const DecodeAttentionParams& p, const SequencePlan& plan_, int sequence_, int kv_head_, int from, int to)
+  __device__ ItemWork(const DecodeAttentionParams& p, const SequencePlan& plan_, int sequence_, int kv_head_, int from,
+                      int to)
       : plan(plan_), sequence(sequence_), kv_head(kv_head_) {
     const int tiles = plan.window_tiles();
     tile_from = min(tiles, (from + 1) / 2);
@@ -90,7 +91,8 @@ struct ItemWork {
 };
 
 template <class C, bool kSoftCap>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) decode_kernel(const __grid_constant__ DecodeAttentionParams p) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    decode_kernel(const __grid_constant__ DecodeAttentionParams p) {
   constexpr int D = C::D, NT = C::NT, kSteps = D / 16, kDepth = C::kDepth;
   constexpr CodePage kPage{D};
   extern __shared__ __align__(128) std::uint8_t pool[];
@@ -126,7 +128,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) decode_kernel(co
       plan = SequencePlan::make(p, p.lengths[++sequence]);
     }
     const int item_units = plan.units();
-    const int kv_head = static_cast<int>(static_cast<unsigned>(position - sequence_begin) / static_cast<unsigned>(item_units));
+    const int kv_head =
+        static_cast<int>(static_cast<unsigned>(position - sequence_begin) / static_cast<unsigned>(item_units));
     const int item_begin = sequence_begin + kv_head * item_units, item_end = item_begin + item_units;
     const ItemWork work(p, plan, sequence, kv_head, position - item_begin, min(end, item_end) - item_begin);
 
@@ -186,10 +189,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) decode_kernel(co
               const __half2* key_params = reinterpret_cast<const __half2*>(data + kPage.key_params()) + token;
               const __half2* value_params = reinterpret_cast<const __half2*>(data + kPage.value_params()) + token;
               const float2 k0 = __half22float2(key_params[g]), k1 = __half22float2(key_params[g + 8]);
-              params = {{k0.x * code_scale, k1.x * code_scale}, {k0.y, k1.y}, {__low2float(value_params[g]), __low2float(value_params[g + 8])}};
+              params = {{k0.x * code_scale, k1.x * code_scale},
+                        {k0.y, k1.y},
+                        {__low2float(value_params[g]), __low2float(value_params[g + 8])}};
             }
-            softmax_weights<D, NT, kSoftCap>(state, s, prob, w, params, query.sum, p.soft_cap * log2e, masked, first - token,
-                                             last - token, lane);
+            softmax_weights<D, NT, kSoftCap>(state, s, prob, w, params, query.sum, p.soft_cap * log2e, masked,
+                                             first - token, last - token, lane);
             if (window) {
               accumulate_window<D, NT>(state, prob, data, lane);
             } else {
@@ -277,7 +282,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) decode_kernel(co
         __threadfence();
         // Only the item's first block can hold it as its second partial; the others began in its middle.
         const int second = ranges.begin(first_block) < item_begin ? 1 : 0;
-        const auto part_of = [&](int i) -> const Partial<C>& { return partials[2 * (first_block + i) + (i == 0 ? second : 0)]; };
+        const auto part_of = [&](int i) -> const Partial<C>& {
+          return partials[2 * (first_block + i) + (i == 0 ? second : 0)];
+        };
         float* part_m = reinterpret_cast<float*>(pool);  // [kHeads][parts], then l
         float* part_l = part_m + C::kHeads * parts;
         for (int i = tid; i < C::kHeads * parts; i += C::kThreads) {

@@ -27,12 +27,14 @@ struct CopyRing {
     __syncwarp();
   }
   // Copies `bytes` (a multiple of 16) into the slot; completes on the slot's barrier.
-  __device__ __forceinline__ void copy(int lane, int slot, std::uint32_t destination, const void* source, int bytes) const {
+  __device__ __forceinline__ void copy(int lane, int slot, std::uint32_t destination, const void* source,
+                                       int bytes) const {
     if (lane == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * slot), "r"(bytes) : "memory");
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * slot), "r"(bytes)
+                   : "memory");
       asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-              destination),
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+          "%4;" ::"r"(destination),
           "l"(source), "r"(bytes), "r"(barrier + 8 * slot), "l"(0x12F0000000000000ULL)  // evict first
           : "memory");
     }
@@ -42,11 +44,10 @@ struct CopyRing {
   __device__ __forceinline__ void wait(int slot, int phase, int) const {
     std::uint32_t done = 0;
     while (!done) {
-      asm volatile(
-          "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-          : "=r"(done)
-          : "r"(barrier + 8 * slot), "r"(phase)
-          : "memory");
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done)
+                   : "r"(barrier + 8 * slot), "r"(phase)
+                   : "memory");
     }
   }
 };

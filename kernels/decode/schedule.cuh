@@ -12,8 +12,8 @@ namespace oscar::kernels {
 
 // The tokens of one sequence, from its length: which positions each tier holds and which tiles are worth reading.
 struct SequencePlan {
-  int length;         // tokens, the current one included
-  int first_visible;  // sliding window: first position that is seen
+  int length;                // tokens, the current one included
+  int first_visible;         // sliding window: first position that is seen
   int body_begin, body_end;  // positions of the quantised body
   int page_begin, page_end;  // pages of the body with a visible token
   int sink_tiles, ring_tiles;
@@ -26,7 +26,8 @@ struct SequencePlan {
     SequencePlan s;
     s.length = length;
     if (length <= 0) {
-      s.first_visible = s.body_begin = s.body_end = s.page_begin = s.page_end = s.sink_tiles = s.ring_tiles = s.ring_position = 0;
+      s.first_visible = s.body_begin = s.body_end = s.page_begin = s.page_end = s.sink_tiles = s.ring_tiles =
+          s.ring_position = 0;
       return s;
     }
     s.first_visible = p.sliding_window > 0 ? max(0, length - p.sliding_window) : 0;

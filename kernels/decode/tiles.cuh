@@ -79,7 +79,10 @@ struct QueryFragments {
         }
     top = __reduce_max_sync(0xffffffffu, top);
     // Largest element into [2^13, 2^14); the factor is made from the exponent bits.
-    factor = top == 0 ? 1.0f : __uint_as_float(static_cast<std::uint32_t>(min(max(2 * 127 + 13 - static_cast<int>(top >> 23), 1), 254)) << 23);
+    factor = top == 0
+                 ? 1.0f
+                 : __uint_as_float(
+                       static_cast<std::uint32_t>(min(max(2 * 127 + 13 - static_cast<int>(top >> 23), 1), 254)) << 23);
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       float total = 0.0f;
@@ -124,15 +127,15 @@ struct CodeWords {
 
 // What the softmax phase needs to know of the lane's two tokens (rows g and g + 8 of the tile).
 struct TokenParams {
-  float key_scale[2];    // times softmax scale and log2 e
+  float key_scale[2];  // times softmax scale and log2 e
   float key_zero[2];
   float value_scale[2];
 };
 
 // Scores of a code tile: s += c q in field-scaled units; the zero points join in the softmax phase.
 template <int D, int NT>
-__device__ __forceinline__ void score_codes(float (&s)[NT][4], const QueryFragments<D, NT>& query, const std::uint8_t* tile,
-                                            int lane) {
+__device__ __forceinline__ void score_codes(float (&s)[NT][4], const QueryFragments<D, NT>& query,
+                                            const std::uint8_t* tile, int lane) {
   CodeWords<D> words;
   words.load(tile, lane);
   float odd[NT][4];  // a second chain of MMAs, to halve the latency
@@ -156,8 +159,8 @@ __device__ __forceinline__ void score_codes(float (&s)[NT][4], const QueryFragme
 
 // Scores of a BF16 tile; q: the item's heads in global memory, [group, D] BF16 as pairs.
 template <int D, int NT>
-__device__ __forceinline__ void score_window(float (&s)[NT][4], const std::uint32_t* q, int group, const std::uint8_t* keys,
-                                             int lane) {
+__device__ __forceinline__ void score_window(float (&s)[NT][4], const std::uint32_t* q, int group,
+                                             const std::uint8_t* keys, int lane) {
   const int g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int n = 0; n < NT; ++n)
@@ -178,9 +181,10 @@ __device__ __forceinline__ void score_window(float (&s)[NT][4], const std::uint3
 // Scores -> probabilities p and value weights w = p s_v, moving the references where a weight would leave FP16's
 // range. first/last: tokens of the tile that take part; masked: whether any does not. soft_cap in units of log2.
 template <int D, int NT, bool kSoftCap>
-__device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (&s)[NT][4], float (&p)[NT][4], float (&w)[NT][4],
-                                                const TokenParams& token, const float (&query_sum)[NT][2], float soft_cap,
-                                                bool masked, int first, int last, int lane) {
+__device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (&s)[NT][4], float (&p)[NT][4],
+                                                float (&w)[NT][4], const TokenParams& token,
+                                                const float (&query_sum)[NT][2], float soft_cap, bool masked, int first,
+                                                int last, int lane) {
   const int g = lane >> 2;
   float top = state.m[0][0] == kNoReference ? INFINITY : 0.0f;
 #pragma unroll
@@ -226,7 +230,8 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
           highest = fmaxf(highest, s[n][c] + __log2f(fmaxf(token.value_scale[row], 0x1p-24f)));
         }
 #pragma unroll
-        for (int offset = 4; offset < 32; offset *= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
+        for (int offset = 4; offset < 32; offset *= 2)
+          highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
         const float reference = fmaxf(state.m[n][h], highest - kWeightTop);
         const float factor = exp2_approx(state.m[n][h] - reference);
         state.m[n][h] = reference;
@@ -254,8 +259,8 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
 
 // Values of a code tile; params: (scale, zero) of its 16 value rows.
 template <int D, int NT>
-__device__ __forceinline__ void accumulate_codes(WarpState<D, NT>& state, const float (&w)[NT][4], const std::uint8_t* tile,
-                                                 const uint2* params, int lane) {
+__device__ __forceinline__ void accumulate_codes(WarpState<D, NT>& state, const float (&w)[NT][4],
+                                                 const std::uint8_t* tile, const uint2* params, int lane) {
   const int g = lane >> 2, t = lane & 3;
   std::uint32_t b[NT][2];
 #pragma unroll
@@ -269,7 +274,7 @@ __device__ __forceinline__ void accumulate_codes(WarpState<D, NT>& state, const 
   for (int step = 0; step < D / 16; ++step) {
     std::uint32_t a[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) a[r] = words.expand(value_field(D, step, r));
+    for (int r = 0; r < 4; ++r) a[r] = words.expand(value_field(step, r));
 #pragma unroll
     for (int n = 0; n < NT; ++n) mma_f16(state.o[n][step], a, b[n][0], b[n][1]);
   }
@@ -285,14 +290,14 @@ __device__ __forceinline__ void accumulate_codes(WarpState<D, NT>& state, const 
 // subnormal reading, less 2 for each power of four of the field.
 template <int D>
 __device__ __forceinline__ constexpr int output_exponent(int step, int upper) {
-  return 24 - 2 * field_exponent(value_field(D, step, upper).field);
+  return 24 - 2 * field_exponent(value_field(step, upper).field);
 }
 
 // Values of a BF16 tile. Weights are split in two BF16 parts, so that the tile is as exact as its values, and scaled to
 // join the accumulator of the codes.
 template <int D, int NT>
-__device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const float (&p)[NT][4], const std::uint8_t* values,
-                                                  int lane) {
+__device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const float (&p)[NT][4],
+                                                  const std::uint8_t* values, int lane) {
   std::uint32_t high[NT][2], low[NT][2];
 #pragma unroll
   for (int n = 0; n < NT; ++n)
@@ -314,7 +319,8 @@ __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const
       constexpr float kOne = 1.0f;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        state.o[n][step][c] = fmaf(o[c], kOne / static_cast<float>(1 << output_exponent<D>(step, c >> 1)), state.o[n][step][c]);
+        state.o[n][step][c] =
+            fmaf(o[c], kOne / static_cast<float>(1 << output_exponent<D>(step, c >> 1)), state.o[n][step][c]);
       }
     }
   }

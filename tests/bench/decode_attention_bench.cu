@@ -25,7 +25,8 @@ __global__ void fill_code_pages(std::uint8_t* pages, long long count, int head_d
     const unsigned r = hash(i, 1);
     const float u = (r & 0xffff) / 65536.0f;
     __half* at = reinterpret_cast<__half*>(pages) + i;
-    const bool codes = inside < layout.key_params() || (inside >= layout.value_codes() && inside < layout.value_params());
+    const bool codes =
+        inside < layout.key_params() || (inside >= layout.value_codes() && inside < layout.value_params());
     if (codes) {
       *reinterpret_cast<unsigned short*>(at) = static_cast<unsigned short>(r);
     } else if ((inside & 2) == 0) {
@@ -53,7 +54,8 @@ double median(std::vector<double> x) {
 // Bytes the kernel must read: codes and parameters of the body, BF16 rows of the windows (tokens, not tiles).
 double cache_bytes(const Shape& s, int sink, int recent) {
   const double body = std::max(0, s.context - sink - recent), windows = std::min(s.context, sink + recent);
-  return s.batch * static_cast<double>(s.kv_heads) * (body * CodePage{s.head_dim}.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
+  return s.batch * static_cast<double>(s.kv_heads) *
+         (body * CodePage{s.head_dim}.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
 }
 
 double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t flush_bytes) {
@@ -64,7 +66,8 @@ double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t f
   const long long page_bytes = CodePage{s.head_dim}.bytes();
   DeviceArray<std::uint8_t> d_pages(pages * s.kv_heads * page_bytes);
   fill_code_pages<<<1024, 256>>>(d_pages.get(), pages * s.kv_heads, s.head_dim);
-  const long long window_elements = static_cast<long long>(s.batch) * window_pages * s.kv_heads * window_page_bytes(s.head_dim) / 2;
+  const long long window_elements =
+      static_cast<long long>(s.batch) * window_pages * s.kv_heads * window_page_bytes(s.head_dim) / 2;
   DeviceArray<__nv_bfloat16> d_windows(window_elements);
   fill_bf16<<<1024, 256>>>(d_windows.get(), window_elements, 2);
   const long long q_elements = static_cast<long long>(s.batch) * s.query_heads * s.head_dim;
@@ -76,14 +79,16 @@ double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t f
   std::shuffle(table.begin(), table.end(), random);
   std::iota(window_table.begin(), window_table.end(), 0);
   DeviceArray<std::int32_t> d_table(table), d_window_table(window_table), d_lengths(lengths);
-  const std::size_t bytes = decode_attention_workspace_bytes(s.head_dim, s.query_heads / s.kv_heads, s.batch, s.kv_heads);
+  const std::size_t bytes =
+      decode_attention_workspace_bytes(s.head_dim, s.query_heads / s.kv_heads, s.batch, s.kv_heads);
   DeviceArray<std::uint8_t> workspace(bytes);
   check_cuda(cudaMemset(workspace.get(), 0, bytes), "cudaMemset");
   DecodeAttentionParams p{};
   p.q = d_q.get(), p.out = d_out.get(), p.pages = d_pages.get(), p.page_table = d_table.get();
   p.window_pages = reinterpret_cast<std::uint8_t*>(d_windows.get()), p.window_table = d_window_table.get();
   p.lengths = d_lengths.get(), p.workspace = workspace.get();
-  p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim, p.max_pages = max_pages;
+  p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim,
+  p.max_pages = max_pages;
   p.sink = sink, p.recent = recent, p.flush = 1, p.sink_pages = 1, p.ring_pages = ring_pages;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
 
@@ -127,7 +132,8 @@ int main_with(int argc, char** argv) {
       repeat = std::atoi(argv[++i]);
     } else if (a == "--json" && i + 1 < argc) {
       json = argv[++i];
-    } else if (std::sscanf(a.c_str(), "%dx%dx%dx%dx%d", &s.batch, &s.context, &s.query_heads, &s.kv_heads, &s.head_dim) == 5) {
+    } else if (std::sscanf(a.c_str(), "%dx%dx%dx%dx%d", &s.batch, &s.context, &s.query_heads, &s.kv_heads,
+                           &s.head_dim) == 5) {
       shapes.push_back(s);
     } else {
       std::fprintf(stderr, "unknown argument %s\n", a.c_str());
@@ -148,13 +154,14 @@ int main_with(int argc, char** argv) {
   std::string rows;
   for (const Shape& s : shapes) {
     const double us = time_shape(s, repeat, flush.get(), flush_bytes), bytes = cache_bytes(s, 64, 256);
-    std::printf("batch %3d context %6d heads %d/%d d %d: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch, s.context, s.query_heads,
-                s.kv_heads, s.head_dim, us, bytes / 1e6, bytes / us / 1e6);
+    std::printf("batch %3d context %6d heads %d/%d d %d: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch, s.context,
+                s.query_heads, s.kv_heads, s.head_dim, us, bytes / 1e6, bytes / us / 1e6);
     char row[400];
-    std::snprintf(row, sizeof row,
-                  "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
-                  "\"layout\": \"uniform\", \"us\": %.1f, \"bytes\": %.0f}",
-                  device.name, s.batch, s.context, s.query_heads, s.kv_heads, s.head_dim, us, bytes);
+    std::snprintf(
+        row, sizeof row,
+        "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
+        "\"layout\": \"uniform\", \"us\": %.1f, \"bytes\": %.0f}",
+        device.name, s.batch, s.context, s.query_heads, s.kv_heads, s.head_dim, us, bytes);
     rows += (rows.empty() ? "" : ",\n") + std::string(row);
   }
   if (!json.empty()) std::ofstream(json) << "[\n" << rows << "\n]\n";

@@ -39,7 +39,8 @@ TEST_F(DecodeAttention, EveryGroupSize) {
 
 TEST_F(DecodeAttention, SharpSoftmaxAndLargeValues) {
   for (float spread : {0.1f, 4.0f, 12.0f}) {
-    DecodeCase c{.batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .score_spread = spread, .lengths = {2000, 900}};
+    DecodeCase c{
+        .batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .score_spread = spread, .lengths = {2000, 900}};
     EXPECT_LT(error_of(c), kLimit) << "spread " << spread;
   }
 }
@@ -55,10 +56,21 @@ TEST_F(DecodeAttention, EmptyTiersAndEmptySequences) {
 
 TEST_F(DecodeAttention, SlidingWindowSoftCapAndSinks) {
   for (int window : {1, 17, 100, 300, 700}) {
-    DecodeCase c{.batch = 3, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .sliding_window = window, .lengths = {1, 600, 1500}};
+    DecodeCase c{.batch = 3,
+                 .query_heads = 8,
+                 .kv_heads = 2,
+                 .head_dim = 128,
+                 .sliding_window = window,
+                 .lengths = {1, 600, 1500}};
     EXPECT_LT(error_of(c), kLimit) << "window " << window;
   }
-  DecodeCase c{.batch = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 128, .soft_cap = 3.0f, .sinks = true, .lengths = {200, 1500}};
+  DecodeCase c{.batch = 2,
+               .query_heads = 6,
+               .kv_heads = 2,
+               .head_dim = 128,
+               .soft_cap = 3.0f,
+               .sinks = true,
+               .lengths = {200, 1500}};
   EXPECT_LT(error_of(c), kLimit);
 }
 
@@ -84,9 +96,9 @@ TEST_F(DecodeAttention, RandomShapes) {
     for (int b = 0; b < c.batch; ++b) c.lengths.push_back(pick(0, 4) == 0 ? pick(0, 70) : pick(0, 1200));
     c.seed = 1000 + i;
     const double error = error_of(c);
-    ASSERT_LT(error, kLimit) << "shape " << i << ": batch " << c.batch << " heads " << c.query_heads << "/" << c.kv_heads << " d "
-                             << c.head_dim << " sink " << c.sink << " recent " << c.recent << " flush " << c.flush << " window "
-                             << c.sliding_window << " cap " << c.soft_cap;
+    ASSERT_LT(error, kLimit) << "shape " << i << ": batch " << c.batch << " heads " << c.query_heads << "/"
+                             << c.kv_heads << " d " << c.head_dim << " sink " << c.sink << " recent " << c.recent
+                             << " flush " << c.flush << " window " << c.sliding_window << " cap " << c.soft_cap;
     worst = std::max(worst, error);
   }
   std::printf("%d shapes, largest relative error %.2e\n", shapes, worst);
@@ -94,7 +106,8 @@ TEST_F(DecodeAttention, RandomShapes) {
 
 TEST_F(DecodeAttention, RefusesShapesThatAreNotBuilt) {
   DecodeAttentionParams p{};
-  p.query_heads = 17, p.kv_heads = 1, p.head_dim = 128, p.flush = 1, p.ring_pages = 5, p.sink_pages = 1, p.sink = 64, p.recent = 256;
+  p.query_heads = 17, p.kv_heads = 1, p.head_dim = 128, p.flush = 1, p.ring_pages = 5, p.sink_pages = 1, p.sink = 64,
+  p.recent = 256;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
   p.query_heads = 4, p.head_dim = 96;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);

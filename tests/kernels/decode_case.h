@@ -25,7 +25,9 @@ inline void check_cuda(cudaError_t error, const char* what) {
 template <class T>
 class DeviceArray {
  public:
-  explicit DeviceArray(std::size_t n) : n_(n) { check_cuda(cudaMalloc(&data_, std::max<std::size_t>(n, 1) * sizeof(T)), "cudaMalloc"); }
+  explicit DeviceArray(std::size_t n) : n_(n) {
+    check_cuda(cudaMalloc(&data_, std::max<std::size_t>(n, 1) * sizeof(T)), "cudaMalloc");
+  }
   explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) {
     check_cuda(cudaMemcpy(data_, host.data(), n_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
   }
@@ -76,7 +78,8 @@ struct DecodeCase {
     }
     const int spare = 3, window_per_sequence = sink_pages + ring_pages;
     pages.assign(static_cast<std::size_t>(body_pages + spare) * kv_heads * CodePage{head_dim}.bytes(), 0);
-    window_pages.assign(static_cast<std::size_t>(batch * window_per_sequence + spare) * kv_heads * window_page_bytes(head_dim), 0);
+    window_pages.assign(
+        static_cast<std::size_t>(batch * window_per_sequence + spare) * kv_heads * window_page_bytes(head_dim), 0);
     // Random code bytes everywhere; parameters of a plausible row: values around zero, spread over four levels.
     for (auto& byte : pages) byte = static_cast<std::uint8_t>(random());
     const CodePage layout{head_dim};
@@ -105,7 +108,8 @@ struct DecodeCase {
     for (int b = 0; b < batch; ++b) {
       const int here = (body_end(lengths[b]) - sink + kPageTokens - 1) / kPageTokens;
       for (int i = 0; i < here; ++i) page_table[b * max_pages + i] = order[next++];
-      for (int i = 0; i < window_per_sequence; ++i) window_table[b * window_per_sequence + i] = window_order[next_window++];
+      for (int i = 0; i < window_per_sequence; ++i)
+        window_table[b * window_per_sequence + i] = window_order[next_window++];
     }
     q.resize(static_cast<std::size_t>(batch) * query_heads * head_dim);
     for (auto& x : q) x = __float2bfloat16(normal(random));
@@ -114,7 +118,8 @@ struct DecodeCase {
   }
 
   std::uint8_t* code_page(int b, int h, int page) {
-    return pages.data() + (static_cast<std::size_t>(page_table[b * max_pages + page]) * kv_heads + h) * CodePage{head_dim}.bytes();
+    return pages.data() +
+           (static_cast<std::size_t>(page_table[b * max_pages + page]) * kv_heads + h) * CodePage{head_dim}.bytes();
   }
   // Element of the cache as the reader of the format sees it.
   double element(int b, int h, int position, int channel, bool value) {
@@ -125,7 +130,8 @@ struct DecodeCase {
       const std::uint8_t* page = code_page(b, h, i / kPageTokens);
       const CodePage layout{head_dim};
       const PageLayout format = uniform_page(head_dim);
-      const int bit = value ? format.value.plane[0].value_bit(token, channel) : format.key.plane[0].key_bit(token, channel);
+      const int bit =
+          value ? format.value.plane[0].value_bit(token, channel) : format.key.plane[0].key_bit(token, channel);
       const int code = page[(value ? layout.value_codes() : layout.key_codes()) + bit / 8] >> (bit % 8) & 3;
       __half s, z;
       const std::uint8_t* pair = page + (value ? layout.value_params() : layout.key_params()) + 4 * token;
@@ -137,7 +143,8 @@ struct DecodeCase {
     const int page = position < sink ? slot / kPageTokens : sink_pages + slot / kPageTokens;
     const std::uint8_t* base =
         window_pages.data() +
-        (static_cast<std::size_t>(window_table[b * (sink_pages + ring_pages) + page]) * kv_heads + h) * window_page_bytes(head_dim);
+        (static_cast<std::size_t>(window_table[b * (sink_pages + ring_pages) + page]) * kv_heads + h) *
+            window_page_bytes(head_dim);
     __nv_bfloat16 x;
     std::memcpy(&x, base + window_offset(head_dim, value, slot % kPageTokens, channel), 2);
     return __bfloat162float(x);
@@ -164,7 +171,8 @@ struct DecodeCase {
           double top = sinks ? sink_logits[head] : -INFINITY;
           for (int j = first; j < n; ++j) {
             double x = 0;
-            for (int c = 0; c < head_dim; ++c) x += static_cast<double>(__bfloat162float(q[at + c])) * keys[static_cast<std::size_t>(j) * head_dim + c];
+            for (int c = 0; c < head_dim; ++c)
+              x += static_cast<double>(__bfloat162float(q[at + c])) * keys[static_cast<std::size_t>(j) * head_dim + c];
             x *= scale();
             if (soft_cap > 0) x = soft_cap * std::tanh(x / soft_cap);
             logits[j] = x;
@@ -183,7 +191,8 @@ struct DecodeCase {
     return out;
   }
 
-  // Runs the kernel `times` times into poisoned output; returns the last result, checks that all runs agree bit for bit.
+  // Runs the kernel `times` times into poisoned output; returns the last result, checks that all runs agree bit for
+  // bit.
   std::vector<float> run(int times = 2) {
     DeviceArray<std::uint8_t> d_pages(pages), d_windows(window_pages);
     DeviceArray<std::int32_t> d_table(page_table), d_window_table(window_table), d_lengths(lengths);
