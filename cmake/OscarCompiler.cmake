@@ -13,6 +13,13 @@ if(OSCAR_SANITIZE)
   target_link_options(oscar_options INTERFACE ${_san})
 endif()
 
+if(OSCAR_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "OSCAR_FUZZ needs Clang for libFuzzer: use --preset fuzz, or -DCMAKE_CXX_COMPILER=clang++.")
+  endif()
+  target_compile_options(oscar_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
 find_program(OSCAR_CCACHE ccache)
 if(OSCAR_CCACHE)
   set(_launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime

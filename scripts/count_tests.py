@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Counts the cases of a CTest JUnit file: first line "passed failed skipped", then one line for each failed case and one
+for each reason to skip. A run of pytest inside one CTest case counts by its own cases."""
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def main():
+    cases = ElementTree.parse(sys.argv[1]).getroot().findall("testcase")
+    passed = failed = skipped = 0
+    failures, reasons = [], {}
+    for case in cases:
+        status = case.get("status")
+        if status == "fail":
+            failed += 1
+            failures.append(case.get("name"))
+        elif status in ("notrun", "disabled"):
+            skipped += 1
+            mark = case.find("skipped")
+            reason = (mark.get("message") if mark is not None else None) or "disabled"
+            output = case.findtext("system-out") or ""
+            found = re.search(r"skipped: (.*)", output, re.IGNORECASE)
+            reason = found.group(1).strip() if found else reason
+            reasons.setdefault(reason, []).append(case.get("name"))
+        else:
+            output = case.findtext("system-out") or ""
+            summary = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|skipped).*) in [\d.]+s", output, re.MULTILINE)
+            counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|skipped)", summary[-1])} if summary else {}
+            passed += counts.get("passed", 0 if counts.get("skipped") else 1)
+            skipped += counts.get("skipped", 0)
+    print(passed, failed, skipped)
+    for name in failures:
+        print(f"  failed: {name}")
+    for reason, names in sorted(reasons.items()):
+        print(f"  skipped, {len(names)}: {reason}")
+
+
+if __name__ == "__main__":
+    main()

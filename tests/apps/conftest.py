@@ -1,0 +1,43 @@
+"""Fixtures of the end-to-end tests: a tiny random model and what the commands make of it."""
+import json
+
+import pytest
+
+import harness
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    return harness.make_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    rows = [{"text": "The pump of the north hall runs at 40 percent. " * 12},
+            {"messages": [{"role": "user", "content": "Which hall?"}, {"role": "assistant", "content": "The north hall."}]},
+            {"prompt": "Count from one to ten: one, two, three, four, five"},
+            {"input_ids": list(range(100, 160))}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def statistics(tmp_path_factory, model, prompts):
+    path = tmp_path_factory.mktemp("statistics") / "statistics.safetensors"
+    harness.succeed("collect", "--model", model, "--prompts", prompts, "-o", path, "--seq-len", 128)
+    return path
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory, statistics):
+    path = tmp_path_factory.mktemp("bundle") / "bundle"
+    harness.succeed("fit", statistics, "-o", path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("".join(f"Valve {i} is {'open' if i % 3 else 'closed'} and its pressure is {i * 7 % 50}.\n" for i in range(120)))
+    return path
