@@ -47,6 +47,7 @@ struct DecodeAttentionParams {
   const float* key_sigma = nullptr;    // blocks: [Hkv, 4] standard deviation of each block; else not read
   const float* value_sigma = nullptr;  // blocks: [Hkv, 4]
   float* output = nullptr;             // [B, Hq, d], in the basis of the values
+  float* weight_sum = nullptr;         // null, or [B, Hq]: sum_j p_j, below 1 where a sink logit takes its share
 };
 
 }  // namespace oscar

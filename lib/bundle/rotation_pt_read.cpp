@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kNewestVersion = 3, kMaxDim = 4096, kMaxHeads = 1024;
 constexpr std::size_t kMaxLayers = 4096, kMaxMetadata = 10000;
-constexpr std::uint64_t kMaxBytes = std::uint64_t{4} << 30;  // of all arrays together, as F32
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;  // of all arrays together, as F32
 
 // Optional arrays of a layer by their published names.
 struct Field {

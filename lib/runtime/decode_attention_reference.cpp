@@ -135,6 +135,10 @@ void attend_head(const Head& head) {
   }
   float* out = p.output + (head.batch * p.query_heads + head.query_head) * p.head_dim;
   for (int i = 0; i < p.head_dim; ++i) out[i] = static_cast<float>(output[static_cast<std::size_t>(i)]);
+  if (p.weight_sum == nullptr) return;
+  double seen = 0.0;
+  for (const double x : logits) seen += x;
+  p.weight_sum[head.batch * p.query_heads + head.query_head] = total > 0.0 ? static_cast<float>(seen / total) : 0.0f;
 }
 
 }  // namespace

@@ -186,6 +186,10 @@ class GroupAttention {
         for (int i = channel; i < channel + channels; ++i) o[i] -= zeros_[at * values_.segments().size() + g];
       }
       for (int i = 0; i < d_; ++i) out[h * d_ + i] = total_[at] > 0.0f ? o[i] / total_[at] : 0.0f;
+      if (p_.weight_sum == nullptr) continue;
+      const std::int64_t head = kv_head_ * group_ + h;
+      const float sink = p_.sink_logits != nullptr ? std::exp(p_.sink_logits[head] - largest_[at]) : 0.0f;
+      p_.weight_sum[batch_ * p_.query_heads + head] = total_[at] > 0.0f ? (total_[at] - sink) / total_[at] : 0.0f;
     }
   }
 

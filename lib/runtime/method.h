@@ -1,9 +1,9 @@
-// A KV-cache method as a description: basis, clip, code, windows for each layer. Executed by one engine; adding a
-// method is adding a table entry (registry in method.cpp).
+// A KV-cache method as a description: basis, clip, code, encoder, windows for each layer. Executed by one engine;
+// adding a method is adding a table entry (method.cpp).
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,23 +15,40 @@
 
 namespace oscar {
 
+// What is stored for the keys and the values of one layer. Page sizes may differ between layers and between sides.
+struct LayerCode {
+  RowCode key, value;
+  std::vector<std::array<float, kBlocks>> key_sigma, value_sigma;  // blocks: [Hkv] deviation of each block; else empty
+};
+
 struct KvMethod {
   std::string id;         // "oscar"
   std::string source;     // paper or project the definition follows
   bool quantised = true;  // false: bf16, every token stays in BF16
   WindowPolicy windows;
-  UniformCode key_code, value_code;
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
+  std::vector<LayerCode> codes;        // [L]
   std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
 
-  double bits_per_element() const;                         // of a quantised token, parameters included
+  const SideTransform* transform(std::int64_t layer, Side side) const;  // null: identity
+  const RowCode& code(std::int64_t layer, Side side) const;
+  // The codec of one KV head: layout, encoder, clip and deviations.
+  RowCodec codec(std::int64_t layer, Side side, std::int64_t head) const;
+
+  double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
   double bits_per_element_at(std::int64_t context) const;  // b + (16 - b) min(sink + recent, T) / T
 };
 
-// Ids: bf16, naive2, hadamard2, and those that need a bundle: oscar (or the bundle's own method name).
+struct MethodInfo {
+  std::string id, summary, source;
+  bool needs_bundle = false;
+};
+const std::vector<MethodInfo>& method_table();
 std::vector<std::string> method_ids();
-// UsageError for an unknown id (with the list and a suggestion) or a bundle that is needed and absent; InputError for
-// a bundle whose geometry is not the model's.
+
+// id: one of method_ids(), or the name of the bundle's own method. UsageError for an unknown id (with the list and a
+// suggestion), for a bundle that is needed and absent, or for windows below zero; InputError for a bundle whose
+// geometry is not the model's or a head size that cannot be coded.
 KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
                      const WindowPolicy& windows);
 

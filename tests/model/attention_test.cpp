@@ -137,10 +137,10 @@ TEST(FullAttention, WindowThatReachesEverythingEqualsNone) {
 
 // Lengths above and below the query block, with every head ratio and width the families use.
 TEST(FullAttention, EqualsTheDefinition) {
-  for (const auto& [heads, kv_heads, dim] : std::vector<std::array<std::int64_t, 3>>{
-           {6, 2, 48}, {7, 1, 80}, {4, 4, 64}, {4, 2, 128}, {2, 1, 256}, {3, 3, 20}}) {
-    for (const std::int64_t window : {0, 1, 33, 700}) {
-      Case c({1100, 9}, heads, kv_heads, dim);
+  for (const auto& [heads, kv_heads, dim] :
+       std::vector<std::array<std::int64_t, 3>>{{6, 2, 48}, {7, 1, 80}, {4, 2, 128}, {2, 1, 256}, {3, 3, 20}}) {
+    for (const std::int64_t window : {0, 33, 520}) {
+      Case c({600, 9}, heads, kv_heads, dim);
       c.input.sliding_window = window;
       SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " d " << dim << " window " << window);
       expect_close(c.run(), reference(c), 5e-6);
@@ -152,7 +152,7 @@ TEST(FullAttention, SoftCapAndSinksEqualTheDefinition) {
   for (const std::int64_t window : {0, 33}) {
     for (const bool capped : {true, false}) {
       for (const bool sinks : {true, false}) {
-        Case c({700, 9}, 6, 2, 48);
+        Case c({540, 9}, 6, 2, 48);
         c.input.sliding_window = window;
         if (capped) c.input.soft_cap = 0.5;
         if (sinks) c.input.sinks = random({6}, 5);

@@ -1,0 +1,139 @@
+#include "apps/collect_output.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <set>
+
+#include "base/log.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::size_t kNotesShown = 12;
+
+std::string duration_text(double seconds) {
+  char text[64];
+  if (seconds < 120) {
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+  } else if (seconds < 7200) {
+    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
+  }
+  return text;
+}
+
+std::string number(double value, const char* format) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+Json plan_json(const TokenPlan& plan) {
+  return {{"tokens", plan.tokens},
+          {"available_tokens", plan.available},
+          {"sequences", plan.pieces.size()},
+          {"longest_sequence", plan.longest},
+          {"prompts_used", plan.prompts_used},
+          {"cut", plan.cut},
+          {"shortened", plan.shortened},
+          {"unused", plan.unused},
+          {"skipped", plan.skipped}};
+}
+
+std::string counts(const TokenPlan& plan) {
+  return std::to_string(plan.tokens) + " tokens in " + std::to_string(plan.pieces.size()) + " sequences from " +
+         std::to_string(plan.prompts_used) + " prompts";
+}
+
+}  // namespace
+
+void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
+  log_info("prompts: " + counts(plan) + ", longest " + std::to_string(plan.longest));
+  const std::vector<std::string> notes = plan_notes(plan, budget);
+  const bool all = log_level() == LogLevel::kVerbose || notes.size() <= kNotesShown;
+  for (std::size_t i = 0; i < (all ? notes.size() : kNotesShown); ++i) log_info("  " + notes[i]);
+  if (!all) {
+    log_info("  and " + std::to_string(notes.size() - kNotesShown) +
+             " more notes (-v prints all; the statistics file records all)");
+  }
+}
+
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, bool json) {
+  const std::string how = "measured on " + std::to_string(e.sample_tokens) + " tokens through layer 0";
+  if (json) {
+    Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
+    out["plan"] = plan_json(plan);
+    out["weight_bytes"] = e.weight_bytes;
+    out["peak_memory_bytes"] = e.peak_bytes;
+    out["disk_bytes"] = e.disk_bytes;
+    out["output_bytes"] = e.output_bytes;
+    out["seconds"] = e.seconds;
+    out["seconds_from"] = how;
+    std::cout << dump_json(out);
+    return;
+  }
+  std::cout << "plan       " << counts(plan) << "\n"
+            << "weights    " << format_bytes(e.weight_bytes) << " in memory"
+            << (options.stream_layers ? " (one layer at a time)" : "") << "\n"
+            << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
+            << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
+            << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
+            << "time       about " << duration_text(e.seconds) << " (" << how << ")\n"
+            << "dry run: nothing was written\n";
+}
+
+void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r, bool json) {
+  if (json) {
+    Json out = {{"format_version", 1}, {"dry_run", false}, {"output", options.output.string()}};
+    out["plan"] = plan_json(plan);
+    out["resumed"] = r.resumed;
+    out["seconds"] = r.seconds;
+    out["moment_seconds"] = r.moment_seconds;
+    out["layers"] = Json::array();
+    for (const LayerReport& layer : r.layers) {
+      out["layers"].push_back({{"layer", layer.layer},
+                               {"tokens_per_second", layer.tokens_per_second},
+                               {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
+                               {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
+    }
+    std::cout << dump_json(out);
+    return;
+  }
+  double low = 1, high = 0;
+  for (const LayerReport& layer : r.layers) {
+    low = std::min(low, layer.q_top8);
+    high = std::max(high, layer.q_top8);
+  }
+  std::cout << "wrote      " << options.output.string() << "\n"
+            << "collected  " << counts(plan) << "\n"
+            << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
+            << number(100 * high, "%.0f%%") << " of Q^T Q\n"
+            << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
+            << " of it in the moments\n"
+            << "next       oscar-fit " << shell_command({options.output.string()}) << " -o bundle\n";
+}
+
+void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {
+  if (options.json) {
+    std::cout << dump_json({{"format_version", 1},
+                            {"dry_run", options.dry_run},
+                            {"output", options.output},
+                            {"merged", parts},
+                            {"tokens", merged.tokens}});
+    return;
+  }
+  std::cout << (options.dry_run ? "would write " : "wrote      ") << options.output << "\n"
+            << "merged     " << parts.size() << " files, " << merged.tokens << " tokens\n";
+}
+
+void warn_of_same_prompts(const Statistics& merged) {
+  std::set<std::string> seen;
+  for (const Json& part : merged.metadata["parts"]) {
+    const std::string sha = part["prompts"]["sha256"].get<std::string>();
+    if (!seen.insert(sha).second) log_warning("prompt set " + sha.substr(0, 12) + "... counts more than once");
+  }
+}
+
+}  // namespace oscar

@@ -1,0 +1,19 @@
+// What oscar-collect prints: results on stdout, as text or JSON (schemas/collect.schema.json); notes on stderr.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/common_options.h"
+#include "moments/collect.h"
+#include "moments/collect_estimate.h"
+
+namespace oscar {
+
+void print_plan_notes(const TokenPlan& plan, std::int64_t budget);
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate, bool json);
+void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report, bool json);
+void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options);
+void warn_of_same_prompts(const Statistics& merged);
+
+}  // namespace oscar

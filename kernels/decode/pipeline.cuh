@@ -1,0 +1,80 @@
+// A warp's private ring of shared-memory slots, filled by bulk copies (Hopper) or cp.async (sm_80).
+// One warp is its own producer and consumer, so the main loop needs no block barrier.
+#pragma once
+
+#include <cstdint>
+
+namespace oscar::kernels {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+#if __CUDA_ARCH__ >= 900
+
+struct CopyRing {
+  std::uint32_t barrier;  // shared address of this warp's [depth] mbarriers
+
+  // Called by every lane once, before use; the caller orders it with __syncwarp() and the fence below.
+  __device__ __forceinline__ void init(int lane, int depth) const {
+    if (lane == 0) {
+      for (int i = 0; i < depth; ++i) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier + 8 * i));
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncwarp();
+  }
+  // Copies `bytes` (a multiple of 16) into the slot; completes on the slot's barrier.
+  __device__ __forceinline__ void copy(int lane, int slot, std::uint32_t destination, const void* source,
+                                       int bytes) const {
+    if (lane == 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * slot), "r"(bytes)
+                   : "memory");
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+          "%4;" ::"r"(destination),
+          "l"(source), "r"(bytes), "r"(barrier + 8 * slot), "l"(0x12F0000000000000ULL)  // evict first
+          : "memory");
+    }
+  }
+  __device__ __forceinline__ void commit() const {}
+  // Waits until the copy into `slot` of the given phase has landed.
+  __device__ __forceinline__ void wait(int slot, int phase, int) const {
+    std::uint32_t done = 0;
+    while (!done) {
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done)
+                   : "r"(barrier + 8 * slot), "r"(phase)
+                   : "memory");
+    }
+  }
+};
+
+#else
+
+struct CopyRing {
+  std::uint32_t barrier;
+
+  __device__ __forceinline__ void init(int, int) const {}
+  __device__ __forceinline__ void copy(int lane, int, std::uint32_t destination, const void* source, int bytes) const {
+    const char* from = static_cast<const char*>(source);
+    for (int i = 16 * lane; i < bytes; i += 512) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination + i), "l"(from + i) : "memory");
+    }
+  }
+  __device__ __forceinline__ void commit() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  // Copies land in order; `depth - 1` groups may still be under way.
+  __device__ __forceinline__ void wait(int, int, int depth) const {
+    if (depth == 2) asm volatile("cp.async.wait_group 1;" ::: "memory");
+    if (depth == 3) asm volatile("cp.async.wait_group 2;" ::: "memory");
+    if (depth == 4) asm volatile("cp.async.wait_group 3;" ::: "memory");
+    if (depth >= 5) asm volatile("cp.async.wait_group 4;" ::: "memory");
+    __syncwarp();
+  }
+};
+
+#endif
+
+}  // namespace oscar::kernels

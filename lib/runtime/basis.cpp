@@ -1,0 +1,70 @@
+#include "runtime/basis.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "runtime/row_rotation.h"
+
+namespace oscar {
+namespace {
+
+at::Tensor plain(const at::Tensor& x) { return x.to(at::kCPU, at::kFloat).contiguous(); }
+
+// x: [T, H, d]; matrices: [1 or Hkv, d, d], each used by H / Hkv heads. [T, H, d] FP32.
+at::Tensor multiply_heads(const at::Tensor& x, const at::Tensor& matrices, std::int64_t kv_heads) {
+  const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2);
+  if (matrices.size(0) == 1) return at::mm(x.reshape({tokens * heads, d}), matrices[0]).view({tokens, heads, d});
+  const std::int64_t group = heads / kv_heads;
+  const at::Tensor by_head =
+      x.view({tokens, kv_heads, group, d}).transpose(0, 1).reshape({kv_heads, tokens * group, d});
+  return at::bmm(by_head, matrices).view({kv_heads, tokens, group, d}).transpose(0, 1).reshape({tokens, heads, d});
+}
+
+}  // namespace
+
+at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side) {
+  if (side == nullptr) return rows.to(at::kCPU, at::kBFloat16).contiguous();
+  const at::Tensor x = plain(rows), forward = plain(side->forward);
+  const at::Tensor mean = side->mean.defined() ? plain(side->mean) : at::Tensor();
+  const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2);
+  at::Tensor out = at::empty({tokens, heads, d}, x.options().dtype(at::kBFloat16));
+  const auto* source = x.const_data_ptr<float>();
+  auto* target = reinterpret_cast<std::uint16_t*>(out.data_ptr<at::BFloat16>());
+  constexpr std::int64_t kRows = 64;
+  const std::int64_t blocks = (tokens + kRows - 1) / kRows;
+  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t head = i % heads, first = i / heads * kRows, at = (first * heads + head) * d;
+      const float* matrix = forward.const_data_ptr<float>() + (forward.size(0) == 1 ? 0 : head * d * d);
+      const float* centre = mean.defined() ? mean.const_data_ptr<float>() + head * d : nullptr;
+      rotate_rows(source + at, std::min(kRows, tokens - first), heads * d, centre, matrix, static_cast<int>(d),
+                  target + at, heads * d);
+    }
+  });
+  return out;
+}
+
+at::Tensor rotate_queries(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads) {
+  const at::Tensor x = plain(q);
+  if (key == nullptr) return x;
+  return multiply_heads(x, plain(key->orthogonal() ? key->forward : key->inverse_or_query), kv_heads).contiguous();
+}
+
+at::Tensor restore_outputs(const at::Tensor& outputs, const SideTransform* value, std::int64_t kv_heads,
+                           const at::Tensor& weight_sum) {
+  if (value == nullptr) return outputs;
+  const at::Tensor back =
+      value->orthogonal() ? plain(value->forward).transpose(1, 2).contiguous() : plain(value->inverse_or_query);
+  const at::Tensor o = multiply_heads(outputs.contiguous(), back, kv_heads);
+  if (!value->mean.defined()) return o;
+  const at::Tensor mean = plain(value->mean).repeat_interleave(outputs.size(1) / kv_heads, 0);  // [Hq, d]
+  return weight_sum.defined() ? o + weight_sum.unsqueeze(-1) * mean : o + mean;
+}
+
+at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads, double scale) {
+  if (key == nullptr || !key->mean.defined()) return {};
+  const at::Tensor mean = plain(key->mean).repeat_interleave(q.size(1) / kv_heads, 0);  // [Hq, d]
+  return (plain(q) * mean).sum(-1).mul_(scale).contiguous();
+}
+
+}  // namespace oscar

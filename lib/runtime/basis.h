@@ -1,0 +1,28 @@
+// Between the model's basis and that of the cache, by the transforms of a layer. Null transform: identity.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "rotation/transform.h"
+
+namespace oscar {
+
+// Keys or values as the cache holds them: BF16((x - mean) forward). rows: [T, Hkv, d] floating; returns [T, Hkv, d]
+// BF16 on the CPU, contiguous. Bits do not depend on T or on threads (row_rotation.h).
+at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side);
+
+// q' = q forward (or inverse_or_query), of the KV head each query head reads. q: [T, Hq, d]; FP32, contiguous, CPU.
+at::Tensor rotate_queries(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads);
+
+// o = o' forward^T (or inverse_or_query) + weight_sum mean. outputs: [T, Hq, d] FP32; weight_sum: [T, Hq], the sum of
+// the softmax weights of the tokens, or undefined where it is 1 (no sink logits).
+at::Tensor restore_outputs(const at::Tensor& outputs, const SideTransform* value, std::int64_t kv_heads,
+                           const at::Tensor& weight_sum);
+
+// What keys stored without their mean lose from every logit of a query: scale <q, mean>, [T, Hq] FP32. Undefined where
+// keys are not centred. A softmax over keys alone does not see it; soft caps and sink logits do.
+at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads, double scale);
+
+}  // namespace oscar

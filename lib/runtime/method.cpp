@@ -1,0 +1,179 @@
+#include "runtime/method.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/errors.h"
+#include "rotation/transforms.h"
+
+namespace oscar {
+namespace {
+
+enum class Basis { kIdentity, kHadamard, kBundle };
+
+struct Entry {
+  MethodInfo info;
+  bool quantised;
+  Basis basis;
+};
+
+// The registry. Ours and the baselines that every report carries.
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> table{
+      {{"bf16", "no quantisation: keys and values rounded to BF16", "baseline", false}, false, Basis::kIdentity},
+      {{"naive2", "2 bits per token and head, min/max, no rotation", "negative control", false},
+       true,
+       Basis::kIdentity},
+      {{"hadamard2", "2 bits, min/max after a Hadamard rotation, no clip",
+        "QuaRot (arXiv 2404.00456), without calibration", false},
+       true,
+       Basis::kHadamard},
+      {{"oscar", "2 bits after the rotation and clip of a bundle", "OSCAR (github.com/FutureMLS-Lab/OSCAR)", true},
+       true,
+       Basis::kBundle}};
+  return table;
+}
+
+// Levenshtein distance.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+[[noreturn]] void refuse(const std::string& id, const Bundle* bundle) {
+  std::vector<std::string> known = method_ids();
+  if (bundle != nullptr && std::find(known.begin(), known.end(), bundle->method) == known.end()) {
+    known.push_back(bundle->method);
+  }
+  std::string list;
+  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
+  const std::string nearest = *std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(id, a) < edit_distance(id, b);
+  });
+  const bool close = edit_distance(id, nearest) <= std::max<std::size_t>(2, id.size() / 3);
+  throw UsageError("method '" + id + "' is not known" + (close ? "; did you mean '" + nearest + "'?" : ";") +
+                   " known methods: " + list);
+}
+
+// A bundle of its own method, or published files, whose kind is not recorded.
+bool bundle_is(const Bundle& bundle, const std::string& id) {
+  return bundle.method == id || (id == "oscar" && (bundle.method == "published" || bundle.method.starts_with("oscar")));
+}
+
+void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
+  const std::vector<std::string> differences = check_bundle_model(bundle, model, bundle.model_fingerprint);
+  if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
+  method.layers = bundle.layers;
+  method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
+  for (std::size_t i = 0; i < method.layers.size(); ++i) {
+    if (method.layers[i].layer != static_cast<std::int64_t>(i)) {
+      throw InputError("the bundle lacks layer " + std::to_string(i) + " of the model");
+    }
+  }
+}
+
+}  // namespace
+
+const SideTransform* KvMethod::transform(std::int64_t layer, Side side) const {
+  if (layers.empty()) return nullptr;
+  const LayerTransform& t = layers.at(static_cast<std::size_t>(layer));
+  return side == Side::kKey ? &t.key : &t.value;
+}
+
+const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
+  const LayerCode& c = codes.at(static_cast<std::size_t>(layer));
+  return side == Side::kKey ? c.key : c.value;
+}
+
+RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const {
+  RowCodec codec{.code = code(layer, side), .side = side};
+  codec.encoder = side == Side::kKey ? key_encoder : value_encoder;
+  const auto h = static_cast<std::size_t>(head);
+  if (const SideTransform* t = transform(layer, side); t != nullptr && !t->clip.empty()) {
+    codec.clip = t->clip.size() == 1 ? t->clip[0] : t->clip.at(h);
+  }
+  const LayerCode& c = codes[static_cast<std::size_t>(layer)];
+  const auto& sigma = side == Side::kKey ? c.key_sigma : c.value_sigma;
+  if (!sigma.empty()) codec.sigma = sigma.at(h);
+  return codec;
+}
+
+double KvMethod::bits_per_element() const {
+  if (!quantised) return 16.0;
+  double bits = 0.0, elements = 0.0;
+  for (const LayerCode& c : codes) {
+    bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
+    elements += c.key.head_dim + c.value.head_dim;
+  }
+  return bits / elements;
+}
+
+double KvMethod::bits_per_element_at(std::int64_t context) const {
+  const double b = bits_per_element(), tokens = static_cast<double>(std::max<std::int64_t>(context, 1));
+  return b + (16.0 - b) * std::min(static_cast<double>(windows.sink + windows.recent), tokens) / tokens;
+}
+
+const std::vector<MethodInfo>& method_table() {
+  static const std::vector<MethodInfo> table = [] {
+    std::vector<MethodInfo> infos;
+    for (const Entry& e : entries()) infos.push_back(e.info);
+    return infos;
+  }();
+  return table;
+}
+
+std::vector<std::string> method_ids() {
+  std::vector<std::string> ids;
+  for (const Entry& e : entries()) ids.push_back(e.info.id);
+  return ids;
+}
+
+KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
+                     const WindowPolicy& windows) {
+  if (windows.sink < 0 || windows.recent < 0 || windows.flush < 1) {
+    throw UsageError("windows of " + std::to_string(windows.sink) + " and " + std::to_string(windows.recent) +
+                     " tokens are not usable; expected numbers from 0 on");
+  }
+  const auto found = std::find_if(entries().begin(), entries().end(), [&](const Entry& e) { return e.info.id == id; });
+  const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name wins over a table entry
+  if (found == entries().end() && !own) refuse(id, bundle);
+  const Basis basis = own ? Basis::kBundle : found->basis;
+  if (basis == Basis::kBundle && bundle == nullptr) {
+    throw UsageError("method '" + id + "' needs a bundle: pass --bundle DIR or --rotations K.pt,V.pt");
+  }
+  if (basis == Basis::kBundle && !bundle_is(*bundle, id)) {
+    throw UsageError("the bundle holds method '" + bundle->method + "', not '" + id + "': ask for '" + bundle->method +
+                     "'");
+  }
+
+  KvMethod method;
+  method.id = id;
+  method.source = own && found == entries().end() ? "bundle" : found->info.source;
+  method.quantised = own || found->quantised;
+  method.windows = windows;
+  const int d = static_cast<int>(model.head_dim);
+  int group = 0;
+  if (basis == Basis::kBundle) {
+    use_bundle(method, model, *bundle);
+    group = static_cast<int>(bundle->group);
+  } else if (basis == Basis::kHadamard) {
+    const SideTransform hadamard = hadamard_side(model.head_dim);
+    for (std::int64_t i = 0; i < model.layers; ++i) {
+      method.layers.push_back({i, model.head_dim, model.kv_heads, hadamard, hadamard});
+    }
+  }
+  method.codes.assign(static_cast<std::size_t>(model.layers), {uniform_code(d, group), uniform_code(d, group), {}, {}});
+  return method;
+}
+
+}  // namespace oscar

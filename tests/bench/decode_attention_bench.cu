@@ -1,0 +1,181 @@
+// Times the decode attention kernel on random caches: L2 flushed before every call, CUDA graph replay, median.
+// Usage: decode_attention_bench [--json FILE] [--repeat N] [batch x context x q_heads x kv_heads x head_dim ...]
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "tests/kernels/decode_case.h"
+
+namespace oscar::kernels {
+namespace {
+
+__device__ unsigned hash(unsigned long long i, unsigned seed) {
+  unsigned long long x = i * 0x9E3779B97F4A7C15ULL + seed;
+  x = (x ^ (x >> 31)) * 0xBF58476D1CE4E5B9ULL;
+  return static_cast<unsigned>(x >> 32);
+}
+__global__ void fill_code_pages(std::uint8_t* pages, long long count, int head_dim) {
+  const CodePage layout{head_dim};
+  const long long words = count * layout.bytes() / 2;
+  for (long long i = blockIdx.x * 256LL + threadIdx.x; i < words; i += gridDim.x * 256LL) {
+    const int inside = static_cast<int>(i * 2 % layout.bytes());
+    const unsigned r = hash(i, 1);
+    const float u = (r & 0xffff) / 65536.0f;
+    __half* at = reinterpret_cast<__half*>(pages) + i;
+    const bool codes =
+        inside < layout.key_params() || (inside >= layout.value_codes() && inside < layout.value_params());
+    if (codes) {
+      *reinterpret_cast<unsigned short*>(at) = static_cast<unsigned short>(r);
+    } else if ((inside & 2) == 0) {
+      *at = __float2half(0.3f + u);
+    } else {
+      *at = __float2half(1.2f + 0.6f * u);
+    }
+  }
+}
+__global__ void fill_bf16(__nv_bfloat16* x, long long n, unsigned seed) {
+  for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) {
+    x[i] = __float2bfloat16((hash(i, seed) & 0xffff) / 32768.0f - 1.0f);
+  }
+}
+
+struct Shape {
+  int batch, context, query_heads, kv_heads, head_dim;
+};
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+// Bytes the kernel must read: codes and parameters of the body, BF16 rows of the windows (tokens, not tiles).
+double cache_bytes(const Shape& s, int sink, int recent) {
+  const double body = std::max(0, s.context - sink - recent), windows = std::min(s.context, sink + recent);
+  return s.batch * static_cast<double>(s.kv_heads) *
+         (body * CodePage{s.head_dim}.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
+}
+
+double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t flush_bytes) {
+  const int sink = 64, recent = 256;
+  const int body_pages = (std::max(0, s.context - sink - recent) + kPageTokens - 1) / kPageTokens;
+  const int max_pages = std::max(1, body_pages), ring_pages = 5, window_pages = 1 + ring_pages;
+  const long long pages = static_cast<long long>(s.batch) * max_pages;
+  const long long page_bytes = CodePage{s.head_dim}.bytes();
+  DeviceArray<std::uint8_t> d_pages(pages * s.kv_heads * page_bytes);
+  fill_code_pages<<<1024, 256>>>(d_pages.get(), pages * s.kv_heads, s.head_dim);
+  const long long window_elements =
+      static_cast<long long>(s.batch) * window_pages * s.kv_heads * window_page_bytes(s.head_dim) / 2;
+  DeviceArray<__nv_bfloat16> d_windows(window_elements);
+  fill_bf16<<<1024, 256>>>(d_windows.get(), window_elements, 2);
+  const long long q_elements = static_cast<long long>(s.batch) * s.query_heads * s.head_dim;
+  DeviceArray<__nv_bfloat16> d_q(q_elements), d_out(q_elements);
+  fill_bf16<<<64, 256>>>(d_q.get(), q_elements, 3);
+  std::mt19937 random(1);
+  std::vector<std::int32_t> table(pages), window_table(s.batch * window_pages), lengths(s.batch, s.context);
+  std::iota(table.begin(), table.end(), 0);
+  std::shuffle(table.begin(), table.end(), random);
+  std::iota(window_table.begin(), window_table.end(), 0);
+  DeviceArray<std::int32_t> d_table(table), d_window_table(window_table), d_lengths(lengths);
+  const std::size_t bytes =
+      decode_attention_workspace_bytes(s.head_dim, s.query_heads / s.kv_heads, s.batch, s.kv_heads);
+  DeviceArray<std::uint8_t> workspace(bytes);
+  check_cuda(cudaMemset(workspace.get(), 0, bytes), "cudaMemset");
+  DecodeAttentionParams p{};
+  p.q = d_q.get(), p.out = d_out.get(), p.pages = d_pages.get(), p.page_table = d_table.get();
+  p.window_pages = reinterpret_cast<std::uint8_t*>(d_windows.get()), p.window_table = d_window_table.get();
+  p.lengths = d_lengths.get(), p.workspace = workspace.get();
+  p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim,
+  p.max_pages = max_pages;
+  p.sink = sink, p.recent = recent, p.flush = 1, p.sink_pages = 1, p.ring_pages = ring_pages;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+
+  cudaStream_t stream;
+  check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
+  check_cuda(decode_attention(p, stream), "decode_attention");
+  check_cuda(cudaStreamSynchronize(stream), "decode_attention");
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  check_cuda(decode_attention(p, stream), "decode_attention");
+  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
+  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  cudaEvent_t begin, end;
+  check_cuda(cudaEventCreate(&begin), "event");
+  check_cuda(cudaEventCreate(&end), "event");
+  std::vector<double> times;
+  for (int i = 0; i < repeat + 5; ++i) {
+    check_cuda(cudaMemsetAsync(flush, i, flush_bytes, stream), "flush");
+    check_cuda(cudaEventRecord(begin, stream), "event");
+    check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    check_cuda(cudaEventRecord(end, stream), "event");
+    check_cuda(cudaEventSynchronize(end), "event");
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, begin, end), "event");
+    if (i >= 5) times.push_back(ms * 1e3);
+  }
+  cudaEventDestroy(begin), cudaEventDestroy(end);
+  cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
+  return median(times);
+}
+
+int main_with(int argc, char** argv) {
+  int repeat = 25;
+  std::string json;
+  std::vector<Shape> shapes;
+  for (int i = 1; i < argc; ++i) {
+    const std::string a = argv[i];
+    Shape s{};
+    if (a == "--repeat" && i + 1 < argc) {
+      repeat = std::atoi(argv[++i]);
+    } else if (a == "--json" && i + 1 < argc) {
+      json = argv[++i];
+    } else if (std::sscanf(a.c_str(), "%dx%dx%dx%dx%d", &s.batch, &s.context, &s.query_heads, &s.kv_heads,
+                           &s.head_dim) == 5) {
+      shapes.push_back(s);
+    } else {
+      std::fprintf(stderr, "unknown argument %s\n", a.c_str());
+      return 2;
+    }
+  }
+  if (shapes.empty()) {
+    for (auto [b, n] : {std::pair{1, 8192}, {1, 32768}, {1, 131072}, {8, 8192}, {8, 32768}, {32, 8192}, {64, 32768}}) {
+      shapes.push_back({b, n, 32, 8, 128});
+    }
+    for (auto [q, h] : {std::pair{64, 8}, {96, 8}, {40, 8}, {32, 32}}) shapes.push_back({8, 32768, q, h, 128});
+  }
+  cudaDeviceProp device;
+  check_cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+  std::printf("%s, %d multiprocessors\n", device.name, device.multiProcessorCount);
+  const std::size_t flush_bytes = 256u << 20;
+  DeviceArray<std::uint8_t> flush(flush_bytes);
+  std::string rows;
+  for (const Shape& s : shapes) {
+    const double us = time_shape(s, repeat, flush.get(), flush_bytes), bytes = cache_bytes(s, 64, 256);
+    std::printf("batch %3d context %6d heads %d/%d d %d: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch, s.context,
+                s.query_heads, s.kv_heads, s.head_dim, us, bytes / 1e6, bytes / us / 1e6);
+    char row[400];
+    std::snprintf(
+        row, sizeof row,
+        "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
+        "\"layout\": \"uniform\", \"us\": %.1f, \"bytes\": %.0f}",
+        device.name, s.batch, s.context, s.query_heads, s.kv_heads, s.head_dim, us, bytes);
+    rows += (rows.empty() ? "" : ",\n") + std::string(row);
+  }
+  if (!json.empty()) std::ofstream(json) << "[\n" << rows << "\n]\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace oscar::kernels
+
+int main(int argc, char** argv) {
+  try {
+    return oscar::kernels::main_with(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return 4;
+  }
+}

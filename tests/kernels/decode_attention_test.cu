@@ -1,0 +1,117 @@
+// The decode kernel against attention in double precision on the same cache. Needs a GPU; skipped without one.
+#include <gtest/gtest.h>
+
+#include "tests/kernels/decode_case.h"
+
+namespace oscar::kernels {
+namespace {
+
+class DecodeAttention : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
+  }
+  static double error_of(DecodeCase c) {
+    c.build();
+    return relative_error(c.run(), c.reference(), c);
+  }
+};
+
+constexpr double kLimit = 2e-3;
+
+TEST_F(DecodeAttention, OneSequence) {
+  for (int d : {64, 128, 256}) {
+    for (int n : {1, 2, 63, 64, 65, 319, 320, 321, 384, 385, 1000, 5000}) {
+      DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 2, .head_dim = d, .lengths = {n}};
+      EXPECT_LT(error_of(c), kLimit) << "d " << d << " n " << n;
+    }
+  }
+}
+
+TEST_F(DecodeAttention, EveryGroupSize) {
+  for (int group = 1; group <= 16; ++group) {
+    DecodeCase c{.batch = 2, .query_heads = 2 * group, .kv_heads = 2, .head_dim = 128, .lengths = {700, 1333}};
+    c.seed = group;
+    EXPECT_LT(error_of(c), kLimit) << "group " << group;
+  }
+}
+
+TEST_F(DecodeAttention, SharpSoftmaxAndLargeValues) {
+  for (float spread : {0.1f, 4.0f, 12.0f}) {
+    DecodeCase c{
+        .batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .score_spread = spread, .lengths = {2000, 900}};
+    EXPECT_LT(error_of(c), kLimit) << "spread " << spread;
+  }
+}
+
+TEST_F(DecodeAttention, EmptyTiersAndEmptySequences) {
+  DecodeCase c{.batch = 5, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .lengths = {0, 5, 0, 1500, 0}};
+  EXPECT_LT(error_of(c), kLimit);
+  c.sink = 0;
+  EXPECT_LT(error_of(c), kLimit);
+  c.recent = 1;
+  EXPECT_LT(error_of(c), kLimit);
+}
+
+TEST_F(DecodeAttention, SlidingWindowSoftCapAndSinks) {
+  for (int window : {1, 17, 100, 300, 700}) {
+    DecodeCase c{.batch = 3,
+                 .query_heads = 8,
+                 .kv_heads = 2,
+                 .head_dim = 128,
+                 .sliding_window = window,
+                 .lengths = {1, 600, 1500}};
+    EXPECT_LT(error_of(c), kLimit) << "window " << window;
+  }
+  DecodeCase c{.batch = 2,
+               .query_heads = 6,
+               .kv_heads = 2,
+               .head_dim = 128,
+               .soft_cap = 3.0f,
+               .sinks = true,
+               .lengths = {200, 1500}};
+  EXPECT_LT(error_of(c), kLimit);
+}
+
+TEST_F(DecodeAttention, RandomShapes) {
+  std::mt19937 random(7);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const char* env = std::getenv("OSCAR_RANDOM_SHAPES");
+  const int shapes = env ? std::atoi(env) : 200;
+  double worst = 0;
+  for (int i = 0; i < shapes; ++i) {
+    DecodeCase c{};
+    c.batch = pick(1, 6);
+    c.kv_heads = pick(1, 4);
+    c.query_heads = c.kv_heads * pick(1, 16);
+    c.head_dim = std::array{64, 128, 256}[pick(0, 2)];
+    c.sink = 64 * pick(0, 2);
+    c.flush = std::array{1, 8, 16}[pick(0, 2)];
+    c.recent = pick(1, 300);
+    c.sliding_window = pick(0, 3) == 0 ? pick(1, 900) : 0;
+    c.soft_cap = pick(0, 4) == 0 ? 5.0f : 0.0f;
+    c.sinks = pick(0, 3) == 0;
+    c.score_spread = std::array{0.2f, 1.0f, 5.0f}[pick(0, 2)];
+    for (int b = 0; b < c.batch; ++b) c.lengths.push_back(pick(0, 4) == 0 ? pick(0, 70) : pick(0, 1200));
+    c.seed = 1000 + i;
+    const double error = error_of(c);
+    ASSERT_LT(error, kLimit) << "shape " << i << ": batch " << c.batch << " heads " << c.query_heads << "/"
+                             << c.kv_heads << " d " << c.head_dim << " sink " << c.sink << " recent " << c.recent
+                             << " flush " << c.flush << " window " << c.sliding_window << " cap " << c.soft_cap;
+    worst = std::max(worst, error);
+  }
+  std::printf("%d shapes, largest relative error %.2e\n", shapes, worst);
+}
+
+TEST_F(DecodeAttention, RefusesShapesThatAreNotBuilt) {
+  DecodeAttentionParams p{};
+  p.query_heads = 17, p.kv_heads = 1, p.head_dim = 128, p.flush = 1, p.ring_pages = 5, p.sink_pages = 1, p.sink = 64,
+  p.recent = 256;
+  EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
+  p.query_heads = 4, p.head_dim = 96;
+  EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace oscar::kernels

@@ -1,0 +1,141 @@
+// Loading: every fault of names, shapes and dtypes is one clear sentence.
+#include "model/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/errors.h"
+#include "model/tiny_checkpoint.h"
+#include "support/message_of.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+std::string fault(const TinyCheckpoint& tiny) {
+  const TempDirectory directory;
+  const Checkpoint checkpoint = tiny.write(directory.path());
+  return message_of<InputError>([&] { Decoder(checkpoint, DecoderOptions{}); });
+}
+
+TEST(Weights, MissingTensorIsNamed) {
+  for (const char* name : {"model.layers.2.self_attn.k_norm.weight", "model.layers.1.mlp.up_proj.weight",
+                           "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"}) {
+    TinyCheckpoint tiny;
+    tiny.tensors.erase(name);
+    EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr(name), testing::HasSubstr("is missing")));
+  }
+}
+
+TEST(Weights, MissingLayerIsNamed) {
+  TinyCheckpoint tiny;
+  tiny.config["num_hidden_layers"] = 4;
+  EXPECT_THAT(fault(tiny), testing::HasSubstr("model.layers.3."));
+}
+
+TEST(Weights, WrongShapeNamesBothShapes) {
+  TinyCheckpoint tiny;
+  tiny.tensors["model.layers.1.self_attn.v_proj.weight"] = at::zeros({32, 25});
+  EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr("model.layers.1.self_attn.v_proj.weight"),
+                                          testing::HasSubstr("[32, 25]"), testing::HasSubstr("[32, 24]")));
+  TinyCheckpoint transposed;
+  at::Tensor& q = transposed.tensors["model.layers.0.self_attn.q_proj.weight"];
+  q = q.t().contiguous();
+  EXPECT_THAT(fault(transposed), testing::HasSubstr("[24, 64]"));
+}
+
+TEST(Weights, BiasThatWouldBeIgnoredIsRefused) {
+  TinyCheckpoint tiny;
+  tiny.tensors["model.layers.1.self_attn.k_proj.bias"] = at::zeros({32});
+  EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr("model.layers.1.self_attn.k_proj.bias"),
+                                          testing::HasSubstr("attention_bias")));
+  tiny.config["attention_bias"] = true;  // now the others are missing
+  EXPECT_THAT(fault(tiny), testing::HasSubstr("model.layers.0.self_attn.q_proj.bias is missing"));
+}
+
+TEST(Weights, NormThatWouldBeIgnoredIsRefused) {
+  TinyCheckpoint tiny;
+  tiny.config["architectures"] = {"LlamaForCausalLM"};
+  tiny.config["model_type"] = "llama";
+  EXPECT_THAT(fault(tiny), testing::HasSubstr("q_norm"));
+}
+
+TEST(Weights, QuantisedAndIntegerWeightsAreRefused) {
+  TinyCheckpoint scaled;
+  scaled.tensors["model.layers.0.mlp.down_proj.weight_scale"] = at::ones({1});
+  EXPECT_THAT(fault(scaled), testing::HasSubstr("quantised"));
+  TinyCheckpoint packed;
+  packed.tensors.erase("model.layers.0.self_attn.q_proj.weight");
+  packed.tensors["model.layers.0.self_attn.q_proj.qweight"] = at::ones({1});
+  EXPECT_THAT(fault(packed), testing::HasSubstr("quantised"));
+  TinyCheckpoint bytes;
+  bytes.tensors["model.norm.weight"] = at::ones({24}, at::kByte);
+  EXPECT_THAT(fault(bytes), testing::AllOf(testing::HasSubstr("model.norm.weight"), testing::HasSubstr("U8")));
+}
+
+TEST(Weights, BuffersThatMeanNothingAreAllowed) {
+  TinyCheckpoint tiny;
+  tiny.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({8});
+  const TempDirectory directory;
+  const Checkpoint checkpoint = tiny.write(directory.path());
+  EXPECT_NO_THROW(Decoder(checkpoint, DecoderOptions{}));
+}
+
+TEST(Weights, TiedHeadIsTheEmbedding) {
+  TinyCheckpoint tiny;
+  tiny.config["tie_word_embeddings"] = true;
+  const at::Tensor head = tiny.tensors["lm_head.weight"], table = tiny.tensors["model.embed_tokens.weight"];
+  const auto load = [&] {
+    const TempDirectory directory;
+    const Checkpoint checkpoint = tiny.write(directory.path());
+    return load_outer_weights(checkpoint, family_of(checkpoint.config()), DecoderOptions{});
+  };
+  // Both saved and different: not tied after all.
+  EXPECT_TRUE(at::equal(load().head, head));
+  EXPECT_TRUE(at::equal(load().embedding, table));
+  // Both saved and equal, or one of the two: one tensor in memory.
+  tiny.tensors["lm_head.weight"] = table.clone();
+  OuterWeights equal = load();
+  EXPECT_TRUE(equal.head.is_same(equal.embedding));
+  tiny.tensors.erase("lm_head.weight");
+  OuterWeights embedding_only = load();
+  EXPECT_TRUE(embedding_only.head.is_same(embedding_only.embedding));
+  tiny.tensors["lm_head.weight"] = head;
+  tiny.tensors.erase("model.embed_tokens.weight");
+  OuterWeights head_only = load();
+  EXPECT_TRUE(head_only.embedding.is_same(head_only.head));
+  EXPECT_TRUE(at::equal(head_only.embedding, head));
+}
+
+TEST(Weights, EveryStoredTypeConverts) {
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    TinyCheckpoint tiny;
+    at::Tensor& norm = tiny.tensors["model.norm.weight"];
+    norm = norm.to(type);
+    const TempDirectory directory;
+    const Checkpoint checkpoint = tiny.write(directory.path());
+    const Family family = family_of(checkpoint.config());
+    EXPECT_TRUE(at::equal(load_outer_weights(checkpoint, family, {}).final_norm, norm.to(at::kFloat)));
+    EXPECT_EQ(load_outer_weights(checkpoint, family, {.dtype = at::kBFloat16}).head.scalar_type(), at::kBFloat16);
+  }
+}
+
+TEST(ToTensor, UnalignedBytesAreCopied) {
+  const std::vector<float> values = {1.5f, -2.0f, 3.25f};
+  std::vector<std::byte> buffer(13);
+  std::memcpy(buffer.data() + 1, values.data(), 12);
+  TensorView view{.name = "x", .dtype = DType::kF32, .shape = {3}, .data = {buffer.data() + 1, 12}};
+  const at::Tensor tensor = to_tensor(view, at::kFloat);
+  std::fill(buffer.begin(), buffer.end(), std::byte{0});
+  EXPECT_TRUE(at::equal(tensor, at::tensor({1.5f, -2.0f, 3.25f})));
+}
+
+TEST(ToTensor, UnusableTypeIsNamed) {
+  TensorView view{.name = "x", .dtype = DType::kF8E4M3, .shape = {0}, .data = {}};
+  EXPECT_THAT(message_of<InputError>([&] { to_tensor(view, at::kFloat); }), testing::HasSubstr("F8_E4M3"));
+}
+
+}  // namespace
+}  // namespace oscar
