@@ -29,7 +29,14 @@ function(oscar_app name source)
   target_link_libraries(${name} PRIVATE oscar::options ${A_DEPS})
   if(A_TORCH)
     oscar_use_torch(${name})
+    oscar_shorten_openmp_spin(${name})
   endif()
+endfunction()
+
+# The reason stands in the file.
+function(oscar_shorten_openmp_spin name)
+  target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/lib/base/openmp_spin.cpp)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/lib/base/openmp_spin.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # oscar_test(name [TORCH] SOURCES ... DEPS ...): a GoogleTest executable, its cases listed in CTest.
@@ -41,6 +48,7 @@ function(oscar_test name)
 
   if(A_TORCH)
     oscar_use_torch(${name})
+    oscar_shorten_openmp_spin(${name})
   endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
