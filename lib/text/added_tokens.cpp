@@ -93,11 +93,11 @@ AddedTokens::AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* nor
   }
   // Special tokens come first where two have equal (normalized) texts.
   for (const bool special : {true, false}) {
-    for (const AddedToken& token : tokens_) {
+    for (AddedToken& token : tokens_) {
       if (token.special != special) continue;
-      std::string text = token.content;
-      if (token.normalized && normalizer != nullptr) normalizer->apply(text);
-      matchers_[token.normalized].add(text, token.id);
+      token.shown = token.content;
+      if (token.normalized && normalizer != nullptr) normalizer->apply(token.shown);
+      matchers_[token.normalized].add(token.shown, token.id);
     }
   }
 }

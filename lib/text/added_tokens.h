@@ -16,6 +16,7 @@ namespace oscar {
 
 struct AddedToken {
   std::string content;
+  std::string shown;  // what decoding gives: the content, normalized where the token is
   std::int32_t id = 0;
   bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
 };

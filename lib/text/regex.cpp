@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "text/unicode.h"
+#include "text/unicode_tables.h"
 
 namespace oscar {
 namespace {
@@ -25,6 +26,28 @@ std::string error_text(int code, OnigErrorInfo* info = nullptr) {
   OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
   const int n = info == nullptr ? onig_error_code_to_str(buffer, code) : onig_error_code_to_str(buffer, code, info);
   return std::string(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(std::max(n, 0)));
+}
+
+// Characters that came with Unicode 15 and 16 have no class in older Oniguruma. Each has an old stand-in of the same
+// class and length, so the text below is matched in their place. Empty when the text has none.
+std::string with_stand_ins(std::string_view text) {
+  std::string replaced;
+  for (std::size_t at = 0; at < text.size();) {
+    if (static_cast<unsigned char>(text[at]) < 0xE0) {  // all of them have three or four bytes
+      ++at;
+      continue;
+    }
+    const CodePoint c = decode_code_point(text, at);
+    const bool old = (c.value > 0x31EF && c.value < 0xA7CB) || (c.value > 0xA7DC && c.value < 0x105C0);
+    if (const MappedRange* row = old ? nullptr : find_row(stand_in_ranges(), c.value)) {
+      if (replaced.empty()) replaced = text;
+      std::string stand_in;
+      append_utf8(stand_in, row->value);
+      replaced.replace(at, c.bytes, stand_in);
+    }
+    at += c.bytes;
+  }
+  return replaced;
 }
 
 struct MatchLimits {
@@ -76,6 +99,8 @@ std::vector<Part> Regex::split(std::string_view text) const {
   std::vector<Part> parts;
   if (text.empty()) return parts;
   parts.reserve(text.size() / 4);
+  const std::string replaced = with_stand_ins(text);
+  if (!replaced.empty()) text = replaced;
   const MatchLimits limits(text.size());
   const Region region;
   const OnigUChar* begin = as_onig(text.data());

@@ -102,7 +102,7 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_sp
   pieces.reserve(ids.size());
   for (const std::int32_t id : ids) {
     const AddedToken* added = impl_->added.find(id);
-    const std::string* text = added != nullptr ? &added->content : impl_->bpe.text_of(id);
+    const std::string* text = added != nullptr ? &added->shown : impl_->bpe.text_of(id);
     if (text == nullptr) continue;  // ids without a token stand for nothing
     if (skip_special_tokens && impl_->added.is_special(*text)) continue;
     pieces.push_back(*text);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "text/unicode_tables.h"
+
 namespace oscar {
 namespace {
 
@@ -39,8 +41,6 @@ std::size_t sequence_length(std::string_view text, std::size_t at, std::size_t* 
   }
   return length;
 }
-
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
 }  // namespace
 
@@ -117,51 +117,81 @@ bool is_whitespace(char32_t c) {
 
 bool is_word(char32_t c) {
   if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    case UTF8PROC_CATEGORY_SO:  // circled and squared letters have the property Alphabetic
-      return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-             (c >= 0x1F170 && c <= 0x1F189);
-    default:
-      return c == 0x200C || c == 0x200D;  // Join_Control
-  }
+  return find_row(word_ranges(), c) != nullptr;
 }
 
 bool is_numeric(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+  return find_row(numeric_ranges(), c) != nullptr;
 }
 
-bool is_punctuation(char32_t c) {
-  if (c < 0x80) return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) || (c >= 123 && c <= 126);
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
-}
+bool is_punctuation(char32_t c) { return find_row(punctuation_ranges(), c) != nullptr; }
 
-bool is_mark(char32_t c) {
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
-}
+bool is_mark(char32_t c) { return c >= 0x300 && find_row(mark_ranges(), c) != nullptr; }
 
 void append_lowercase(std::string& out, char32_t c) {
   if (c == 0x130) {  // the one character whose lower case is two (SpecialCasing.txt)
     out += "i\xCC\x87";
+  } else if (const MappedRange* young = find_row(young_lower_case_ranges(), c)) {
+    append_utf8(out, young->value + (c - young->first));
+  } else {
+    append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  }
+}
+
+namespace {
+
+bool is_inert(char32_t c) {
+  if (c < 0x7FD || (c > 0x32FF && c < 0xA7F2)) return false;  // most text
+  return find_row(inert_ranges(), c) != nullptr;
+}
+
+int combining_class(utf8proc_int32_t c) {
+  if (c < 0x300) return 0;
+  const int known = utf8proc_get_property(c)->combining_class;
+  return known != 0 && is_inert(static_cast<char32_t>(c)) ? 0 : known;
+}
+
+void append_decomposition(char32_t c, utf8proc_option_t options, std::vector<utf8proc_int32_t>& out) {
+  if (c < 0x80 || is_inert(c)) {
+    out.push_back(static_cast<utf8proc_int32_t>(c));
     return;
   }
-  append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  utf8proc_int32_t parts[32];  // the longest decomposition has 18 code points
+  int boundary = 0;
+  const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 32, options, &boundary);
+  out.insert(out.end(), parts, parts + (n > 0 && n <= 32 ? n : 0));
 }
+
+// Canonical ordering: each run of characters with a non-zero combining class, stably by class.
+void order_marks(std::vector<utf8proc_int32_t>& points) {
+  for (auto run = points.begin(); run != points.end();) {
+    if (combining_class(*run) == 0) {
+      ++run;
+      continue;
+    }
+    const auto end = std::find_if(run, points.end(), [](auto c) { return combining_class(c) == 0; });
+    std::stable_sort(run, end, [](auto a, auto b) { return combining_class(a) < combining_class(b); });
+    run = end;
+  }
+}
+
+// Canonical composition. Inert characters compose with nothing and keep apart what is before and behind them.
+void compose_points(std::vector<utf8proc_int32_t>& points) {
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const auto inert = [](utf8proc_int32_t c) { return is_inert(static_cast<char32_t>(c)); };
+  auto out = points.begin();
+  for (auto run = points.begin(); run != points.end();) {
+    const auto end = std::find_if(run, points.end(), inert);
+    const auto length = utf8proc_normalize_utf32(&*run, end - run, kOptions);
+    out = std::copy(run, run + std::max<utf8proc_ssize_t>(length, 0), out);
+    run = end;
+    for (; run != points.end() && inert(*run); ++run) *out++ = *run;
+  }
+  points.erase(out, points.end());
+}
+
+}  // namespace
 
 std::string normalize_form(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return std::string(text);
@@ -171,39 +201,13 @@ std::string normalize_form(std::string_view text, NormalForm form) {
       static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> points;
   points.reserve(text.size());
-  utf8proc_int32_t parts[32];  // the longest decomposition is 18 code points
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint c = decode_code_point(text, at);
     at += c.bytes;
-    if (c.value < 0x80) {
-      points.push_back(static_cast<utf8proc_int32_t>(c.value));
-      continue;
-    }
-    int boundary = 0;
-    const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.value), parts, 32, options, &boundary);
-    points.insert(points.end(), parts, parts + (n > 0 && n <= 32 ? n : 0));
+    append_decomposition(c.value, options, points);
   }
-  // Canonical ordering: each run of characters with a non-zero combining class, stably by class.
-  const auto klass = [](utf8proc_int32_t c) { return c < 0x300 ? 0 : utf8proc_get_property(c)->combining_class; };
-  for (std::size_t i = 0; i < points.size();) {
-    if (klass(points[i]) == 0) {
-      ++i;
-      continue;
-    }
-    std::size_t end = i + 1;
-    while (end < points.size() && klass(points[end]) != 0) ++end;
-    if (end - i > 1) {
-      std::stable_sort(points.begin() + static_cast<std::ptrdiff_t>(i),
-                       points.begin() + static_cast<std::ptrdiff_t>(end),
-                       [&](auto a, auto b) { return klass(a) < klass(b); });
-    }
-    i = end;
-  }
-  if (compose) {
-    const auto n = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-                                            static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    points.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-  }
+  order_marks(points);
+  if (compose) compose_points(points);
   std::string out;
   out.reserve(text.size() + text.size() / 8);
   for (const auto c : points) append_utf8(out, static_cast<char32_t>(c));

@@ -1,4 +1,4 @@
-// UTF-8 and the character classes that tokenizers name: what Rust's char methods and the Unicode categories say.
+// UTF-8, the character classes that tokenizers name, and Unicode normal forms.
 #pragma once
 
 #include <cstdint>
