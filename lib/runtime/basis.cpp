@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "runtime/row_rotation.h"
 
 namespace oscar {
@@ -32,7 +34,9 @@ at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side) {
   auto* target = reinterpret_cast<std::uint16_t*>(out.data_ptr<at::BFloat16>());
   constexpr std::int64_t kRows = 64;
   const std::int64_t blocks = (tokens + kRows - 1) / kRows;
-  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t item = std::max<std::int64_t>(std::min(kRows, tokens) * d * d, 1);
+  const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 20) / item, 1);  // no threads for a few rows
+  at::parallel_for(0, blocks * heads, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t head = i % heads, first = i / heads * kRows, at = (first * heads + head) * d;
       const float* matrix = forward.const_data_ptr<float>() + (forward.size(0) == 1 ? 0 : head * d * d);

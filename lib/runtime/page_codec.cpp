@@ -5,7 +5,7 @@
 
 #include "codec/blocks.h"
 #include "codec/float16.h"
-#include "codec/row_math.h"
+#include "runtime/expand.h"
 
 namespace oscar {
 namespace {
@@ -17,17 +17,6 @@ SideLayout side_layout(const RowCode& code, std::int32_t offset) {
              : block_side(code.head_dim, code.widths.data(), offset);
 }
 
-// levels[i] = code at places[i], plus `offset`; words: the plane. bits = log2(32 / width).
-OSCAR_VECTOR_CLONES void expand(const std::uint32_t* words, const std::uint16_t* places, int n, int width, int bits,
-                                float offset, float* levels) {
-  const std::uint32_t mask = (1u << width) - 1u, field = (1u << bits) - 1u;
-  for (int i = 0; i < n; ++i) {
-    const std::uint32_t place = places[i];
-    const std::uint32_t code = (words[place >> bits] >> ((place & field) * static_cast<std::uint32_t>(width))) & mask;
-    levels[i] = static_cast<float>(static_cast<std::int32_t>(code)) + offset;
-  }
-}
-
 }  // namespace
 
 PageLayout page_layout(const RowCode& key, const RowCode& value) {
@@ -37,7 +26,7 @@ PageLayout page_layout(const RowCode& key, const RowCode& value) {
   return layout;
 }
 
-SidePages::SidePages(const SideLayout& layout, Side side) : layout_(layout) {
+SidePages::SidePages(const SideLayout& layout, Side side) : layout_(layout), side_(side) {
   for (int b = 0; b < layout.planes; ++b) {
     const PlaneLayout& plane = layout.plane[b];
     std::vector<std::uint16_t>& places = places_.emplace_back();
@@ -93,23 +82,20 @@ void SidePages::read(const std::uint8_t* page, int token, std::uint8_t* codes, s
 void SidePages::read_levels(const std::uint8_t* page, int tokens, const float* sigma, float* levels, float* scale,
                             float* zero) const {
   const int d = layout_.head_dim;
+  const bool levels_are_halves = layout_.params == ParamKind::kScaleByte;  // blocks: l = q + 1/2 - 2^(w-1)
   std::uint32_t words[kPageTokens * kMaxHeadDim / 16];
-  float plane_levels[kPageTokens * kMaxHeadDim / kBlocks];
-  if (layout_.params == ParamKind::kScaleByte) std::fill_n(levels, tokens * d, 0.0f);
+  if (levels_are_halves) std::fill_n(levels, tokens * d, 0.0f);
   for (int b = 0; b < layout_.planes; ++b) {
     const PlaneLayout& plane = layout_.plane[b];
-    const std::uint16_t* places = places_[static_cast<std::size_t>(b)].data();
     std::memcpy(words, page + plane.offset, static_cast<std::size_t>(plane.bytes()));
-    const int bits = plane.width == 1 ? 5 : (plane.width == 2 ? 4 : 3);
-    if (layout_.params != ParamKind::kScaleByte) {  // one plane of all channels
-      expand(words, places, tokens * d, plane.width, bits, 0.0f, levels);
-      continue;
-    }
-    expand(words, places, tokens * plane.channels, plane.width, bits,
-           0.5f - 0.5f * static_cast<float>(1 << plane.width), plane_levels);
-    for (int t = 0; t < tokens; ++t) {
-      std::memcpy(levels + t * d + plane.first_channel, plane_levels + t * plane.channels,
-                  static_cast<std::size_t>(plane.channels) * sizeof(float));
+    const float offset = levels_are_halves ? 0.5f - 0.5f * static_cast<float>(1 << plane.width) : 0.0f;
+    float* to = levels + plane.first_channel;
+    if (side_ == Side::kKey && expands_keys(plane)) {
+      expand_keys(plane, words, tokens, offset, d, to);
+    } else if (side_ == Side::kValue && expands_values(plane)) {
+      expand_values(plane, words, tokens, offset, d, to);
+    } else {
+      expand_by_table(plane, words, places_[static_cast<std::size_t>(b)].data(), tokens, offset, d, to);
     }
   }
   for (int g = 0; g < layout_.groups; ++g) {

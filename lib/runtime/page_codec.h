@@ -34,6 +34,7 @@ class SidePages {
 
  private:
   SideLayout layout_;
+  Side side_;
   std::vector<Segment> segments_;
   // Per plane: place of each code in units of its width, [tokens, channels].
   std::vector<std::vector<std::uint16_t>> places_;
