@@ -164,6 +164,12 @@ std::string position_plot(const VerifyReport& report) {
   std::string text =
       open_svg("Mean KL to BF16 by position",
                "Logarithmic vertical axis, nats; horizontal axis: position of the token in its sequence.");
+  if (report.scoring.first_position > 0) {
+    const double edge = x.pixel(static_cast<double>(report.scoring.first_position));
+    text += "<rect class=\"window\" x=\"" + fixed(kLeft, 1) + "\" y=\"" + fixed(kTop, 1) + "\" width=\"" +
+            fixed(edge - kLeft, 1) + "\" height=\"" + fixed(kHeight - kBottom - kTop, 1) + "\"/>";
+    if (edge - kLeft > 100) text += text_at((kLeft + edge) / 2, kTop + 16, "middle", "BF16 windows");
+  }
   text += horizontal_grid(y, ticks);
   const double step = round_step(last, 8);
   for (double tick = 0; tick <= last * (1 + 1e-9); tick += step) {

@@ -28,9 +28,9 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6p
 .banner.fail { color: var(--bad); background: var(--bad-ground); border-color: var(--bad); }
 .banner.note { background: var(--note-ground); border-color: var(--line); }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
 caption { text-align: left; color: var(--faint); padding-bottom: .4rem; }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { font-weight: 600; } thead th { border-bottom: 2px solid var(--line); }
 th:first-child, td.text, th.text { text-align: left; } td.wrap { white-space: normal; min-width: 18rem; }
 tr.judged { background: var(--panel); } td.pass { color: var(--good); } td.fail { color: var(--bad); font-weight: 700; }
@@ -38,9 +38,9 @@ td.cell { text-align: center; border: 1px solid var(--line); }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; background: currentColor; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; padding: 0; list-style: none; font-size: .9rem; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
-figure { margin: .5rem 0; } figcaption { color: var(--faint); font-size: .9rem; }
+figure { margin: .5rem 0; max-width: 56rem; } figcaption { color: var(--faint); font-size: .9rem; }
 svg { width: 100%; height: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 6px; }
-svg text { fill: var(--ink); font: 12px system-ui, "Liberation Sans", sans-serif; } svg .grid { stroke: var(--line); }
+svg text { fill: var(--ink); font: 12px system-ui, "Liberation Sans", sans-serif; } svg .grid { stroke: var(--line); } svg .window { fill: var(--line); opacity: .45; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .5rem 0; font-size: .9rem; }
 dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
 .s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); } .s3 { color: var(--s3); }

@@ -38,9 +38,9 @@ std::string method_row(const VerifyReport& report, const MethodReport& m) {
   row += "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
          (m.judged ? " <span class=\"faint\">(judged)</span>" : "") + "</th>";
   row += cell(escape(m.path), "text");
-  row += cell(fixed(m.bits_per_element, 3));
+  row += cell(fixed(m.bits_per_element, 2));
   row += cell(escape(format_bytes(m.allocated_bytes)));
-  row += cell(with_interval(significant(q.kl.mean, 4), q.kl.interval, 4) + " &plusmn; " +
+  row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
               significant(q.kl.standard_error, 2));
   row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p99, 3));
   row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3));
@@ -110,15 +110,15 @@ std::string verdict_banner(const VerifyReport& report) {
 }
 
 std::string method_table(const VerifyReport& report) {
-  std::string text =
-      "<div class=\"scroll\"><table><caption>Each method against the BF16 cache on the same tokens. KL in nats; bits "
-      "per element of K and V at context " +
-      std::to_string(report.scoring.context) + ", BF16 windows " + std::to_string(report.sink) + "/" +
-      std::to_string(report.recent) +
-      " included; bytes are those allocated for one sequence.</caption><thead><tr><th scope=\"col\">method</th>";
+  std::string text = "<p>KL in nats. Bits: per element of K and V at context " +
+                     std::to_string(report.scoring.context) + ", with the BF16 windows of " +
+                     std::to_string(report.sink) + " and " + std::to_string(report.recent) +
+                     " tokens. Bytes: allocated for one sequence, all layers. &plusmn;: standard error.</p>\n"
+                     "<div class=\"scroll\"><table><caption>Each method against the BF16 cache on the same tokens"
+                     "</caption><thead><tr><th scope=\"col\">method</th>";
   text += "<th scope=\"col\" class=\"text\">path</th>";
   for (const char* name :
-       {"bits", "bytes", "KL mean", "median", "90%", "99%", "99.9%", "max", "PPL", "PPL ratio", "same top token"}) {
+       {"bits", "bytes", "KL mean", "median", "90%", "99%", "99.9%", "max", "PPL", "PPL ratio", "same top"}) {
     text += std::string("<th scope=\"col\">") + name + "</th>";
   }
   text += "<th scope=\"col\" class=\"text\">tasks</th><th scope=\"col\">gates</th></tr></thead><tbody>\n";

@@ -1,0 +1,154 @@
+// oscar-verify: quality of KV-cache methods against the BF16 cache on the user's own model and text.
+#include <iostream>
+
+#include "apps/common_options.h"
+#include "apps/device_choice.h"
+#include "apps/verify_source.h"
+#include "base/errors.h"
+#include "base/log.h"
+#include "verify/verification.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kExample =
+    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
+    "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B";
+
+struct Arguments {
+  CommonOptions common;
+  VerifyRequest request;
+  std::string bundle, rotations, clip, text, windows, path = "prefill", report, html;
+  bool check_only = false;
+};
+
+void add_source_options(CLI::App& app, Arguments& a) {
+  CLI::Option* bundle = app.add_option("--bundle", a.bundle, "Bundle of oscar-fit to judge")->type_name("DIR");
+  app.add_option("--rotations", a.rotations, "Published rotation files to judge")
+      ->type_name("K.pt,V.pt")
+      ->excludes(bundle);
+  app.add_option("--clip", a.clip, "Clip ratios of K and V for --rotations, whose files carry none (default 0.96,0.92)")
+      ->type_name("K,V");
+  app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
+  app.add_option("--text", a.text, "Text to score, one UTF-8 document")->type_name("FILE");
+  app.add_option("--methods", a.request.methods, "Methods (default: bf16,naive2,hadamard2 and the bundle's)")
+      ->delimiter(',')
+      ->type_name("ID,...");
+  app.add_option("--windows", a.windows, "BF16 tokens at the start and at the end (default: the bundle's, or 64,256)")
+      ->type_name("SINK,RECENT");
+}
+
+void add_measurement_options(CLI::App& app, Arguments& a) {
+  app.add_option("--path", a.path, "Whole sequences at once, token by token through the paged cache, or both")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"prefill", "decode", "both"}));
+  app.add_option("--context", a.request.context, "Tokens of each sequence")->capture_default_str();
+  app.add_option("--tokens", a.request.tokens, "Tokens of the text to use; 0: all")->capture_default_str();
+  app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")->capture_default_str();
+  app.add_option("--tasks", a.request.tasks, "Synthetic tasks: niah")->delimiter(',')->type_name("NAME,...");
+  app.add_option("--task-lengths", a.request.task_lengths, "Tokens of task prompts (default: the context)")
+      ->delimiter(',')
+      ->type_name("N,...");
+  app.add_option("--task-prompts", a.request.task_prompts, "Prompts of each task and length")->capture_default_str();
+  app.add_option("--layer-sequences", a.request.layer_sequences, "Sequences that layer errors are measured on")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  app.add_option("--bootstrap", a.request.bootstrap_samples, "Bootstrap samples of the confidence intervals")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
+}
+
+void add_report_options(CLI::App& app, Arguments& a) {
+  app.add_option("--report,-o,--output", a.report, "Write the report as JSON")->type_name("FILE.json");
+  app.add_option("--html", a.html, "Write the report as one HTML page")->type_name("FILE.html");
+  app.add_flag("--overwrite", a.common.overwrite, "Replace reports that exist");
+  app.add_flag("--dry-run", a.common.dry_run, "Print the plan and measure nothing");
+  GateLimits& gates = a.request.gates;
+  app.add_option("--max-kl", gates.max_kl, "Gate: mean KL to BF16 of the bundle's method, nats")->group("Gates");
+  app.add_option("--max-ppl-ratio", gates.max_ppl_ratio, "Gate: perplexity over that of BF16")->group("Gates");
+  app.add_option("--min-top1", gates.min_top1, "Gate: share of tokens with BF16's top token, 0 to 1")->group("Gates");
+  app.add_option("--min-niah", gates.min_niah, "Gate: needle score at the worst length, 0 to 1")->group("Gates");
+}
+
+int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool json) {
+  const std::vector<std::string> lines = check_verify_source(source, checkpoint);
+  if (json) {
+    std::cout << dump_json(Json{{"sound", true}, {"source", source.facts.source}, {"checked", lines}});
+    return 0;
+  }
+  for (const std::string& line : lines) std::cout << "ok  " << line << "\n";
+  std::cout << source.facts.source << " is sound\n";
+  return 0;
+}
+
+void write_reports(const Arguments& a, const VerifyReport& report) {
+  if (!a.report.empty()) write_file_atomic(a.report, report_json(report));
+  if (!a.html.empty()) write_file_atomic(a.html, report_html(report));
+}
+
+int run_verify(Arguments& a) {
+  if (a.check_only && a.bundle.empty() && a.rotations.empty()) {
+    throw UsageError("--check-only needs --bundle or --rotations");
+  }
+  if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
+    throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
+  }
+  if (!a.report.empty() && a.report == a.html) throw UsageError("--report and --html name the same file");
+  if (!a.common.dry_run && !a.check_only) {
+    for (const std::string& file : {a.report, a.html}) {
+      if (!file.empty()) require_absent(file, a.common.overwrite);
+    }
+  }
+  std::optional<Checkpoint> checkpoint;
+  if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
+  const VerifySource source = load_verify_source(a.bundle, a.rotations, a.clip, model);
+  if (a.check_only) return check_only(source, model, a.common.json);
+
+  VerifyRequest& request = a.request;
+  request.text = a.text;
+  request.prefill = a.path != "decode";
+  request.decode = a.path != "prefill";
+  if (!a.windows.empty()) {
+    request.windows = parse_windows(a.windows);
+  } else if (source.bundle) {
+    request.windows.sink = source.bundle->windows.sink;
+    request.windows.recent = source.bundle->windows.recent;
+  }
+  request.seed = a.common.seed;
+  request.tool_version = tool_version();
+  request.decoder.device = choose_device(a.common);
+  request.decoder.dtype = choose_dtype(a.common, request.decoder.device);
+  const Tokenizer tokenizer = Tokenizer::from_file(model->location().directory / "tokenizer.json");
+  Verification verification(*model, tokenizer, source.bundle ? &*source.bundle : nullptr, source.facts, request);
+  if (a.common.dry_run) {
+    std::cout << verification.plan_text();
+    return 0;
+  }
+  const VerifyReport report = verification.run();
+  write_reports(a, report);
+  std::cout << (a.common.json ? report_json(report) : report_table(report, false));
+  for (const std::string& file : {a.report, a.html}) {
+    if (!file.empty()) log_info("wrote " + file);
+  }
+  return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
+}
+
+int main_verify(int argc, char** argv) {
+  Arguments a;
+  CLI::App app{"Measure a bundle, and the methods it competes with, against the BF16 cache.", "oscar-verify"};
+  set_up_app(app, a.common, kExample);
+  add_model_options(app, a.common, false);
+  add_source_options(app, a);
+  add_measurement_options(app, a);
+  add_report_options(app, a);
+  std::vector<std::string> arguments(argv, argv + argc);
+  arguments[0] = "oscar-verify";  // wherever it was started from
+  a.request.command = shell_command(arguments);
+  return run_app(app, a.common, argc, argv, [&] { return run_verify(a); });
+}
+
+}  // namespace
+}  // namespace oscar
+
+int main(int argc, char** argv) { return oscar::main_verify(argc, argv); }

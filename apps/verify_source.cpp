@@ -1,0 +1,116 @@
+#include "apps/verify_source.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/errors.h"
+#include "base/hash.h"
+
+namespace oscar {
+namespace {
+
+constexpr float kPublishedKeyClip = 0.96f, kPublishedValueClip = 0.92f;  // of the published launch lines
+
+struct TextPair {
+  std::string first, second;
+};
+
+TextPair split_pair(const std::string& text, const std::string& flag, const std::string& form) {
+  const std::size_t comma = text.find(',');
+  if (comma == std::string::npos || text.find(',', comma + 1) != std::string::npos || comma == 0 ||
+      comma + 1 == text.size()) {
+    throw UsageError(flag + " '" + text + "' is not of the form " + form);
+  }
+  return {text.substr(0, comma), text.substr(comma + 1)};
+}
+
+template <typename Number>
+Number parse_number(const std::string& text, const std::string& flag) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UsageError(flag + ": '" + text + "' is no number");
+  return value;
+}
+
+BundleFacts facts_of(const Bundle& bundle) {
+  BundleFacts facts;
+  facts.present = true;
+  facts.method = bundle.method;
+  facts.scope = bundle.scope;
+  facts.encoder = bundle.encoder;
+  facts.model_fingerprint = bundle.model_fingerprint;
+  facts.key_clip = bundle.global_key_clip;
+  facts.value_clip = bundle.global_value_clip;
+  return facts;
+}
+
+std::string base_name(fs::path path) {
+  if (path.filename().empty()) path = path.parent_path();  // "bundle/"
+  return path.filename().string();
+}
+
+VerifySource load_bundle_source(const fs::path& directory) {
+  VerifySource source;
+  source.bundle = load_bundle(directory);
+  source.facts = facts_of(*source.bundle);
+  source.facts.kind = "bundle";
+  source.facts.source = base_name(directory);
+  source.facts.clip_source = "bundle";
+  for (const char* name : {kManifestName, kRotationsName}) {
+    source.facts.sha256[name] = sha256_file(directory / name);
+  }
+  return source;
+}
+
+}  // namespace
+
+WindowPolicy parse_windows(const std::string& text) {
+  const auto [sink, recent] = split_pair(text, "--windows", "SINK,RECENT");
+  WindowPolicy windows;
+  windows.sink = parse_number<std::int64_t>(sink, "--windows");
+  windows.recent = parse_number<std::int64_t>(recent, "--windows");
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (windows.sink < 0 || windows.recent < 1 || windows.sink > kMost || windows.recent > kMost) {
+    throw UsageError("--windows " + text + ": the sink is a number from 0, the recent window one from 1 (the current " +
+                     "token is in it)");
+  }
+  return windows;
+}
+
+VerifySource load_verify_source(const std::string& bundle, const std::string& rotations, const std::string& clip,
+                                const Checkpoint* checkpoint) {
+  if (!clip.empty() && rotations.empty()) throw UsageError("--clip is for --rotations; a bundle carries its own");
+  VerifySource source;
+  if (!bundle.empty()) source = load_bundle_source(bundle);
+  if (source.bundle && checkpoint != nullptr) {
+    const std::string fingerprint = checkpoint->fingerprint();
+    const std::vector<std::string> faults = check_bundle_model(*source.bundle, checkpoint->config(), fingerprint);
+    if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
+    source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
+  }
+  return source;
+}
+
+std::vector<std::string> check_verify_source(const VerifySource& source, const Checkpoint* checkpoint) {
+  const Bundle& bundle = *source.bundle;
+  const std::vector<std::string> faults = check_bundle(bundle);
+  if (!faults.empty()) throw InputError(source.facts.source + ": " + faults.front());
+  const LayerTransform& first = bundle.layers.front();
+  std::vector<std::string> lines;
+  lines.push_back("structure: method " + bundle.method + ", scope " + bundle.scope + ", " +
+                  std::to_string(bundle.layers.size()) + " layers of head_dim " + std::to_string(first.head_dim));
+  for (const auto& [name, hash] : source.facts.sha256) lines.push_back("sha256 of " + name + ": " + hash);
+  lines.emplace_back("numbers: finite, K and V of equal shape, rotations orthogonal (max |M M^T - I| <= 1e-4)");
+  if (checkpoint == nullptr) {
+    lines.emplace_back("model: not compared (no --model)");
+  } else if (bundle.model_fingerprint.empty()) {
+    lines.push_back("model: geometry fits " + checkpoint->location().name +
+                    "; the files do not say which model they were fitted on");
+  } else {
+    lines.push_back("model: fitted on " + checkpoint->location().name + ", the fingerprint is equal");
+  }
+  return lines;
+}
+
+}  // namespace oscar

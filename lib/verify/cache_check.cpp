@@ -1,0 +1,87 @@
+#include "verify/cache_check.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "runtime/basis.h"
+#include "runtime/paged_cache.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kQueries = 8;  // read back with full attention
+
+AttentionInput slice(const AttentionInput& input, const SequenceBatch& batch, std::int64_t begin, std::int64_t count) {
+  AttentionInput part = input;
+  part.batch = &batch;
+  part.q = input.q.narrow(0, begin, count);
+  part.k = input.k.narrow(0, begin, count);
+  part.v = input.v.narrow(0, begin, count);
+  return part;
+}
+
+// Body rows of one side of one layer whose bytes differ from those of the reference encoder.
+std::int64_t differing_rows(const KvMethod& method, const PagedCache& cache, std::int64_t layer, Side side,
+                            const at::Tensor& tokens) {
+  const at::Tensor rows = cache_rows(tokens, method.transform(layer, side)).to(at::kFloat).contiguous();
+  const std::int64_t heads = rows.size(1), d = rows.size(2);
+  const SequenceView view = cache.view(layer, 0);
+  DecodeAttentionParams pool;
+  cache.describe(layer, pool);
+  const SidePages& pages = side == Side::kKey ? cache.key_pages(layer) : cache.value_pages(layer);
+  const RowCode& code = method.code(layer, side);
+  const auto param_bytes = static_cast<std::size_t>(code.param_bytes());
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(d)), params(param_bytes);
+  std::vector<std::uint8_t> expected_codes(codes.size()), expected_params(params.size());
+  std::int64_t differing = 0;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const RowCodec codec = method.codec(layer, side, h);
+    for (std::int32_t t = 0; t < view.body_tokens; ++t) {
+      const float* row = rows.const_data_ptr<float>() + ((method.windows.sink + t) * heads + h) * d;
+      encode_rows(codec, row, 1, 0, expected_codes.data(), expected_params.data());
+      const std::int64_t page = view.page_table[t / kPageTokens];
+      pages.read(pool.pages + (page * heads + h) * pool.page.bytes(), t % kPageTokens, codes.data(), params.data());
+      differing += codes != expected_codes || params != expected_params ? 1 : 0;
+    }
+  }
+  return differing;
+}
+
+}  // namespace
+
+CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model) : method_(method), paged_(method, model) {}
+
+void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& prefill) {
+  const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens), body = tokens - tail;
+  if (body > 0) {
+    // Filling needs no attention: a window of one token makes it cheap, and the output is not used.
+    const SequenceBatch batch{{0}, {body}, {0}};
+    AttentionInput fill = slice(input, batch, 0, body);
+    fill.sliding_window = 1;
+    paged_.attend(fill);
+  }
+  const SequenceBatch batch{{0}, {tail}, {body}};
+  const at::Tensor decoded = paged_.attend(slice(input, batch, body, tail)).to(at::kDouble);
+  const at::Tensor expected = prefill.narrow(0, body, tail).to(at::kDouble);
+  const double norm = expected.norm().item<double>();
+  const double error = (decoded - expected).norm().item<double>();
+  check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
+
+  const PagedCache& cache = paged_.cache();
+  if (method_.quantised) {
+    check_.differing += differing_rows(method_, cache, input.layer, Side::kKey, input.k);
+    check_.differing += differing_rows(method_, cache, input.layer, Side::kValue, input.v);
+    check_.rows += 2 * cache.view(input.layer, 0).body_tokens * input.k.size(1);
+  }
+}
+
+CacheCheck CacheChecker::result() const {
+  CacheCheck check = check_;
+  check.allocated_bytes = paged_.allocated_bytes();
+  return check;
+}
+
+}  // namespace oscar

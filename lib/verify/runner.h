@@ -1,0 +1,51 @@
+// Scores every method on every sequence against one baseline pass: hidden states are kept for one group of sequences,
+// logits for one block of rows, so memory does not grow with the text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/method.h"
+#include "verify/cache_check.h"
+#include "verify/metrics.h"
+#include "verify/report.h"
+#include "verify/sequences.h"
+
+namespace oscar {
+
+struct RunnerOptions {
+  bool prefill = true, decode = false;
+  std::int64_t first_position = 320;  // first scored position
+  std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
+  std::int64_t decode_batch = 8;      // sequences that are decoded side by side
+};
+
+// One method on one path.
+struct ScoredMethod {
+  const KvMethod* method = nullptr;
+  std::string path;  // prefill | decode
+  std::vector<SequenceScores> scores;
+};
+
+struct RunnerResult {
+  std::vector<ScoredMethod> scored;             // for each method prefill, then decode
+  std::vector<std::vector<LayerError>> layers;  // [methods]; empty for bf16
+  std::vector<CacheCheck> caches;               // [methods], first sequence
+  std::vector<KlMetrics> path_difference;       // [methods], KL(prefill || decode); empty unless both ran
+  double null_kl = 0;                           // largest KL of the baseline against its second run, first sequence
+  std::int64_t null_tokens = 0;
+  std::int64_t tokens = 0;  // scored
+};
+
+// KL needs no target, the likelihood does: positions first_position .. T - 2 are scored, each against the token that
+// follows. A method that is not quantised is the baseline itself on the prefill path and is not run again there.
+// NumericalError when logits are not finite; InterruptedError on SIGINT.
+RunnerResult run_methods(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
+                         const SequenceSet& set, const RunnerOptions& options);
+
+}  // namespace oscar

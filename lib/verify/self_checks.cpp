@@ -1,0 +1,98 @@
+#include "verify/self_checks.h"
+
+#include <algorithm>
+
+#include "verify/number_text.h"
+
+namespace oscar {
+namespace {
+
+// Relative difference of attention outputs between decode attention and the simulated prefill on equal inputs: the
+// order of summation in FP32, and the rounding of the output where activations are BF16.
+constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2;
+
+// Mean KL between the paths, as a share of the method's own KL to the baseline, and its floor. Rounding differs between
+// the paths; a key on the edge between two codes may take the other one, and the next layers carry that on.
+constexpr double kPathShare = 0.05, kPathFloor = 1e-6, kPathFloorBf16 = 1e-3;
+
+SelfCheck null_run(const RunnerResult& run) {
+  SelfCheck check{"null_run", "", run.null_kl, 0.0, run.null_kl == 0.0};
+  check.detail = "BF16 cache run twice on the first sequence, " + grouped(run.null_tokens) + " tokens: largest KL " +
+                 significant(run.null_kl, 3);
+  return check;
+}
+
+SelfCheck negative_control(const VerifyReport& report, const std::string& judged) {
+  SelfCheck check{"negative_control", "", std::nullopt, std::nullopt, std::nullopt};
+  if (judged.empty()) {
+    check.detail = "no bundle to compare naive2 with";
+    return check;
+  }
+  for (const char* path : {"prefill", "decode"}) {
+    const MethodReport* naive = find_method(report, "naive2", path);
+    const MethodReport* bundle = find_method(report, judged, path);
+    if (naive == nullptr || bundle == nullptr) continue;
+    const double bad = naive->quality.kl.mean, good = bundle->quality.kl.mean;
+    if (check.pass && !*check.pass) continue;  // the failed path is the one to show
+    check.value = bad;
+    check.limit = good;
+    check.pass = bad > good;
+    check.detail = "mean KL of naive2 (" + std::string(path) + ") is " + significant(bad, 3) + ", " +
+                   (bad > good ? "worse than " : "not worse than ") + judged + " with " + significant(good, 3);
+  }
+  return check;
+}
+
+SelfCheck writer_reader(const VerifyReport& report, const RunnerResult& run, bool bfloat16) {
+  SelfCheck check{"writer_reader", "", std::nullopt, 0.0, true};
+  const double limit = bfloat16 ? kReaderLimitBf16 : kReaderLimit;
+  std::int64_t rows = 0, differing = 0;
+  double worst = 0;
+  for (const CacheCheck& c : run.caches) {
+    rows += c.rows;
+    differing += c.differing;
+    worst = std::max(worst, c.reader_error);
+  }
+  check.value = static_cast<double>(differing);
+  check.pass = differing == 0 && worst <= limit;
+  check.detail = grouped(differing) + " of " + grouped(rows) +
+                 " rows of the paged cache differ from the reference codec; attention read from the pages differs by " +
+                 significant(worst, 2) + " of its norm (at most " + significant(limit, 2) + " allowed)";
+  if (report.scoring.context <= report.sink + report.recent) check.pass = std::nullopt;
+  return check;
+}
+
+SelfCheck prefill_decode(const RunnerResult& run, bool bfloat16) {
+  SelfCheck check{"prefill_decode", "", std::nullopt, std::nullopt, std::nullopt};
+  if (run.path_difference.empty()) {
+    check.detail = "one path ran; --path both compares them";
+    return check;
+  }
+  check.pass = true;
+  double worst = -1;
+  std::size_t method = 0;
+  for (const ScoredMethod& scored : run.scored) {
+    if (scored.path != "decode") continue;
+    const double difference = run.path_difference[method++].mean;
+    const double own = summarise(scored.scores, {0, 0.95, 0}).kl.mean;
+    const double limit = std::max(bfloat16 ? kPathFloorBf16 : kPathFloor, kPathShare * own);
+    if (difference > limit) check.pass = false;
+    if (difference / limit <= worst) continue;
+    worst = difference / limit;
+    check.value = difference;
+    check.limit = limit;
+    check.detail = "largest against its limit: " + scored.method->id + ", mean KL of decode to prefill " +
+                   significant(difference, 3) + " (" + significant(limit, 3) + " allowed, a twentieth of its own KL)";
+  }
+  return check;
+}
+
+}  // namespace
+
+std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, const std::string& judged,
+                                   bool bfloat16) {
+  return {null_run(run), negative_control(report, judged), writer_reader(report, run, bfloat16),
+          prefill_decode(run, bfloat16)};
+}
+
+}  // namespace oscar

@@ -1,0 +1,19 @@
+// Checks of the measurement itself; part of every report, and a failed one fails the run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "verify/report.h"
+#include "verify/runner.h"
+
+namespace oscar {
+
+// null_run: BF16 against BF16 gives KL 0 exactly. negative_control: naive2 is worse than the bundle's method.
+// writer_reader: codes in the paged cache are those of the reference codec, and decode attention reads them back.
+// prefill_decode: both paths give the same distributions, within rounding.
+// judged: id of the bundle's method, empty without one. bfloat16: activations are BF16.
+std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, const std::string& judged,
+                                   bool bfloat16);
+
+}  // namespace oscar

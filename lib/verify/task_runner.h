@@ -1,0 +1,18 @@
+// Runs task prompts through methods and marks which are solved.
+#pragma once
+
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/method.h"
+#include "verify/report.h"
+#include "verify/tasks/task.h"
+
+namespace oscar {
+
+// [methods] scores of one task set. path: prefill (all tokens at once, simulated) or decode (the paged cache). Prompts
+// that the BF16 baseline does not solve are not run on the methods and do not count.
+std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
+                                const TaskSet& set, const std::string& path);
+
+}  // namespace oscar

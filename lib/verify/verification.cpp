@@ -1,0 +1,222 @@
+#include "verify/verification.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "text/prompts.h"
+#include "verify/number_text.h"
+#include "verify/runner.h"
+#include "verify/self_checks.h"
+#include "verify/task_runner.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kPositionBuckets = 24;
+
+bool contains(const std::vector<std::string>& list, const std::string& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (std::count(list.begin(), list.end(), list[i]) > 1) {
+      throw UsageError(std::string(flag) + " names '" + list[i] + "' twice");
+    }
+  }
+}
+
+// The id under which the registry runs a bundle.
+std::string method_of(const Bundle& bundle) { return bundle.method == "published" ? "oscar" : bundle.method; }
+
+std::vector<const KvMethod*> pointers(const std::vector<KvMethod>& methods) {
+  std::vector<const KvMethod*> list;
+  for (const KvMethod& m : methods) list.push_back(&m);
+  return list;
+}
+
+}  // namespace
+
+Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Bundle* bundle,
+                           const BundleFacts& bundle_facts, VerifyRequest request)
+    : checkpoint_(checkpoint), bundle_(bundle), bundle_facts_(bundle_facts), request_(std::move(request)) {
+  const ModelConfig& model = checkpoint.config();
+  if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
+  if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
+    throw UsageError("--task-prompts is a number from 1 to 10000");
+  }
+  choose_methods();
+  check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
+  refuse_repeats(request_.tasks, "--tasks");
+  for (const std::string& task : request_.tasks) {
+    if (!contains(task_names(), task)) make_task(task, 0, 1, 0, tokenizer);  // throws with the list
+  }
+  if (request_.task_lengths.empty()) request_.task_lengths = {request_.context};
+  for (const std::int64_t length : request_.task_lengths) {
+    if (!request_.tasks.empty() && (length < 1 || length > model.max_position)) {
+      throw UsageError("a task of " + std::to_string(length) + " tokens does not fit the model's " +
+                       std::to_string(model.max_position) + " positions");
+    }
+  }
+
+  SequenceOptions sequences;
+  sequences.context = request_.context;
+  sequences.max_tokens = request_.tokens;
+  sequences.max_sequences = request_.max_sequences;
+  sequences.max_position = model.max_position;
+  sequences.prefix = leading_special_tokens(tokenizer);
+  // The context is checked before the text is read: it costs nothing.
+  cut_sequences(std::vector<std::int32_t>(static_cast<std::size_t>(std::max<std::int64_t>(request_.context, 1))),
+                {request_.context, 0, 1, model.max_position, {}}, request_.windows);
+  const std::vector<std::int32_t> ids = load_text(request_.text, tokenizer);
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= model.vocabulary) {
+      throw InputError(request_.text.string() + ": token " + std::to_string(id) +
+                       " is outside the model's vocabulary of " + std::to_string(model.vocabulary) +
+                       "; the tokenizer does not belong to this model");
+    }
+  }
+  set_ = cut_sequences(ids, sequences, request_.windows);
+  text_sha256_ = sha256_file(request_.text);
+  if (set_.context < request_.context) {
+    log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
+                " is scored instead of the context of " + grouped(request_.context));
+  }
+  for (const std::string& task : request_.tasks) {
+    for (const std::int64_t length : request_.task_lengths) {
+      tasks_.push_back(make_task(task, length, request_.task_prompts, request_.seed, tokenizer));
+    }
+  }
+}
+
+void Verification::choose_methods() {
+  const ModelConfig& model = checkpoint_.config();
+  std::vector<std::string>& ids = request_.methods;
+  const std::string own = bundle_ != nullptr ? method_of(*bundle_) : "";
+  if (ids.empty()) {
+    ids = {"bf16", "naive2", "hadamard2"};
+    if (bundle_ != nullptr && !contains(ids, own)) ids.push_back(own);
+  }
+  refuse_repeats(ids, "--methods");
+  if (bundle_ != nullptr) {
+    // "oscar" stands for the bundle's method whatever its variant is called.
+    judged_ = contains(ids, own) ? own : contains(ids, "oscar") ? "oscar" : "";
+    if (judged_.empty()) {
+      throw UsageError("--methods leaves out '" + own + "', the method of the bundle: add it, or give no bundle");
+    }
+    if (judged_ != "naive2" && !contains(ids, "naive2")) {
+      log_info("naive2 is measured, too: it is the negative control of the bundle");
+      ids.insert(ids.begin() + (ids.front() == "bf16" ? 1 : 0), "naive2");
+    }
+  }
+  for (const std::string& id : ids) methods_.push_back(make_method(id, model, bundle_, request_.windows));
+  baseline_ = make_method("bf16", model, nullptr, request_.windows);
+}
+
+std::string Verification::plan_text() const {
+  const ModelConfig& model = checkpoint_.config();
+  const std::int64_t tokens = std::ssize(set_.sequences) * set_.context;
+  std::int64_t passes = 1;
+  for (const KvMethod& m : methods_) passes += (request_.prefill && m.quantised) + (request_.decode ? 1 : 0);
+  const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
+  const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element;
+  const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
+                               static_cast<std::uint64_t>(model.hidden) * element * (request_.decode ? 8 : 1);
+  std::string list;
+  for (const KvMethod& m : methods_) list += (list.empty() ? "" : ", ") + m.id;
+  std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + judged_ + ")") + "\n";
+  text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
+          grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
+  text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
+          "sequence (null run)\n";
+  for (const TaskSet& t : tasks_) {
+    text += "task       " + t.task + ", " + std::to_string(t.prompts.size()) + " prompts of at most " +
+            grouped(t.length) + " tokens\n";
+  }
+  text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
+          " of hidden states, 0.5 GiB of logits and scores\n";
+  return text;
+}
+
+VerifyReport Verification::empty_report() const {
+  const ModelConfig& model = checkpoint_.config();
+  VerifyReport r;
+  r.tool_version = request_.tool_version;
+  r.command = request_.command;
+  r.model = {checkpoint_.location().name,
+             checkpoint_.fingerprint(),
+             model.architecture,
+             model.layers,
+             model.query_heads,
+             model.kv_heads,
+             model.head_dim,
+             model.vocabulary,
+             model.max_position};
+  r.bundle = bundle_facts_;
+  r.text = {request_.text.filename().string(), text_sha256_, set_.text_tokens};
+  r.scoring.context = set_.context;
+  r.scoring.sequences = std::ssize(set_.sequences);
+  r.scoring.unused_tokens = set_.unused_tokens;
+  r.scoring.first_position = first_scored_position(request_.windows);
+  r.sink = request_.windows.sink;
+  r.recent = request_.windows.recent;
+  r.dtype = request_.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32";
+  r.device = request_.decoder.device.str();
+  r.seed = request_.seed;
+  r.bootstrap_samples = request_.bootstrap_samples;
+  r.layer_error_sequences =
+      std::min<std::int64_t>(std::max<std::int64_t>(request_.layer_sequences, 1), std::ssize(set_.sequences));
+  return r;
+}
+
+VerifyReport Verification::run() {
+  VerifyReport report = empty_report();
+  Decoder decoder(checkpoint_, request_.decoder);
+  RunnerOptions options;
+  options.prefill = request_.prefill;
+  options.decode = request_.decode;
+  options.first_position = report.scoring.first_position;
+  options.layer_sequences = report.layer_error_sequences;
+  const std::vector<const KvMethod*> methods = pointers(methods_);
+  const RunnerResult result = run_methods(decoder, methods, baseline_, set_, options);
+
+  report.scoring.tokens = result.tokens;
+  report.scoring.fraction =
+      static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
+  const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
+  for (const ScoredMethod& scored : result.scored) {
+    const auto index = static_cast<std::size_t>(scored.method - methods_.data());
+    MethodReport m;
+    m.id = scored.method->id;
+    m.source = scored.method->source;
+    m.path = scored.path;
+    m.quantised = scored.method->quantised;
+    m.judged = m.id == judged_;
+    m.code_bits = scored.method->bits_per_element();
+    m.bits_per_element = scored.method->bits_per_element_at(set_.context);
+    m.allocated_bytes = result.caches[index].allocated_bytes;
+    m.quality = summarise(scored.scores, bootstrap);
+    m.by_position = kl_by_position(scored.scores, options.first_position, set_.context, kPositionBuckets);
+    m.layers = result.layers[index];
+    report.methods.push_back(std::move(m));
+  }
+  for (const TaskSet& task : tasks_) {
+    for (const char* path : {"prefill", "decode"}) {
+      if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;
+      const std::vector<TaskScore> scores = run_task(decoder, methods, baseline_, task, path);
+      for (MethodReport& m : report.methods) {
+        if (m.path != path) continue;
+        for (std::size_t i = 0; i < methods_.size(); ++i) {
+          if (methods_[i].id == m.id) m.tasks.push_back(scores[i]);
+        }
+      }
+    }
+  }
+  report.checks = self_checks(report, result, judged_, request_.decoder.dtype == at::kBFloat16);
+  apply_gates(request_.gates, report);
+  return report;
+}
+
+}  // namespace oscar

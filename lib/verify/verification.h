@@ -1,0 +1,66 @@
+// One run of oscar-verify: a plan that refuses bad requests before any long work, and the work.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle/bundle.h"
+#include "checkpoint/checkpoint.h"
+#include "model/decoder.h"
+#include "runtime/method.h"
+#include "text/tokenizer.h"
+#include "verify/gates.h"
+#include "verify/report.h"
+#include "verify/sequences.h"
+#include "verify/tasks/task.h"
+
+namespace oscar {
+
+struct VerifyRequest {
+  fs::path text;
+  std::vector<std::string> methods;  // empty: bf16, naive2, hadamard2 and the bundle's own
+  bool prefill = true, decode = false;
+  std::int64_t context = 2048;
+  std::int64_t tokens = 32768;     // of the text, at most; 0: all
+  std::int64_t max_sequences = 0;  // 0: all
+  WindowPolicy windows;
+  std::vector<std::string> tasks;
+  std::vector<std::int64_t> task_lengths;  // empty: the context
+  std::int64_t task_prompts = 20;          // of each task and length
+  std::int64_t layer_sequences = 2;
+  std::int64_t bootstrap_samples = 2000;
+  GateLimits gates;
+  std::uint64_t seed = 0;
+  DecoderOptions decoder;
+  std::string command, tool_version;  // recorded in the report
+};
+
+class Verification {
+ public:
+  // Everything that can be refused is refused here (UsageError, InputError); the text is read, no weight is.
+  // checkpoint, tokenizer and bundle must outlive the object; bundle may be null.
+  Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Bundle* bundle,
+               const BundleFacts& bundle_facts, VerifyRequest request);
+
+  std::string plan_text() const;  // for --dry-run: sequences, passes, memory
+  VerifyReport run();             // loads the weights and measures
+
+ private:
+  void choose_methods();
+  VerifyReport empty_report() const;
+
+  const Checkpoint& checkpoint_;
+  const Bundle* bundle_;
+  BundleFacts bundle_facts_;
+  VerifyRequest request_;
+  std::vector<KvMethod> methods_;
+  KvMethod baseline_;
+  std::string judged_;  // id of the bundle's method among methods_; empty without a bundle
+  SequenceSet set_;
+  std::vector<TaskSet> tasks_;
+  std::string text_sha256_;
+};
+
+}  // namespace oscar
