@@ -294,12 +294,17 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   const std::string fingerprint = checkpoint.fingerprint();
   WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
   remove_stale_temporaries(options.output);
+  const bool fresh = !fs::exists(work.file("point.safetensors"));
   try {
     const CollectReport report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
     work.remove();
     return report;
   } catch (const NumericalError&) {
     if (options.work_dir.empty()) work.remove();  // it would fail at the same token again
+    throw;
+  } catch (const InputError&) {
+    // A checkpoint without a tensor, say: a repaired one is another model, so there is nothing to resume.
+    if (fresh && options.work_dir.empty()) work.remove();
     throw;
   }
 }
