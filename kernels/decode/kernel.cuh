@@ -19,7 +19,8 @@ struct DecodeConfig {
   static_assert(kSlotBytes >= 32 * D && kSlotBytes % 16 == 0);
   static constexpr int kBlocksPerSm = NT == 2 || D == 256 ? 1 : 2;
   static constexpr int kDepth = D == 256 ? 2 : 3;  // 256: the ring of three would not fit sm_80
-  static constexpr int kMergeBytes = kWarps * kHeads * (D + 2) * 4;
+  static constexpr int kMergeRow = D + 4;  // floats; the padding keeps a warp's four head pairs in different banks
+  static constexpr int kMergeBytes = kWarps * kHeads * (kMergeRow + 2) * 4;
   static constexpr int kRingBytes = kWarps * kDepth * kSlotBytes;
   // The merge area reuses the ring.
   static constexpr int kPoolBytes = kRingBytes > kMergeBytes ? kRingBytes : kMergeBytes;
@@ -90,6 +91,71 @@ struct ItemWork {
   }
 };
 
+// Merges an item's parts in block order. results: two of each block from the item's first block on; scratch: shared
+// memory for two floats of every part and head, and four of every thread.
+template <class C>
+__device__ __forceinline__ void merge_parts(const DecodeAttentionParams& p, const Partial<C>* results,
+                                            const ItemRange& item, int group, float* scratch) {
+  constexpr int D = C::D;
+  const int tid = threadIdx.x, parts = item.parts;
+  const auto part_of = [&](int i) -> const Partial<C>& { return results[2 * i + (i == 0 && item.second ? 1 : 0)]; };
+  float* part_m = scratch;  // [parts][kHeads]: m, then the part's weight
+  float* part_l = part_m + C::kHeads * parts;
+#pragma unroll 1
+  for (int i = tid; i < C::kHeads * parts; i += C::kThreads) {
+    part_m[i] = __ldcg(&part_of(i / C::kHeads).m[i % C::kHeads]);
+    part_l[i] = __ldcg(&part_of(i / C::kHeads).l[i % C::kHeads]);
+  }
+  __syncthreads();
+  float* head_m = part_l + C::kHeads * parts;  // [kHeads]
+  float* head_l = head_m + C::kHeads;          // [kHeads]
+  // One warp a head: the largest reference, the weights, their sum.
+#pragma unroll 1
+  for (int head = tid / 32; head < group; head += C::kWarps) {
+    const int lane = tid & 31;
+    float m = kNoReference, l = 0.0f;
+#pragma unroll 1
+    for (int b = lane; b < parts; b += 32) m = fmaxf(m, part_m[b * C::kHeads + head]);
+#pragma unroll 1
+    for (int offset = 16; offset > 0; offset /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, offset));
+#pragma unroll 1
+    for (int b = lane; b < parts; b += 32) {
+      const float f = exp2_approx(part_m[b * C::kHeads + head] - m);
+      part_m[b * C::kHeads + head] = f;
+      l = fmaf(part_l[b * C::kHeads + head], f, l);
+    }
+#pragma unroll 1
+    for (int offset = 16; offset > 0; offset /= 2) l += __shfl_xor_sync(0xffffffffu, l, offset);
+    if (lane == 0) head_m[head] = m, head_l[head] = l;
+  }
+  __syncthreads();
+  // Four channels a thread; where threads are left, slices of the parts side by side.
+  const int columns = group * (D / 4);
+  const int slices = max(1, min(4, C::kThreads / columns));
+  float4* slice_sum = reinterpret_cast<float4*>(head_l + C::kHeads);  // [slices][columns]
+#pragma unroll 1
+  for (int i = tid; i < slices * columns; i += C::kThreads) {
+    const int slice = i / columns, column = i - slice * columns, head = column / (D / 4), c = column % (D / 4);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int b = slice; b < parts; b += slices) {
+      const float4 o = __ldcg(reinterpret_cast<const float4*>(&part_of(b).o[head][4 * c]));
+      const float f = part_m[b * C::kHeads + head];
+      sum.x = fmaf(o.x, f, sum.x), sum.y = fmaf(o.y, f, sum.y), sum.z = fmaf(o.z, f, sum.z),
+      sum.w = fmaf(o.w, f, sum.w);
+    }
+    slice_sum[i] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = tid; i < group * D; i += C::kThreads) {
+    float o = 0.0f;
+#pragma unroll 1
+    for (int slice = 0; slice < slices; ++slice) o += reinterpret_cast<const float*>(slice_sum + slice * columns)[i];
+    write_output<C>(p, item.sequence, item.kv_head * group + i / D, i % D, head_m[i / D], head_l[i / D], o);
+  }
+}
+
 template <class C, bool kSoftCap>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     decode_kernel(const __grid_constant__ DecodeAttentionParams p) {
@@ -106,32 +172,50 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   std::uint8_t* slots = pool + warp * kDepth * C::kSlotBytes;
   const std::uint32_t slots_address = shared_address(slots);
 
-  const LinePosition line(p, C::kWarps);
-  const Ranges& ranges = line.ranges;
-  if (line.total == 0 || blockIdx.x >= ranges.blocks) return;
-  const int begin = ranges.begin(blockIdx.x), end = ranges.begin(blockIdx.x + 1);
-  int sequence = line.sequence, sequence_begin = line.sequence_begin;
+  BlockWork block(p, C::kWarps);
+  if (block.empty) return;
 
   int* arrivals = static_cast<int*>(p.workspace);
   Partial<C>* partials = reinterpret_cast<Partial<C>*>(arrivals + (p.batch * p.kv_heads + 63) / 64 * 64);
   const float log2e = 1.4426950408889634f;
 
   int issue_slot = 0, slot = 0, phase = 0;  // of this warp's ring, over the whole launch
-  int position = begin;
+  bool first_item = true;
 #pragma unroll 1
-  while (position < end) {
-    SequencePlan plan = SequencePlan::make(p, p.lengths[sequence]);
+  while (true) {
+    ItemRange item;
+    item.plan = SequencePlan::make(p, p.lengths[block.at.sequence]);
+    if (block.split) {
+      item.parts = block.parts_of(item.plan.units());
+      const unsigned index = blockIdx.x - block.at.begin;
+      item.kv_head = static_cast<int>(index / static_cast<unsigned>(item.parts));
+      const int part = static_cast<int>(index) - item.kv_head * item.parts;
+      const Ranges cut = Ranges::make(item.plan.units(), item.parts);
+      item.from = cut.begin(part);
+      item.to = cut.begin(part + 1);
+      item.first_block = static_cast<int>(blockIdx.x) - part;
+      item.second = false;
+    } else {
 #pragma unroll 1
-    while (position >= sequence_begin + plan.units() * p.kv_heads) {
-      // On to the next sequence with work; there is one, because position < end <= total.
-      sequence_begin += plan.units() * p.kv_heads;
-      plan = SequencePlan::make(p, p.lengths[++sequence]);
+      while (block.position >= block.at.begin + item.plan.units() * p.kv_heads) {
+        // On to the next sequence with work; there is one, because position < end <= total.
+        block.at.begin += item.plan.units() * p.kv_heads;
+        item.plan = SequencePlan::make(p, p.lengths[++block.at.sequence]);
+      }
+      const unsigned units = item.plan.units();
+      item.kv_head = static_cast<int>(static_cast<unsigned>(block.position - block.at.begin) / units);
+      const int begin = block.at.begin + item.kv_head * static_cast<int>(units), end = begin + static_cast<int>(units);
+      item.from = block.position - begin;
+      item.to = min(block.end, end) - begin;
+      item.first_block = block.line.owner(begin);
+      item.parts = block.line.owner(end - 1) - item.first_block + 1;
+      // Only the first block can hold the item as its second result; the others began in its middle.
+      item.second = block.line.begin(item.first_block) < begin;
     }
-    const int item_units = plan.units();
-    const int kv_head =
-        static_cast<int>(static_cast<unsigned>(position - sequence_begin) / static_cast<unsigned>(item_units));
-    const int item_begin = sequence_begin + kv_head * item_units, item_end = item_begin + item_units;
-    const ItemWork work(p, plan, sequence, kv_head, position - item_begin, min(end, item_end) - item_begin);
+    item.sequence = block.at.sequence;
+    const SequencePlan& plan = item.plan;
+    const int sequence = item.sequence, kv_head = item.kv_head;
+    const ItemWork work(p, plan, sequence, kv_head, item.from, item.to);
 
     // This warp's units are warp, warp + kWarps, ... A BF16 tile takes two slots (keys, values), a page one.
     int issue_unit = warp, issue_half = 0;
@@ -221,7 +305,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     __syncthreads();
     float* merge_m = reinterpret_cast<float*>(pool);   // [kWarps][kHeads]
     float* merge_l = merge_m + C::kWarps * C::kHeads;  // [kWarps][kHeads]
-    float* merge_o = merge_l + C::kWarps * C::kHeads;  // [kWarps][kHeads][D]
+    float* merge_o = merge_l + C::kWarps * C::kHeads;  // [kWarps][kHeads][kMergeRow]
 #pragma unroll
     for (int n = 0; n < NT; ++n)
 #pragma unroll
@@ -236,7 +320,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
           merge_l[warp * C::kHeads + head] = l;
         }
         if (head < group) {
-          float* o = merge_o + (warp * C::kHeads + head) * D;
+          float* o = merge_o + (warp * C::kHeads + head) * C::kMergeRow;
 #pragma unroll
           for (int i = 0; i < kSteps; ++i) {
             o[16 * i + g] = state.o[n][i][h] * static_cast<float>(1 << output_exponent<D>(i, 0)) - zeros;
@@ -246,9 +330,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
       }
     __syncthreads();
 
-    const int first_block = ranges.owner(item_begin), parts = ranges.owner(item_end - 1) - first_block + 1;
     // A block cuts at most two items: the one it begins in the middle of, and the one it leaves unfinished.
-    Partial<C>& partial = partials[2 * blockIdx.x + (position == begin ? 0 : 1)];
+    Partial<C>& partial = partials[2 * blockIdx.x + (first_item ? 0 : 1)];
 #pragma unroll 1
     for (int i = tid; i < group * D; i += C::kThreads) {
       const int head = i / D, channel = i % D;
@@ -260,60 +343,37 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
       for (int v = 0; v < C::kWarps; ++v) {
         const float f = exp2_approx(merge_m[v * C::kHeads + head] - m);
         l = fmaf(merge_l[v * C::kHeads + head], f, l);
-        o = fmaf(merge_o[(v * C::kHeads + head) * D + channel], f, o);
+        o = fmaf(merge_o[(v * C::kHeads + head) * C::kMergeRow + channel], f, o);
       }
-      if (parts == 1) {
+      if (item.parts == 1) {
         write_output<C>(p, sequence, kv_head * group + head, channel, m, l, o);
       } else {
         __stcg(&partial.o[head][channel], o);
         if (channel == 0) __stcg(&partial.m[head], m), __stcg(&partial.l[head], l);
       }
     }
-    if (parts > 1) {
+    if (item.parts > 1) {
       __threadfence();
       __syncthreads();
-      const int item = sequence * p.kv_heads + kv_head;
+      const int cell = sequence * p.kv_heads + kv_head;
       if (tid == 0) {
-        shared.last_arriver = atomicAdd(&arrivals[item], 1) == parts - 1;
-        if (shared.last_arriver) arrivals[item] = 0;  // ready for the next launch
+        shared.last_arriver = atomicAdd(&arrivals[cell], 1) == item.parts - 1;
+        if (shared.last_arriver) arrivals[cell] = 0;  // ready for the next launch
       }
       __syncthreads();
       if (shared.last_arriver) {
         __threadfence();
-        // Only the item's first block can hold it as its second partial; the others began in its middle.
-        const int second = ranges.begin(first_block) < item_begin ? 1 : 0;
-        const auto part_of = [&](int i) -> const Partial<C>& {
-          return partials[2 * (first_block + i) + (i == 0 ? second : 0)];
-        };
-        float* part_m = reinterpret_cast<float*>(pool);  // [kHeads][parts], then l
-        float* part_l = part_m + C::kHeads * parts;
-        for (int i = tid; i < C::kHeads * parts; i += C::kThreads) {
-          part_m[i] = __ldcg(&part_of(i / C::kHeads).m[i % C::kHeads]);
-          part_l[i] = __ldcg(&part_of(i / C::kHeads).l[i % C::kHeads]);
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (int i = tid; i < group * D; i += C::kThreads) {
-          const int head = i / D, channel = i % D;
-          float m = kNoReference;
-#pragma unroll 1
-          for (int b = 0; b < parts; ++b) m = fmaxf(m, part_m[b * C::kHeads + head]);
-          float l = 0.0f, o = 0.0f;
-#pragma unroll 4
-          for (int b = 0; b < parts; ++b) {
-            const float f = exp2_approx(part_m[b * C::kHeads + head] - m);
-            l = fmaf(part_l[b * C::kHeads + head], f, l);
-            o = fmaf(__ldcg(&part_of(b).o[head][channel]), f, o);
-          }
-          write_output<C>(p, sequence, kv_head * group + head, channel, m, l, o);
-        }
+        merge_parts<C>(p, partials + 2 * item.first_block, item, group, reinterpret_cast<float*>(pool));
       }
     }
+    if (block.split) return;
+    block.position += item.to - item.from;
+    if (block.position >= block.end) return;
+    first_item = false;
     __syncthreads();  // the ring is written by bulk copies next
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
-    position = min(end, item_end);
   }
 }
 

@@ -1,7 +1,9 @@
 // Work split of one launch. Every (sequence, KV head) is an item of units in a fixed order: BF16 tiles (two units each,
-// they carry twice the bytes), then code pages. All items' units form one line, cut into equal ranges, one for each
-// block. A block covers the end of an item, whole items and the start of another; items cut by a boundary leave partial
-// results that the block arriving last merges in block order, so the result does not depend on timing.
+// they carry twice the bytes), then code pages.
+// Items up to the number of blocks: every item is cut into equal parts, one for each of a whole number of blocks, so
+// that no block pays the start and the merge of two items. More items than blocks: all items' units form one line, cut
+// into equal ranges; a block covers the end of an item, whole items and the start of another.
+// Parts of one item are merged by the block arriving last, in block order, so the result does not depend on timing.
 #pragma once
 
 #include <cstdint>
@@ -47,17 +49,13 @@ struct SequencePlan {
   }
 };
 
-// Equal contiguous ranges of the line: block c takes [begin(c), begin(c + 1)), the first `longer` blocks one unit more.
+// Equal contiguous ranges of a line of units: block c takes [begin(c), begin(c + 1)), the first `longer` one unit more.
 struct Ranges {
   unsigned blocks, length, longer;
 
-  // At least `least` units a block where that leaves blocks idle: small launches then have fewer parts to merge.
-  __device__ static Ranges make(unsigned units, unsigned grid, unsigned least) {
-    Ranges r;
-    r.blocks = max(1u, min(grid, units / least));
-    r.length = units / r.blocks;
-    r.longer = units - r.length * r.blocks;
-    return r;
+  __device__ static Ranges make(unsigned units, unsigned blocks) {
+    const unsigned length = units / blocks;
+    return {blocks, length, units - length * blocks};
   }
   __device__ int begin(unsigned block) const { return static_cast<int>(block * length + min(block, longer)); }
   __device__ int owner(unsigned unit) const {
@@ -67,46 +65,87 @@ struct Ranges {
   }
 };
 
-// What a block finds of the line: all units, and where a given unit lies. Every warp scans alone, 32 sequences at a
-// time, so no barrier is needed.
-struct LinePosition {
-  int total;           // units of the launch
-  int sequence;        // that holds the block's first unit
-  int sequence_begin;  // first unit of that sequence
-  Ranges ranges;
+// Units of one sequence. A call and not inlined: the walks below need it in several places, and a cold launch reads
+// every instruction from memory.
+__device__ __noinline__ int sequence_units(const DecodeAttentionParams& p, int sequence) {
+  return SequencePlan::make(p, p.lengths[sequence]).units();
+}
 
-  __device__ LinePosition(const DecodeAttentionParams& p, unsigned least) : sequence(0), sequence_begin(0) {
-    const int lane = threadIdx.x & 31;
-    int target = 0;
+// A warp's walk over the batch, 32 sequences at a time. f(b): share of sequence b. Returns the sum of all shares; with
+// target >= 0 it stops at the sequence in which `target` lies and fills `found`.
+struct Found {
+  int sequence, begin;  // the sequence and the sum before it
+};
+template <class F>
+__device__ __forceinline__ int walk_batch(int batch, int target, Found& found, F&& f) {
+  const int lane = threadIdx.x & 31;
+  int base = 0;
 #pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {  // first the total, then the block's place
-      int base = 0;
+  for (int b0 = 0; b0 < batch; b0 += 32) {
+    const int share = b0 + lane < batch ? f(b0 + lane) : 0;
+    const int sum = static_cast<int>(__reduce_add_sync(0xffffffffu, static_cast<unsigned>(share)));
+    if (target >= 0 && target < base + sum) {
+      int inclusive = share;
 #pragma unroll 1
-      for (int b0 = 0; b0 < p.batch; b0 += 32) {
-        const int b = b0 + lane;
-        const int units = b < p.batch ? SequencePlan::make(p, p.lengths[b]).units() * p.kv_heads : 0;
-        const int sum = __reduce_add_sync(0xffffffffu, units);
-        if (pass == 1 && target < base + sum) {
-          int inclusive = units;
-#pragma unroll 1
-          for (int offset = 1; offset < 32; offset *= 2) {
-            const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
-            if (lane >= offset) inclusive += other;
-          }
-          const int first = __ffs(__ballot_sync(0xffffffffu, base + inclusive > target)) - 1;
-          sequence = b0 + first;
-          sequence_begin = base + __shfl_sync(0xffffffffu, inclusive - units, first);
-          return;
-        }
-        base += sum;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+        if (lane >= offset) inclusive += other;
       }
-      total = base;
-      if (total == 0) return;
-      ranges = Ranges::make(total, gridDim.x, least);
-      if (blockIdx.x >= ranges.blocks) return;
-      target = ranges.begin(blockIdx.x);
+      const int first = __ffs(__ballot_sync(0xffffffffu, base + inclusive > target)) - 1;
+      found = {b0 + first, base + __shfl_sync(0xffffffffu, inclusive - share, first)};
+      return base + sum;
+    }
+    base += sum;
+  }
+  return base;
+}
+
+// What this block does. Every warp finds it alone, so no barrier is needed.
+struct BlockWork {
+  bool empty;
+  bool split;         // every item is cut into whole blocks (few items); else the line of all units
+  int part_units;     // split: units of the largest part
+  Ranges line;        // not split
+  int position, end;  // not split: the block's range of the line
+  Found at;           // sequence, and its first block (split) or first unit (line)
+
+  __device__ BlockWork(const DecodeAttentionParams& p, int least) {
+    const auto units = [&](int b) { return sequence_units(p, b); };
+    const int blocks = static_cast<int>(gridDim.x);
+    const int total = walk_batch(p.batch, -1, at, units) * p.kv_heads;
+    empty = total == 0;
+    if (empty) return;
+    split = p.batch * p.kv_heads <= blocks;
+    if (split) {
+      // The smallest part for which all parts fit the grid, by small steps up from the lower bound.
+      part_units = max(least, (total + blocks - 1) / blocks);
+#pragma unroll 1
+      while (walk_batch(p.batch, -1, at, [&](int b) { return parts_of(units(b)); }) * p.kv_heads > blocks) {
+        part_units += (part_units + 31) / 32;
+      }
+      const int target = static_cast<int>(blockIdx.x);
+      empty = target >= walk_batch(p.batch, target, at, [&](int b) { return parts_of(units(b)) * p.kv_heads; });
+    } else {
+      line = Ranges::make(total, min(blocks, total));
+      empty = blockIdx.x >= line.blocks;
+      if (empty) return;
+      position = line.begin(blockIdx.x);
+      end = line.begin(blockIdx.x + 1);
+      walk_batch(p.batch, position, at, [&](int b) { return units(b) * p.kv_heads; });
     }
   }
+  __device__ int parts_of(int units) const {
+    return static_cast<int>(static_cast<unsigned>(units + part_units - 1) / static_cast<unsigned>(part_units));
+  }
+};
+
+// One item, or the part of it that belongs to this block.
+struct ItemRange {
+  SequencePlan plan;
+  int sequence, kv_head;
+  int from, to;            // units of the item
+  int first_block, parts;  // blocks that share the item
+  bool second;             // the item's first block holds it as its second result
 };
 
 }  // namespace oscar::kernels
