@@ -67,7 +67,7 @@ struct Ranges {
 
 // Units of one sequence. A call and not inlined: the walks below need it in several places, and a cold launch reads
 // every instruction from memory.
-__device__ __noinline__ int sequence_units(const DecodeAttentionParams& p, int sequence) {
+static __device__ __noinline__ int sequence_units(const DecodeAttentionParams& p, int sequence) {
   return SequencePlan::make(p, p.lengths[sequence]).units();
 }
 
