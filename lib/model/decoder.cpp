@@ -15,7 +15,9 @@ struct Decoder::Impl {
   const Checkpoint& checkpoint;
   DecoderOptions options;
   Family family;
-  OuterWeights outer;
+  OuterViews outer;
+  at::Tensor final_norm;  // [hidden]
+  at::Tensor head;        // [vocabulary, hidden]; loaded by the first call of logits()
   RopeFrequencies frequencies;
 
   std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
@@ -33,7 +35,8 @@ struct Decoder::Impl {
     }
     frequencies = rope_frequencies(config.rope, config.head_dim, config.max_position);
     check_weights(checkpoint, family);
-    outer = load_outer_weights(checkpoint, family, options);
+    outer = find_outer_weights(checkpoint, family);
+    final_norm = to_tensor(*outer.final_norm, options.dtype, options.device);
     if (options.stream_layers) {
       layers.resize(1);
       return;
@@ -84,8 +87,7 @@ at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {
                        "; the tokenizer and the model do not belong together.");
     }
   }
-  const at::Tensor index = at::tensor(ids, at::TensorOptions().dtype(at::kInt)).to(impl_->options.device);
-  return at::embedding(impl_->outer.embedding, index);
+  return gather_rows(*impl_->outer.embedding, ids, impl_->options.dtype, impl_->options.device);
 }
 
 at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
@@ -99,11 +101,14 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, cons
 }
 
 at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
-  return rms_norm(hidden, impl_->outer.final_norm, config().rms_eps);
+  return rms_norm(hidden, impl_->final_norm, config().rms_eps);
 }
 
 at::Tensor Decoder::logits(const at::Tensor& normed) const {
-  return at::linear(normed, impl_->outer.head).to(at::kFloat);
+  if (!impl_->head.defined()) {
+    impl_->head = to_tensor(*impl_->outer.head, impl_->options.dtype, impl_->options.device);
+  }
+  return at::linear(normed, impl_->head).to(at::kFloat);
 }
 
 at::Tensor Decoder::forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention) {

@@ -30,8 +30,9 @@ struct LayerWeights {
 
 class Decoder {
  public:
-  // Loads embeddings, final norm and head; and every layer unless stream_layers. InputError names a missing or
-  // misshapen tensor. The checkpoint must outlive the decoder.
+  // Checks every tensor, then loads the final norm, and every layer unless stream_layers. The embedding stays in the
+  // file (embed() reads the rows it needs); the head is loaded by the first logits(). InputError names a missing or
+  // misshapen tensor. The checkpoint must outlive the decoder. Not for use by several threads at once.
   Decoder(const Checkpoint& checkpoint, const DecoderOptions& options);
   ~Decoder();
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "model/decoder.h"
+#include "model/weights.h"
 
 namespace oscar {
 namespace {
@@ -44,6 +44,20 @@ at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device de
   // the target device, so that the narrower stored type is what crosses the bus.
   at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)));
   if (!view.data.empty()) std::memcpy(stored.mutable_data_ptr(), view.data.data(), view.data.size());
+  return stored.to(device).to(dtype);
+}
+
+at::Tensor gather_rows(const TensorView& view, const std::vector<std::int32_t>& ids, at::ScalarType dtype,
+                       at::Device device) {
+  const std::int64_t columns = view.shape.at(1);
+  const std::size_t row = static_cast<std::size_t>(columns) * dtype_size(view.dtype);
+  at::Tensor stored =
+      at::empty({static_cast<std::int64_t>(ids.size()), columns}, at::TensorOptions().dtype(scalar_type(view)));
+  auto* out = static_cast<std::byte*>(stored.mutable_data_ptr());
+  for (const std::int32_t id : ids) {
+    std::memcpy(out, view.data.data() + static_cast<std::size_t>(id) * row, row);
+    out += row;
+  }
   return stored.to(device).to(dtype);
 }
 

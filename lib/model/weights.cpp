@@ -1,7 +1,6 @@
 #include "model/weights.h"
 
 #include <array>
-#include <cstring>
 
 #include "base/errors.h"
 
@@ -113,13 +112,11 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, std::int
   }
 }
 
-struct OuterViews {
-  const TensorView *embedding, *final_norm, *head;
-};
+}  // namespace
 
-// With tied embeddings either tensor may be the one that was saved; where both are there and differ, the head counts
-// as untied, as in transformers.
-OuterViews outer_views(const Checkpoint& checkpoint, const Family& family) {
+// With tied embeddings either tensor may be the one that was saved; where both are there, each is used for itself, as
+// transformers does (it ties them only when they are equal).
+OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family) {
   const ModelConfig& c = checkpoint.config();
   const Shape table = {c.vocabulary, c.hidden};
   const bool has_embedding = checkpoint.find(family.embedding) != nullptr;
@@ -130,23 +127,6 @@ OuterViews outer_views(const Checkpoint& checkpoint, const Family& family) {
   views.head = &checked(checkpoint, c.tie_embeddings && !has_head ? family.embedding : family.head, table);
   views.final_norm = &checked(checkpoint, family.final_norm, {c.hidden});
   return views;
-}
-
-bool same_data(const TensorView& a, const TensorView& b) {
-  return a.dtype == b.dtype && a.data.size() == b.data.size() &&
-         (a.data.data() == b.data.data() || std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0);
-}
-
-}  // namespace
-
-OuterWeights load_outer_weights(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options) {
-  const OuterViews views = outer_views(checkpoint, family);
-  OuterWeights weights;
-  weights.embedding = to_tensor(*views.embedding, options.dtype, options.device);
-  weights.final_norm = to_tensor(*views.final_norm, options.dtype, options.device);
-  const bool shared = checkpoint.config().tie_embeddings && same_data(*views.embedding, *views.head);
-  weights.head = shared ? weights.embedding : to_tensor(*views.head, options.dtype, options.device);
-  return weights;
 }
 
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
@@ -161,7 +141,7 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
 }
 
 void check_weights(const Checkpoint& checkpoint, const Family& family) {
-  outer_views(checkpoint, family);
+  find_outer_weights(checkpoint, family);
   const std::vector<LayerEntry> entries = layer_entries(checkpoint.config(), family);
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
     for (const LayerEntry& entry : entries) {

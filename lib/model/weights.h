@@ -8,20 +8,24 @@
 
 namespace oscar {
 
-// Everything outside the layers.
-struct OuterWeights {
-  at::Tensor embedding;   // [vocabulary, hidden]
-  at::Tensor final_norm;  // [hidden]
-  at::Tensor head;        // [vocabulary, hidden]; the same tensor as `embedding` when tied
+// The tensors outside the layers, as stored. With tied embeddings `embedding` and `head` are the same tensor.
+struct OuterViews {
+  const TensorView* embedding;   // [vocabulary, hidden]
+  const TensorView* head;        // [vocabulary, hidden]
+  const TensorView* final_norm;  // [hidden]
 };
 
 // InputError: a tensor is missing, has another shape than config.json implies, is not BF16, F16, F32 or F64, or the
 // checkpoint holds a bias or norm that the architecture would ignore.
-OuterWeights load_outer_weights(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options);
+OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family);
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options);
 
 // The same checks without reading any data, for every layer: a bad checkpoint fails before the first forward pass.
 void check_weights(const Checkpoint& checkpoint, const Family& family);
+
+// Rows `ids` of a [rows, columns] tensor, read straight from the file: [ids, columns]. Ids are in range.
+at::Tensor gather_rows(const TensorView& view, const std::vector<std::int32_t>& ids, at::ScalarType dtype,
+                       at::Device device);
 
 }  // namespace oscar

@@ -86,39 +86,37 @@ TEST(Weights, BuffersThatMeanNothingAreAllowed) {
 TEST(Weights, TiedHeadIsTheEmbedding) {
   TinyCheckpoint tiny;
   tiny.config["tie_word_embeddings"] = true;
-  const at::Tensor head = tiny.tensors["lm_head.weight"], table = tiny.tensors["model.embed_tokens.weight"];
-  const auto load = [&] {
+  const at::Tensor head = tiny.tensors["lm_head.weight"];
+  const auto names = [&] {
     const TempDirectory directory;
     const Checkpoint checkpoint = tiny.write(directory.path());
-    return load_outer_weights(checkpoint, family_of(checkpoint.config()), DecoderOptions{});
+    const OuterViews views = find_outer_weights(checkpoint, family_of(checkpoint.config()));
+    return views.embedding->name + " " + views.head->name;
   };
-  // Both saved and different: not tied after all.
-  EXPECT_TRUE(at::equal(load().head, head));
-  EXPECT_TRUE(at::equal(load().embedding, table));
-  // Both saved and equal, or one of the two: one tensor in memory.
-  tiny.tensors["lm_head.weight"] = table.clone();
-  OuterWeights equal = load();
-  EXPECT_TRUE(equal.head.is_same(equal.embedding));
+  EXPECT_EQ(names(), "model.embed_tokens.weight lm_head.weight");  // both saved: each for itself
   tiny.tensors.erase("lm_head.weight");
-  OuterWeights embedding_only = load();
-  EXPECT_TRUE(embedding_only.head.is_same(embedding_only.embedding));
+  EXPECT_EQ(names(), "model.embed_tokens.weight model.embed_tokens.weight");
   tiny.tensors["lm_head.weight"] = head;
   tiny.tensors.erase("model.embed_tokens.weight");
-  OuterWeights head_only = load();
-  EXPECT_TRUE(head_only.embedding.is_same(head_only.head));
-  EXPECT_TRUE(at::equal(head_only.embedding, head));
+  EXPECT_EQ(names(), "lm_head.weight lm_head.weight");
+  tiny.tensors.erase("lm_head.weight");
+  EXPECT_THAT(fault(tiny), testing::HasSubstr("model.embed_tokens.weight is missing"));
 }
 
 TEST(Weights, EveryStoredTypeConverts) {
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     TinyCheckpoint tiny;
-    at::Tensor& norm = tiny.tensors["model.norm.weight"];
-    norm = norm.to(type);
+    at::Tensor& table = tiny.tensors["model.embed_tokens.weight"];
+    at::Tensor& up = tiny.tensors["model.layers.1.mlp.up_proj.weight"];
+    table = table.to(type);
+    up = up.to(type);
     const TempDirectory directory;
     const Checkpoint checkpoint = tiny.write(directory.path());
-    const Family family = family_of(checkpoint.config());
-    EXPECT_TRUE(at::equal(load_outer_weights(checkpoint, family, {}).final_norm, norm.to(at::kFloat)));
-    EXPECT_EQ(load_outer_weights(checkpoint, family, {.dtype = at::kBFloat16}).head.scalar_type(), at::kBFloat16);
+    for (const auto wanted : {at::kFloat, at::kBFloat16}) {
+      Decoder decoder(checkpoint, {.dtype = wanted});
+      EXPECT_TRUE(at::equal(decoder.layer_weights(1).up, up.to(wanted)));
+      EXPECT_TRUE(at::equal(decoder.embed({30, 0, 30}), table.index_select(0, at::tensor({30, 0, 30})).to(wanted)));
+    }
   }
 }
 
