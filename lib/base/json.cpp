@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/quote_name.h"
 
 namespace oscar {
 namespace {
@@ -21,7 +22,7 @@ class StrictReader {
     if (event == Event::object_start) keys_.emplace_back();
     if (event == Event::object_end && !keys_.empty()) keys_.pop_back();
     if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second) {
-      throw InputError(where_ + ": JSON object has the key '" + parsed.get<std::string>() + "' twice");
+      throw InputError(where_ + ": JSON object has the key " + quote_name(parsed.get<std::string>()) + " twice");
     }
     return true;
   }
@@ -104,7 +105,11 @@ Json parse_json(std::string_view text, const std::string& where, int max_depth) 
   try {
     return Json::parse(text.begin(), text.end(), StrictReader(where, max_depth));
   } catch (const nlohmann::json::exception& e) {
-    throw InputError(where + ": is not valid JSON (" + e.what() + ")");
+    // The parser repeats the token it stopped at, which may be as long as the file.
+    constexpr std::size_t kShown = 200;
+    const std::string why = e.what();
+    throw InputError(where + ": is not valid JSON (" + (why.size() > kShown ? why.substr(0, kShown) + "..." : why) +
+                     ")");
   }
 }
 

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/quote_name.h"
 #include "bundle/rotation_pt.h"
 #include "bundle/torch_pt.h"
-#include "checkpoint/quote_name.h"
 
 namespace oscar {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/quote_name.h"
 #include "bundle/torch_pt_pickle.h"
 #include "bundle/torch_pt_zip.h"
 #include "bundle/utf8.h"
-#include "checkpoint/quote_name.h"
 
 namespace oscar {
 namespace {

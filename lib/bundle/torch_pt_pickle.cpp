@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "base/errors.h"
+#include "base/quote_name.h"
 #include "bundle/utf8.h"
-#include "checkpoint/quote_name.h"
 
 namespace oscar {
 namespace {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/quote_name.h"
 #include "bundle/torch_pt_nodes.h"
 #include "bundle/torch_pt_pickle.h"
 #include "bundle/utf8.h"
-#include "checkpoint/quote_name.h"
 
 namespace oscar {
 namespace {

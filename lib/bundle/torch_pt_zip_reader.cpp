@@ -2,9 +2,9 @@
 #include <type_traits>
 
 #include "base/errors.h"
+#include "base/quote_name.h"
 #include "bundle/crc32.h"
 #include "bundle/torch_pt_zip.h"
-#include "checkpoint/quote_name.h"
 
 namespace oscar {
 namespace {

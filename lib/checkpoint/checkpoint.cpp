@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/errors.h"
-#include "checkpoint/quote_name.h"
+#include "base/quote_name.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {

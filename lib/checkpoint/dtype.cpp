@@ -1,7 +1,6 @@
 #include <array>
 #include <limits>
 
-#include "checkpoint/quote_name.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
 

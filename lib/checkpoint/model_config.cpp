@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "checkpoint/quote_name.h"
+#include "base/quote_name.h"
 #include "checkpoint/rope_config.h"
 
 namespace oscar {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "checkpoint/quote_name.h"
+#include "base/quote_name.h"
 
 namespace oscar {
 namespace {

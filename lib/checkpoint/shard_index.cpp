@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "checkpoint/quote_name.h"
+#include "base/quote_name.h"
 
 namespace oscar {
 namespace {

@@ -34,6 +34,15 @@ TEST(Json, RefusesDuplicateKeysAtAnyLevel) {
   EXPECT_NO_THROW(parse_json(R"({"a": {"k": 1}, "b": {"k": 2}})", "f.json"));
 }
 
+TEST(Json, ErrorsAreOneShortLine) {
+  const std::string long_token = "[\"" + std::string(100000, 'x');
+  EXPECT_LT(message_of([&] { parse_json(long_token, "f.json"); }).size(), 300u);
+  const std::string key = "\"a\\nb" + std::string(100000, 'x') + "\"";
+  const std::string twice = message_of([&] { parse_json("{" + key + ":1," + key + ":2}", "f.json"); });
+  EXPECT_LT(twice.size(), 300u);
+  EXPECT_THAT(twice, HasSubstr("'a\\x0ab"));
+}
+
 TEST(Json, RefusesDeepNesting) {
   const std::string deep = std::string(100000, '[');
   EXPECT_THAT(message_of([&] { parse_json(deep, "f.json"); }), HasSubstr("nested deeper"));

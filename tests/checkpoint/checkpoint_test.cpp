@@ -111,6 +111,19 @@ TEST_F(CheckpointTest, MissingFiles) {
   EXPECT_THAT(refusal(), HasSubstr("config.json: cannot be opened"));
 }
 
+TEST_F(CheckpointTest, DamagedConfig) {
+  const auto with = [&](const std::string& text) {
+    write_file_atomic(dir_ / "config.json", text);
+    return refusal();
+  };
+  EXPECT_THAT(with(""), HasSubstr("config.json: is not valid JSON"));
+  EXPECT_THAT(with("[]"), HasSubstr("config.json: is array, expected a JSON object"));
+  EXPECT_THAT(with(std::string(1000, '[')), HasSubstr("nested deeper"));
+  EXPECT_THAT(with("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(with(R"({"hidden_size": 1, "hidden_size": 2})"), HasSubstr("'hidden_size' twice"));
+  EXPECT_THAT(with(std::string(5 << 20, ' ')), HasSubstr("larger than"));
+}
+
 TEST_F(CheckpointTest, CyclicAndDanglingLinks) {
   fs::create_symlink("model.safetensors", dir_ / "model.safetensors");
   EXPECT_THAT(refusal(), HasSubstr("model.safetensors: cannot be opened"));

@@ -1,4 +1,4 @@
-#include "checkpoint/quote_name.h"
+#include "base/quote_name.h"
 
 #include <cstddef>
 
