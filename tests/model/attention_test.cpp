@@ -2,6 +2,7 @@
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,6 +30,11 @@ struct Case {
     input.k = random({batch.tokens(), kv_heads, dim}, 2);
     input.v = random({batch.tokens(), kv_heads, dim}, 3);
     input.scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  }
+  void move_to(at::Device device) {
+    for (at::Tensor* tensor : {&input.q, &input.k, &input.v, &input.sinks}) {
+      if (tensor->defined()) *tensor = tensor->to(device);
+    }
   }
   at::Tensor run() {
     input.batch = &batch;
@@ -63,7 +69,7 @@ at::Tensor reference(const Case& c) {
 
 void expect_close(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.sizes(), expected.sizes());
-  const double error = (actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>();
+  const double error = (actual.to(at::kCPU, at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>();
   EXPECT_LT(error, tolerance);
 }
 
@@ -135,31 +141,32 @@ TEST(FullAttention, WindowThatReachesEverythingEqualsNone) {
   EXPECT_TRUE(at::equal(c.run(), full));
 }
 
-// Lengths above and below the query block, with every head ratio and width the families use.
-TEST(FullAttention, EqualsTheDefinition) {
+// Every head ratio and width of the families, lengths above and below the query block, all kinds of masks.
+void expect_definition(at::Device device) {
   for (const auto& [heads, kv_heads, dim] :
        std::vector<std::array<std::int64_t, 3>>{{6, 2, 48}, {7, 1, 80}, {4, 2, 128}, {2, 1, 256}, {3, 3, 20}}) {
     for (const std::int64_t window : {0, 33, 520}) {
-      Case c({600, 9}, heads, kv_heads, dim);
-      c.input.sliding_window = window;
-      SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " d " << dim << " window " << window);
-      expect_close(c.run(), reference(c), 5e-6);
+      for (const int extra : {0, 1, 2, 3}) {
+        if (extra != 0 && dim != 48) continue;
+        Case c({600, 9}, heads, kv_heads, dim);
+        c.input.sliding_window = window;
+        if (extra & 1) c.input.soft_cap = 0.5;
+        if (extra & 2) c.input.sinks = random({heads}, 5);
+        const at::Tensor expected = reference(c);
+        c.move_to(device);
+        SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " d " << dim << " window " << window
+                                        << " soft cap " << (extra & 1) << " sinks " << (extra & 2));
+        expect_close(c.run(), expected, 5e-6);
+      }
     }
   }
 }
 
-TEST(FullAttention, SoftCapAndSinksEqualTheDefinition) {
-  for (const std::int64_t window : {0, 33}) {
-    for (const bool capped : {true, false}) {
-      for (const bool sinks : {true, false}) {
-        Case c({540, 9}, 6, 2, 48);
-        c.input.sliding_window = window;
-        if (capped) c.input.soft_cap = 0.5;
-        if (sinks) c.input.sinks = random({6}, 5);
-        expect_close(c.run(), reference(c), 5e-6);
-      }
-    }
-  }
+TEST(FullAttention, EqualsTheDefinition) { expect_definition(at::kCPU); }
+
+TEST(FullAttention, EqualsTheDefinitionOnTheGpu) {
+  if (at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
+  expect_definition(at::kCUDA);
 }
 
 TEST(FullAttention, AnInfiniteSinkTakesEverything) {

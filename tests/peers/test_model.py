@@ -17,31 +17,33 @@ torch.set_num_threads(2)
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = [ROOT / "sample_data" / name for name in ("tiny-qwen3", "tiny-qwen3-outliers")]
 DTYPES = ["float32", "bfloat16"]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 LENGTHS = [530, 1, 64]  # past every window and original context above, and past one block of queries
 
 
 @pytest.fixture
 def oscar_logits(tool, tmp_path):
-    """oscar_logits(model, sequences, *options): logits [T, vocabulary] of the packed sequences."""
+    """oscar_logits(model, sequences, dtype, device, *options): logits [T, vocabulary] of the packed sequences."""
 
-    def run(model, sequences, *options):
+    def run(model, sequences, dtype, device, *options):
         ids, out = tmp_path / "ids.txt", tmp_path / "logits.bin"
         ids.write_text("\n".join(" ".join(map(str, s)) for s in sequences) + "\n")
-        tool("oscar_logits", model, ids, out, *options)
+        tool("oscar_logits", model, ids, out, "--dtype", dtype, "--device", device, *options)
         return torch.from_numpy(np.fromfile(out, np.float32)).view(sum(map(len, sequences)), -1)
 
     return run
 
 
-def peer_model(model, dtype, attention="sdpa"):
-    return transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention).eval()
+def peer_model(model, dtype, device):
+    peer = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
+    return peer.to(device).eval()
 
 
-def peer_logits(model, sequences, dtype):
+def peer_logits(model, sequences, dtype, device):
     """The same from transformers, one sequence at a time."""
-    peer = peer_model(model, dtype)
+    peer = peer_model(model, dtype, device)
     with torch.no_grad():
-        return torch.cat([peer(torch.tensor([s])).logits[0].float() for s in sequences])
+        return torch.cat([peer(torch.tensor([s], device=device)).logits[0].float().cpu() for s in sequences])
 
 
 def mean_kl(peer, ours):
@@ -53,7 +55,7 @@ def compare(ours, peer, dtype, label):
     assert ours.shape == peer.shape
     error = ((ours - peer).abs().max() / (peer.max() - peer.min())).item()
     kl = mean_kl(peer, ours)
-    print(f"\n{label:28} {dtype:9} max difference / range {error:.1e}  mean KL {kl:.1e}")
+    print(f"\n{label:30} {dtype:9} max difference / range {error:.1e}  mean KL {kl:.1e}")
     assert error < (1e-4 if dtype == "float32" else 0.1)
     assert kl < (1e-6 if dtype == "float32" else 1e-3)
 
@@ -63,26 +65,28 @@ def random_sequences(vocabulary, lengths, seed=0):
     return [torch.randint(0, vocabulary, (n,), generator=generator).tolist() for n in lengths]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("model", SAMPLES, ids=lambda p: p.name)
-def test_sample(model, dtype, oscar_logits):
+def test_sample(model, dtype, device, oscar_logits):
     sequences = random_sequences(8192, LENGTHS)
-    ours = oscar_logits(model, sequences, "--dtype", dtype)
-    compare(ours, peer_logits(model, sequences, dtype), dtype, model.name)
+    ours = oscar_logits(model, sequences, dtype, device)
+    compare(ours, peer_logits(model, sequences, dtype, device), dtype, f"{model.name} {device}")
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", random_checkpoints.CASES)
-def test_random(name, tmp_path, oscar_logits):
+def test_random(name, device, tmp_path, oscar_logits):
     model = random_checkpoints.make(name, tmp_path / "model")
     sequences = random_sequences(331, LENGTHS)
     for dtype in DTYPES:
-        ours = oscar_logits(model, sequences, "--dtype", dtype)
-        compare(ours, peer_logits(model, sequences, dtype), dtype, name)
+        ours = oscar_logits(model, sequences, dtype, device)
+        compare(ours, peer_logits(model, sequences, dtype, device), dtype, f"{name} {device}")
     # The last run was BF16. The older spelling and layer streaming must not change a bit of it.
     random_checkpoints.respell_as_v4(model)
-    respelled = oscar_logits(model, sequences, "--dtype", dtype, "--stream-layers")
+    respelled = oscar_logits(model, sequences, dtype, device, "--stream-layers")
     assert torch.equal(respelled, ours)
-    assert mean_kl(peer_logits(model, sequences, dtype), respelled) < 1e-3
+    assert mean_kl(peer_logits(model, sequences, dtype, device), respelled) < 1e-3
 
 
 def test_attention_inputs(tmp_path, monkeypatch, oscar_logits):
@@ -90,7 +94,7 @@ def test_attention_inputs(tmp_path, monkeypatch, oscar_logits):
     model = random_checkpoints.make("qwen3-window-tied", tmp_path / "model")
     (sequence,) = random_sequences(331, [100])
     qkvo = tmp_path / "qkvo.safetensors"
-    oscar_logits(model, [sequence], "--qkvo", qkvo)
+    oscar_logits(model, [sequence], "float32", "cpu", "--qkvo", qkvo)
     ours = safetensors_torch.load_file(qkvo)
 
     functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
@@ -105,7 +109,7 @@ def test_attention_inputs(tmp_path, monkeypatch, oscar_logits):
 
     monkeypatch.setitem(functions, "sdpa", capture)
     with torch.no_grad():
-        peer_model(model, "float32")(torch.tensor([sequence]))
+        peer_model(model, "float32", "cpu")(torch.tensor([sequence]))
     assert seen.keys() == ours.keys() and len(seen) == 12
     for key, tensor in seen.items():
         assert ours[key].shape == tensor.shape
