@@ -1,6 +1,7 @@
 #include "moments/collect.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <signal.h>
 
 #include <cerrno>
@@ -87,6 +88,8 @@ class Collector {
          (!point.sums.q_gram.defined() || !point.sums.rows_q.defined() || !point.sums.residual_energy.defined()))) {
       throw InputError(work_.path().string() + ": its state is damaged; delete the directory to start anew");
     }
+    for (std::int64_t layer = 0; layer < point.layer; ++layer)
+      work_.load_layer(layer);  // damage shows now, not at the end
     if (point.layer < config_.layers) {
       log_info("resuming at layer " + std::to_string(point.layer) + ", step " + std::to_string(point.step) + " of " +
                std::to_string(plan_.steps.size()));
@@ -295,6 +298,10 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
   remove_stale_temporaries(options.output);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
+  if (work.threads() != at::get_num_threads()) {
+    log_info("using " + std::to_string(work.threads()) + " threads, as the run was started with");
+    at::set_num_threads(work.threads());
+  }
   try {
     const CollectReport report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
     work.remove();

@@ -1,6 +1,7 @@
 #include "moments/run_record.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 namespace oscar {
 
@@ -23,7 +24,8 @@ Json run_identity(const std::string& fingerprint, const PromptSet& prompts, cons
   return {{"tool_version", options.tool_version},
           {"model", fingerprint},
           {"prompts", prompts.sha256},
-          {"options", options_record(options)}};
+          {"options", options_record(options)},
+          {"threads", at::get_num_threads()}};
 }
 
 Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,

@@ -8,7 +8,7 @@ namespace oscar {
 
 const char* dtype_text(at::ScalarType dtype);  // "float32", "bfloat16"
 
-// {tool_version, model, prompts, options}: everything the resulting bytes depend on.
+// {tool_version, model, prompts, options, threads}: everything the resulting bytes depend on.
 Json run_identity(const std::string& fingerprint, const PromptSet& prompts, const CollectOptions& options);
 
 // Statistics with everything but the layers: model facts, token counts and metadata (schemas/statistics.schema.json).

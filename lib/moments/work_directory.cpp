@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -79,7 +80,6 @@ void require_same_run(const fs::path& path, const Json& found, const Json& wante
     throw UsageError(where + "was started by version " + value_text(found.value("tool_version", Json())) +
                      " of this program, this is " + value_text(wanted["tool_version"]) + advice);
   }
-  if (found != wanted) throw UsageError(where + "differs from this one" + advice);
 }
 
 // Named tensors of a file and their memory, until it is written.
@@ -140,19 +140,24 @@ Json read_state(const SafetensorsFile& file, const std::string& run_id) {
 WorkDirectory::WorkDirectory(const fs::path& path, const Json& run, bool resume) : path_(path) {
   make_directory(path);
   lock_.emplace(path / "lock");
-  const std::string text = dump_json(run);
-  run_id_ = sha256_hex(text);
   if (fs::exists(path / kRun)) {
     if (!resume) {
       throw UsageError(path.string() + ": holds an unfinished run; continue it with --resume, or delete it");
     }
-    require_same_run(path, read_json(path / kRun, 1 << 20), run);
+    const std::string text = read_file(path / kRun, 1 << 20);
+    const Json found = parse_json(text, (path / kRun).string());
+    require_same_run(path, found, run);
+    threads_ = static_cast<int>(std::clamp<std::int64_t>(json_int(found, "threads", (path / kRun).string()), 1, 1024));
+    run_id_ = sha256_hex(text);
     remove_run_files(path, true);
     return;
   }
   if (resume) log_info(path.string() + ": holds no run to resume; starting one");
   remove_run_files(path, true);
   fs::remove(path / kPoint);
+  const std::string text = dump_json(run);
+  threads_ = static_cast<int>(json_int(run, "threads", kRun));
+  run_id_ = sha256_hex(text);
   write_file_atomic(path / kRun, text);
 }
 
@@ -186,7 +191,12 @@ LayerMoments WorkDirectory::load_layer(std::int64_t layer) const {
   if (json_int(state, "layer", file.path().string()) != layer) {
     throw InputError(file.path().string() + ": holds another layer; delete the directory to start anew");
   }
-  return layer_of(file);
+  LayerMoments moments = layer_of(file);
+  bool whole = moments.residual_energy.defined();
+  for (const MomentField& field : kMomentFields) whole = whole && (moments.*field.tensor).defined();
+  for (const RowField& field : kRowFields) whole = whole && (moments.*field.tensor).defined();
+  if (!whole) throw InputError(file.path().string() + ": is incomplete; delete the directory to start anew");
+  return moments;
 }
 
 void WorkDirectory::save_layer(std::int64_t layer, const LayerMoments& moments) const {

@@ -28,11 +28,13 @@ struct ResumePoint {
 class WorkDirectory {
  public:
   // Creates or opens and locks the directory. `run` identifies the run: {tool_version, model, prompts, options{...}}.
+  // Its "threads" is recorded but not compared: the rounding of a GEMM depends on it, so the first value is kept.
   // With a run in it: UsageError unless `resume`, and the difference named when it is another run (InputError for the
   // model or prompts, UsageError for options). Without one, `resume` just starts.
   WorkDirectory(const fs::path& path, const Json& run, bool resume);
 
   const fs::path& path() const { return path_; }
+  int threads() const { return threads_; }  // of the process that started the run
   fs::path file(const std::string& name) const { return path_ / name; }
 
   std::optional<ResumePoint> load_point() const;  // nullopt: from the beginning
@@ -45,6 +47,7 @@ class WorkDirectory {
  private:
   fs::path path_;
   std::optional<FileLock> lock_;
+  int threads_ = 1;
   std::string run_id_;  // sha256 of run.json: ties every file to its run
 };
 
