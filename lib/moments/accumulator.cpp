@@ -111,8 +111,14 @@ at::Tensor EnergyAccumulator::energy_gram() const {
 }
 
 at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_heads, std::int64_t head_dim) {
+  // Once for each layer, so FP64 throughout; in chunks, because a large model's W_O in FP64 would be gigabytes.
+  const at::Tensor heads = o_weight.reshape({o_weight.size(0), kv_heads, -1, head_dim});
   at::Tensor gram = at::zeros({kv_heads, head_dim, head_dim}, o_weight.options().dtype(at::kDouble));
-  add_gram(gram, o_weight.reshape({o_weight.size(0), -1, head_dim}));
+  for_chunks(heads.size(0), kChunkRows, [&](std::int64_t first, std::int64_t count) {
+    const at::Tensor chunk =
+        heads.narrow(0, first, count).permute({1, 0, 2, 3}).to(at::kDouble).reshape({kv_heads, -1, head_dim});
+    gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
+  });
   return symmetric(gram).cpu();
 }
 
