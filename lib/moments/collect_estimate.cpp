@@ -25,13 +25,13 @@ std::uint64_t resident_bytes() {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Elements of the weights of each layer, and of all other tensors under -1, from the names "...layers.<i>....".
+// Elements of the weights of each layer, from the names "...layers.<i>....". Embedding and head stay in the file.
 std::map<std::int64_t, std::uint64_t> weight_elements(const Checkpoint& checkpoint) {
   std::map<std::int64_t, std::uint64_t> elements;
   for (const std::string& name : checkpoint.names()) {
-    std::int64_t layer = -1;
     const std::size_t at = name.find("layers.");
-    if (at != std::string::npos) layer = std::strtoll(name.c_str() + at + 7, nullptr, 10);
+    if (at == std::string::npos) continue;
+    const std::int64_t layer = std::strtoll(name.c_str() + at + 7, nullptr, 10);
     elements[layer] += static_cast<std::uint64_t>(checkpoint.at(name).elements());
   }
   return elements;
@@ -58,12 +58,12 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
 
   CollectEstimate e;
-  std::uint64_t largest = 0, all = 0, outer = 0;
+  std::uint64_t largest = 0, all = 0;
   for (const auto& [layer, elements] : weight_elements(checkpoint)) {
-    (layer < 0 ? outer : all) += elements;
-    if (layer >= 0) largest = std::max(largest, elements);
+    all += elements;
+    largest = std::max(largest, elements);
   }
-  e.weight_bytes = width * (outer + (options.stream_layers ? largest : all));
+  e.weight_bytes = width * (options.stream_layers ? largest : all);
 
   const std::uint64_t gram = hkv * d * d * 8;
   const std::uint64_t layer_bytes =
