@@ -42,22 +42,19 @@ constexpr float power_of_two(int exponent) {
 // Codes of one block with step = 2 f max|x| / (2^w - 1): c = clamp(floor(x / step) + 2^(w-1), 0, 2^w - 1), the floor
 // taken after the sum (x (1 / step) + 2^(w-1), clamped, truncated); w = 1: c = [x >= 0].
 // odd: 2 l = 2c + 1 - 2^w. Returns sum of x odd; *squares: sum of odd^2.
-OSCAR_INLINE float try_fraction(const float* x, int n, int width, float fraction, float largest, std::uint8_t* codes,
+OSCAR_INLINE float try_fraction(const float* x, int n, int width, float fraction, float largest, float* odd,
                                 std::int32_t* squares) {
   const int levels = 1 << width;
   const float inverse = 1.0f / ((2.0f * fraction * largest) / static_cast<float>(levels - 1));
   const float half = static_cast<float>(levels / 2), top = static_cast<float>(levels - 1);
-  float odd[kMaxHeadDim / kBlocks];
-  std::int32_t sum = 0;
   if (width == 1) {
     for (int i = 0; i < n; ++i) odd[i] = x[i] >= 0.0f ? 1.0f : 0.0f;
   } else {
     for (int i = 0; i < n; ++i) odd[i] = row_math::clamp(x[i] * inverse + half, top);
   }
+  std::int32_t sum = 0;
   for (int i = 0; i < n; ++i) {
-    const std::int32_t c = static_cast<std::int32_t>(odd[i]);
-    const std::int32_t o = 2 * c + 1 - levels;
-    codes[i] = static_cast<std::uint8_t>(c);
+    const std::int32_t o = 2 * static_cast<std::int32_t>(odd[i]) + 1 - levels;
     odd[i] = static_cast<float>(o);
     sum += o * o;
   }
@@ -76,18 +73,19 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
   constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
                                    0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
   const int tries = encoder == Encoder::kSearch && width > 1 ? 8 : 1;
-  std::uint8_t trial[kMaxHeadDim / kBlocks];
+  float odd[2][kMaxHeadDim / kBlocks];
+  int kept = 0;
   Best best;
   for (int k = 0; k < tries; ++k) {
     std::int32_t squares = 0;
     const float fraction = width == 4 ? kFractions4[k] : kFractions2[k];
-    const float dot = try_fraction(x, n, width, fraction, largest, trial, &squares);
+    const float dot = try_fraction(x, n, width, fraction, largest, odd[1 - kept], &squares);
     const float score = (dot * dot) / static_cast<float>(squares);
-    if (k == 0 || score > best.score) {
-      best = {dot, score, squares};
-      std::memcpy(codes, trial, static_cast<std::size_t>(n));
-    }
+    if (k == 0 || score > best.score) best = {dot, score, squares}, kept = 1 - kept;
   }
+  const int shift = (1 << width) - 1;
+  for (int i = 0; i < n; ++i)
+    codes[i] = static_cast<std::uint8_t>((static_cast<std::int32_t>(odd[kept][i]) + shift) / 2);
   return best;
 }
 
@@ -95,11 +93,7 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
 // (all zero, or magnitudes beyond 2^+-40) takes the least or the largest scale that a byte holds.
 OSCAR_INLINE std::int8_t encode_block(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
                                       std::uint8_t* codes) {
-  float largest = 0.0f;
-  for (int i = 0; i < n; ++i) {
-    const float m = x[i] < 0.0f ? -x[i] : x[i];
-    largest = m > largest ? m : largest;
-  }
+  const float largest = row_math::largest_magnitude(x, n);
   if (!(largest >= 0x1p-40f)) {
     std::memset(codes, 1 << (width - 1), static_cast<std::size_t>(n));
     return -128;

@@ -23,13 +23,18 @@ constexpr int kLanes = 32;  // lanes of the fixed sum
 // fold 16, 8, 4, 2, 1 apart: the order of a butterfly reduction over a warp.
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
-OSCAR_INLINE float fold(const Lanes& lanes) {
-  float lane[kLanes];
-  std::memcpy(lane, &lanes, sizeof(lane));
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int l = 0; l < width; ++l) lane[l] += lane[l + width];
-  }
-  return lane[0];
+typedef float Lanes16 __attribute__((vector_size(64)));
+typedef float Lanes8 __attribute__((vector_size(32)));
+typedef float Lanes4 __attribute__((vector_size(16)));
+
+OSCAR_INLINE float fold(const Lanes& x) {
+  const Lanes16 low = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Lanes16 high = __builtin_shufflevector(x, x, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+  const Lanes16 a = low + high;
+  const Lanes8 b = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) +
+                   __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Lanes4 c = __builtin_shufflevector(b, b, 0, 1, 2, 3) + __builtin_shufflevector(b, b, 4, 5, 6, 7);
+  return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
 OSCAR_INLINE float fixed_sum(const float* x, int n) {
@@ -103,13 +108,18 @@ OSCAR_INLINE bool magnitudes(const float* x, int n, std::uint32_t* magnitude, st
   return largest < 0x7f800000;
 }
 
-OSCAR_INLINE bool all_finite(const float* x, int n) {
+// max |x|; anything from infinity on says that a value is not finite (compare the bits: it may be a NaN).
+OSCAR_INLINE float largest_magnitude(const float* x, int n) {
   std::int32_t largest = 0;
   for (int i = 0; i < n; ++i) {
     const std::int32_t m = std::bit_cast<std::int32_t>(x[i]) & 0x7fffffff;
     largest = m > largest ? m : largest;
   }
-  return largest < 0x7f800000;
+  return std::bit_cast<float>(largest);
+}
+
+OSCAR_INLINE bool all_finite(const float* x, int n) {
+  return std::bit_cast<std::int32_t>(largest_magnitude(x, n)) < 0x7f800000;
 }
 
 // The value at index k of the n magnitudes in ascending order, found bit by bit from the top: a bit belongs to it when
