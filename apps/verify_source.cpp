@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "bundle/published.h"
 
 namespace oscar {
 namespace {
@@ -63,6 +64,35 @@ VerifySource load_bundle_source(const fs::path& directory) {
   return source;
 }
 
+VerifySource load_published_source(const std::string& files, const std::string& clip) {
+  const auto [key, value] = split_pair(files, "--rotations", "K.pt,V.pt");
+  float key_clip = kPublishedKeyClip, value_clip = kPublishedValueClip;
+  if (!clip.empty()) {
+    const auto [k, v] = split_pair(clip, "--clip", "K,V");
+    key_clip = parse_number<float>(k, "--clip");
+    value_clip = parse_number<float>(v, "--clip");
+    if (!(key_clip >= 0 && key_clip <= 1 && value_clip >= 0 && value_clip <= 1)) {
+      throw UsageError("--clip " + clip + ": ratios are from 0 (off) to 1");
+    }
+  }
+  VerifySource source;
+  source.bundle = bundle_from_published(key, value);
+  for (LayerTransform& layer : source.bundle->layers) {
+    layer.key.clip = {key_clip};
+    layer.value.clip = {value_clip};
+  }
+  source.bundle->global_key_clip = key_clip;
+  source.bundle->global_value_clip = value_clip;
+  source.facts = facts_of(*source.bundle);
+  source.facts.kind = "published";
+  source.facts.source = base_name(key) + "," + base_name(value);
+  source.facts.clip_source = clip.empty() ? "default" : "option";
+  for (const std::string& file : {key, value}) {
+    if (fs::is_regular_file(file)) source.facts.sha256[base_name(file)] = sha256_file(file);
+  }
+  return source;
+}
+
 }  // namespace
 
 WindowPolicy parse_windows(const std::string& text) {
@@ -83,6 +113,7 @@ VerifySource load_verify_source(const std::string& bundle, const std::string& ro
   if (!clip.empty() && rotations.empty()) throw UsageError("--clip is for --rotations; a bundle carries its own");
   VerifySource source;
   if (!bundle.empty()) source = load_bundle_source(bundle);
+  if (!rotations.empty()) source = load_published_source(rotations, clip);
   if (source.bundle && checkpoint != nullptr) {
     const std::string fingerprint = checkpoint->fingerprint();
     const std::vector<std::string> faults = check_bundle_model(*source.bundle, checkpoint->config(), fingerprint);

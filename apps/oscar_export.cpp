@@ -1,0 +1,72 @@
+// oscar-export: the files that serving engines load, from a bundle of oscar-fit.
+#include <iostream>
+
+#include "apps/common_options.h"
+#include "base/errors.h"
+#include "base/log.h"
+#include "bundle/sglang_export.h"
+#include "checkpoint/checkpoint.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kExample =
+    "oscar-export bundle --format sglang --report report.json -o serving\n"
+    "oscar-export bundle --format sglang-v2 -o serving --model Qwen/Qwen3-8B";
+
+struct Arguments {
+  CommonOptions common;
+  std::string bundle, report;
+  ExportOptions options;
+};
+
+int run_export(Arguments& a) {
+  a.options.overwrite = a.common.overwrite;
+  a.options.tool_version = tool_version();
+  const Bundle bundle = load_bundle(a.bundle);
+  if (!a.report.empty()) {
+    a.options.report = read_json(a.report);
+    a.options.report_name = a.report;
+  }
+  if (!a.common.model.empty()) {
+    const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+    const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
+    if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
+  }
+  check_export(bundle, a.options);
+  if (a.common.dry_run) {
+    std::cout << "would write format " << a.options.format << " of " << bundle.layers.size() << " layers to "
+              << a.common.output << "\n";
+    return 0;
+  }
+  const std::vector<std::string> files = export_bundle(bundle, a.common.output, a.options);
+  if (a.common.json) {
+    std::cout << dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}});
+    return 0;
+  }
+  std::cout << "format " << a.options.format << " in " << a.common.output << ":\n";
+  for (const std::string& name : files) std::cout << "  " << name << "\n";
+  std::cout << "README.md there has the serve command.\n";
+  return 0;
+}
+
+int main_export(int argc, char** argv) {
+  Arguments a;
+  CLI::App app{"Write the files that a serving engine loads, from a bundle.", "oscar-export"};
+  set_up_app(app, a.common, kExample);
+  app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR");
+  app.add_option("--format", a.options.format, "sglang (one rotation a layer) or sglang-v2 (one for each KV head)")
+      ->required();
+  app.add_option("--report", a.report, "report.json of oscar-verify, for the card's measured numbers")
+      ->type_name("FILE");
+  app.add_option("--model", a.common.model, "Check that the bundle was fitted on this model")
+      ->type_name("DIR|org/name");
+  app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
+  add_output_options(app, a.common, true);
+  return run_app(app, a.common, argc, argv, [&] { return run_export(a); });
+}
+
+}  // namespace
+}  // namespace oscar
+
+int main(int argc, char** argv) { return oscar::main_export(argc, argv); }

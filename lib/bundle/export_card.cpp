@@ -1,0 +1,86 @@
+#include "bundle/export_card.h"
+
+#include <cstdio>
+#include <sstream>
+
+#include "bundle/model_card.h"
+
+namespace oscar {
+namespace {
+
+std::string significant(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+std::string number_at(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object[key].is_number() ? significant(object[key].get<double>())
+                                                                               : "-";
+}
+
+// The methods of a report as a Markdown table.
+void measured(std::ostringstream& out, const Json& report) {
+  out << "Context " << number_at(report, "context")
+      << " tokens, KL in nats against the BF16 cache on the same tokens.\n\n"
+      << "| method | path | bits per element | mean KL | 99.9 % KL | PPL ratio | same top token |\n"
+      << "|---|---|---|---|---|---|---|\n";
+  if (!report.contains("methods") || !report["methods"].is_array()) return;
+  for (const Json& method : report["methods"]) {
+    const auto text = [&](const char* key) {
+      return method.is_object() && method.contains(key) && method[key].is_string() ? method[key].get<std::string>()
+                                                                                   : "-";
+    };
+    const Json kl = method.is_object() && method.contains("kl") ? method["kl"] : Json::object();
+    out << "| " << text("id") << " | " << text("path") << " | " << number_at(method, "bits_per_element") << " | "
+        << number_at(kl, "mean") << " | " << number_at(kl, "p999") << " | " << number_at(method, "ppl_ratio") << " | "
+        << number_at(method, "same_top1") << " |\n";
+  }
+}
+
+}  // namespace
+
+std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
+  const LayerTransform& layer = bundle.layers.front();
+  const std::int64_t group = bundle.group > 0 ? bundle.group : layer.head_dim;
+  const std::string model = bundle.model.contains("name") && bundle.model["name"].is_string()
+                                ? bundle.model["name"].get<std::string>()
+                                : std::string("MODEL");
+  std::ostringstream out;
+  out << "export SGLANG_ENABLE_MIXED_KV_WINDOWS=1\n"
+      << "export SGLANG_MIXED_KV_PREFIX_TOKENS=" << bundle.windows.sink << "\n"
+      << "export SGLANG_MIXED_KV_RECENT_TOKENS=" << bundle.windows.recent << "\n"
+      << "export SGLANG_MIXED_KV_HP_DTYPE=bfloat16\n"
+      << "export SGLANG_OSCAR_K_ROTATION_PATH=\"$PWD/" << card.key_file << "\"\n"
+      << "export SGLANG_OSCAR_V_ROTATION_PATH=\"$PWD/" << card.value_file << "\"\n"
+      << "export SGLANG_OSCAR_K_CLIP_RATIO=" << significant(bundle.global_key_clip) << "\n"
+      << "export SGLANG_OSCAR_V_CLIP_RATIO=" << significant(bundle.global_value_clip) << "\n"
+      << "python -m sglang.launch_server --model-path " << model << " \\\n"
+      << "  --kv-cache-dtype int2 --kv-cache-quant-group-size " << group << " --page-size 8 \\\n"
+      << "  --prefill-attention-backend fa3 --decode-attention-backend triton\n";
+  return out.str();
+}
+
+std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report) {
+  std::ostringstream out;
+  out << card_head(bundle, "2-bit KV-cache rotations, SGLang files");
+  out << "## Files\n\n`" << card.key_file << "` and `" << card.value_file
+      << "` are `torch.save` dictionaries of format "
+      << (card.format == "sglang" ? "version 1 (one matrix for each layer)" : "version 2 (one matrix for each KV head)")
+      << ", loadable with `torch.load(..., weights_only=True)`. `SHA256SUMS` is checked with `sha256sum -c`. The key "
+         "`calibration` records where the matrices come from; loaders ignore it.\n\n";
+  out << "## Serve\n\nIn this directory, with an SGLang build that knows `--kv-cache-dtype int2`:\n\n```sh\n"
+      << sglang_serve_command(bundle, card) << "```\n\n";
+  out << "## Measured\n\n";
+  if (report != nullptr) {
+    measured(out, *report);
+  } else {
+    out << "No report was given. `oscar-verify --report report.json`, then `oscar-export --report report.json`, puts "
+           "its "
+           "numbers here.\n";
+  }
+  if (!bundle.provenance.empty()) out << "\n## Provenance\n\n```json\n" << dump_json(bundle.provenance) << "```\n";
+  return out.str();
+}
+
+}  // namespace oscar

@@ -1,0 +1,21 @@
+// README.md of an export: what was fitted, what was measured, and the command that serves it.
+#pragma once
+
+#include <string>
+
+#include "bundle/bundle.h"
+
+namespace oscar {
+
+struct ExportCard {
+  std::string format;                // sglang | sglang-v2
+  std::string key_file, value_file;  // names in the export's directory
+};
+
+// report: report.json of oscar-verify, or null (the card then says that no numbers were given).
+std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report);
+
+// Environment variables and command line for SGLang with the INT2 cache (names as in its OSCAR branch).
+std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card);
+
+}  // namespace oscar

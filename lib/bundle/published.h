@@ -1,0 +1,17 @@
+// A bundle made from the rotation files that serving engines load (K.pt and V.pt), so that they can be judged.
+#pragma once
+
+#include "bundle/bundle.h"
+#include "bundle/rotation_pt.h"
+
+namespace oscar {
+
+// Method "published"; scope from the files; no fingerprint and no clip, because the format has none. Files with one
+// matrix a layer do not say how many heads use it: kv_heads is 1 there.
+// InputError when the two files do not belong together: other layers, sizes or heads, or a value file given as keys
+// (told by the objective). check_bundle() finds what is wrong with the numbers.
+Bundle bundle_from_published(const fs::path& key_file, const fs::path& value_file);
+Bundle bundle_from_rotations(const RotationFile& key, const std::string& key_name, const RotationFile& value,
+                             const std::string& value_name);
+
+}  // namespace oscar

@@ -1,0 +1,176 @@
+#include "bundle/sglang_export.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "bundle/atomic_directory.h"
+#include "bundle/export_card.h"
+#include "bundle/rotation_pt.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kChecksumsName = "SHA256SUMS";
+// Published: the window sizes are counted in quantisation pages of 8 tokens.
+constexpr std::int64_t kWindowStep = 8;
+
+bool per_head(const Bundle& bundle) {
+  return std::any_of(bundle.layers.begin(), bundle.layers.end(), [](const LayerTransform& layer) {
+    return layer.key.forward.size(0) > 1 || layer.value.forward.size(0) > 1;
+  });
+}
+
+RotationArray array_of(const at::Tensor& tensor) {
+  const at::Tensor data = tensor.to(at::kFloat).contiguous();
+  RotationArray array;
+  array.shape = data.sizes().vec();
+  const float* begin = data.const_data_ptr<float>();
+  array.values.assign(begin, begin + data.numel());
+  return array;
+}
+
+// The objective as the published files spell it.
+std::string objective_of(const Bundle& bundle, bool key, bool version2) {
+  if (bundle.method != "oscar") return bundle.method;
+  if (version2) return "cov_eig_hadamard_perhead";
+  return key ? "qqt_r_h_pbr" : "sst_r_h_pbr";
+}
+
+RotationFile rotation_file(const Bundle& bundle, bool key, bool version2, const Json& provenance) {
+  RotationFile file;
+  file.format_version = version2 ? 2 : 1;
+  file.objective = objective_of(bundle, key, version2);
+  file.source_grouping = version2 ? "per_kv_head" : "layer";
+  file.extra["calibration"] = provenance;
+  for (const LayerTransform& layer : bundle.layers) {
+    const SideTransform& side = key ? layer.key : layer.value;
+    RotationLayer out;
+    out.layer = layer.layer;
+    if (version2) {
+      out.rotation = array_of(side.forward.expand({layer.kv_heads, layer.head_dim, layer.head_dim}));
+    } else {
+      out.rotation = array_of(side.forward[0]);
+      // The data-free files of the published tools store ones.
+      out.eigenvalues = array_of(side.eigenvalues.defined() ? side.eigenvalues[0] : at::ones({layer.head_dim}));
+    }
+    file.layers.push_back(std::move(out));
+  }
+  return file;
+}
+
+bool same_bits(const RotationArray& a, const RotationArray& b) {
+  return a.shape == b.shape && a.values.size() == b.values.size() &&
+         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(float)) == 0;
+}
+
+void read_back(const fs::path& path, const RotationFile& written) {
+  const RotationFile read = read_rotation_pt(path);
+  bool same = read.layers.size() == written.layers.size() && read.objective == written.objective &&
+              read.format_version == written.format_version && read.extra == written.extra;
+  for (std::size_t i = 0; same && i < read.layers.size(); ++i) {
+    same = read.layers[i].layer == written.layers[i].layer &&
+           same_bits(read.layers[i].rotation, written.layers[i].rotation) &&
+           same_bits(read.layers[i].eigenvalues, written.layers[i].eigenvalues);
+  }
+  if (!same) {
+    throw EnvironmentError(path.filename().string() + ": what was read back differs from what was written; " +
+                           "check the disk and export again");
+  }
+}
+
+Json provenance_of(const Bundle& bundle, const ExportOptions& options) {
+  Json provenance;
+  provenance["tool"] = options.tool_version;
+  provenance["method"] = bundle.method;
+  provenance["scope"] = bundle.scope;
+  provenance["model"] = bundle.model;
+  provenance["model_fingerprint"] = bundle.model_fingerprint;
+  provenance["post_rope"] = true;
+  provenance["accumulator_dtype"] = "float64";
+  provenance["windows"] = {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}};
+  provenance["clip_ratio"] = {{"key", bundle.global_key_clip}, {"value", bundle.global_value_clip}};
+  provenance["fit"] = bundle.provenance;
+  return provenance;
+}
+
+void check_report(const Bundle& bundle, const ExportOptions& options) {
+  if (!options.report) return;
+  const std::string& where = options.report_name;
+  const Json& model = json_object(*options.report, "model", where);
+  const std::string fingerprint = json_string(model, "fingerprint", where, "");
+  if (!bundle.model_fingerprint.empty() && fingerprint != bundle.model_fingerprint) {
+    throw InputError(where + ": is the report of another model (fingerprint " + fingerprint + ", the bundle has " +
+                     bundle.model_fingerprint + ")");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> export_formats() { return {"sglang", "sglang-v2"}; }
+
+void check_export(const Bundle& bundle, const ExportOptions& options) {
+  const std::vector<std::string> formats = export_formats();
+  if (std::find(formats.begin(), formats.end(), options.format) == formats.end()) {
+    std::string list;
+    for (const std::string& name : formats) list += (list.empty() ? "" : ", ") + name;
+    throw UsageError("--format '" + options.format + "' is not one that this version writes; it writes " + list);
+  }
+  for (const LayerTransform& layer : bundle.layers) {
+    const std::string name = "layer " + std::to_string(layer.layer);
+    if (!layer.key.orthogonal() || !layer.value.orthogonal() || layer.key.mean.defined() ||
+        layer.value.mean.defined()) {
+      throw InputError(name + " of the bundle has a mean or a transform that is not orthogonal, which format " +
+                       options.format + " cannot carry; fit with --method oscar");
+    }
+    if ((layer.head_dim & (layer.head_dim - 1)) != 0) {
+      throw InputError(name + " of the bundle has head_dim " + std::to_string(layer.head_dim) + "; engines that load " +
+                       options.format + " need a power of two");
+    }
+  }
+  if (options.format == "sglang" && per_head(bundle)) {
+    throw InputError(
+        "the bundle has one rotation for each KV head, which format sglang cannot carry; export it as sglang-v2, or "
+        "fit with --scope layer");
+  }
+  for (const std::int64_t window : {bundle.windows.sink, bundle.windows.recent}) {
+    if (window % kWindowStep != 0) {
+      throw InputError("the bundle has a BF16 window of " + std::to_string(window) + " tokens; engines that load " +
+                       options.format + " need multiples of 8");
+    }
+  }
+  check_report(bundle, options);
+}
+
+std::vector<std::string> export_bundle(const Bundle& bundle, const fs::path& directory, const ExportOptions& options) {
+  check_export(bundle, options);
+  const bool version2 = options.format == "sglang-v2";
+  ExportCard card{.format = options.format};
+  const std::string suffix = bundle.method == "oscar" ? "" : bundle.method;
+  card.key_file = version2 ? "k_perhead.pt" : "k_rotation_" + (suffix.empty() ? "qqt_r_h_pbr" : suffix) + ".pt";
+  card.value_file = version2 ? "v_perhead.pt" : "v_rotation_" + (suffix.empty() ? "sst_r_h_pbr" : suffix) + ".pt";
+
+  AtomicDirectory target(directory, options.overwrite, kChecksumsName);
+  const Json provenance = provenance_of(bundle, options);
+  std::string checksums;
+  const auto add_checksum = [&](const std::string& name) {
+    checksums += sha256_file(target.path() / name) + "  " + name + "\n";
+  };
+  for (const bool key : {true, false}) {
+    const RotationFile file = rotation_file(bundle, key, version2, provenance);
+    const std::string name = key ? card.key_file : card.value_file;
+    write_rotation_pt(target.path() / name, file);
+    read_back(target.path() / name, file);
+    add_checksum(name);
+  }
+  write_file_atomic(target.path() / kCardName, export_card(bundle, card, options.report ? &*options.report : nullptr));
+  add_checksum(kCardName);
+  write_file_atomic(target.path() / kChecksumsName, checksums);
+  target.commit();
+  return {card.key_file, card.value_file, kCardName, kChecksumsName};
+}
+
+}  // namespace oscar
