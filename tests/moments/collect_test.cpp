@@ -12,6 +12,7 @@
 
 #include "base/errors.h"
 #include "base/random.h"
+#include "moments/collect_estimate.h"
 #include "moments/layer_fields.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
@@ -267,6 +268,24 @@ TEST_F(Collect, PartsMergeIntoTheWhole) {
                 1e-12 * whole.layers[i].residual_energy[0].item<double>());
   }
   EXPECT_EQ(merged.layers[0].row_priority.size(), 24u);
+}
+
+TEST_F(Collect, EstimateFitsTheRun) {
+  run("out");
+  options_.output = dir_ / "out";
+  const TokenPlan plan = make_token_plan(prompts_, options_.tokens, options_.seq_len);
+  CollectEstimate estimate = estimate_bytes(checkpoint_, plan, options_);
+  const double written = static_cast<double>(fs::file_size(dir_ / "out"));
+  EXPECT_NEAR(static_cast<double>(estimate.output_bytes) / written, 1.0, 0.02);
+  EXPECT_GT(estimate.disk_bytes, 200u * (2 * 192 + 2 * 2 * 128) * 4 + estimate.output_bytes);
+  options_.stream_layers = true;
+  EXPECT_LT(estimate_bytes(checkpoint_, plan, options_).weight_bytes * 3, estimate.weight_bytes);
+  measure_time(checkpoint_, prompts_, plan, options_, estimate);
+  EXPECT_GT(estimate.seconds, 0);
+  EXPECT_EQ(estimate.sample_tokens, 40);  // the first step
+  EXPECT_NO_THROW(require_disk_space(options_, estimate));
+  estimate.disk_bytes = std::uint64_t{1} << 60;
+  EXPECT_THROW(require_disk_space(options_, estimate), EnvironmentError);
 }
 
 // A copy of the sample model whose tensor `name` was changed.

@@ -157,6 +157,29 @@ def peak_memory(arguments):
     return usage.ru_maxrss * 1024
 
 
+def test_config_file_equals_the_options(tool, files, folder):
+    config = folder / "run.toml"
+    config.write_text(f"""# the run of a.safetensors
+model = "{MODEL}"
+prompts = ["{folder / 'a.jsonl'}"]
+output = "{folder / 'config.safetensors'}"
+tokens = 140
+seq-len = 64
+rows = 999
+quiet = true
+""")
+    tool("oscar-collect", "--config", config, "--rows", 32)  # the command line wins
+    assert (folder / "config.safetensors").read_bytes() == (folder / "a.safetensors").read_bytes()
+
+
+def test_dry_run_knows_the_memory(tool, folder):
+    prompts = write_prompts(folder / "memory.jsonl", [512] * 8, 4)
+    arguments = ["--model", MODEL, "--prompts", prompts, "-o", folder / "memory.safetensors", "--seq-len", 512, "-q"]
+    plan = json.loads(tool("oscar-collect", *arguments, "--dry-run", "--json"))
+    used = peak_memory(arguments)
+    assert 0.5 < plan["peak_memory_bytes"] / used < 2, f"{plan['peak_memory_bytes']} planned, {used} used"
+
+
 def test_memory_does_not_grow_with_the_tokens(folder):
     """Six times the tokens; hidden states, keys and values of the extra 10000 alone would be 36 MB."""
     prompts = write_prompts(folder / "many.jsonl", [256] * 48, 3)
