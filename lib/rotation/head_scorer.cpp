@@ -7,9 +7,7 @@
 namespace oscar {
 namespace {
 
-at::Tensor of_head(const at::Tensor& matrices, std::int64_t head) {
-  return matrices[matrices.size(0) == 1 ? 0 : head];
-}
+at::Tensor of_head(const at::Tensor& matrices, std::int64_t head) { return matrices[matrices.size(0) == 1 ? 0 : head]; }
 
 // tr(E M E^T) with E [n, d] FP32 and M [d, d] FP32, summed in FP64.
 double weighted_energy(const at::Tensor& rows, const at::Tensor& metric) {
@@ -46,56 +44,75 @@ at::Tensor way_back(const HeadProblem& p) {
 
 class MetricScorer : public HeadScorer {
  public:
-  explicit MetricScorer(const HeadProblem& p) : rows_(p), centred_(p.side == Side::kKey) {
+  MetricScorer(const HeadProblem& p, double gain_weight) : rows_(p), gain_weight_(gain_weight) {
     const at::Tensor back = way_back(p).to(at::kDouble);
     const at::Tensor& metric = p.side == Side::kKey ? p.query_moment : p.output_metric;
     metric_ = at::matmul(at::matmul(back.t(), metric), back).to(at::kFloat);
-    at::Tensor x = p.side == Side::kKey ? p.k : p.v;
-    if (centred_) x = x - x.mean(0, true);
-    signal_ = weighted_energy(x, metric.to(at::kFloat));
+    centred_ = p.side == Side::kKey;
+    exact_ = rows_.exact();
+    if (centred_) exact_ = exact_ - exact_.mean(0, true);
+    energy_ = weighted_energy(exact_, metric_);
+    // The signal is that of the model's own rows, so that all transforms share a denominator.
+    at::Tensor original = p.side == Side::kKey ? p.k : p.v;
+    if (centred_) original = original - original.mean(0, true);
+    signal_ = weighted_energy(original, metric.to(at::kFloat));
   }
   ErrorSum score(float clip) const override {
     at::Tensor error = rows_.quantised(clip) - rows_.exact();
     if (centred_) error = error - error.mean(0, true);
-    return {weighted_energy(error, metric_), signal_};
+    const at::Tensor weighted = at::matmul(error, metric_);
+    double total = at::sum(weighted * error, at::kDouble).item<double>();
+    if (gain_weight_ > 0.0 && energy_ > 0.0) {
+      const double gain = at::sum(weighted * exact_, at::kDouble).item<double>() / energy_;
+      total += gain_weight_ * gain * gain * energy_;
+    }
+    return {total, signal_};
   }
 
  private:
   TransformedRows rows_;
-  bool centred_;
-  at::Tensor metric_;
-  double signal_ = 0.0;
+  double gain_weight_;
+  bool centred_ = false;
+  at::Tensor metric_, exact_;
+  double energy_ = 0.0, signal_ = 0.0;
 };
 
 class AttentionScorer : public HeadScorer {
  public:
-  explicit AttentionScorer(const HeadProblem& p) : rows_(p), side_(p.side), back_(way_back(p)) {
+  explicit AttentionScorer(const HeadProblem& p) : rows_(p), side_(p.side), back_(way_back(p)), values_(p.v) {
     metric_ = p.output_metric.to(at::kFloat);
     const at::Tensor scaled = p.q / std::sqrt(static_cast<double>(p.q.size(-1)));
-    const at::Tensor logits = at::matmul(scaled, p.k.t());
-    weights_ = at::softmax(logits, -1);
-    output_ = at::matmul(weights_, p.v);
-    signal_ = weighted_energy(output_, metric_);
-    if (side_ == Side::kKey) {
-      query_ = at::matmul(scaled, back_);
-      values_ = p.v;
-    }
+    query_ = at::matmul(scaled, back_);
+    logits_ = at::matmul(query_, rows_.exact().t());
+    weights_ = at::softmax(logits_, -1);
+    output_ = at::matmul(weights_, values_);
+    signal_ = 2.0 * weighted_energy(output_, metric_);
   }
   ErrorSum score(float clip) const override {
     const at::Tensor quantised = rows_.quantised(clip);
-    at::Tensor difference;
-    if (side_ == Side::kKey) {
-      difference = at::matmul(at::softmax(at::matmul(query_, quantised.t()), -1), values_) - output_;
-    } else {
-      difference = at::matmul(weights_, at::matmul(quantised - rows_.exact(), back_.t()));
+    const at::Tensor other =
+        side_ == Side::kKey ? at::matmul(query_, quantised.t()) : at::matmul(quantised - rows_.exact(), back_.t());
+    const std::int64_t tokens = quantised.size(0), half = tokens / 2;
+    ErrorSum sum{0.0, signal_};
+    for (const bool first : {true, false}) {  // which half is quantised
+      const std::int64_t begin = first ? 0 : half, length = first ? half : tokens - half;
+      at::Tensor difference;
+      if (side_ == Side::kKey) {
+        at::Tensor mixed = logits_.clone();
+        mixed.narrow(1, begin, length).copy_(other.narrow(1, begin, length));
+        difference = at::matmul(at::softmax(mixed, -1), values_) - output_;
+      } else {
+        difference = at::matmul(weights_.narrow(1, begin, length), other.narrow(0, begin, length));
+      }
+      sum.error += weighted_energy(difference, metric_);
     }
-    return {weighted_energy(difference, metric_), signal_};
+    return sum;
   }
 
  private:
   TransformedRows rows_;
   Side side_;
-  at::Tensor back_, metric_, weights_, output_, query_, values_;
+  at::Tensor back_, values_, metric_, query_, logits_, weights_, output_;
   double signal_ = 0.0;
 };
 
@@ -117,7 +134,10 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
 }
 
 std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem) {
-  return std::make_unique<MetricScorer>(problem);
+  return std::make_unique<MetricScorer>(problem, 0.0);
+}
+std::unique_ptr<HeadScorer> gain_scorer(const HeadProblem& problem) {
+  return std::make_unique<MetricScorer>(problem, kGainWeight);
 }
 std::unique_ptr<HeadScorer> attention_scorer(const HeadProblem& problem) {
   return std::make_unique<AttentionScorer>(problem);

@@ -48,11 +48,19 @@ class HeadScorer {
 //   values: error = sum_t e_t W e_t^T,  signal = sum_t v_t W v_t^T.
 std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem);
 
-// The error of the head's attention output after W_O, with the sampled tokens as one context that every sampled query
-// sees whole (no mask): P = softmax(q k^T / sqrt(d)), o = P v.
-//   keys:   error = sum_q |(Phat - P) v|_W^2;   values: error = sum_q |P (vhat - v)|_W^2;
-//   signal (both): sum_q |o|_W^2.
-// Unlike the metric error it sees what a shrinking of all keys does: it flattens every softmax.
+// The value error above plus kGainWeight times the part of it that is a gain: with x the rows as they are quantised
+// (less the mean that a centred transform removes), X = sum_t x_t W x_t^T and gamma = sum_t e_t W x_t^T / X,
+// error = sum_t e_t W e_t^T + kGainWeight gamma^2 X. An attention output averages many values: their independent
+// errors cancel there and in later layers, a common shrinking does not. (For keys the same formula with C_Q.)
+std::unique_ptr<HeadScorer> gain_scorer(const HeadProblem& problem);
+inline constexpr double kGainWeight = 5.0;  // lib/rotation/README.md has the measurements
+
+// The error of the head's attention output after W_O in the runtime's situation: some keys are BF16, the others
+// quantised. The sampled tokens are one context that every sampled query sees whole (no mask); half of them are exact,
+// the other half quantised, and then the other way round. P = softmax(q k^T / sqrt(d)), o = P v.
+//   keys:   error = sum_q |(Phat - P) v|_W^2;   values: error = sum_q |P (vhat - v)|_W^2;   signal = sum_q |o|_W^2.
+// Unlike the metric error it sees what a shrinking or a shift of all quantised keys does: it moves attention between
+// the exact and the quantised tokens.
 std::unique_ptr<HeadScorer> attention_scorer(const HeadProblem& problem);
 
 }  // namespace oscar

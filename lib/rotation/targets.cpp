@@ -72,7 +72,8 @@ void check_moments(const Statistics& statistics) {
     check_tensor(m.o_gram, prefix + "o_gram", {heads, d, d});
     check_tensor(m.energy_gram, prefix + "energy_gram", {heads, d, d});
     check_tensor(m.wo_gram, prefix + "wo_gram", {heads, d, d});
-    const std::int64_t rows = m.rows_k.defined() ? m.rows_k.size(0) : 0;
+    if (!m.rows_k.defined()) continue;  // the row sample is optional
+    const std::int64_t rows = m.rows_k.size(0);
     check_tensor(m.rows_q, prefix + "rows.q", {rows, statistics.query_heads, d});
     check_tensor(m.rows_k, prefix + "rows.k", {rows, heads, d});
     check_tensor(m.rows_v, prefix + "rows.v", {rows, heads, d});

@@ -1,0 +1,149 @@
+#include "apps/fit_output.h"
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include "bundle/manifest.h"
+#include "bundle/model_card.h"
+#include "rotation/transforms.h"
+
+namespace oscar {
+namespace {
+
+std::string number(double value, const char* format) {
+  char text[48];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string clip_text(const SideTransform& side) {
+  float low = 1.0f, high = 0.0f;
+  for (const float rho : side.clip) {
+    low = std::min(low, rho);
+    high = std::max(high, rho);
+  }
+  if (high <= 0.0f) return "off";
+  if (low == high) return number(high, "%.3f");
+  return (low <= 0.0f ? std::string("off") : number(low, "%.3f")) + "-" + number(high, "%.3f");
+}
+
+std::string row(const std::string& name, const CapturedEnergy& energy, const SidePrediction& p,
+                const std::string& clip) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%5s  %5.1f%% -> %5.1f%%   %9.4f %9.4f %9.4f %9.4f   %s\n", name.c_str(),
+                100.0 * energy.identity, 100.0 * energy.fit, p.identity, p.hadamard, p.unclipped, p.fit, clip.c_str());
+  return text;
+}
+
+// One table: keys or values of all layers, and their mean.
+std::string table(const FitResult& result, bool key) {
+  std::string text = key ? "keys: relative error of the logits q k^T (held-out rows)\n"
+                         : "values: relative error of v W_O (held-out rows)\n";
+  text += "layer  energy in d/16      identity  Hadamard   no clip       fit   clip\n";
+  CapturedEnergy mean_energy;
+  SidePrediction mean;
+  const double weight = 1.0 / static_cast<double>(result.layers.size());
+  for (const LayerFit& layer : result.layers) {
+    const CapturedEnergy& energy = key ? layer.key_energy : layer.value_energy;
+    const SidePrediction& p = key ? layer.key : layer.value;
+    text += row(std::to_string(layer.transform.layer), energy, p,
+                clip_text(key ? layer.transform.key : layer.transform.value));
+    mean_energy.identity += weight * energy.identity;
+    mean_energy.fit += weight * energy.fit;
+    mean.identity += weight * p.identity;
+    mean.hadamard += weight * p.hadamard;
+    mean.unclipped += weight * p.unclipped;
+    mean.fit += weight * p.fit;
+    mean.global_clip += weight * p.global_clip;
+  }
+  const float global = key ? result.global_key_clip : result.global_value_clip;
+  text += row("mean", mean_energy, mean, "");
+  text += "with one clip for all layers (" + (global > 0.0f ? number(global, "%.3f") : std::string("off")) +
+          "): mean " + number(mean.global_clip, "%.4f") + "\n";
+  return text;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
+  FitPlan plan{static_cast<std::int64_t>(s.layers.size()), s.kv_heads, s.head_dim, s.tokens};
+  const auto d = static_cast<std::uint64_t>(s.head_dim), heads = static_cast<std::uint64_t>(s.kv_heads);
+  const auto layers = static_cast<std::uint64_t>(plan.layers);
+  plan.rows = s.layers[0].rows_k.defined() ? s.layers[0].rows_k.size(0) : 0;
+  const std::uint64_t stored =
+      options.scope == Scope::kHead && !find_transform(options.method).data_free ? heads : std::uint64_t{1};
+  plan.output_bytes = 2 * layers * stored * d * (d + 1) * sizeof(float);
+  // The statistics, targets and eigenvectors (FP64) of both sides, and the rows once more.
+  const std::uint64_t grams = layers * heads * d * d * sizeof(double);
+  const std::uint64_t rows = layers * static_cast<std::uint64_t>(plan.rows) *
+                             (static_cast<std::uint64_t>(s.query_heads) + 2 * heads) * d * sizeof(float);
+  plan.peak_memory_bytes = 6 * grams + 6 * grams + 2 * rows + plan.output_bytes;
+  // A statistics file of one layer and head, fitted for its time.
+  Statistics one = s;
+  one.layers.resize(1);
+  const auto start = std::chrono::steady_clock::now();
+  FitOptions quiet = options;
+  quiet.on_step = nullptr;
+  fit(one, quiet);
+  plan.seconds = seconds_since(start) * static_cast<double>(plan.layers);
+  return plan;
+}
+
+void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
+  if (json) {
+    Json out = {{"format_version", 1},
+                {"dry_run", true},
+                {"output", output},
+                {"layers", plan.layers},
+                {"kv_heads", plan.kv_heads},
+                {"head_dim", plan.head_dim},
+                {"tokens", plan.tokens},
+                {"sampled_rows", plan.rows},
+                {"peak_memory_bytes", plan.peak_memory_bytes},
+                {"disk_bytes", plan.output_bytes},
+                {"seconds", plan.seconds}};
+    std::cout << dump_json(out);
+    return;
+  }
+  std::cout << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size " << plan.head_dim
+            << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
+            << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
+            << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
+            << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+}
+
+void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json) {
+  if (json) {
+    Json out = {{"format_version", 1}, {"output", output}, {"method", bundle.method}, {"scope", bundle.scope}};
+    out["bits_per_element"] = bundle_bits_per_element(bundle);
+    out["global_clip"] = {{"key", json_float(result.global_key_clip)}, {"value", json_float(result.global_value_clip)}};
+    Json clips = Json::array();
+    for (const LayerFit& layer : result.layers) {
+      Json key = Json::array(), value = Json::array();
+      for (const float rho : layer.transform.key.clip) key.push_back(json_float(rho));
+      for (const float rho : layer.transform.value.clip) value.push_back(json_float(rho));
+      clips.push_back({{"layer", layer.transform.layer}, {"key", std::move(key)}, {"value", std::move(value)}});
+    }
+    out["clip"] = std::move(clips);
+    out["fit"] = bundle.fit_report;
+    std::cout << dump_json(out);
+    return;
+  }
+  if (result.held_out_rows > 0) {
+    std::cout << table(result, true) << "\n" << table(result, false) << "\n";
+  } else {
+    std::cout << "no sampled rows in the statistics: no errors are predicted\n";
+  }
+  std::cout << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
+            << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
+            << " bits per quantised element\n";
+}
+
+}  // namespace oscar

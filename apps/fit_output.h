@@ -1,0 +1,21 @@
+// What oscar-fit prints on stdout: the plan, the before/after table, or the same as JSON.
+#pragma once
+
+#include <string>
+
+#include "bundle/bundle.h"
+#include "rotation/fit.h"
+
+namespace oscar {
+
+struct FitPlan {
+  std::int64_t layers = 0, kv_heads = 0, head_dim = 0, tokens = 0, rows = 0;
+  std::uint64_t peak_memory_bytes = 0, output_bytes = 0;
+  double seconds = 0.0;  // measured on one head and scaled
+};
+
+FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
+void print_fit_plan(const FitPlan& plan, const std::string& output, bool json);
+void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json);
+
+}  // namespace oscar

@@ -1,0 +1,137 @@
+// oscar-fit: statistics of oscar-collect -> a bundle of rotations and clip ratios.
+#include <charconv>
+
+#include "apps/common_options.h"
+#include "apps/fit_output.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "bundle/atomic_directory.h"
+#include "bundle/from_fit.h"
+#include "rotation/transforms.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kExample =
+    "oscar-fit stats.safetensors -o bundle\n"
+    "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
+    "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)";
+
+struct Arguments {
+  CommonOptions common;
+  FitOptions fit;
+  Windows windows;
+  std::string statistics, scope = "layer", value_target = "exact", clip = "search", window_text = "64,256";
+  std::string encoder = "minmax";
+  double bits = 0.0;
+};
+
+template <typename Number>
+std::pair<Number, Number> parse_pair(const std::string& text, const char* option) {
+  const std::size_t comma = text.find(',');
+  std::pair<Number, Number> pair{};
+  const auto read = [](const std::string& part, Number& value) {
+    const auto end = std::from_chars(part.data(), part.data() + part.size(), value);
+    return end.ec == std::errc() && end.ptr == part.data() + part.size() && !part.empty();
+  };
+  if (comma == std::string::npos || !read(text.substr(0, comma), pair.first) ||
+      !read(text.substr(comma + 1), pair.second)) {
+    throw UsageError(std::string(option) + " is '" + text + "', expected two numbers with a comma between them");
+  }
+  return pair;
+}
+
+// 2 bits for each code and 32 bits for each group: bits = 2 + 32 / group.
+std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
+  std::string possible;
+  for (std::int64_t group = head_dim; group >= 8; --group) {
+    if (head_dim % group != 0) continue;
+    const double b = 2.0 + 32.0 / static_cast<double>(group);
+    if (std::abs(bits - b) < 1e-3) return group;
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", b);
+    possible += (possible.empty() ? "" : ", ") + std::string(text);
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", bits);
+  throw UsageError("--bits " + std::string(text) + " is not possible with head size " + std::to_string(head_dim) +
+                   " and this method; choose one of: " + possible);
+}
+
+void parse_options(Arguments& a) {
+  a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
+  a.fit.value_target = a.value_target == "energy" ? ValueTarget::kEnergy : ValueTarget::kExact;
+  a.fit.encoder = parse_encoder(a.encoder);
+  find_transform(a.fit.method);
+  if (a.clip == "none") {
+    a.fit.clip = ClipMode::kNone;
+  } else if (a.clip != "search") {
+    a.fit.clip = ClipMode::kFixed;
+    std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
+  }
+  std::tie(a.windows.sink, a.windows.recent) = parse_pair<std::int64_t>(a.window_text, "--windows");
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (a.windows.sink < 0 || a.windows.recent < 1 || a.windows.sink > kMost || a.windows.recent > kMost) {
+    throw UsageError("--windows " + a.window_text + ": the sink is a number from 0, the recent window one from 1");
+  }
+  a.fit.sink = a.windows.sink;
+}
+
+int run_fit(Arguments& a) {
+  parse_options(a);
+  AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
+  const Statistics statistics = load_statistics(a.statistics);
+  if (a.bits > 0.0) a.fit.group = group_for_bits(a.bits, statistics.head_dim);
+  if (a.common.dry_run) {
+    print_fit_plan(plan_fit(statistics, a.fit), a.common.output, a.common.json);
+    return 0;
+  }
+  FitResult result;
+  {
+    Progress progress("fit", static_cast<std::uint64_t>(fit_steps(statistics, a.fit)), "steps");
+    a.fit.on_step = [&] { progress.advance(1); };
+    result = fit(statistics, a.fit);
+    progress.finish();
+  }
+  for (const std::string& warning : result.warnings) log_warning(warning);
+  const FitSource source{fs::path(a.statistics).filename().string(), sha256_file(a.statistics), tool_version()};
+  const Bundle bundle = bundle_from_fit(statistics, a.fit, result, a.windows, source);
+  save_bundle(bundle, a.common.output, a.common.overwrite);
+  print_fit_result(bundle, result, a.common.output, a.common.json);
+  return 0;
+}
+
+int main_fit(int argc, char** argv) {
+  Arguments a;
+  std::string methods;
+  for (const TransformKind& kind : transform_kinds()) methods += "\n  " + kind.id + ": " + kind.summary;
+  CLI::App app{"Fit 2-bit KV-cache rotations and clip ratios to statistics of oscar-collect.", "oscar-fit"};
+  set_up_app(app, a.common, kExample);
+  app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->required()->type_name("FILE");
+  add_output_options(app, a.common, true);
+  app.add_option("--method", a.fit.method, "Transform:" + methods)->capture_default_str();
+  app.add_option("--scope", a.scope, "One rotation for a layer, or one for each KV head")
+      ->check(CLI::IsMember({"layer", "head"}))
+      ->capture_default_str();
+  app.add_option("--value-target", a.value_target, "What the value rotation is fitted to: V^T S^T S V, or its proxy")
+      ->check(CLI::IsMember({"exact", "energy"}))
+      ->capture_default_str();
+  app.add_option("--clip", a.clip, "search, none, or the ratios K,V for all layers")->capture_default_str();
+  app.add_option("--encoder", a.encoder, "How scales and codes are chosen; engines that read published files use minmax")
+      ->check(CLI::IsMember({"minmax", "search"}))
+      ->capture_default_str();
+  app.add_option("--bits", a.bits, "Bits per quantised element, parameters included: 2 + 32/group (default: one group)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--windows", a.window_text, "BF16 tokens at the start and at the end")->capture_default_str();
+  app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
+      ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
+      ->capture_default_str();
+  return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
+}
+
+}  // namespace
+}  // namespace oscar
+
+int main(int argc, char** argv) { return oscar::main_fit(argc, argv); }

@@ -1,0 +1,118 @@
+#include "bundle/from_fit.h"
+
+#include <cmath>
+
+#include "bundle/manifest.h"
+#include "rotation/hadamard.h"
+
+namespace oscar {
+namespace {
+
+// Six significant digits: enough to read, and stable to the last bit of a sum.
+Json rounded(double value) {
+  if (value == 0.0 || !std::isfinite(value)) return 0.0;
+  const double unit = std::pow(10.0, 5.0 - std::floor(std::log10(std::abs(value))));
+  return std::isfinite(unit) && unit > 0.0 ? std::round(value * unit) / unit : value;
+}
+
+Json energy_json(const CapturedEnergy& energy) {
+  return {{"identity", rounded(energy.identity)}, {"fit", rounded(energy.fit)}};
+}
+
+Json prediction_json(const SidePrediction& p) {
+  return {{"identity", rounded(p.identity)},
+          {"hadamard", rounded(p.hadamard)},
+          {"unclipped", rounded(p.unclipped)},
+          {"fit", rounded(p.fit)},
+          {"global_clip", rounded(p.global_clip)}};
+}
+
+const char* objective_name(ClipObjective objective) {
+  switch (objective) {
+    case ClipObjective::kMetric:
+      return "metric";
+    case ClipObjective::kGain:
+      return "gain";
+    case ClipObjective::kAttention:
+      break;
+  }
+  return "attention";
+}
+
+Json options_json(const Statistics& s, const FitOptions& o) {
+  Json json;
+  json["method"] = o.method;
+  json["scope"] = o.scope == Scope::kHead ? "head" : "layer";
+  json["value_target"] = o.value_target == ValueTarget::kExact ? "exact" : "energy";
+  switch (o.clip) {
+    case ClipMode::kSearch:
+      json["clip"] = {{"mode", "search"},
+                      {"key_objective", objective_name(o.key_objective)},
+                      {"value_objective", objective_name(o.value_objective)}};
+      break;
+    case ClipMode::kFixed:
+      json["clip"] = {{"mode", "fixed"}, {"key", json_float(o.key_clip)}, {"value", json_float(o.value_clip)}};
+      break;
+    case ClipMode::kNone:
+      json["clip"] = {{"mode", "none"}};
+      break;
+  }
+  json["group"] = o.group > 0 ? o.group : s.head_dim;
+  json["max_rows"] = o.max_rows;
+  return json;
+}
+
+Json report_json(const FitResult& result) {
+  Json json;
+  json["rows"] = {{"fit", result.fit_rows}, {"held_out", result.held_out_rows}};
+  Json layers = Json::array();
+  for (const LayerFit& layer : result.layers) {
+    Json entry;
+    entry["layer"] = layer.transform.layer;
+    entry["captured_energy"] = {{"key", energy_json(layer.key_energy)}, {"value", energy_json(layer.value_energy)}};
+    if (result.held_out_rows > 0) {
+      entry["k_logit_error"] = prediction_json(layer.key);
+      entry["v_output_error"] = prediction_json(layer.value);
+    }
+    layers.push_back(std::move(entry));
+  }
+  json["layers"] = std::move(layers);
+  json["warnings"] = result.warnings;
+  return json;
+}
+
+}  // namespace
+
+Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult& result, const Windows& windows,
+                       const FitSource& source) {
+  Bundle bundle;
+  bundle.method = o.method;
+  bundle.scope = o.scope == Scope::kHead ? "head" : "layer";
+  bundle.model_fingerprint = s.model_fingerprint;
+  bundle.model = {{"name", s.model_name},
+                  {"architecture", s.architecture},
+                  {"layers", s.layers.size()},
+                  {"query_heads", s.query_heads},
+                  {"kv_heads", s.kv_heads},
+                  {"head_dim", s.head_dim},
+                  {"hidden", s.hidden}};
+  const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
+  const std::string revision = facts.is_object() ? facts.value("revision", std::string()) : std::string();
+  if (!revision.empty()) bundle.model["revision"] = revision;
+  bundle.windows = windows;
+  bundle.encoder = to_string(o.encoder);
+  bundle.group = o.group;
+  bundle.hadamard_block = hadamard_block(s.head_dim);
+  bundle.global_key_clip = result.global_key_clip;
+  bundle.global_value_clip = result.global_value_clip;
+  for (const LayerFit& layer : result.layers) bundle.layers.push_back(layer.transform);
+  bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
+                       {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
+                       {"tokens", s.tokens},
+                       {"options", options_json(s, o)},
+                       {"collection", s.metadata}};
+  bundle.fit_report = report_json(result);
+  return bundle;
+}
+
+}  // namespace oscar

@@ -1,0 +1,19 @@
+// The result of a fit as a bundle, with its provenance and report.
+#pragma once
+
+#include "bundle/bundle.h"
+#include "moments/statistics.h"
+#include "rotation/fit.h"
+
+namespace oscar {
+
+struct FitSource {
+  std::string statistics_name;    // file name, without its folder
+  std::string statistics_sha256;
+  std::string tool_version;
+};
+
+Bundle bundle_from_fit(const Statistics& statistics, const FitOptions& options, const FitResult& result,
+                       const Windows& windows, const FitSource& source);
+
+}  // namespace oscar

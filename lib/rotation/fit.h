@@ -1,0 +1,68 @@
+// The fit: statistics of a model -> a transform and clip ratios for each layer, with what they are predicted to do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codec/codec.h"
+#include "moments/statistics.h"
+#include "rotation/clip_search.h"
+#include "rotation/targets.h"
+#include "rotation/transform.h"
+
+namespace oscar {
+
+enum class ClipMode { kSearch, kFixed, kNone };
+
+struct FitOptions {
+  std::string method = "oscar";  // transforms.h
+  Scope scope = Scope::kLayer;
+  ValueTarget value_target = ValueTarget::kExact;
+  ClipMode clip = ClipMode::kSearch;
+  float key_clip = 0.0f, value_clip = 0.0f;  // kFixed
+  ClipObjective key_objective = ClipObjective::kAttention, value_objective = ClipObjective::kGain;
+  std::int64_t group = 0;       // quantisation group; 0: whole head
+  std::int64_t sink = 64;       // positions below are never quantised, so their rows do not count
+  std::int64_t max_rows = 512;  // sampled tokens used, both halves together
+  Encoder encoder = Encoder::kMinMax;
+  std::function<void()> on_step;  // progress, fit_steps() times; called from one thread at a time
+};
+
+// Relative errors of one side on the held-out rows (metric_scorer of head_scorer.h, summed over heads).
+struct SidePrediction {
+  double identity = 0.0;     // no rotation, no clip
+  double hadamard = 0.0;     // Hadamard matrix, no clip
+  double unclipped = 0.0;    // the fit without its clip
+  double fit = 0.0;          // the fit
+  double global_clip = 0.0;  // the fit with the global clip in place of its own
+};
+
+// Share of the target's energy, each head's own moment, that the strongest d/16 directions of a basis carry.
+struct CapturedEnergy {
+  double identity = 0.0;  // the d/16 strongest channels as they are
+  double fit = 0.0;       // the d/16 last eigenvectors
+};
+
+struct LayerFit {
+  LayerTransform transform;
+  CapturedEnergy key_energy, value_energy;
+  SidePrediction key, value;
+};
+
+struct FitResult {
+  std::vector<LayerFit> layers;
+  float global_key_clip = 0.0f, global_value_clip = 0.0f;
+  std::int64_t fit_rows = 0, held_out_rows = 0;  // tokens in each half
+  std::vector<std::string> warnings;             // what was degenerate, and what was done about it
+};
+
+// How often on_step will be called.
+std::int64_t fit_steps(const Statistics& statistics, const FitOptions& options);
+
+// UsageError for options that contradict each other or the geometry; InputError for statistics that cannot be used;
+// NumericalError naming the tensor for NaN, infinity or a failed decomposition; InterruptedError.
+FitResult fit(const Statistics& statistics, const FitOptions& options);
+
+}  // namespace oscar

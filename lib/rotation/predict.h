@@ -1,0 +1,21 @@
+// What a fit is predicted to do on rows it has not seen: the numbers of the before/after table.
+#pragma once
+
+#include "rotation/fit.h"
+#include "rotation/fit_rows.h"
+
+namespace oscar {
+
+// heads [Hkv, d, d] per-token moments; vectors [S, d, d] in ascending order, or undefined for a data-free transform
+// (its `fit` is then the identity's share).
+CapturedEnergy captured_energy(const at::Tensor& heads, const at::Tensor& vectors);
+
+// A HeadProblem of KV head `head` without its transform. The output metric is W_O^T W_O, or the identity where the
+// statistics hold none (all zero).
+HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::int64_t head, const RowSet& rows,
+                         const RowCode& code, Encoder encoder);
+
+SidePrediction predict_side(const Statistics& statistics, std::size_t layer, Side side, const SideTransform& transform,
+                            float global_clip, const RowSet& held_out, const RowCode& code, Encoder encoder);
+
+}  // namespace oscar
