@@ -112,8 +112,8 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
     std::cout << dump_json(out);
     return;
   }
-  std::cout << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size " << plan.head_dim
-            << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
+  std::cout << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size "
+            << plan.head_dim << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
             << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
             << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
             << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";

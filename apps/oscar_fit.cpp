@@ -119,7 +119,8 @@ int main_fit(int argc, char** argv) {
       ->check(CLI::IsMember({"exact", "energy"}))
       ->capture_default_str();
   app.add_option("--clip", a.clip, "search, none, or the ratios K,V for all layers")->capture_default_str();
-  app.add_option("--encoder", a.encoder, "How scales and codes are chosen; engines that read published files use minmax")
+  app.add_option("--encoder", a.encoder,
+                 "How scales and codes are chosen; engines that read published files use minmax")
       ->check(CLI::IsMember({"minmax", "search"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits, "Bits per quantised element, parameters included: 2 + 32/group (default: one group)")

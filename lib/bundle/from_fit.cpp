@@ -89,12 +89,9 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.method = o.method;
   bundle.scope = o.scope == Scope::kHead ? "head" : "layer";
   bundle.model_fingerprint = s.model_fingerprint;
-  bundle.model = {{"name", s.model_name},
-                  {"architecture", s.architecture},
-                  {"layers", s.layers.size()},
-                  {"query_heads", s.query_heads},
-                  {"kv_heads", s.kv_heads},
-                  {"head_dim", s.head_dim},
+  bundle.model = {{"name", s.model_name},      {"architecture", s.architecture},
+                  {"layers", s.layers.size()}, {"query_heads", s.query_heads},
+                  {"kv_heads", s.kv_heads},    {"head_dim", s.head_dim},
                   {"hidden", s.hidden}};
   const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
   const std::string revision = facts.is_object() ? facts.value("revision", std::string()) : std::string();

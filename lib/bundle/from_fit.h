@@ -8,7 +8,7 @@
 namespace oscar {
 
 struct FitSource {
-  std::string statistics_name;    // file name, without its folder
+  std::string statistics_name;  // file name, without its folder
   std::string statistics_sha256;
   std::string tool_version;
 };

@@ -158,7 +158,8 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
   const auto layers = static_cast<std::int64_t>(s.layers.size());
-  const bool search = o.clip == ClipMode::kSearch && split_rows(s, 0, o.sink, o.max_rows).held_out.tokens() >= kFewestRows;
+  const bool search =
+      o.clip == ClipMode::kSearch && split_rows(s, 0, o.sink, o.max_rows).held_out.tokens() >= kFewestRows;
   return layers + (search ? 2 * layers * s.kv_heads : 0);
 }
 
