@@ -9,7 +9,7 @@ languages are in sample_prompts.py, written for this project.
 The seed is fixed. Samples depend on floating-point rounding, so another CPU or another torch may give other (equally
 good) text: the files are kept in the repository and this script is run only to change them.
 
-    python scripts/make_sample_data.py            # about 10 minutes on two cores
+    python scripts/make_sample_data.py            # about 10 minutes
 """
 import argparse
 import json
@@ -134,7 +134,17 @@ def clean(tok, ids):
 
 
 def ngrams(ids, n=24):
-    return {tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)}
+    """Runs of n tokens, except the ones that only stutter (fewer than n / 3 different tokens)."""
+    runs = (tuple(ids[i : i + n]) for i in range(len(ids) - n + 1))
+    return {run for run in runs if len(set(run)) >= n // 3}
+
+
+def tokens_of(tok, row):
+    if "input_ids" in row:
+        return row["input_ids"]
+    if "messages" in row:
+        return tok("\n".join(m["content"] for m in row["messages"])).input_ids
+    return tok(row.get("text") or row["prompt"]).input_ids
 
 
 def main():
@@ -143,6 +153,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=ROOT)
     options = parser.parse_args()
 
+    torch.set_num_threads(1)
     path = ROOT / "tiny-qwen3"
     tok = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -152,32 +163,27 @@ def main():
     rng.shuffle(keys)
 
     print("held-out documents")
-    heldout_rows = sample(model, tok, [plan(tok, rng, keys, 4600, 260) for _ in range(13)], 4600, options.seed)
-    print("long calibration documents")
-    long_rows = sample(model, tok, [plan(tok, rng, keys, 3000, 400) for _ in range(8)], 3000, options.seed + 1)
-    print("short calibration documents")
-    short_rows = sample(model, tok, [[] for _ in range(20)], 500, options.seed + 2)
-
+    heldout_rows = sample(model, tok, [plan(tok, rng, keys, 4400, 260) for _ in range(12)], 4400, options.seed)
     heldout = "\n\n".join(clean(tok, row).strip() for row in heldout_rows) + "\n"
-    prompts = [{"text": clean(tok, row).strip()} for row in long_rows + short_rows[:10]]
-    prompts += [{"input_ids": row} for row in short_rows[10:]]
+    (options.output / "heldout.txt").write_text(heldout, encoding="utf-8")
+    print(f"heldout.txt: {len(heldout.encode())} bytes, {len(tok(heldout).input_ids)} tokens")
+
+    print("calibration documents")
+    plans = [plan(tok, rng, keys, 2600, 400) for _ in range(7)]
+    rows = sample(model, tok, plans, 2600, options.seed + 1)
+    short = sample(model, tok, [[] for _ in range(20)], 450, options.seed + 2)
+    prompts = [{"text": clean(tok, row).strip()} for row in rows + short[:10]]
+    prompts += [{"input_ids": row} for row in short[10:]]
     prompts += written_prompts()
     rng.shuffle(prompts)
 
     held = ngrams(tok(heldout).input_ids)
-    for row in prompts:
-        ids = row["input_ids"] if "input_ids" in row else tok(json.dumps(row, ensure_ascii=False)).input_ids
-        if "text" in row:
-            ids = tok(row["text"]).input_ids
-        common = held & ngrams(ids)
-        assert not common, f"calibration and held-out text share: {tok.decode(next(iter(common)))!r}"
-
-    (options.output / "heldout.txt").write_text(heldout, encoding="utf-8")
+    disjoint = [row for row in prompts if not held & ngrams(tokens_of(tok, row))]
+    print(f"{len(prompts) - len(disjoint)} rows left out: they share 24 tokens in a row with heldout.txt")
     with open(options.output / "prompts.jsonl", "w", encoding="utf-8") as out:
-        for row in prompts:
+        for row in disjoint:
             out.write(json.dumps(row, ensure_ascii=False) + "\n")
-    print(f"heldout.txt: {len(heldout.encode())} bytes, {len(tok(heldout).input_ids)} tokens")
-    print(f"prompts.jsonl: {len(prompts)} rows")
+    print(f"prompts.jsonl: {len(disjoint)} rows, {sum(len(tokens_of(tok, row)) for row in disjoint)} tokens")
 
 
 if __name__ == "__main__":
