@@ -13,7 +13,7 @@ constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2;
 
 // Mean KL between the paths, as a share of the method's own KL to the baseline, and its floor. Rounding differs between
 // the paths; a key on the edge between two codes may take the other one, and the next layers carry that on.
-constexpr double kPathShare = 0.05, kPathFloor = 1e-6, kPathFloorBf16 = 1e-3;
+constexpr double kPathShare = 0.1, kPathFloor = 1e-5, kPathFloorBf16 = 1e-3;
 
 SelfCheck null_run(const RunnerResult& run) {
   SelfCheck check{"null_run", "", run.null_kl, 0.0, run.null_kl == 0.0};
@@ -82,7 +82,7 @@ SelfCheck prefill_decode(const RunnerResult& run, bool bfloat16) {
     check.value = difference;
     check.limit = limit;
     check.detail = "largest against its limit: " + scored.method->id + ", mean KL of decode to prefill " +
-                   significant(difference, 3) + " (" + significant(limit, 3) + " allowed, a twentieth of its own KL)";
+                   significant(difference, 3) + " (" + significant(limit, 3) + " allowed, a tenth of its own KL)";
   }
   return check;
 }

@@ -54,8 +54,8 @@ TaskPrompt encode_prompt(const Needle& needle, std::int64_t sentences, double de
   const std::string text = prompt_text(needle, sentences, depth);
   const std::vector<std::int32_t> alone = tokenizer.encode(text, true);
   std::vector<std::int32_t> ids = tokenizer.encode(text + " " + needle.value, true);
-  const auto differ = std::mismatch(ids.begin(), ids.end(), alone.begin(), alone.end()).first;
-  return {std::move(ids), differ - ids.begin(), depth};
+  const std::int64_t start = std::mismatch(ids.begin(), ids.end(), alone.begin(), alone.end()).first - ids.begin();
+  return {std::move(ids), start, depth};
 }
 
 std::int64_t size_of(const TaskPrompt& prompt) { return static_cast<std::int64_t>(prompt.ids.size()); }

@@ -1,0 +1,155 @@
+#include "verify/layer_error.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "rotation/transforms.h"
+#include "runtime/cached_attention.h"
+#include "verify/cache_check.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kTokens = 90, kHeads = 2, kGroup = 2, kDim = 16;
+
+ModelConfig small_model() {
+  ModelConfig model;
+  model.layers = 1;
+  model.query_heads = kHeads * kGroup;
+  model.kv_heads = kHeads;
+  model.head_dim = kDim;
+  return model;
+}
+
+struct Input {
+  SequenceBatch batch{{0}, {kTokens}, {0}};
+  AttentionInput input;
+  explicit Input(std::uint64_t seed) {
+    at::Generator g = at::detail::createCPUGenerator(seed);
+    const auto options = at::TensorOptions().dtype(at::kFloat);
+    input.batch = &batch;
+    input.q = at::randn({kTokens, kHeads * kGroup, kDim}, g, options);
+    input.k = at::randn({kTokens, kHeads, kDim}, g, options) + 0.5;
+    input.v = at::randn({kTokens, kHeads, kDim}, g, options);
+    input.scale = 0.25;
+  }
+};
+
+// Rows of the values 0, 1, 2, 3 are coded without error: s = 1, z = 0.
+at::Tensor exact_rows(std::int64_t heads) {
+  at::Tensor x = at::empty({kTokens, heads, kDim});
+  float* data = x.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = static_cast<float>((i / 3 + i * i) % 4);
+  for (std::int64_t i = 0; i < x.numel(); i += kDim) data[i] = 0, data[i + 1] = 3;
+  return x;
+}
+
+TEST(LayerError, RowsOnTheGridHaveNone) {
+  Input in(1);
+  in.input.k = exact_rows(kHeads);
+  in.input.v = exact_rows(kHeads);
+  const KvMethod naive = make_method("naive2", small_model(), nullptr, {4, 8, 1});
+  LayerErrorSums sums;
+  add_logit_error(in.input, naive, sums);
+  EXPECT_GT(sums.logit_energy, 0);
+  EXPECT_NEAR(sums.result(0).k_logit, 0, 1e-6);
+  const KvMethod bf16 = make_method("bf16", small_model(), nullptr, {4, 8, 1});
+  const at::Tensor exact = SimulatedPrefillAttention(bf16).attend(in.input);
+  add_output_error(exact, SimulatedPrefillAttention(naive).attend(in.input), 12, sums);
+  EXPECT_GT(sums.output_energy, 0);
+  EXPECT_NEAR(sums.result(0).attention_output, 0, 1e-6);
+}
+
+TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
+  Input in(2);
+  const WindowPolicy windows{4, 8, 1};
+  const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
+  LayerErrorSums sums;
+  add_logit_error(in.input, naive, sums);
+
+  double error = 0, energy = 0;
+  std::vector<float> row(kDim);
+  const auto q = in.input.q.accessor<float, 3>(), k = in.input.k.accessor<float, 3>();
+  for (std::int64_t p = 13; p < kTokens; ++p) {  // fewer than 64 + 13 queries would be sampled with stride 1
+    if ((kTokens - 1 - p) % ((kTokens - 13) / 64) != 0 || (kTokens - 1 - p) / ((kTokens - 13) / 64) >= 64) continue;
+    for (std::int64_t h = 0; h < kHeads * kGroup; ++h) {
+      std::vector<double> exact, wrong;
+      for (std::int64_t j = windows.sink; j <= p - windows.recent; ++j) {
+        double e = 0, w = 0;
+        for (std::int64_t c = 0; c < kDim; ++c) {
+          row[static_cast<std::size_t>(c)] = round_to_bfloat16(k[j][h / kGroup][c]);
+        }
+        const EncodedRow code = encode_row(row, uniform_code(kDim));
+        std::vector<float> decoded(kDim);
+        decode_row(code, uniform_code(kDim), decoded);
+        for (std::int64_t c = 0; c < kDim; ++c) {
+          e += static_cast<double>(q[p][h][c]) * k[j][h / kGroup][c];
+          w += static_cast<double>(q[p][h][c]) * decoded[static_cast<std::size_t>(c)];
+        }
+        exact.push_back(e);
+        wrong.push_back(w - e);
+      }
+      double mean_e = 0, mean_w = 0;
+      for (std::size_t i = 0; i < exact.size(); ++i) mean_e += exact[i], mean_w += wrong[i];
+      mean_e /= static_cast<double>(exact.size());
+      mean_w /= static_cast<double>(exact.size());
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        energy += (exact[i] - mean_e) * (exact[i] - mean_e);
+        error += (wrong[i] - mean_w) * (wrong[i] - mean_w);
+      }
+    }
+  }
+  EXPECT_NEAR(sums.logit_energy / energy, 1, 1e-5);
+  EXPECT_NEAR(sums.logit_error / error, 1, 1e-5);
+  EXPECT_GT(sums.result(0).k_logit, 0.1);
+  EXPECT_LT(sums.result(0).k_logit, 0.9);
+}
+
+TEST(LayerError, AConstantShiftOfTheKeysIsNoError) {
+  // Keys stored less their mean: every logit of a query moves by the same amount, which softmax does not see.
+  Input in(3);
+  in.input.k = exact_rows(kHeads);
+  KvMethod method = make_method("hadamard2", small_model(), nullptr, {4, 8, 1});
+  method.layers[0].key.forward = at::eye(kDim).unsqueeze(0);
+  method.layers[0].key.mean = at::full({kHeads, kDim}, 0.5);
+  LayerErrorSums sums;
+  add_logit_error(in.input, method, sums);
+  EXPECT_NEAR(sums.result(0).k_logit, 0, 1e-5);
+}
+
+TEST(LayerError, HalvedOutputsAreHalfWrong) {
+  LayerErrorSums sums;
+  const at::Tensor o = at::randn({20, 4, kDim});
+  add_output_error(o, 0.5 * o, 5, sums);
+  EXPECT_NEAR(sums.result(0).attention_output, 0.5, 1e-6);
+  add_output_error(o, o, 30, sums);  // nothing behind the last token
+  EXPECT_NEAR(sums.result(0).attention_output, 0.5, 1e-6);
+}
+
+TEST(CacheCheck, AgreesOnEveryMethod) {
+  for (const char* id : {"bf16", "naive2", "hadamard2"}) {
+    Input in(4);
+    const KvMethod method = make_method(id, small_model(), nullptr, {4, 8, 1});
+    CacheChecker checker(method, small_model());
+    checker.check_layer(in.input, SimulatedPrefillAttention(method).attend(in.input));
+    const CacheCheck check = checker.result();
+    EXPECT_EQ(check.differing, 0) << id;
+    EXPECT_EQ(check.rows, method.quantised ? 2 * kHeads * (kTokens - 12) : 0) << id;
+    EXPECT_LT(check.reader_error, 1e-5) << id;
+    EXPECT_GT(check.allocated_bytes, 0u);
+  }
+}
+
+TEST(CacheCheck, ShowsAReaderThatDisagrees) {
+  Input in(5);
+  const KvMethod method = make_method("naive2", small_model(), nullptr, {4, 8, 1});
+  CacheChecker checker(method, small_model());
+  const KvMethod other = make_method("hadamard2", small_model(), nullptr, {4, 8, 1});
+  checker.check_layer(in.input, SimulatedPrefillAttention(other).attend(in.input));
+  EXPECT_GT(checker.result().reader_error, 1e-2);
+}
+
+}  // namespace
+}  // namespace oscar
