@@ -1,0 +1,116 @@
+"""oscar-verify against an independent simulation in Python: transformers runs the sample model with keys and values that
+are quantised here, by the formulas of the codec, inside its attention; windows 16/32 so that short texts leave them."""
+import json
+import math
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+np = pytest.importorskip("numpy")
+
+SINK, RECENT, CONTEXT, SEQUENCES = 16, 32, 256, 2
+SAMPLE = pathlib.Path(__file__).parents[2] / "sample_data" / "tiny-qwen3"
+
+
+def hadamard(d):
+    h = torch.ones(1, 1, dtype=torch.float64)
+    while h.shape[0] < d:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)
+    return (h / math.sqrt(d)).float()
+
+
+def quantise(x):
+    """Min/max INT2 of each row, float zero point, parameters rounded to FP16."""
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scale = (high - low).clamp_min(1e-8) / 3
+    zero = (-low / scale).half().float()
+    scale = scale.half().float()
+    code = torch.trunc(x / scale + zero + 0.5).clamp(0, 3)
+    return (code - zero) * scale
+
+
+class Simulation:
+    """Attention of one method over whole sequences. q, k, v: [1, heads, T, d]."""
+
+    def __init__(self, method):
+        self.method = method
+
+    def __call__(self, module, q, k, v, mask, scaling=None, **_):
+        rotation = hadamard(q.shape[-1]) if self.method == "hadamard2" else torch.eye(q.shape[-1])
+        q, k, v = (x.float() @ rotation for x in (q, k, v))
+        k, v = k.bfloat16().float(), v.bfloat16().float()
+        groups, tokens = q.shape[1] // k.shape[1], q.shape[2]
+        repeat = lambda x: x.repeat_interleave(groups, 1)  # noqa: E731
+        i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
+        body = (j >= SINK) & (j <= i - RECENT) & (self.method != "bf16")
+        logits = torch.where(body, q @ repeat(quantise(k)).mT, q @ repeat(k).mT) * scaling
+        p = logits.masked_fill(j > i, -torch.inf).softmax(-1)
+        o = (p * body) @ repeat(quantise(v)) + (p * ~body) @ repeat(v)
+        return (o @ rotation.T).transpose(1, 2), None
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    lines = (f"Entry {i}: the valve of hall {i * 37 % 11} was set to {i * 7 % 50} bar and tested.\n" for i in range(60))
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(tool, text, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.json"
+    tool("oscar-verify", "--model", SAMPLE, "--text", text, "--context", CONTEXT, "--max-sequences", SEQUENCES,
+         "--windows", f"{SINK},{RECENT}", "--dtype", "float32", "--device", "cpu", "--report", path, "-q")
+    return {m["id"]: m for m in json.loads(path.read_text())["methods"]}
+
+
+@pytest.fixture(scope="module")
+def logits(text):
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(SAMPLE)
+    ids = tokenizer(text.read_text()).input_ids[: CONTEXT * SEQUENCES]
+    assert len(ids) == CONTEXT * SEQUENCES
+    result = {"targets": []}
+    for method in ("bf16", "naive2", "hadamard2"):
+        name = f"simulation_{method}"
+        ALL_ATTENTION_FUNCTIONS.register(name, Simulation(method))
+        model = transformers.AutoModelForCausalLM.from_pretrained(SAMPLE, dtype=torch.float32, attn_implementation=name)
+        rows = []
+        for s in range(SEQUENCES):
+            sequence = torch.tensor([ids[s * CONTEXT : (s + 1) * CONTEXT]])
+            with torch.no_grad():
+                rows.append(model(sequence).logits[0, SINK + RECENT : -1].double())
+            if method == "bf16":
+                result["targets"].append(sequence[0, SINK + RECENT + 1 :])
+        result[method] = torch.cat(rows)
+    result["targets"] = torch.cat(result["targets"])
+    return result
+
+
+@pytest.mark.parametrize("method", ["naive2", "hadamard2"])
+def test_same_numbers(report, logits, method):
+    log_p, log_q = (logits[m].log_softmax(-1) for m in ("bf16", method))
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1).numpy()
+    nll = -log_q.gather(1, logits["targets"][:, None]).mean().item()
+    base = -log_p.gather(1, logits["targets"][:, None]).mean().item()
+    ours = report[method]
+    assert ours["tokens"] == kl.size
+    assert kl.mean() > 1e-3  # there is something to compare
+    # Rounding puts a few keys into another code, and the layers behind carry it on; the averages stay.
+    assert ours["kl"]["mean"] == pytest.approx(kl.mean(), rel=0.02)
+    assert ours["kl"]["median"] == pytest.approx(np.median(kl), rel=0.1)
+    assert ours["kl"]["p90"] == pytest.approx(np.percentile(kl, 90), rel=0.08)
+    assert ours["nll"] == pytest.approx(nll, rel=1e-3)
+    assert ours["ln_ppl_ratio"] == pytest.approx(nll - base, abs=2e-3)
+    same = (log_p.argmax(-1) == log_q.argmax(-1)).double().mean().item()
+    assert ours["same_top1"] == pytest.approx(same, abs=3.0 / kl.size)
+
+
+def test_the_baseline(report, logits):
+    base = -logits["bf16"].log_softmax(-1).gather(1, logits["targets"][:, None]).mean().item()
+    assert report["bf16"]["nll"] == pytest.approx(base, rel=2e-5)
+    assert report["bf16"]["kl"]["max"] == 0 and report["bf16"]["same_top1"] == 1
