@@ -9,7 +9,8 @@
 
 // Clones need GNU indirect functions; sanitizer builds take the baseline. Tests build the codec without clones for
 // chosen instruction sets.
-#if !defined(OSCAR_NO_VECTOR_CLONES) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#if !defined(OSCAR_NO_VECTOR_CLONES) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
+    !defined(__SANITIZE_ADDRESS__)
 #define OSCAR_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define OSCAR_VECTOR_CLONES
