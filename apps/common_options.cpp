@@ -49,14 +49,16 @@ int fail(ExitCode code, const std::string& message) {
 
 constexpr const char* kOutOfMemoryHint = "out of memory; use a shorter --seq-len or --stream-layers, or free memory (";
 
+// `code`, unless what was printed did not reach its destination.
+int check_output(int code) {
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0) return code;
+  return fail(ExitCode::kEnvironment, "the result cannot be written to standard output (is the disk full?)");
+}
+
 int run_body(const std::function<int()>& body) {
   try {
-    const int code = body();
-    std::cout.flush();
-    if (!std::cout || std::fflush(stdout) != 0) {
-      return fail(ExitCode::kEnvironment, "the result cannot be written to standard output (is the disk full?)");
-    }
-    return code;
+    return check_output(body());
   } catch (const InterruptedError& e) {
     log_warning(e.what());
     return static_cast<int>(e.code());
@@ -130,7 +132,10 @@ int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    if (e.get_exit_code() == 0) {  // --help, --version
+      app.exit(e);
+      return check_output(0);
+    }
     return fail(ExitCode::kUsage, first_line(parse_error_text(e)) + " (" + app.get_name() + " --help explains)");
   }
   set_log_level(options.quiet ? LogLevel::kQuiet : options.verbose ? LogLevel::kVerbose : LogLevel::kNormal);

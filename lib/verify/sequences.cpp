@@ -39,8 +39,8 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
   const auto prefix = static_cast<std::int64_t>(options.prefix.size());
   const std::int64_t longest = std::min(options.context, budget + prefix);
   if (longest < least) {
-    throw InputError("the text has " + std::to_string(budget) + " tokens, too few to leave the " + window_text +
-                     ": give a text of at least " + std::to_string(least) + " tokens");
+    throw InputError(options.text_name + " has " + std::to_string(budget) + " tokens, too few to leave the " +
+                     window_text + ": give a text of at least " + std::to_string(least) + " tokens");
   }
   set.context = longest;
   const std::int64_t body = set.context - prefix;  // tokens of the text in each sequence

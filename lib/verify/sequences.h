@@ -10,11 +10,12 @@
 namespace oscar {
 
 struct SequenceOptions {
-  std::int64_t context = 2048;       // tokens of each sequence, the leading special token included
-  std::int64_t max_tokens = 0;       // of the text; 0: all
-  std::int64_t max_sequences = 0;    // 0: all
-  std::int64_t max_position = 0;     // of the model; 0: unknown
-  std::vector<std::int32_t> prefix;  // BOS, where the tokenizer writes one: each sequence starts with it
+  std::int64_t context = 2048;         // tokens of each sequence, the leading special token included
+  std::int64_t max_tokens = 0;         // of the text; 0: all
+  std::int64_t max_sequences = 0;      // 0: all
+  std::int64_t max_position = 0;       // of the model; 0: unknown
+  std::vector<std::int32_t> prefix;    // BOS, where the tokenizer writes one: each sequence starts with it
+  std::string text_name = "the text";  // what messages call it
 };
 
 struct SequenceSet {

@@ -102,8 +102,8 @@ CASES = {
     "clip of text": put("layers.0.key.clip", ["0.9"]),
     "unknown layout": put("code.layout", "spiral"),
     "seven bits": put("code.bits", 7),
-    "wrong hash": put(f"files.{ROTATIONS}.sha256", "0" * 64),
-    "hash is no hash": put(f"files.{ROTATIONS}.sha256", "abc"),
+    "wrong hash": edit_manifest(lambda m: m["files"][ROTATIONS].update(sha256="0" * 64)),
+    "hash is no hash": edit_manifest(lambda m: m["files"][ROTATIONS].update(sha256="abc")),
     "path traversal": edit_manifest(lambda m: m["files"].update({"../outside": m["files"][ROTATIONS]})),
     "rotations missing": remove(ROTATIONS),
     "rotations empty": raw(ROTATIONS, lambda d: b""),
@@ -169,7 +169,7 @@ def test_wrong_verify_options(arguments, model, bundle, text, tmp_path):
 
 
 def test_an_unknown_method_gets_a_suggestion(model, bundle, text):
-    sentence = refuse(USAGE, "verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 512, "--methods", "naiv2")
+    sentence = refuse(USAGE, "verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 512, "--methods", "oscar,naiv2")
     assert "naive2" in sentence
 
 
@@ -214,14 +214,14 @@ def rewrite_torch(change):
 
 
 def first_rotation(value):
-    table = value["rotations"] if "rotations" in value else value
+    table = value["layers"]
     return table, sorted(k for k in table if isinstance(k, int))[0]
 
 
 def set_rotation(function):
     def change(value):
         table, key = first_rotation(value)
-        table[key] = function(table[key].clone())
+        table[key]["rotation"] = function(table[key]["rotation"].clone())
 
     return rewrite_torch(change)
 
@@ -256,7 +256,7 @@ PT_CASES = {
     "a layer missing": rewrite_torch(drop_layer),
     "newer version": rewrite_torch(newer),
     "a list": rewrite_torch(lambda v: [1, 2]),
-    "an empty dictionary": rewrite_torch(lambda v: {"rotations": {}}),
+    "an empty dictionary": rewrite_torch(lambda v: {"layers": {}}),
 }
 
 

@@ -102,7 +102,7 @@ def test_text_too_short(case, model, bundle, tmp_path):
 
 
 def test_missing_text(model, bundle, tmp_path):
-    refuse(BAD_INPUT, "verify", "--model", model, "--bundle", bundle, "--text", tmp_path / "no.txt", names="no.txt")
+    refuse(BAD_INPUT, "verify", "--model", model, "--bundle", bundle, "--text", tmp_path / "no.txt", "--context", 512, names="no.txt")
 
 
 def test_context_beyond_the_model(model, bundle, text, tmp_path):
@@ -117,5 +117,5 @@ def test_context_inside_the_windows(model, bundle, text, tmp_path):
 def test_text_with_invalid_utf8_is_read_like_python_does(model, bundle, text, tmp_path):
     file = tmp_path / "text.txt"
     file.write_bytes(text.read_bytes()[:2000] + b"\xff\xfe\x80" + text.read_bytes()[2000:])
-    result = run("verify", "--model", model, "--bundle", bundle, "--text", file, "--context", 512, "--methods", "naive2")
+    result = run("verify", "--model", model, "--bundle", bundle, "--text", file, "--context", 512, "--methods", "oscar")
     assert result.code in (0, BAD_INPUT), str(result)
