@@ -1,9 +1,11 @@
-"""The C++ tokenizer as a Python object: runs oscar_tokenize (path in OSCAR_TOKENIZE)."""
+"""The C++ tokenizer as a Python object: runs oscar_tokenize of the build folder."""
 
 import json
 import os
 import struct
 import subprocess
+
+from conftest import BUILD_DIR
 
 
 class CppTokenizer:
@@ -13,7 +15,7 @@ class CppTokenizer:
             file.write(description if isinstance(description, str) else json.dumps(description))
 
     def _run(self, mode, data):
-        done = subprocess.run([os.environ["OSCAR_TOKENIZE"], self.path, mode], input=data, capture_output=True)
+        done = subprocess.run([str(BUILD_DIR / "tests/oscar_tokenize"), self.path, mode], input=data, capture_output=True)
         if done.returncode != 0:
             raise ValueError(done.stderr.decode())
         return done.stdout

@@ -1,0 +1,367 @@
+// Expressions, from the loosest binding to the tightest.
+#include <algorithm>
+#include <charconv>
+
+#include "text/jinja/parser.h"
+
+namespace oscar::jinja {
+namespace {
+
+using Kind = Expression::Kind;
+
+constexpr int kMaxDepth = 200;  // of the parser
+constexpr int kMaxTree = 300;   // of the tree, which chains of operators make deep too
+
+}  // namespace
+
+TokenStream::Nesting::Nesting(TokenStream& stream) : stream_(stream) {
+  if (++stream_.depth_ > kMaxDepth) stream_.fail("less nesting");
+}
+
+void TokenStream::expect_operator(const char* text) {
+  if (!skip_operator(text)) fail("'" + std::string(text) + "'");
+}
+
+std::string TokenStream::expect_name() {
+  if (!is(TokenKind::kName)) fail("a name");
+  return next().text;
+}
+
+void TokenStream::fail(const std::string& expected) const {
+  static const char* const kNames[] = {"text", "'{{'", "'}}'", "'{%'", "'%}'", "", "a string", "", "", "", "the end"};
+  const Token& token = peek();
+  const std::string kind = kNames[static_cast<int>(token.kind)];
+  throw TemplateError("line " + std::to_string(token.line) + ": found " +
+                      (kind.empty() ? "'" + token.text + "'" : kind) + ", expected " + expected);
+}
+
+void Expression::add(ExpressionPtr item) {
+  if (item != nullptr) depth = std::max(depth, item->depth + 1);
+  if (depth > kMaxTree) throw TemplateError("line " + std::to_string(line) + ": an expression is too long");
+  items.push_back(std::move(item));
+}
+
+ExpressionPtr ExpressionParser::make(Kind kind, std::string name) {
+  auto made = std::make_unique<Expression>();
+  made->kind = kind;
+  made->line = in_.peek().line;
+  made->name = std::move(name);
+  return made;
+}
+
+ExpressionPtr ExpressionParser::parse() {
+  const TokenStream::Nesting nesting(in_);
+  ExpressionPtr value = parse_or();
+  while (in_.skip_name("if")) {
+    ExpressionPtr condition = make(Kind::kCondition);
+    condition->add(std::move(value));
+    condition->add(parse_or());
+    condition->add(in_.skip_name("else") ? parse() : nullptr);
+    value = std::move(condition);
+  }
+  return value;
+}
+
+ExpressionPtr ExpressionParser::parse_tuple(bool with_condition) {
+  const auto one = [&] { return with_condition ? parse() : parse_or(); };
+  ExpressionPtr value = one();
+  if (!in_.is_operator(",")) return value;
+  ExpressionPtr list = make(Kind::kTuple);
+  list->add(std::move(value));
+  while (in_.skip_operator(",")) {
+    if (in_.is(TokenKind::kBlockEnd) || in_.is(TokenKind::kOutputEnd) || in_.is_operator(")")) break;
+    list->add(one());
+  }
+  return list;
+}
+
+ExpressionPtr ExpressionParser::parse_or() {
+  ExpressionPtr left = parse_and();
+  while (in_.skip_name("or")) {
+    ExpressionPtr both = make(Kind::kOr);
+    both->add(std::move(left));
+    both->add(parse_and());
+    left = std::move(both);
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_and() {
+  ExpressionPtr left = parse_not();
+  while (in_.skip_name("and")) {
+    ExpressionPtr both = make(Kind::kAnd);
+    both->add(std::move(left));
+    both->add(parse_not());
+    left = std::move(both);
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_not() {
+  const TokenStream::Nesting nesting(in_);
+  if (!in_.skip_name("not")) return parse_compare();
+  ExpressionPtr negated = make(Kind::kNot);
+  negated->add(parse_not());
+  return negated;
+}
+
+ExpressionPtr ExpressionParser::parse_compare() {
+  ExpressionPtr first = parse_sum();
+  ExpressionPtr chain;
+  while (true) {
+    std::string found;
+    for (const char* op : {"==", "!=", "<=", ">=", "<", ">"}) {
+      if (found.empty() && in_.skip_operator(op)) found = op;
+    }
+    if (found.empty() && in_.skip_name("in")) found = "in";
+    if (found.empty() && in_.is_name("not") && in_.peek(1).kind == TokenKind::kName && in_.peek(1).text == "in") {
+      in_.next();
+      in_.next();
+      found = "not in";
+    }
+    if (found.empty()) return chain != nullptr ? std::move(chain) : std::move(first);
+    if (chain == nullptr) {
+      chain = make(Kind::kCompare);
+      chain->add(std::move(first));
+    }
+    chain->operators.push_back(found);
+    chain->add(parse_sum());
+  }
+}
+
+namespace {
+
+ExpressionPtr binary(ExpressionPtr node, ExpressionPtr left, ExpressionPtr right) {
+  node->add(std::move(left));
+  node->add(std::move(right));
+  return node;
+}
+
+}  // namespace
+
+ExpressionPtr ExpressionParser::parse_sum() {
+  ExpressionPtr left = parse_concatenation();
+  while (in_.is_operator("+") || in_.is_operator("-")) {
+    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
+    left = binary(std::move(node), std::move(left), parse_concatenation());
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_concatenation() {
+  ExpressionPtr left = parse_product();
+  while (in_.is_operator("~")) {
+    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
+    left = binary(std::move(node), std::move(left), parse_product());
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_product() {
+  ExpressionPtr left = parse_power();
+  while (in_.is_operator("*") || in_.is_operator("/") || in_.is_operator("//") || in_.is_operator("%")) {
+    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
+    left = binary(std::move(node), std::move(left), parse_power());
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_power() {
+  ExpressionPtr left = parse_unary(true);
+  while (in_.is_operator("**")) {
+    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
+    left = binary(std::move(node), std::move(left), parse_unary(true));
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
+  const TokenStream::Nesting nesting(in_);
+  ExpressionPtr value;
+  if (in_.is_operator("-") || in_.is_operator("+")) {
+    value = make(Kind::kUnary, in_.next().text);
+    value->add(parse_unary(false));
+  } else {
+    value = parse_primary();
+  }
+  value = parse_postfix(std::move(value));
+  return with_filters ? parse_filters_and_tests(std::move(value)) : std::move(value);
+}
+
+ExpressionPtr ExpressionParser::parse_primary() {
+  const Token& token = in_.peek();
+  ExpressionPtr value = make(Kind::kConstant);
+  if (token.kind == TokenKind::kString) {
+    std::string text;
+    while (in_.is(TokenKind::kString)) text += in_.next().text;  // neighbours are joined
+    value->value = text;
+  } else if (token.kind == TokenKind::kInteger) {
+    std::int64_t number = 0;
+    const auto done = std::from_chars(token.text.data(), token.text.data() + token.text.size(), number);
+    if (done.ec != std::errc()) in_.fail("a number of at most 63 bits");
+    value->value = number;
+    in_.next();
+  } else if (token.kind == TokenKind::kFloat) {
+    value->value = std::stod(token.text);
+    in_.next();
+  } else if (token.kind == TokenKind::kName) {
+    const std::string name = in_.next().text;
+    if (name == "true" || name == "True" || name == "false" || name == "False") {
+      value->value = name[0] == 't' || name[0] == 'T';
+    } else if (name == "none" || name == "None") {
+      value->value = None{};
+    } else {
+      value->kind = Kind::kName;
+      value->name = name;
+    }
+  } else if (in_.skip_operator("(")) {
+    if (in_.is_operator(")")) {
+      value->kind = Kind::kTuple;
+    } else {
+      value = parse_tuple(true);
+    }
+    in_.expect_operator(")");
+  } else if (in_.is_operator("[")) {
+    return parse_list();
+  } else if (in_.is_operator("{")) {
+    return parse_dict();
+  } else {
+    in_.fail("an expression");
+  }
+  return value;
+}
+
+ExpressionPtr ExpressionParser::parse_list() {
+  ExpressionPtr list = make(Kind::kList);
+  in_.expect_operator("[");
+  while (!in_.is_operator("]")) {
+    list->add(parse());
+    if (!in_.is_operator("]")) in_.expect_operator(",");
+  }
+  in_.expect_operator("]");
+  return list;
+}
+
+ExpressionPtr ExpressionParser::parse_dict() {
+  ExpressionPtr dict = make(Kind::kDict);
+  in_.expect_operator("{");
+  while (!in_.is_operator("}")) {
+    dict->add(parse());
+    in_.expect_operator(":");
+    dict->add(parse());
+    if (!in_.is_operator("}")) in_.expect_operator(",");
+  }
+  in_.expect_operator("}");
+  return dict;
+}
+
+ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr subject) {
+  while (true) {
+    if (in_.skip_operator(".")) {
+      ExpressionPtr node;
+      if (in_.is(TokenKind::kInteger)) {
+        node = make(Kind::kItem);
+        node->add(std::move(subject));
+        node->add(parse_primary());
+      } else {
+        node = make(Kind::kAttribute, in_.expect_name());
+        node->add(std::move(subject));
+      }
+      subject = std::move(node);
+    } else if (in_.is_operator("[")) {
+      subject = parse_subscript(std::move(subject));
+    } else if (in_.is_operator("(")) {
+      subject = parse_call(std::move(subject));
+    } else {
+      return subject;
+    }
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr subject) {
+  ExpressionPtr node = make(Kind::kItem);
+  in_.expect_operator("[");
+  node->add(std::move(subject));
+  node->add(in_.is_operator(":") ? nullptr : parse());
+  if (in_.is_operator(":")) {
+    node->kind = Kind::kSlice;
+    while (node->items.size() < 4 && in_.skip_operator(":")) {
+      node->add(in_.is_operator(":") || in_.is_operator("]") ? nullptr : parse());
+    }
+    node->items.resize(4);
+  }
+  in_.expect_operator("]");
+  return node;
+}
+
+void ExpressionParser::parse_arguments(Expression& call) {
+  in_.expect_operator("(");
+  while (!in_.is_operator(")")) {
+    const bool named = in_.is(TokenKind::kName) && in_.peek(1).kind == TokenKind::kOperator && in_.peek(1).text == "=";
+    if (named) {
+      std::string name = in_.next().text;
+      in_.next();
+      call.named.emplace_back(std::move(name), parse());
+    } else {
+      if (!call.named.empty()) in_.fail("a named argument behind the others");
+      call.add(parse());
+    }
+    if (!in_.is_operator(")")) in_.expect_operator(",");
+  }
+  in_.expect_operator(")");
+}
+
+ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
+  ExpressionPtr call = make(Kind::kCall);
+  call->add(std::move(callee));
+  parse_arguments(*call);
+  return call;
+}
+
+ExpressionPtr ExpressionParser::parse_filters_and_tests(ExpressionPtr subject) {
+  while (true) {
+    if (in_.skip_operator("|")) {
+      subject = parse_filter(std::move(subject));
+    } else if (in_.skip_name("is")) {
+      subject = parse_test(std::move(subject));
+    } else if (in_.is_operator("(")) {
+      subject = parse_call(std::move(subject));
+    } else {
+      return subject;
+    }
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr subject) {
+  ExpressionPtr filter = make(Kind::kFilter, in_.expect_name());
+  filter->add(std::move(subject));
+  if (in_.is_operator("(")) parse_arguments(*filter);
+  return filter;
+}
+
+ExpressionPtr ExpressionParser::parse_filter_chain() {
+  ExpressionPtr chain = parse_filter(nullptr);
+  while (in_.skip_operator("|")) chain = parse_filter(std::move(chain));
+  return chain;
+}
+
+ExpressionPtr ExpressionParser::parse_test(ExpressionPtr subject) {
+  const bool negated = in_.skip_name("not");
+  ExpressionPtr test = make(Kind::kTest, in_.expect_name());
+  test->add(std::move(subject));
+  if (in_.is_name("is")) in_.fail("one test, not a chain of them");
+  const bool simple = in_.is(TokenKind::kString) || in_.is(TokenKind::kInteger) || in_.is(TokenKind::kFloat) ||
+                      in_.is_operator("[") || in_.is_operator("{") ||
+                      (in_.is(TokenKind::kName) && !in_.is_name("else") && !in_.is_name("or") && !in_.is_name("and"));
+  if (in_.is_operator("(")) {
+    parse_arguments(*test);
+  } else if (simple) {
+    test->add(parse_postfix(parse_primary()));
+  }
+  if (!negated) return test;
+  ExpressionPtr node = make(Kind::kNot);
+  node->add(std::move(test));
+  return node;
+}
+
+}  // namespace oscar::jinja

@@ -1,0 +1,188 @@
+// Text and {% ... %} statements.
+#include <algorithm>
+
+#include "text/jinja/parser.h"
+
+namespace oscar::jinja {
+namespace {
+
+using Kind = Statement::Kind;
+
+class StatementParser {
+ public:
+  explicit StatementParser(TokenStream& stream) : in_(stream), expression_(stream) {}
+
+  // Statements up to a block that begins with one of `ends` (its name is still to be read), or to the end of the text.
+  Body parse_body(const std::vector<std::string>& ends) {
+    const TokenStream::Nesting nesting(in_);
+    Body body;
+    while (true) {
+      if (in_.is(TokenKind::kEnd)) {
+        if (!ends.empty()) in_.fail("{% " + ends.front() + " %}");
+        return body;
+      }
+      if (in_.is(TokenKind::kText)) {
+        auto text = make(Kind::kText);
+        text->name = in_.next().text;
+        body.push_back(std::move(text));
+      } else if (in_.is(TokenKind::kOutputBegin)) {
+        in_.next();
+        auto output = make(Kind::kOutput);
+        output->value = expression_.parse_tuple(true);
+        if (!in_.is(TokenKind::kOutputEnd)) in_.fail("'}}'");
+        in_.next();
+        body.push_back(std::move(output));
+      } else {
+        in_.next();  // {%
+        if (in_.is(TokenKind::kName) && std::find(ends.begin(), ends.end(), in_.peek().text) != ends.end()) return body;
+        body.push_back(parse_block());
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<Statement> make(Kind kind) const {
+    auto made = std::make_unique<Statement>();
+    made->kind = kind;
+    made->line = in_.peek().line;
+    return made;
+  }
+  void end_block() {
+    if (!in_.is(TokenKind::kBlockEnd)) in_.fail("'%}'");
+    in_.next();
+  }
+  void end_block(const char* name) {
+    if (!in_.skip_name(name)) in_.fail(name);
+    end_block();
+  }
+
+  std::unique_ptr<Statement> parse_block() {
+    const std::string name = in_.is(TokenKind::kName) ? in_.peek().text : "";
+    if (name == "if") return parse_if();
+    if (name == "for") return parse_for();
+    if (name == "set") return parse_set();
+    if (name == "macro") return parse_macro();
+    if (name == "generation") return parse_wrapped(Kind::kBlock, "endgeneration");
+    if (name == "filter") return parse_wrapped(Kind::kFilter, "endfilter");
+    if (name == "break" || name == "continue") {
+      auto jump = make(name == "break" ? Kind::kBreak : Kind::kContinue);
+      in_.next();
+      end_block();
+      return jump;
+    }
+    in_.fail("a supported statement (if, for, set, macro, filter, break, continue, generation)");
+  }
+
+  std::unique_ptr<Statement> parse_if() {
+    auto node = make(Kind::kIf);
+    while (true) {
+      const std::string name = in_.next().text;  // if, elif, else or endif
+      if (name == "endif") break;
+      const bool has_condition = name != "else";
+      ExpressionPtr condition = has_condition ? expression_.parse_tuple(false) : nullptr;
+      end_block();
+      Body body = has_condition ? parse_body({"endif", "elif", "else"}) : parse_body({"endif"});
+      node->branches.emplace_back(std::move(condition), std::move(body));
+    }
+    end_block();
+    return node;
+  }
+
+  std::vector<std::string> parse_targets() {
+    std::vector<std::string> targets;
+    const bool brackets = in_.skip_operator("(");
+    do {
+      if (!targets.empty() && !in_.is(TokenKind::kName)) break;
+      targets.push_back(in_.expect_name());
+    } while (in_.skip_operator(","));
+    if (brackets) in_.expect_operator(")");
+    return targets;
+  }
+
+  std::unique_ptr<Statement> parse_for() {
+    auto node = make(Kind::kFor);
+    in_.next();
+    node->targets = parse_targets();
+    if (!in_.skip_name("in")) in_.fail("'in'");
+    node->value = expression_.parse_tuple(false);
+    if (in_.skip_name("if")) node->condition = expression_.parse();
+    if (in_.is_name("recursive")) in_.fail("a loop that is not recursive");
+    end_block();
+    node->body = parse_body({"endfor", "else"});
+    if (in_.skip_name("else")) {
+      end_block();
+      node->otherwise = parse_body({"endfor"});
+    }
+    end_block("endfor");
+    return node;
+  }
+
+  std::unique_ptr<Statement> parse_set() {
+    auto node = make(Kind::kSet);
+    in_.next();
+    if (in_.peek(1).kind == TokenKind::kOperator && in_.peek(1).text == ".") {
+      std::string target = in_.expect_name();
+      in_.next();
+      node->targets.push_back(target + "." + in_.expect_name());
+    } else {
+      node->targets = parse_targets();
+    }
+    if (in_.skip_operator("=")) {
+      node->value = expression_.parse_tuple(true);
+      end_block();
+      return node;
+    }
+    node->kind = Kind::kSetBlock;
+    if (node->targets.size() != 1) in_.fail("'='");
+    if (in_.skip_operator("|")) node->value = expression_.parse_filter_chain();
+    end_block();
+    node->body = parse_body({"endset"});
+    end_block("endset");
+    return node;
+  }
+
+  std::unique_ptr<Statement> parse_macro() {
+    auto node = make(Kind::kMacro);
+    in_.next();
+    node->name = in_.expect_name();
+    in_.expect_operator("(");
+    while (!in_.is_operator(")")) {
+      node->targets.push_back(in_.expect_name());
+      if (in_.skip_operator("=")) {
+        node->defaults.push_back(expression_.parse());
+      } else if (!node->defaults.empty()) {
+        in_.fail("a default value, as for the parameters before");
+      }
+      if (!in_.is_operator(")")) in_.expect_operator(",");
+    }
+    in_.expect_operator(")");
+    end_block();
+    node->body = parse_body({"endmacro"});
+    in_.next();
+    if (in_.is_name(node->name.c_str())) in_.next();
+    end_block();
+    return node;
+  }
+
+  std::unique_ptr<Statement> parse_wrapped(Kind kind, const char* end) {
+    auto node = make(kind);
+    in_.next();
+    if (kind == Kind::kFilter) node->value = expression_.parse_filter_chain();
+    end_block();
+    node->body = parse_body({end});
+    end_block(end);
+    return node;
+  }
+
+  TokenStream& in_;
+  ExpressionParser expression_;
+};
+
+}  // namespace
+
+Body parse(const std::string& source) {
+  TokenStream stream(tokenize(source));
+  return StatementParser(stream).parse_body({});
+}
+
+}  // namespace oscar::jinja

@@ -1,0 +1,386 @@
+#include "text/jinja/template.h"
+
+#include <optional>
+
+#include "text/jinja/builtins.h"
+#include "text/jinja/parser.h"
+#include "text/unicode.h"
+
+namespace oscar::jinja {
+namespace {
+
+// Work is counted in units of some nanoseconds; a long chat takes thousands of times less than the limit.
+constexpr std::int64_t kMaxWork = 50'000'000;
+constexpr std::int64_t kStepWork = 4, kLoopWork = 16, kBytesPerUnit = 16;
+constexpr int kMaxDepth = 1000;  // of statements and expressions inside each other, macros included
+
+enum class Flow { kNext, kBreak, kContinue };
+
+// Variables of the template, of one round of a loop, or of one call of a macro.
+struct Scope {
+  Scope* outer;
+  Dict variables;
+
+  const Value* find(const std::string& name) const {
+    for (const Scope* scope = this; scope != nullptr; scope = scope->outer) {
+      for (const auto& [key, value] : scope->variables) {
+        if (key == name) return &value;
+      }
+    }
+    return nullptr;
+  }
+  void set(const std::string& name, Value value) {
+    if (value.is_generator()) throw TemplateError("keeping a generator is not supported, put |list behind it");
+    for (auto& [key, old] : variables) {
+      if (key == name) {
+        old = std::move(value);
+        return;
+      }
+    }
+    variables.emplace_back(name, std::move(value));
+  }
+};
+
+class Renderer {
+ public:
+  explicit Renderer(const Dict& variables) : root_{nullptr, variables} {}
+
+  std::string run(const Body& body) {
+    std::string out;
+    if (execute(body, root_, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");
+    return out;
+  }
+
+ private:
+  using SKind = Statement::Kind;
+  using EKind = Expression::Kind;
+
+  // One step that goes through `amount` bytes or items.
+  void work(std::size_t amount) {
+    work_ += kStepWork + static_cast<std::int64_t>(amount) / kBytesPerUnit;
+    if (work_ > kMaxWork) throw TemplateError("it takes too much work to render");
+  }
+  void write(const std::string& text, std::string& out) {
+    work(text.size());
+    check_text_size(out.size() + text.size());
+    out += text;
+  }
+
+  Flow execute(const Body& body, Scope& scope, std::string& out) {
+    for (const auto& statement : body) {
+      const Flow flow = execute(*statement, scope, out);
+      if (flow != Flow::kNext) return flow;
+    }
+    return Flow::kNext;
+  }
+
+  // Counts how deep the walk is, so that macros that call each other cannot exhaust the stack.
+  class Level {
+   public:
+    explicit Level(int& depth) : depth_(depth) {
+      if (++depth_ > kMaxDepth) throw TemplateError("it is nested too deeply (do macros call each other without end?)");
+    }
+    ~Level() { --depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    int& depth_;
+  };
+
+  Flow execute(const Statement& s, Scope& scope, std::string& out) {
+    const Level level(depth_);
+    switch (s.kind) {
+      case SKind::kText:
+        write(s.name, out);
+        return Flow::kNext;
+      case SKind::kOutput:
+        write(evaluate(*s.value, scope).text(), out);
+        return Flow::kNext;
+      case SKind::kIf:
+        for (const auto& [condition, body] : s.branches) {
+          if (condition == nullptr || evaluate(*condition, scope).truth()) return execute(body, scope, out);
+        }
+        return Flow::kNext;
+      case SKind::kFor:
+        return execute_for(s, scope, out);
+      case SKind::kSet:
+        execute_set(s, scope);
+        return Flow::kNext;
+      case SKind::kSetBlock:
+        assign(s.targets[0], filtered(s, render_inner(s.body, scope), scope), scope);
+        return Flow::kNext;
+      case SKind::kFilter:
+        write(filtered(s, render_inner(s.body, scope), scope).text(), out);
+        return Flow::kNext;
+      case SKind::kBlock:
+        write(render_inner(s.body, scope), out);
+        return Flow::kNext;
+      case SKind::kMacro:
+        scope.set(s.name, Macro{&s});
+        return Flow::kNext;
+      case SKind::kBreak:
+        return Flow::kBreak;
+      case SKind::kContinue:
+        return Flow::kContinue;
+    }
+    return Flow::kNext;
+  }
+
+  std::string render_inner(const Body& body, Scope& scope) {
+    Scope inner{&scope, {}};
+    std::string out;
+    if (execute(body, inner, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");
+    return out;
+  }
+
+  Value filtered(const Statement& s, std::string text, Scope& scope) {
+    return s.value == nullptr ? Value(std::move(text)) : evaluate_filter(*s.value, scope, Value(std::move(text)));
+  }
+
+  void assign(const std::string& target, Value value, Scope& scope) {
+    const std::size_t dot = target.find('.');
+    if (dot == std::string::npos) return scope.set(target, std::move(value));
+    const Value* object = scope.find(target.substr(0, dot));
+    if (object == nullptr || object->as_namespace() == nullptr) {
+      throw TemplateError("'" + target + "' is set, but '" + target.substr(0, dot) + "' is not a namespace");
+    }
+    if (value.as_namespace() != nullptr) throw TemplateError("a namespace inside a namespace is not supported");
+    const std::string name = target.substr(dot + 1);
+    Dict& members = *object->as_namespace()->members;
+    for (auto& [key, old] : members) {
+      if (key == name) {
+        old = std::move(value);
+        return;
+      }
+    }
+    members.emplace_back(name, std::move(value));
+  }
+
+  void unpack(const std::vector<std::string>& targets, const Value& value, Scope& scope) {
+    if (targets.size() == 1) return assign(targets[0], value, scope);
+    const List items = iterate(value);
+    if (items.size() != targets.size()) {
+      throw TemplateError(std::to_string(items.size()) + " values for " + std::to_string(targets.size()) + " names");
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) assign(targets[i], items[i], scope);
+  }
+
+  void execute_set(const Statement& s, Scope& scope) { unpack(s.targets, evaluate(*s.value, scope), scope); }
+
+  Flow execute_for(const Statement& s, Scope& scope, std::string& out) {
+    List items = iterate(evaluate(*s.value, scope));
+    work(items.size() * kLoopWork * kBytesPerUnit);
+    if (s.condition != nullptr) {
+      std::erase_if(items, [&](const Value& item) {
+        Scope inner{&scope, {}};
+        unpack(s.targets, item, inner);
+        return !evaluate(*s.condition, inner).truth();
+      });
+    }
+    if (items.empty()) {
+      Scope inner{&scope, {}};
+      return execute(s.otherwise, inner, out);
+    }
+    const auto size = static_cast<std::int64_t>(items.size());
+    for (std::int64_t i = 0; i < size; ++i) {
+      const auto at = [&](std::int64_t k) { return items[static_cast<std::size_t>(k)]; };
+      Scope inner{&scope, {}};
+      inner.set("loop", Dict{{"index", i + 1},
+                             {"index0", i},
+                             {"revindex", size - i},
+                             {"revindex0", size - i - 1},
+                             {"first", i == 0},
+                             {"last", i == size - 1},
+                             {"length", size},
+                             {"previtem", i > 0 ? at(i - 1) : Value(Undefined{"previtem"})},
+                             {"nextitem", i + 1 < size ? at(i + 1) : Value(Undefined{"nextitem"})}});
+      unpack(s.targets, at(i), inner);
+      if (execute(s.body, inner, out) == Flow::kBreak) break;
+    }
+    return Flow::kNext;
+  }
+
+  Value evaluate(const Expression& e, Scope& scope) {
+    const Level level(depth_);
+    work(0);
+    const auto item = [&](std::size_t i) { return evaluate(*e.items[i], scope); };
+    switch (e.kind) {
+      case EKind::kConstant:
+        return e.value;
+      case EKind::kName: {
+        if (const Value* value = scope.find(e.name)) {
+          work(value->is_string() ? value->weight() : 0);  // a copy
+          return *value;
+        }
+        return is_function(e.name) ? Value(Function{e.name}) : Value(Undefined{e.name});
+      }
+      case EKind::kList:
+      case EKind::kTuple: {
+        List items;
+        for (std::size_t i = 0; i < e.items.size(); ++i) items.push_back(item(i));
+        return Value(std::move(items), e.kind == EKind::kTuple ? Sequence::kTuple : Sequence::kList);
+      }
+      case EKind::kDict:
+        return evaluate_dict(e, scope);
+      case EKind::kAttribute:
+        return get_attribute(item(0), e.name);
+      case EKind::kItem:
+        return get_item(item(0), item(1));
+      case EKind::kSlice:
+        return evaluate_slice(e, scope);
+      case EKind::kCall:
+        return evaluate_call(e, scope);
+      case EKind::kFilter:
+        return evaluate_filter(e, scope, std::nullopt);
+      case EKind::kTest: {
+        const Value subject = item(0);
+        work(subject.weight());
+        return call_test(e.name, subject, arguments(e, "the test '" + e.name + "'", scope));
+      }
+      case EKind::kUnary: {
+        const Value value = item(0);
+        if (!value.is_number()) throw TemplateError("'" + e.name + "' before " + value.type_name());
+        return e.name == "+" ? binary("+", std::int64_t{0}, value) : binary("-", std::int64_t{0}, value);
+      }
+      case EKind::kBinary: {
+        const Value left = item(0);
+        Value result = binary(e.name, left, item(1));
+        work(result.weight());
+        return result;
+      }
+      case EKind::kCompare:
+        return evaluate_comparison(e, scope);
+      case EKind::kAnd: {
+        Value left = item(0);
+        return left.truth() ? item(1) : left;
+      }
+      case EKind::kOr: {
+        Value left = item(0);
+        return left.truth() ? left : item(1);
+      }
+      case EKind::kNot:
+        return !item(0).truth();
+      case EKind::kCondition:
+        if (item(1).truth()) return item(0);
+        return e.items[2] == nullptr ? Value(Undefined{"else"}) : item(2);
+    }
+    return Value();
+  }
+
+  Value evaluate_dict(const Expression& e, Scope& scope) {
+    Dict members;
+    for (std::size_t i = 0; i + 1 < e.items.size(); i += 2) {
+      const Value key = evaluate(*e.items[i], scope);
+      if (!key.is_string()) throw TemplateError("a dictionary key is " + key.type_name() + ", supported is str");
+      std::erase_if(members, [&](const auto& member) { return member.first == key.string(); });
+      members.emplace_back(key.string(), evaluate(*e.items[i + 1], scope));
+    }
+    return members;
+  }
+
+  Value evaluate_slice(const Expression& e, Scope& scope) {
+    const Value object = evaluate(*e.items[0], scope);
+    Value bounds[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (e.items[i + 1] != nullptr) bounds[i] = evaluate(*e.items[i + 1], scope);
+    }
+    work(object.weight());
+    if (object.is_string()) {
+      return slice_text(object.string(), bounds[0], bounds[1], bounds[2]);
+    }
+    if (!object.is_list() || !object.can_index())
+      throw TemplateError("a slice of " + object.type_name() + " is not supported");
+    return Value(slice_list(object.list(), bounds[0], bounds[1], bounds[2]), object.sequence());
+  }
+
+  Value evaluate_comparison(const Expression& e, Scope& scope) {
+    Value left = evaluate(*e.items[0], scope);
+    for (std::size_t i = 0; i < e.operators.size(); ++i) {
+      const Value right = evaluate(*e.items[i + 1], scope);
+      const std::string& op = e.operators[i];
+      work(left.weight() + right.weight());
+      bool holds = false;
+      if (op == "==" || op == "!=") {
+        holds = equal(left, right) == (op == "==");
+      } else if (op == "in" || op == "not in") {
+        holds = contains(right, left) == (op == "in");
+      } else {
+        const int order = compare(left, right);
+        holds = op == "<" ? order < 0 : op == "<=" ? order <= 0 : op == ">" ? order > 0 : order >= 0;
+      }
+      if (!holds) return false;
+      left = right;
+    }
+    return true;
+  }
+
+  // All items but the first (the subject or callee), and the named arguments.
+  Arguments arguments(const Expression& e, const std::string& where, Scope& scope) {
+    std::vector<Value> positional;
+    for (std::size_t i = 1; i < e.items.size(); ++i) positional.push_back(evaluate(*e.items[i], scope));
+    Dict named;
+    for (const auto& [name, value] : e.named) named.emplace_back(name, evaluate(*value, scope));
+    return Arguments(where, std::move(positional), std::move(named));
+  }
+
+  Value evaluate_filter(const Expression& e, Scope& scope, std::optional<Value> innermost) {
+    Value subject;
+    if (e.items[0] == nullptr) {
+      subject = std::move(*innermost);
+    } else if (innermost && e.items[0]->kind == EKind::kFilter) {
+      subject = evaluate_filter(*e.items[0], scope, std::move(innermost));
+    } else {
+      subject = evaluate(*e.items[0], scope);
+    }
+    work(subject.weight());
+    return call_filter(e.name, subject, arguments(e, "the filter '" + e.name + "'", scope));
+  }
+
+  Value evaluate_call(const Expression& e, Scope& scope) {
+    const Expression& callee = *e.items[0];
+    if (callee.kind == EKind::kAttribute) {
+      const Value object = evaluate(*callee.items[0], scope);
+      work(object.weight());
+      return call_method(object, callee.name, arguments(e, "the method '" + callee.name + "'", scope));
+    }
+    const Value function = evaluate(callee, scope);
+    if (const Macro* macro = function.as_macro()) {
+      return call_macro(*macro->definition, arguments(e, "the macro '" + macro->definition->name + "'", scope));
+    }
+    if (const Function* known = function.as_function()) {
+      return call_function(known->name, arguments(e, "the function '" + known->name + "'", scope));
+    }
+    throw TemplateError("'" + (callee.name.empty() ? function.type_name() : callee.name) +
+                        "' is called, but is not a supported function");
+  }
+
+  Value call_macro(const Statement& macro, Arguments arguments) {
+    Scope inner{&root_, {}};
+    const std::size_t plain = macro.targets.size() - macro.defaults.size();
+    for (std::size_t i = 0; i < macro.targets.size(); ++i) {
+      Value value = arguments.take(macro.targets[i].c_str());
+      if (value.is_undefined() && i >= plain) value = evaluate(*macro.defaults[i - plain], inner);
+      inner.set(macro.targets[i], std::move(value));
+    }
+    arguments.finish();
+    std::string out;
+    if (execute(macro.body, inner, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");
+    return out;
+  }
+
+  Scope root_;
+  std::int64_t work_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+Template::Template(const std::string& source) {
+  if (find_invalid_utf8(source) != std::string::npos) throw TemplateError("it is not valid UTF-8");
+  body_ = parse(source);
+}
+
+std::string Template::render(const Dict& variables) const { return Renderer(variables).run(body_); }
+
+}  // namespace oscar::jinja

@@ -1,0 +1,216 @@
+#include "text/jinja/value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "text/unicode.h"
+
+namespace oscar::jinja {
+
+Value::Value(List items, Sequence sequence) : sequence_(sequence) {
+  for (const Value& item : items) nest(item);
+  data_ = std::make_shared<const List>(std::move(items));
+}
+
+Value::Value(Dict members) {
+  for (const auto& member : members) nest(member.second);
+  data_ = std::make_shared<const Dict>(std::move(members));
+}
+
+void Value::nest(const Value& member) {
+  if (member.as_namespace() != nullptr || member.is_generator()) {
+    throw TemplateError("a " + member.type_name() + " inside a container is not supported");
+  }
+  depth_ = std::max(depth_, member.depth_ + 1);
+  if (depth_ > 100) throw TemplateError("containers are nested deeper than 100 levels");
+}
+
+std::size_t Value::weight() const {
+  return is_string() ? string().size() : is_list() ? list().size() : is_dict() ? dict().size() : 0;
+}
+
+std::string Value::type_name() const {
+  static const char* const kSequences[] = {"list", "tuple", "range", "view", "generator"};
+  if (is_list()) return kSequences[static_cast<int>(sequence_)];
+  static const char* const kNames[] = {"undefined", "None", "bool",      "int",   "float",   "str",
+                                       "list",      "dict", "namespace", "macro", "function"};
+  return kNames[data_.index()];
+}
+
+bool Value::truth() const {
+  if (is_undefined() || is_none()) return false;
+  if (is_number()) return number() != 0.0;
+  if (is_string()) return !string().empty();
+  if (is_generator()) throw TemplateError("the truth of a generator is not supported, put |list behind it");
+  if (is_list()) return !list().empty();
+  if (is_dict()) return !dict().empty();
+  return true;
+}
+
+namespace {
+
+std::string float_text(double value) {
+  if (!std::isfinite(value)) throw TemplateError("a number is not finite");
+  char buffer[64];
+  const auto done = std::to_chars(buffer, buffer + sizeof buffer, value);  // shortest, as Python's repr
+  std::string text(buffer, done.ptr);
+  if (text.find('e') != std::string::npos) throw TemplateError("writing the number " + text + " is not supported");
+  return text.find('.') == std::string::npos ? text + ".0" : text;
+}
+
+}  // namespace
+
+std::string Value::text() const {
+  if (is_string()) return string();
+  if (is_undefined()) return "";
+  if (is_none()) return "None";
+  if (is_bool()) return integer() != 0 ? "True" : "False";
+  if (is_int()) return std::to_string(integer());
+  if (is_float()) return float_text(number());
+  throw TemplateError("writing a " + type_name() + " as text is not supported");
+}
+
+const Value* Value::member(const std::string& key) const {
+  const Dict* members = is_dict() ? &dict() : as_namespace() != nullptr ? as_namespace()->members.get() : nullptr;
+  if (members == nullptr) return nullptr;
+  for (const auto& [name, value] : *members) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+bool equal(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    return a.is_integral() && b.is_integral() ? a.integer() == b.integer() : a.number() == b.number();
+  }
+  if (a.is_string() && b.is_string()) return a.string() == b.string();
+  if (a.is_none() || b.is_none()) return a.is_none() && b.is_none();
+  if (a.is_undefined() || b.is_undefined()) return a.is_undefined() && b.is_undefined();
+  if (a.is_list() && b.is_list()) {
+    for (const Value* side : {&a, &b}) {
+      if (!side->is_sequence(Sequence::kList) && !side->is_tuple()) {
+        throw TemplateError("comparing a " + side->type_name() + " is not supported");
+      }
+    }
+    if (a.is_tuple() != b.is_tuple() || a.list().size() != b.list().size()) return false;
+    for (std::size_t i = 0; i < a.list().size(); ++i) {
+      if (!equal(a.list()[i], b.list()[i])) return false;
+    }
+    return true;
+  }
+  if (a.is_dict() && b.is_dict()) {
+    if (a.dict().size() != b.dict().size()) return false;
+    for (const auto& [key, value] : a.dict()) {
+      const Value* other = b.member(key);
+      if (other == nullptr || !equal(value, *other)) return false;
+    }
+    return true;
+  }
+  return false;
+}
+
+int compare(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    if (a.is_integral() && b.is_integral()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
+    return a.number() < b.number() ? -1 : a.number() > b.number();
+  }
+  if (a.is_string() && b.is_string()) return a.string().compare(b.string());  // UTF-8 keeps the order of code points
+  throw TemplateError("ordering " + a.type_name() + " and " + b.type_name() + " is not supported");
+}
+
+bool contains(const Value& container, const Value& needle) {
+  if (container.is_string()) {
+    if (!needle.is_string()) throw TemplateError("'in' needs a string on its left, found " + needle.type_name());
+    return container.string().find(needle.string()) != std::string::npos;
+  }
+  if (container.is_dict()) return needle.is_string() && container.member(needle.string()) != nullptr;
+  if (container.is_list()) {
+    for (const Value& item : container.list()) {
+      if (equal(item, needle)) return true;
+    }
+    return false;
+  }
+  if (container.is_undefined()) return false;
+  throw TemplateError("'in' cannot search in " + container.type_name());
+}
+
+List iterate(const Value& value) {
+  if (value.is_list()) return value.list();
+  List items;
+  if (value.is_dict()) {
+    for (const auto& [key, member] : value.dict()) items.emplace_back(key);
+  } else if (value.is_string()) {
+    if (value.weight() > (1U << 20)) throw TemplateError("going through a text beyond 1 MiB is not supported");
+    for (std::size_t at = 0; at < value.string().size();) {
+      const std::size_t bytes = decode_code_point(value.string(), at).bytes;
+      items.emplace_back(value.string().substr(at, bytes));
+      at += bytes;
+    }
+  } else if (!value.is_undefined()) {
+    throw TemplateError("'" + value.type_name() + "' cannot be iterated");
+  }
+  return items;
+}
+
+namespace {
+
+std::string json_string(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (byte >= 0x20) {
+      out += c;
+    } else if (const auto at = std::string_view("\b\t\n\f\r").find(c); at != std::string_view::npos) {
+      out += {'\\', "btnfr"[at]};
+    } else {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(byte));
+      out += escape;
+    }
+  }
+  return out + "\"";
+}
+
+void write_json(const Value& value, std::int64_t indent, std::int64_t level, std::string& out) {
+  const auto line = [&](std::int64_t depth) {
+    if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
+  };
+  const char* comma = indent >= 0 ? "," : ", ";
+  if (value.is_sequence(Sequence::kList) || value.is_tuple() || value.is_dict()) {
+    const bool list = value.is_list();
+    const std::size_t size = list ? value.list().size() : value.dict().size();
+    out += list ? '[' : '{';
+    for (std::size_t i = 0; i < size; ++i) {
+      if (i > 0) out += comma;
+      line(level + 1);
+      if (!list) out += json_string(value.dict()[i].first) + ": ";
+      write_json(list ? value.list()[i] : value.dict()[i].second, indent, level + 1, out);
+    }
+    if (size > 0) line(level);
+    out += list ? ']' : '}';
+  } else if (value.is_string()) {
+    out += json_string(value.string());
+  } else if (value.is_bool()) {
+    out += value.integer() != 0 ? "true" : "false";
+  } else if (value.is_none()) {
+    out += "null";
+  } else if (value.is_number()) {
+    out += value.text();
+  } else {
+    throw TemplateError("tojson cannot write " + value.type_name());
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Value& value, std::int64_t indent) {
+  std::string out;
+  write_json(value, std::min<std::int64_t>(indent, 16), 0, out);
+  return out;
+}
+
+}  // namespace oscar::jinja

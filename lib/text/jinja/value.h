@@ -1,0 +1,112 @@
+// Values of a chat template while it is rendered: the part of Python's data model that templates use.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace oscar::jinja {
+
+// What a template does that it may not, or that is not supported. Becomes an InputError with the template's name.
+struct TemplateError : InputError {
+  explicit TemplateError(const std::string& m) : InputError(m) {}
+};
+
+class Value;
+struct Statement;
+
+struct Undefined {
+  std::string name;  // what was looked up
+};
+struct None {};
+using List = std::vector<Value>;
+using Dict = std::vector<std::pair<std::string, Value>>;  // in order of insertion; few members
+struct Macro {
+  const Statement* definition;
+};
+struct Function {
+  std::string name;  // range, namespace, raise_exception
+};
+struct Namespace {  // the only object that {% set a.b = c %} may change
+  std::shared_ptr<Dict> members;
+};
+
+// Kinds of list. A generator (what map and select return) can be gone through once: it may be passed on to a filter or
+// a loop, and everything else with it is refused.
+enum class Sequence { kList, kTuple, kRange, kView, kGenerator };
+
+class Value {
+ public:
+  Value() : data_(Undefined{}) {}
+  Value(Undefined u) : data_(std::move(u)) {}
+  Value(None n) : data_(n) {}
+  Value(bool b) : data_(b) {}
+  Value(std::int64_t i) : data_(i) {}
+  Value(double d) : data_(d) {}
+  Value(std::string s) : data_(std::move(s)) {}
+  Value(const char* s) : data_(std::string(s)) {}
+  // TemplateError for containers in containers beyond 100 levels, and for namespaces in containers (they could loop).
+  Value(List items, Sequence sequence = Sequence::kList);
+  Value(Dict members);
+  Value(Namespace n) : data_(std::move(n)) {}
+  Value(Macro m) : data_(m) {}
+  Value(Function f) : data_(std::move(f)) {}
+
+  bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
+  bool is_none() const { return std::holds_alternative<None>(data_); }
+  bool is_string() const { return std::holds_alternative<std::string>(data_); }
+  bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
+  bool is_sequence(Sequence kind) const { return is_list() && sequence_ == kind; }
+  bool is_tuple() const { return is_sequence(Sequence::kTuple); }
+  bool is_generator() const { return is_sequence(Sequence::kGenerator); }
+  bool can_index() const {
+    return is_string() || is_sequence(Sequence::kList) || is_tuple() || is_sequence(Sequence::kRange);
+  }
+  Sequence sequence() const { return sequence_; }
+  bool is_dict() const { return std::holds_alternative<std::shared_ptr<const Dict>>(data_); }
+  bool is_bool() const { return std::holds_alternative<bool>(data_); }
+  bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }  // not for true and false
+  bool is_float() const { return std::holds_alternative<double>(data_); }
+  bool is_integral() const { return is_int() || is_bool(); }
+  bool is_number() const { return is_integral() || is_float(); }
+  const Namespace* as_namespace() const { return std::get_if<Namespace>(&data_); }
+  const Macro* as_macro() const { return std::get_if<Macro>(&data_); }
+  const Function* as_function() const { return std::get_if<Function>(&data_); }
+
+  const std::string& string() const { return std::get<std::string>(data_); }
+  const List& list() const { return *std::get<std::shared_ptr<const List>>(data_); }
+  const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
+  std::int64_t integer() const { return is_bool() ? std::get<bool>(data_) : std::get<std::int64_t>(data_); }
+  double number() const { return is_float() ? std::get<double>(data_) : static_cast<double>(integer()); }
+
+  std::size_t weight() const;     // bytes of a string, members of a container: what it costs to go through it
+  std::string type_name() const;  // Python's name, for messages
+  bool truth() const;             // bool(x)
+  std::string text() const;       // str(x); TemplateError for containers, whose text nobody wants in a prompt
+  const Value* member(const std::string& key) const;  // of a dictionary or namespace; null when absent
+
+ private:
+  std::variant<Undefined, None, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
+               std::shared_ptr<const Dict>, Namespace, Macro, Function>
+      data_;
+  void nest(const Value& member);
+
+  Sequence sequence_ = Sequence::kList;
+  int depth_ = 0;  // of containers in containers
+};
+
+bool equal(const Value& a, const Value& b);
+int compare(const Value& a, const Value& b);  // negative, 0, positive; TemplateError for unordered types
+// "needle in container".
+bool contains(const Value& container, const Value& needle);
+// The items a for loop sees: of a list, the characters of a string, the keys of a dictionary.
+List iterate(const Value& value);
+// json.dumps(value, ensure_ascii=False), or with that many spaces of indentation.
+std::string to_json(const Value& value, std::int64_t indent = -1);
+
+}  // namespace oscar::jinja

@@ -1,0 +1,199 @@
+// Damaged and hostile tokenizer.json files end in an InputError with one clear sentence, never in anything else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "support/paths.h"
+#include "text/tokenizer.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A tokenizer with the given parts put in.
+std::string file(const std::string& model, const std::string& more = "") {
+  return R"({"version": "1.0", "model": )" + model + (more.empty() ? "" : ", " + more) + "}";
+}
+const char* const kModel = R"({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, " ": 3}, "merges": ["a b"]})";
+
+std::string fault_of(const std::string& json, const std::string& text = "a b ab 1") {
+  try {
+    Tokenizer::from_json(json, "t.json").encode(text, true);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "(no InputError)";
+}
+std::string part_fault(const std::string& more, const std::string& text = "a b ab 1") {
+  return fault_of(file(kModel, more), text);
+}
+
+TEST(HostileTokenizer, TheHealthyOneWorks) {
+  const Tokenizer tokenizer = Tokenizer::from_json(file(kModel), "t.json");
+  EXPECT_EQ(tokenizer.encode("abba", false), (std::vector<std::int32_t>{2, 1, 0}));
+  EXPECT_EQ(tokenizer.vocabulary_size(), 4);
+}
+
+TEST(HostileTokenizer, NotATokenizerAtAll) {
+  for (const char* text :
+       {"", "[]", "3", "null", "{}", "{\"model\": 3}", "{\"model\": {}}", "{", "\"x", "{\"model\":"}) {
+    EXPECT_NE(fault_of(text), "(no InputError)") << text;
+  }
+  EXPECT_THAT(fault_of(std::string(200000, '[')), HasSubstr("nested deeper"));
+  EXPECT_THAT(fault_of("{\"a\":" + std::string(200000, '{')), HasSubstr("t.json"));
+  EXPECT_THAT(fault_of("{\"a\": 1, \"a\": 2}"), HasSubstr("'a' twice"));
+  EXPECT_THAT(fault_of("{\"model\": \"\xff\"}"), HasSubstr("not valid JSON"));
+}
+
+TEST(HostileTokenizer, OtherModelsAreNamed) {
+  for (const char* type : {"Unigram", "WordPiece", "WordLevel"}) {
+    EXPECT_THAT(fault_of(file(std::string(R"({"type": ")") + type + R"(", "vocab": {"a": 0}})")), HasSubstr(type));
+  }
+  EXPECT_THAT(fault_of(file(R"({"type": "Unigram", "vocab": [["a", -1.5]]})")), HasSubstr("'Unigram'"));
+}
+
+TEST(HostileTokenizer, BadVocabularies) {
+  const auto vocabulary = [](const std::string& members) {
+    return fault_of(file(R"({"type": "BPE", "vocab": {)" + members + R"(}, "merges": []})"));
+  };
+  EXPECT_THAT(vocabulary(""), HasSubstr("missing or empty"));
+  EXPECT_THAT(vocabulary(R"("a": -1)"), HasSubstr("'a' is -1"));
+  EXPECT_THAT(vocabulary(R"("a": 2147483647)"), HasSubstr("2147483647"));
+  EXPECT_THAT(vocabulary(R"("a": 18446744073709551615)"), HasSubstr("expected an integer"));
+  EXPECT_THAT(vocabulary(R"("a": 1e30)"), HasSubstr("a fraction"));
+  EXPECT_THAT(vocabulary(R"("a": "0")"), HasSubstr("a string"));
+  EXPECT_THAT(vocabulary(R"("a": null)"), HasSubstr("null"));
+  EXPECT_THAT(vocabulary(R"("a": {"b": 1})"), HasSubstr("an object"));
+  EXPECT_THAT(vocabulary(R"("a": [1])"), HasSubstr("an array"));
+  EXPECT_THAT(vocabulary(R"("a": 0, "b": 0)"), HasSubstr("the id 0 to two tokens"));
+  EXPECT_THAT(vocabulary(R"("a": 0, "a": 1)"), HasSubstr("'a' twice"));
+}
+
+TEST(HostileTokenizer, BadMerges) {
+  const auto merges = [](const std::string& list) {
+    return fault_of(file(R"({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": )" + list + "}"));
+  };
+  EXPECT_THAT(merges(R"(["a c"])"), HasSubstr("merge 0 ('a' + 'c') names 'c'"));
+  EXPECT_THAT(merges(R"(["a b", ["b", "a"]])"), HasSubstr("names 'ba'"));
+  for (const char* list : {R"(["ab"])", R"(["a b c"])", R"([["a"]])", R"([["a", "b", "c"]])", "[1]", "[null]", "[{}]",
+                           R"([[["a"], "b"]])", R"([["a", 1]])"}) {
+    EXPECT_THAT(merges(list), HasSubstr("merge 0 is")) << list;
+  }
+}
+
+TEST(HostileTokenizer, ModelOptionsThatChangeTheMeaning) {
+  const auto option = [](const std::string& member) {
+    return fault_of(file(R"({"type": "BPE", "vocab": {"a": 0}, "merges": [], )" + member + "}"));
+  };
+  EXPECT_THAT(option(R"("dropout": 0.1)"), HasSubstr("dropout"));
+  EXPECT_THAT(option(R"("continuing_subword_prefix": "##")"), HasSubstr("continuing_subword_prefix"));
+  EXPECT_THAT(option(R"("end_of_word_suffix": "</w>")"), HasSubstr("end_of_word_suffix"));
+  EXPECT_THAT(option(R"("unk_token": "<unk>")"), HasSubstr("'<unk>' is not in the vocabulary"));
+  EXPECT_THAT(option(R"("byte_fallback": 1)"), HasSubstr("byte_fallback"));
+}
+
+TEST(HostileTokenizer, UnknownComponentsAreNamedWithTheSupportedOnes) {
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Precompiled"})"),
+              AllOf(HasSubstr("the normalizer 'Precompiled' is not supported"), HasSubstr("NFKC")));
+  EXPECT_THAT(part_fault(R"("pre_tokenizer": {"type": "UnicodeScripts"})"),
+              AllOf(HasSubstr("the pre-tokenizer 'UnicodeScripts'"), HasSubstr("Metaspace")));
+  EXPECT_THAT(part_fault(R"("post_processor": {"type": "BertProcessing"})"),
+              HasSubstr("post-processor 'BertProcessing'"));
+  EXPECT_THAT(part_fault(R"("decoder": {"type": "CTC"})"), HasSubstr("the decoder 'CTC'"));
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Nmt"}]})"),
+              HasSubstr("'Nmt'"));
+  EXPECT_THAT(part_fault(R"("normalizer": 3)"), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(part_fault(R"("pre_tokenizer": {})"), HasSubstr("'type' is missing"));
+}
+
+TEST(HostileTokenizer, BadComponents) {
+  const auto split = [](const std::string& pattern, const std::string& behavior = "Isolated") {
+    return part_fault(R"("pre_tokenizer": {"type": "Split", "invert": false, "behavior": ")" + behavior +
+                      R"(", "pattern": )" + pattern + "}");
+  };
+  EXPECT_THAT(split(R"({"Regex": "(a"})"), HasSubstr("not a valid regular expression"));
+  EXPECT_THAT(split(R"({"Regex": "[b-a]"})"), HasSubstr("not a valid regular expression"));
+  EXPECT_THAT(split(R"({"Regex": "\\p{Nope}"})"), HasSubstr("not a valid regular expression"));
+  EXPECT_THAT(split(R"({"Regex": "a", "String": "b"})", "Sideways"), HasSubstr("'Sideways'"));
+  EXPECT_THAT(split(R"({"Regex": 1})"), HasSubstr("expected a string"));
+  EXPECT_THAT(split("\"a\""), HasSubstr("expected an object"));
+  EXPECT_THAT(part_fault(R"("pre_tokenizer": {"type": "Metaspace", "replacement": "__"})"), HasSubstr("one character"));
+  EXPECT_THAT(part_fault(R"("pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "x"})"),
+              HasSubstr("'x'"));
+  EXPECT_THAT(part_fault(R"("pre_tokenizer": {"type": "Digits"})"), HasSubstr("'individual_digits' is missing"));
+  EXPECT_THAT(part_fault(R"x("normalizer": {"type": "Replace", "pattern": {"Regex": "(a)"}, "content": "$1"})x"),
+              HasSubstr("group references"));
+  const auto strip = [](const std::string& members) {
+    return part_fault("\"decoder\": {\"type\": \"Strip\", " + members + "}");
+  };
+  EXPECT_THAT(strip(R"("content": "ab", "start": 1, "stop": 0)"), HasSubstr("one character"));
+  EXPECT_THAT(strip(R"("content": "a", "start": -1, "stop": 0)"), HasSubstr("counts"));
+}
+
+TEST(HostileTokenizer, BadTemplates) {
+  const auto processor = [](const std::string& single, const std::string& tokens = "{}") {
+    return part_fault(R"("post_processor": {"type": "TemplateProcessing", "single": )" + single +
+                      R"(, "special_tokens": )" + tokens + "}");
+  };
+  const std::string a = R"({"Sequence": {"id": "A", "type_id": 0}})",
+                    s = R"({"SpecialToken": {"id": "x", "type_id": 0}})";
+  EXPECT_THAT(processor("[]"), HasSubstr("does not hold the sequence A"));
+  EXPECT_THAT(processor("[" + a + ", " + a + "]"), HasSubstr("exactly once"));
+  EXPECT_THAT(processor("[" + s + ", " + a + "]"), HasSubstr("does not define"));
+  EXPECT_THAT(processor("[" + s + ", " + a + "]", R"({"x": {"ids": [-1]}})"), HasSubstr("bad id"));
+  EXPECT_THAT(processor("[3]"), HasSubstr("neither"));
+}
+
+TEST(HostileTokenizer, BadAddedTokens) {
+  const auto added = [](const std::string& id, const std::string& content = "<x>", const std::string& flag = "true") {
+    return R"({"id": )" + id + R"(, "content": ")" + content +
+           R"(", "single_word": false, "lstrip": false, "rstrip": )" + flag +
+           R"(, "normalized": false, "special": true})";
+  };
+  const auto tokens = [](const std::string& list) { return part_fault("\"added_tokens\": [" + list + "]"); };
+  EXPECT_EQ(tokens(added("4")), "(no InputError)");
+  EXPECT_THAT(tokens(added("-1")), HasSubstr("-1"));
+  EXPECT_THAT(tokens(added("99999999999")), HasSubstr("99999999999"));
+  EXPECT_THAT(tokens(added("7")), HasSubstr("expected 4"));
+  EXPECT_THAT(tokens(added("1", "a")), HasSubstr("expected 0, as in the vocabulary"));
+  EXPECT_THAT(tokens(added("4") + "," + added("4", "<y>")), HasSubstr("expected 5"));
+  EXPECT_THAT(tokens(added("4") + "," + added("4")), HasSubstr("listed twice"));
+  EXPECT_THAT(tokens(added("4", "<x>", "1")), HasSubstr("'rstrip'"));
+  EXPECT_THAT(tokens("3"), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(part_fault(R"("added_tokens": {})"), HasSubstr("not an array"));
+}
+
+// Patterns that backtrack without end give up; the message says where.
+TEST(HostileTokenizer, CatastrophicPatterns) {
+  const std::string text(40000, 'a');
+  for (const char* pattern : {"(?:a|aa)+b", "(a+)+b"}) {
+    const std::string json = file(kModel, std::string(R"("pre_tokenizer": {"type": "Split", "invert": false, )") +
+                                              R"("behavior": "Isolated", "pattern": {"Regex": ")" + pattern + "\"}}");
+    EXPECT_THAT(fault_of(json, text), HasSubstr("the pattern gave up")) << pattern;
+  }
+}
+
+// Texts that make simple algorithms quadratic.
+TEST(HostileTokenizer, LongTextsStayCheap) {
+  const std::string normalizer = R"("normalizer": {"type": "NFC"})";
+  const Tokenizer tokenizer = Tokenizer::from_json(file(kModel, normalizer), "t.json");
+  std::string marks = "a";
+  for (int i = 0; i < 200000; ++i) marks += i % 2 == 0 ? "\xCC\x81" : "\xCC\xA3";  // two combining classes in turn
+  EXPECT_TRUE(tokenizer.encode(marks, false).size() <= 1);
+  EXPECT_EQ(tokenizer.encode(std::string(1000000, 'a'), false).size(), 1000000U);
+  std::string pairs;
+  for (int i = 0; i < 500000; ++i) pairs += "ab";
+  EXPECT_EQ(tokenizer.encode(pairs, false).size(), 500000U);
+}
+
+TEST(HostileTokenizer, AnyPrefixOfAFileIsRefused) {
+  const std::string whole = read_file(fs::path(OSCAR_SOURCE_DIR) / "sample_data/tiny-qwen3/tokenizer.json");
+  const std::size_t end = whole.find_last_of('}');
+  for (std::size_t size = 0; size < end; size = size * 3 / 2 + 1) {
+    EXPECT_NE(fault_of(whole.substr(0, size)), "(no InputError)") << size;
+  }
+}
+
+}  // namespace
+}  // namespace oscar
