@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 np = pytest.importorskip("numpy")
 
+torch.set_num_threads(1)  # small steps: threads would only wait for each other
 SINK, RECENT, CONTEXT, SEQUENCES = 16, 32, 256, 2
 SAMPLE = pathlib.Path(__file__).parents[2] / "sample_data" / "tiny-qwen3"
 
