@@ -2,7 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <new>
 #include <string_view>
@@ -81,7 +83,11 @@ int run_body(const std::function<int()>& body) {
 
 // CLI11 reports a key that no option has with the name of its INI reader; say it in our terms.
 std::string parse_error_text(const CLI::ParseError& e) {
-  if (dynamic_cast<const CLI::ConfigError*>(&e) != nullptr) return std::string("--config: ") + e.what();
+  if (dynamic_cast<const CLI::ConfigError*>(&e) != nullptr) {
+    const std::string text = e.what(), known = "INI was not able to parse ";
+    if (text.rfind(known, 0) != 0) return "--config: " + text;
+    return "--config: the file sets '" + text.substr(known.size()) + "', which is not an option";
+  }
   if (dynamic_cast<const CLI::FileError*>(&e) != nullptr) return std::string("--config: ") + e.what();
   return e.what();
 }
@@ -119,7 +125,8 @@ void add_model_options(CLI::App& app, CommonOptions& options, bool required) {
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
   app.add_option("--seed", options.seed, "Seed of every random choice")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->type_name("N")
+      ->check(whole_number(0, UINT64_MAX));
 }
 
 void add_output_options(CLI::App& app, CommonOptions& options, bool required) {
@@ -142,6 +149,19 @@ int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const 
   set_progress_enabled(!options.no_progress && !options.quiet);
   install_interrupt_handler();
   return run_body(body);
+}
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  const auto check = [least, most](std::string& text) -> std::string {
+    const std::string expected = "'" + text + "' is not a whole number from " + std::to_string(least) +
+                                 (most == UINT64_MAX ? std::string() : " to " + std::to_string(most));
+    if (text.empty() || text.size() > 20 || text.find_first_not_of("0123456789") != std::string::npos) return expected;
+    if (text.size() > 1 && text[0] == '0') return expected + " (write it without the leading 0)";
+    errno = 0;
+    const std::uint64_t value = std::strtoull(text.c_str(), nullptr, 10);
+    return errno != 0 || value < least || value > most ? expected : std::string();
+  };
+  return CLI::Validator(check, "");
 }
 
 std::string shell_command(const std::vector<std::string>& arguments) {

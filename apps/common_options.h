@@ -31,6 +31,9 @@ void add_output_options(CLI::App& app, CommonOptions& options, bool required);  
 // the exit code of a run that ended normally (0, or 1 for a failed gate).
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body);
 
+// Checks a whole number: decimal digits without a leading zero (which CLI11 would read as octal), `least` to `most`.
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+
 std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
 

@@ -29,23 +29,27 @@ struct Arguments {
 };
 
 void add_collect_options(CLI::App& app, Arguments& a) {
-  app.add_option("--prompts", a.prompts, "Calibration prompts: .jsonl rows or .txt documents")->type_name("FILE ...");
+  app.add_option("--prompts", a.prompts, "Calibration prompts: .jsonl rows or .txt documents")->type_name("FILE");
   app.add_option("--tokens", a.collect.tokens, "Token budget over all prompts")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+      ->type_name("N")
+      ->check(whole_number(1, std::uint64_t{1} << 40));
   app.add_option("--seq-len", a.collect.seq_len, "Longest sequence; longer prompts are cut into pieces")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+      ->type_name("N")
+      ->check(whole_number(1, std::uint64_t{1} << 24));
   app.add_option("--rows", a.collect.rows, "Sampled tokens for each layer, for the clip search")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+      ->type_name("N")
+      ->check(whole_number(1, std::uint64_t{1} << 20));
   app.add_option("--work-dir", a.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
   app.add_flag("--resume", a.collect.resume, "Continue the run in the work directory, if there is one");
   app.add_flag("--stream-layers", a.collect.stream_layers, "Keep one layer's weights in memory; same results");
   app.add_option("--checkpoint-seconds", a.collect.checkpoint_seconds, "Time between checkpoints inside a layer")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e9).description(""));
 }
 
 // The command that continues this run: the same arguments, with --resume.
@@ -123,7 +127,7 @@ int main_collect(int argc, char** argv) {
   add_output_options(app, a.common, false);
 
   CLI::App* merge = app.add_subcommand("merge", "Add up statistics of the same model on different prompts");
-  merge->add_option("parts", a.parts, "Statistics files")->required()->expected(2, 10000)->type_name("FILE FILE ...");
+  merge->add_option("parts", a.parts, "Statistics files")->required()->expected(-2)->type_name("FILE");
   merge->add_flag("--allow-same-prompts", a.allow_same_prompts, "Accept parts with the same prompt set");
   merge->fallthrough();
   CLI::App* show = app.add_subcommand("show", "Print geometry, tokens and spectra of a statistics file");

@@ -27,18 +27,6 @@ Json prediction_json(const SidePrediction& p) {
           {"global_clip", rounded(p.global_clip)}};
 }
 
-const char* objective_name(ClipObjective objective) {
-  switch (objective) {
-    case ClipObjective::kMetric:
-      return "metric";
-    case ClipObjective::kGain:
-      return "gain";
-    case ClipObjective::kAttention:
-      break;
-  }
-  return "attention";
-}
-
 Json options_json(const Statistics& s, const FitOptions& o) {
   Json json;
   json["method"] = o.method;

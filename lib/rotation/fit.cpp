@@ -1,14 +1,11 @@
 #include "rotation/fit.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
-#include <mutex>
 
 #include "base/errors.h"
-#include "base/interrupt.h"
 #include "rotation/eigen.h"
 #include "rotation/fit_rows.h"
+#include "rotation/for_each_head.h"
 #include "rotation/predict.h"
 #include "rotation/transforms.h"
 
@@ -75,70 +72,6 @@ FittedSide fit_side(const Statistics& s, const FitOptions& o, Side side, std::ve
   return result;
 }
 
-// Calls options.on_step from any thread, one at a time.
-class Steps {
- public:
-  explicit Steps(const FitOptions& options) : options_(options) {}
-  void operator()() {
-    if (!options_.on_step) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    options_.on_step();
-  }
-
- private:
-  const FitOptions& options_;
-  std::mutex mutex_;
-};
-
-// Runs task(layer, head) for all, one head to a thread. Errors name the place.
-void for_each_head(const Statistics& s, Steps& steps, const std::function<void(std::size_t, std::int64_t)>& task) {
-  const auto count = static_cast<std::int64_t>(s.layers.size()) * s.kv_heads;
-  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      if (interrupt_requested()) throw InterruptedError("interrupted; nothing was written, run the same command again");
-      const std::int64_t layer = n / s.kv_heads, head = n % s.kv_heads;
-      try {
-        task(static_cast<std::size_t>(layer), head);
-      } catch (const NumericalError& e) {
-        throw NumericalError("layer " + std::to_string(layer) + " head " + std::to_string(head) + ": " + e.what());
-      }
-      steps();
-    }
-  });
-}
-
-// Clip ratios of one side, written into the transforms; returns the global one.
-float search_clip(const Statistics& s, const FitOptions& o, Side side, const std::vector<LayerRows>& rows,
-                  const RowCode& code, std::vector<SideTransform>& transforms, Steps& steps) {
-  const std::vector<float> candidates = clip_candidates(s.head_dim);
-  const ScorerFactory scorer = scorer_factory(side == Side::kKey ? o.key_objective : o.value_objective);
-  std::vector<std::vector<ClipCurve>> curves(s.layers.size(),
-                                             std::vector<ClipCurve>(static_cast<std::size_t>(s.kv_heads)));
-  for_each_head(s, steps, [&](std::size_t layer, std::int64_t head) {
-    ClipCurve& curve = curves[layer][static_cast<std::size_t>(head)];
-    for (const bool held_out : {false, true}) {
-      const RowSet& set = held_out ? rows[layer].held_out : rows[layer].fit;
-      HeadProblem problem = make_problem(s, layer, head, set, code, o.encoder);
-      use_transform(problem, side, transforms[layer], head);
-      const std::unique_ptr<HeadScorer> head_scorer = scorer(problem);
-      std::vector<ErrorSum>& sums = held_out ? curve.held_out : curve.fit;
-      for (const float rho : candidates) sums.push_back(head_scorer->score(rho));
-    }
-  });
-  std::vector<ClipCurve> layers(s.layers.size());
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    for (const ClipCurve& curve : curves[layer]) layers[layer] += curve;
-    SideTransform& transform = transforms[layer];
-    transform.clip.clear();
-    if (o.scope == Scope::kLayer) {
-      transform.clip.push_back(candidates[choose_clip(layers[layer])]);
-    } else {
-      for (const ClipCurve& curve : curves[layer]) transform.clip.push_back(candidates[choose_clip(curve)]);
-    }
-  }
-  return candidates[choose_global_clip(layers)];
-}
-
 void set_clip(std::vector<SideTransform>& transforms, float rho) {
   for (SideTransform& transform : transforms) {
     for (float& clip : transform.clip) clip = rho;
@@ -154,13 +87,33 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
   }
 }
 
+// Predictions of all layers, heads in parallel.
+void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
+             FitResult& result) {
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const float global = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
+    std::vector<std::vector<PredictionSums>> sums(s.layers.size(),
+                                                  std::vector<PredictionSums>(static_cast<std::size_t>(s.kv_heads)));
+    for_each_head(s.layers.size(), s.kv_heads, o.on_step, [&](std::size_t layer, std::int64_t head) {
+      const LayerTransform& transform = result.layers[layer].transform;
+      const HeadProblem problem = make_problem(s, layer, head, rows[layer].held_out, code, o.encoder);
+      sums[layer][static_cast<std::size_t>(head)] =
+          predict_head(problem, side, side == Side::kKey ? transform.key : transform.value, head, global);
+    });
+    for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+      PredictionSums total;
+      for (const PredictionSums& head : sums[layer]) total += head;
+      (side == Side::kKey ? result.layers[layer].key : result.layers[layer].value) = total.relative();
+    }
+  }
+}
+
 }  // namespace
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
-  const auto layers = static_cast<std::int64_t>(s.layers.size());
-  const bool search =
-      o.clip == ClipMode::kSearch && split_rows(s, 0, o.sink, o.max_rows).held_out.tokens() >= kFewestRows;
-  return layers + (search ? 2 * layers * s.kv_heads : 0);
+  const std::int64_t heads = static_cast<std::int64_t>(s.layers.size()) * s.kv_heads;
+  const std::int64_t held_out = split_rows(s, 0, o.sink, o.max_rows).held_out.tokens();
+  return (o.clip == ClipMode::kSearch && held_out >= kFewestRows ? 2 * heads : 0) + (held_out > 0 ? 2 * heads : 0);
 }
 
 FitResult fit(const Statistics& s, const FitOptions& o) {
@@ -169,7 +122,6 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   check_options(s, o);
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.group));
   FitResult result;
-  Steps steps(o);
   if (!kind.data_free) note_rank(s, result.warnings);
   FittedSide key = fit_side(s, o, Side::kKey, result.warnings);
   FittedSide value = fit_side(s, o, Side::kValue, result.warnings);
@@ -180,36 +132,32 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   }
   result.fit_rows = rows.front().fit.tokens();
   result.held_out_rows = rows.front().held_out.tokens();
-  const bool enough = result.held_out_rows >= kFewestRows;
   if (o.clip == ClipMode::kFixed) {
     set_clip(key.transforms, result.global_key_clip = o.key_clip);
     set_clip(value.transforms, result.global_value_clip = o.value_clip);
-  } else if (o.clip == ClipMode::kSearch && enough) {
-    result.global_key_clip = search_clip(s, o, Side::kKey, rows, code, key.transforms, steps);
-    result.global_value_clip = search_clip(s, o, Side::kValue, rows, code, value.transforms, steps);
+  } else if (o.clip == ClipMode::kSearch && result.held_out_rows >= kFewestRows) {
+    for (FittedSide* side : {&key, &value}) {
+      const bool is_key = side == &key;
+      const ClipSearch search{is_key ? Side::kKey : Side::kValue, o.scope, is_key ? o.key_objective : o.value_objective,
+                              code, o.encoder};
+      const ClipChoice choice = search_clip(s, side->transforms, rows, search, o.on_step);
+      for (std::size_t layer = 0; layer < s.layers.size(); ++layer) side->transforms[layer].clip = choice.layers[layer];
+      (is_key ? result.global_key_clip : result.global_value_clip) = choice.global;
+    }
   } else if (o.clip == ClipMode::kSearch) {
     result.warnings.push_back("the statistics hold " + std::to_string(result.fit_rows + result.held_out_rows) +
                               " sampled rows beyond the sink window, too few for a clip search (at least " +
                               std::to_string(2 * kFewestRows) + "): no clip is set; pass --clip K,V to set one");
   }
 
-  result.layers.resize(s.layers.size());
-  at::parallel_for(0, static_cast<std::int64_t>(s.layers.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (auto layer = static_cast<std::size_t>(begin); layer < static_cast<std::size_t>(end); ++layer) {
-      LayerFit& out = result.layers[layer];
-      out.transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads, key.transforms[layer],
-                       value.transforms[layer]};
-      out.key_energy = captured_energy(key.heads[layer], key.vectors[layer]);
-      out.value_energy = captured_energy(value.heads[layer], value.vectors[layer]);
-      if (result.held_out_rows > 0) {
-        out.key = predict_side(s, layer, Side::kKey, out.transform.key, result.global_key_clip, rows[layer].held_out,
-                               code, o.encoder);
-        out.value = predict_side(s, layer, Side::kValue, out.transform.value, result.global_value_clip,
-                                 rows[layer].held_out, code, o.encoder);
-      }
-      steps();
-    }
-  });
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    LayerFit& out = result.layers.emplace_back();
+    out.transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads, key.transforms[layer],
+                     value.transforms[layer]};
+    out.key_energy = captured_energy(key.heads[layer], key.vectors[layer]);
+    out.value_energy = captured_energy(value.heads[layer], value.vectors[layer]);
+  }
+  if (result.held_out_rows > 0) predict(s, o, rows, code, result);
   return result;
 }
 

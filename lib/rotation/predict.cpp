@@ -44,23 +44,33 @@ HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::i
   return problem;
 }
 
-SidePrediction predict_side(const Statistics& statistics, std::size_t layer, Side side, const SideTransform& transform,
-                            float global_clip, const RowSet& held_out, const RowCode& code, Encoder encoder) {
-  const SideTransform identity = identity_side(statistics.head_dim), hadamard = hadamard_side(statistics.head_dim);
-  ErrorSum plain, mixed, unclipped, fitted, global;
-  for (std::int64_t head = 0; head < statistics.kv_heads; ++head) {
-    HeadProblem problem = make_problem(statistics, layer, head, held_out, code, encoder);
-    use_transform(problem, side, identity, head);
-    plain += metric_scorer(problem)->score(0.0f);
-    use_transform(problem, side, hadamard, head);
-    mixed += metric_scorer(problem)->score(0.0f);
-    use_transform(problem, side, transform, head);
-    const std::unique_ptr<HeadScorer> scorer = metric_scorer(problem);
-    unclipped += scorer->score(0.0f);
-    fitted += scorer->score(transform.clip[transform.clip.size() == 1 ? 0 : static_cast<std::size_t>(head)]);
-    global += scorer->score(global_clip);
-  }
-  return {plain.relative(), mixed.relative(), unclipped.relative(), fitted.relative(), global.relative()};
+PredictionSums& PredictionSums::operator+=(const PredictionSums& other) {
+  identity += other.identity;
+  hadamard += other.hadamard;
+  unclipped += other.unclipped;
+  fit += other.fit;
+  global_clip += other.global_clip;
+  return *this;
+}
+
+SidePrediction PredictionSums::relative() const {
+  return {identity.relative(), hadamard.relative(), unclipped.relative(), fit.relative(), global_clip.relative()};
+}
+
+PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform& transform, std::int64_t head,
+                            float global_clip) {
+  const std::int64_t d = problem.k.size(-1);
+  PredictionSums sums;
+  use_transform(problem, side, identity_side(d), head);
+  sums.identity = metric_scorer(problem)->score(0.0f);
+  use_transform(problem, side, hadamard_side(d), head);
+  sums.hadamard = metric_scorer(problem)->score(0.0f);
+  use_transform(problem, side, transform, head);
+  const std::unique_ptr<HeadScorer> scorer = metric_scorer(problem);
+  sums.unclipped = scorer->score(0.0f);
+  sums.fit = scorer->score(transform.clip[transform.clip.size() == 1 ? 0 : static_cast<std::size_t>(head)]);
+  sums.global_clip = scorer->score(global_clip);
+  return sums;
 }
 
 }  // namespace oscar

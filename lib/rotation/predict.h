@@ -15,7 +15,15 @@ CapturedEnergy captured_energy(const at::Tensor& heads, const at::Tensor& vector
 HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::int64_t head, const RowSet& rows,
                          const RowCode& code, Encoder encoder);
 
-SidePrediction predict_side(const Statistics& statistics, std::size_t layer, Side side, const SideTransform& transform,
-                            float global_clip, const RowSet& held_out, const RowCode& code, Encoder encoder);
+// Sums of one head, or of several added up.
+struct PredictionSums {
+  ErrorSum identity, hadamard, unclipped, fit, global_clip;
+  PredictionSums& operator+=(const PredictionSums& other);
+  SidePrediction relative() const;
+};
+
+// problem: of KV head `head`, on held-out rows.
+PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform& transform, std::int64_t head,
+                            float global_clip);
 
 }  // namespace oscar

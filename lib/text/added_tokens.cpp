@@ -15,7 +15,7 @@ AddedToken read_token(const Json& entry, const std::string& where) {
   token.content = json_string(entry, "content", where);
   const std::int64_t id = json_int(entry, "id", where);
   if (id < 0 || id >= std::numeric_limits<std::int32_t>::max()) {
-    throw InputError(where + ": the added token '" + token.content + "' has the id " + std::to_string(id) +
+    throw InputError(where + ": the added token '" + printable(token.content) + "' has the id " + std::to_string(id) +
                      ", expected 0 to 2147483646");
   }
   token.id = static_cast<std::int32_t>(id);
@@ -72,13 +72,13 @@ AddedTokens::AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* nor
     AddedToken token = read_token(entry, where + " added_tokens");
     if (token.content.empty()) continue;
     if (by_content_.contains(token.content)) {
-      throw InputError(where + ": the added token '" + token.content + "' is listed twice");
+      throw InputError(where + ": the added token '" + printable(token.content) + "' is listed twice");
     }
     const auto known = bpe.id_of(token.content);
     const std::int64_t expected = known ? *known : next_id;
     if (expected != token.id) {
-      throw InputError(where + ": the added token '" + token.content + "' has the id " + std::to_string(token.id) +
-                       ", expected " + std::to_string(expected) +
+      throw InputError(where + ": the added token '" + printable(token.content) + "' has the id " +
+                       std::to_string(token.id) + ", expected " + std::to_string(expected) +
                        (known ? ", as in the vocabulary" : ", the first id after the vocabulary"));
     }
     // A token of the vocabulary that lies beyond its size (a vocabulary with gaps) moves the next free id as well.

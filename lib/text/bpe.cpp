@@ -84,7 +84,8 @@ Bpe::Bpe(const TokenizerJson& file, const std::string& where) {
   const std::string unknown = json_string(model, "unk_token", where, "");
   if (!unknown.empty()) {
     unknown_ = id_of(unknown);
-    if (!unknown_) throw InputError(where + ": the unknown token '" + unknown + "' is not in the vocabulary");
+    if (!unknown_)
+      throw InputError(where + ": the unknown token '" + printable(unknown) + "' is not in the vocabulary");
   }
 
   std::vector<std::pair<std::uint64_t, Merge>> merges;

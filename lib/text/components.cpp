@@ -32,7 +32,7 @@ const ByteMap& byte_map() {
 
 void refuse_component(const std::string& where, const std::string& part, const std::string& type,
                       const std::string& supported) {
-  throw InputError(where + ": the " + part + " '" + type + "' is not supported; supported are " + supported +
+  throw InputError(where + ": the " + part + " '" + printable(type) + "' is not supported; supported are " + supported +
                    "; pass prompts as {\"input_ids\": [...]} rows instead");
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "text/components.h"
+#include "text/unicode.h"
 
 namespace oscar {
 namespace {
@@ -14,12 +15,13 @@ std::vector<std::int32_t> special_ids(const Json& description, const std::string
   const Json& tokens = json_object(description, "special_tokens", where);
   const auto entry = tokens.find(name);
   if (entry == tokens.end()) {
-    throw InputError(where + ": the template uses '" + name + "', which 'special_tokens' does not define");
+    throw InputError(where + ": the template uses '" + printable(name) + "', which 'special_tokens' does not define");
   }
   std::vector<std::int32_t> ids;
   for (const Json& id : json_array(*entry, "ids", where)) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= std::numeric_limits<std::int32_t>::max()) {
-      throw InputError(where + ": special token '" + name + "' has a bad id, expected an integer from 0 to 2147483646");
+      throw InputError(where + ": special token '" + printable(name) +
+                       "' has a bad id, expected an integer from 0 to 2147483646");
     }
     ids.push_back(id.get<std::int32_t>());
   }

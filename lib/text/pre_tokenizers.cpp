@@ -159,7 +159,7 @@ class Sequence : public PreTokenizer {
 std::unique_ptr<PreTokenizer> make_metaspace(const Json& description, const std::string& where) {
   const std::string mark = json_string(description, "replacement", where);
   if (mark.empty() || decode_code_point(mark, 0).bytes != mark.size()) {
-    throw InputError(where + ": 'replacement' is '" + mark + "', expected one character");
+    throw InputError(where + ": 'replacement' is '" + printable(mark) + "', expected one character");
   }
   // Files from before version 0.15 of the Python package have add_prefix_space instead of prepend_scheme.
   std::string scheme = json_string(description, "prepend_scheme", where, "");

@@ -25,7 +25,8 @@ void initialize_once() {
 std::string error_text(int code, OnigErrorInfo* info = nullptr) {
   OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
   const int n = info == nullptr ? onig_error_code_to_str(buffer, code) : onig_error_code_to_str(buffer, code, info);
-  return std::string(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(std::max(n, 0)));
+  return printable(std::string_view(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(std::max(n, 0))),
+                   200);
 }
 
 // Characters that came with Unicode 15 and 16 have no class in older Oniguruma. Each has an old stand-in of the same
@@ -88,7 +89,7 @@ Regex::Regex(const std::string& pattern, const std::string& where)
   const int rc = onig_new(&compiled_->regex, p, p + pattern.size(), ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                           ONIG_SYNTAX_DEFAULT, &info);
   if (rc != ONIG_NORMAL) {
-    throw InputError(where + ": the pattern '" + pattern.substr(0, 200) + "' is not a valid regular expression (" +
+    throw InputError(where + ": the pattern '" + printable(pattern, 200) + "' is not a valid regular expression (" +
                      error_text(rc, &info) + ")");
   }
 }

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/errors.h"
+#include "text/unicode.h"
 
 namespace oscar {
 namespace {
@@ -78,7 +79,7 @@ class Reader {
       level.key = std::move(value);
       return true;  // repeated texts are found when the map is built
     }
-    if (!level.keys.insert(value).second) fail("has the key '" + value + "' twice in one object");
+    if (!level.keys.insert(value).second) fail("has the key '" + printable(value) + "' twice in one object");
     if (level.keys.size() > kMaxKeys) fail("has an object with more than " + std::to_string(kMaxKeys) + " keys");
     level.key = std::move(value);
     return true;
@@ -101,7 +102,7 @@ class Reader {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
-    fail(std::string("is not valid JSON (") + e.what() + ")");
+    fail("is not valid JSON (" + printable(e.what(), 300) + ")");
   }
 
  private:
@@ -116,7 +117,8 @@ class Reader {
     fail("merge " + std::to_string(out_.merges.size()) + " is " + found + ", expected \"a b\" or [\"a\", \"b\"]");
   }
   [[noreturn]] void bad_id(const std::string& found) const {
-    fail("the id of token '" + levels_.back().key + "' is " + found + ", expected an integer from 0 to 2147483646");
+    fail("the id of token '" + printable(levels_.back().key) + "' is " + found +
+         ", expected an integer from 0 to 2147483646");
   }
 
   bool in_vocabulary() const { return vocabulary_level_ != 0 && levels_.size() >= vocabulary_level_; }
@@ -163,7 +165,8 @@ class Reader {
   void add_merge_line(const std::string& line) {
     if (line.starts_with("#version")) return;  // the first line of merges.txt, kept by some converters
     const std::size_t space = line.find(' ');
-    if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) bad_merge("'" + line + "'");
+    if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
+      bad_merge("'" + printable(line) + "'");
     out_.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
 
@@ -180,10 +183,11 @@ void require_unique(const TokenizerJson& file, const std::string& where) {
   texts.reserve(file.vocabulary.size());
   ids.reserve(file.vocabulary.size());
   for (const auto& [text, id] : file.vocabulary) {
-    if (!texts.insert(text).second) throw InputError(where + ": the vocabulary has the token '" + text + "' twice");
+    if (!texts.insert(text).second)
+      throw InputError(where + ": the vocabulary has the token '" + printable(text) + "' twice");
     if (!ids.insert(id).second) {
-      throw InputError(where + ": the vocabulary gives the id " + std::to_string(id) + " to two tokens, '" + text +
-                       "' is the second");
+      throw InputError(where + ": the vocabulary gives the id " + std::to_string(id) + " to two tokens, '" +
+                       printable(text) + "' is the second");
     }
   }
 }
@@ -200,7 +204,7 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   const Json& model = json_object(file.rest, "model", where);
   const std::string type = json_string(model, "type", where + ": model", "BPE");
   if (type != "BPE") {
-    throw InputError(where + ": the tokenizer model is '" + type +
+    throw InputError(where + ": the tokenizer model is '" + printable(type) +
                      "', supported is BPE; pass prompts as {\"input_ids\": [...]} rows instead");
   }
   if (file.vocabulary.empty()) throw InputError(where + ": the vocabulary (model.vocab) is missing or empty");

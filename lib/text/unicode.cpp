@@ -105,6 +105,14 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out;
 }
 
+std::string printable(std::string_view text, std::size_t most_bytes) {
+  std::string out = replace_invalid_utf8(text.substr(0, most_bytes));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return text.size() > most_bytes ? out + "..." : out;
+}
+
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }

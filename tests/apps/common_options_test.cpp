@@ -62,6 +62,9 @@ TEST(CommonOptions, UsageErrorsAreTwo) {
   EXPECT_EQ(run({"--model", "M", "--dtype", "int8"}), 2);
   EXPECT_EQ(run({"--model", "M", "--seed", "-1"}), 2);
   EXPECT_EQ(run({"--model", "M", "--seed", "many"}), 2);
+  EXPECT_EQ(run({"--model", "M", "--seed", "010"}), 2);   // would be read as octal
+  EXPECT_EQ(run({"--model", "M", "--seed", "0x10"}), 2);  // or as hexadecimal
+  EXPECT_EQ(run({"--model", "M", "--seed", "99999999999999999999"}), 2);
   EXPECT_EQ(run({"--model", "M", "-q", "-v"}), 2);  // contradict each other
 }
 
@@ -136,6 +139,18 @@ TEST(DeviceChoice, AutoDtypeFollowsTheDevice) {
   EXPECT_EQ(choose_dtype(options, at::Device(at::kCUDA, 0)), at::kBFloat16);
   options.dtype = "bfloat16";
   EXPECT_EQ(choose_dtype(options, at::kCPU), at::kBFloat16);
+}
+
+TEST(WholeNumber, BoundsAndSpelling) {
+  const CLI::Validator check = whole_number(1, 100);
+  for (std::string good : {"1", "10", "100"}) EXPECT_EQ(check(good), "") << good;
+  for (std::string bad : {"0", "101", "", "-1", "1.5", "1e2", "07", " 7", "99999999999999999999999"}) {
+    EXPECT_NE(check(bad), "") << bad;
+  }
+  std::string most = "18446744073709551615";
+  EXPECT_EQ(whole_number(0, UINT64_MAX)(most), "");
+  std::string more = "18446744073709551616";
+  EXPECT_NE(whole_number(0, UINT64_MAX)(more), "");
 }
 
 TEST(ShellCommand, QuotesWhatAShellWouldSplit) {

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "text/unicode.h"
 
 namespace oscar::jinja {
 
 // What a template does that it may not, or that is not supported. Becomes an InputError with the template's name.
 struct TemplateError : InputError {
-  explicit TemplateError(const std::string& m) : InputError(m) {}
+  explicit TemplateError(const std::string& m) : InputError(printable(m, 500)) {}
 };
 
 class Value;
