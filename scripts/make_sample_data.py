@@ -3,7 +3,8 @@
 
 Long text is sampled at temperature 1 from the sample model itself, because only text in a model's own distribution
 makes KL and retrieval numbers mean something. Into it go, at random places, needles ("One of the special magic
-numbers for K is: V."), their later recall, and verbatim repeats of an earlier span. Chat, code, mathematics and other
+numbers for K is: V."), their later recall, and verbatim repeats of an earlier span, few of them: a document sampled
+token by token drifts away from text when most of it is needles. Chat, code, mathematics and other
 languages are in sample_prompts.py, written for this project.
 
 The seed is fixed. Samples depend on floating-point rounding, so another CPU or another torch may give other (equally
@@ -163,13 +164,13 @@ def main():
     rng.shuffle(keys)
 
     print("held-out documents")
-    heldout_rows = sample(model, tok, [plan(tok, rng, keys, 4400, 260) for _ in range(12)], 4400, options.seed)
+    heldout_rows = sample(model, tok, [plan(tok, rng, keys, 2200, 900) for _ in range(26)], 2200, options.seed)
     heldout = "\n\n".join(clean(tok, row).strip() for row in heldout_rows) + "\n"
     (options.output / "heldout.txt").write_text(heldout, encoding="utf-8")
     print(f"heldout.txt: {len(heldout.encode())} bytes, {len(tok(heldout).input_ids)} tokens")
 
     print("calibration documents")
-    plans = [plan(tok, rng, keys, 2600, 400) for _ in range(7)]
+    plans = [plan(tok, rng, keys, 2600, 900) for _ in range(7)]
     rows = sample(model, tok, plans, 2600, options.seed + 1)
     short = sample(model, tok, [[] for _ in range(20)], 450, options.seed + 2)
     prompts = [{"text": clean(tok, row).strip()} for row in rows + short[:10]]
