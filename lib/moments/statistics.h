@@ -42,10 +42,10 @@ struct Statistics {
 
 // Byte-identical for equal content. Optional parts (rows, residual and embedding energy) may be left undefined.
 void save_statistics(const Statistics& statistics, const fs::path& path);
-Statistics load_statistics(const fs::path& path);  // InputError on any fault
+Statistics load_statistics(const fs::path& path);  // InputError on any fault, NumericalError for NaN or infinity
 
-// Shapes, finiteness, symmetry, and sums that contradict each other or the token count: InputError naming `where`, the
-// tensor and the fault. load_statistics() calls it.
+// Shapes, finiteness, symmetry, and sums that contradict each other or the token count. InputError (NumericalError for
+// NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.
 void check_statistics(const Statistics& statistics, const std::string& where);
 
 // Sum of parts of the same model; InputError naming the difference otherwise, or when two parts hold the same prompt

@@ -33,7 +33,9 @@ void check_shape(const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtyp
   if (t.scalar_type() != dtype || !t.is_cpu()) {
     refuse(where, name, std::string("is ") + c10::toString(t.scalar_type()) + ", expected " + c10::toString(dtype));
   }
-  if (!t.isfinite().all().item<bool>()) refuse(where, name, "holds NaN or infinity");
+  if (!t.isfinite().all().item<bool>()) {
+    throw NumericalError(where + ": tensor '" + name + "' holds NaN or infinity; collect the statistics again");
+  }
 }
 
 void check_gram(const at::Tensor& g, const std::string& where, const std::string& name) {

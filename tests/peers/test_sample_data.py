@@ -1,0 +1,55 @@
+"""What sample_data promises: row kinds, sizes, no overlap between calibration and held-out text, equal twins."""
+import json
+
+import pytest
+
+from conftest import SOURCE_DIR
+
+SAMPLE = SOURCE_DIR / "sample_data"
+
+
+def rows():
+    return [json.loads(line) for line in (SAMPLE / "prompts.jsonl").read_text().splitlines()]
+
+
+def test_prompts_of_every_kind():
+    kinds = [next(k for k in ("text", "messages", "prompt", "input_ids") if k in row) for row in rows()]
+    assert len(kinds) >= 80
+    for kind in ("text", "messages", "prompt", "input_ids"):
+        assert kinds.count(kind) >= 8, kind
+    texts = [row.get("text", "") for row in rows()]
+    assert sum(len(t) > 8000 for t in texts) >= 5, "long documents"
+    scripts = {"Cyrillic": "а", "CJK": "的", "Hiragana": "の", "Hangul": "다", "Arabic": "ا", "Devanagari": "क"}
+    for name, letter in scripts.items():
+        assert any(letter in t for t in texts), name
+
+
+def test_heldout_text():
+    text = (SAMPLE / "heldout.txt").read_text(encoding="utf-8")
+    assert len(text.encode()) >= 150_000
+    assert text.count("special magic number") >= 20
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in text)
+
+
+def test_prompts_and_heldout_text_share_no_passage():
+    tokenizers = pytest.importorskip("tokenizers")
+    tok = tokenizers.Tokenizer.from_file(str(SAMPLE / "tiny-qwen3" / "tokenizer.json"))
+
+    def runs(ids, n=24):
+        return {r for i in range(len(ids) - n + 1) if len(set(r := tuple(ids[i : i + n]))) >= n // 3}
+
+    held = runs(tok.encode((SAMPLE / "heldout.txt").read_text()).ids)
+    for number, row in enumerate(rows()):
+        text = row.get("text") or row.get("prompt") or "\n".join(m["content"] for m in row.get("messages", []))
+        ids = row.get("input_ids") or tok.encode(text).ids
+        assert not held & runs(ids), f"row {number + 1}"
+
+
+def test_the_outlier_model_computes_the_same_function():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    ids = torch.randint(0, 8000, (1, 200), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        a, b = (transformers.AutoModelForCausalLM.from_pretrained(SAMPLE / name, dtype=torch.float32)(ids).logits
+                for name in ("tiny-qwen3", "tiny-qwen3-outliers"))
+    assert (a - b).abs().max() < 1e-3 * (a.max() - a.min())
