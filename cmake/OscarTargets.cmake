@@ -33,8 +33,11 @@ function(oscar_app name source)
   endif()
 endfunction()
 
-# The reason stands in the file.
+# The reason stands in the file. Not in a sanitizer build: the function runs before the sanitizers are initialised.
 function(oscar_shorten_openmp_spin name)
+  if(OSCAR_SANITIZE)
+    return()
+  endif()
   target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/lib/base/openmp_spin.cpp)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/lib/base/openmp_spin.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
