@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-class ByteLevelDecoder : public Decoder {
+class ByteLevelDecoder : public TokenDecoder {
  public:
   void apply(std::vector<std::string>& pieces) const override {
     std::string bytes, decoded;
@@ -27,7 +27,7 @@ class ByteLevelDecoder : public Decoder {
   }
 };
 
-class ByteFallbackDecoder : public Decoder {
+class ByteFallbackDecoder : public TokenDecoder {
  public:
   void apply(std::vector<std::string>& pieces) const override {
     std::vector<std::string> out;
@@ -70,7 +70,7 @@ class ByteFallbackDecoder : public Decoder {
   }
 };
 
-class Fuse : public Decoder {
+class Fuse : public TokenDecoder {
  public:
   void apply(std::vector<std::string>& pieces) const override {
     std::string joined;
@@ -79,7 +79,7 @@ class Fuse : public Decoder {
   }
 };
 
-class ReplaceDecoder : public Decoder {
+class ReplaceDecoder : public TokenDecoder {
  public:
   ReplaceDecoder(const Json& description, const std::string& where)
       : pattern_(description, where), content_(json_string(description, "content", where)) {}
@@ -102,7 +102,7 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-class StripDecoder : public Decoder {
+class StripDecoder : public TokenDecoder {
  public:
   StripDecoder(std::string content, std::int64_t start, std::int64_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
@@ -120,7 +120,7 @@ class StripDecoder : public Decoder {
   std::int64_t start_, stop_;
 };
 
-class MetaspaceDecoder : public Decoder {
+class MetaspaceDecoder : public TokenDecoder {
  public:
   MetaspaceDecoder(std::string mark, bool drop_first) : mark_(std::move(mark)), drop_first_(drop_first) {}
   void apply(std::vector<std::string>& pieces) const override {
@@ -142,20 +142,20 @@ class MetaspaceDecoder : public Decoder {
   bool drop_first_;
 };
 
-class SequenceDecoder : public Decoder {
+class SequenceDecoder : public TokenDecoder {
  public:
-  explicit SequenceDecoder(std::vector<std::unique_ptr<Decoder>> steps) : steps_(std::move(steps)) {}
+  explicit SequenceDecoder(std::vector<std::unique_ptr<TokenDecoder>> steps) : steps_(std::move(steps)) {}
   void apply(std::vector<std::string>& pieces) const override {
     for (const auto& step : steps_) step->apply(pieces);
   }
 
  private:
-  std::vector<std::unique_ptr<Decoder>> steps_;
+  std::vector<std::unique_ptr<TokenDecoder>> steps_;
 };
 
 }  // namespace
 
-std::unique_ptr<Decoder> make_decoder(const Json& description, const std::string& where) {
+std::unique_ptr<TokenDecoder> make_token_decoder(const Json& description, const std::string& where) {
   if (description.is_null()) return nullptr;
   const std::string type = json_string(description, "type", where);
   const std::string at = where + " " + type;
@@ -178,9 +178,9 @@ std::unique_ptr<Decoder> make_decoder(const Json& description, const std::string
     return std::make_unique<MetaspaceDecoder>(mark, scheme != "never");
   }
   if (type == "Sequence") {
-    std::vector<std::unique_ptr<Decoder>> steps;
+    std::vector<std::unique_ptr<TokenDecoder>> steps;
     for (const Json& step : json_array(description, "decoders", at)) {
-      if (auto made = make_decoder(step, at)) steps.push_back(std::move(made));
+      if (auto made = make_token_decoder(step, at)) steps.push_back(std::move(made));
     }
     return std::make_unique<SequenceDecoder>(std::move(steps));
   }

@@ -9,14 +9,14 @@
 
 namespace oscar {
 
-class Decoder {
+class TokenDecoder {
  public:
-  virtual ~Decoder() = default;
+  virtual ~TokenDecoder() = default;
   // Rewrites the list of pieces whose concatenation is the text.
   virtual void apply(std::vector<std::string>& pieces) const = 0;
 };
 
 // Null for a JSON null. InputError names an unsupported type.
-std::unique_ptr<Decoder> make_decoder(const Json& description, const std::string& where);
+std::unique_ptr<TokenDecoder> make_token_decoder(const Json& description, const std::string& where);
 
 }  // namespace oscar

@@ -32,7 +32,7 @@ struct Tokenizer::Impl {
         pre_tokenizer(make_pre_tokenizer(member(file.rest, "pre_tokenizer"), where)),
         added(file.rest, bpe, normalizer.get(), where),
         post_processor(member(file.rest, "post_processor"), where),
-        decoder(make_decoder(member(file.rest, "decoder"), where)) {}
+        decoder(make_token_decoder(member(file.rest, "decoder"), where)) {}
 
   // Words of a normalized text without added tokens.
   void encode_text(std::string text, bool at_start, Bpe::Session& session, std::vector<std::int32_t>& ids) const {
@@ -46,7 +46,7 @@ struct Tokenizer::Impl {
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   AddedTokens added;
   PostProcessor post_processor;
-  std::unique_ptr<Decoder> decoder;
+  std::unique_ptr<TokenDecoder> decoder;
 };
 
 Tokenizer::Tokenizer() = default;
