@@ -112,14 +112,18 @@ void set_up_app(CLI::App& app, CommonOptions& options, const std::string& exampl
   app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
+void add_device_option(CLI::App& app, CommonOptions& options) {
+  app.add_option("--device", options.device, "Where to compute")
+      ->capture_default_str()
+      ->check(CLI::Validator(check_device, "auto|cpu|cuda[:i]"));
+}
+
 void add_model_options(CLI::App& app, CommonOptions& options, bool required) {
   app.add_option("--model", options.model, "Model directory, or org/name in the Hugging Face cache")
       ->required(required)
       ->type_name("DIR|org/name");
   app.add_option("--revision", options.revision, "Branch, tag or commit in the Hugging Face cache");
-  app.add_option("--device", options.device, "Where to compute")
-      ->capture_default_str()
-      ->check(CLI::Validator(check_device, "auto|cpu|cuda[:i]"));
+  add_device_option(app, options);
   app.add_option("--dtype", options.dtype, "Type of weights and activations")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));

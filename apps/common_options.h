@@ -24,6 +24,7 @@ struct CommonOptions {
 void set_up_app(CLI::App& app, CommonOptions& options, const std::string& example);
 void add_model_options(CLI::App& app, CommonOptions& options,
                        bool required);  // --model --revision --device --dtype --seed
+void add_device_option(CLI::App& app, CommonOptions& options);
 void add_output_options(CLI::App& app, CommonOptions& options, bool required);  // -o/--output --overwrite --dry-run
 
 // Parses, sets up logging and the interrupt handler, runs `body`, and returns the exit code: CLI11's parse errors

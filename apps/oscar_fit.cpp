@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "apps/common_options.h"
+#include "apps/device_choice.h"
 #include "apps/fit_output.h"
 #include "base/errors.h"
 #include "base/hash.h"
@@ -88,6 +89,7 @@ int run_fit(Arguments& a) {
     print_fit_plan(plan_fit(statistics, a.fit), a.common.output, a.common.json);
     return 0;
   }
+  a.fit.device = choose_device(a.common);
   FitResult result;
   {
     Progress progress("fit", static_cast<std::uint64_t>(fit_steps(statistics, a.fit)), "steps");
@@ -118,6 +120,7 @@ int main_fit(int argc, char** argv) {
   app.add_option("--value-target", a.value_target, "What the value rotation is fitted to: V^T S^T S V, or its proxy")
       ->check(CLI::IsMember({"exact", "energy"}))
       ->capture_default_str();
+  add_device_option(app, a.common);
   app.add_option("--clip", a.clip, "search, none, or the ratios K,V for all layers")->capture_default_str();
   app.add_option("--encoder", a.encoder,
                  "How scales and codes are chosen; engines that read published files use minmax")

@@ -5,8 +5,10 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
 #include "base/errors.h"
+#include "rotation/eigen_batched.h"
 
 namespace oscar {
 namespace {
@@ -36,21 +38,41 @@ void fix_signs(at::Tensor& vectors) {
   }
 }
 
-void solve_one(const at::Tensor& input, const std::string& name, at::Tensor values, at::Tensor vectors) {
-  const double size = input.abs().max().item<double>();
-  if (!std::isfinite(size)) throw NumericalError(name + ": holds NaN or infinity; collect the statistics again");
-  if (size == 0.0) {
-    values.zero_();
-    vectors.copy_(at::eye(input.size(0), at::kDouble));
-    return;
-  }
-  const at::Tensor unit = input / size;
+// The matrix at unit size, exactly symmetric; undefined when it is all zero. *size: its largest magnitude.
+at::Tensor unit_symmetric(const at::Tensor& input, const std::string& name, double* size) {
+  *size = input.abs().max().item<double>();
+  if (!std::isfinite(*size)) throw NumericalError(name + ": holds NaN or infinity; collect the statistics again");
+  if (*size == 0.0) return {};
+  const at::Tensor unit = input / *size;
   const double asymmetry = (unit - unit.t()).abs().max().item<double>();
   if (asymmetry > kAsymmetryLimit) {
     throw NumericalError(name + ": is not symmetric (relative difference " + number(asymmetry) +
                          "), expected a second moment");
   }
-  const at::Tensor symmetric = (unit + unit.t()) * 0.5;
+  return (unit + unit.t()) * 0.5;
+}
+
+// What every solution goes through: no negative eigenvalue beyond rounding, canonical signs, the size put back.
+void store(at::Tensor w, at::Tensor v, double size, const std::string& name, at::Tensor values, at::Tensor vectors) {
+  const double smallest = w[0].item<double>();
+  if (smallest < -kNegativeLimit * w[-1].abs().item<double>()) {
+    throw NumericalError(name + ": has a negative eigenvalue (" + number(smallest * size) +
+                         "), expected a second moment");
+  }
+  fix_signs(v);
+  vectors.copy_(v);
+  values.copy_(w.clamp_min(0.0) * size);  // what is left below zero is rounding
+}
+
+void store_zero(at::Tensor values, at::Tensor vectors) {
+  values.zero_();
+  vectors.copy_(at::eye(vectors.size(0), at::kDouble));
+}
+
+void solve_one(const at::Tensor& input, const std::string& name, at::Tensor values, at::Tensor vectors) {
+  double size = 0.0;
+  const at::Tensor symmetric = unit_symmetric(input, name, &size);
+  if (!symmetric.defined()) return store_zero(values, vectors);
   at::Tensor w, v;
   try {
     std::tie(w, v) = at::linalg_eigh(symmetric);
@@ -65,28 +87,58 @@ void solve_one(const at::Tensor& input, const std::string& name, at::Tensor valu
     throw NumericalError(name + ": eigenvectors failed their check (residual " + number(residual) +
                          ", orthogonality error " + number(orthogonality) + ")");
   }
-  const double smallest = w[0].item<double>();
-  if (smallest < -kNegativeLimit * w[-1].abs().item<double>()) {
-    throw NumericalError(name + ": has a negative eigenvalue (" + number(smallest * size) +
-                         "), expected a second moment");
-  }
-  fix_signs(v);
-  vectors.copy_(v);
-  values.copy_(w.clamp_min(0.0) * size);  // what is left below zero is rounding
+  store(w, v, size, name, values, vectors);
+}
+
+// One matrix to a thread: LAPACK then runs single-threaded on each, which is faster at this size and gives the same
+// bits whatever the number of threads.
+void for_each_matrix(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) task(n);
+  });
+}
+
+void solve_on_gpu(const at::Tensor& matrices, const std::vector<std::string>& names, at::Device device,
+                  SymmetricEigen& result) {
+  const std::int64_t count = matrices.size(0), d = matrices.size(1);
+  std::vector<double> sizes(static_cast<std::size_t>(count), 0.0);
+  at::Tensor units = at::eye(d, at::kDouble).repeat({count, 1, 1});  // stays the identity where the matrix is zero
+  for_each_matrix(count, [&](std::int64_t n) {
+    const auto i = static_cast<std::size_t>(n);
+    const at::Tensor unit = unit_symmetric(matrices[n], names[i], &sizes[i]);
+    if (unit.defined()) units[n].copy_(unit);
+  });
+  units = units.to(device);
+  const BatchedEigen solved = batched_eigen(units);
+  const at::Tensor& v = solved.vectors;
+  const at::Tensor residual = (at::bmm(units, v) - v * solved.values.unsqueeze(1)).norm(2, at::IntArrayRef({1, 2})) /
+                              units.norm(2, at::IntArrayRef({1, 2}));
+  const at::Tensor orthogonality = (at::bmm(v.transpose(1, 2), v) - at::eye(d, units.options())).abs().amax({1, 2});
+  // A NaN compares as false, so what is not a number is not good.
+  const at::Tensor good = residual.le(kResidualLimit).logical_and(orthogonality.le(kResidualLimit)).cpu();
+  const at::Tensor values = solved.values.cpu(), vectors = v.cpu().contiguous();
+  for_each_matrix(count, [&](std::int64_t n) {
+    const auto i = static_cast<std::size_t>(n);
+    if (sizes[i] == 0.0) return store_zero(result.values[n], result.vectors[n]);
+    if (solved.info[n].item<int>() != 0 || !good[n].item<bool>()) {
+      return solve_one(matrices[n], names[i], result.values[n], result.vectors[n]);
+    }
+    store(values[n], vectors[n], sizes[i], names[i], result.values[n], result.vectors[n]);
+  });
 }
 
 }  // namespace
 
-SymmetricEigen symmetric_eigen(const at::Tensor& matrices, const std::vector<std::string>& names) {
+SymmetricEigen symmetric_eigen(const at::Tensor& matrices, const std::vector<std::string>& names, at::Device device) {
   const std::int64_t count = matrices.size(0);
   const std::int64_t d = matrices.size(1);
   SymmetricEigen result{at::empty({count, d}, at::kDouble), at::empty({count, d, d}, at::kDouble)};
-  // One matrix to a thread: LAPACK then runs single-threaded on each, which is faster at this size and gives the same
-  // bits whatever the number of threads.
-  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      solve_one(matrices[n], names[static_cast<std::size_t>(n)], result.values[n], result.vectors[n]);
-    }
+  if (device.is_cuda() && count > 0) {
+    solve_on_gpu(matrices, names, device, result);
+    return result;
+  }
+  for_each_matrix(count, [&](std::int64_t n) {
+    solve_one(matrices[n], names[static_cast<std::size_t>(n)], result.values[n], result.vectors[n]);
   });
   return result;
 }

@@ -57,7 +57,7 @@ FittedSide fit_side(const Statistics& s, const FitOptions& o, Side side, std::ve
         warnings.push_back(names[static_cast<std::size_t>(n)] + ": is all zero; its rotation is the Hadamard matrix");
       }
     }
-    eigen = symmetric_eigen(all, names);
+    eigen = symmetric_eigen(all, names, o.device);
   }
   const std::int64_t each = targets.front().size(0);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {

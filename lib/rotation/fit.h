@@ -1,6 +1,8 @@
 // The fit: statistics of a model -> a transform and clip ratios for each layer, with what they are predicted to do.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -27,6 +29,7 @@ struct FitOptions {
   std::int64_t sink = 64;       // positions below are never quantised, so their rows do not count
   std::int64_t max_rows = 512;  // sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
+  at::Device device = at::kCPU;   // of the eigensolver; the search runs on the CPU
   std::function<void()> on_step;  // progress, fit_steps() times; called from one thread at a time
 };
 

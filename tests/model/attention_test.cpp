@@ -2,8 +2,8 @@
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
+#include "support/gpu.h"
 
 #include <cmath>
 #include <limits>
@@ -165,7 +165,7 @@ void expect_definition(at::Device device) {
 TEST(FullAttention, EqualsTheDefinition) { expect_definition(at::kCPU); }
 
 TEST(FullAttention, EqualsTheDefinitionOnTheGpu) {
-  if (at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
+  OSCAR_NEEDS_GPU();
   expect_definition(at::kCUDA);
 }
 

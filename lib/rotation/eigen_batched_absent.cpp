@@ -1,0 +1,11 @@
+#include "base/errors.h"
+#include "rotation/eigen_batched.h"
+
+namespace oscar {
+
+BatchedEigen batched_eigen(const at::Tensor&) {
+  throw EnvironmentError(
+      "this build has no GPU eigensolver; configure it with `cmake --preset cuda`, or pass --device cpu");
+}
+
+}  // namespace oscar

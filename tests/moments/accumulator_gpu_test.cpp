@@ -1,0 +1,63 @@
+// Moments on a GPU against the CPU's for the same Q, K, V, O.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "moments/accumulator.h"
+#include "support/gpu.h"
+
+namespace oscar {
+namespace {
+
+struct Rows {
+  at::Tensor q, k, v, o;
+};
+
+Rows random_rows(at::ScalarType dtype) {
+  at::manual_seed(11);
+  const auto rows = [&](std::int64_t heads) { return at::randn({5000, heads, 128}).mul_(3).to(dtype); };
+  return {rows(8), rows(2) + 0.5, rows(2), rows(8)};
+}
+
+LayerMoments moments_on(const Rows& r, at::Device device) {
+  MomentAccumulator moments(2, 128, device);
+  // Uneven steps, as prompts come.
+  for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 1700}, {1700, 1}, {1701, 3299}}) {
+    const auto part = [&, f = first, c = count](const at::Tensor& x) { return x.narrow(0, f, c).to(device); };
+    moments.add(part(r.q), part(r.k), part(r.v), part(r.o));
+  }
+  LayerMoments out;
+  moments.finish(out);
+  EnergyAccumulator energy(out.q_gram, device);
+  energy.add(r.k.to(device), r.v.to(device));
+  out.energy_gram = energy.energy_gram();
+  out.wo_gram = output_projection_gram(r.o.reshape({-1, 8 * 128}).narrow(0, 0, 512).to(device), 2, 128);
+  return out;
+}
+
+std::vector<std::pair<const char*, at::Tensor>> tensors(const LayerMoments& m) {
+  return {{"q_gram", m.q_gram}, {"k_gram", m.k_gram}, {"v_gram", m.v_gram},           {"o_gram", m.o_gram},
+          {"k_sum", m.k_sum},   {"v_sum", m.v_sum},   {"energy_gram", m.energy_gram}, {"wo_gram", m.wo_gram}};
+}
+
+TEST(MomentsOnTheGpu, EqualTheCpu) {
+  OSCAR_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Rows rows = random_rows(dtype);
+    const auto cpu = tensors(moments_on(rows, at::kCPU)), gpu = tensors(moments_on(rows, at::Device(at::kCUDA, 0)));
+    for (std::size_t i = 0; i < cpu.size(); ++i) {
+      const double error = (cpu[i].second - gpu[i].second).norm().item<double>() / cpu[i].second.norm().item<double>();
+      EXPECT_LT(error, 1e-6) << cpu[i].first;
+    }
+  }
+}
+
+TEST(MomentsOnTheGpu, TwoRunsAreIdentical) {
+  OSCAR_NEEDS_GPU();
+  const Rows rows = random_rows(at::kBFloat16);
+  const auto one = tensors(moments_on(rows, at::Device(at::kCUDA, 0))),
+             two = tensors(moments_on(rows, at::Device(at::kCUDA, 0)));
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i].second, two[i].second)) << one[i].first;
+}
+
+}  // namespace
+}  // namespace oscar
