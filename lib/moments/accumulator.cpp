@@ -19,20 +19,39 @@ at::Tensor by_kv_head(const at::Tensor& x, std::int64_t kv_heads) {
 // Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
 at::Tensor symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
 
+std::int64_t chunk_rows(const at::Tensor& x) { return x.is_cuda() ? kGpuChunkRows : kChunkRows; }
+
 // Calls fn(first, count) over [0, total) in chunks of `size`.
 template <typename Fn>
 void for_chunks(std::int64_t total, std::int64_t size, Fn fn) {
   for (std::int64_t first = 0; first < total; first += size) fn(first, std::min(size, total - first));
 }
 
+// x [Hkv, n, d] FP32 -> x^T x [Hkv, d, d] FP64: FP32 products of blocks of rows, their sums in FP64. One batched
+// product for all blocks and heads.
+at::Tensor gram_of(const at::Tensor& x) {
+  const std::int64_t size = x.is_cuda() ? kGpuBlockRows : kBlockRows;
+  const std::int64_t heads = x.size(0), n = x.size(1), d = x.size(2), blocks = n / size;
+  at::Tensor gram = at::zeros({heads, d, d}, x.options().dtype(at::kDouble));
+  if (blocks > 0) {
+    const at::Tensor part = x.narrow(1, 0, blocks * size).reshape({heads * blocks, size, d});
+    gram.add_(at::bmm(part.transpose(1, 2), part).view({heads, blocks, d, d}).sum(1, false, at::kDouble));
+  }
+  if (n > blocks * size) {
+    const at::Tensor rest = x.narrow(1, blocks * size, n - blocks * size);
+    gram.add_(at::bmm(rest.transpose(1, 2), rest));
+  }
+  return gram;
+}
+
 // gram += x^T x, and sum += 1 x where defined.
 void add_moments(at::Tensor& gram, at::Tensor* sum, const at::Tensor& x) {
   const std::int64_t kv_heads = gram.size(0);
-  const std::int64_t size = std::max<std::int64_t>(1, kChunkRows * kv_heads / x.size(1));
+  const std::int64_t size = std::max<std::int64_t>(1, chunk_rows(x) * kv_heads / x.size(1));
   for_chunks(x.size(0), size, [&](std::int64_t first, std::int64_t count) {
     const at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);
-    gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
-    if (sum != nullptr) sum->add_(chunk.sum(1));
+    gram.add_(gram_of(chunk));
+    if (sum != nullptr) sum->add_(chunk.sum(1, false, at::kDouble));
   });
 }
 
@@ -94,14 +113,14 @@ EnergyAccumulator::EnergyAccumulator(const at::Tensor& q_gram, at::Device device
 void EnergyAccumulator::add(const at::Tensor& k, const at::Tensor& v) {
   const std::int64_t kv_heads = gram_.size(0);
   tokens_ += k.size(0);
-  for_chunks(k.size(0), kChunkRows, [&](std::int64_t first, std::int64_t count) {
+  for_chunks(k.size(0), chunk_rows(k), [&](std::int64_t first, std::int64_t count) {
     const at::Tensor keys = by_kv_head(k.narrow(0, first, count), kv_heads);
     at::Tensor values = by_kv_head(v.narrow(0, first, count), kv_heads);
     // C_Q is positive semi-definite, so a negative weight is rounding.
     const at::Tensor weight = at::bmm(keys, metric_).mul_(keys).sum(-1).clamp_min_(0);  // [Hkv, n]
     weight_.add_(weight.sum(-1, false, at::kDouble));
     values.mul_(weight.sqrt().unsqueeze(-1));
-    gram_.add_(at::bmm(values.transpose(1, 2), values));
+    gram_.add_(gram_of(values));
   });
 }
 
