@@ -27,9 +27,18 @@ function(oscar_app name source)
   cmake_parse_arguments(A "TORCH" "" "DEPS" ${ARGN})
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE oscar::options ${A_DEPS})
+  oscar_set_sanitizer_options(${name})
   if(A_TORCH)
     oscar_use_torch(${name})
     oscar_shorten_openmp_spin(${name})
+  endif()
+endfunction()
+
+# The options of the sanitizers, in the programs of a sanitizer build.
+function(oscar_set_sanitizer_options name)
+  if(OSCAR_SANITIZE)
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/lib/base/sanitizer_options.cpp)
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/lib/base/sanitizer_options.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   endif()
 endfunction()
 
@@ -42,13 +51,14 @@ function(oscar_shorten_openmp_spin name)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/lib/base/openmp_spin.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
-# oscar_test(name [TORCH] SOURCES ... DEPS ...): a GoogleTest executable, its cases listed in CTest.
+# oscar_test(name [TORCH] SOURCES ... DEPS ...): a GoogleTest executable, its cases listed in CTest (in a sanitizer build
+# the executable as a whole).
 function(oscar_test name)
   cmake_parse_arguments(A "TORCH" "TIMEOUT" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE oscar::options ${A_DEPS} GTest::gmock GTest::gtest_main)
-
+  oscar_set_sanitizer_options(${name})
   if(A_TORCH)
     oscar_use_torch(${name})
     oscar_shorten_openmp_spin(${name})
@@ -56,6 +66,12 @@ function(oscar_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${A_TIMEOUT} ENVIRONMENT GOMP_SPINCOUNT=1000)  # for sanitizer builds; see openmp_spin.cpp
+  if(OSCAR_SANITIZE)
+    # One process for all cases: starting LibTorch under the sanitizers takes longer than most cases. The spin: see
+    # openmp_spin.cpp.
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 1200 ENVIRONMENT GOMP_SPINCOUNT=1000)
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${A_TIMEOUT})
+  endif()
 endfunction()

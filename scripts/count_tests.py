@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Counts the cases of a CTest JUnit file: first line "passed failed skipped", then one line for each failed case and one
-for each reason to skip. A run of pytest inside one CTest case counts by its own cases."""
+for each reason to skip. A run of pytest or of a whole GoogleTest executable inside one CTest case counts by its own cases."""
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -27,6 +27,9 @@ def main():
             output = case.findtext("system-out") or ""
             summary = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|skipped).*) in [\d.]+s", output, re.MULTILINE)
             counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|skipped)", summary[-1])} if summary else {}
+            if not summary:  # of a GoogleTest executable
+                marks = re.findall(r"^\[  (PASSED|SKIPPED) \s?\] (\d+) tests?[.,]", output, re.MULTILINE)
+                counts = {mark.lower(): int(n) for mark, n in marks}
             passed += counts.get("passed", 0 if counts.get("skipped") else 1)
             skipped += counts.get("skipped", 0)
     print(passed, failed, skipped)
