@@ -141,10 +141,10 @@ class GroupAttention {
       for (std::size_t g = 0; g < value_segments.size(); ++g) {
         const auto [channel, channels] = value_segments[g];
         const float *s = value_tile_.scale.data() + g * kPageTokens, *z = value_tile_.zero.data() + g * kPageTokens;
-        float& zeros = zeros_[static_cast<std::size_t>(h) * values_.segments().size() + g];
-        for (int t = 0; t < n; ++t) {
-          segment_weights[t] = scaled ? p[t] * s[t] : p[t];
-          if (scaled) zeros += segment_weights[t] * z[t];
+        for (int t = 0; t < n; ++t) segment_weights[t] = scaled ? p[t] * s[t] : p[t];
+        if (scaled) {  // a window has one segment, also where the body stores no value channels and zeros_ is empty
+          float& zeros = zeros_[static_cast<std::size_t>(h) * values_.segments().size() + g];
+          for (int t = 0; t < n; ++t) zeros += segment_weights[t] * z[t];
         }
         add_rows(segment_weights, value_tile_.levels.data() + channel, n, channels, d_,
                  output_.data() + h * d_ + channel);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 
 #include "bundle/crc32.h"
@@ -32,7 +33,10 @@ std::string archive(const std::string& pickle, const std::vector<std::string>& s
   return out;
 }
 
-PtValue parse(const std::string& file) { return parse_torch_pt(bytes_of(file), "f.pt"); }
+PtValue parse(const std::string& file) {
+  static std::deque<std::string> kept;  // tensors refer to the bytes of their file
+  return parse_torch_pt(bytes_of(kept.emplace_back(file)), "f.pt");
+}
 std::string refusal(const std::string& file) {
   return message_of([&] { parse(file); });
 }

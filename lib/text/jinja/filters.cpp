@@ -265,12 +265,12 @@ Value call_function(const std::string& name, Arguments arguments) {
     if (!from.is_dict()) throw TemplateError(name + " needs a dictionary, found " + from.type_name());
     members = from.dict();
   }
-  for (auto& [key, value] : arguments.named()) {
-    const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == key; });
+  for (const auto& named : arguments.named()) {  // Clang 14 captures no structured bindings
+    const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == named.first; });
     if (at != members.end()) {
-      at->second = value;
+      at->second = named.second;
     } else {
-      members.emplace_back(key, value);
+      members.emplace_back(named.first, named.second);
     }
   }
   arguments.named().clear();
