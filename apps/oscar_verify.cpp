@@ -18,7 +18,7 @@ constexpr const char* kExample =
 struct Arguments {
   CommonOptions common;
   VerifyRequest request;
-  std::string bundle, rotations, clip, text, windows, path = "prefill", report, html;
+  std::string bundle, rotations, clip, text, windows, path = "prefill", report, html, markdown, junit, baseline;
   bool check_only = false;
 };
 
@@ -31,9 +31,18 @@ void add_source_options(CLI::App& app, Arguments& a) {
       ->type_name("K,V");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.text, "Text to score, one UTF-8 document")->type_name("FILE");
-  app.add_option("--methods", a.request.methods, "Methods (default: bf16,naive2,hadamard2 and the bundle's)")
+  app.add_option("--methods", a.request.methods,
+                 "Methods, or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
       ->delimiter(',')
       ->type_name("ID,...");
+  app.add_option(
+         "--compare", a.request.comparisons,
+         "Windows of each method: its authors', common ones, or such that all take equal bytes (default: common)")
+      ->delimiter(',')
+      ->type_name("authors,common,bytes");
+  app.add_option("--bits", a.request.bits,
+                 "Bits per element for --compare bytes (default: those of the bundle's method)")
+      ->type_name("B");
   app.add_option("--windows", a.windows, "BF16 tokens at the start and at the end (default: the bundle's, or 64,256)")
       ->type_name("SINK,RECENT");
 }
@@ -45,7 +54,10 @@ void add_measurement_options(CLI::App& app, Arguments& a) {
   app.add_option("--context", a.request.context, "Tokens of each sequence")->capture_default_str();
   app.add_option("--tokens", a.request.tokens, "Tokens of the text to use; 0: all")->capture_default_str();
   app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")->capture_default_str();
-  app.add_option("--tasks", a.request.tasks, "Synthetic tasks: niah")->delimiter(',')->type_name("NAME,...");
+  app.add_option("--tasks", a.request.tasks,
+                 "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, cwe, fwe, copy, or all")
+      ->delimiter(',')
+      ->type_name("NAME,...");
   app.add_option("--task-lengths", a.request.task_lengths, "Tokens of task prompts (default: the context)")
       ->delimiter(',')
       ->type_name("N,...");
@@ -61,12 +73,18 @@ void add_measurement_options(CLI::App& app, Arguments& a) {
 void add_report_options(CLI::App& app, Arguments& a) {
   app.add_option("--report,-o,--output", a.report, "Write the report as JSON")->type_name("FILE.json");
   app.add_option("--html", a.html, "Write the report as one HTML page")->type_name("FILE.html");
+  app.add_option("--markdown", a.markdown, "Write a summary for a model card or pull request")->type_name("FILE.md");
+  app.add_option("--junit", a.junit, "Write gates and checks as JUnit XML")->type_name("FILE.xml");
+  app.add_option("--baseline", a.baseline, "Earlier report of the same model and text to compare with")
+      ->type_name("FILE.json");
   app.add_flag("--overwrite", a.common.overwrite, "Replace reports that exist");
   app.add_flag("--dry-run", a.common.dry_run, "Print the plan and measure nothing");
   GateLimits& gates = a.request.gates;
   app.add_option("--max-kl", gates.max_kl, "Gate: mean KL to BF16 of the bundle's method, nats")->group("Gates");
   app.add_option("--max-ppl-ratio", gates.max_ppl_ratio, "Gate: perplexity over that of BF16")->group("Gates");
   app.add_option("--min-top1", gates.min_top1, "Gate: share of tokens with BF16's top token, 0 to 1")->group("Gates");
+  app.add_option("--max-kl-increase", gates.max_kl_increase, "Gate: mean KL over that of --baseline, nats")
+      ->group("Gates");
   app.add_option("--min-niah", gates.min_niah, "Gate: needle score at the worst length, 0 to 1")->group("Gates");
 }
 
@@ -84,6 +102,24 @@ int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool js
 void write_reports(const Arguments& a, const VerifyReport& report) {
   if (!a.report.empty()) write_file_atomic(a.report, report_json(report));
   if (!a.html.empty()) write_file_atomic(a.html, report_html(report));
+  if (!a.markdown.empty()) write_file_atomic(a.markdown, report_markdown(report));
+  if (!a.junit.empty()) write_file_atomic(a.junit, report_junit(report));
+}
+
+// The files this run writes. UsageError when two options name the same one.
+std::vector<std::string> output_files(const Arguments& a) {
+  const std::pair<const char*, std::string> options[] = {
+      {"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}};
+  std::vector<std::string> files;
+  for (const auto& [name, file] : options) {
+    if (file.empty()) continue;
+    for (const auto& [other, earlier] : options) {
+      if (other != name && earlier == file)
+        throw UsageError(std::string(other) + " and " + name + " name the same file");
+    }
+    files.push_back(file);
+  }
+  return files;
 }
 
 int run_verify(Arguments& a) {
@@ -93,11 +129,9 @@ int run_verify(Arguments& a) {
   if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
   }
-  if (!a.report.empty() && a.report == a.html) throw UsageError("--report and --html name the same file");
+  const std::vector<std::string> outputs = output_files(a);
   if (!a.common.dry_run && !a.check_only) {
-    for (const std::string& file : {a.report, a.html}) {
-      if (!file.empty()) require_absent(file, a.common.overwrite);
-    }
+    for (const std::string& file : outputs) require_absent(file, a.common.overwrite);
   }
   std::optional<Checkpoint> checkpoint;
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
@@ -107,6 +141,7 @@ int run_verify(Arguments& a) {
 
   VerifyRequest& request = a.request;
   request.text = a.text;
+  request.baseline = a.baseline;
   request.prefill = a.path != "decode";
   request.decode = a.path != "prefill";
   if (!a.windows.empty()) {
@@ -128,9 +163,7 @@ int run_verify(Arguments& a) {
   const VerifyReport report = verification.run();
   write_reports(a, report);
   std::cout << (a.common.json ? report_json(report) : report_table(report, false));
-  for (const std::string& file : {a.report, a.html}) {
-    if (!file.empty()) log_info("wrote " + file);
-  }
+  for (const std::string& file : outputs) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 

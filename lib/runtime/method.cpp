@@ -108,8 +108,13 @@ RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const
   return codec;
 }
 
+const WindowPolicy& KvMethod::windows_of(Side side) const { return engine ? engine->side(side).windows : windows; }
+
+bool KvMethod::quantised_at(std::int64_t layer) const { return quantised && (!engine || engine->quantised(layer)); }
+
 double KvMethod::bits_per_element() const {
   if (!quantised) return 16.0;
+  if (engine) return engine->bits_per_element();
   double bits = 0.0, elements = 0.0;
   for (const LayerCode& c : codes) {
     bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
@@ -119,14 +124,16 @@ double KvMethod::bits_per_element() const {
 }
 
 double KvMethod::bits_per_element_at(std::int64_t context) const {
-  const double b = bits_per_element(), tokens = static_cast<double>(std::max<std::int64_t>(context, 1));
-  return b + (16.0 - b) * std::min(static_cast<double>(windows.sink + windows.recent), tokens) / tokens;
+  if (!quantised) return 16.0;
+  if (engine) return engine->bits_per_element_at(context);
+  return bits_with_windows(bits_per_element(), windows, context);
 }
 
 const std::vector<MethodInfo>& method_table() {
   static const std::vector<MethodInfo> table = [] {
     std::vector<MethodInfo> infos;
     for (const Entry& e : entries()) infos.push_back(e.info);
+    for (const MethodDescription& d : method_descriptions()) infos.push_back({d.id, d.summary, d.source, false});
     return infos;
   }();
   return table;
@@ -134,8 +141,17 @@ const std::vector<MethodInfo>& method_table() {
 
 std::vector<std::string> method_ids() {
   std::vector<std::string> ids;
-  for (const Entry& e : entries()) ids.push_back(e.info.id);
+  for (const MethodInfo& info : method_table()) ids.push_back(info.id);
   return ids;
+}
+
+KvMethod make_described_method(const MethodDescription& description, const ModelConfig& model) {
+  KvMethod method;
+  method.id = description.id;
+  method.source = description.source;
+  method.engine = std::make_shared<MethodEngine>(description, model);
+  method.windows = description.key.windows;
+  return method;
 }
 
 KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
@@ -144,6 +160,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
     throw UsageError("windows of " + std::to_string(windows.sink) + " and " + std::to_string(windows.recent) +
                      " tokens are not usable; expected numbers from 0 on");
   }
+  if (const MethodDescription* description = find_description(id)) return make_described_method(*description, model);
   const auto found = std::find_if(entries().begin(), entries().end(), [&](const Entry& e) { return e.info.id == id; });
   const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name wins over a table entry
   if (found == entries().end() && !own) refuse(id, bundle);

@@ -4,12 +4,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "bundle/bundle.h"
 #include "checkpoint/model_config.h"
 #include "codec/codec.h"
+#include "methods/engine.h"
 #include "rotation/transform.h"
 #include "runtime/windows.h"
 
@@ -26,6 +28,7 @@ struct KvMethod {
   std::string source;     // paper or project the definition follows
   bool quantised = true;  // false: bf16, every token stays in BF16
   WindowPolicy windows;
+  std::shared_ptr<const MethodEngine> engine;  // method of another paper; then codes, encoders and layers are not used
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
   std::vector<LayerCode> codes;        // [L]
   std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
@@ -35,8 +38,15 @@ struct KvMethod {
   // The codec of one KV head: layout, encoder, clip and deviations.
   RowCodec codec(std::int64_t layer, Side side, std::int64_t head) const;
 
+  // Methods of other papers have windows of their own for each side, and layers that stay in BF16.
+  const WindowPolicy& windows_of(Side side) const;
+  bool quantised_at(std::int64_t layer) const;
+  bool paged() const { return engine == nullptr; }  // the decode path has pages for it
+
   double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
-  double bits_per_element_at(std::int64_t context) const;  // b + (16 - b) min(sink + recent, T) / T
+  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T): a block that leaves at once counts with its
+  // mean filling. Mean of keys and values over all layers.
+  double bits_per_element_at(std::int64_t context) const;
 };
 
 struct MethodInfo {
@@ -46,10 +56,14 @@ struct MethodInfo {
 const std::vector<MethodInfo>& method_table();
 std::vector<std::string> method_ids();
 
-// id: one of method_ids(), or the name of the bundle's own method. UsageError for an unknown id (with the list and a
+// id: one of method_ids(), or the name of the bundle's own method. Methods of other papers come with their authors'
+// windows; `windows` is for the others. UsageError for an unknown id (with the list and a
 // suggestion), for a bundle that is needed and absent, or for windows below zero; InputError for a bundle whose
 // geometry is not the model's or a head size that cannot be coded.
 KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
                      const WindowPolicy& windows);
+
+// A method of another paper with the windows and knobs of the description. UsageError when it does not fit the model.
+KvMethod make_described_method(const MethodDescription& description, const ModelConfig& model);
 
 }  // namespace oscar

@@ -20,4 +20,13 @@ struct WindowPolicy {
   }
 };
 
+// Bits per element at a context of T tokens, b bits for a coded one and 16 in the windows. Blocks of `flush` tokens
+// count with their mean filling.
+inline double bits_with_windows(double coded_bits, const WindowPolicy& windows, std::int64_t context) {
+  const double tokens = static_cast<double>(std::max<std::int64_t>(context, 1));
+  const double plain =
+      static_cast<double>(windows.sink + windows.recent) + 0.5 * static_cast<double>(windows.flush - 1);
+  return coded_bits + (16.0 - coded_bits) * std::min(plain, tokens) / tokens;
+}
+
 }  // namespace oscar

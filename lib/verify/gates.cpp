@@ -43,7 +43,8 @@ void check_gate_limits(const GateLimits& limits, bool has_judged_method, const s
   require_range(limits.max_ppl_ratio, "--max-ppl-ratio", 0, unbounded);
   require_range(limits.min_top1, "--min-top1", 0, 1);
   require_range(limits.min_niah, "--min-niah", 0, 1);
-  if (limits.any() && !has_judged_method) {
+  require_range(limits.max_kl_increase, "--max-kl-increase", 0, unbounded);
+  if ((limits.any() || limits.max_kl_increase) && !has_judged_method) {
     throw UsageError("a gate judges the method of a bundle, and none was given: add --bundle or --rotations");
   }
   if (limits.min_niah && std::find(tasks.begin(), tasks.end(), "niah") == tasks.end()) {

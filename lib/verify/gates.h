@@ -10,10 +10,11 @@
 namespace oscar {
 
 struct GateLimits {
-  std::optional<double> max_kl;         // mean KL to BF16, nats
-  std::optional<double> max_ppl_ratio;  // PPL / PPL of BF16
-  std::optional<double> min_top1;       // fraction of tokens with BF16's most probable token, 0..1
-  std::optional<double> min_niah;       // needle score, 0..1, at the worst length
+  std::optional<double> max_kl;           // mean KL to BF16, nats
+  std::optional<double> max_ppl_ratio;    // PPL / PPL of BF16
+  std::optional<double> min_top1;         // fraction of tokens with BF16's most probable token, 0..1
+  std::optional<double> min_niah;         // needle score, 0..1, at the worst length
+  std::optional<double> max_kl_increase;  // of mean KL over that of the earlier report; see baseline_report.h
   bool any() const { return max_kl || max_ppl_ratio || min_top1 || min_niah; }
 };
 

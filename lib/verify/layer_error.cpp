@@ -4,91 +4,178 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
-#include "runtime/basis.h"
+#include "runtime/reconstruction.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kSampledQueries = 64;
 
-// decode(encode(k)) of tokens [begin, end), in the basis of the cache: [end - begin, Hkv, d].
-at::Tensor quantised_keys(const at::Tensor& k, const KvMethod& method, std::int64_t layer, std::int64_t begin,
-                          std::int64_t end) {
-  at::Tensor rows =
-      cache_rows(k.narrow(0, begin, end - begin), method.transform(layer, Side::kKey)).to(at::kFloat).contiguous();
-  const std::int64_t heads = rows.size(1), d = rows.size(2);
-  for (std::int64_t h = 0; h < heads; ++h) {
-    float* data = rows.mutable_data_ptr<float>() + h * d;
-    quantise_rows(method.codec(layer, Side::kKey, h), data, end - begin, heads * d, data, heads * d);
-  }
-  return rows;
-}
-
-// [Q, Hq, d] x [K, Hkv, d] -> [Hkv, g, Q, K]
+// [Q, Hq, d] x [Hkv, K, d] -> [Hkv, g, Q, K]
 at::Tensor head_logits(const at::Tensor& q, const at::Tensor& k) {
-  const std::int64_t queries = q.size(0), kv_heads = k.size(1), group = q.size(1) / kv_heads, d = q.size(2);
+  const std::int64_t queries = q.size(0), kv_heads = k.size(0), group = q.size(1) / kv_heads, d = q.size(2);
   const at::Tensor by_head = q.view({queries, kv_heads, group, d}).permute({1, 2, 0, 3});
-  return at::matmul(by_head, k.permute({1, 2, 0}).unsqueeze(1));
+  return at::matmul(by_head, k.transpose(1, 2).unsqueeze(1));
 }
 
 // x less each row's mean over its visible columns, zero elsewhere. visible: [Q, K] of 0 and 1.
 at::Tensor centred(const at::Tensor& x, const at::Tensor& visible) {
-  const at::Tensor mean = (x * visible).sum(-1, true) / visible.sum(-1, true);
+  const at::Tensor mean = (x * visible).sum(-1, true) / visible.sum(-1, true).clamp_min(1.0);
   return (x - mean) * visible;
 }
 
-double square_sum(const at::Tensor& x) { return x.to(at::kDouble).square().sum().item<double>(); }
+// [Hkv, ...] -> sums over everything but the head, in FP64.
+std::vector<double> head_sums(const at::Tensor& x) {
+  const at::Tensor s = x.reshape({x.size(0), -1}).sum(1, false, at::kDouble).contiguous();
+  return {s.const_data_ptr<double>(), s.const_data_ptr<double>() + s.numel()};
+}
 
 double relative(double error, double energy) { return energy > 0 ? std::sqrt(error / energy) : 0.0; }
 
+// 1 where the sampled query sees the column and, for codes, reads it coded: [Q, T] each.
+struct Visible {
+  at::Tensor any, coded, sink, recent;
+};
+
+Visible visible_columns(const std::vector<std::int64_t>& positions, std::int64_t tokens, std::int64_t window,
+                        const WindowPolicy* coded, const WindowPolicy& tiers) {
+  const std::int64_t count = std::ssize(positions);
+  Visible v{at::zeros({count, tokens}), at::zeros({count, tokens}), at::zeros({count, tokens}),
+            at::zeros({count, tokens})};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t p = positions[static_cast<std::size_t>(i)];
+    const std::int64_t from = window > 0 ? std::max<std::int64_t>(0, p - window + 1) : 0;
+    const auto fill = [&](at::Tensor& mask, std::int64_t begin, std::int64_t end) {
+      begin = std::max(begin, from), end = std::min(end, p + 1);
+      if (begin < end) mask.select(0, i).narrow(0, begin, end - begin).fill_(1.0f);
+    };
+    fill(v.any, 0, p + 1);
+    fill(v.sink, 0, tiers.sink);
+    fill(v.recent, std::max(tiers.sink, p + 1 - tiers.recent), p + 1);
+    if (coded != nullptr) fill(v.coded, coded->sink, coded->quantised_end(p + 1));
+  }
+  return v;
+}
+
+// Log weights over the columns [Hkv, g, Q, T]; -inf at hidden ones. Sink logits of the model take their share.
+at::Tensor log_weights(at::Tensor logits, const AttentionInput& input, const at::Tensor& seen) {
+  const std::int64_t kv_heads = logits.size(0), group = logits.size(1), columns = logits.size(3);
+  logits = logits * input.scale;
+  if (input.soft_cap > 0.0) logits = (logits / input.soft_cap).tanh() * input.soft_cap;
+  logits = logits.masked_fill(seen.lt(0.5f), -std::numeric_limits<float>::infinity());
+  if (!input.sinks.defined()) return at::log_softmax(logits, -1, at::kDouble);
+  const at::Tensor sinks = input.sinks.to(at::kCPU, at::kFloat).view({kv_heads, group, 1, 1});
+  return at::log_softmax(at::cat({logits, sinks.expand({kv_heads, group, logits.size(2), 1})}, -1), -1, at::kDouble)
+      .narrow(-1, 0, columns);
+}
+
 }  // namespace
 
-LayerError LayerErrorSums::result(std::int64_t layer) const {
-  return {layer, relative(logit_error, logit_energy), relative(output_error, output_energy)};
+void HeadErrorSums::add(const HeadErrorSums& other) {
+  logit_error += other.logit_error, logit_energy += other.logit_energy;
+  logit_cross += other.logit_cross, stored_energy += other.stored_energy;
+  output_error += other.output_error, output_energy += other.output_energy;
+  divergence += other.divergence, sink_mass += other.sink_mass, recent_mass += other.recent_mass;
+  queries += other.queries;
 }
 
-void add_logit_error(const AttentionInput& input, const KvMethod& method, LayerErrorSums& sums) {
-  const std::int64_t tokens = input.k.size(0), begin = method.windows.sink, end = method.windows.quantised_end(tokens);
-  if (!method.quantised || end <= begin) return;
-  // Queries whose quantised range holds at least two keys: with one there is nothing left beside the mean.
+HeadError HeadErrorSums::result(std::int64_t head) const {
+  HeadError e;
+  e.head = head;
+  e.k_logit = relative(logit_error, logit_energy);
+  const double product = logit_energy * stored_energy;
+  e.k_logit_correlation = product > 0 ? std::clamp(logit_cross / std::sqrt(product), -1.0, 1.0) : 1.0;
+  e.attention_kl = queries > 0 ? std::max(divergence / queries, 0.0) : 0.0;
+  e.attention_output = relative(output_error, output_energy);
+  e.sink_mass_lost = queries > 0 ? sink_mass / queries : 0.0;
+  e.recent_mass_lost = queries > 0 ? recent_mass / queries : 0.0;
+  return e;
+}
+
+HeadErrorSums LayerErrorSums::total() const {
+  HeadErrorSums sum;
+  for (const HeadErrorSums& h : heads) sum.add(h);
+  return sum;
+}
+
+LayerError LayerErrorSums::result(std::int64_t layer) const {
+  LayerError e;
+  e.layer = layer;
+  e.mean = total().result(-1);
+  e.projected_output = relative(projected_error, projected_energy);
+  for (std::size_t h = 0; h < heads.size(); ++h) e.heads.push_back(heads[h].result(static_cast<std::int64_t>(h)));
+  return e;
+}
+
+void add_weight_errors(const AttentionInput& input, const KvMethod& method, const WindowPolicy& tiers,
+                       LayerErrorSums& sums) {
+  const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
+  if (!method.quantised_at(input.layer)) return;
+  const WindowPolicy& windows = method.windows_of(Side::kKey);
+  // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
   std::vector<std::int64_t> positions;
-  const std::int64_t first = begin + method.windows.recent + 1;
+  const std::int64_t first = windows.sink + windows.recent + 1;
   const std::int64_t stride = std::max<std::int64_t>(1, (tokens - first) / kSampledQueries);
   for (std::int64_t p = tokens - 1; p >= first && std::ssize(positions) < kSampledQueries; p -= stride) {
-    if (method.windows.quantised_end(p + 1) >= begin + 2) positions.push_back(p);
+    if (windows.quantised_end(p + 1) >= windows.sink + 2) positions.push_back(p);
   }
   if (positions.empty()) return;
+  const auto head_count = static_cast<std::size_t>(kv_heads);
+  if (sums.heads.size() < head_count) sums.heads.resize(head_count);
 
+  const Visible seen = visible_columns(positions, tokens, input.sliding_window, &windows, tiers);
   const at::Tensor index = at::tensor(positions, at::kLong);
   const at::Tensor q = input.q.to(at::kCPU).index_select(0, index).to(at::kFloat).contiguous();
-  const at::Tensor k = input.k.to(at::kCPU, at::kFloat);
-  const at::Tensor exact = head_logits(q, k.narrow(0, begin, end - begin));
-  const at::Tensor rotated = rotate_queries(q, method.transform(input.layer, Side::kKey), k.size(1));
-  const at::Tensor stored = head_logits(rotated, quantised_keys(k, method, input.layer, begin, end));
+  const at::Tensor k = input.k.to(at::kCPU, at::kFloat).transpose(0, 1).contiguous();
+  const CachedRows rows = reconstruct_rows(method, input.layer, Side::kKey, input.k);
+  const at::Tensor exact = head_logits(q, k), coded = head_logits(q, rows.coded);
+  const at::Tensor stored = at::where(seen.coded.gt(0.5f), coded, head_logits(q, rows.plain));
 
-  at::Tensor visible = at::zeros({std::ssize(positions), end - begin}, at::kFloat);
-  for (std::int64_t i = 0; i < std::ssize(positions); ++i) {
-    const std::int64_t p = positions[static_cast<std::size_t>(i)];
-    std::int64_t from = 0;
-    if (input.sliding_window > 0) from = std::max<std::int64_t>(0, p - input.sliding_window + 1 - begin);
-    const std::int64_t to = method.windows.quantised_end(p + 1) - begin;
-    if (from < to) visible.select(0, i).narrow(0, from, to - from).fill_(1.0f);
+  const at::Tensor some = seen.coded.sum(-1).gt(1.5).to(at::kFloat).unsqueeze(-1);  // [Q, 1]
+  const at::Tensor visible = seen.coded * some;
+  const at::Tensor e = centred(exact, visible), s = centred(coded, visible),
+                   difference = centred(coded - exact, visible);
+  const at::Tensor log_p = log_weights(exact, input, seen.any), log_q = log_weights(stored, input, seen.any);
+  const at::Tensor p = log_p.exp(), lost = p - log_q.exp();
+  const at::Tensor kl = (p * (log_p - log_q)).masked_fill(seen.any.lt(0.5f), 0.0);
+
+  const std::vector<double> error = head_sums(difference.to(at::kDouble).square());
+  const std::vector<double> energy = head_sums(e.to(at::kDouble).square());
+  const std::vector<double> cross = head_sums(e.to(at::kDouble) * s);
+  const std::vector<double> stored_energy = head_sums(s.to(at::kDouble).square());
+  const std::vector<double> divergence = head_sums(kl);
+  const std::vector<double> sink = head_sums(lost * seen.sink), recent = head_sums(lost * seen.recent);
+  const double count = static_cast<double>(positions.size()) * static_cast<double>(q.size(1) / kv_heads);
+  for (std::size_t h = 0; h < head_count; ++h) {
+    HeadErrorSums& sum = sums.heads[h];
+    sum.logit_error += error[h], sum.logit_energy += energy[h];
+    sum.logit_cross += cross[h], sum.stored_energy += stored_energy[h];
+    sum.divergence += divergence[h], sum.sink_mass += sink[h], sum.recent_mass += recent[h];
+    sum.queries += count;
   }
-  const at::Tensor some = visible.sum(-1).gt(1.5).nonzero().squeeze(1);
-  if (some.numel() == 0) return;
-  visible = visible.index_select(0, some);
-  const at::Tensor exact_seen = exact.index_select(2, some);
-  sums.logit_error += square_sum(centred(stored.index_select(2, some) - exact_seen, visible));
-  sums.logit_energy += square_sum(centred(exact_seen, visible));
 }
 
-void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, LayerErrorSums& sums) {
+void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, std::int64_t kv_heads,
+                      const at::Tensor& projection, LayerErrorSums& sums) {
   const std::int64_t count = exact.size(0) - first;
   if (count <= 0) return;
-  const at::Tensor o = exact.narrow(0, first, count).to(at::kDouble);
-  sums.output_error += square_sum(method.narrow(0, first, count).to(at::kDouble) - o);
-  sums.output_energy += square_sum(o);
+  const auto head_count = static_cast<std::size_t>(kv_heads);
+  if (sums.heads.size() < head_count) sums.heads.resize(head_count);
+  const at::Tensor o = exact.narrow(0, first, count).to(at::kCPU, at::kDouble);
+  const at::Tensor difference = method.narrow(0, first, count).to(at::kCPU, at::kDouble) - o;
+  const auto by_head = [&](const at::Tensor& x) { return head_sums(x.square().sum(0).view({kv_heads, -1})); };
+  const std::vector<double> error = by_head(difference), energy = by_head(o);
+  for (std::size_t h = 0; h < head_count; ++h) {
+    sums.heads[h].output_error += error[h], sums.heads[h].output_energy += energy[h];
+  }
+  if (!projection.defined()) return;
+  const at::Tensor w = projection.to(at::kCPU, at::kFloat).t();
+  const auto squares = [&](const at::Tensor& x) {
+    return at::mm(x.to(at::kFloat).reshape({count, -1}), w).to(at::kDouble).square().sum().item<double>();
+  };
+  sums.projected_error += squares(difference), sums.projected_energy += squares(o);
 }
 
 }  // namespace oscar

@@ -1,9 +1,10 @@
-// Error of one method in one layer, against exact attention on the same inputs.
+// Errors of one method in one layer on the level of tensors, against exact attention on the same inputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "model/attention.h"
 #include "runtime/method.h"
@@ -11,20 +12,37 @@
 
 namespace oscar {
 
-// Sums over sequences; all in FP64.
-struct LayerErrorSums {
-  double logit_error = 0, logit_energy = 0;    // squared, each query's mean over its quantised keys removed
+// Sums over sequences of one KV head and the query heads that read it; all in FP64.
+struct HeadErrorSums {
+  double logit_error = 0, logit_energy = 0;    // squared, each query's mean over its coded keys removed
+  double logit_cross = 0, stored_energy = 0;   // exact x stored, stored^2, means removed
   double output_error = 0, output_energy = 0;  // squared norms
+  double divergence = 0;                       // KL(p || p') of the attention weights
+  double sink_mass = 0, recent_mass = 0;       // what p' lacks of p on these tokens
+  double queries = 0;                          // of divergence and masses
 
+  void add(const HeadErrorSums& other);
+  HeadError result(std::int64_t head) const;
+};
+
+struct LayerErrorSums {
+  std::vector<HeadErrorSums> heads;                  // [Hkv]; grows on first use
+  double projected_error = 0, projected_energy = 0;  // squared norms behind W_O, all heads together
+
+  HeadErrorSums total() const;
   LayerError result(std::int64_t layer) const;
 };
 
-// Key logits: up to 64 evenly spaced queries of the sequence against every quantised key they see, q k^T against
-// q' khat^T in the basis of the cache. The mean over keys is removed because softmax does not see it (a centred cache
-// shifts all logits of a query alike).
-void add_logit_error(const AttentionInput& input, const KvMethod& method, LayerErrorSums& sums);
+// Attention weights of up to 64 evenly spaced queries of the sequence, q k^T against q khat^T. Errors and correlation
+// of logits are over the coded keys that a query sees, less each query's mean, which softmax does not see (a centred
+// cache shifts all logits of a query alike). tiers: which tokens are the sink and the recent ones, the same for every
+// method.
+void add_weight_errors(const AttentionInput& input, const KvMethod& method, const WindowPolicy& tiers,
+                       LayerErrorSums& sums);
 
-// Outputs [T, Hq, d] of the exact and of the method's attention, from position `first` on.
-void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, LayerErrorSums& sums);
+// Outputs [T, Hq, d] of the exact and of the method's attention, from position `first` on. projection: W_O
+// [hidden, Hq d], or undefined.
+void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, std::int64_t kv_heads,
+                      const at::Tensor& projection, LayerErrorSums& sums);
 
 }  // namespace oscar

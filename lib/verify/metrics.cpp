@@ -38,13 +38,61 @@ KlMetrics summarise_kl(const std::vector<SequenceScores>& sequences, const Boots
   KlMetrics kl;
   kl.mean = mean.mean;
   kl.standard_error = mean.standard_error;
+  kl.min = values.front();
+  kl.p001 = quantile_sorted(values, 0.001);
+  kl.p01 = quantile_sorted(values, 0.01);
+  kl.p05 = quantile_sorted(values, 0.05);
+  kl.p10 = quantile_sorted(values, 0.1);
   kl.median = quantile_sorted(values, 0.5);
   kl.p90 = quantile_sorted(values, 0.9);
+  kl.p95 = quantile_sorted(values, 0.95);
   kl.p99 = quantile_sorted(values, 0.99);
   kl.p999 = quantile_sorted(values, 0.999);
   kl.max = values.back();
   kl.interval = bootstrap_mean(sums(sequences, kl_of), options);
   return kl;
+}
+
+DeltaPMetrics summarise_delta_p(const std::vector<SequenceScores>& sequences) {
+  std::vector<double> values = gather(sequences, [](const SequenceScores& s, std::size_t t) {
+    return 100.0 * (std::exp(-s.nll[t]) - std::exp(-s.baseline_nll[t]));
+  });
+  DeltaPMetrics d;
+  const MeanAndError mean = mean_and_error(values);
+  d.mean = mean.mean;
+  d.standard_error = mean.standard_error;
+  std::vector<double> squares(values);
+  for (double& v : squares) v *= v;
+  const MeanAndError square = mean_and_error(squares);
+  d.rms = std::sqrt(square.mean);
+  d.rms_error = d.rms > 0 ? 0.5 * square.standard_error / d.rms : 0.0;
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double fraction) { return quantile_sorted(values, fraction); };
+  d.min = values.front();
+  d.p001 = at(0.001), d.p01 = at(0.01), d.p05 = at(0.05), d.p10 = at(0.1), d.p25 = at(0.25);
+  d.median = at(0.5);
+  d.p75 = at(0.75), d.p90 = at(0.9), d.p95 = at(0.95), d.p99 = at(0.99), d.p999 = at(0.999);
+  d.max = values.back();
+  return d;
+}
+
+// Correlation of the two likelihoods over tokens, and the difference of perplexities with its error; the moments are
+// about the means, so nothing cancels.
+void compare_likelihoods(const std::vector<SequenceScores>& sequences, QualityMetrics& m) {
+  const MeanAndError base =
+      mean_and_error(gather(sequences, [](const SequenceScores& s, std::size_t t) { return s.baseline_nll[t]; }));
+  double qq = 0, bb = 0, qb = 0;
+  for (const SequenceScores& s : sequences) {
+    for (std::size_t t = 0; t < s.nll.size(); ++t) {
+      const double q = s.nll[t] - m.nll, b = s.baseline_nll[t] - base.mean;
+      qq += q * q, bb += b * b, qb += q * b;
+    }
+  }
+  m.ln_ppl_correlation = qq > 0 && bb > 0 ? std::clamp(qb / std::sqrt(qq * bb), -1.0, 1.0) : 1.0;
+  const double base_ppl = std::exp(base.mean), n = static_cast<double>(m.tokens);
+  m.ppl_difference = m.ppl - base_ppl;
+  const double variance = m.ppl * m.ppl * qq + base_ppl * base_ppl * bb - 2 * m.ppl * base_ppl * qb;
+  m.ppl_difference_error = m.tokens > 1 ? std::sqrt(std::max(0.0, variance) / n / (n - 1)) : 0.0;
 }
 
 }  // namespace
@@ -71,7 +119,9 @@ QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const Boo
     m.ppl_ratio_interval = Interval{std::exp(interval->low), std::exp(interval->high)};
   }
 
+  compare_likelihoods(sequences, m);
   m.kl = summarise_kl(sequences, options);
+  m.delta_p = summarise_delta_p(sequences);
   std::int64_t same = 0;
   for (const SequenceScores& s : sequences) same += std::count(s.same_top.begin(), s.same_top.end(), 1);
   m.same_top1 = static_cast<double>(same) / static_cast<double>(m.tokens);

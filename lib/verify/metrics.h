@@ -20,8 +20,17 @@ struct SequenceScores {
 
 struct KlMetrics {
   double mean = 0, standard_error = 0;
-  double median = 0, p90 = 0, p99 = 0, p999 = 0, max = 0;
+  double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0;  // quantiles: 0.1, 1, 5, 10 %
+  double median = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
   std::optional<Interval> interval;  // bootstrap over sequences, of the mean
+};
+
+// Change of the probability of the token that follows, method less baseline, in percent (llama.cpp's Delta p).
+struct DeltaPMetrics {
+  double mean = 0, standard_error = 0;
+  double rms = 0, rms_error = 0;
+  double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0, p25 = 0;
+  double median = 0, p75 = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
 };
 
 struct QualityMetrics {
@@ -33,7 +42,10 @@ struct QualityMetrics {
   double ppl_ratio = 1;           // exp(ln_ppl_ratio)
   double ppl_ratio_error = 0;     // ppl_ratio * ln_ppl_ratio_error
   std::optional<Interval> ppl_ratio_interval;
+  double ln_ppl_correlation = 1;  // of nll and baseline nll over tokens: Cor(ln PPL(Q), ln PPL(base))
+  double ppl_difference = 0, ppl_difference_error = 0;
   KlMetrics kl;
+  DeltaPMetrics delta_p;
   double same_top1 = 1, same_top1_error = 0;  // fraction of tokens
 };
 

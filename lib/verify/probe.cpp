@@ -10,7 +10,7 @@ ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model)
     : method(&m),
       attention(m),
       sums(static_cast<std::size_t>(model.layers)),
-      cache(std::make_unique<CacheChecker>(m, model)) {}
+      cache(m.paged() ? std::make_unique<CacheChecker>(m, model) : nullptr) {}
 
 std::vector<LayerError> ProbedMethod::layers() const {
   std::vector<LayerError> errors;
@@ -24,11 +24,12 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   for (ProbedMethod& probed : methods_) {
     stop_if_interrupted();
     const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
-    if (check_caches_) probed.cache->check_layer(input, output);
+    if (check_caches_ && probed.cache) probed.cache->check_layer(input, output);
     if (!probed.method->quantised) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
-    add_logit_error(input, *probed.method, sums);
-    add_output_error(exact, output, first_, sums);
+    if (!probed.method->quantised_at(input.layer)) continue;
+    add_weight_errors(input, *probed.method, tiers_, sums);
+    add_output_error(exact, output, first_, input.k.size(1), decoder_.layer_weights(input.layer).o, sums);
   }
   return exact;
 }

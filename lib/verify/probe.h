@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/decoder.h"
 #include "verify/cache_check.h"
 #include "verify/layer_error.h"
 
@@ -15,7 +16,7 @@ struct ProbedMethod {
   const KvMethod* method = nullptr;
   SimulatedPrefillAttention attention;
   std::vector<LayerErrorSums> sums;     // [L]
-  std::unique_ptr<CacheChecker> cache;  // of the first sequence alone
+  std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: no pages for the method
   ProbedMethod(const KvMethod& m, const ModelConfig& model);
   std::vector<LayerError> layers() const;
 };
@@ -23,15 +24,24 @@ struct ProbedMethod {
 // Gives the baseline's output on, unchanged.
 class LayerProbe : public Attention {
  public:
-  // first: position from which outputs are compared. check_caches: fill and check the paged caches, too.
-  LayerProbe(Attention& baseline, std::vector<ProbedMethod>& methods, std::int64_t first, bool check_caches)
-      : baseline_(baseline), methods_(methods), first_(first), check_caches_(check_caches) {}
+  // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
+  // fill and check the paged caches, too.
+  LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
+             const WindowPolicy& tiers, bool check_caches)
+      : baseline_(baseline),
+        decoder_(decoder),
+        methods_(methods),
+        first_(first),
+        tiers_(tiers),
+        check_caches_(check_caches) {}
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
   Attention& baseline_;
+  Decoder& decoder_;  // for W_O
   std::vector<ProbedMethod>& methods_;
   std::int64_t first_;
+  WindowPolicy tiers_;
   bool check_caches_;
 };
 

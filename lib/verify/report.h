@@ -45,15 +45,27 @@ struct ScoringFacts {
   double fraction = 0;              // of the positions that predict a token
 };
 
+// Of the query heads that read one KV head; KV head -1: of all.
+struct HeadError {
+  std::int64_t head = -1;
+  double k_logit = 0;              // relative RMS error of q k^T over coded keys, each query's mean removed
+  double k_logit_correlation = 1;  // of the same logits
+  double attention_kl = 0;         // mean KL of the attention weights, nats
+  double attention_output = 0;     // |o' - o| / |o| over scored positions, before W_O
+  double sink_mass_lost = 0;       // attention weight that moves off the first tokens, mean over queries
+  double recent_mass_lost = 0;     // and off the recent ones
+};
+
 struct LayerError {
   std::int64_t layer = 0;
-  double k_logit = 0;           // relative RMS error of q k^T over quantised keys, each query's mean removed
-  double attention_output = 0;  // |o' - o| / |o| over scored positions, before W_O
+  HeadError mean;               // of all heads
+  double projected_output = 0;  // |o' - o| / |o| behind W_O
+  std::vector<HeadError> heads;
 };
 
 struct DepthScore {
   double from = 0, to = 0;   // depth of the needle, 0..1 of the haystack
-  std::int64_t prompts = 0;  // that BF16 solves
+  std::int64_t prompts = 0;  // reference strings that BF16 finds
   std::int64_t solved = 0;
 };
 
@@ -62,16 +74,19 @@ struct TaskScore {
   std::string task;
   std::int64_t length = 0;      // tokens of prompt and answer, at most
   std::int64_t prompts = 0;     // written
-  std::int64_t n = 0;           // solved with the BF16 cache: the ones that count
+  std::int64_t n = 0;           // reference strings that the BF16 cache finds: the ones that count
   std::int64_t solved = 0;      // of those n
   std::optional<double> score;  // solved / n; empty when n is 0
   double standard_error = 0;    // of score
   std::vector<DepthScore> depths;
+  std::int64_t references = 0;  // strings that the prompts ask for
 };
 
 struct MethodReport {
   std::string id, source;
-  std::string path;  // prefill | decode
+  std::string comparison;  // authors | common | bytes: whose windows, or whose bits, the method runs with
+  std::string settings;    // windows and groups in words
+  std::string path;        // prefill | decode
   bool quantised = true;
   bool judged = false;                // gates apply to it
   double code_bits = 0;               // bits per element of a quantised token, parameters included
@@ -84,8 +99,19 @@ struct MethodReport {
   std::optional<bool> passes_gates;  // as if it were judged; empty when there is no gate or it is BF16
 };
 
+// A method that was asked for and has no row.
+struct LeftOut {
+  std::string id, comparison, reason;
+};
+
+// One figure against that of an earlier report.
+struct BaselineChange {
+  std::string method, comparison, path;
+  double kl_before = 0, kl_now = 0, ppl_ratio_before = 0, ppl_ratio_now = 0;
+};
+
 struct GateResult {
-  std::string name;  // max_kl | max_ppl_ratio | min_top1 | min_niah
+  std::string name;  // max_kl | max_ppl_ratio | min_top1 | min_niah | max_kl_increase
   std::string method, path;
   double limit = 0;
   std::optional<double> value;  // empty: could not be measured, which fails
@@ -112,7 +138,11 @@ struct VerifyReport {
   std::int64_t bootstrap_samples = 0;
   double bootstrap_level = 0.95;
   std::int64_t layer_error_sequences = 0;
+  std::optional<double> target_bits;  // of the comparison at equal bytes
   std::vector<MethodReport> methods;
+  std::vector<LeftOut> left_out;
+  std::string baseline;  // name of the earlier report; empty: none
+  std::vector<BaselineChange> changes;
   std::vector<GateResult> gates;
   std::vector<SelfCheck> checks;
   bool pass = false;  // every gate and every self check that ran
@@ -123,6 +153,8 @@ const MethodReport* find_method(const VerifyReport& report, const std::string& i
 // The files. JSON: schemas/report.schema.json. HTML: one self-contained page.
 std::string report_json(const VerifyReport& report);
 std::string report_html(const VerifyReport& report);
+std::string report_markdown(const VerifyReport& report);  // for a model card or a pull request
+std::string report_junit(const VerifyReport& report);     // one test case for each gate and each check
 // The table for the terminal, with verdict lines below it.
 std::string report_table(const VerifyReport& report, bool colour);
 

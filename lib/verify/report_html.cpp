@@ -38,7 +38,10 @@ std::string series_class(const VerifyReport& report, const MethodReport& method)
   return {'s', static_cast<char>('0' + index % 8)};
 }
 
-std::string series_name(const MethodReport& method) { return method.id + " (" + method.path + ")"; }
+std::string series_name(const MethodReport& method) {
+  const bool plain = method.comparison.empty() || method.comparison == "common" || !method.quantised;
+  return method.id + " (" + (plain ? "" : method.comparison + ", ") + method.path + ")";
+}
 
 std::string provenance(const VerifyReport& r) {
   const auto entry = [](const std::string& term, const std::string& text) {
@@ -85,17 +88,21 @@ std::string report_html(const VerifyReport& report) {
           std::to_string(report.scoring.context) + " tokens of " + html::escape(report.text.name) + "</p>\n";
   page += html::verdict_banner(report);
   page += "<h2>Methods</h2>\n" + html::method_table(report);
+  if (const std::string plot = html::pareto_plot(report); !plot.empty()) {
+    page += "<h2>Bits against KL</h2>\n" + plot;
+  }
   if (const std::string plot = html::position_plot(report); !plot.empty()) {
     page += "<h2>KL by position</h2>\n" + plot;
   }
-  if (const std::string plots = html::layer_plots(report); !plots.empty()) {
-    page += "<h2>Errors by layer</h2>\n" + plots;
+  if (const std::string tables = html::layer_tables(report); !tables.empty()) {
+    page += "<h2>Errors by layer</h2>\n" + tables;
   }
   if (const std::string tables = html::needle_tables(report); !tables.empty()) {
     page += "<h2>Retrieval</h2>\n" + tables;
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);
+  page += html::sorting_script();
   return page + "</main>\n</body>\n</html>\n";
 }
 

@@ -51,17 +51,45 @@ Json scoring_json(const VerifyReport& r) {
 
 Json kl_json(const KlMetrics& kl) {
   return {{"mean", number(kl.mean)},     {"stderr", number(kl.standard_error)},
-          {"ci", interval(kl.interval)}, {"median", number(kl.median)},
-          {"p90", number(kl.p90)},       {"p99", number(kl.p99)},
+          {"ci", interval(kl.interval)}, {"min", number(kl.min)},
+          {"p001", number(kl.p001)},     {"p01", number(kl.p01)},
+          {"p05", number(kl.p05)},       {"p10", number(kl.p10)},
+          {"median", number(kl.median)}, {"p90", number(kl.p90)},
+          {"p95", number(kl.p95)},       {"p99", number(kl.p99)},
           {"p999", number(kl.p999)},     {"max", number(kl.max)}};
+}
+
+Json delta_p_json(const DeltaPMetrics& d) {
+  return {{"mean", number(d.mean)},     {"stderr", number(d.standard_error)},
+          {"rms", number(d.rms)},       {"rms_stderr", number(d.rms_error)},
+          {"min", number(d.min)},       {"p001", number(d.p001)},
+          {"p01", number(d.p01)},       {"p05", number(d.p05)},
+          {"p10", number(d.p10)},       {"p25", number(d.p25)},
+          {"median", number(d.median)}, {"p75", number(d.p75)},
+          {"p90", number(d.p90)},       {"p95", number(d.p95)},
+          {"p99", number(d.p99)},       {"p999", number(d.p999)},
+          {"max", number(d.max)}};
+}
+
+Json head_error_json(const HeadError& e) {
+  return {{"k_logit_error", number(e.k_logit)},         {"k_logit_correlation", number(e.k_logit_correlation)},
+          {"attention_kl", number(e.attention_kl)},     {"attention_output_error", number(e.attention_output)},
+          {"sink_mass_lost", number(e.sink_mass_lost)}, {"recent_mass_lost", number(e.recent_mass_lost)}};
 }
 
 Json layers_json(const std::vector<LayerError>& layers) {
   Json list = Json::array();
   for (const LayerError& l : layers) {
-    list.push_back({{"layer", l.layer},
-                    {"k_logit_error", number(l.k_logit)},
-                    {"attention_output_error", number(l.attention_output)}});
+    Json layer = head_error_json(l.mean);
+    layer["layer"] = l.layer;
+    layer["projected_output_error"] = number(l.projected_output);
+    layer["heads"] = Json::array();
+    for (const HeadError& h : l.heads) {
+      Json head = head_error_json(h);
+      head["head"] = h.head;
+      layer["heads"].push_back(std::move(head));
+    }
+    list.push_back(std::move(layer));
   }
   return list;
 }
@@ -76,6 +104,7 @@ Json task_json(const TaskScore& t) {
           {"stderr", number(t.standard_error)},
           {"solved", t.solved},
           {"prompts", t.prompts},
+          {"references", t.references},
           {"depths", depths}};
 }
 
@@ -97,6 +126,8 @@ Json method_json(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
   return {{"id", m.id},
           {"path", m.path},
+          {"comparison", m.comparison},
+          {"settings", m.settings},
           {"source", m.source},
           {"judged", m.judged},
           {"bits_per_element", number(m.bits_per_element)},
@@ -112,7 +143,11 @@ Json method_json(const MethodReport& m) {
           {"ppl_ratio_ci", interval(q.ppl_ratio_interval)},
           {"ln_ppl_ratio", number(q.ln_ppl_ratio)},
           {"ln_ppl_ratio_stderr", number(q.ln_ppl_ratio_error)},
+          {"ln_ppl_correlation", number(q.ln_ppl_correlation)},
+          {"ppl_difference", number(q.ppl_difference)},
+          {"ppl_difference_stderr", number(q.ppl_difference_error)},
           {"kl", kl_json(q.kl)},
+          {"delta_p", delta_p_json(q.delta_p)},
           {"same_top1", number(q.same_top1)},
           {"same_top1_stderr", number(q.same_top1_error)},
           {"kl_by_position", positions_json(m.by_position)},
@@ -132,6 +167,27 @@ Json gates_json(const std::vector<GateResult>& gates) {
                     {"pass", g.pass}});
   }
   return list;
+}
+
+Json left_out_json(const std::vector<LeftOut>& list) {
+  Json rows = Json::array();
+  for (const LeftOut& l : list) rows.push_back({{"id", l.id}, {"comparison", l.comparison}, {"reason", l.reason}});
+  return rows;
+}
+
+Json baseline_json(const VerifyReport& r) {
+  if (r.baseline.empty()) return nullptr;
+  Json rows = Json::array();
+  for (const BaselineChange& c : r.changes) {
+    rows.push_back({{"method", c.method},
+                    {"comparison", c.comparison},
+                    {"path", c.path},
+                    {"kl_before", number(c.kl_before)},
+                    {"kl_now", number(c.kl_now)},
+                    {"ppl_ratio_before", number(c.ppl_ratio_before)},
+                    {"ppl_ratio_now", number(c.ppl_ratio_now)}});
+  }
+  return {{"name", r.baseline}, {"changes", rows}};
 }
 
 Json checks_json(const std::vector<SelfCheck>& checks) {
@@ -163,7 +219,10 @@ std::string report_json(const VerifyReport& r) {
                        {"options", {{"dtype", r.dtype}, {"device", r.device}, {"seed", r.seed}}},
                        {"bootstrap", {{"samples", r.bootstrap_samples}, {"level", number(r.bootstrap_level)}}},
                        {"layer_error_sequences", r.layer_error_sequences},
+                       {"target_bits", optional_number(r.target_bits)},
                        {"methods", methods},
+                       {"left_out", left_out_json(r.left_out)},
+                       {"baseline", baseline_json(r)},
                        {"gates", gates_json(r.gates)},
                        {"self_checks", checks_json(r.checks)},
                        {"pass", r.pass}};

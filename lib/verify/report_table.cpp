@@ -27,7 +27,7 @@ std::string format_rows(const std::vector<Row>& rows) {
     for (std::size_t c = 0; c < row.size(); ++c) {
       const std::string pad(widths[c] - width(row[c]), ' ');
       if (c > 0) line += "  ";
-      line += c < 2 ? row[c] + pad : pad + row[c];  // names left, numbers right
+      line += c < 3 ? row[c] + pad : pad + row[c];  // names left, numbers right
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -79,19 +79,26 @@ std::string report_table(const VerifyReport& report, bool colour) {
   const std::vector<const TaskScore*> tasks = task_columns(report);
   const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
                                  [](const MethodReport& m) { return m.passes_gates.has_value(); });
-  Row header = {"method", "path", "bits", "bytes/seq", "KL mean", "+-",      "median",
-                "p99",    "max",  "PPL",  "PPL ratio", "+-",      "same top"};
+  Row header = {"method", "compare", "path", "bits", "bytes/seq", "KL mean", "+-",
+                "median", "p99",     "max",  "PPL",  "PPL ratio", "+-",      "same top"};
   for (const TaskScore* t : tasks) header.push_back(t->task + " " + std::to_string(t->length));
   if (gated) header.push_back("gate");
   std::vector<Row> rows = {header};
   for (const MethodReport& m : report.methods) {
     const QualityMetrics& q = m.quality;
-    Row row = {m.id + (m.judged ? " *" : ""), m.path,
-               fixed(m.bits_per_element, 2),  grouped(static_cast<std::int64_t>(m.allocated_bytes)),
-               significant(q.kl.mean, 3),     significant(q.kl.standard_error, 2),
-               significant(q.kl.median, 3),   significant(q.kl.p99, 3),
-               significant(q.kl.max, 3),      significant(q.ppl, 4),
-               fixed(q.ppl_ratio, 4),         significant(q.ppl_ratio_error, 2),
+    Row row = {m.id + (m.judged ? " *" : ""),
+               m.quantised ? m.comparison : "",
+               m.path,
+               fixed(m.bits_per_element, 2),
+               grouped(static_cast<std::int64_t>(m.allocated_bytes)),
+               significant(q.kl.mean, 3),
+               significant(q.kl.standard_error, 2),
+               significant(q.kl.median, 3),
+               significant(q.kl.p99, 3),
+               significant(q.kl.max, 3),
+               significant(q.ppl, 4),
+               fixed(q.ppl_ratio, 4),
+               significant(q.ppl_ratio_error, 2),
                percent(q.same_top1, 2) + "%"};
     for (const TaskScore* t : tasks) row.push_back(task_cell(m, *t));
     if (gated) row.push_back(m.passes_gates ? (*m.passes_gates ? "pass" : "FAIL") : "-");
@@ -102,6 +109,9 @@ std::string report_table(const VerifyReport& report, bool colour) {
           std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
           grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
           "% of positions, those that see a quantised key)\n";
+  if (report.target_bits)
+    text += "compare bytes: all at " + fixed(*report.target_bits, 2) + " bits by their own knobs\n";
+  for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
   if (report.bundle.present) text += "* the method under judgement\n";
   for (const GateResult& g : report.gates) text += verdict(g.pass, colour) + "  gate " + limit_text(g) + "\n";
   for (const SelfCheck& c : report.checks)

@@ -27,9 +27,11 @@ class Runner {
     for (const KvMethod* m : methods) {
       probed_.emplace_back(*m, decoder.config());
       if (options.prefill) result_.scored.push_back({m, "prefill", {}});
-      if (options.decode) result_.scored.push_back({m, "decode", {}});
+      if (!options.decode || !m->paged()) continue;
+      result_.scored.push_back({m, "decode", {}});
+      ++paged_;
     }
-    paths_.resize(options.prefill && options.decode ? methods.size() : 0);
+    paths_.resize(options.prefill && options.decode ? paged_ : 0);
   }
 
   RunnerResult run() {
@@ -39,7 +41,7 @@ class Runner {
     }
     for (const ProbedMethod& p : probed_) {
       result_.layers.push_back(p.layers());
-      result_.caches.push_back(p.cache->result());
+      result_.caches.push_back(p.cache ? p.cache->result() : CacheCheck{});
     }
     for (const auto& scores : paths_) result_.path_difference.push_back(summarise(scores, {0, 0.95, 0}).kl);
     progress_.finish();
@@ -52,7 +54,7 @@ class Runner {
     const auto tokens = static_cast<std::uint64_t>(set_.sequences.size()) * static_cast<std::uint64_t>(set_.context);
     std::uint64_t passes = 1;
     for (const KvMethod* m : methods_) {
-      passes += (options_.prefill && m->quantised ? 1 : 0) + (options_.decode ? 1 : 0);
+      passes += (options_.prefill && m->quantised ? 1 : 0) + (options_.decode && m->paged() ? 1 : 0);
     }
     return tokens * passes + static_cast<std::uint64_t>(set_.context);  // and the null run
   }
@@ -77,7 +79,7 @@ class Runner {
 
   at::Tensor run_baseline(std::size_t s) {
     SimulatedPrefillAttention exact(baseline_);
-    LayerProbe probe(exact, probed_, options_.first_position, s == 0);
+    LayerProbe probe(exact, decoder_, probed_, options_.first_position, options_.tiers, s == 0);
     const bool probed = s == 0 || static_cast<std::int64_t>(s) < options_.layer_sequences;
     const Sequence& ids = set_.sequences[s];
     const at::Tensor hidden = prefill_hidden(decoder_, ids, {probed ? static_cast<Attention*>(&probe) : &exact})[0];
@@ -175,8 +177,9 @@ class Runner {
   const SequenceSet& set_;
   const RunnerOptions& options_;
   Progress progress_;
+  std::size_t paged_ = 0;  // methods with pages for the decode path
   std::vector<ProbedMethod> probed_;
-  std::vector<std::vector<SequenceScores>> paths_;  // [methods][sequences], prefill as baseline of decode
+  std::vector<std::vector<SequenceScores>> paths_;  // [methods with pages][sequences], prefill as baseline of decode
   RunnerResult result_;
 };
 

@@ -21,6 +21,7 @@ namespace oscar {
 struct RunnerOptions {
   bool prefill = true, decode = false;
   std::int64_t first_position = 320;  // first scored position
+  WindowPolicy tiers;                 // whose sink and recent tokens the masses of the layer errors are of
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
 };
@@ -35,8 +36,8 @@ struct ScoredMethod {
 struct RunnerResult {
   std::vector<ScoredMethod> scored;             // for each method prefill, then decode
   std::vector<std::vector<LayerError>> layers;  // [methods]; empty for bf16
-  std::vector<CacheCheck> caches;               // [methods], first sequence
-  std::vector<KlMetrics> path_difference;       // [methods], KL(prefill || decode); empty unless both ran
+  std::vector<CacheCheck> caches;               // [methods], first sequence; nothing in it for methods without pages
+  std::vector<KlMetrics> path_difference;       // [methods with pages], KL(prefill || decode); empty unless both ran
   double null_kl = 0;                           // largest KL of the baseline against its second run, first sequence
   std::int64_t null_tokens = 0;
   std::int64_t tokens = 0;  // scored

@@ -31,10 +31,18 @@ void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
 // The id under which the registry runs a bundle.
 std::string method_of(const Bundle& bundle) { return bundle.method == "published" ? "oscar" : bundle.method; }
 
-std::vector<const KvMethod*> pointers(const std::vector<KvMethod>& methods) {
-  std::vector<const KvMethod*> list;
-  for (const KvMethod& m : methods) list.push_back(&m);
-  return list;
+// First position at which every method reads something coded, so that all are scored on the same tokens with effect.
+std::int64_t first_common_position(const MethodSelection& selection, const WindowPolicy& windows,
+                                   std::int64_t context) {
+  std::int64_t first = first_scored_position(windows);
+  for (const ComparedMethod& c : selection.methods) {
+    if (!c.method.quantised) continue;
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const WindowPolicy& w = c.method.windows_of(side);
+      first = std::max(first, w.sink + w.recent + w.flush - 1);
+    }
+  }
+  return std::min(first, std::max(first_scored_position(windows), context * 3 / 4));
 }
 
 }  // namespace
@@ -47,12 +55,14 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
     throw UsageError("--task-prompts is a number from 1 to 10000");
   }
+  request_.tasks = expand_tasks(request_.tasks);
   choose_methods();
   check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
-  refuse_repeats(request_.tasks, "--tasks");
-  for (const std::string& task : request_.tasks) {
-    if (!contains(task_names(), task)) make_task(task, 0, 1, 0, tokenizer);  // throws with the list
+  if (request_.gates.max_kl_increase && request_.baseline.empty()) {
+    throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
   }
+  if (!request_.baseline.empty()) earlier_ = BaselineReport::load(request_.baseline);
+  refuse_repeats(request_.tasks, "--tasks");
   if (request_.task_lengths.empty()) request_.task_lengths = {request_.context};
   for (const std::int64_t length : request_.task_lengths) {
     if (!request_.tasks.empty() && (length < 1 || length > model.max_position)) {
@@ -81,6 +91,10 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   }
   set_ = cut_sequences(ids, sequences, request_.windows);
   text_sha256_ = sha256_file(request_.text);
+  if (earlier_) {
+    const VerifyReport facts = empty_report();
+    earlier_->require_same(facts.model, facts.text, set_.context, facts.dtype);
+  }
   if (set_.context < request_.context) {
     log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
                 " is scored instead of the context of " + grouped(request_.context));
@@ -101,6 +115,9 @@ void Verification::choose_methods() {
     if (bundle_ != nullptr && !contains(ids, own)) ids.push_back(own);
   }
   refuse_repeats(ids, "--methods");
+  const bool expanded = contains(ids, "all") || contains(ids, "2bit");
+  ids = expand_methods(ids, bundle_, own);
+  refuse_repeats(ids, "--methods");
   if (bundle_ != nullptr) {
     // "oscar" stands for the bundle's method whatever its variant is called.
     judged_ = contains(ids, own) ? own : contains(ids, "oscar") ? "oscar" : "";
@@ -112,7 +129,8 @@ void Verification::choose_methods() {
       ids.insert(ids.begin() + (ids.front() == "bf16" ? 1 : 0), "naive2");
     }
   }
-  for (const std::string& id : ids) methods_.push_back(make_method(id, model, bundle_, request_.windows));
+  ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
+  selection_ = select_methods(comparison, model, bundle_, expanded);
   baseline_ = make_method("bf16", model, nullptr, request_.windows);
 }
 
@@ -120,13 +138,18 @@ std::string Verification::plan_text() const {
   const ModelConfig& model = checkpoint_.config();
   const std::int64_t tokens = std::ssize(set_.sequences) * set_.context;
   std::int64_t passes = 1;
-  for (const KvMethod& m : methods_) passes += (request_.prefill && m.quantised) + (request_.decode ? 1 : 0);
+  for (const ComparedMethod& c : selection_.methods) {
+    passes += (request_.prefill && c.method.quantised) + (request_.decode && c.method.paged() ? 1 : 0);
+  }
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
   const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element;
   const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
                                static_cast<std::uint64_t>(model.hidden) * element * (request_.decode ? 8 : 1);
   std::string list;
-  for (const KvMethod& m : methods_) list += (list.empty() ? "" : ", ") + m.id;
+  for (const ComparedMethod& c : selection_.methods) {
+    list += (list.empty() ? "" : ", ") + c.method.id;
+    if (request_.comparisons.size() > 1 && c.method.quantised) list += " (" + c.comparison + ")";
+  }
   std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + judged_ + ")") + "\n";
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
@@ -139,6 +162,12 @@ std::string Verification::plan_text() const {
   text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
           " of hidden states, 0.5 GiB of logits and scores\n";
   return text;
+}
+
+std::vector<const KvMethod*> Verification::method_pointers() const {
+  std::vector<const KvMethod*> list;
+  for (const ComparedMethod& c : selection_.methods) list.push_back(&c.method);
+  return list;
 }
 
 VerifyReport Verification::empty_report() const {
@@ -160,7 +189,9 @@ VerifyReport Verification::empty_report() const {
   r.scoring.context = set_.context;
   r.scoring.sequences = std::ssize(set_.sequences);
   r.scoring.unused_tokens = set_.unused_tokens;
-  r.scoring.first_position = first_scored_position(request_.windows);
+  r.scoring.first_position = first_common_position(selection_, request_.windows, set_.context);
+  if (selection_.target_bits > 0) r.target_bits = selection_.target_bits;
+  r.left_out = selection_.left_out;
   r.sink = request_.windows.sink;
   r.recent = request_.windows.recent;
   r.dtype = request_.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32";
@@ -180,7 +211,8 @@ VerifyReport Verification::run() {
   options.decode = request_.decode;
   options.first_position = report.scoring.first_position;
   options.layer_sequences = report.layer_error_sequences;
-  const std::vector<const KvMethod*> methods = pointers(methods_);
+  options.tiers = request_.windows;
+  const std::vector<const KvMethod*> methods = method_pointers();
   const RunnerResult result = run_methods(decoder, methods, baseline_, set_, options);
 
   report.scoring.tokens = result.tokens;
@@ -188,16 +220,21 @@ VerifyReport Verification::run() {
       static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
   const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
   for (const ScoredMethod& scored : result.scored) {
-    const auto index = static_cast<std::size_t>(scored.method - methods_.data());
+    const auto index =
+        static_cast<std::size_t>(std::find(methods.begin(), methods.end(), scored.method) - methods.begin());
+    const ComparedMethod& compared = selection_.methods[index];
     MethodReport m;
     m.id = scored.method->id;
     m.source = scored.method->source;
     m.path = scored.path;
+    m.comparison = compared.comparison;
+    m.settings = compared.settings;
     m.quantised = scored.method->quantised;
     m.judged = m.id == judged_;
     m.code_bits = scored.method->bits_per_element();
     m.bits_per_element = scored.method->bits_per_element_at(set_.context);
-    m.allocated_bytes = result.caches[index].allocated_bytes;
+    m.allocated_bytes = scored.method->paged() ? result.caches[index].allocated_bytes
+                                               : scored.method->engine->allocated_bytes(set_.context);
     m.quality = summarise(scored.scores, bootstrap);
     m.by_position = kl_by_position(scored.scores, options.first_position, set_.context, kPositionBuckets);
     m.layers = result.layers[index];
@@ -209,14 +246,16 @@ VerifyReport Verification::run() {
       const std::vector<TaskScore> scores = run_task(decoder, methods, baseline_, task, path);
       for (MethodReport& m : report.methods) {
         if (m.path != path) continue;
-        for (std::size_t i = 0; i < methods_.size(); ++i) {
-          if (methods_[i].id == m.id) m.tasks.push_back(scores[i]);
+        for (std::size_t i = 0; i < methods.size(); ++i) {
+          const bool same = methods[i]->id == m.id && selection_.methods[i].comparison == m.comparison;
+          if (same) m.tasks.push_back(scores[i]);
         }
       }
     }
   }
   report.checks = self_checks(report, result, judged_, request_.decoder.dtype == at::kBFloat16);
   apply_gates(request_.gates, report);
+  if (earlier_) earlier_->compare(report, request_.gates.max_kl_increase);
   return report;
 }
 

@@ -11,6 +11,8 @@
 #include "model/decoder.h"
 #include "runtime/method.h"
 #include "text/tokenizer.h"
+#include "verify/baseline_report.h"
+#include "verify/comparison.h"
 #include "verify/gates.h"
 #include "verify/report.h"
 #include "verify/sequences.h"
@@ -20,7 +22,10 @@ namespace oscar {
 
 struct VerifyRequest {
   fs::path text;
-  std::vector<std::string> methods;  // empty: bf16, naive2, hadamard2 and the bundle's own
+  std::vector<std::string>
+      methods;  // empty: bf16, naive2, hadamard2 and the bundle's own; "all", "2bit": see comparison.h
+  std::vector<std::string> comparisons{"common"};
+  std::optional<double> bits;  // target of the comparison at equal bytes
   bool prefill = true, decode = false;
   std::int64_t context = 2048;
   std::int64_t tokens = 32768;     // of the text, at most; 0: all
@@ -32,6 +37,7 @@ struct VerifyRequest {
   std::int64_t layer_sequences = 2;
   std::int64_t bootstrap_samples = 2000;
   GateLimits gates;
+  fs::path baseline;  // earlier report to compare with; empty: none
   std::uint64_t seed = 0;
   DecoderOptions decoder;
   std::string command, tool_version;  // recorded in the report
@@ -55,12 +61,15 @@ class Verification {
   const Bundle* bundle_;
   BundleFacts bundle_facts_;
   VerifyRequest request_;
-  std::vector<KvMethod> methods_;
+  std::vector<const KvMethod*> method_pointers() const;
+
+  MethodSelection selection_;
   KvMethod baseline_;
   std::string judged_;  // id of the bundle's method among methods_; empty without a bundle
   SequenceSet set_;
   std::vector<TaskSet> tasks_;
   std::string text_sha256_;
+  std::optional<BaselineReport> earlier_;
 };
 
 }  // namespace oscar

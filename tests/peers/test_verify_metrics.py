@@ -56,8 +56,22 @@ def test_metrics(metrics, data):
     assert metrics["ppl_ratio"] == near(np.exp(nll.mean()) / np.exp(nll_base.mean()))
     assert metrics["ppl_ratio_stderr"] == near(metrics["ppl_ratio"] * llama)
     assert metrics["kl"]["mean"] == near(kl.mean()) and metrics["kl"]["stderr"] == near(error(kl))
-    for name, q in (("median", 50), ("p90", 90), ("p99", 99), ("p999", 99.9), ("max", 100)):
+    quantiles = [("min", 0), ("p001", 0.1), ("p01", 1), ("p05", 5), ("p10", 10), ("median", 50), ("p90", 90), ("p95", 95),
+                 ("p99", 99), ("p999", 99.9), ("max", 100)]
+    for name, q in quantiles:
         assert metrics["kl"][name] == near(np.percentile(kl, q)), name
+    assert metrics["ln_ppl_correlation"] == near(np.corrcoef(nll, nll_base)[0, 1])
+    ppl, base_ppl = np.exp(nll.mean()), np.exp(nll_base.mean())
+    assert metrics["ppl_difference"] == near(ppl - base_ppl)
+    # Delta method: variance of ppl q - base_ppl b, with the means q and b of the likelihoods.
+    assert metrics["ppl_difference_stderr"] == near(error(ppl * nll - base_ppl * nll_base))
+    delta = 100 * (np.exp(-nll) - np.exp(-nll_base))
+    assert metrics["delta_p"]["mean"] == near(delta.mean()) and metrics["delta_p"]["stderr"] == near(error(delta))
+    rms = np.sqrt((delta**2).mean())
+    assert metrics["delta_p"]["rms"] == near(rms)
+    assert metrics["delta_p"]["rms_stderr"] == near(0.5 * error(delta**2) / rms)
+    for name, q in quantiles + [("p25", 25), ("p75", 75)]:
+        assert metrics["delta_p"][name] == near(np.percentile(delta, q)), name
     same = (base.argmax(-1) == method.argmax(-1)).mean()
     assert metrics["same_top1"] == near(same)
     assert metrics["same_top1_stderr"] == near(np.sqrt(same * (1 - same) / (n - 1)))

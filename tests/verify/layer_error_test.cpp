@@ -52,14 +52,14 @@ TEST(LayerError, RowsOnTheGridHaveNone) {
   in.input.v = exact_rows(kHeads);
   const KvMethod naive = make_method("naive2", small_model(), nullptr, {4, 8, 1});
   LayerErrorSums sums;
-  add_logit_error(in.input, naive, sums);
-  EXPECT_GT(sums.logit_energy, 0);
-  EXPECT_NEAR(sums.result(0).k_logit, 0, 1e-6);
+  add_weight_errors(in.input, naive, {4, 8, 1}, sums);
+  EXPECT_GT(sums.total().logit_energy, 0);
+  EXPECT_NEAR(sums.result(0).mean.k_logit, 0, 1e-6);
   const KvMethod bf16 = make_method("bf16", small_model(), nullptr, {4, 8, 1});
   const at::Tensor exact = SimulatedPrefillAttention(bf16).attend(in.input);
-  add_output_error(exact, SimulatedPrefillAttention(naive).attend(in.input), 12, sums);
-  EXPECT_GT(sums.output_energy, 0);
-  EXPECT_NEAR(sums.result(0).attention_output, 0, 1e-6);
+  add_output_error(exact, SimulatedPrefillAttention(naive).attend(in.input), 12, kHeads, {}, sums);
+  EXPECT_GT(sums.total().output_energy, 0);
+  EXPECT_NEAR(sums.result(0).mean.attention_output, 0, 1e-6);
 }
 
 TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
@@ -67,7 +67,7 @@ TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
   const WindowPolicy windows{4, 8, 1};
   const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
   LayerErrorSums sums;
-  add_logit_error(in.input, naive, sums);
+  add_weight_errors(in.input, naive, {4, 8, 1}, sums);
 
   double error = 0, energy = 0;
   std::vector<float> row(kDim);
@@ -101,10 +101,10 @@ TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
       }
     }
   }
-  EXPECT_NEAR(sums.logit_energy / energy, 1, 1e-5);
-  EXPECT_NEAR(sums.logit_error / error, 1, 1e-5);
-  EXPECT_GT(sums.result(0).k_logit, 0.1);
-  EXPECT_LT(sums.result(0).k_logit, 0.9);
+  EXPECT_NEAR(sums.total().logit_energy / energy, 1, 1e-5);
+  EXPECT_NEAR(sums.total().logit_error / error, 1, 1e-5);
+  EXPECT_GT(sums.result(0).mean.k_logit, 0.1);
+  EXPECT_LT(sums.result(0).mean.k_logit, 0.9);
 }
 
 TEST(LayerError, AConstantShiftOfTheKeysIsNoError) {
@@ -115,17 +115,49 @@ TEST(LayerError, AConstantShiftOfTheKeysIsNoError) {
   method.layers[0].key.forward = at::eye(kDim).unsqueeze(0);
   method.layers[0].key.mean = at::full({kHeads, kDim}, 0.5);
   LayerErrorSums sums;
-  add_logit_error(in.input, method, sums);
-  EXPECT_NEAR(sums.result(0).k_logit, 0, 1e-5);
+  add_weight_errors(in.input, method, {4, 8, 1}, sums);
+  EXPECT_NEAR(sums.result(0).mean.k_logit, 0, 1e-5);
 }
 
 TEST(LayerError, HalvedOutputsAreHalfWrong) {
   LayerErrorSums sums;
   const at::Tensor o = at::randn({20, 4, kDim});
-  add_output_error(o, 0.5 * o, 5, sums);
-  EXPECT_NEAR(sums.result(0).attention_output, 0.5, 1e-6);
-  add_output_error(o, o, 30, sums);  // nothing behind the last token
-  EXPECT_NEAR(sums.result(0).attention_output, 0.5, 1e-6);
+  add_output_error(o, 0.5 * o, 5, 2, {}, sums);
+  EXPECT_NEAR(sums.result(0).mean.attention_output, 0.5, 1e-6);
+  add_output_error(o, o, 30, 2, {}, sums);  // nothing behind the last token
+  EXPECT_NEAR(sums.result(0).mean.attention_output, 0.5, 1e-6);
+}
+
+TEST(LayerError, ProjectionSeesWhatItKeeps) {
+  // W_O that reads one channel alone: an error in another channel is none behind it.
+  LayerErrorSums sums;
+  const at::Tensor o = at::randn({20, 4, kDim});
+  at::Tensor wrong = o.clone(), projection = at::zeros({3, 4 * kDim});
+  projection[1][5] = 2.0;
+  wrong.select(2, 7).add_(1.0);
+  add_output_error(o, wrong, 0, 2, projection, sums);
+  EXPECT_GT(sums.result(0).mean.attention_output, 0.1);
+  EXPECT_NEAR(sums.result(0).projected_output, 0.0, 1e-6);
+}
+
+TEST(LayerError, WeightsMoveOffTheSinkWhenKeysGrow) {
+  // All keys equal, so weights are uniform; then coded keys are turned towards the queries: mass leaves both windows.
+  Input in(6);
+  in.input.q = at::ones({kTokens, kHeads * kGroup, kDim});
+  in.input.k = at::zeros({kTokens, kHeads, kDim});
+  KvMethod method = make_method("hadamard2", small_model(), nullptr, {4, 8, 1});
+  LayerErrorSums none, some;
+  add_weight_errors(in.input, method, {4, 8, 1}, none);
+  EXPECT_NEAR(none.result(0).mean.attention_kl, 0.0, 1e-9);
+  EXPECT_NEAR(none.result(0).mean.sink_mass_lost, 0.0, 1e-9);
+  in.input.k.select(2, 3).fill_(1.0f);  // one channel: min/max codes of a one-hot row are exact, others follow below
+  in.input.k.narrow(2, 4, 12).uniform_(0.0, 0.4);
+  add_weight_errors(in.input, method, {4, 8, 1}, some);
+  const HeadError e = some.result(0).mean;
+  EXPECT_GT(e.attention_kl, 0.0);
+  EXPECT_LT(std::abs(e.sink_mass_lost), 1.0);
+  EXPECT_LE(e.k_logit_correlation, 1.0);
+  EXPECT_EQ(some.result(0).heads.size(), static_cast<std::size_t>(kHeads));
 }
 
 TEST(CacheCheck, AgreesOnEveryMethod) {

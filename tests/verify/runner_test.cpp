@@ -84,9 +84,9 @@ TEST(Runner, NullRunIsExactAndThePathsAgree) {
     EXPECT_EQ(r.caches[m].rows, 4 * 2 * 2 * (144 - 48));  // layers, KV heads, K and V
     ASSERT_EQ(r.layers[m].size(), 4u);
     for (const LayerError& e : r.layers[m]) {
-      EXPECT_GT(e.k_logit, 0.01);
-      EXPECT_LT(e.k_logit, 1.5);
-      EXPECT_GT(e.attention_output, 0.001);
+      EXPECT_GT(e.mean.k_logit, 0.01);
+      EXPECT_LT(e.mean.k_logit, 1.5);
+      EXPECT_GT(e.mean.attention_output, 0.001);
     }
   }
   EXPECT_TRUE(r.layers[0].empty());

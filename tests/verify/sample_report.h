@@ -23,6 +23,8 @@ inline MethodReport sample_method(const std::string& id, double kl_scale, bool j
   m.id = id;
   m.source = "made up & <checked>";
   m.path = "prefill";
+  m.comparison = "common";
+  m.settings = "windows 64/256";
   m.quantised = id != "bf16";
   m.judged = judged;
   m.code_bits = m.quantised ? 2.25 : 16;
@@ -31,7 +33,11 @@ inline MethodReport sample_method(const std::string& id, double kl_scale, bool j
   const std::vector<SequenceScores> scores = {sample_scores(kl_scale), sample_scores(0.5 * kl_scale)};
   m.quality = summarise(scores, {200, 0.95, 1});
   m.by_position = kl_by_position(scores, 320, 384, 4);
-  if (m.quantised) m.layers = {{0, kl_scale, 0.5 * kl_scale}, {1, 2 * kl_scale, kl_scale}};
+  if (m.quantised) {
+    const HeadError one{-1, kl_scale, 0.9, 0.1 * kl_scale, 0.5 * kl_scale, 0.01, -0.02};
+    m.layers = {{0, one, 0.4 * kl_scale, {{0, kl_scale, 0.9, 0.1 * kl_scale, 0.5 * kl_scale, 0.01, -0.02}}},
+                {1, one, 0.4 * kl_scale, {}}};
+  }
   const std::int64_t solved = kl_scale > 0.5 ? 1 : 8;
   m.tasks = {{"niah",
               384,

@@ -1,5 +1,5 @@
 // The pieces of the HTML report. Each returns a fragment; report_html.cpp puts them on one page. Plain HTML, CSS and
-// inline SVG: no script, no request to anywhere, light and dark by the reader's preference.
+// inline SVG, readable without its one small script; no request to anywhere, light and dark by the reader's preference.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ std::string style_sheet();
 
 // The colour class of a method row, fixed by its order among the report's rows ("s0" .. "s7").
 std::string series_class(const VerifyReport& report, const MethodReport& method);
-std::string series_name(const MethodReport& method);  // "oscar (prefill)"
+std::string series_name(const MethodReport& method);  // "oscar (prefill)", "oscar (bytes, prefill)"
 
 std::string verdict_banner(const VerifyReport& report);
 std::string method_table(const VerifyReport& report);
@@ -25,6 +25,10 @@ std::string needle_tables(const VerifyReport& report);  // empty when no task ra
 std::string provenance(const VerifyReport& report);
 
 std::string position_plot(const VerifyReport& report);  // KL against position, logarithmic; empty without data
-std::string layer_plots(const VerifyReport& report);    // errors of each layer; empty without data
+std::string layer_tables(const VerifyReport& report);   // errors of each layer as heat maps; empty without data
+std::string pareto_plot(const VerifyReport& report);    // bits against KL; empty with fewer than two points
+// The methods that no other beats in bits and KL, by ascending bits.
+std::vector<const MethodReport*> pareto_front(const VerifyReport& report);
+std::string sorting_script();  // of tables of class "sortable"
 
 }  // namespace oscar::html

@@ -1,42 +1,42 @@
-// Inline SVG plots. Coordinates are written with one decimal; colours come from the page's series classes.
+// Inline SVG: the pieces of axes.h and the plot by position. Coordinates are written with one decimal; colours come
+// from the page's series classes.
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 
+#include "verify/html/axes.h"
 #include "verify/html/parts.h"
 #include "verify/number_text.h"
 
 namespace oscar::html {
-namespace {
+double Axis::pixel(double value) const {
+  const auto scale = [this](double x) { return logarithmic ? std::log10(x) : x; };
+  return from + (to - from) * (scale(value) - scale(low)) / (scale(high) - scale(low));
+}
 
-constexpr double kWidth = 760, kHeight = 300, kLeft = 64, kRight = 16, kTop = 16, kBottom = 44;
-constexpr std::array<const char*, 4> kDashes = {"", "7 3", "2 3", "9 3 2 3"};
-
-struct Axis {
-  double low = 0, high = 1, from = 0, to = 1;  // data range and the pixels it maps to
-  bool logarithmic = false;
-  double pixel(double value) const {
-    const auto scale = [this](double x) { return logarithmic ? std::log10(x) : x; };
-    return from + (to - from) * (scale(value) - scale(low)) / (scale(high) - scale(low));
-  }
-};
+DecadeAxis decade_axis(double low, double high, double from, double to) {
+  const double first = std::floor(std::log10(low)), last = std::max(std::ceil(std::log10(high) + 1e-9), first + 1);
+  DecadeAxis decades{{std::pow(10.0, first), std::pow(10.0, last), from, to, true}, {}};
+  for (double d = first; d <= last + 0.5; d += 1) decades.ticks.push_back(std::pow(10.0, d));
+  return decades;
+}
 
 std::string text_at(double x, double y, const char* anchor, const std::string& text) {
   return "<text x=\"" + fixed(x, 1) + "\" y=\"" + fixed(y, 1) + "\" text-anchor=\"" + anchor + "\">" + text + "</text>";
 }
 
 std::string open_svg(const std::string& title, const std::string& description) {
-  return "<svg viewBox=\"0 0 " + fixed(kWidth, 0) + " " + fixed(kHeight, 0) + "\" role=\"img\"><title>" + title +
-         "</title><desc>" + description + "</desc>\n";
+  return "<svg viewBox=\"0 0 " + fixed(kPlotWidth, 0) + " " + fixed(kPlotHeight, 0) + "\" role=\"img\"><title>" +
+         title + "</title><desc>" + description + "</desc>\n";
 }
 
 std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks) {
   std::string text;
   for (const double tick : ticks) {
     const std::string at = fixed(y.pixel(tick), 1);
-    text += "<line class=\"grid\" x1=\"" + fixed(kLeft, 1) + "\" x2=\"" + fixed(kWidth - kRight, 1) + "\" y1=\"" + at +
-            "\" y2=\"" + at + "\"/>" + text_at(kLeft - 6, y.pixel(tick) + 4, "end", significant(tick, 3)) + "\n";
+    text += "<line class=\"grid\" x1=\"" + fixed(kPlotLeft, 1) + "\" x2=\"" + fixed(kPlotWidth - kPlotRight, 1) +
+            "\" y1=\"" + at + "\" y2=\"" + at + "\"/>" +
+            text_at(kPlotLeft - 6, y.pixel(tick) + 4, "end", significant(tick, 3)) + "\n";
   }
   return text;
 }
@@ -64,6 +64,10 @@ std::string marker(std::size_t series, double x, double y) {
       return "<path d=\"M0 -4.5L4.5 0L0 4.5L-4.5 0Z\" transform=\"" + at + "\" fill=\"currentColor\"/>";
   }
 }
+
+namespace {
+
+constexpr std::array<const char*, 4> kDashes = {"", "7 3", "2 3", "9 3 2 3"};
 
 std::string legend(const VerifyReport& report, const std::vector<const MethodReport*>& series) {
   std::string text = "<ul class=\"legend\">";
@@ -98,42 +102,22 @@ std::string kl_line(const VerifyReport& report, const MethodReport& m, const Axi
          kDashes[index % kDashes.size()] + "\"/>" + marks + "</g>\n";
 }
 
-std::string layer_bars(const VerifyReport& report, const std::vector<const MethodReport*>& series,
-                       const std::string& title, const std::function<double(const LayerError&)>& value) {
-  double high = 0;
-  for (const MethodReport* m : series) {
-    for (const LayerError& l : m->layers) high = std::max(high, value(l));
+// At most eight lines can be told apart: the judged method, the negative control, and those of smallest KL.
+std::vector<const MethodReport*> plotted_methods(const VerifyReport& report) {
+  std::vector<const MethodReport*> list;
+  for (const MethodReport& m : report.methods) {
+    if (m.quantised) list.push_back(&m);
   }
-  if (high <= 0) return "";
-  const double step = round_step(high, 5);
-  const Axis y{0, std::ceil(high / step - 1e-9) * step, kHeight - kBottom, kTop};
-  std::vector<double> ticks;
-  for (int i = 0; i * step <= y.high * (1 + 1e-9); ++i) ticks.push_back(i * step);
-  std::string text = open_svg(title, "Bars of each layer, one for each method; the numbers are in report.json.");
-  text += horizontal_grid(y, ticks);
-  const std::size_t layers = series.front()->layers.size();
-  const double slot = (kWidth - kLeft - kRight) / static_cast<double>(layers);
-  const double bar = 0.8 * slot / static_cast<double>(series.size());
-  const std::size_t label_every = (layers + 15) / 16;
-  for (std::size_t l = 0; l < layers; ++l) {
-    const double left = kLeft + slot * static_cast<double>(l) + 0.1 * slot;
-    for (std::size_t s = 0; s < series.size(); ++s) {
-      if (l >= series[s]->layers.size()) continue;
-      const double v = value(series[s]->layers[l]);
-      text += "<rect class=\"" + series_class(report, *series[s]) + "\" fill=\"currentColor\" x=\"" +
-              fixed(left + bar * static_cast<double>(s), 1) + "\" y=\"" + fixed(y.pixel(v), 1) + "\" width=\"" +
-              fixed(std::max(bar - 0.5, 0.3), 1) + "\" height=\"" + fixed(y.from - y.pixel(v), 1) + "\"><title>layer " +
-              std::to_string(series[s]->layers[l].layer) + ", " + escape(series_name(*series[s])) + ": " +
-              significant(v, 4) + "</title></rect>";
-    }
-    if (l % label_every == 0) {
-      text +=
-          text_at(left + 0.4 * slot, kHeight - kBottom + 16, "middle", std::to_string(series.front()->layers[l].layer));
-    }
-    text += "\n";
-  }
-  text += text_at((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", "layer");
-  return "<figure>" + text + "</svg><figcaption>" + title + "</figcaption></figure>\n";
+  constexpr std::size_t kMost = 8;
+  if (list.size() <= kMost) return list;
+  const auto rank = [](const MethodReport* m) {
+    return m->judged ? -2.0 : m->id == "naive2" ? -1.0 : m->quality.kl.mean;
+  };
+  std::vector<const MethodReport*> sorted = list;
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
+  sorted.resize(kMost);
+  std::erase_if(list, [&](const auto* m) { return std::find(sorted.begin(), sorted.end(), m) == sorted.end(); });
+  return list;
 }
 
 }  // namespace
@@ -141,59 +125,40 @@ std::string layer_bars(const VerifyReport& report, const std::vector<const Metho
 std::string position_plot(const VerifyReport& report) {
   double low = 0, high = 0, last = 0;
   std::vector<const MethodReport*> series;
-  for (const MethodReport& m : report.methods) {
+  for (const MethodReport* m : plotted_methods(report)) {
     bool positive = false;
-    for (const PositionBucket& b : m.by_position) {
+    for (const PositionBucket& b : m->by_position) {
       if (b.kl <= 0) continue;
       low = low > 0 ? std::min(low, b.kl) : b.kl;
       high = std::max(high, b.kl);
       last = std::max(last, static_cast<double>(b.to));
       positive = true;
     }
-    if (positive) series.push_back(&m);
+    if (positive) series.push_back(m);
   }
   if (series.empty()) return "";
-  const double first_decade = std::floor(std::log10(low)), last_decade = std::ceil(std::log10(high) + 1e-9);
-  const Axis y{std::pow(10.0, first_decade), std::pow(10.0, std::max(last_decade, first_decade + 1)), kHeight - kBottom,
-               kTop, true};
-  const Axis x{0, last, kLeft, kWidth - kRight};
-  std::vector<double> ticks;
-  for (double d = first_decade; d <= std::max(last_decade, first_decade + 1) + 0.5; d += 1) {
-    ticks.push_back(std::pow(10.0, d));
-  }
+  const DecadeAxis decades = decade_axis(low, high, kPlotHeight - kPlotBottom, kPlotTop);
+  const Axis& y = decades.axis;
+  const Axis x{0, last, kPlotLeft, kPlotWidth - kPlotRight};
   std::string text =
       open_svg("Mean KL to BF16 by position",
                "Logarithmic vertical axis, nats; horizontal axis: position of the token in its sequence.");
   if (report.scoring.first_position > 0) {
     const double edge = x.pixel(static_cast<double>(report.scoring.first_position));
-    text += "<rect class=\"window\" x=\"" + fixed(kLeft, 1) + "\" y=\"" + fixed(kTop, 1) + "\" width=\"" +
-            fixed(edge - kLeft, 1) + "\" height=\"" + fixed(kHeight - kBottom - kTop, 1) + "\"/>";
-    if (edge - kLeft > 100) text += text_at((kLeft + edge) / 2, kTop + 16, "middle", "BF16 windows");
+    text += "<rect class=\"window\" x=\"" + fixed(kPlotLeft, 1) + "\" y=\"" + fixed(kPlotTop, 1) + "\" width=\"" +
+            fixed(edge - kPlotLeft, 1) + "\" height=\"" + fixed(kPlotHeight - kPlotBottom - kPlotTop, 1) + "\"/>";
+    if (edge - kPlotLeft > 100) text += text_at((kPlotLeft + edge) / 2, kPlotTop + 16, "middle", "BF16 windows");
   }
-  text += horizontal_grid(y, ticks);
+  text += horizontal_grid(y, decades.ticks);
   const double step = round_step(last, 8);
   for (double tick = 0; tick <= last * (1 + 1e-9); tick += step) {
-    text += text_at(x.pixel(tick), kHeight - kBottom + 16, "middle", significant(tick, 6));
+    text += text_at(x.pixel(tick), kPlotHeight - kPlotBottom + 16, "middle", significant(tick, 6));
   }
-  text += text_at((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", "position") + "\n";
+  text += text_at((kPlotLeft + kPlotWidth - kPlotRight) / 2, kPlotHeight - 8, "middle", "position") + "\n";
   for (const MethodReport* m : series) text += kl_line(report, *m, x, y);
   return legend(report, series) + "<figure>" + text +
          "</svg><figcaption>Mean KL (nats, logarithmic) by position. A line that climbs is drift with "
          "length.</figcaption></figure>\n";
-}
-
-std::string layer_plots(const VerifyReport& report) {
-  std::vector<const MethodReport*> series;
-  for (const MethodReport& m : report.methods) {
-    if (m.quantised && !m.layers.empty()) series.push_back(&m);
-  }
-  if (series.empty()) return "";
-  return legend(report, series) + "<div class=\"plots\">" +
-         layer_bars(report, series, "Key-logit error: relative RMS of q&middot;k over quantised keys",
-                    [](const LayerError& l) { return l.k_logit; }) +
-         layer_bars(report, series, "Attention-output error: |o&prime; &minus; o| / |o| before the output projection",
-                    [](const LayerError& l) { return l.attention_output; }) +
-         "</div>\n";
 }
 
 }  // namespace oscar::html

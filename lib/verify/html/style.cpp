@@ -34,6 +34,8 @@ th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--line); text-align:
 th { font-weight: 600; } thead th { border-bottom: 2px solid var(--line); }
 th:first-child, td.text, th.text { text-align: left; } td.wrap { white-space: normal; min-width: 18rem; }
 tr.judged { background: var(--panel); } td.pass { color: var(--good); } td.fail { color: var(--bad); font-weight: 700; }
+th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--ink); }
+th[aria-sort="ascending"] button::after { content: " \2191"; } th[aria-sort="descending"] button::after { content: " \2193"; }
 td.cell { text-align: center; border: 1px solid var(--line); }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; background: currentColor; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; padding: 0; list-style: none; font-size: .9rem; }

@@ -37,16 +37,19 @@ std::string method_row(const VerifyReport& report, const MethodReport& m) {
   std::string row = m.judged ? "<tr class=\"judged\">" : "<tr>";
   row += "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
          (m.judged ? " <span class=\"faint\">(judged)</span>" : "") + "</th>";
+  row += cell(m.quantised ? escape(m.comparison) : "&ndash;", "text") + cell(escape(m.settings), "text");
   row += cell(escape(m.path), "text");
   row += cell(fixed(m.bits_per_element, 2));
   row += cell(escape(format_bytes(m.allocated_bytes)));
   row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
               significant(q.kl.standard_error, 2));
-  row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p99, 3));
+  row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p95, 3)) +
+         cell(significant(q.kl.p99, 3));
   row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3));
   row += cell(significant(q.ppl, 5));
   row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
               significant(q.ppl_ratio_error, 2));
+  row += cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
   row += cell(percent(q.same_top1, 2) + "%");
   row += cell(task_summary(m), "text");
   row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
@@ -110,20 +113,31 @@ std::string verdict_banner(const VerifyReport& report) {
 }
 
 std::string method_table(const VerifyReport& report) {
-  std::string text = "<p>KL in nats. Bits: per element of K and V at context " +
-                     std::to_string(report.scoring.context) + ", with the BF16 windows of " +
-                     std::to_string(report.sink) + " and " + std::to_string(report.recent) +
-                     " tokens. Bytes: allocated for one sequence, all layers. &plusmn;: standard error.</p>\n"
-                     "<div class=\"scroll\"><table><caption>Each method against the BF16 cache on the same tokens"
-                     "</caption><thead><tr><th scope=\"col\">method</th>";
-  text += "<th scope=\"col\" class=\"text\">path</th>";
-  for (const char* name :
-       {"bits", "bytes", "KL mean", "median", "90%", "99%", "99.9%", "max", "PPL", "PPL ratio", "same top"}) {
+  std::string text =
+      "<p>KL in nats. Bits: per element of K and V at context " + std::to_string(report.scoring.context) +
+      ", with the BF16 windows of " + std::to_string(report.sink) + " and " + std::to_string(report.recent) +
+      " tokens. Bytes: allocated for one sequence, all layers. &plusmn;: standard error.</p>\n"
+      "<div class=\"scroll\"><table class=\"sortable\"><caption>Each method against the BF16 cache on the same tokens"
+      "</caption><thead><tr><th scope=\"col\">method</th>";
+  for (const char* name : {"compare", "settings", "path"}) {
+    text += std::string("<th scope=\"col\" class=\"text\">") + name + "</th>";
+  }
+  for (const char* name : {"bits", "bytes", "KL mean", "median", "90%", "95%", "99%", "99.9%", "max", "PPL",
+                           "PPL ratio", "ln PPL cor.", "RMS &Delta;p", "same top"}) {
     text += std::string("<th scope=\"col\">") + name + "</th>";
   }
   text += "<th scope=\"col\" class=\"text\">tasks</th><th scope=\"col\">gates</th></tr></thead><tbody>\n";
   for (const MethodReport& m : report.methods) text += method_row(report, m);
-  return text + "</tbody></table></div>\n";
+  text += "</tbody></table></div>\n";
+  if (report.target_bits) {
+    text += "<p>Comparison at equal bytes: every method at " + fixed(*report.target_bits, 2) +
+            " bits per element by its own windows and groups.</p>\n";
+  }
+  for (const LeftOut& l : report.left_out) {
+    text += "<p class=\"faint\">Left out: " + escape(l.id) + " (" + escape(l.comparison) + "): " + escape(l.reason) +
+            "</p>\n";
+  }
+  return text;
 }
 
 std::string gate_table(const VerifyReport& report) {

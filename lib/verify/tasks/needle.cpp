@@ -1,11 +1,8 @@
-#include "verify/tasks/needle.h"
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "base/errors.h"
-#include "base/random.h"
+#include "verify/tasks/builders.h"
+#include "verify/tasks/draft.h"
 
 namespace oscar {
 namespace {
@@ -13,87 +10,129 @@ namespace {
 constexpr const char* kIntroduction =
     "One sentence of the following text gives a special magic number. Read with care, because you will be asked for "
     "it.\n";
-constexpr std::array<const char*, 5> kNoise = {
-    "The river runs slowly past the mill.", "A cart stands empty beside the gate.",
-    "Two crows sit on the fence and wait.", "Nobody is in the field this morning.",
-    "The wind turns and it begins to rain."};
-constexpr std::array<const char*, 16> kAdjectives = {"gentle", "copper",  "quiet",   "amber",   "narrow",   "silver",
-                                                     "early",  "hollow",  "crimson", "patient", "northern", "wooden",
-                                                     "bright", "distant", "velvet",  "ancient"};
-constexpr std::array<const char*, 16> kNouns = {"harbour", "lantern", "meadow", "window", "bridge", "orchard",
-                                                "valley",  "anchor",  "garden", "kettle", "ladder", "mirror",
-                                                "pebble",  "saddle",  "ticket", "violin"};
+constexpr const char* kSeveralIntroduction =
+    "Some sentences of the following text give special magic numbers. Read with care, because you will be asked for "
+    "them.\n";
+constexpr std::size_t kSeveral = 4;
 
 struct Needle {
   std::string key, value;
+  std::string sentence() const { return "The special magic number for " + key + " is: " + value + ". "; }
 };
 
-Needle draw_needle(std::uint64_t seed, std::uint64_t index) {
-  const auto pick = [&](std::uint64_t n, std::uint64_t of) { return random_bits(seed, index, n) % of; };
-  return {std::string(kAdjectives[pick(0, kAdjectives.size())]) + " " + kNouns[pick(1, kNouns.size())],
-          std::to_string(1000000 + pick(2, 9000000))};
+// `count` needles; keys are distinct unless they share one.
+std::vector<Needle> draw_needles(TaskRandom& random, std::size_t count, bool one_key) {
+  std::vector<Needle> needles;
+  while (needles.size() < count) {
+    const std::string key = one_key && !needles.empty() ? needles[0].key : random.key();
+    const bool used = std::any_of(needles.begin(), needles.end(), [&](const Needle& n) { return n.key == key; });
+    if (used && !one_key) continue;
+    needles.push_back({key, random.digits(7)});
+  }
+  return needles;
 }
 
-// The text before the answer, with the needle before sentence round(depth * sentences).
-std::string prompt_text(const Needle& needle, std::int64_t sentences, double depth) {
-  const std::int64_t place = std::llround(depth * static_cast<double>(sentences));
-  const std::string statement = "The special magic number for " + needle.key + " is: ";
-  std::string text = kIntroduction;
-  for (std::int64_t s = 0; s <= sentences; ++s) {
-    if (s == place) text += statement + needle.value + ". ";
-    if (s < sentences) text += std::string(kNoise[static_cast<std::size_t>(s) % kNoise.size()]) + " ";
-  }
-  text +=
-      "What is the special magic number for " + needle.key + "? The special magic number for " + needle.key + " is:";
-  return text;
+std::vector<std::string> sentences_of(const std::vector<Needle>& needles) {
+  std::vector<std::string> list;
+  for (const Needle& n : needles) list.push_back(n.sentence());
+  return list;
 }
 
-// Prompt and answer are encoded together, as they would stand in a text; the answer begins where the encoding of the
-// prompt alone ends or first differs.
-TaskPrompt encode_prompt(const Needle& needle, std::int64_t sentences, double depth, const Tokenizer& tokenizer) {
-  const std::string text = prompt_text(needle, sentences, depth);
-  const std::vector<std::int32_t> alone = tokenizer.encode(text, true);
-  std::vector<std::int32_t> ids = tokenizer.encode(text + " " + needle.value, true);
-  const std::int64_t start = std::mismatch(ids.begin(), ids.end(), alone.begin(), alone.end()).first - ids.begin();
-  return {std::move(ids), start, depth};
+std::string question(const std::string& key) {
+  return "What is the special magic number for " + key + "? The special magic number for " + key + " is:";
 }
 
-std::int64_t size_of(const TaskPrompt& prompt) { return static_cast<std::int64_t>(prompt.ids.size()); }
+std::vector<AnswerPiece> value_list(const std::vector<Needle>& needles) {
+  std::vector<AnswerPiece> pieces;
+  for (const Needle& n : needles) pieces.push_back({pieces.empty() ? " " : ", ", n.value});
+  return pieces;
+}
 
-// The longest haystack with which the prompt has at most `length` tokens.
-TaskPrompt fit_prompt(const Needle& needle, std::int64_t length, double depth, const Tokenizer& tokenizer) {
-  TaskPrompt best = encode_prompt(needle, 0, depth, tokenizer);
-  const std::int64_t bare = size_of(best);
-  const std::int64_t cycle = size_of(encode_prompt(needle, 5, depth, tokenizer)) - bare;  // tokens of five sentences
-  if (size_of(best) + cycle > length || cycle <= 0) {
-    throw UsageError("a needle prompt needs at least " + std::to_string(bare + cycle) + " tokens, and the length is " +
-                     std::to_string(length));
+template <typename Draft>
+TaskSet build(const std::string& task, std::int64_t length, std::int64_t prompts, std::uint64_t seed, std::int64_t step,
+              const Tokenizer& tokenizer, const Draft& draft) {
+  TaskSet set{task, length, {}};
+  for (std::int64_t i = 0; i < prompts; ++i) {
+    const double depth = spread_depth(i, prompts);
+    set.prompts.push_back(fit_draft(
+        task, length, step,
+        [&](std::int64_t units) {
+          TaskRandom random(seed, length, i);
+          return draft(random, units, depth);
+        },
+        tokenizer));
   }
-  std::int64_t low = 0, high = 5 * (length / cycle + 2);  // low fits, high does not
-  while (high - low > 1) {
-    // The sentences are short and nearly equal: a guess from the average lands within a few sentences.
-    std::int64_t middle = std::clamp(low + 5 * (length - size_of(best)) / cycle, low + 1, high - 1);
-    TaskPrompt candidate = encode_prompt(needle, middle, depth, tokenizer);
-    if (size_of(candidate) <= length) {
-      low = middle;
-      best = std::move(candidate);
-    } else {
-      high = middle;
-    }
-  }
-  return best;
+  return set;
 }
 
 }  // namespace
 
+double spread_depth(std::int64_t prompt, std::int64_t prompts) {
+  return prompts > 1 ? static_cast<double>(prompt) / static_cast<double>(prompts - 1) : 0.5;
+}
+
 TaskSet make_needle_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer) {
-  TaskSet set{"niah", length, {}};
-  for (std::int64_t i = 0; i < prompts; ++i) {
-    const double depth = prompts > 1 ? static_cast<double>(i) / static_cast<double>(prompts - 1) : 0.5;
-    const Needle needle = draw_needle(mix64(seed ^ static_cast<std::uint64_t>(length)), static_cast<std::uint64_t>(i));
-    set.prompts.push_back(fit_prompt(needle, length, depth, tokenizer));
-  }
-  return set;
+  return build(
+      "niah", length, prompts, seed, 5, tokenizer, [](TaskRandom& random, std::int64_t sentences, double depth) {
+        const std::vector<Needle> needle = draw_needles(random, 1, false);
+        return TaskDraft{kIntroduction + noise_with(sentences, sentences_of(needle), {depth}) + question(needle[0].key),
+                         value_list(needle), depth};
+      });
+}
+
+TaskSet make_multikey_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer) {
+  return build("niah-multikey", length, prompts, seed, 5, tokenizer,
+               [](TaskRandom& random, std::int64_t sentences, double depth) {
+                 // The haystack is made of needles; keys of the others get a number, so that any count of them differs.
+                 const std::vector<Needle> asked = draw_needles(random, 1, false);
+                 const std::int64_t place = std::llround(depth * static_cast<double>(sentences));
+                 std::string text = kSeveralIntroduction;
+                 for (std::int64_t s = 0; s <= sentences; ++s) {
+                   if (s == place) text += asked[0].sentence();
+                   if (s == sentences) break;
+                   const std::string key = random.key() + " " + std::to_string(s + 1);
+                   text += Needle{key, random.digits(7)}.sentence();
+                 }
+                 return TaskDraft{text + question(asked[0].key), value_list(asked), depth};
+               });
+}
+
+TaskSet make_multivalue_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
+                             const Tokenizer& tokenizer) {
+  return build("niah-multivalue", length, prompts, seed, 5, tokenizer,
+               [](TaskRandom& random, std::int64_t sentences, double depth) {
+                 const std::vector<Needle> needles = draw_needles(random, kSeveral, true);
+                 std::vector<double> depths{depth};
+                 while (depths.size() < kSeveral) depths.push_back(static_cast<double>(random.below(1000)) / 999.0);
+                 std::sort(depths.begin(), depths.end());
+                 const std::string& key = needles[0].key;
+                 return TaskDraft{kSeveralIntroduction + noise_with(sentences, sentences_of(needles), depths) +
+                                      "What are the four special magic numbers for " + key +
+                                      ", in the order of the text? The special magic numbers for " + key + " are:",
+                                  value_list(needles), depth};
+               });
+}
+
+TaskSet make_multiquery_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
+                             const Tokenizer& tokenizer) {
+  return build(
+      "niah-multiquery", length, prompts, seed, 5, tokenizer,
+      [](TaskRandom& random, std::int64_t sentences, double depth) {
+        const std::vector<Needle> needles = draw_needles(random, kSeveral, false);
+        std::vector<double> depths{depth};
+        while (depths.size() < kSeveral) depths.push_back(static_cast<double>(random.below(1000)) / 999.0);
+        std::string keys;
+        std::vector<AnswerPiece> answer;
+        for (const Needle& n : needles) {
+          keys += (keys.empty() ? "" : ", ") + n.key;
+          answer.push_back({(answer.empty() ? " The special magic number for " : ". The special magic number for ") +
+                                n.key + " is: ",
+                            n.value});
+        }
+        return TaskDraft{kSeveralIntroduction + noise_with(sentences, sentences_of(needles), depths) +
+                             "What are the special magic numbers for " + keys + "?",
+                         answer, depth};
+      });
 }
 
 }  // namespace oscar

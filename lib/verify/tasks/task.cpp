@@ -4,18 +4,23 @@
 
 #include "base/errors.h"
 #include "verify/statistics.h"
-#include "verify/tasks/needle.h"
+#include "verify/tasks/builders.h"
 
 namespace oscar {
 namespace {
 
-using Builder = TaskSet (*)(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
-
 struct Entry {
   const char* name;
-  Builder build;
+  TaskBuilder build;
 };
-constexpr Entry kTasks[] = {{"niah", make_needle_task}};
+constexpr Entry kTasks[] = {{"niah", make_needle_task},
+                            {"niah-multikey", make_multikey_task},
+                            {"niah-multivalue", make_multivalue_task},
+                            {"niah-multiquery", make_multiquery_task},
+                            {"vt", make_tracking_task},
+                            {"cwe", make_common_words_task},
+                            {"fwe", make_frequent_words_task},
+                            {"copy", make_copy_task}};
 
 constexpr int kDepthRows = 5;  // rows of the depth grid in the report
 
@@ -25,6 +30,26 @@ std::vector<std::string> task_names() {
   std::vector<std::string> names;
   for (const Entry& entry : kTasks) names.emplace_back(entry.name);
   return names;
+}
+
+std::vector<std::string> expand_tasks(const std::vector<std::string>& names) {
+  std::vector<std::string> tasks;
+  const std::vector<std::string> known = task_names();
+  for (const std::string& name : names) {
+    if (name == "all") {
+      for (const std::string& task : known) {
+        if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
+      }
+      continue;
+    }
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string list;
+      for (const std::string& task : known) list += (list.empty() ? "" : ", ") + task;
+      throw UsageError("unknown task '" + name + "': there is " + list);
+    }
+    tasks.push_back(name);
+  }
+  return tasks;
 }
 
 TaskSet make_task(const std::string& task, std::int64_t length, std::int64_t prompts, std::uint64_t seed,
@@ -37,7 +62,7 @@ TaskSet make_task(const std::string& task, std::int64_t length, std::int64_t pro
   throw UsageError("unknown task '" + task + "': there is " + known);
 }
 
-TaskScore score_task(const TaskSet& set, const std::vector<bool>& solved, const std::vector<bool>& baseline) {
+TaskScore score_task(const TaskSet& set, const FoundAnswers& found, const FoundAnswers& baseline) {
   TaskScore score;
   score.task = set.task;
   score.length = set.length;
@@ -46,14 +71,17 @@ TaskScore score_task(const TaskSet& set, const std::vector<bool>& solved, const 
     score.depths.push_back({static_cast<double>(row) / kDepthRows, static_cast<double>(row + 1) / kDepthRows, 0, 0});
   }
   for (std::size_t i = 0; i < set.prompts.size(); ++i) {
-    if (!baseline[i]) continue;
     const int row = std::min(static_cast<int>(set.prompts[i].depth * kDepthRows), kDepthRows - 1);
     DepthScore& depth = score.depths[static_cast<std::size_t>(row)];
-    ++score.n;
-    ++depth.prompts;
-    if (!solved[i]) continue;
-    ++score.solved;
-    ++depth.solved;
+    for (std::size_t a = 0; a < set.prompts[i].answers.size(); ++a) {
+      ++score.references;
+      if (!baseline[i][a]) continue;
+      ++score.n;
+      ++depth.prompts;
+      if (!found[i][a]) continue;
+      ++score.solved;
+      ++depth.solved;
+    }
   }
   if (score.n > 0) {
     score.score = static_cast<double>(score.solved) / static_cast<double>(score.n);

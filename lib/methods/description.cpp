@@ -1,0 +1,97 @@
+#include "methods/description.h"
+
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+constexpr int kSinkhornTile = 128;
+
+[[noreturn]] void refuse(const MethodDescription& method, const char* side, const std::string& reason) {
+  throw UsageError("method '" + method.id + "' does not fit the model (" + side + "): " + reason +
+                   "; leave it out of --methods");
+}
+
+void require_side(const MethodDescription& method, const SideDescription& side, const char* name, int heads, int d) {
+  const int group = side.group == 0 || side.axis == CacheAxis::kChannel ? d : side.group;
+  if (group < d && d % group != 0) {
+    refuse(method, name,
+           "groups of " + std::to_string(group) + " channels do not divide the head size " + std::to_string(d));
+  }
+  if (side.basis == CacheBasis::kHadamard && side.basis_size > 0 && d % side.basis_size != 0) {
+    refuse(method, name,
+           "its Hadamard blocks of " + std::to_string(side.basis_size) + " do not divide the head size " +
+               std::to_string(d));
+  }
+  const bool power = (d & (d - 1)) == 0;
+  if (side.basis == CacheBasis::kGroupedHeads) {
+    if (!power) refuse(method, name, "a Hadamard matrix over heads of size " + std::to_string(d) + " is not defined");
+    if (heads > side.basis_size && heads % side.basis_size != 0) {
+      refuse(method, name,
+             std::to_string(heads) + " KV heads are no multiple of its groups of " + std::to_string(side.basis_size) +
+                 " heads");
+    }
+    if (heads < side.basis_size && (heads & (heads - 1)) != 0) {
+      refuse(method, name, "a Hadamard matrix over " + std::to_string(heads) + " heads is not defined");
+    }
+  }
+}
+
+double parameter_bits(const SideDescription& side, int d) {
+  const double group = side.axis == CacheAxis::kToken && side.group == 0
+                           ? d
+                           : std::min(side.group, side.axis == CacheAxis::kToken ? d : side.group);
+  switch (side.code) {
+    case CacheCode::kUniform:
+    case CacheCode::kIntegerZero:
+      return 32.0 / group;
+    case CacheCode::kBoosted:
+      return 32.0 / group + 8.0 * side.boosted_share / group;  // and a byte with the index of each boosted channel
+    case CacheCode::kSymmetric8:
+    case CacheCode::kSymmetric4:
+      return 16.0 / group;
+    case CacheCode::kFloat8:
+      return 0.0;
+    case CacheCode::kLloydMax:
+      return 16.0 * (side.boosted_share > 0 ? 2 : 1) / d;
+    case CacheCode::kSinkhorn:
+      return 0.0;  // see bits_per_element
+  }
+  return 0.0;
+}
+
+}  // namespace
+
+int tile_tokens(const SideDescription& side) {
+  if (side.code == CacheCode::kSinkhorn) return kSinkhornTile;
+  return side.axis == CacheAxis::kChannel ? side.group : 1;
+}
+
+double bits_per_element(const SideDescription& side, int heads, int head_dim) {
+  double bits = side.bits + side.boosted_share * (side.boosted_bits - side.bits) + parameter_bits(side, head_dim);
+  if (side.boosted_share == 0.0) bits = side.bits + parameter_bits(side, head_dim);
+  if (side.token_norm) bits += 32.0 / (static_cast<double>(heads) * head_dim);
+  if (side.code == CacheCode::kSinkhorn) {
+    // s and min of each channel (keys) or token (values), and the scale of each line of the other axis.
+    const double lines =
+        side.axis == CacheAxis::kChannel ? 2.0 * head_dim + kSinkhornTile : head_dim + 2.0 * kSinkhornTile;
+    bits += 16.0 * lines / (kSinkhornTile * static_cast<double>(head_dim));
+  }
+  return bits;
+}
+
+void require_fit(const MethodDescription& method, int heads, int head_dim) {
+  require_side(method, method.key, "keys", heads, head_dim);
+  require_side(method, method.value, "values", heads, head_dim);
+}
+
+const MethodDescription* find_description(const std::string& id) {
+  for (const MethodDescription& m : method_descriptions()) {
+    if (m.id == id) return &m;
+  }
+  return nullptr;
+}
+
+}  // namespace oscar

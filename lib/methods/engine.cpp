@@ -1,0 +1,177 @@
+#include "methods/engine.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "methods/tile_codes.h"
+#include "model/rope.h"
+#include "rotation/hadamard.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kCalibrationTokens = 128;
+
+at::Tensor as_float(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
+
+// [..., d] turned by the positions of the tokens, half-split pairs; sign -1 turns back.
+at::Tensor turn(const at::Tensor& x, const at::Tensor& inverse_frequency, double sign) {
+  const std::int64_t tokens = x.size(0), half = x.size(2) / 2;
+  const at::Tensor angle = at::arange(tokens, at::kFloat).unsqueeze(1) * inverse_frequency.unsqueeze(0);  // [T, d/2]
+  const at::Tensor cos = angle.cos().unsqueeze(1), sin = angle.sin().unsqueeze(1) * sign;
+  const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
+  return at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
+}
+
+// Channels of [T, C] in ascending order of their sum over the first tokens.
+at::Tensor channel_order(const at::Tensor& flat) {
+  const std::int64_t count = std::min(kCalibrationTokens, flat.size(0));
+  return std::get<1>(flat.narrow(0, 0, count).to(at::kDouble).sum(0).sort(/*stable=*/true, 0, false));
+}
+
+// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous.
+void code_rows(const SideDescription& side, bool is_value, at::Tensor& rows) {
+  const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
+  const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
+  const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
+  const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
+  auto* data = rows.mutable_data_ptr<float>();
+  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t i = from; i < to; ++i) {
+      const std::int64_t head = i % heads, first = i / heads * step;
+      code_tile(side, is_value, data + ((begin + first) * heads + head) * d, std::min(step, count - first), d,
+                heads * d);
+    }
+  });
+}
+
+}  // namespace
+
+MethodEngine::MethodEngine(const MethodDescription& description, const ModelConfig& model)
+    : description_(description), layers_(model.layers), heads_(model.kv_heads), head_dim_(model.head_dim) {
+  require_fit(description, static_cast<int>(heads_), static_cast<int>(head_dim_));
+  // A model with fewer than four layers for each protected one has no inner layers worth the name: all are coded.
+  boundary_ = layers_ >= 4 * description.boundary_layers ? description.boundary_layers : 0;
+  for (const SideDescription* s : {&description_.key, &description_.value}) {
+    if (s->basis != CacheBasis::kRandom || random_.defined() || random_low_.defined()) continue;
+    if (s->boosted_share > 0) {
+      const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
+      random_boosted_ = as_float(random_orthogonal(boosted, kRotationSeed));
+      random_low_ = as_float(random_orthogonal(head_dim_ - boosted, kRotationSeed + 1));
+    } else {
+      random_ = as_float(random_orthogonal(head_dim_, kRotationSeed));
+    }
+  }
+  if (description_.key.before_rope) {
+    const RopeFrequencies frequencies = rope_frequencies(model.rope, head_dim_, model.max_position);
+    inverse_frequency_ = frequencies.inverse.to(at::kFloat);
+    attention_factor_ = frequencies.attention_factor;
+  }
+}
+
+bool MethodEngine::quantised(std::int64_t layer) const { return layer >= boundary_ && layer < layers_ - boundary_; }
+
+double MethodEngine::bits_per_element() const {
+  const int heads = static_cast<int>(heads_), d = static_cast<int>(head_dim_);
+  return 0.5 *
+         (oscar::bits_per_element(description_.key, heads, d) + oscar::bits_per_element(description_.value, heads, d));
+}
+
+double MethodEngine::bits_per_element_at(std::int64_t context) const {
+  double bits = 0;
+  for (const SideDescription* s : {&description_.key, &description_.value}) {
+    const double coded = oscar::bits_per_element(*s, static_cast<int>(heads_), static_cast<int>(head_dim_));
+    bits += 0.5 * bits_with_windows(coded, s->windows, context);
+  }
+  const double inner = static_cast<double>(layers_ - 2 * boundary_) / static_cast<double>(layers_);
+  return inner * bits + (1.0 - inner) * 16.0;
+}
+
+// [n, w, w], n matrices for as many parts of w channels each, or one for all parts.
+at::Tensor MethodEngine::basis_matrix(const SideDescription& side, const at::Tensor& rows) const {
+  if (side.basis == CacheBasis::kHadamard) {
+    const std::int64_t order = side.basis_size == 0 ? head_dim_ : side.basis_size;
+    return as_float(hadamard_matrix(order)).unsqueeze(0);
+  }
+  if (side.basis == CacheBasis::kGroupedHeads) {
+    return as_float(hadamard_matrix(std::min<std::int64_t>(side.basis_size, heads_) * head_dim_)).unsqueeze(0);
+  }
+  if (random_.defined()) return random_.t().unsqueeze(0);
+  // The channels of largest energy first, each part with a rotation of its own.
+  const std::int64_t boosted = random_boosted_.size(0), count = std::min(kCalibrationTokens, rows.size(0));
+  const at::Tensor energy = rows.narrow(0, 0, count).to(at::kDouble).square().sum(0);  // [H, d]
+  const at::Tensor order = std::get<1>(energy.sort(/*stable=*/true, 1, true));
+  at::Tensor matrices = at::zeros({heads_, head_dim_, head_dim_});
+  for (std::int64_t h = 0; h < heads_; ++h) {
+    at::Tensor parts = at::zeros({head_dim_, head_dim_});
+    parts.narrow(0, 0, boosted).narrow(1, 0, boosted).copy_(random_boosted_.t());
+    parts.narrow(0, boosted, head_dim_ - boosted).narrow(1, boosted, head_dim_ - boosted).copy_(random_low_.t());
+    matrices[h].index_copy_(0, order[h], parts);  // row c of the matrix belongs to channel c
+  }
+  return matrices;
+}
+
+at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
+  const SideDescription& s = side(which);
+  if (!at::isfinite(rows).all().item<bool>()) {
+    throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
+                         "' are not finite (NaN or infinity)");
+  }
+  const std::int64_t tokens = rows.size(0);
+  at::Tensor x = rows.to(at::kFloat).contiguous();
+  if (s.before_rope) x = turn(x, inverse_frequency_, -1.0) / attention_factor_;
+  at::Tensor matrix;
+  const auto multiply = [&](const at::Tensor& value, const at::Tensor& m) {  // m: [n, w, w]
+    const std::int64_t width = m.size(1);
+    if (m.size(0) == 1) return at::mm(value.reshape({-1, width}), m[0]).view({tokens, heads_, head_dim_});
+    return at::bmm(value.transpose(0, 1), m).transpose(0, 1).contiguous();
+  };
+  if (s.basis != CacheBasis::kNone) {
+    matrix = basis_matrix(s, x);
+    x = multiply(x, matrix);
+  }
+  at::Tensor order, norm;
+  if (s.reorder) {
+    order = channel_order(x.reshape({tokens, heads_ * head_dim_}));
+    x = x.reshape({tokens, heads_ * head_dim_}).index_select(1, order).view({tokens, heads_, head_dim_});
+  }
+  if (s.token_norm) {
+    norm = x.square().sum(at::IntArrayRef{1, 2}, true).clamp_min(1e-8).sqrt();  // [T, 1, 1]
+    x = x / norm;
+  }
+  x = x.contiguous().clone();
+  code_rows(s, which == Side::kValue, x);
+  if (s.token_norm) x = x * norm;
+  if (s.reorder) {
+    at::Tensor back = at::empty({tokens, heads_ * head_dim_});
+    back.index_copy_(1, order, x.reshape({tokens, heads_ * head_dim_}));
+    x = back.view({tokens, heads_, head_dim_});
+  }
+  if (matrix.defined()) x = multiply(x.contiguous(), matrix.transpose(1, 2).contiguous());
+  if (s.before_rope) x = turn(x, inverse_frequency_, 1.0) * attention_factor_;
+  return x.contiguous();
+}
+
+std::uint64_t MethodEngine::allocated_bytes(std::int64_t tokens) const {
+  double bytes = 0;
+  for (std::int64_t layer = 0; layer < layers_; ++layer) {
+    for (const SideDescription* s : {&description_.key, &description_.value}) {
+      const double element = static_cast<double>(heads_ * head_dim_);
+      if (!quantised(layer)) {
+        bytes += 2.0 * element * static_cast<double>(tokens);
+        continue;
+      }
+      const std::int64_t coded = s->windows.quantised_end(tokens) - std::min(s->windows.sink, tokens);
+      const std::int64_t buffer = s->windows.sink + s->windows.recent + s->windows.flush - 1;
+      bytes += static_cast<double>(coded) * element *
+               oscar::bits_per_element(*s, static_cast<int>(heads_), static_cast<int>(head_dim_)) / 8.0;
+      bytes += static_cast<double>(std::min(buffer, tokens)) * element * 2.0;
+    }
+  }
+  return static_cast<std::uint64_t>(std::ceil(bytes));
+}
+
+}  // namespace oscar

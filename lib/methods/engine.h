@@ -1,0 +1,53 @@
+// Executes a method description on the keys or values of one sequence: what a reader of the cache would get back, in
+// the model's own basis. Causal for every token from position 128 on: a group is coded when its last token has arrived
+// (the windows say which groups a query sees coded), and what the authors calibrate on data (channel order, outlier
+// channels) is taken from the first 128 tokens of the sequence.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "checkpoint/model_config.h"
+#include "codec/side.h"
+#include "methods/description.h"
+
+namespace oscar {
+
+inline constexpr std::uint64_t kRotationSeed = 20250428;  // of the random rotations; any fixed number
+
+class MethodEngine {
+ public:
+  // UsageError when the method does not fit the model.
+  MethodEngine(const MethodDescription& description, const ModelConfig& model);
+
+  const MethodDescription& description() const { return description_; }
+  const SideDescription& side(Side side) const { return side == Side::kKey ? description_.key : description_.value; }
+  bool quantised(std::int64_t layer) const;  // false for boundary layers, which stay in BF16
+  // Bits of one element of a coded token, boundary layers left out; mean of keys and values.
+  double bits_per_element() const;
+  double bits_per_element_at(std::int64_t context) const;  // windows included, mean over all layers
+
+  // rows: [T, H, d] FP32, the tokens from position 0 on. Returns [T, H, d]: the decoded values of every token from the
+  // sink on whose tile is complete, the rows themselves elsewhere. NumericalError when a row is not finite.
+  at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
+
+  // Memory of one sequence of `tokens` tokens, in bytes, all layers: whole tiles of codes and parameters, and the
+  // full-precision buffers at their capacity (sink + recent + one block), at most the sequence.
+  std::uint64_t allocated_bytes(std::int64_t tokens) const;
+
+ private:
+  at::Tensor basis_matrix(const SideDescription& side, const at::Tensor& rows) const;
+
+  MethodDescription description_;
+  std::int64_t layers_, heads_, head_dim_, boundary_;
+  at::Tensor random_;                       // [d, d] FP32, kRandom without boosted channels
+  at::Tensor random_low_, random_boosted_;  // of the two parts otherwise
+  at::Tensor inverse_frequency_;            // [d/2], keys before RoPE
+  double attention_factor_ = 1.0;
+};
+
+// [n, n] FP64 orthogonal: Q of the QR factorisation of a Gaussian matrix with a positive diagonal of R, seeded.
+at::Tensor random_orthogonal(std::int64_t n, std::uint64_t seed);
+
+}  // namespace oscar

@@ -1,0 +1,18 @@
+// Codes of one group of values that share a scale. Every function replaces n values by what a reader gets back. The
+// codes are computed from the parameters as they are stored (FP16, saturating), ties round to even.
+#pragma once
+
+#include <cstdint>
+
+namespace oscar::group_codes {
+
+float stored_half(float value);  // through FP16; beyond its range: its largest finite value
+
+void uniform(float* x, std::int64_t n, int bits);
+void integer_zero(float* x, std::int64_t n, int bits, float clip);
+void symmetric8(float* x, std::int64_t n);  // ggml q8_0
+void symmetric4(float* x, std::int64_t n);  // ggml q4_0
+
+float float8_e4m3(float value);  // nearest, ties to even, saturating at +-448
+
+}  // namespace oscar::group_codes

@@ -1,0 +1,16 @@
+// The Lloyd-Max quantiser of N(0, 1) (Max 1960, Lloyd 1982), and its use by TurboQuant (arXiv 2504.19874).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace oscar {
+
+// 2^bits centroids in ascending order, the fixed point of Lloyd's iteration for N(0, 1). bits: 1 to 8.
+const std::vector<double>& lloyd_max_centroids(int bits);
+
+// n coordinates of a rotated row: norm in FP16, x / norm sqrt(n) to the nearest centroid, and back. unit_norm: the
+// decoded direction is divided by its own norm.
+void lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm);
+
+}  // namespace oscar

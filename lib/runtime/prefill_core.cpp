@@ -1,0 +1,122 @@
+// A block of queries sees three runs of tokens on each side: coded for all of them, coded for some, BF16 for all. The
+// middle one is short (the block and a flush), so both versions of it are multiplied and a mask chooses.
+#include "runtime/prefill_core.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kQueryBlock = 256;
+constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores held at once
+
+// Tokens that the queries [first, last) of a block see, of one side.
+struct BlockRows {
+  at::Tensor mixed;         // [Hkv, columns, d]: coded where all queries see codes, plain elsewhere
+  at::Tensor coded;         // [Hkv, some, d]: the tokens that only some see coded; undefined: there are none
+  at::Tensor sees_code;     // [queries, some] 1 where the query reads the code
+  std::int64_t offset = 0;  // of those tokens among the columns
+};
+
+BlockRows block_rows(const CachedRows& rows, std::int64_t from, std::int64_t first, std::int64_t last) {
+  BlockRows block;
+  const WindowPolicy& w = rows.windows;
+  std::int64_t sink = last, all = last, some = last;
+  if (rows.coded.defined()) {
+    sink = std::clamp(w.sink, from, last);
+    all = std::clamp(w.quantised_end(first + 1), sink, last);
+    some = std::clamp(w.quantised_end(last), all, last);
+  }
+  std::vector<at::Tensor> parts;
+  const auto add = [&](const at::Tensor& x, std::int64_t begin, std::int64_t end) {
+    if (begin < end) parts.push_back(x.narrow(1, begin, end - begin));
+  };
+  add(rows.plain, from, sink);
+  add(rows.coded, sink, all);
+  add(rows.plain, all, last);
+  block.mixed = parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+  if (some <= all) return block;
+  block.offset = all - from;
+  block.coded = rows.coded.narrow(1, all, some - all);
+  block.sees_code = at::zeros({last - first, some - all}, at::kFloat);
+  auto* mask = block.sees_code.mutable_data_ptr<float>();
+  for (std::int64_t i = first; i < last; ++i, mask += some - all) {
+    const std::int64_t end = std::min(w.quantised_end(i + 1), some);
+    std::fill_n(mask, std::max<std::int64_t>(end - all, 0), 1.0f);
+  }
+  return block;
+}
+
+// 0 where query i may see column j, -inf elsewhere: [queries, columns], columns from token `from` on.
+at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, std::int64_t window) {
+  const std::int64_t columns = last - from;
+  at::Tensor mask = at::zeros({last - first, columns}, at::kFloat);
+  auto* row = mask.mutable_data_ptr<float>();
+  for (std::int64_t i = first; i < last; ++i, row += columns) {
+    constexpr float kHidden = -std::numeric_limits<float>::infinity();
+    std::fill(row + (i + 1 - from), row + columns, kHidden);
+    if (window > 0) std::fill(row, row + std::max<std::int64_t>(i - window + 1 - from, 0), kHidden);
+  }
+  return mask;
+}
+
+}  // namespace
+
+at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
+                         const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum) {
+  const std::int64_t tokens = q.size(0), heads = q.size(1), d = q.size(2), kv_heads = keys.plain.size(0);
+  const std::int64_t group = heads / kv_heads;
+  at::Tensor out = at::empty({tokens, heads, d}, q.options());
+  const std::int64_t block = std::clamp<std::int64_t>(kScoreElements / (heads * tokens), 16, kQueryBlock);
+  const auto by_head = [&](const at::Tensor& x) {  // [C, Hq, ...] -> [Hkv, g, C, ...]
+    std::vector<std::int64_t> sizes{x.size(0), kv_heads, group};
+    if (x.dim() == 3) sizes.push_back(x.size(2));
+    return x.view(sizes).transpose(0, 1).transpose(1, 2);
+  };
+  for (std::int64_t first = 0; first < tokens; first += block) {
+    const std::int64_t count = std::min(block, tokens - first), last = first + count;
+    const std::int64_t from =
+        input.sliding_window > 0 ? std::max<std::int64_t>(0, first - input.sliding_window + 1) : 0;
+    const std::int64_t columns = last - from;
+    const BlockRows k = block_rows(keys, from, first, last), v = block_rows(values, from, first, last);
+    const at::Tensor queries = by_head(q.narrow(0, first, count)).reshape({kv_heads, group * count, d});
+    at::Tensor scores = at::bmm(queries, k.mixed.transpose(1, 2)).view({kv_heads, group, count, columns});
+    if (k.coded.defined()) {
+      const std::int64_t some = k.coded.size(1);
+      const at::Tensor coded = at::bmm(queries, k.coded.transpose(1, 2)).view({kv_heads, group, count, some});
+      at::Tensor part = scores.narrow(3, k.offset, some);
+      part.copy_(at::where(k.sees_code.gt(0.5f), coded, part));
+    }
+    scores.mul_(input.scale);
+    if (shift.defined()) scores.add_(by_head(shift.narrow(0, first, count)).unsqueeze(-1));
+    if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
+    scores.add_(causal_mask(from, first, last, input.sliding_window));
+    if (input.sinks.defined()) {
+      const at::Tensor sinks = input.sinks.to(at::kCPU, at::kFloat).view({kv_heads, group, 1, 1});
+      scores = at::softmax(at::cat({scores, sinks.expand({kv_heads, group, count, 1})}, -1), -1)
+                   .narrow(-1, 0, columns)
+                   .contiguous();
+      weight_sum.narrow(0, first, count).view({count, kv_heads, group}).copy_(scores.sum(-1).permute({2, 0, 1}));
+    } else {
+      scores = at::softmax(scores, -1);
+    }
+    at::Tensor coded_weights;
+    if (v.coded.defined()) {
+      at::Tensor part = scores.narrow(3, v.offset, v.coded.size(1));
+      coded_weights = (part * v.sees_code).reshape({kv_heads, group * count, v.coded.size(1)});
+      part.mul_(1.0 - v.sees_code);
+    }
+    at::Tensor o = at::bmm(scores.view({kv_heads, group * count, columns}), v.mixed);
+    if (v.coded.defined()) o.add_(at::bmm(coded_weights, v.coded));
+    out.narrow(0, first, count)
+        .view({count, kv_heads, group, d})
+        .copy_(o.view({kv_heads, group, count, d}).permute({2, 0, 1, 3}));
+  }
+  return out;
+}
+
+}  // namespace oscar

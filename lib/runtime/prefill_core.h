@@ -1,0 +1,25 @@
+// Causal attention of whole sequences over a cache in which each query sees some tokens coded and the others in BF16.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/attention.h"
+#include "runtime/windows.h"
+
+namespace oscar {
+
+// Keys or values of one sequence. Query i reads `coded` for tokens [sink, quantised_end(i + 1)) of the windows, `plain`
+// for the others.
+struct CachedRows {
+  at::Tensor plain;  // [Hkv, T, d] FP32 contiguous
+  at::Tensor coded;  // the same; undefined: every query reads plain rows
+  WindowPolicy windows;
+};
+
+// q: [T, Hq, d] FP32 in the basis of the keys; returns [T, Hq, d] in that of the values. The layer's scale, sliding
+// window, soft cap and sink logits are those of `input`. shift: [T, Hq] added to each logit, or undefined. weight_sum:
+// [T, Hq], filled with the sum of the softmax weights where there are sink logits.
+at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
+                         const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum);
+
+}  // namespace oscar

@@ -1,0 +1,72 @@
+#include "runtime/reconstruction.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "runtime/basis.h"
+
+namespace oscar {
+namespace {
+
+// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone.
+at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
+                          std::int64_t begin, std::int64_t end) {
+  const std::int64_t heads = rows.size(1), d = rows.size(2);
+  at::Tensor out = rows.clone();
+  constexpr std::int64_t kRows = 64;
+  const std::int64_t blocks = (std::max<std::int64_t>(end - begin, 0) + kRows - 1) / kRows;
+  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t i = from; i < to; ++i) {
+      const std::int64_t head = i % heads, first = begin + i / heads * kRows, at = (first * heads + head) * d;
+      try {
+        quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + at, std::min(kRows, end - first),
+                      heads * d, out.data_ptr<float>() + at, heads * d);
+      } catch (const NumericalError& e) {
+        throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
+                             (side == Side::kKey ? ", keys" : ", values") + " from token " + std::to_string(first) +
+                             " on: " + e.what());
+      }
+    }
+  });
+  return out;
+}
+
+// x: [Hkv, T, d] of the cache's basis; back: [1 or Hkv, d, d].
+at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side) {
+  if (!x.defined()) return x;
+  const bool key = side == Side::kKey;
+  at::Tensor back = (t.orthogonal() ? t.forward : t.inverse_or_query).to(at::kCPU, at::kFloat);
+  if (key || t.orthogonal()) back = back.transpose(1, 2);  // q Q x^T = q (x Q^T)^T
+  at::Tensor rows = at::matmul(x, back);
+  if (t.mean.defined()) rows = rows + t.mean.to(at::kCPU, at::kFloat).unsqueeze(1);
+  return rows;
+}
+
+}  // namespace
+
+CachedRows cached_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
+  const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).contiguous(); };
+  CachedRows cached{heads_first(rows), {}, method.windows_of(side)};
+  if (!method.quantised_at(layer)) return cached;
+  if (method.engine) {
+    cached.coded = heads_first(method.engine->reconstruct(side, rows));
+  } else {
+    const std::int64_t end = cached.windows.quantised_end(rows.size(0));
+    cached.coded = heads_first(quantised_rows(method, layer, side, rows, cached.windows.sink, end));
+  }
+  return cached;
+}
+
+CachedRows reconstruct_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
+  const SideTransform* transform = method.transform(layer, side);
+  CachedRows cached = cached_rows(method, layer, side, cache_rows(rows, transform).to(at::kFloat).contiguous());
+  if (transform == nullptr) return cached;
+  cached.plain = to_model_basis(cached.plain, *transform, side);
+  cached.coded = to_model_basis(cached.coded, *transform, side);
+  return cached;
+}
+
+}  // namespace oscar

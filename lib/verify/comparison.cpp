@@ -1,0 +1,216 @@
+#include "verify/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "verify/number_text.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kMostSink = 64;
+
+bool contains(const std::vector<std::string>& list, const std::string& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+void append_new(std::vector<std::string>& list, const std::string& id) {
+  if (!contains(list, id)) list.push_back(id);
+}
+
+std::string window_text(const WindowPolicy& w) {
+  std::string text = std::to_string(w.sink) + "/" + std::to_string(w.recent);
+  if (w.flush > 1) text += " in blocks of " + std::to_string(w.flush);
+  return text;
+}
+
+std::string settings_of(const KvMethod& m) {
+  if (!m.quantised) return "";
+  if (!m.engine) return "windows " + window_text(m.windows);
+  const SideDescription &k = m.engine->side(Side::kKey), &v = m.engine->side(Side::kValue);
+  const std::string keys = window_text(k.windows), values = window_text(v.windows);
+  std::string text = "windows " + (keys == values ? keys : "K " + keys + ", V " + values);
+  if (k.group > 0) text += ", groups of " + std::to_string(k.group);
+  return text;
+}
+
+MethodDescription with_windows(MethodDescription m, const WindowPolicy& windows) {
+  for (SideDescription* s : {&m.key, &m.value}) s->windows = {windows.sink, windows.recent, tile_tokens(*s)};
+  return m;
+}
+
+double code_bits(const MethodDescription& m, const ModelConfig& model) {
+  const int heads = static_cast<int>(model.kv_heads), d = static_cast<int>(model.head_dim);
+  return 0.5 * (bits_per_element(m.key, heads, d) + bits_per_element(m.value, heads, d));
+}
+
+// Doubles the groups of plain min/max codes; false when they are at 128 already or have none.
+bool grow_groups(MethodDescription& m) {
+  bool grown = false;
+  for (SideDescription* s : {&m.key, &m.value}) {
+    const bool plain = s->code == CacheCode::kUniform || s->code == CacheCode::kIntegerZero;
+    if (!plain || s->group == 0 || s->group >= 128) continue;
+    s->group *= 2;
+    grown = true;
+  }
+  return grown;
+}
+
+LeftOut too_large(const std::string& id, double least, double target) {
+  return {id, "bytes",
+          "takes at least " + fixed(least, 2) + " bits per element, and the target is " + fixed(target, 2)};
+}
+
+class Selector {
+ public:
+  Selector(const ComparisonRequest& request, const ModelConfig& model, const Bundle* bundle, bool lenient)
+      : request_(request), model_(model), bundle_(bundle), lenient_(lenient) {}
+
+  MethodSelection run() {
+    if (contains(request_.comparisons, "bytes")) selection_.target_bits = target();
+    for (const std::string& comparison : request_.comparisons) {
+      for (const std::string& id : request_.ids) {
+        if (id == "bf16" && comparison != request_.comparisons.front()) continue;
+        try {
+          add(id, comparison);
+        } catch (const UsageError& e) {
+          if (!lenient_ || find_description(id) == nullptr) throw;
+          selection_.left_out.push_back({id, comparison, e.what()});
+        }
+      }
+    }
+    return std::move(selection_);
+  }
+
+ private:
+  double target() const {
+    if (request_.bits) {
+      if (!(*request_.bits > 0 && *request_.bits <= 16)) {
+        throw UsageError("--bits " + significant(*request_.bits, 6) + " is no number of bits from 0 to 16");
+      }
+      return *request_.bits;
+    }
+    double code = 2.0 + 32.0 / static_cast<double>(model_.head_dim);
+    if (bundle_ != nullptr) code = make_method(own_id(), model_, bundle_, request_.windows).bits_per_element();
+    return bits_with_windows(code, request_.windows, request_.context);
+  }
+
+  std::string own_id() const { return bundle_->method == "published" ? "oscar" : bundle_->method; }
+
+  void add(const std::string& id, const std::string& comparison) {
+    const MethodDescription* description = find_description(id);
+    if (description == nullptr) {
+      add_native(id, comparison);
+      return;
+    }
+    MethodDescription m = *description;
+    if (comparison == "common") m = with_windows(m, request_.windows);
+    if (comparison == "bytes") {
+      require_fit(m, static_cast<int>(model_.kv_heads), static_cast<int>(model_.head_dim));
+      double least = 0;
+      const auto matched = with_bits(m, selection_.target_bits, model_, request_.context, &least);
+      if (!matched) {
+        selection_.left_out.push_back(too_large(id, least, selection_.target_bits));
+        return;
+      }
+      m = *matched;
+    }
+    keep(make_described_method(m, model_), comparison);
+  }
+
+  void add_native(const std::string& id, const std::string& comparison) {
+    KvMethod m = make_method(id, model_, bundle_, request_.windows);
+    if (comparison == "bytes" && m.quantised) {
+      const double b = m.bits_per_element();
+      if (std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
+        const auto windows = windows_for_bits(b, selection_.target_bits, request_.context, 1);
+        if (!windows) {
+          selection_.left_out.push_back(too_large(id, b, selection_.target_bits));
+          return;
+        }
+        m.windows = {windows->sink, std::max<std::int64_t>(windows->recent, 1), 1};
+      }
+    }
+    keep(std::move(m), comparison);
+  }
+
+  void keep(KvMethod method, const std::string& comparison) {
+    ComparedMethod compared{std::move(method), comparison, {}};
+    compared.settings = settings_of(compared.method);
+    selection_.methods.push_back(std::move(compared));
+  }
+
+  const ComparisonRequest& request_;
+  const ModelConfig& model_;
+  const Bundle* bundle_;
+  bool lenient_;
+  MethodSelection selection_;
+};
+
+}  // namespace
+
+std::vector<std::string> expand_methods(const std::vector<std::string>& names, const Bundle* bundle,
+                                        const std::string& bundle_method) {
+  std::vector<std::string> ids;
+  for (const std::string& name : names) {
+    if (name != "all" && name != "2bit") {
+      ids.push_back(name);
+      continue;
+    }
+    for (const char* id : {"bf16", "naive2", "hadamard2"}) append_new(ids, id);
+    if (bundle != nullptr) append_new(ids, bundle_method);
+    for (const MethodDescription& m : method_descriptions()) {
+      if (name == "all" || (m.key.bits == 2 && m.value.bits == 2)) append_new(ids, m.id);
+    }
+  }
+  return ids;
+}
+
+std::optional<WindowPolicy> windows_for_bits(double code_bits, double bits, std::int64_t context, std::int64_t flush) {
+  if (bits < code_bits || code_bits >= 16) return std::nullopt;
+  const double plain = static_cast<double>(context) * (bits - code_bits) / (16.0 - code_bits);
+  const std::int64_t tokens = std::llround(plain - 0.5 * static_cast<double>(flush - 1));
+  const std::int64_t least = flush > 1 ? 1 : 0;  // a block is read in full precision before it is coded
+  if (tokens < least) return std::nullopt;
+  const std::int64_t sink = std::min(kMostSink, tokens - least);
+  return WindowPolicy{sink, tokens - sink, flush};
+}
+
+std::optional<MethodDescription> with_bits(const MethodDescription& method, double bits, const ModelConfig& model,
+                                           std::int64_t context, double* least) {
+  MethodDescription m = method;
+  // Boundary layers in BF16 leave less for the inner ones.
+  const double layers = static_cast<double>(model.layers);
+  const double inner = model.layers >= 4 * m.boundary_layers ? (layers - 2.0 * m.boundary_layers) / layers : 1.0;
+  const double target = (bits - (1.0 - inner) * 16.0) / inner;
+  for (;;) {
+    const double code = code_bits(m, model);
+    *least = inner * code + (1.0 - inner) * 16.0;
+    const auto k = windows_for_bits(code, target, context, tile_tokens(m.key));
+    const auto v = windows_for_bits(code, target, context, tile_tokens(m.value));
+    if (k && v) {
+      // Sinks of both sides are equal, so that tiles of both sides hold the same tokens.
+      const std::int64_t sink = std::min(k->sink, v->sink);
+      m.key.windows = {sink, k->sink + k->recent - sink, k->flush};
+      m.value.windows = {sink, v->sink + v->recent - sink, v->flush};
+      return m;
+    }
+    if (!grow_groups(m)) return std::nullopt;
+  }
+}
+
+MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model, const Bundle* bundle,
+                               bool lenient) {
+  for (const std::string& c : request.comparisons) {
+    if (c != "authors" && c != "common" && c != "bytes") {
+      throw UsageError("--compare '" + c + "' is not known: there is authors, common, bytes");
+    }
+    if (std::count(request.comparisons.begin(), request.comparisons.end(), c) > 1) {
+      throw UsageError("--compare names '" + c + "' twice");
+    }
+  }
+  return Selector(request, model, bundle, lenient).run();
+}
+
+}  // namespace oscar

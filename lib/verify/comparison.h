@@ -1,0 +1,53 @@
+// The methods of one run, under fair conditions: as their authors run them, with common windows, or at equal bytes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle/bundle.h"
+#include "runtime/method.h"
+#include "verify/report.h"
+
+namespace oscar {
+
+struct ComparedMethod {
+  KvMethod method;
+  std::string comparison;  // authors | common | bytes
+  std::string settings;    // windows and groups in words
+};
+
+struct ComparisonRequest {
+  std::vector<std::string> ids;          // method ids
+  std::vector<std::string> comparisons;  // authors, common, bytes in any order
+  WindowPolicy windows;                  // the common ones; those of the bundle's own method, too
+  std::int64_t context = 2048;
+  std::optional<double> bits;  // target of `bytes`; empty: what the bundle's method, or a 2.25-bit code, takes
+};
+
+struct MethodSelection {
+  std::vector<ComparedMethod> methods;  // bf16 once, the others once for each comparison
+  std::vector<LeftOut> left_out;
+  double target_bits = 0;  // of `bytes`; 0: not asked for
+};
+
+// "all": every method (that of the bundle where there is one); "2bit": bf16 and the ones with 2-bit codes for keys and
+// values. Other names stay, repeats of expanded ones go.
+std::vector<std::string> expand_methods(const std::vector<std::string>& names, const Bundle* bundle,
+                                        const std::string& bundle_method);
+
+// UsageError for an unknown comparison or method, a repeated one, a target that is no number of bits, or a named method
+// that does not fit the model; ones that `all` and `2bit` brought in are left out then. lenient: ids may be left out.
+MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model, const Bundle* bundle,
+                               bool lenient);
+
+// The method of a description brought to `bits` per element at the context: its block becomes one group, its windows
+// take what the codes leave (sink first, at most 64 tokens, then recent ones), and groups grow from 32 to 128 where the
+// codes alone take more. Empty: no setting reaches it; *least is what the method takes at least.
+std::optional<MethodDescription> with_bits(const MethodDescription& method, double bits, const ModelConfig& model,
+                                           std::int64_t context, double* least);
+
+// Windows (the same rule) of a code of `code_bits` with blocks of `flush`; empty when they are negative.
+std::optional<WindowPolicy> windows_for_bits(double code_bits, double bits, std::int64_t context, std::int64_t flush);
+
+}  // namespace oscar

@@ -1,0 +1,106 @@
+// A short summary for a model card or a pull-request comment, and the gates and checks as JUnit XML.
+#include "verify/html/parts.h"
+#include "verify/number_text.h"
+#include "verify/report.h"
+
+namespace oscar {
+namespace {
+
+// | breaks a table row, a newline the table.
+std::string cell(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '|') safe += '\\';
+    safe += c == '\n' ? ' ' : c;
+  }
+  return safe;
+}
+
+std::string row_of(const MethodReport& m) {
+  const QualityMetrics& q = m.quality;
+  std::string row = "| " + cell(m.id) + (m.judged ? " (judged)" : "") + " | " + (m.quantised ? m.comparison : "") +
+                    " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
+                    grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
+                    significant(q.kl.standard_error, 2) + " | " + significant(q.kl.p99, 3) + " | " +
+                    fixed(q.ppl_ratio, 4) + " ± " + significant(q.ppl_ratio_error, 2) + " | " +
+                    percent(q.same_top1, 2) + "% | ";
+  std::string tasks;
+  for (const TaskScore& t : m.tasks) {
+    tasks += (tasks.empty() ? "" : ", ") + t.task + " " + std::to_string(t.length) + ": " +
+             (t.score ? percent(*t.score, 0) + "% of " + std::to_string(t.n) : "unsolved by BF16");
+  }
+  return row + (tasks.empty() ? "-" : cell(tasks)) + " |\n";
+}
+
+std::string verdict_of(const VerifyReport& r) {
+  if (!r.pass) return "**FAIL**";
+  return r.gates.empty() ? "no gate set, self checks passed" : "**pass**";
+}
+
+std::string junit_case(const std::string& group, const std::string& name, std::optional<bool> pass,
+                       const std::string& detail) {
+  std::string text = "  <testcase classname=\"oscar-verify." + group + "\" name=\"" + html::escape(name) + "\"";
+  if (!pass) return text + "><skipped message=\"" + html::escape(detail) + "\"/></testcase>\n";
+  if (*pass) return text + "/>\n";
+  return text + "><failure message=\"" + html::escape(detail) + "\"/></testcase>\n";
+}
+
+std::string gate_text(const GateResult& g) {
+  return g.name + " of " + g.method + " (" + g.path + "): " + (g.value ? significant(*g.value, 5) : "not measured") +
+         ", limit " + significant(g.limit, 5);
+}
+
+}  // namespace
+
+std::string report_markdown(const VerifyReport& r) {
+  std::string text = "## KV-cache quality of " + cell(r.model.name) + "\n\n" + std::to_string(r.scoring.sequences) +
+                     " sequences of " + grouped(r.scoring.context) + " tokens of `" + cell(r.text.name) + "`, " +
+                     grouped(r.scoring.tokens) + " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
+  text +=
+      "| method | compare | path | bits | bytes/sequence | KL mean (nats) | KL 99% | PPL ratio | same top | tasks |\n";
+  text += "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
+  for (const MethodReport& m : r.methods) text += row_of(m);
+  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: standard error.\n";
+  if (r.target_bits)
+    text += "Compare `bytes`: every method at " + fixed(*r.target_bits, 2) + " bits by its own knobs.\n";
+  for (const LeftOut& l : r.left_out)
+    text += "- left out: " + l.id + " (" + l.comparison + "): " + cell(l.reason) + "\n";
+  if (!r.gates.empty() || !r.checks.empty()) text += "\n";
+  for (const GateResult& g : r.gates)
+    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + cell(gate_text(g)) + "\n";
+  for (const SelfCheck& c : r.checks) {
+    if (c.pass) text += std::string(*c.pass ? "- pass: " : "- **FAIL**: ") + c.name + ": " + cell(c.detail) + "\n";
+  }
+  if (!r.baseline.empty()) {
+    text += "\nAgainst `" + cell(r.baseline) +
+            "`:\n\n| method | compare | path | KL before | KL now | PPL ratio before | PPL ratio now |\n"
+            "|---|---|---|---:|---:|---:|---:|\n";
+    for (const BaselineChange& c : r.changes) {
+      text += "| " + cell(c.method) + " | " + c.comparison + " | " + c.path + " | " + significant(c.kl_before, 4) +
+              " | " + significant(c.kl_now, 4) + " | " + fixed(c.ppl_ratio_before, 4) + " | " +
+              fixed(c.ppl_ratio_now, 4) + " |\n";
+    }
+  }
+  return text + "\nRepeat: `" + r.command + "`\n";
+}
+
+std::string report_junit(const VerifyReport& r) {
+  std::string cases;
+  int failures = 0, skipped = 0, count = 0;
+  const auto add = [&](const std::string& group, const std::string& name, std::optional<bool> pass,
+                       const std::string& detail) {
+    ++count;
+    failures += pass && !*pass ? 1 : 0;
+    skipped += pass ? 0 : 1;
+    cases += junit_case(group, name, pass, detail);
+  };
+  for (const GateResult& g : r.gates) {
+    add("gate", g.name + " " + g.method + " " + g.path, g.pass, gate_text(g));
+  }
+  for (const SelfCheck& c : r.checks) add("check", c.name, c.pass, c.detail);
+  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"oscar-verify\" tests=\"" +
+         std::to_string(count) + "\" failures=\"" + std::to_string(failures) + "\" skipped=\"" +
+         std::to_string(skipped) + "\">\n" + cases + "</testsuite>\n";
+}
+
+}  // namespace oscar
