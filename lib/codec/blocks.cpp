@@ -1,39 +1,14 @@
 #include "codec/blocks.h"
 
 #include "codec/row_math.h"
+#include "codec/scale_grid.h"
 
 namespace oscar::blocks {
 namespace {
 
 using row_math::fixed_dot;
 
-// 2^(k/32) and the rounding boundaries 2^((k + 1/2)/32), k = 0..31, as the nearest floats: a scale byte is found by
-// comparing with them, so that no logarithm is evaluated.
-struct ScaleGrid {
-  float value[32], boundary[32];
-};
-
-// 2^(n/64) by repeated exact square roots would round; a Taylor series of exp in double is far below half a float ulp.
-constexpr double exp2_of(double exponent) {
-  const double y = exponent * 0.693147180559945309417232121458;
-  double term = 1.0, sum = 1.0;
-  for (int i = 1; i < 30; ++i) {
-    term *= y / i;
-    sum += term;
-  }
-  return sum;
-}
-
-constexpr ScaleGrid make_grid() {
-  ScaleGrid grid{};
-  for (int k = 0; k < 32; ++k) {
-    grid.value[k] = static_cast<float>(exp2_of(k / 32.0));
-    grid.boundary[k] = static_cast<float>(exp2_of((k + 0.5) / 32.0));
-  }
-  return grid;
-}
-
-constexpr ScaleGrid kGrid = make_grid();
+constexpr ScaleGrid kGrid = make_scale_grid();
 
 constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);

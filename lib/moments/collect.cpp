@@ -104,9 +104,11 @@ class Collector {
       hidden_[i] = std::make_unique<Spool>(work_.file("hidden-" + std::to_string(i) + ".bin"), plan_.tokens,
                                            std::vector<std::int64_t>{config_.hidden}, options_.dtype, keep);
     }
-    keys_values_ = std::make_unique<Spool>(work_.file("kv.bin"), plan_.tokens,
-                                           std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
-                                           options_.dtype, keep);
+    const std::int64_t done =
+        point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
+    keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
+                                                   std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
+                                                   options_.dtype, keep, options_.device, done);
     FullAttention attention;
     MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.device);
 
@@ -117,8 +119,6 @@ class Collector {
     } else {
       embed();
     }
-    const std::int64_t done =
-        point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
     progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first) - done, "layer-tokens");
     for (std::int64_t layer = first; layer < config_.layers; ++layer) {
       run_layer(layer, observer, point && layer == first && point->step > 0 ? &*point : nullptr);
@@ -185,7 +185,7 @@ class Collector {
     const double start = now();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     for (std::int64_t t = 0; t < plan_.tokens; t += kEnergyRows) {
-      const at::Tensor rows = keys_values_->read(t, std::min(kEnergyRows, plan_.tokens - t)).to(options_.device);
+      const at::Tensor rows = keys_values_->read(t, std::min(kEnergyRows, plan_.tokens - t));
       weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
     }
     moments.energy_gram = weighted.energy_gram();
@@ -270,7 +270,8 @@ class Collector {
   WorkDirectory& work_;
   std::vector<SampledToken> sample_;
   std::unique_ptr<Decoder> decoder_;
-  std::unique_ptr<Spool> hidden_[2], keys_values_;
+  std::unique_ptr<Spool> hidden_[2];
+  std::unique_ptr<MirroredSpool> keys_values_;
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   double saved_ = now();

@@ -1,6 +1,7 @@
 #include "moments/moment_observer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +10,11 @@
 
 namespace oscar {
 namespace {
+
+// Waits for the GPU, so that the forward pass is not counted as moments.
+void wait_for(at::Device device) {
+  if (device.is_cuda()) at::detail::getCUDAHooks().deviceSynchronize(device.index());
+}
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -61,12 +67,13 @@ void MomentObserver::begin_layer(const LayerMoments* partial) {
   rows_v_ = at::zeros({rows, config_.kv_heads, config_.head_dim});
 }
 
-void MomentObserver::begin_step(const Step& step, Spool& keys_values) {
+void MomentObserver::begin_step(const Step& step, MirroredSpool& keys_values) {
   step_ = &step;
   keys_values_ = &keys_values;
 }
 
 void MomentObserver::observe(const AttentionInput& input, const at::Tensor& output) {
+  wait_for(device_);
   const double start = now();
   moments_.add(input.q, input.k, input.v, output);
   if (!moments_.finite()) refuse(input, output);

@@ -10,7 +10,7 @@
 #include "model/attention.h"
 #include "moments/accumulator.h"
 #include "moments/row_sample.h"
-#include "moments/spool.h"
+#include "moments/mirrored_spool.h"
 #include "moments/token_plan.h"
 
 namespace oscar {
@@ -24,7 +24,7 @@ class MomentObserver : public AttentionObserver {
                  std::vector<SampledToken> sample, at::Device device);
 
   void begin_layer(const LayerMoments* partial);          // nullptr: from zero
-  void begin_step(const Step& step, Spool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
+  void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
   void store_partial(LayerMoments& out) const;            // for a checkpoint
   void finish_layer(LayerMoments& out) const;             // without energy and W_O
   double seconds() const { return seconds_; }             // spent here so far
@@ -45,7 +45,7 @@ class MomentObserver : public AttentionObserver {
   MomentAccumulator moments_;
   at::Tensor rows_q_, rows_k_, rows_v_;
   const Step* step_ = nullptr;
-  Spool* keys_values_ = nullptr;
+  MirroredSpool* keys_values_ = nullptr;
   double seconds_ = 0;
 };
 

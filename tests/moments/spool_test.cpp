@@ -1,9 +1,11 @@
 #include "moments/spool.h"
+#include "moments/mirrored_spool.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "support/gpu.h"
 #include "support/temp_directory.h"
 
 namespace oscar {
@@ -45,6 +47,32 @@ TEST(Spool, RefusesRowsThatDoNotFit) {
   EXPECT_ANY_THROW(spool.write(0, at::zeros({2, 3})));
   EXPECT_ANY_THROW(spool.write(0, at::zeros({2, 2}, at::kDouble)));
   EXPECT_ANY_THROW(spool.read(2, 3));
+}
+
+void expect_mirror(at::Device device) {
+  const TempDirectory dir;
+  const at::Tensor rows = at::randn({10, 4}), next = at::randn({10, 4});
+  {
+    MirroredSpool spool(dir / "s.bin", 10, {4}, at::kFloat, false, device, 0);
+    spool.write(0, rows.to(device));
+    spool.sync();
+    spool.write(0, next.narrow(0, 0, 3).to(device));  // a new layer
+    spool.write(3, next.narrow(0, 3, 4).to(device));
+    EXPECT_TRUE(spool.read(0, 7).cpu().equal(next.narrow(0, 0, 7)));
+    spool.sync();
+  }
+  MirroredSpool again(dir / "s.bin", 10, {4}, at::kFloat, true, device, 7);
+  again.write(7, next.narrow(0, 7, 3).to(device));
+  EXPECT_TRUE(again.read(0, 10).cpu().equal(next));
+  again.sync();
+  EXPECT_TRUE(Spool(dir / "s.bin", 10, {4}, at::kFloat, true).read(0, 10).equal(next));
+}
+
+TEST(MirroredSpool, KeepsRowsAcrossAResume) { expect_mirror(at::kCPU); }
+
+TEST(MirroredSpool, KeepsRowsAcrossAResumeOnTheGpu) {
+  OSCAR_NEEDS_GPU();
+  expect_mirror(at::Device(at::kCUDA, 0));
 }
 
 }  // namespace

@@ -1,0 +1,89 @@
+// Encoder of one block of the blocks layout in a warp; twin: lib/codec/blocks.cpp.
+#pragma once
+
+#include "kernels/quantize/row_ops.cuh"
+#include "lib/codec/scale_grid.h"
+
+namespace oscar::kernels::blocks {
+
+__constant__ const ScaleGrid kGrid = make_scale_grid();
+
+__device__ inline int scale_byte(float ratio) {
+  if (!(ratio >= 0x1p-5f)) return -128;
+  if (ratio >= 0x1p5f) return 127;
+  const unsigned bits = __float_as_uint(ratio);
+  const float mantissa = __uint_as_float((bits & 0x7fffffu) | 0x3f800000u);
+  int e = 32 * (static_cast<int>(bits >> 23) - 127);
+  for (int k = 0; k < 32; ++k) e += mantissa >= kGrid.boundary[k] ? 1 : 0;
+  return max(-128, min(127, e));
+}
+
+__device__ inline float scale_value(int e, float sigma) {
+  const int steps = e + 128;
+  return sigma * kGrid.value[steps % 32] * __uint_as_float(static_cast<unsigned>(steps / 32 - 4 + 127) << 23);
+}
+
+// x: n elements; odd = 2 c + 1 - 2^w of the codes c for one fraction.
+template <int P>
+__device__ inline void try_fraction(const float (&x)[P], int width, float fraction, float largest, int (&odd)[P]) {
+  const int levels = 1 << width;
+  const float inverse = 1.0f / ((2.0f * fraction * largest) / static_cast<float>(levels - 1));
+  const float half = static_cast<float>(levels / 2), top = static_cast<float>(levels - 1);
+#pragma unroll
+  for (int j = 0; j < P; ++j) {
+    const float c = width == 1 ? (x[j] >= 0.0f ? 1.0f : 0.0f) : row::clamp(x[j] * inverse + half, top);
+    odd[j] = 2 * static_cast<int>(c) + 1 - levels;
+  }
+}
+
+// Returns the scale byte.
+template <int P>
+__device__ inline int encode_block(const float (&x)[P], int n, int width, float sigma, bool value_side, bool search,
+                                   int (&codes)[P]) {
+  const float largest = row::largest_magnitude(x, n);
+  if (!(largest >= 0x1p-40f)) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) codes[j] = 1 << (width - 1);
+    return -128;
+  }
+  if (!(largest <= 0x1p40f)) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) codes[j] = x[j] < 0.0f ? 0 : (1 << width) - 1;
+    return 127;
+  }
+  constexpr float kFractions2[] = {1.0f,          0.9214285714f, 0.8428571429f, 0.7642857143f,
+                                   0.6857142857f, 0.6071428571f, 0.5285714286f, 0.45f};
+  constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
+                                   0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
+  const int tries = search && width > 1 ? 8 : 1;
+  float best_dot = 0.0f, best_score = 0.0f, best_fraction = 1.0f;
+  int best_squares = 1, odd[P];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    if (k >= tries) break;
+    const float fraction = width == 4 ? kFractions4[k] : kFractions2[k];
+    try_fraction(x, width, fraction, largest, odd);
+    float levels[P];
+    int squares = 0;
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      levels[j] = static_cast<float>(odd[j]);
+      if (static_cast<int>(threadIdx.x % 32) + 32 * j < n) squares += odd[j] * odd[j];
+    }
+    squares = __reduce_add_sync(row::kAll, squares);
+    const float dot = row::fixed_dot(x, levels, n);
+    const float score = (dot * dot) / static_cast<float>(squares);
+    if (k == 0 || score > best_score) {
+      best_dot = dot, best_score = score, best_squares = squares, best_fraction = fraction;
+    }
+  }
+  try_fraction(x, width, best_fraction, largest, odd);
+  const int shift = (1 << width) - 1;
+#pragma unroll
+  for (int j = 0; j < P; ++j) codes[j] = (odd[j] + shift) / 2;
+  const float scale =
+      value_side ? (2.0f * best_dot) / static_cast<float>(best_squares) : (2.0f * row::fixed_dot(x, x, n)) / best_dot;
+  return scale_byte(scale / sigma);
+}
+
+}  // namespace oscar::kernels::blocks

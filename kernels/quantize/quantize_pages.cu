@@ -1,0 +1,200 @@
+// One block for each (run, KV head): rotates 16 tokens at a time, a warp encodes a token, and at the end each thread
+// assembles whole words of the page.
+#include <algorithm>
+
+#include "kernels/common/code_place.h"
+#include "kernels/quantize/blocks.cuh"
+#include "kernels/quantize/uniform.cuh"
+#include "kernels/quantize_pages.h"
+
+namespace oscar::kernels {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kStep = 16;  // tokens rotated together
+
+template <int P>
+struct Shared {
+  float input[kStep][32 * P];
+  float rotated[kStep][32 * P];
+  std::uint8_t codes[kPageTokens][32 * P];
+};
+
+__device__ inline float load(const QuantizePagesParams& p, std::int64_t index) {
+  return p.rows_bfloat16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(p.rows)[index])
+                         : static_cast<const float*>(p.rows)[index];
+}
+
+// rotated[r][j] = BF16(sum over i, in order, of (x[r][i] - mean[i]) m[i][j])
+template <int P>
+__device__ void rotate(const QuantizePagesParams& p, int head, std::int64_t first_row, int count, Shared<P>& s) {
+  const int d = p.layout.head_dim;
+  for (int e = threadIdx.x; e < count * d; e += kThreads) {
+    const int r = e / d, i = e % d;
+    const float x = load(p, ((first_row + r) * p.kv_heads + head) * d + i);
+    s.input[r][i] = p.mean != nullptr ? x - p.mean[head * d + i] : x;
+  }
+  __syncthreads();
+  const float* m =
+      p.matrix == nullptr ? nullptr : p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * d * d;
+  const int teams = kThreads / d;  // threads that share a column; d <= 256
+  const int column = threadIdx.x % d, team = threadIdx.x / d;
+  if (team < teams) {
+    for (int r0 = team * 4; r0 < count; r0 += teams * 4) {
+      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (m == nullptr) {
+        for (int r = 0; r < 4; ++r) sum[r] = s.input[r0 + r][column];
+      } else {
+        for (int i = 0; i < d; ++i) {
+          const float weight = __ldg(m + i * d + column);
+#pragma unroll
+          for (int r = 0; r < 4; ++r) sum[r] = sum[r] + s.input[r0 + r][i] * weight;
+        }
+      }
+      for (int r = 0; r < 4 && r0 + r < count; ++r) {
+        const __nv_bfloat16 rounded = __float2bfloat16_rn(sum[r]);
+        s.rotated[r0 + r][column] = __bfloat162float(rounded);
+        if (p.rotated != nullptr) {
+          p.rotated[((first_row + r0 + r) * p.kv_heads + head) * d + column] = __bfloat16_as_ushort(rounded);
+        }
+      }
+    }
+  }
+  __syncthreads();
+}
+
+template <class T, int P>
+__device__ void encode_uniform(const QuantizePagesParams& p, const float* x, int slot, std::uint8_t* codes,
+                               std::uint8_t* page) {
+  const int lane = threadIdx.x % 32, n = p.layout.group;
+  for (int g = 0; g < p.layout.groups; ++g) {
+    float part[P];
+    int c[P];
+#pragma unroll
+    for (int j = 0; j < P; ++j) part[j] = lane + 32 * j < n ? x[g * n + lane + 32 * j] : 0.0f;
+    const row::Range range = row::range_of(part, n);
+    const uniform::Params pair = p.encoder == QuantizeEncoder::kMinMax
+                                     ? uniform::encode_minmax<T>(part, range, c)
+                                     : uniform::encode_search<T>(part, n, range, p.value_side, c);
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (lane + 32 * j < n) codes[g * n + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
+    }
+    if (lane == 0) {
+      *reinterpret_cast<std::uint32_t*>(page + p.layout.param_byte(slot, g)) =
+          pair.scale | static_cast<std::uint32_t>(pair.zero) << 16;
+    }
+  }
+}
+
+template <int P>
+__device__ void encode_blocks(const QuantizePagesParams& p, int head, const float* x, int slot, std::uint8_t* codes,
+                              std::uint8_t* page) {
+  constexpr int kPart = (P + 3) / 4;
+  const int lane = threadIdx.x % 32;
+  for (int b = 0; b < p.layout.planes; ++b) {
+    const PlaneLayout& plane = p.layout.plane[b];
+    const int n = plane.channels;
+    float part[kPart];
+    int c[kPart];
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
+    const int e = blocks::encode_block(part, n, plane.width, p.sigma[head * 4 + plane.sigma], p.value_side,
+                                       p.encoder == QuantizeEncoder::kSearch, c);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) {
+      if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
+    }
+    if (lane == 0) page[p.layout.param_byte(slot, b)] = static_cast<std::uint8_t>(e);
+  }
+}
+
+// A warp encodes one token; its clipped row goes back to shared memory because groups cut it differently.
+template <int P>
+__device__ void encode(const QuantizePagesParams& p, int head, std::int64_t row, int slot, float* x,
+                       std::uint8_t* codes, std::uint8_t* page) {
+  const int lane = threadIdx.x % 32, d = p.layout.head_dim;
+  float value[P];
+#pragma unroll
+  for (int j = 0; j < P; ++j) value[j] = lane + 32 * j < d ? x[lane + 32 * j] : 0.0f;
+  if (!(row::largest_magnitude(value, d) < __uint_as_float(0x7f800000u))) {
+    if (lane == 0) atomicMin(p.bad, static_cast<int>(row * p.kv_heads + head));
+#pragma unroll
+    for (int j = 0; j < P; ++j) value[j] = 0.0f;
+  }
+  row::clip_row(value, d, p.clip[head]);
+#pragma unroll
+  for (int j = 0; j < P; ++j) {
+    if (lane + 32 * j < d) x[lane + 32 * j] = value[j];
+  }
+  __syncwarp();
+  switch (p.layout.params) {
+    case ParamKind::kFloat16Pair:
+      return encode_uniform<uniform::Float16, P>(p, x, slot, codes, page);
+    case ParamKind::kBFloat16Pair:
+      return encode_uniform<uniform::BFloat16, P>(p, x, slot, codes, page);
+    case ParamKind::kScaleByte:
+      return encode_blocks<P>(p, head, x, slot, codes, page);
+  }
+}
+
+template <int P>
+__global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constant__ QuantizePagesParams p) {
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  Shared<P>& s = *reinterpret_cast<Shared<P>*>(memory);
+  const PageRun run = p.runs[blockIdx.x];
+  if (run.count <= 0) return;
+  const int head = blockIdx.y, warp = threadIdx.x / 32;
+  std::uint8_t* page = p.pages + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  for (int first = 0; first < run.count; first += kStep) {
+    const int count = min(kStep, run.count - first);
+    rotate<P>(p, head, run.first_row + first, count, s);
+    for (int r = warp; r < count; r += kWarps) {
+      const int slot = run.first_slot + first + r;
+      encode<P>(p, head, run.first_row + first + r, slot, s.rotated[r], s.codes[slot], page);
+    }
+    __syncthreads();
+  }
+  for (int b = 0; b < p.layout.planes; ++b) {
+    const PlaneLayout plane = p.layout.plane[b];
+    std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
+    for (int index = threadIdx.x; index < plane.bytes() / 4; index += kThreads) {
+      std::uint32_t word = 0, mine = 0;
+      const std::uint32_t ones = (1u << plane.width) - 1u;
+      for (int f = 0; f < 32 / plane.width; ++f) {
+        const CodePlace at = code_at(plane, p.value_side, index, f);
+        if (at.token < run.first_slot || at.token >= run.first_slot + run.count) continue;
+        word |= static_cast<std::uint32_t>(s.codes[at.token][plane.first_channel + at.channel]) << (plane.width * f);
+        mine |= ones << (plane.width * f);
+      }
+      if (mine == 0) continue;
+      words[index] = mine == 0xffffffffu ? word : (words[index] & ~mine) | word;
+    }
+  }
+}
+
+template <int P>
+cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
+  const int bytes = static_cast<int>(sizeof(Shared<P>));
+  const cudaError_t error =
+      cudaFuncSetAttribute(quantize_kernel<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  quantize_kernel<P>
+      <<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.kv_heads)), kThreads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t quantize_pages(const QuantizePagesParams& p, cudaStream_t stream) {
+  const int d = p.layout.head_dim;
+  if (d < 16 || d > 256 || d % 16 != 0 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
+  if (p.layout.params == ParamKind::kScaleByte && p.sigma == nullptr) return cudaErrorInvalidValue;
+  if (p.run_count == 0) return cudaSuccess;
+  if (d <= 64) return launch<2>(p, stream);
+  if (d <= 96) return launch<3>(p, stream);
+  if (d <= 128) return launch<4>(p, stream);
+  return launch<8>(p, stream);
+}
+
+}  // namespace oscar::kernels

@@ -1,0 +1,113 @@
+// Encoders of the uniform layout for one group in a warp; twin: lib/codec/uniform.cpp.
+#pragma once
+
+#include "kernels/quantize/row_ops.cuh"
+
+namespace oscar::kernels::uniform {
+
+using row::Range;
+
+inline constexpr float kMaxOffset = 2048.0f;
+
+// The 16-bit types of scale and zero point.
+struct Float16 {
+  static constexpr float kMinScale = 0x1p-24f, kMaxScale = 65504.0f;
+  __device__ static std::uint16_t bits(float v) { return __half_as_ushort(__float2half_rn(v)); }
+  __device__ static float value(std::uint16_t b) { return __half2float(__ushort_as_half(b)); }
+};
+struct BFloat16 {
+  static constexpr float kMinScale = 0x1p-100f, kMaxScale = 0x1p96f;
+  __device__ static std::uint16_t bits(float v) { return __bfloat16_as_ushort(__float2bfloat16_rn(v)); }
+  __device__ static float value(std::uint16_t b) { return __bfloat162float(__ushort_as_bfloat16(b)); }
+};
+
+struct Params {
+  std::uint16_t scale, zero;
+};
+
+template <class T>
+__device__ inline std::uint16_t stored_scale(float scale) {
+  const std::uint16_t bits = T::bits(scale < T::kMaxScale ? scale : T::kMaxScale);
+  return T::value(bits) < T::kMinScale ? T::bits(T::kMinScale) : bits;
+}
+
+template <class T, int P>
+__device__ inline Params encode_constant(Range range, int (&codes)[P]) {
+  const float middle = 0.5f * range.low + 0.5f * range.high;
+  const float magnitude = middle < 0.0f ? -middle : middle;
+#pragma unroll
+  for (int j = 0; j < P; ++j) codes[j] = 0;
+  const float zero = magnitude < T::kMinScale ? 0.0f : (middle < 0.0f ? 1.0f : -1.0f);
+  return {stored_scale<T>(magnitude), T::bits(zero)};
+}
+
+template <class T, int P>
+__device__ inline Params encode_minmax(const float (&x)[P], Range range, int (&codes)[P]) {
+  const float width = range.high - range.low;
+  const std::uint16_t scale = stored_scale<T>((width > 1e-8f ? width : 1e-8f) / 3.0f);
+  const float s = T::value(scale);
+  const float offset = range.low < 0.0f ? -range.low : range.low;
+  if (offset > kMaxOffset * s) return encode_constant<T>(range, codes);
+  const std::uint16_t zero = T::bits(0.0f - range.low / s);
+  const float z = T::value(zero);
+#pragma unroll
+  for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp(x[j] / s + z + 0.5f, 3.0f));
+  return {scale, zero};
+}
+
+template <class T, int P>
+__device__ inline Params encode_search(const float (&x)[P], int n, Range range, bool value_side, int (&codes)[P]) {
+  const float width = range.high - range.low;
+  if (!(width >= 0x1p-40f && width <= 0x1p40f)) return encode_minmax<T>(x, range, codes);
+  const float count = static_cast<float>(n);
+  const float mean = row::fixed_sum(x, n) / count;
+  float y[P];
+#pragma unroll
+  for (int j = 0; j < P; ++j) y[j] = x[j] - mean;
+  const float energy = row::fixed_dot(y, y, n);
+
+  const float middle = 0.5f * range.low + 0.5f * range.high;
+  float best_score = 0.0f, best_spread = 0.0f, best_dot = 0.0f;
+  int best_sum = 0, best_fraction = -1;
+  constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
+#pragma unroll
+  for (int f = 0; f < 10; ++f) {
+    const float fraction = kFractions[f];
+    const float low = middle - fraction * (0.5f * width);
+    const float inverse = 1.0f / ((fraction * width) / 3.0f);
+    float levels[P];
+    int packed = 0;  // sum of codes, and of their squares 2^16 higher: both stay below 2^16 in a warp of 256 values
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      const int c = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
+      levels[j] = static_cast<float>(c);
+      if (static_cast<int>(threadIdx.x % 32) + 32 * j < n) packed += c + (c * c << 16);
+    }
+    const float dot = row::fixed_dot(y, levels, n);
+    packed = __reduce_add_sync(row::kAll, packed);
+    const int sum = packed & 0xffff, squares = packed >> 16;
+    const float spread = static_cast<float>(n * squares - sum * sum);
+    if (!(dot > 0.0f && spread > 0.0f)) continue;
+    const float score = (dot * dot) / spread;
+    if (score > best_score) {
+      best_score = score, best_spread = spread, best_dot = dot, best_sum = sum, best_fraction = f;
+    }
+  }
+  if (!(best_score > 0.0f)) return encode_minmax<T>(x, range, codes);
+  // The winner's codes once more: cheaper than keeping two sets in registers.
+  float fraction = 1.0f;
+#pragma unroll
+  for (int f = 1; f < 10; ++f) fraction = best_fraction == f ? kFractions[f] : fraction;
+  const float low = middle - fraction * (0.5f * width);
+  const float inverse = 1.0f / ((fraction * width) / 3.0f);
+#pragma unroll
+  for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
+
+  const float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
+  const std::uint16_t scale = stored_scale<T>(ideal);
+  const float s = T::value(scale);
+  if ((mean < 0.0f ? -mean : mean) > kMaxOffset * s) return encode_constant<T>(range, codes);
+  return {scale, T::bits(static_cast<float>(best_sum) / count - mean / s)};
+}
+
+}  // namespace oscar::kernels::uniform
