@@ -83,13 +83,22 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
 }
 
 void MomentObserver::keep_rows(const AttentionInput& input) {
+  std::vector<std::int64_t> from, to;
   const auto begin = std::lower_bound(by_token_.begin(), by_token_.end(), std::pair{step_->position, std::int64_t{0}});
   for (auto it = begin; it != by_token_.end() && it->first < step_->position + step_->tokens; ++it) {
-    const std::int64_t from = it->first - step_->position;
-    rows_q_[it->second].copy_(input.q[from]);
-    rows_k_[it->second].copy_(input.k[from]);
-    rows_v_[it->second].copy_(input.v[from]);
+    from.push_back(it->first - step_->position);
+    to.push_back(it->second);
   }
+  if (from.empty()) return;
+  // Gathered where they are, then moved once: a copy for each row would make the GPU wait thousands of times.
+  const at::Tensor rows = at::tensor(at::ArrayRef<std::int64_t>(from), at::kLong).to(input.q.device());
+  const at::Tensor places = at::tensor(at::ArrayRef<std::int64_t>(to), at::kLong);
+  const auto keep = [&](at::Tensor& kept, const at::Tensor& x) {
+    kept.index_copy_(0, places, x.index_select(0, rows).to(at::kCPU, kept.scalar_type()));
+  };
+  keep(rows_q_, input.q);
+  keep(rows_k_, input.k);
+  keep(rows_v_, input.v);
 }
 
 void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& output) const {

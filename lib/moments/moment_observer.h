@@ -9,8 +9,8 @@
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
 #include "moments/accumulator.h"
-#include "moments/row_sample.h"
 #include "moments/mirrored_spool.h"
+#include "moments/row_sample.h"
 #include "moments/token_plan.h"
 
 namespace oscar {
@@ -23,11 +23,11 @@ class MomentObserver : public AttentionObserver {
   MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts, const TokenPlan& plan,
                  std::vector<SampledToken> sample, at::Device device);
 
-  void begin_layer(const LayerMoments* partial);          // nullptr: from zero
+  void begin_layer(const LayerMoments* partial);                  // nullptr: from zero
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
-  void store_partial(LayerMoments& out) const;            // for a checkpoint
-  void finish_layer(LayerMoments& out) const;             // without energy and W_O
-  double seconds() const { return seconds_; }             // spent here so far
+  void store_partial(LayerMoments& out) const;                    // for a checkpoint
+  void finish_layer(LayerMoments& out) const;                     // without energy and W_O
+  double seconds() const { return seconds_; }                     // spent here so far
 
  protected:
   void observe(const AttentionInput& input, const at::Tensor& output) override;
