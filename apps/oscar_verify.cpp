@@ -6,6 +6,7 @@
 #include "apps/verify_source.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "verify/plan.h"
 #include "verify/verification.h"
 
 namespace oscar {
@@ -13,13 +14,16 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
-    "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B";
+    "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
+    "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
 
 struct Arguments {
   CommonOptions common;
   VerifyRequest request;
   std::string bundle, rotations, clip, text, windows, path = "prefill", report, html, markdown, junit, baseline;
   bool check_only = false;
+  std::string memory;                       // of plan
+  std::vector<std::int64_t> plan_contexts;  // of plan
 };
 
 void add_source_options(CLI::App& app, Arguments& a) {
@@ -167,6 +171,17 @@ int run_verify(Arguments& a) {
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
+int run_plan(const Arguments& a) {
+  if (a.common.model.empty()) throw UsageError("plan needs --model");
+  const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  WindowPolicy windows;
+  if (!a.windows.empty()) windows = parse_windows(a.windows);
+  const MemoryPlan plan =
+      plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows);
+  std::cout << (a.common.json ? plan_json(plan) : plan_table(plan));
+  return 0;
+}
+
 int main_verify(int argc, char** argv) {
   Arguments a;
   CLI::App app{"Measure a bundle, and the methods it competes with, against the BF16 cache.", "oscar-verify"};
@@ -175,10 +190,15 @@ int main_verify(int argc, char** argv) {
   add_source_options(app, a);
   add_measurement_options(app, a);
   add_report_options(app, a);
+  CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");
+  plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24GiB or 80GB")->required();
+  plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")->delimiter(',');
+  plan->fallthrough();
+  app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);
   arguments[0] = "oscar-verify";  // wherever it was started from
   a.request.command = shell_command(arguments);
-  return run_app(app, a.common, argc, argv, [&] { return run_verify(a); });
+  return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a); });
 }
 
 }  // namespace

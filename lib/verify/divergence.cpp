@@ -7,11 +7,12 @@
 namespace oscar {
 namespace {
 
-at::Tensor log_probabilities(const at::Tensor& logits, const std::string& what, const std::string& where) {
-  if (!at::isfinite(logits).all().item<bool>()) {
-    throw NumericalError("the logits of " + what + " are not finite (NaN or infinity) in " + where);
-  }
-  return at::log_softmax(logits.to(at::kCPU, at::kDouble), -1);
+at::Tensor log_probabilities(const at::Tensor& logits) { return at::log_softmax(logits.to(at::kCPU, at::kDouble), -1); }
+
+// Finite row results say that every logit of the row is finite: one that is not makes its row NaN or infinite.
+void require_finite(const at::Tensor& rows, const std::string& what, const std::string& where) {
+  if (at::isfinite(rows).all().item<bool>()) return;
+  throw NumericalError("the logits of " + what + " are not finite (NaN or infinity) in " + where);
 }
 
 at::Tensor negative_gather(const at::Tensor& log_p, const at::Tensor& targets) {
@@ -22,7 +23,8 @@ at::Tensor negative_gather(const at::Tensor& log_p, const at::Tensor& targets) {
 
 BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where)
     : where_(where) {
-  log_p_ = log_probabilities(logits, "the BF16 baseline", where);
+  log_p_ = log_probabilities(logits);
+  require_finite(log_p_.amin(-1), "the BF16 baseline", where);
   p_ = log_p_.exp();
   top_ = logits.argmax(-1).to(at::kCPU);
   targets_ = at::empty({static_cast<std::int64_t>(targets.size()), 1}, at::kLong);
@@ -31,10 +33,12 @@ BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_
 }
 
 void BaselineRows::score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const {
-  const at::Tensor log_q = log_probabilities(logits, "method " + method, where_);
+  const at::Tensor log_q = log_probabilities(logits);
   // Rounding can leave a sum of the order of -1e-17 where the two are almost equal; a divergence is not negative.
   const at::Tensor kl = (log_p_ - log_q).mul_(p_).sum(-1).clamp_min_(0.0);
   const at::Tensor nll = negative_gather(log_q, targets_);
+  require_finite(kl, "method " + method, where_);
+  require_finite(nll, "method " + method, where_);
   const at::Tensor same = logits.argmax(-1).to(at::kCPU).eq(top_);
   const std::int64_t rows = kl.size(0);
   const auto append = [rows](const at::Tensor& tensor, std::vector<double>& to) {
@@ -49,7 +53,7 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
 }
 
 std::int64_t rows_per_block(std::int64_t vocabulary) {
-  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
+  constexpr std::int64_t kBytes = std::int64_t{8} << 20;  // larger blocks leave the caches, and memory is mapped anew
   return std::clamp<std::int64_t>(kBytes / (8 * std::max<std::int64_t>(vocabulary, 1)), 1, 512);
 }
 

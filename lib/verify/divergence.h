@@ -29,7 +29,7 @@ class BaselineRows {
   at::Tensor nll_;              // [R] FP64
 };
 
-// Rows of a block such that one FP64 copy of its logits takes at most 64 MiB.
+// Rows of a block such that one FP64 copy of its logits takes at most 8 MiB.
 std::int64_t rows_per_block(std::int64_t vocabulary);
 
 }  // namespace oscar

@@ -1,0 +1,144 @@
+#include "verify/plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "methods/engine.h"
+#include "verify/number_text.h"
+
+namespace oscar {
+namespace {
+
+// Bits per element at a context, for bf16, the 2-bit code of bundles, and the methods of other papers.
+struct PlannedMethod {
+  std::string id;
+  const MethodEngine* engine;  // null: the code below
+  double code_bits;
+};
+
+double bits_at(const PlannedMethod& m, const WindowPolicy& windows, std::int64_t context) {
+  return m.engine != nullptr ? m.engine->bits_per_element_at(context)
+                             : bits_with_windows(m.code_bits, windows, context);
+}
+
+double bytes_at(const PlannedMethod& m, const ModelConfig& model, const WindowPolicy& windows, std::int64_t context) {
+  const double elements = 2.0 * static_cast<double>(model.layers * model.kv_heads * model.head_dim);
+  return std::ceil(bits_at(m, windows, context) * elements * static_cast<double>(context) / 8.0);
+}
+
+PlanRow plan_row(const PlannedMethod& m, const ModelConfig& model, const MemoryPlan& plan,
+                 const WindowPolicy& windows) {
+  PlanRow row{m.id, {}, 0};
+  const double room = static_cast<double>(plan.memory - plan.weights);
+  for (const std::int64_t context : plan.contexts) {
+    const double bytes = bytes_at(m, model, windows, context);
+    row.cells.push_back({context, bits_at(m, windows, context), static_cast<std::uint64_t>(bytes),
+                         static_cast<std::int64_t>(room / bytes)});
+  }
+  std::int64_t low = 0, high = model.max_position + 1;  // low fits, high does not; bytes grow with the context
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (bytes_at(m, model, windows, middle) <= room ? low : high) = middle;
+  }
+  row.longest_context = low;
+  return row;
+}
+
+}  // namespace
+
+std::uint64_t parse_memory(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string unit(end, text.data() + text.size());
+  double scale = 0;
+  if (unit.empty() || unit == "B") scale = 1;
+  if (unit == "MB") scale = 1e6;
+  if (unit == "GB") scale = 1e9;
+  if (unit == "MiB") scale = 1 << 20;
+  if (unit == "GiB") scale = 1 << 30;
+  if (error != std::errc() || scale == 0 || !(value > 0) || value * scale > 1e15) {
+    throw UsageError("--memory '" + text + "' is no amount of memory; write it as 24GiB, 80GB or a number of bytes");
+  }
+  return static_cast<std::uint64_t>(value * scale);
+}
+
+MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
+                       std::vector<std::int64_t> contexts, const WindowPolicy& windows) {
+  if (memory <= weights) {
+    throw UsageError("the weights alone take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
+  }
+  if (contexts.empty()) {
+    for (std::int64_t c = 4096; c <= model.max_position; c *= 4) contexts.push_back(c);
+    if (contexts.empty() || contexts.back() < model.max_position) contexts.push_back(model.max_position);
+  }
+  for (const std::int64_t c : contexts) {
+    if (c < 1 || c > model.max_position) {
+      throw UsageError("a context of " + std::to_string(c) + " tokens is beyond the model's " +
+                       std::to_string(model.max_position) + " positions");
+    }
+  }
+  MemoryPlan plan{memory, weights, std::move(contexts), {}, {}};
+  std::vector<std::unique_ptr<MethodEngine>> engines;
+  std::vector<PlannedMethod> methods{{"bf16", nullptr, 16.0},
+                                     {"oscar", nullptr, 2.0 + 32.0 / static_cast<double>(model.head_dim)}};
+  for (const MethodDescription& m : method_descriptions()) {
+    try {
+      engines.push_back(std::make_unique<MethodEngine>(m, model));
+      methods.push_back({m.id, engines.back().get(), 0.0});
+    } catch (const UsageError&) {
+      plan.do_not_fit.push_back(m.id);
+    }
+  }
+  for (const PlannedMethod& m : methods) plan.rows.push_back(plan_row(m, model, plan, windows));
+  std::stable_sort(plan.rows.begin(), plan.rows.end(), [](const PlanRow& a, const PlanRow& b) {
+    return a.cells.back().sequence_bytes < b.cells.back().sequence_bytes;
+  });
+  return plan;
+}
+
+std::string plan_table(const MemoryPlan& plan) {
+  std::string text = format_bytes(plan.memory) + " of memory, " + format_bytes(plan.weights) +
+                     " of weights; the rest holds caches (activations not counted)\n";
+  const auto pad = [](const std::string& s, std::size_t width) {
+    return s + std::string(width > s.size() ? width - s.size() : 0, ' ');
+  };
+  text += pad("method", 20);
+  for (const std::int64_t c : plan.contexts) text += pad("context " + grouped(c), 34);
+  text += "longest context\n";
+  for (const PlanRow& row : plan.rows) {
+    text += pad(row.id, 20);
+    for (const PlanCell& c : row.cells) {
+      text += pad(fixed(c.bits, 2) + " bits, " + format_bytes(c.sequence_bytes) + ", batch " + grouped(c.batch), 34);
+    }
+    text += grouped(row.longest_context) + "\n";
+  }
+  if (!plan.do_not_fit.empty()) {
+    text += "do not fit the model's heads:";
+    for (const std::string& id : plan.do_not_fit) text += " " + id;
+    text += "\n";
+  }
+  return text;
+}
+
+std::string plan_json(const MemoryPlan& plan) {
+  Json rows = Json::array();
+  for (const PlanRow& row : plan.rows) {
+    Json cells = Json::array();
+    for (const PlanCell& c : row.cells) {
+      cells.push_back({{"context", c.context},
+                       {"bits_per_element", c.bits},
+                       {"sequence_bytes", c.sequence_bytes},
+                       {"batch", c.batch}});
+    }
+    rows.push_back({{"id", row.id}, {"contexts", cells}, {"longest_context", row.longest_context}});
+  }
+  return dump_json(
+      Json{{"memory", plan.memory}, {"weights", plan.weights}, {"methods", rows}, {"do_not_fit", plan.do_not_fit}});
+}
+
+}  // namespace oscar

@@ -1,0 +1,44 @@
+// Which method, context and batch fit in a memory, from the model's geometry alone: no weight is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "runtime/windows.h"
+
+namespace oscar {
+
+struct PlanCell {
+  std::int64_t context = 0;
+  double bits = 0;                   // per element, windows included
+  std::uint64_t sequence_bytes = 0;  // of one sequence, all layers
+  std::int64_t batch = 0;            // sequences that fit beside the weights
+};
+
+struct PlanRow {
+  std::string id;
+  std::vector<PlanCell> cells;       // [contexts]
+  std::int64_t longest_context = 0;  // that one sequence can have, at most the model's
+};
+
+struct MemoryPlan {
+  std::uint64_t memory = 0, weights = 0;
+  std::vector<std::int64_t> contexts;
+  std::vector<PlanRow> rows;            // by ascending bytes at the longest context
+  std::vector<std::string> do_not_fit;  // methods that the model's heads rule out
+};
+
+// "24GiB", "80GB", "500000000". UsageError otherwise.
+std::uint64_t parse_memory(const std::string& text);
+
+// contexts: empty: 4K, 16K, 64K and so on up to the model's. UsageError for memory that does not hold the weights, or a
+// context beyond the model's. Two-bit methods with a bundle take the common windows.
+MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
+                       std::vector<std::int64_t> contexts, const WindowPolicy& windows);
+
+std::string plan_table(const MemoryPlan& plan);
+std::string plan_json(const MemoryPlan& plan);
+
+}  // namespace oscar

@@ -1,0 +1,86 @@
+#include "verify/baseline_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "verify/sample_report.h"
+
+namespace oscar {
+namespace {
+
+class Baseline : public testing::Test {
+ protected:
+  void SetUp() override {
+    file_ = fs::path(testing::TempDir()) / "earlier_report.json";
+    write_file_atomic(file_, report_json(sample_report({})));
+  }
+  void TearDown() override { fs::remove(file_); }
+  fs::path file_;
+};
+
+TEST_F(Baseline, ListsTheChangeOfEveryMethod) {
+  VerifyReport now = sample_report({});
+  now.methods[2].quality.kl.mean += 0.5;
+  BaselineReport::load(file_).compare(now, std::nullopt);
+  ASSERT_EQ(now.changes.size(), 2u);  // not BF16
+  EXPECT_EQ(now.changes[1].method, "oscar");
+  EXPECT_NEAR(now.changes[1].kl_now - now.changes[1].kl_before, 0.5, 1e-7);
+  EXPECT_TRUE(now.pass);
+  EXPECT_EQ(now.baseline, "earlier_report.json");
+}
+
+TEST_F(Baseline, AGateOnTheIncrease) {
+  for (const double increase : {0.01, 0.5}) {
+    VerifyReport now = sample_report({});
+    now.methods[2].quality.kl.mean += increase;
+    BaselineReport::load(file_).compare(now, 0.1);
+    EXPECT_EQ(now.pass, increase < 0.1);
+    ASSERT_FALSE(now.gates.empty());
+    EXPECT_EQ(now.gates.back().name, "max_kl_increase");
+  }
+  VerifyReport other = sample_report({});
+  other.methods[2].comparison = "bytes";  // not in the earlier report
+  BaselineReport::load(file_).compare(other, 0.1);
+  EXPECT_FALSE(other.pass);
+  EXPECT_FALSE(other.gates.back().value.has_value());
+}
+
+TEST_F(Baseline, OtherRunsAreRefused) {
+  const BaselineReport earlier = BaselineReport::load(file_);
+  const VerifyReport r = sample_report({});
+  EXPECT_NO_THROW(earlier.require_same(r.model, r.text, 384, "float32"));
+  ModelFacts model = r.model;
+  model.fingerprint = "sha256:" + std::string(64, 'b');
+  EXPECT_THROW(earlier.require_same(model, r.text, 384, "float32"), InputError);
+  TextFacts text = r.text;
+  text.sha256 = std::string(64, 'b');
+  EXPECT_THROW(earlier.require_same(r.model, text, 384, "float32"), InputError);
+  EXPECT_THROW(earlier.require_same(r.model, r.text, 512, "float32"), InputError);
+  EXPECT_THROW(earlier.require_same(r.model, r.text, 384, "bfloat16"), InputError);
+}
+
+TEST_F(Baseline, OtherFilesAreRefused) {
+  for (const char* text : {"", "[]", "{}", "{\"format_version\": 1, \"methods\": [{}]}", "{\"format_version\": 99}"}) {
+    write_file_atomic(file_, text);
+    EXPECT_THROW(BaselineReport::load(file_), InputError) << text;
+  }
+  fs::remove(file_);
+  EXPECT_THROW(BaselineReport::load(file_), InputError);
+}
+
+TEST(Markdown, HasARowForEachMethodAndTheVerdict) {
+  const std::string pass = report_markdown(sample_report({0.1, 1.1, 0.1, 0.5}));
+  EXPECT_THAT(pass, testing::HasSubstr("| oscar (judged) | common | prefill |"));
+  EXPECT_THAT(pass, testing::HasSubstr("**pass**"));
+  EXPECT_THAT(report_markdown(sample_report({1e-9, {}, {}, {}})), testing::HasSubstr("**FAIL**"));
+}
+
+TEST(Junit, CountsFailuresAndSkips) {
+  const std::string xml = report_junit(sample_report({1e-9, {}, {}, {}}));
+  EXPECT_THAT(xml, testing::HasSubstr("tests=\"3\" failures=\"1\" skipped=\"1\""));
+  EXPECT_THAT(xml, testing::HasSubstr("<failure message=\"max_kl of oscar (prefill)"));
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,104 @@
+#include "verify/comparison.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+using testing::HasSubstr;
+
+ModelConfig model_of(std::int64_t layers = 8) {
+  ModelConfig model;
+  model.layers = layers, model.query_heads = 8, model.kv_heads = 2, model.head_dim = 128;
+  model.max_position = 8192;
+  return model;
+}
+
+TEST(Comparison, WindowsTakeWhatTheCodesLeave) {
+  // 2048 tokens at 4.4 bits: (4.4 - 2.25) / 13.75 of them stay in BF16.
+  const auto w = windows_for_bits(2.25, 4.3984375, 2048, 1);
+  ASSERT_TRUE(w.has_value());
+  EXPECT_EQ(w->sink, 64);
+  EXPECT_EQ(w->recent, 256);
+  EXPECT_FALSE(windows_for_bits(4.5, 4.4, 2048, 1).has_value());
+  EXPECT_FALSE(windows_for_bits(2.25, 2.26, 2048, 128).has_value());  // half a block alone takes more
+  const auto none = windows_for_bits(2.25, 2.25, 2048, 1);
+  ASSERT_TRUE(none.has_value());
+  EXPECT_EQ(none->sink + none->recent, 0);
+}
+
+TEST(Comparison, EveryMethodMeetsTheTargetOrSaysWhyNot) {
+  const ModelConfig model = model_of();
+  for (const double target : {2.4, 3.0, 4.4, 9.0}) {
+    for (const MethodDescription& m : method_descriptions()) {
+      double least = 0;
+      const auto matched = with_bits(m, target, model, 4096, &least);
+      if (!matched) {
+        EXPECT_GT(least, target - 0.5) << m.id;
+        continue;
+      }
+      const MethodEngine engine(*matched, model);
+      EXPECT_NEAR(engine.bits_per_element_at(4096), target, 0.01) << m.id << " at " << target;
+      EXPECT_EQ(engine.side(Side::kKey).windows.flush % tile_tokens(engine.side(Side::kKey)), 0) << m.id;
+    }
+  }
+}
+
+TEST(Comparison, GroupsGrowWhenTheCodesAreTooLarge) {
+  double least = 0;
+  const auto kivi = with_bits(*find_description("kivi2"), 2.6, model_of(), 8192, &least);
+  ASSERT_TRUE(kivi.has_value());
+  EXPECT_EQ(kivi->key.group, 64);  // 3.0 bits in groups of 32, 2.5 in groups of 64
+  EXPECT_FALSE(with_bits(*find_description("q4_0"), 4.4, model_of(), 8192, &least).has_value());
+  EXPECT_DOUBLE_EQ(least, 4.5);
+}
+
+TEST(Comparison, AllAndTwoBit) {
+  const std::vector<std::string> all = expand_methods({"all"}, nullptr, ""),
+                                 two = expand_methods({"2bit"}, nullptr, "");
+  EXPECT_THAT(all, testing::IsSupersetOf({"bf16", "fp8", "turboquant4", "kivi2"}));
+  EXPECT_THAT(two, testing::IsSupersetOf({"bf16", "naive2", "kivi2", "oscar-tns", "kvarn2", "kitty2", "rotatekv2"}));
+  EXPECT_THAT(two, testing::Not(testing::Contains("fp8")));
+  EXPECT_EQ(expand_methods({"kivi2"}, nullptr, ""), std::vector<std::string>{"kivi2"});
+}
+
+TEST(Comparison, RowsOfEachComparison) {
+  const ComparisonRequest request{
+      {"bf16", "naive2", "kivi2", "q8_0"}, {"authors", "common", "bytes"}, {64, 256, 1}, 2048, {}};
+  const MethodSelection s = select_methods(request, model_of(), nullptr, true);
+  EXPECT_EQ(s.methods.size(), 1u + 3u + 3u + 2u);  // bf16 once; q8_0 does not fit in 4.4 bits
+  ASSERT_EQ(s.left_out.size(), 1u);
+  EXPECT_EQ(s.left_out[0].id, "q8_0");
+  EXPECT_THAT(s.left_out[0].reason, HasSubstr("8.50"));
+  EXPECT_NEAR(s.target_bits, 2.25 + 13.75 * 320 / 2048, 1e-9);
+  for (const ComparedMethod& c : s.methods) {
+    if (c.method.id != "kivi2") continue;
+    const WindowPolicy& w = c.method.windows_of(Side::kValue);
+    if (c.comparison != "bytes") {
+      EXPECT_EQ(w.recent, c.comparison == "authors" ? 129 : 256);
+    }
+    EXPECT_THAT(c.settings, HasSubstr("groups of 32"));
+  }
+}
+
+TEST(Comparison, Refusals) {
+  const ModelConfig model = model_of();
+  const auto select = [&](ComparisonRequest r, bool lenient) { return select_methods(r, model, nullptr, lenient); };
+  EXPECT_THROW(select({{"bf16"}, {"bits"}, {64, 256, 1}, 2048, {}}, true), UsageError);
+  EXPECT_THROW(select({{"bf16"}, {"common", "common"}, {64, 256, 1}, 2048, {}}, true), UsageError);
+  EXPECT_THROW(select({{"bf16"}, {"bytes"}, {64, 256, 1}, 2048, -1.0}, true), UsageError);
+  EXPECT_THROW(select({{"kivi3"}, {"common"}, {64, 256, 1}, 2048, {}}, true), UsageError);
+  ModelConfig odd = model;
+  odd.kv_heads = 6;
+  EXPECT_THROW(select_methods({{"rotatekv2"}, {"common"}, {64, 256, 1}, 2048, {}}, odd, nullptr, false), UsageError);
+  EXPECT_EQ(select_methods({{"rotatekv2"}, {"common"}, {64, 256, 1}, 2048, {}}, odd, nullptr, true).left_out.size(),
+            1u);
+}
+
+}  // namespace
+}  // namespace oscar
