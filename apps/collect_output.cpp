@@ -91,6 +91,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["resumed"] = r.resumed;
     out["seconds"] = r.seconds;
     out["moment_seconds"] = r.moment_seconds;
+    out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
     out["layers"] = Json::array();
     for (const LayerReport& layer : r.layers) {
       out["layers"].push_back({{"layer", layer.layer},
@@ -106,12 +107,19 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     low = std::min(low, layer.q_top8);
     high = std::max(high, layer.q_top8);
   }
+  if (options.far.enabled && r.far_queries == 0.0) {
+    log_warning("no sequence is longer than both windows of --far-pairs (" + std::to_string(options.far.sink) +
+                " and " + std::to_string(options.far.recent) +
+                " tokens): no far-pair metrics were written; oscar-fit falls back to "
+                "Q^T Q and W_O^T W_O");
+  }
   std::cout << "wrote      " << options.output.string() << "\n"
             << "collected  " << counts(plan) << "\n"
             << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
             << number(100 * high, "%.0f%%") << " of Q^T Q\n"
             << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
-            << " of it in the moments\n"
+            << " of it in the moments, " << number(100 * r.far_seconds / r.seconds, "%.0f%%")
+            << " in the far-pair metrics\n"
             << "next       oscar-fit " << shell_command({options.output.string()}) << " -o bundle\n";
 }
 

@@ -66,6 +66,36 @@ std::string table(const FitResult& result, bool key) {
   return text;
 }
 
+std::string widths_text(const SideTransform& side) {
+  if (!side.blocks()) return "2 bits ";
+  std::string text;
+  for (const std::uint8_t width : side.widths) text += (text.empty() ? "" : "-") + std::to_string(width);
+  return text;
+}
+
+// Metric-aware methods: where the error is, and what was done about it.
+std::string spectrum_table(const FitResult& result) {
+  std::string text = std::string("predicted error of each layer and side, in units of the residual stream; metric: ") +
+                     (result.fisher ? "far-pair Fisher" : "Q^T Q and the value target") + "\n";
+  text += "layer side    lambda of the blocks                      AM/GM  condition  widths    error     share\n";
+  double total = 0.0;
+  for (const LayerFit& layer : result.layers) {
+    for (const bool key : {true, false}) {
+      const SideSpectrum& s = key ? layer.key_spectrum : layer.value_spectrum;
+      std::string lambda;
+      for (const double value : s.lambda) lambda += number(value, "%-10.3g");
+      char line[200];
+      std::snprintf(line, sizeof line, "%5lld %-6s  %-40s  %5.1f  %9.3g  %s  %-9.3g %5.1f%%\n",
+                    static_cast<long long>(layer.transform.layer), key ? "key" : "value", lambda.c_str(), s.gain,
+                    s.condition, widths_text(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
+                    100.0 * s.share);
+      text += line;
+      total += s.error;
+    }
+  }
+  return text + "sum of errors " + number(total, "%.4g") + "\n";
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -136,6 +166,8 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     std::cout << dump_json(out);
     return;
   }
+  const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
+  if (spectra) std::cout << spectrum_table(result) << "\n";
   if (result.held_out_rows > 0) {
     std::cout << table(result, true) << "\n" << table(result, false) << "\n";
   } else {

@@ -1,4 +1,5 @@
 // oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
+#include <charconv>
 #include <iostream>
 
 #include "apps/collect_output.h"
@@ -24,7 +25,7 @@ struct Arguments {
   CommonOptions common;
   CollectOptions collect;
   std::vector<std::string> prompts, parts;
-  std::string work_dir, shown;
+  std::string work_dir, shown, far_pairs = "64,256";
   bool allow_same_prompts = false;
 };
 
@@ -42,6 +43,11 @@ void add_collect_options(CLI::App& app, Arguments& a) {
       ->capture_default_str()
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 20));
+  app.add_option(
+         "--far-pairs", a.far_pairs,
+         "BF16 windows whose complement the quantised cache will serve: far-pair metrics for waterfill; or none")
+      ->capture_default_str()
+      ->type_name("SINK,RECENT");
   app.add_option("--work-dir", a.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
   app.add_flag("--resume", a.collect.resume, "Continue the run in the work directory, if there is one");
@@ -50,6 +56,24 @@ void add_collect_options(CLI::App& app, Arguments& a) {
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e9).description(""));
+}
+
+FarPairs parse_far_pairs(const std::string& text) {
+  FarPairs pairs;
+  if (text == "none") {
+    pairs.enabled = false;
+    return pairs;
+  }
+  const std::size_t comma = text.find(',');
+  const auto read = [](const std::string& part, std::int64_t& value) {
+    const auto end = std::from_chars(part.data(), part.data() + part.size(), value);
+    return end.ec == std::errc() && end.ptr == part.data() + part.size() && value >= 0 && value <= (1 << 30);
+  };
+  if (comma == std::string::npos || !read(text.substr(0, comma), pairs.sink) ||
+      !read(text.substr(comma + 1), pairs.recent) || pairs.recent < 1) {
+    throw UsageError("--far-pairs is '" + text + "', expected SINK,RECENT such as 64,256, or none");
+  }
+  return pairs;
 }
 
 // The command that continues this run: the same arguments, with --resume.
@@ -68,6 +92,7 @@ int run_collect(Arguments& a) {
   options.work_dir = a.work_dir;
   options.overwrite = a.common.overwrite;
   options.seed = a.common.seed;
+  options.far = parse_far_pairs(a.far_pairs);
   options.tool_version = tool_version();
   if (!a.common.dry_run) require_absent(options.output, options.overwrite);
   options.device = choose_device(a.common);

@@ -18,14 +18,15 @@ namespace {
 constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
-    "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)";
+    "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
+    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25";
 
 struct Arguments {
   CommonOptions common;
   FitOptions fit;
   Windows windows;
-  std::string statistics, scope = "layer", value_target = "exact", clip = "search", window_text = "64,256";
-  std::string encoder = "minmax";
+  std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
+  std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
 };
 
@@ -61,11 +62,48 @@ std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
                    " and this method; choose one of: " + possible);
 }
 
+// "4211" -> {4, 2, 1, 1}.
+std::vector<std::uint8_t> parse_widths(const std::string& text) {
+  std::vector<std::uint8_t> widths;
+  for (const char c : text) {
+    if (c != '0' && c != '1' && c != '2' && c != '4') break;
+    widths.push_back(static_cast<std::uint8_t>(c - '0'));
+  }
+  if (text.size() != 4 || widths.size() != 4) {
+    throw UsageError("--widths has '" + text +
+                     "', expected four digits of 0, 1, 2, 4 for keys and for values: 4211,4210");
+  }
+  return widths;
+}
+
+// What a method takes where nothing was said: the published method as published, the metric-aware ones at their best.
+void choose_defaults(Arguments& a, const TransformKind& kind) {
+  const auto choose = [](std::string& option, const char* value) {
+    if (option == "auto") option = value;
+  };
+  choose(a.scope, kind.metric_aware ? "head" : "layer");
+  choose(a.value_target, kind.metric_aware ? "output" : "exact");
+  choose(a.encoder, kind.metric_aware ? "search" : "minmax");
+  choose(a.center, kind.metric_aware ? "mean" : "none");
+  choose(a.clip, kind.metric_aware ? "none" : "search");
+}
+
 void parse_options(Arguments& a) {
+  choose_defaults(a, find_transform(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
-  a.fit.value_target = a.value_target == "energy" ? ValueTarget::kEnergy : ValueTarget::kExact;
+  a.fit.value_target = a.value_target == "energy"   ? ValueTarget::kEnergy
+                       : a.value_target == "output" ? ValueTarget::kOutput
+                                                    : ValueTarget::kExact;
   a.fit.encoder = parse_encoder(a.encoder);
-  find_transform(a.fit.method);
+  a.fit.center = a.center == "mean" ? Center::kMean : Center::kNone;
+  a.fit.metric = a.metric == "fisher"    ? MetricSource::kFisher
+                 : a.metric == "moments" ? MetricSource::kMoments
+                                         : MetricSource::kAuto;
+  if (!a.widths.empty()) {
+    const std::size_t comma = a.widths.find(',');
+    a.fit.key_widths = parse_widths(a.widths.substr(0, comma));
+    a.fit.value_widths = comma == std::string::npos ? a.fit.key_widths : parse_widths(a.widths.substr(comma + 1));
+  }
   if (a.clip == "none") {
     a.fit.clip = ClipMode::kNone;
   } else if (a.clip != "search") {
@@ -84,7 +122,11 @@ int run_fit(Arguments& a) {
   parse_options(a);
   AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
   const Statistics statistics = load_statistics(a.statistics);
-  if (a.bits > 0.0) a.fit.group = group_for_bits(a.bits, statistics.head_dim);
+  if (a.fit.method == "waterfill") {
+    if (a.bits > 0.0) a.fit.bits = a.bits;
+  } else if (a.bits > 0.0) {
+    a.fit.group = group_for_bits(a.bits, statistics.head_dim);
+  }
   if (a.common.dry_run) {
     print_fit_plan(plan_fit(statistics, a.fit), a.common.output, a.common.json);
     return 0;
@@ -114,19 +156,43 @@ int main_fit(int argc, char** argv) {
   app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->required()->type_name("FILE");
   add_output_options(app, a.common, true);
   app.add_option("--method", a.fit.method, "Transform:" + methods)->capture_default_str();
-  app.add_option("--scope", a.scope, "One rotation for a layer, or one for each KV head")
-      ->check(CLI::IsMember({"layer", "head"}))
+  app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
+      ->check(CLI::IsMember({"auto", "layer", "head"}))
       ->capture_default_str();
-  app.add_option("--value-target", a.value_target, "What the value rotation is fitted to: V^T S^T S V, or its proxy")
-      ->check(CLI::IsMember({"exact", "energy"}))
+  app.add_option(
+         "--value-target,--value-metric", a.value_target,
+         "What the value side is fitted to: V^T S^T S V (exact; oscar), its proxy (energy), or W_O^T W_O (output; "
+         "balanced, waterfill)")
+      ->check(CLI::IsMember({"auto", "exact", "energy", "output"}))
+      ->capture_default_str();
+  app.add_option("--center", a.center,
+                 "Store keys and values without the mean of their head (balanced, waterfill: mean)")
+      ->check(CLI::IsMember({"auto", "none", "mean"}))
+      ->capture_default_str();
+  app.add_option(
+         "--metric", a.metric,
+         "What weighs errors in balanced and waterfill: the far-pair metrics of the statistics, or Q^T Q and the "
+         "value target")
+      ->check(CLI::IsMember({"auto", "fisher", "moments"}))
+      ->capture_default_str();
+  app.add_option("--damping", a.fit.damping, "Damping of balanced and waterfill, relative to the diagonals")
+      ->check(CLI::Range(0.0, 0.1))
+      ->capture_default_str();
+  app.add_option("--exponent", a.fit.exponent, "Balanced and waterfill: 0 is orthogonal, 1 fully balanced")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--widths", a.widths, "Balanced: the same block widths in every layer, such as 4211,4210")
+      ->type_name("K,V");
+  app.add_option("--clip", a.clip, "search (oscar), none (balanced, waterfill), or the ratios K,V for all layers")
       ->capture_default_str();
   add_device_option(app, a.common);
-  app.add_option("--clip", a.clip, "search, none, or the ratios K,V for all layers")->capture_default_str();
   app.add_option("--encoder", a.encoder,
                  "How scales and codes are chosen; engines that read published files use minmax")
-      ->check(CLI::IsMember({"minmax", "search"}))
+      ->check(CLI::IsMember({"auto", "minmax", "search"}))
       ->capture_default_str();
-  app.add_option("--bits", a.bits, "Bits per quantised element, parameters included: 2 + 32/group (default: one group)")
+  app.add_option("--bits", a.bits,
+                 "Bits per quantised element, parameters included: for waterfill any budget (default 2.25), else 2 + "
+                 "32/group (default: one group)")
       ->check(CLI::PositiveNumber);
   app.add_option("--windows", a.window_text, "BF16 tokens at the start and at the end")->capture_default_str();
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")

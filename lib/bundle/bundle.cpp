@@ -43,6 +43,7 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
       add(tensor_name(layer.layer, key, "inverse_or_query"), side.inverse_or_query);
       add(tensor_name(layer.layer, key, "mean"), side.mean);
       add(tensor_name(layer.layer, key, "eigenvalues"), side.eigenvalues);
+      add(tensor_name(layer.layer, key, "sigma"), side.sigma);
     }
   }
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
@@ -105,6 +106,7 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
       side.inverse_or_query = optional(tensor_name(layer.layer, key, "inverse_or_query"));
       side.mean = optional(tensor_name(layer.layer, key, "mean"));
       side.eigenvalues = optional(tensor_name(layer.layer, key, "eigenvalues"));
+      side.sigma = optional(tensor_name(layer.layer, key, "sigma"));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/errors.h"
 #include "bundle/bundle.h"
 #include "rotation/compose.h"
 
@@ -20,12 +21,32 @@ std::string number(double value) {
 
 bool finite(const at::Tensor& tensor) { return !tensor.defined() || at::isfinite(tensor).all().item<bool>(); }
 
-// max |A B^T - I| (keys) or |A B - I| (values): the pair must leave q k^T, or v, as it was.
+// max |A^T B - I| (keys) or |B A - I| (values): the pair must leave q k^T, or v, as it was. Products are taken in the
+// coordinates of the cache, where model channels of very different size do not magnify the rounding of FP32 storage.
 double cancellation_error(const SideTransform& side, bool key) {
   const at::Tensor a = side.forward.to(at::kDouble);
   const at::Tensor b = side.inverse_or_query.to(at::kDouble);
-  const at::Tensor product = at::matmul(a, key ? b.transpose(-2, -1) : b);
+  const at::Tensor product = key ? at::matmul(a.transpose(-2, -1), b) : at::matmul(b, a);
   return (product - at::eye(a.size(-1), at::kDouble)).abs().max().item<double>();
+}
+
+void check_blocks(const SideTransform& side, const std::string& name, std::int64_t d, std::int64_t heads,
+                  std::vector<std::string>& faults) {
+  if (side.widths.size() != kBlocks) {
+    faults.push_back(name + " has " + std::to_string(side.widths.size()) + " block widths, expected " +
+                     std::to_string(kBlocks));
+    return;
+  }
+  try {
+    side.code(d, 0);
+  } catch (const InputError& e) {
+    faults.push_back(name + ": " + e.what());
+  }
+  if (!side.sigma.defined() || side.sigma.sizes() != at::IntArrayRef({heads, kBlocks})) {
+    faults.push_back(name + " block deviations have a wrong shape");
+  } else if (!finite(side.sigma) || !(side.sigma.min().item<float>() > 0.0f)) {
+    faults.push_back(name + " block deviations are not all positive numbers");
+  }
 }
 
 void check_side(const LayerTransform& layer, bool key, std::vector<std::string>& faults) {
@@ -48,6 +69,7 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   if (side.eigenvalues.defined() && !has_shape(side.eigenvalues, {stored, d})) {
     faults.push_back(name + " eigenvalues have a wrong shape");
   }
+  if (side.blocks()) check_blocks(side, name, d, heads, faults);
   if (side.clip.size() != 1 && side.clip.size() != static_cast<std::size_t>(heads)) {
     faults.push_back(name + " has " + std::to_string(side.clip.size()) + " clip ratios, expected 1 or " +
                      std::to_string(heads));

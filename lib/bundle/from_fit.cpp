@@ -4,6 +4,7 @@
 
 #include "bundle/manifest.h"
 #include "rotation/hadamard.h"
+#include "rotation/transforms.h"
 
 namespace oscar {
 namespace {
@@ -27,11 +28,23 @@ Json prediction_json(const SidePrediction& p) {
           {"global_clip", rounded(p.global_clip)}};
 }
 
-Json options_json(const Statistics& s, const FitOptions& o) {
+Json spectrum_json(const SideSpectrum& side, const SideTransform& transform) {
+  Json lambda = Json::array();
+  for (const double value : side.lambda) lambda.push_back(rounded(value));
+  Json json = {{"lambda", std::move(lambda)},
+               {"gain", rounded(side.gain)},
+               {"condition", rounded(side.condition)},
+               {"error", rounded(side.error)},
+               {"share", rounded(side.share)}};
+  if (transform.blocks()) json["widths"] = transform.widths;
+  return json;
+}
+
+Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
   Json json;
   json["method"] = o.method;
   json["scope"] = o.scope == Scope::kHead ? "head" : "layer";
-  json["value_target"] = o.value_target == ValueTarget::kExact ? "exact" : "energy";
+  json["value_target"] = value_target_name(o.value_target);
   switch (o.clip) {
     case ClipMode::kSearch:
       json["clip"] = {{"mode", "search"},
@@ -45,6 +58,13 @@ Json options_json(const Statistics& s, const FitOptions& o) {
       json["clip"] = {{"mode", "none"}};
       break;
   }
+  json["center"] = o.center == Center::kMean ? "mean" : "none";
+  if (find_transform(o.method).metric_aware) {
+    json["metric"] = fisher ? "fisher" : "moments";
+    json["damping"] = o.damping;
+    json["exponent"] = o.exponent;
+    if (o.method == "waterfill") json["bits"] = o.bits;
+  }
   json["group"] = o.group > 0 ? o.group : s.head_dim;
   json["max_rows"] = o.max_rows;
   return json;
@@ -57,7 +77,12 @@ Json report_json(const FitResult& result) {
   for (const LayerFit& layer : result.layers) {
     Json entry;
     entry["layer"] = layer.transform.layer;
-    entry["captured_energy"] = {{"key", energy_json(layer.key_energy)}, {"value", energy_json(layer.value_energy)}};
+    if (layer.key_spectrum.lambda.empty()) {
+      entry["captured_energy"] = {{"key", energy_json(layer.key_energy)}, {"value", energy_json(layer.value_energy)}};
+    } else {
+      entry["spectrum"] = {{"key", spectrum_json(layer.key_spectrum, layer.transform.key)},
+                           {"value", spectrum_json(layer.value_spectrum, layer.transform.value)}};
+    }
     if (result.held_out_rows > 0) {
       entry["k_logit_error"] = prediction_json(layer.key);
       entry["v_output_error"] = prediction_json(layer.value);
@@ -94,7 +119,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},
-                       {"options", options_json(s, o)},
+                       {"options", options_json(s, o, result.fisher)},
                        {"collection", s.metadata}};
   bundle.fit_report = report_json(result);
   return bundle;

@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kMaxLayers = 10000, kMaxHeads = 4096, kMaxHeadDim = 4096;
+constexpr std::int64_t kMaxLayers = 10000, kMaxHeads = 4096, kLargestHeadDim = 4096;
 constexpr const char* kFormatName = "oscar-bundle";
 
 Json side_to_json(const SideTransform& side) {
@@ -22,6 +22,7 @@ Json side_to_json(const SideTransform& side) {
   Json clip = Json::array();
   for (const float rho : side.clip) clip.push_back(json_float(rho));
   json["clip"] = std::move(clip);
+  if (side.blocks()) json["widths"] = side.widths;
   return json;
 }
 
@@ -39,6 +40,20 @@ float clip_value(const Json& value, const std::string& where) {
     throw InputError(where + ": a clip ratio is " + value.dump() + ", expected a number from 0 to 1");
   }
   return value.get<float>();
+}
+
+std::vector<std::uint8_t> read_widths(const Json& widths, const std::string& where) {
+  std::vector<std::uint8_t> result;
+  for (const Json& width : widths) {
+    const bool known = width.is_number_integer() && (width == 0 || width == 1 || width == 2 || width == 4);
+    if (!known) throw InputError(where + ": a block width is " + width.dump() + ", expected 0, 1, 2 or 4");
+    result.push_back(width.get<std::uint8_t>());
+  }
+  if (result.size() != kBlocks) {
+    throw InputError(where + ": 'widths' has " + std::to_string(result.size()) + " entries, expected " +
+                     std::to_string(kBlocks));
+  }
+  return result;
 }
 
 bool is_plain_name(const std::string& name) {
@@ -70,6 +85,13 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
   manifest.tensors[tensor_name(layer.layer, key, "eigenvalues")] = {heads, d};
   if (!orthogonal) manifest.tensors[tensor_name(layer.layer, key, "inverse_or_query")] = {heads, d, d};
   if (centered) manifest.tensors[tensor_name(layer.layer, key, "mean")] = {layer.kv_heads, d};
+  if (!json.contains("widths")) return;
+  side.widths = read_widths(json_array(json, "widths", where), where);
+  if (d % 32 != 0 || d > kMaxHeadDim) {
+    throw InputError(where + ": has block widths, which need a head_dim that 32 divides, up to " +
+                     std::to_string(kMaxHeadDim) + "; found " + std::to_string(d));
+  }
+  manifest.tensors[tensor_name(layer.layer, key, "sigma")] = {layer.kv_heads, kBlocks};
 }
 
 void read_layers(const Json& json, const std::string& where, Manifest& manifest) {
@@ -85,7 +107,7 @@ void read_layers(const Json& json, const std::string& where, Manifest& manifest)
     const std::string here = where + ", layer " + std::to_string(layer.layer);
     if (layer.layer <= previous) throw InputError(here + ": layers are not in ascending order");
     previous = layer.layer;
-    layer.head_dim = bounded(entry, "head_dim", here, 1, kMaxHeadDim);
+    layer.head_dim = bounded(entry, "head_dim", here, 1, kLargestHeadDim);
     layer.kv_heads = bounded(entry, "kv_heads", here, 1, kMaxHeads);
     read_side(json_object(entry, "key", here), here + ", key", layer, true, manifest);
     read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
@@ -113,15 +135,24 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
   }
 }
 
+bool has_blocks(const LayerTransform& layer) { return layer.key.blocks() || layer.value.blocks(); }
+
 void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   const Json& code = json_object(json, "code", where);
   const std::string layout = json_string(code, "layout", where);
-  const std::int64_t bits = json_int(code, "bits", where);
   bundle.encoder = json_string(code, "encoder", where);
-  bundle.group = bounded(code, "group", where, 0, kMaxHeadDim);
-  if (layout != "uniform" || bits != 2) {
-    throw InputError(where + ": code layout '" + layout + "' with " + std::to_string(bits) +
-                     " bits is not known to this version, expected 'uniform' with 2 bits");
+  bundle.group = bounded(code, "group", where, 0, kLargestHeadDim);
+  const bool blocks = std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks);
+  if (layout != (blocks ? "blocks" : "uniform")) {
+    throw InputError(where + ": code layout '" + layout + "' is not known, or not that of the layers; expected '" +
+                     (blocks ? "blocks" : "uniform") + "'");
+  }
+  if (!blocks) {
+    const std::int64_t bits = json_int(code, "bits", where);
+    if (bits != 2) {
+      throw InputError(where + ": code layout 'uniform' with " + std::to_string(bits) +
+                       " bits is not known to this version, expected 2 bits");
+    }
   }
   if (bundle.encoder != "minmax" && bundle.encoder != "search") {
     throw InputError(where + ": encoder '" + bundle.encoder +
@@ -151,14 +182,19 @@ Json json_float(float value) {
 Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFile>& files) {
   Json json;
   json["format"] = kFormatName;
-  json["format_version"] = kBundleFormatVersion;
+  const bool blocks = std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks);
+  json["format_version"] = blocks ? kBundleFormatVersion : std::int64_t{1};
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
   model["fingerprint"] = bundle.model_fingerprint;
   for (const auto& [key, value] : bundle.model.items()) model[key] = value;
   json["model"] = std::move(model);
-  json["code"] = {{"layout", "uniform"}, {"bits", 2}, {"group", bundle.group}, {"encoder", bundle.encoder}};
+  if (blocks) {
+    json["code"] = {{"layout", "blocks"}, {"group", bundle.group}, {"encoder", bundle.encoder}};
+  } else {
+    json["code"] = {{"layout", "uniform"}, {"bits", 2}, {"group", bundle.group}, {"encoder", bundle.encoder}};
+  }
   json["windows"] = {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}};
   json["hadamard_block"] = bundle.hadamard_block;
   json["global_clip"] = {{"key", json_float(bundle.global_key_clip)}, {"value", json_float(bundle.global_value_clip)}};
@@ -214,7 +250,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   const Json& windows = json_object(json, "windows", where);
   bundle.windows.sink = bounded(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
   bundle.windows.recent = bounded(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);
-  bundle.hadamard_block = bounded(json, "hadamard_block", where, 0, kMaxHeadDim);
+  bundle.hadamard_block = bounded(json, "hadamard_block", where, 0, kLargestHeadDim);
   const Json& clip = json_object(json, "global_clip", where);
   json_number(clip, "key", where + ", global_clip");
   json_number(clip, "value", where + ", global_clip");

@@ -36,9 +36,17 @@ void row(std::ostringstream& out, const std::string& name, const std::string& va
 }  // namespace
 
 double bundle_bits_per_element(const Bundle& bundle) {
-  const std::int64_t d = bundle.layers.empty() ? 128 : bundle.layers.front().head_dim;
-  const std::int64_t group = bundle.group > 0 ? bundle.group : d;
-  return 2.0 + 32.0 / static_cast<double>(group);
+  double bits = 0.0, elements = 0.0;
+  for (const LayerTransform& layer : bundle.layers) {
+    for (const SideTransform* side : {&layer.key, &layer.value}) {
+      const double d = static_cast<double>(layer.head_dim);
+      const double each = side->blocks() ? side->code(layer.head_dim, 0).bits_per_element()
+                                         : 2.0 + 32.0 / (bundle.group > 0 ? static_cast<double>(bundle.group) : d);
+      const double count = d * static_cast<double>(layer.kv_heads);
+      bits += each * count, elements += count;
+    }
+  }
+  return elements > 0.0 ? bits / elements : 2.25;
 }
 
 std::string card_head(const Bundle& bundle, const std::string& title) {

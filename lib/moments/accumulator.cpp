@@ -44,20 +44,36 @@ at::Tensor gram_of(const at::Tensor& x) {
   return gram;
 }
 
-// gram += x^T x, and sum += 1 x where defined.
-void add_moments(at::Tensor& gram, at::Tensor* sum, const at::Tensor& x) {
+// gram += x^T x and sum += 1 x, for rows whose mean may be hundreds of times their deviation (key biases): each chunk is multiplied about
+// its own mean, which is put back in FP64, so that a covariance taken from the sums later keeps its digits.
+void add_moments_about_mean(at::Tensor& gram, at::Tensor& sum, const at::Tensor& x) {
+  const std::int64_t kv_heads = gram.size(0);
+  for_chunks(x.size(0), chunk_rows(x), [&](std::int64_t first, std::int64_t count) {
+    at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);
+    const at::Tensor mean = chunk.mean(1, true);  // [Hkv, 1, d] FP32
+    chunk.sub_(mean);
+    const at::Tensor m = mean.to(at::kDouble), rest = chunk.sum(1, true, at::kDouble);
+    const double n = static_cast<double>(count);
+    gram.add_(gram_of(chunk));
+    gram.add_(at::bmm(m.transpose(1, 2), rest + n * m));
+    gram.add_(at::bmm(rest.transpose(1, 2), m));
+    sum.add_((rest + n * m).squeeze(1));
+  });
+}
+
+// gram += x^T x.
+void add_moments(at::Tensor& gram, const at::Tensor& x) {
   const std::int64_t kv_heads = gram.size(0);
   const std::int64_t size = std::max<std::int64_t>(1, chunk_rows(x) * kv_heads / x.size(1));
   for_chunks(x.size(0), size, [&](std::int64_t first, std::int64_t count) {
     const at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);
     gram.add_(gram_of(chunk));
-    if (sum != nullptr) sum->add_(chunk.sum(1, false, at::kDouble));
   });
 }
 
 }  // namespace
 
-void add_gram(at::Tensor& sum, const at::Tensor& x) { add_moments(sum, nullptr, x); }
+void add_gram(at::Tensor& sum, const at::Tensor& x) { add_moments(sum, x); }
 
 MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device) {
   const auto options = at::TensorOptions(at::kDouble).device(device);
@@ -68,10 +84,10 @@ MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_di
 }
 
 void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o) {
-  add_moments(q_gram_, nullptr, q);
-  add_moments(k_gram_, &k_sum_, k);
-  add_moments(v_gram_, &v_sum_, v);
-  add_moments(o_gram_, nullptr, o);
+  add_moments(q_gram_, q);
+  add_moments_about_mean(k_gram_, k_sum_, k);
+  add_moments_about_mean(v_gram_, v_sum_, v);
+  add_moments(o_gram_, o);
 }
 
 bool MomentAccumulator::finite() const {

@@ -85,7 +85,8 @@ class Collector {
   void check_point(const ResumePoint& point) const {
     if (point.layer > config_.layers || point.step > static_cast<std::int64_t>(plan_.steps.size()) ||
         (point.step > 0 &&
-         (!point.sums.q_gram.defined() || !point.sums.rows_q.defined() || !point.sums.residual_energy.defined()))) {
+         (!point.sums.q_gram.defined() || (options_.far.enabled && !point.sums.fisher_count.defined()) ||
+          !point.sums.rows_q.defined() || !point.sums.residual_energy.defined()))) {
       throw InputError(work_.path().string() + ": its state is damaged; delete the directory to start anew");
     }
     for (std::int64_t layer = 0; layer < point.layer; ++layer)
@@ -110,7 +111,7 @@ class Collector {
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
                                                    options_.dtype, keep, options_.device, done);
     FullAttention attention;
-    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.device);
+    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device);
 
     std::int64_t first = 0;
     if (point) {
@@ -126,6 +127,7 @@ class Collector {
     progress_->finish();
     progress_.reset();
     report_.moment_seconds += observer.seconds();
+    report_.far_seconds += observer.far_seconds();
     decoder_.reset();  // the weights are not needed any more
   }
 
@@ -145,7 +147,8 @@ class Collector {
   void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
     Spool& in = *hidden_[layer % 2];
     Spool& out = *hidden_[(layer + 1) % 2];
-    observer.begin_layer(from == nullptr ? nullptr : &from->sums);
+    observer.begin_layer(from == nullptr ? nullptr : &from->sums, decoder_->layer_weights(layer).o);
+    far_energy_ = from == nullptr || !options_.far.enabled ? 0.0 : from->sums.fisher_count[2].item<double>();
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
     const double start = now();
     std::int64_t tokens = 0;
@@ -154,7 +157,7 @@ class Collector {
       observer.begin_step(step, *keys_values_);
       const at::Tensor hidden = in.read(step.position, step.tokens).to(options_.device);
       const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
-      energy += residual_energy(next, step, "layer " + std::to_string(layer));
+      energy += residual_energy(next, step, "layer " + std::to_string(layer), &far_energy_);
       out.write(step.position, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
@@ -165,6 +168,7 @@ class Collector {
         keys_values_->sync();
         LayerMoments partial;
         observer.store_partial(partial);
+        if (options_.far.enabled) partial.fisher_count[2] = far_energy_;
         partial.residual_energy = energy_tensor(energy);
         save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
       }
@@ -182,6 +186,7 @@ class Collector {
   void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
     LayerMoments moments;
     observer.finish_layer(moments);
+    if (options_.far.enabled) moments.fisher_count[2] = far_energy_;
     const double start = now();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     for (std::int64_t t = 0; t < plan_.tokens; t += kEnergyRows) {
@@ -197,7 +202,8 @@ class Collector {
   }
 
   // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
-  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
+  // far: gains the part of the tokens that have far keys.
+  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where, double* far = nullptr) {
     const double start = now();
     const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
     const double energy = norms.to(at::kDouble).square().sum().item<double>();
@@ -206,7 +212,21 @@ class Collector {
       throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
                            " holds NaN or infinity; check the checkpoint, or try --dtype float32");
     }
+    if (far != nullptr) *far += far_energy(norms, step);
     report_.moment_seconds += now() - start;
+    return energy;
+  }
+
+  // Sum of |x|^2 over the tokens of a step that have far keys. norms: [tokens].
+  double far_energy(const at::Tensor& norms, const Step& step) const {
+    const std::int64_t near = options_.far.sink + options_.far.recent;
+    double energy = 0.0;
+    for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+      const Piece& piece = plan_.pieces[i];
+      if (piece.length <= near) continue;
+      const at::Tensor tail = norms.narrow(0, piece.position - step.position + near, piece.length - near);
+      energy += tail.to(at::kDouble).square().sum().item<double>();
+    }
     return energy;
   }
 
@@ -258,7 +278,19 @@ class Collector {
       if (report_.layers[static_cast<std::size_t>(layer)].q_trace == 0) describe_layer(layer, moments);
       s.layers.push_back(std::move(moments));
     }
+    drop_empty_far_pairs(s);
     save_statistics(s, options_.output);
+  }
+
+  // Prompts too short for any far pair leave no metrics behind, rather than zeros.
+  void drop_empty_far_pairs(Statistics& s) {
+    if (!s.layers.front().fisher_count.defined()) return;
+    // A layer with a sliding window shorter than the recent tokens has none of its own; the others decide.
+    for (const LayerMoments& m : s.layers) {
+      report_.far_queries = std::max(report_.far_queries, m.fisher_count[0].item<double>());
+    }
+    if (report_.far_queries > 0.0) return;
+    for (LayerMoments& m : s.layers) m.fisher_q_gram = m.fisher_v_weight = m.fisher_count = at::Tensor();
   }
 
   const Checkpoint& checkpoint_;
@@ -274,6 +306,7 @@ class Collector {
   std::unique_ptr<MirroredSpool> keys_values_;
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
+  double far_energy_ = 0.0;  // of the layer at work
   double saved_ = now();
   CollectReport report_;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "moments/fisher.h"
 #include "moments/statistics.h"
 #include "moments/token_plan.h"
 #include "text/prompts.h"
@@ -24,6 +25,7 @@ struct CollectOptions {
   std::int64_t seq_len = 4096;
   std::int64_t rows = 512;  // of the sample, for each layer
   std::uint64_t seed = 0;
+  FarPairs far;  // the far-pair Fisher metrics
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   bool stream_layers = false;  // results are bit-identical either way
@@ -47,6 +49,8 @@ struct CollectReport {
   std::vector<LayerReport> layers;
   bool resumed = false;
   double seconds = 0;         // of this process, all layers
+  double far_seconds = 0;     // of these, in the far-pair metrics
+  double far_queries = 0;     // queries that had a far key; 0: no metrics were written
   double moment_seconds = 0;  // of these, in the moments (sums, sample, K and V spool, energy pass)
 };
 

@@ -29,6 +29,19 @@ inline constexpr std::array<MomentField, 8> kMomentFields = {{
     {"wo_gram", &LayerMoments::wo_gram, true},
 }};
 
+// Optional sums of the far pairs, all or none.
+struct FisherField {
+  const char* name;
+  at::Tensor LayerMoments::*tensor;
+  bool gram;  // [Hkv, d, d]; otherwise [3]
+};
+
+inline constexpr std::array<FisherField, 3> kFisherFields = {{
+    {"fisher_q_gram", &LayerMoments::fisher_q_gram, true},
+    {"fisher_v_weight", &LayerMoments::fisher_v_weight, true},
+    {"fisher_count", &LayerMoments::fisher_count, false},
+}};
+
 struct RowField {
   const char* name;
   at::Tensor LayerMoments::*tensor;

@@ -38,23 +38,26 @@ std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const 
 }
 
 MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts,
-                               const TokenPlan& plan, std::vector<SampledToken> sample, at::Device device)
+                               const TokenPlan& plan, std::vector<SampledToken> sample, const FarPairs& pairs,
+                               at::Device device)
     : AttentionObserver(inner),
       config_(config),
       prompts_(prompts),
       plan_(plan),
       sample_(std::move(sample)),
       device_(device),
-      moments_(config.kv_heads, config.head_dim, device) {
+      moments_(config.kv_heads, config.head_dim, device),
+      fisher_(config.query_heads, config.kv_heads, config.head_dim, pairs, device) {
   for (std::size_t row = 0; row < sample_.size(); ++row) {
     by_token_.emplace_back(sample_[row].token, static_cast<std::int64_t>(row));
   }
   std::sort(by_token_.begin(), by_token_.end());
 }
 
-void MomentObserver::begin_layer(const LayerMoments* partial) {
+void MomentObserver::begin_layer(const LayerMoments* partial, const at::Tensor& o_weight) {
   const auto rows = static_cast<std::int64_t>(sample_.size());
   moments_ = MomentAccumulator(config_.kv_heads, config_.head_dim, device_);
+  fisher_.begin_layer(o_weight, partial);
   if (partial != nullptr) {
     moments_.restore(*partial);
     rows_q_ = partial->rows_q.clone();
@@ -79,7 +82,10 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   if (!moments_.finite()) refuse(input, output);
   keep_rows(input);
   keys_values_->write(step_->position, at::cat({input.k, input.v}, 1));
-  seconds_ += now() - start;
+  const double between = now();
+  seconds_ += between - start;
+  fisher_.add(input, output);
+  far_seconds_ += now() - between;
 }
 
 void MomentObserver::keep_rows(const AttentionInput& input) {
@@ -117,6 +123,7 @@ void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& outpu
 
 void MomentObserver::store_partial(LayerMoments& out) const {
   moments_.store(out);
+  fisher_.store(out);
   out.rows_q = rows_q_;
   out.rows_k = rows_k_;
   out.rows_v = rows_v_;
@@ -124,6 +131,7 @@ void MomentObserver::store_partial(LayerMoments& out) const {
 
 void MomentObserver::finish_layer(LayerMoments& out) const {
   moments_.finish(out);
+  fisher_.finish(out);
   out.rows_q = rows_q_;
   out.rows_k = rows_k_;
   out.rows_v = rows_v_;

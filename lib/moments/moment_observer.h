@@ -9,6 +9,7 @@
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
 #include "moments/accumulator.h"
+#include "moments/fisher.h"
 #include "moments/mirrored_spool.h"
 #include "moments/row_sample.h"
 #include "moments/token_plan.h"
@@ -21,13 +22,15 @@ std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const 
 class MomentObserver : public AttentionObserver {
  public:
   MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts, const TokenPlan& plan,
-                 std::vector<SampledToken> sample, at::Device device);
+                 std::vector<SampledToken> sample, const FarPairs& pairs, at::Device device);
 
-  void begin_layer(const LayerMoments* partial);                  // nullptr: from zero
+  // partial: null: from zero. o_weight [hidden, Hq d] of the layer.
+  void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
   void store_partial(LayerMoments& out) const;                    // for a checkpoint
   void finish_layer(LayerMoments& out) const;                     // without energy and W_O
-  double seconds() const { return seconds_; }                     // spent here so far
+  double seconds() const { return seconds_; }                     // spent here so far, far pairs not included
+  double far_seconds() const { return far_seconds_; }             // in the far-pair metrics
 
  protected:
   void observe(const AttentionInput& input, const at::Tensor& output) override;
@@ -43,10 +46,11 @@ class MomentObserver : public AttentionObserver {
   std::vector<std::pair<std::int64_t, std::int64_t>> by_token_;  // (token, row), ascending token
   at::Device device_;
   MomentAccumulator moments_;
+  FisherAccumulator fisher_;
   at::Tensor rows_q_, rows_k_, rows_v_;
   const Step* step_ = nullptr;
   MirroredSpool* keys_values_ = nullptr;
-  double seconds_ = 0;
+  double seconds_ = 0, far_seconds_ = 0;
 };
 
 }  // namespace oscar

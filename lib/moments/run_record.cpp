@@ -14,6 +14,8 @@ Json options_record(const CollectOptions& options) {
           {"seq_len", options.seq_len},
           {"rows", options.rows},
           {"seed", options.seed},
+          {"far_pairs",
+           options.far.enabled ? Json({{"sink", options.far.sink}, {"recent", options.far.recent}}) : Json("none")},
           {"dtype", dtype_text(options.dtype)},
           {"device", options.device.is_cpu() ? "cpu" : "cuda"}};
 }

@@ -28,6 +28,12 @@ struct LayerMoments {
   at::Tensor rows_v;                        // [R, Hkv, d]
   std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
   std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
+  // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.
+  // w_ij = p_ij^2 |W_O (v_j - o_i)|^2, p the softmax weights, |W_O x|^2 of the query head's own columns.
+  at::Tensor fisher_q_gram;    // [Hkv, d, d]  sum over far queries and the group of (sum_j w_ij) q_i^T q_i scale^2
+  at::Tensor fisher_v_weight;  // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
+  at::Tensor fisher_count;     // [3] queries with a far key; pairs of a query and a far key; sum of |x|^2 of these
+                               //     queries' residual stream after the layer
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 

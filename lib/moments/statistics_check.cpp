@@ -68,6 +68,29 @@ void check_energy(const at::Tensor& t, std::int64_t tokens, const std::string& w
   }
 }
 
+void check_fisher(const Statistics& s, std::size_t i, const std::string& where) {
+  const LayerMoments& layer = s.layers[i];
+  const std::string prefix = "layers." + std::to_string(i) + ".";
+  for (const FisherField& field : kFisherFields) {
+    const at::Tensor& t = layer.*field.tensor;
+    if (t.defined() != s.layers[0].fisher_count.defined()) {
+      refuse(where, prefix + field.name, "is there alone; the sums of far pairs come all together or not at all");
+    }
+    if (!t.defined()) continue;
+    if (field.gram) {
+      check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
+      check_gram(t, where, prefix + field.name);
+      continue;
+    }
+    check_shape(t, {3}, at::kDouble, where, prefix + field.name);
+    const double queries = t[0].item<double>();
+    if (t.min().item<double>() < 0 || queries > static_cast<double>(s.tokens) || t[1].item<double>() < queries) {
+      refuse(where, prefix + field.name,
+             "is no count of far queries and pairs among " + std::to_string(s.tokens) + " tokens");
+    }
+  }
+}
+
 void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
   const std::string prefix = "rows." + std::to_string(i) + ".";
@@ -119,6 +142,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
     }
     check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
     check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
+    check_fisher(s, i, where);
     if (layer.residual_energy.defined()) {
       check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
     }

@@ -152,6 +152,9 @@ Statistics load_statistics(const fs::path& path) {
     for (const MomentField& field : kMomentFields) {
       layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
     }
+    for (const FisherField& field : kFisherFields) {
+      layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
+    }
     layer.residual_energy = reader.optional(prefix + "residual_energy", DType::kF64);
     for (const RowField& field : kRowFields) {
       layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);

@@ -115,12 +115,40 @@ at::Tensor sum_optional(const std::vector<Statistics>& parts, const std::functio
   return total;
 }
 
+// Sum of an optional tensor over the parts that have it: parts of short prompts have no far pairs.
+at::Tensor sum_present(const std::vector<Statistics>& parts, const std::function<at::Tensor(const Statistics&)>& get) {
+  at::Tensor total;
+  for (const Statistics& part : parts) {
+    const at::Tensor t = get(part);
+    if (t.defined()) total = total.defined() ? total + t : t.clone();
+  }
+  return total;
+}
+
+// The windows that define far pairs, of every part that has their sums: they must be the same.
+void require_same_far_pairs(const std::vector<Statistics>& parts) {
+  Json first;
+  for (const Statistics& part : parts) {
+    if (!part.layers[0].fisher_count.defined()) continue;
+    for (const Json& run : parts_of(part)) {
+      const Json windows = run.value("options", Json::object()).value("far_pairs", Json());
+      if (windows.is_null()) continue;
+      if (first.is_null()) first = windows;
+      if (windows != first) {
+        throw InputError("the statistics were collected with different --far-pairs: " + first.dump() + " and " +
+                         windows.dump());
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts) {
   if (parts.empty()) throw UsageError("merge needs at least one statistics file");
   for (const Statistics& part : parts) require_same_model(parts[0], part);
 
+  require_same_far_pairs(parts);
   const Statistics& first = parts[0];
   Statistics out;
   out.model_fingerprint = first.model_fingerprint;
@@ -153,6 +181,9 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
         for (std::size_t p = 1; p < parts.size(); ++p) total += parts[p].layers[i].*field.tensor;
       }
       layer.*field.tensor = total;
+    }
+    for (const FisherField& field : kFisherFields) {
+      layer.*field.tensor = sum_present(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
     }
     layer.residual_energy = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].residual_energy; });
     if (sampled) merge_rows(parts, rows, i, layer);

@@ -66,6 +66,9 @@ void save_statistics(const Statistics& s, const fs::path& path) {
     const LayerMoments& layer = s.layers[i];
     const std::string prefix = "layers." + std::to_string(i) + ".";
     for (const MomentField& field : kMomentFields) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
+    for (const FisherField& field : kFisherFields) {
+      if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
+    }
     if (layer.residual_energy.defined()) views.add(prefix + "residual_energy", layer.residual_energy, DType::kF64);
     if (!layer.rows_q.defined()) continue;
     for (const RowField& field : kRowFields) {

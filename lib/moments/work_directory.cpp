@@ -99,6 +99,7 @@ struct TensorFile {
   void add_layer(const LayerMoments& moments) {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
     for (const RowField& field : kRowFields) add(std::string("rows_") + field.name, moments.*field.tensor);
+    for (const FisherField& field : kFisherFields) add(field.name, moments.*field.tensor);
     add("residual_energy", moments.residual_energy);
   }
 };
@@ -119,6 +120,7 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   LayerMoments out;
   for (const MomentField& field : kMomentFields) out.*field.tensor = tensor_of(file, field.name);
   for (const RowField& field : kRowFields) out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
+  for (const FisherField& field : kFisherFields) out.*field.tensor = tensor_of(file, field.name);
   out.residual_energy = tensor_of(file, "residual_energy");
   return out;
 }

@@ -6,6 +6,7 @@
 #include "rotation/eigen.h"
 #include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
+#include "rotation/metric_fit.h"
 #include "rotation/predict.h"
 #include "rotation/transforms.h"
 
@@ -23,6 +24,16 @@ void check_options(const Statistics& s, const FitOptions& o) {
     throw UsageError("group " + std::to_string(o.group) + " does not divide head_dim " + std::to_string(s.head_dim));
   }
   const auto ratio = [](float rho) { return rho >= 0.0f && rho <= 1.0f; };
+  if ((o.method == "waterfill" || !o.key_widths.empty()) && s.head_dim % 32 != 0) {
+    throw UsageError("block widths need a head_dim that 32 divides; found " + std::to_string(s.head_dim) +
+                     ": fit with --method balanced");
+  }
+  if ((o.method == "waterfill" || !o.key_widths.empty()) && o.clip != ClipMode::kNone) {
+    throw UsageError("block widths take no clip: pass --clip none");
+  }
+  if (!o.key_widths.empty() && o.method != "balanced") {
+    throw UsageError("fixed block widths are for --method balanced; " + o.method + " does not take them");
+  }
   if (o.clip == ClipMode::kFixed && (!ratio(o.key_clip) || !ratio(o.value_clip))) {
     throw UsageError("a clip ratio lies between 0 (off) and 1");
   }
@@ -72,6 +83,90 @@ FittedSide fit_side(const Statistics& s, const FitOptions& o, Side side, std::ve
   return result;
 }
 
+// The mean of each head, for orthogonal transforms that store centred rows.
+void centre(const Statistics& s, Side side, std::vector<SideTransform>& transforms) {
+  const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    const LayerMoments& m = s.layers[layer];
+    transforms[layer].mean = ((side == Side::kKey ? m.k_sum : m.v_sum) / tokens).to(at::kFloat).contiguous();
+  }
+}
+
+// Metric-aware methods: transforms, and for layout blocks the widths.
+struct MetricModel {
+  std::vector<MetricSide> key, value;
+};
+
+SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
+  SideSpectrum out;
+  const at::Tensor mean = side.lambda.mean(0);
+  const std::int64_t parts = head_dim % kBlocks == 0 ? kBlocks : 1, n = head_dim / parts;
+  for (std::int64_t b = 0; b < parts; ++b) out.lambda.push_back(mean.narrow(0, b * n, n).mean().item<double>());
+  out.gain = side.gain;
+  for (const double condition : side.conditions) out.condition = std::max(out.condition, condition);
+  if (side.transform.blocks()) {
+    const auto& w = side.transform.widths;
+    out.error = predicted_error(side.energy, {w[0], w[1], w[2], w[3]});
+  } else {
+    double mean_square = 0.0;  // one block of d channels at 2 bits
+    for (std::int64_t h = 0; h < side.lambda.size(0); ++h) {
+      const double m = side.lambda[h].mean().item<double>();
+      mean_square += m * m;
+    }
+    out.error = block_distortion(2) * static_cast<double>(head_dim) * mean_square / side.residual;
+  }
+  return out;
+}
+
+void set_widths(MetricSide& side, const std::array<std::uint8_t, kBlocks>& widths) {
+  side.transform.widths.assign(widths.begin(), widths.end());
+  side.transform.sigma = at::ones({side.lambda.size(0), kBlocks}, at::kFloat);  // the transform has unit blocks
+}
+
+std::array<std::uint8_t, kBlocks> as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
+
+MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
+  const bool allocate = o.method == "waterfill", blocks = allocate || !o.key_widths.empty();
+  MetricModel model;
+  model.key = fit_metric_side(s, o, Side::kKey, blocks, warnings);
+  model.value = fit_metric_side(s, o, Side::kValue, blocks, warnings);
+  if (allocate) {
+    std::vector<SideEnergy> key, value;
+    for (const MetricSide& side : model.key) key.push_back(side.energy);
+    for (const MetricSide& side : model.value) value.push_back(side.energy);
+    const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
+    for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+      set_widths(model.key[layer], allocation.key[layer]);
+      set_widths(model.value[layer], allocation.value[layer]);
+    }
+  } else if (blocks) {
+    for (MetricSide& side : model.key) set_widths(side, as_widths(o.key_widths));
+    for (MetricSide& side : model.value) set_widths(side, as_widths(o.value_widths));
+  }
+  return model;
+}
+
+std::vector<SideTransform> transforms_of(const std::vector<MetricSide>& sides) {
+  std::vector<SideTransform> transforms;
+  for (const MetricSide& side : sides) transforms.push_back(side.transform);
+  return transforms;
+}
+
+void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result) {
+  double total = 0.0;
+  for (std::size_t layer = 0; layer < result.layers.size(); ++layer) {
+    LayerFit& out = result.layers[layer];
+    out.key_spectrum = spectrum(model.key[layer], head_dim);
+    out.value_spectrum = spectrum(model.value[layer], head_dim);
+    total += out.key_spectrum.error + out.value_spectrum.error;
+  }
+  for (LayerFit& layer : result.layers) {
+    for (SideSpectrum* side : {&layer.key_spectrum, &layer.value_spectrum}) {
+      side->share = total > 0.0 ? side->error / total : 0.0;
+    }
+  }
+}
+
 void set_clip(std::vector<SideTransform>& transforms, float rho) {
   for (SideTransform& transform : transforms) {
     for (float& clip : transform.clip) clip = rho;
@@ -96,9 +191,10 @@ void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRo
                                                   std::vector<PredictionSums>(static_cast<std::size_t>(s.kv_heads)));
     for_each_head(s.layers.size(), s.kv_heads, o.on_step, [&](std::size_t layer, std::int64_t head) {
       const LayerTransform& transform = result.layers[layer].transform;
+      const SideTransform& own = side == Side::kKey ? transform.key : transform.value;
       const HeadProblem problem = make_problem(s, layer, head, rows[layer].held_out, code, o.encoder);
       sums[layer][static_cast<std::size_t>(head)] =
-          predict_head(problem, side, side == Side::kKey ? transform.key : transform.value, head, global);
+          predict_head(problem, side, own, head, own.code(s.head_dim, o.group), own.blocks() ? 0.0f : global);
     });
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       PredictionSums total;
@@ -123,8 +219,26 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.group));
   FitResult result;
   if (!kind.data_free) note_rank(s, result.warnings);
-  FittedSide key = fit_side(s, o, Side::kKey, result.warnings);
-  FittedSide value = fit_side(s, o, Side::kValue, result.warnings);
+  FittedSide key, value;
+  MetricModel metric;
+  if (kind.metric_aware) {
+    result.fisher = o.metric != MetricSource::kMoments && has_fisher(s);
+    metric = fit_metric(s, o, result.warnings);
+    key.transforms = transforms_of(metric.key), value.transforms = transforms_of(metric.value);
+    if (!result.fisher && o.metric == MetricSource::kAuto) {
+      result.warnings.push_back(
+          "the statistics hold no far-pair Fisher metrics: Q^T Q and W_O^T W_O take their place, and layers are "
+          "weighed "
+          "by them; collect again with sequences longer than both windows");
+    }
+  } else {
+    key = fit_side(s, o, Side::kKey, result.warnings);
+    value = fit_side(s, o, Side::kValue, result.warnings);
+    if (o.center == Center::kMean) {
+      centre(s, Side::kKey, key.transforms);
+      centre(s, Side::kValue, value.transforms);
+    }
+  }
 
   std::vector<LayerRows> rows;
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
@@ -154,9 +268,11 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
     LayerFit& out = result.layers.emplace_back();
     out.transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads, key.transforms[layer],
                      value.transforms[layer]};
+    if (kind.metric_aware) continue;
     out.key_energy = captured_energy(key.heads[layer], key.vectors[layer]);
     out.value_energy = captured_energy(value.heads[layer], value.vectors[layer]);
   }
+  if (kind.metric_aware) describe(metric, s.head_dim, result);
   if (result.held_out_rows > 0) predict(s, o, rows, code, result);
   return result;
 }

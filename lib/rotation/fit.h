@@ -11,12 +11,14 @@
 #include "codec/codec.h"
 #include "moments/statistics.h"
 #include "rotation/clip_search.h"
+#include "rotation/side_moments.h"
 #include "rotation/targets.h"
 #include "rotation/transform.h"
 
 namespace oscar {
 
 enum class ClipMode { kSearch, kFixed, kNone };
+enum class Center { kNone, kMean };  // keys and values stored as they are, or without the mean of each head
 
 struct FitOptions {
   std::string method = "oscar";  // transforms.h
@@ -29,8 +31,15 @@ struct FitOptions {
   std::int64_t sink = 64;       // positions below are never quantised, so their rows do not count
   std::int64_t max_rows = 512;  // sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
-  at::Device device = at::kCPU;   // of the eigensolver; the search runs on the CPU
-  std::function<void()> on_step;  // progress, fit_steps() times; called from one thread at a time
+  at::Device device = at::kCPU;                        // of the eigensolver; the search runs on the CPU
+  Center center = Center::kNone;
+  // Methods balanced and waterfill.
+  MetricSource metric = MetricSource::kAuto;
+  double damping = 1e-3;                               // of the diagonals
+  double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
+  double bits = 2.25;                                  // waterfill: budget of each element, parameters included
+  std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
+  std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time
 };
 
 // Relative errors of one side on the held-out rows (metric_scorer of head_scorer.h, summed over heads).
@@ -48,15 +57,26 @@ struct CapturedEnergy {
   double fit = 0.0;       // the d/16 last eigenvectors
 };
 
+// What a metric-aware side is predicted to do (methods balanced and waterfill).
+struct SideSpectrum {
+  std::vector<double> lambda;  // [4] mean of each block, over heads; [1] for head sizes without blocks
+  double gain = 1.0;           // AM/GM of lambda^2 over the channels
+  double condition = 1.0;      // largest of the heads
+  double error = 0.0;          // predicted error in units of the residual stream
+  double share = 0.0;          // of the sum of errors over layers and sides
+};
+
 struct LayerFit {
   LayerTransform transform;
   CapturedEnergy key_energy, value_energy;
   SidePrediction key, value;
+  SideSpectrum key_spectrum, value_spectrum;  // empty for orthogonal methods
 };
 
 struct FitResult {
   std::vector<LayerFit> layers;
   float global_key_clip = 0.0f, global_value_clip = 0.0f;
+  bool fisher = false;                           // the far-pair metrics of the statistics were used
   std::int64_t fit_rows = 0, held_out_rows = 0;  // tokens in each half
   std::vector<std::string> warnings;             // what was degenerate, and what was done about it
 };

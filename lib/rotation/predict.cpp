@@ -58,13 +58,14 @@ SidePrediction PredictionSums::relative() const {
 }
 
 PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform& transform, std::int64_t head,
-                            float global_clip) {
+                            const RowCode& code, float global_clip) {
   const std::int64_t d = problem.k.size(-1);
   PredictionSums sums;
   use_transform(problem, side, identity_side(d), head);
   sums.identity = metric_scorer(problem)->score(0.0f);
   use_transform(problem, side, hadamard_side(d), head);
   sums.hadamard = metric_scorer(problem)->score(0.0f);
+  problem.code = code;
   use_transform(problem, side, transform, head);
   const std::unique_ptr<HeadScorer> scorer = metric_scorer(problem);
   sums.unclipped = scorer->score(0.0f);

@@ -22,8 +22,9 @@ struct PredictionSums {
   SidePrediction relative() const;
 };
 
-// problem: of KV head `head`, on held-out rows.
+// problem: of KV head `head`, on held-out rows; its code is that of the identity and Hadamard rows, `code` that of
+// the fit.
 PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform& transform, std::int64_t head,
-                            float global_clip);
+                            const RowCode& code, float global_clip);
 
 }  // namespace oscar

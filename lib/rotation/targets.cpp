@@ -11,6 +11,7 @@ namespace {
 
 const char* gram_name(Side side, ValueTarget value_target) {
   if (side == Side::kKey) return "q_gram";
+  if (value_target == ValueTarget::kOutput) return "wo_gram";
   return value_target == ValueTarget::kExact ? "o_gram" : "energy_gram";
 }
 
@@ -32,12 +33,25 @@ void check_tensor(const at::Tensor& tensor, const std::string& name, at::IntArra
 
 }  // namespace
 
+const char* value_target_name(ValueTarget target) {
+  switch (target) {
+    case ValueTarget::kExact:
+      return "exact";
+    case ValueTarget::kEnergy:
+      return "energy";
+    case ValueTarget::kOutput:
+      break;
+  }
+  return "output";
+}
+
 at::Tensor head_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target) {
   const LayerMoments& moments = statistics.layers[layer];
   const double tokens = static_cast<double>(std::max<std::int64_t>(statistics.tokens, 1));
   const double group = static_cast<double>(statistics.query_heads / statistics.kv_heads);
   if (side == Side::kKey) return moments.q_gram / (tokens * group);
   if (value_target == ValueTarget::kExact) return moments.o_gram / (tokens * group);
+  if (value_target == ValueTarget::kOutput) return moments.wo_gram / group;
   return moments.energy_gram / tokens;
 }
 

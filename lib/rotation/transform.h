@@ -3,8 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
+
+#include "codec/codec.h"
 
 namespace oscar {
 
@@ -17,7 +20,17 @@ struct SideTransform {
   at::Tensor mean;              // undefined, or [Hkv, d]
   at::Tensor eigenvalues;       // [1 or Hkv, d], ascending
   std::vector<float> clip;      // [1 or Hkv]; 0: off
+  // How the transformed rows are stored: empty: 2-bit codes (layout uniform); else the widths of layout blocks, one set
+  // for all heads, with the deviation of each head's blocks.
+  std::vector<std::uint8_t> widths;  // empty or [4]
+  at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
   bool orthogonal() const { return !inverse_or_query.defined(); }
+  bool blocks() const { return !widths.empty(); }
+  // group: of layout uniform; 0: whole head.
+  RowCode code(std::int64_t head_dim, std::int64_t group) const {
+    if (!blocks()) return uniform_code(static_cast<int>(head_dim), static_cast<int>(group));
+    return block_code(static_cast<int>(head_dim), {widths.at(0), widths.at(1), widths.at(2), widths.at(3)});
+  }
 };
 
 struct LayerTransform {

@@ -39,9 +39,13 @@ SideTransform hadamard_side(std::int64_t head_dim) { return shared_side(hadamard
 const std::vector<TransformKind>& transform_kinds() {
   static const std::vector<TransformKind> kinds = {
       {"oscar", "eigenvectors of the target, Hadamard, bit reversal: M = R H P (default)", "qqt_r_h_pbr", "sst_r_h_pbr",
-       false, build_oscar},
-      {"hadamard", "Hadamard matrix alone, data-free", "hadamard", "hadamard", true, build_hadamard},
-      {"identity", "no rotation", "identity", "identity", true, build_identity},
+       false, false, build_oscar},
+      {"hadamard", "Hadamard matrix alone, data-free", "hadamard", "hadamard", false, true, build_hadamard},
+      {"identity", "no rotation", "identity", "identity", false, true, build_identity},
+      {"balanced", "rows and the metric of their errors made equal (not orthogonal), Hadamard; 2-bit codes", "balanced",
+       "balanced", true, false, nullptr},
+      {"waterfill", "balanced, with block widths that share out --bits over layers, keys, values and blocks",
+       "waterfill", "waterfill", true, false, nullptr},
   };
   return kinds;
 }

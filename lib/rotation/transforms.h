@@ -24,6 +24,7 @@ struct TransformKind {
   std::string summary;          // for --help
   std::string key_objective;    // names of the published files, "qqt_r_h_pbr"
   std::string value_objective;  //
+  bool metric_aware = false;    // fitted to rows and metric (metric_fit.h); `build` is null
   bool data_free = false;       // no eigenvectors needed: `values` and `vectors` are left undefined
   SideTransform (*build)(const SideInput&) = nullptr;  // without clip
 };

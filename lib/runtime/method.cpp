@@ -1,5 +1,7 @@
 #include "runtime/method.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -70,11 +72,26 @@ bool bundle_is(const Bundle& bundle, const std::string& id) {
   return bundle.method == id || (id == "oscar" && (bundle.method == "published" || bundle.method.starts_with("oscar")));
 }
 
+// [Hkv, 4] F32.
+std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
+  std::vector<std::array<float, kBlocks>> result(static_cast<std::size_t>(sigma.size(0)));
+  const auto values = sigma.contiguous();
+  std::copy_n(values.const_data_ptr<float>(), values.numel(), result.front().data());
+  return result;
+}
+
 void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
   const std::vector<std::string> differences = check_bundle_model(bundle, model, bundle.model_fingerprint);
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
   method.layers = bundle.layers;
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
+  for (const LayerTransform& layer : bundle.layers) {
+    LayerCode code{
+        layer.key.code(model.head_dim, bundle.group), layer.value.code(model.head_dim, bundle.group), {}, {}};
+    if (layer.key.blocks()) code.key_sigma = deviations(layer.key.sigma);
+    if (layer.value.blocks()) code.value_sigma = deviations(layer.value.sigma);
+    method.codes.push_back(std::move(code));
+  }
   for (std::size_t i = 0; i < method.layers.size(); ++i) {
     if (method.layers[i].layer != static_cast<std::int64_t>(i)) {
       throw InputError("the bundle lacks layer " + std::to_string(i) + " of the model");
@@ -179,17 +196,17 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   method.quantised = own || found->quantised;
   method.windows = windows;
   const int d = static_cast<int>(model.head_dim);
-  int group = 0;
   if (basis == Basis::kBundle) {
     use_bundle(method, model, *bundle);
-    group = static_cast<int>(bundle->group);
-  } else if (basis == Basis::kHadamard) {
+    return method;
+  }
+  if (basis == Basis::kHadamard) {
     const SideTransform hadamard = hadamard_side(model.head_dim);
     for (std::int64_t i = 0; i < model.layers; ++i) {
       method.layers.push_back({i, model.head_dim, model.kv_heads, hadamard, hadamard});
     }
   }
-  method.codes.assign(static_cast<std::size_t>(model.layers), {uniform_code(d, group), uniform_code(d, group), {}, {}});
+  method.codes.assign(static_cast<std::size_t>(model.layers), {uniform_code(d), uniform_code(d), {}, {}});
   return method;
 }
 

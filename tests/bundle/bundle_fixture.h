@@ -46,6 +46,20 @@ inline Bundle small_bundle(std::int64_t layers = 2, std::int64_t d = 16, std::in
   return bundle;
 }
 
+// The same with layout blocks: keys of every layer, values of layer 0 alone.
+inline Bundle blocks_bundle(std::int64_t layers = 2, std::int64_t d = 32) {
+  Bundle bundle = small_bundle(layers, d);
+  bundle.method = "waterfill", bundle.encoder = "search";
+  for (LayerTransform& layer : bundle.layers) {
+    layer.key.widths = {4, 2, 1, 0};
+    layer.key.sigma = at::rand({layer.kv_heads, 4}) + 0.5;
+    if (layer.layer > 0) continue;
+    layer.value.widths = {2, 2, 0, 0};
+    layer.value.sigma = at::rand({layer.kv_heads, 4}) + 0.5;
+  }
+  return bundle;
+}
+
 // The message of the E that `call` throws, or what happened instead.
 template <typename E, typename Call>
 std::string message_of(Call&& call) {

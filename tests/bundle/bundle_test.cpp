@@ -25,6 +25,9 @@ void expect_equal(const SideTransform& a, const SideTransform& b) {
   }
   EXPECT_TRUE(at::equal(a.eigenvalues, b.eigenvalues));
   EXPECT_EQ(a.clip, b.clip);
+  EXPECT_EQ(a.widths, b.widths);
+  EXPECT_EQ(a.sigma.defined(), b.sigma.defined());
+  if (a.sigma.defined() && b.sigma.defined()) EXPECT_TRUE(at::equal(a.sigma, b.sigma));
 }
 
 TEST(Bundle, RoundTripKeepsEverything) {
@@ -72,6 +75,43 @@ TEST(Bundle, NonOrthogonalCentredTransformsSurvive) {
   expect_equal(loaded.layers[1].value, bundle.layers[1].value);
   bundle.layers[1].key.inverse_or_query = bundle.layers[1].key.inverse_or_query * 1.01;
   EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("layer 1 key transform and its inverse")));
+}
+
+TEST(Bundle, BlockWidthsSurvive) {
+  const TempDirectory temp;
+  const Bundle bundle = blocks_bundle();
+  save_bundle(bundle, temp / "b", false);
+  const Bundle loaded = load_bundle(temp / "b");
+  EXPECT_EQ(loaded.encoder, "search");
+  for (std::size_t i = 0; i < 2; ++i) {
+    expect_equal(loaded.layers[i].key, bundle.layers[i].key);
+    expect_equal(loaded.layers[i].value, bundle.layers[i].value);
+  }
+  const Json manifest = read_json(temp / "b" / kManifestName);
+  EXPECT_EQ(manifest["format_version"], 2);
+  EXPECT_EQ(manifest["code"]["layout"], "blocks");
+  EXPECT_EQ(manifest["layers"][0]["key"]["widths"], Json({4, 2, 1, 0}));
+  EXPECT_FALSE(manifest["layers"][1]["value"].contains("widths"));
+  save_bundle(small_bundle(), temp / "uniform", false);  // what an older program can read, it still gets
+  EXPECT_EQ(read_json(temp / "uniform" / kManifestName)["format_version"], 1);
+}
+
+TEST(Bundle, BlockWidthsThatCannotBeCodedAreNamed) {
+  Bundle bundle = blocks_bundle();
+  EXPECT_TRUE(check_bundle(bundle).empty());
+  bundle.layers[0].key.widths = {4, 3, 1, 0};
+  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("block width 3")));
+  bundle = blocks_bundle();
+  bundle.layers[1].key.widths = {4, 2, 1};
+  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("has 3 block widths")));
+  bundle = blocks_bundle();
+  bundle.layers[0].value.sigma = at::zeros({2, 4});
+  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("not all positive")));
+  bundle = blocks_bundle();
+  bundle.layers[0].value.sigma = at::Tensor();
+  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("deviations have a wrong shape")));
+  bundle = blocks_bundle(1, 16);
+  EXPECT_THAT(check_bundle(bundle).front(), HasSubstr("32 divides"));
 }
 
 TEST(Bundle, SavedTwiceIsByteIdentical) {

@@ -87,7 +87,7 @@ TEST_F(HostileBundle, MissingKeysAreNamed) {
 }
 
 TEST_F(HostileBundle, VersionsHaveTheirOwnErrors) {
-  EXPECT_THAT(after([](Json& json) { json["format_version"] = 2; }), HasSubstr("newer than the 1"));
+  EXPECT_THAT(after([](Json& json) { json["format_version"] = 3; }), HasSubstr("newer than the 2"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = 0; }), HasSubstr("does not exist"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = "1"; }), HasSubstr("expected an integer"));
   EXPECT_THAT(after([](Json& json) { json["format"] = "zip"; }), HasSubstr("'format' is 'zip'"));
@@ -98,6 +98,10 @@ TEST_F(HostileBundle, WrongValuesAreNamed) {
   EXPECT_THAT(after([](Json& json) { json["method"] = ""; }), HasSubstr("'method' is empty"));
   EXPECT_THAT(after([](Json& json) { json["code"]["layout"] = "blocks"; }), HasSubstr("'blocks'"));
   EXPECT_THAT(after([](Json& json) { json["code"]["bits"] = 3; }), HasSubstr("3 bits"));
+  EXPECT_THAT(after([](Json& json) { json["layers"][0]["key"]["widths"] = {4, 2, 1, 1}; }), HasSubstr("32 divides"));
+  EXPECT_THAT(after([](Json& json) { json["layers"][0]["key"]["widths"] = {4, 2, 1}; }), HasSubstr("3 entries"));
+  EXPECT_THAT(after([](Json& json) { json["layers"][0]["key"]["widths"] = {4, 2, 1, 3}; }), HasSubstr("width is 3"));
+  EXPECT_THAT(after([](Json& json) { json["layers"][0]["key"]["widths"] = {4, -2, 1, 1}; }), HasSubstr("width is -2"));
   EXPECT_THAT(after([](Json& json) { json["code"]["encoder"] = "magic"; }), HasSubstr("'magic'"));
   EXPECT_THAT(after([](Json& json) { json["code"]["group"] = 5; }), HasSubstr("group 5 does not divide"));
   EXPECT_THAT(after([](Json& json) { json["windows"]["sink"] = -1; }), HasSubstr("'sink' is -1"));

@@ -13,6 +13,7 @@ safetensors = pytest.importorskip("safetensors")
 SEQ_LEN = 96
 TOKENS = 900
 ROWS = 40
+SINK, RECENT = 6, 20  # windows of the far pairs
 
 
 def relative(a, b):
@@ -54,7 +55,7 @@ def pieces(rows):
 def collected(tool, model_dir, prompts, tmp_path_factory):
     out = tmp_path_factory.mktemp("collected") / "s.safetensors"
     tool("oscar-collect", "--model", model_dir, "--prompts", prompts[0], "-o", out, "--tokens", TOKENS, "--seq-len", SEQ_LEN,
-         "--rows", ROWS, "--dtype", "float32", "--device", "cpu", "-q")
+         "--rows", ROWS, "--far-pairs", f"{SINK},{RECENT}", "--dtype", "float32", "--device", "cpu", "-q")
     with safetensors.safe_open(out, "pt") as f:
         tensors = {name: f.get_tensor(name) for name in f.keys()}
         metadata = json.loads(f.metadata()["oscar"])
@@ -159,6 +160,39 @@ def test_residual_energy(collected, reference):
         found = tensors["embedding_energy" if layer < 0 else f"layers.{layer}.residual_energy"]
         assert float(found[1]) == TOKENS
         assert float(found[0]) == pytest.approx(expected, rel=1e-5)
+
+
+def far_metrics(model, probe, layer):
+    """fisher_q_gram, fisher_v_weight and fisher_count from their definition, in FP64."""
+    hkv, d = model.config.num_key_value_heads, model.config.head_dim
+    hq = model.config.num_attention_heads
+    wo = model.model.layers[layer].self_attn.o_proj.weight.detach().double().reshape(-1, hq, d)
+    q_gram = torch.zeros(hkv, d, d, dtype=torch.float64)
+    v_weight = torch.zeros(hkv, d, d, dtype=torch.float64)
+    count = torch.zeros(3, dtype=torch.float64)
+    for (q, k, v), hidden in zip(probe.seen[layer], probe.hidden[layer]):
+        t = k.shape[1]
+        i, j = torch.arange(t)[:, None], torch.arange(t)[None]
+        far = (j >= SINK) & (j <= i - RECENT)
+        count += torch.tensor([far.any(1).sum(), far.sum(), hidden.double()[far.any(1)].square().sum()], dtype=torch.float64)
+        for h in range(hq):
+            kv = h // (hq // hkv)
+            qh, kh, vh = q[h].double(), k[kv].double(), v[kv].double()
+            p = (qh @ kh.T * d**-0.5).masked_fill(j > i, -torch.inf).softmax(-1)
+            moved = torch.cdist(p @ vh @ wo[:, h].T, vh @ wo[:, h].T).square()
+            weight = p.square() * far
+            q_gram[kv] += torch.einsum("t,ti,tj->ij", (weight * moved).sum(1), qh, qh) / d
+            v_weight[kv] += weight.sum() * wo[:, h].T @ wo[:, h]
+    return {"fisher_q_gram": q_gram, "fisher_v_weight": v_weight, "fisher_count": count}
+
+
+def test_far_pairs(collected, reference):
+    tensors, metadata = collected
+    model, probe = reference
+    assert metadata["parts"][0]["options"]["far_pairs"] == {"sink": SINK, "recent": RECENT}
+    for layer in range(model.config.num_hidden_layers):
+        for name, expected in far_metrics(model, probe, layer).items():
+            assert relative(tensors[f"layers.{layer}.{name}"], expected) < 1e-4, (layer, name)
 
 
 MASK = (1 << 64) - 1

@@ -184,6 +184,27 @@ TEST(CachedAttention, PathsAgreeOnLongRaggedBatches) {
   }
 }
 
+// Transforms that are not orthogonal, means, and block widths that differ between layers and sides, zero among them.
+TEST(CachedAttention, BlockWidthsRunInBothPaths) {
+  std::uint64_t seed = 700;
+  for (const std::int64_t d : {32, 64, 96, 128, 256}) {
+    Scenario s = make_scenario(d, 2, 2, Basis::kSkewed, {4, 16, 1}, 0.0f);
+    s.method.key_encoder = s.method.value_encoder = Encoder::kSearch;
+    const int n = static_cast<int>(d);
+    const std::vector<std::array<float, kBlocks>> sigma(2, {2.0f, 1.5f, 1.0f, 0.5f});
+    s.method.codes = {{block_code(n, {4, 2, 1, 0}), block_code(n, {2, 1, 0, 0}), sigma, sigma},
+                      {block_code(n, {4, 4, 2, 2}), block_code(n, {0, 0, 0, 0}), sigma, sigma}};
+    Call call = make_call(s, {90, 33, 7}, seed += 10);
+    for (const std::int64_t layer : {0, 1}) {
+      SimulatedPrefillAttention prefill(s.method);
+      PagedAttention decode(s.method, s.model);
+      const at::Tensor a = attend(prefill, call, layer), b = attend(decode, call, layer);
+      EXPECT_LT(difference(b, a), 2e-6) << d;
+      if (d == 32) EXPECT_LT(difference(a, textbook(s, call, layer)), 5e-3);
+    }
+  }
+}
+
 // Every row of every page is what the codec makes of the rotated row of the prefill path.
 TEST(CachedAttention, PagesHoldTheCodesOfThePrefillPath) {
   Scenario s = make_scenario(128, 3, 1, Basis::kCentred, {16, 32, 4}, 0.92f);

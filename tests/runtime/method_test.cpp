@@ -75,6 +75,25 @@ TEST(Method, BundlesBringTransformsClipsGroupAndEncoder) {
   EXPECT_EQ(method.codec(1, Side::kKey, 1).clip, 0.96f);  // one clip for all heads
 }
 
+TEST(Method, BundlesBringBlockWidths) {
+  const ModelConfig model = model_of();
+  Bundle bundle = bundle_for(model, "waterfill");
+  bundle.group = 0;
+  for (LayerTransform& layer : bundle.layers) {
+    layer.key.widths = {4, 2, 1, 1}, layer.key.sigma = at::full({2, 4}, 1.5f);
+    layer.value.widths = {1, 0, 0, 0}, layer.value.sigma = at::ones({2, 4});
+  }
+  bundle.layers[1].value.widths.clear();  // a layer may mix layouts
+  bundle.layers[1].value.sigma = at::Tensor();
+  const KvMethod method = make_method("waterfill", model, &bundle, {});
+  EXPECT_EQ(method.codec(0, Side::kKey, 1).code, block_code(128, {4, 2, 1, 1}));
+  EXPECT_EQ(method.codec(0, Side::kKey, 1).sigma[3], 1.5f);
+  EXPECT_EQ(method.codec(0, Side::kKey, 1).encoder, Encoder::kSearch);
+  EXPECT_EQ(method.codec(1, Side::kValue, 0).code, uniform_code(128));
+  // Keys 2.25 in all layers, values (32 + 8) / 128 in two layers and 2.25 in one.
+  EXPECT_DOUBLE_EQ(method.bits_per_element(), (3 * 2.25 + 2 * 0.3125 + 2.25) / 6);
+}
+
 TEST(Method, BundlesOfOtherNames) {
   const ModelConfig model = model_of();
   const Bundle published = bundle_for(model, "published"), own = bundle_for(model, "balanced");

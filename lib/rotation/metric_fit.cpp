@@ -1,0 +1,153 @@
+#include "rotation/metric_fit.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "rotation/balance.h"
+#include "rotation/for_each_head.h"
+#include "rotation/hadamard.h"
+#include "rotation/permutation.h"
+#include "rotation/side_moments.h"
+
+namespace oscar {
+namespace {
+
+constexpr double kMostCondition = 1e4;  // of channels scaled to unit deviation; BF16 windows lose nothing below it
+constexpr double kMostDamping = 0.1;
+
+// [n, n] orthogonal: spreads n ranked directions evenly over n channels.
+at::Tensor spreading(std::int64_t n) {
+  const std::vector<std::int64_t> ranks = rank_distribution(n);
+  const at::Tensor order = at::tensor(at::ArrayRef<std::int64_t>(ranks), at::kLong);
+  return at::matmul(at::eye(n, at::kDouble).index_select(1, order), hadamard_matrix(n));
+}
+
+// What one head's transform is.
+struct Head {
+  at::Tensor forward, back;  // [d, d] FP64: x' = x forward, x = x' back
+  at::Tensor lambda;         // [d]
+  double condition = 1.0;
+  std::string warning;
+};
+
+// Blocks of `size` channels, each scaled to unit deviation and spread by its own matrix.
+Head spread_blocks(const Balanced& b, std::int64_t size) {
+  const std::int64_t d = b.lambda.size(0);
+  const at::Tensor mix = spreading(size);
+  Head head{at::empty({d, d}, at::kDouble), at::empty({d, d}, at::kDouble), b.lambda, b.condition, ""};
+  const double floor = 1e-12 * b.lambda[0].item<double>();
+  for (std::int64_t first = 0; first < d; first += size) {
+    const double sigma = std::sqrt(std::max(b.lambda.narrow(0, first, size).mean().item<double>(), floor));
+    head.forward.narrow(1, first, size).copy_(at::matmul(b.basis.narrow(1, first, size), mix) / sigma);
+    head.back.narrow(0, first, size).copy_(at::matmul(mix.t(), b.inverse.narrow(0, first, size)) * sigma);
+  }
+  return head;
+}
+
+// For a head that nothing can be fitted to: the Hadamard matrix, scaled to unit deviation.
+Head plain_head(const at::Tensor& covariance, const at::Tensor& metric) {
+  const std::int64_t d = covariance.size(0);
+  const double spread = covariance.diagonal().mean().item<double>(), seen = metric.diagonal().mean().item<double>();
+  const double sigma = spread > 0.0 ? std::sqrt(spread) : 1.0;
+  const at::Tensor h = hadamard_matrix(d);
+  return {h / sigma, h * sigma, at::full({d}, std::sqrt(std::max(spread * seen, 0.0)), at::kDouble), 1.0, ""};
+}
+
+Head fit_head(const at::Tensor& covariance, const at::Tensor& metric, const FitOptions& o, std::int64_t tokens,
+              std::int64_t block, const std::string& name) {
+  const auto size = [](const at::Tensor& m) { return m.diagonal().sum().item<double>(); };
+  if (!(size(covariance) > 0.0) || !(size(metric) > 0.0)) {
+    Head head = plain_head(covariance, metric);
+    head.warning = name + (size(covariance) > 0.0 ? ": no error in it reaches the output" : ": never varies") +
+                   "; its transform is the Hadamard matrix";
+    return head;
+  }
+  double condition = 0.0;
+  for (double damping = o.damping; damping <= kMostDamping * 1.001; damping *= 10.0) {
+    const Balanced b = balance(damped(covariance, damping, tokens), damped(metric, damping, tokens), o.exponent, name);
+    if (b.condition <= kMostCondition) {
+      Head head = spread_blocks(b, block);
+      if (damping > o.damping * 1.001) {
+        char text[200];
+        std::snprintf(text, sizeof text, ": its transform was badly conditioned (%.2g); damping was raised to %.2g",
+                      condition, damping);
+        head.warning = name + text;
+      }
+      return head;
+    }
+    condition = std::max(condition, b.condition);
+    if (damping <= 0.0) damping = 1e-5;
+  }
+  Head head = plain_head(covariance, metric);
+  char text[160];
+  std::snprintf(text, sizeof text,
+                ": its transform is badly conditioned (%.2g, at most %.2g); it is the Hadamard matrix", condition,
+                kMostCondition);
+  head.warning = name + text;
+  return head;
+}
+
+void describe(MetricSide& side, std::int64_t head_dim) {
+  const std::int64_t n = head_dim / kBlocks;
+  double log_gain = 0.0;
+  const std::int64_t heads = side.lambda.size(0);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const at::Tensor lambda = side.lambda[h];
+    for (std::int64_t b = 0; b < kBlocks && n > 0; ++b) {
+      const double mean = lambda.narrow(0, b * n, n).mean().item<double>();
+      side.energy.block[static_cast<std::size_t>(b)] += static_cast<double>(n) * mean * mean / side.residual;
+    }
+    const at::Tensor energy = lambda.square();
+    const double am = energy.mean().item<double>();
+    if (am > 0.0) log_gain += std::log(am) - energy.clamp_min(1e-30 * am).log().mean().item<double>();
+  }
+  side.gain = std::exp(log_gain / static_cast<double>(heads));
+}
+
+}  // namespace
+
+std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o, Side side, bool blocks,
+                                        std::vector<std::string>& warnings) {
+  const bool centred = o.center != Center::kNone, shared = o.scope == Scope::kLayer;
+  const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
+  std::vector<SideMoments> moments;
+  std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    moments.push_back(side_moments(s, layer, side, o.value_target, o.metric, centred));
+  }
+  for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
+    const SideMoments& m = moments[layer];
+    const std::string name = "layer " + std::to_string(layer) + (side == Side::kKey ? " keys" : " values") +
+                             (shared ? "" : " head " + std::to_string(h));
+    const at::Tensor c = shared ? m.covariance.mean(0) : m.covariance[h];
+    const at::Tensor w = shared ? m.metric.mean(0) : m.metric[h];
+    heads[layer][static_cast<std::size_t>(h)] = fit_head(c, w, o, s.tokens, blocks ? d / kBlocks : d, name);
+  });
+  std::vector<MetricSide> result;
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    MetricSide out;
+    std::vector<at::Tensor> forward, back, lambda;
+    for (const Head& head : heads[layer]) {
+      forward.push_back(head.forward);
+      back.push_back(side == Side::kKey ? head.back.t() : head.back);
+      lambda.push_back(head.lambda);
+      out.conditions.push_back(head.condition);
+      if (!head.warning.empty()) warnings.push_back(head.warning);
+    }
+    const auto stored = [](const at::Tensor& m) { return m.to(at::kFloat).contiguous(); };
+    out.transform.forward = stored(at::stack(forward));
+    out.transform.inverse_or_query = stored(at::stack(back));
+    out.transform.eigenvalues = stored(at::stack(lambda).flip(1));
+    if (centred) out.transform.mean = stored(moments[layer].mean);
+    out.transform.clip = {0.0f};
+    out.lambda = at::stack(lambda).expand({s.kv_heads, d}).contiguous();
+    out.residual = residual_power(s, layer);
+    describe(out, d);
+    result.push_back(std::move(out));
+  }
+  return result;
+}
+
+}  // namespace oscar

@@ -1,0 +1,74 @@
+#include "rotation/side_moments.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+bool layer_has_fisher(const LayerMoments& m) {
+  return m.fisher_q_gram.defined() && m.fisher_v_weight.defined() && m.fisher_count.defined() &&
+         m.fisher_count[0].item<double>() > 0.0;
+}
+
+at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, ValueTarget value_target) {
+  const LayerMoments& m = s.layers[layer];
+  const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
+  if (side == Side::kKey) return m.q_gram / tokens;
+  if (value_target == ValueTarget::kExact) return m.o_gram / tokens;
+  if (value_target == ValueTarget::kEnergy) return m.energy_gram / tokens;
+  return m.wo_gram;
+}
+
+}  // namespace
+
+bool has_fisher(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_fisher); }
+
+SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, ValueTarget value_target,
+                         MetricSource source, bool centred) {
+  const LayerMoments& m = s.layers[layer];
+  const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
+  const at::Tensor& gram = side == Side::kKey ? m.k_gram : m.v_gram;
+  const at::Tensor& sum = side == Side::kKey ? m.k_sum : m.v_sum;
+  SideMoments out;
+  out.mean = sum / tokens;
+  out.covariance = gram / tokens;
+  if (centred) out.covariance = out.covariance - out.mean.unsqueeze(2) * out.mean.unsqueeze(1);
+  out.fisher = source != MetricSource::kMoments && has_fisher(s);
+  if (source == MetricSource::kFisher && !out.fisher) {
+    throw InputError(
+        "the statistics hold no far-pair Fisher metrics; collect them again with sequences longer than both windows, "
+        "or fit with --metric moments");
+  }
+  if (!out.fisher) {
+    out.metric = plain_metric(s, layer, side, value_target);
+  } else {
+    out.metric = (side == Side::kKey ? m.fisher_q_gram : m.fisher_v_weight) / m.fisher_count[0].item<double>();
+  }
+  return out;
+}
+
+double residual_power(const Statistics& s, std::size_t layer) {
+  const LayerMoments& m = s.layers[layer];
+  if (layer_has_fisher(m) && m.fisher_count[2].item<double>() > 0.0) {
+    return m.fisher_count[2].item<double>() / m.fisher_count[0].item<double>();
+  }
+  if (!m.residual_energy.defined() || !(m.residual_energy[0].item<double>() > 0.0)) return 1.0;
+  return m.residual_energy[0].item<double>() / m.residual_energy[1].item<double>();
+}
+
+at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens) {
+  const double d = static_cast<double>(matrix.size(0));
+  const at::Tensor symmetric = (matrix + matrix.t()) * 0.5;
+  at::Tensor diagonal = symmetric.diagonal().clamp_min(0.0);
+  const double floor = 1e-6 * diagonal.mean().item<double>();
+  const double shrink = d / (static_cast<double>(std::max<std::int64_t>(tokens, 1)) + d);
+  const at::Tensor target = at::diag(diagonal);
+  const at::Tensor shrunk = symmetric * (1.0 - shrink) + target * shrink;
+  return shrunk + at::diag(diagonal * damping + floor);
+}
+
+}  // namespace oscar

@@ -1,0 +1,45 @@
+// What a metric-aware transform is fitted to: how the rows of a side vary, and what an error in them costs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moments/statistics.h"
+#include "rotation/targets.h"
+
+namespace oscar {
+
+// Which metric weighs errors: the far-pair Fisher metrics of the statistics (what an error moves in the layer's output
+// once the token is quantised), or the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target).
+enum class MetricSource { kAuto, kFisher, kMoments };  // kAuto: Fisher where the statistics have it
+
+// One side of one layer, [Hkv, d, d] FP64.
+struct SideMoments {
+  at::Tensor mean;        // [Hkv, d]: of the rows
+  at::Tensor covariance;  // about the mean, or about zero when not centred
+  at::Tensor metric;      // E |error in the layer's output|^2 = tr(error covariance x metric)
+  bool fisher = false;
+};
+
+// InputError when the Fisher metrics are asked for and absent. For keys the metric is per token of the layer:
+// Fisher Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: Fisher mean of
+// sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
+SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target,
+                         MetricSource source, bool centred);
+
+// True when every layer holds Fisher metrics of at least one far query.
+bool has_fisher(const Statistics& statistics);
+
+// Mean squared norm of the residual stream after the layer (over far tokens where the statistics know them); 1 where
+// it is not known.
+double residual_power(const Statistics& statistics, std::size_t layer);
+
+// A second moment made positive definite: damping x its own diagonal is added (which commutes with scaling of single
+// channels, so outlier channels change nothing), the off-diagonal part is shrunk by d / (tokens + d) for the noise of a
+// short sample, and channels that never vary get 1e-6 of the mean diagonal. `matrix` [d, d] FP64, not all zero.
+at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens);
+
+}  // namespace oscar

@@ -1,0 +1,212 @@
+// Fits of methods balanced and waterfill, on rows that real models have and rows that should never occur.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "rotation/fit.h"
+#include "rotation/made_statistics.h"
+
+namespace oscar {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+FitOptions options_for(const std::string& method) {
+  FitOptions o;
+  o.method = method;
+  o.scope = Scope::kHead;
+  o.value_target = ValueTarget::kOutput;
+  o.clip = ClipMode::kNone;
+  o.encoder = Encoder::kSearch;
+  o.center = Center::kMean;
+  return o;
+}
+
+double largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
+
+// Forward and inverse cancel, logits and values of the rows survive the transform, everything is finite.
+void expect_sound(const FitResult& result, const std::vector<MadeRows>& layers) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerTransform& t = result.layers[i].transform;
+    for (const SideTransform* side : {&t.key, &t.value}) {
+      EXPECT_TRUE(at::isfinite(side->forward).all().item<bool>());
+      EXPECT_TRUE(at::isfinite(side->inverse_or_query).all().item<bool>());
+      EXPECT_TRUE(at::isfinite(side->mean).all().item<bool>());
+    }
+    const std::int64_t heads = t.kv_heads, d = t.head_dim;
+    const auto eye = at::eye(d, at::kDouble);
+    const auto wide = [](const at::Tensor& x) { return x.to(at::kDouble); };
+    EXPECT_LT(largest(at::matmul(wide(t.key.forward).transpose(1, 2), wide(t.key.inverse_or_query)) - eye), 1e-4);
+    EXPECT_LT(largest(at::matmul(wide(t.value.inverse_or_query), wide(t.value.forward)) - eye), 1e-4);
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto of = [h](const at::Tensor& m) { return m[m.size(0) == 1 ? 0 : h]; };
+      const std::int64_t group = layers[i].q.size(1) / heads;
+      const at::Tensor q = wide(layers[i].q.select(1, h * group)), k = wide(layers[i].k.select(1, h));
+      const at::Tensor centred = k - wide(t.key.mean[h]);
+      const at::Tensor exact = at::matmul(q, centred.t());
+      // FP32, and the BF16 rounding of the cache against that of untransformed (centred) keys.
+      const at::Tensor stored = at::matmul(centred.to(at::kFloat), of(t.key.forward));
+      const at::Tensor query = at::matmul(q.to(at::kFloat), of(t.key.inverse_or_query));
+      EXPECT_LT(largest(wide(at::matmul(query, stored.t())) - exact), 1e-4 * (largest(exact) + 1e-30));
+      const at::Tensor rounded = wide(at::matmul(query, stored.to(at::kBFloat16).to(at::kFloat).t()));
+      const at::Tensor plain = at::matmul(q, wide(centred.to(at::kBFloat16)).t());
+      EXPECT_LE((rounded - exact).norm().item<double>(), 4.0 * (plain - exact).norm().item<double>() + 1e-12);
+    }
+  }
+}
+
+TEST(MetricFit, RandomRows) {
+  at::manual_seed(1);
+  const std::vector<MadeRows> layers = {random_made_rows(2000, 4, 2, 64), random_made_rows(2000, 4, 2, 64)};
+  const Statistics s = made_statistics(layers);
+  for (const char* method : {"balanced", "waterfill"}) {
+    const FitResult result = fit(s, options_for(method));
+    expect_sound(result, layers);
+    EXPECT_FALSE(result.fisher);
+    EXPECT_THAT(result.warnings, Contains(HasSubstr("no far-pair Fisher metrics")));
+    double share = 0.0;
+    for (const LayerFit& layer : result.layers) {
+      share += layer.key_spectrum.share + layer.value_spectrum.share;
+      EXPECT_EQ(layer.transform.key.blocks(), std::string(method) == "waterfill");
+      EXPECT_GE(layer.key_spectrum.gain, 1.0);
+      EXPECT_LT(layer.key_spectrum.condition, 1e3);
+    }
+    EXPECT_NEAR(share, 1.0, 1e-9);
+  }
+}
+
+// The fitted transform gives every block unit variance, in every head.
+TEST(MetricFit, WaterfillBlocksHaveUnitVariance) {
+  at::manual_seed(2);
+  const std::vector<MadeRows> layers = {random_made_rows(4000, 4, 2, 64)};
+  const FitResult result = fit(made_statistics(layers), options_for("waterfill"));
+  const SideTransform& key = result.layers[0].transform.key;
+  for (std::int64_t h = 0; h < 2; ++h) {
+    const at::Tensor x = at::matmul(layers[0].k.select(1, h) - key.mean[h], key.forward[h]);
+    const at::Tensor variance = x.square().mean(0).view({4, 16}).mean(1);
+    EXPECT_LT(largest(variance - 1.0), 0.05);
+  }
+  EXPECT_LT(largest(key.sigma - 1.0), 1e-12);
+}
+
+TEST(MetricFit, KeyBiasesHundredsOfTimesTheSignal) {
+  at::manual_seed(3);
+  std::vector<MadeRows> layers = {random_made_rows(3000, 4, 2, 64)};
+  const FitResult without = fit(made_statistics(layers), options_for("balanced"));
+  layers[0].k = layers[0].k + 300.0 * at::randn({1, 2, 64});
+  const FitResult with = fit(made_statistics(layers), options_for("balanced"));
+  expect_sound(with, layers);
+  // The bias is gone with the mean: the same spectrum as without it.
+  const std::vector<double>&a = without.layers[0].key_spectrum.lambda, &b = with.layers[0].key_spectrum.lambda;
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-3 * a[i]);
+  const at::Tensor mean = layers[0].k.mean(0);
+  EXPECT_LT(largest(with.layers[0].transform.key.mean - mean), 1e-3);
+}
+
+TEST(MetricFit, FewTokens) {
+  at::manual_seed(4);
+  for (const std::int64_t tokens : {1, 2, 5, 40}) {
+    const std::vector<MadeRows> layers = {random_made_rows(tokens, 4, 2, 64)};
+    for (const char* method : {"balanced", "waterfill"}) {
+      expect_sound(fit(made_statistics(layers), options_for(method)), layers);
+    }
+  }
+}
+
+TEST(MetricFit, RankDeficientRowsAndMetrics) {
+  at::manual_seed(5);
+  std::vector<MadeRows> layers = {random_made_rows(1000, 4, 2, 64)};
+  layers[0].k = at::matmul(at::randn({1000, 2, 3}), at::randn({3, 64}));  // three directions
+  layers[0].q.slice(2, 8, 64).zero_();                                    // queries that see eight channels
+  layers[0].v.slice(2, 32, 64).zero_();
+  const FitResult result = fit(made_statistics(layers), options_for("waterfill"));
+  expect_sound(result, layers);
+}
+
+TEST(MetricFit, HeadsThatNeverVaryAreNamed) {
+  at::manual_seed(6);
+  std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64), random_made_rows(500, 4, 2, 64)};
+  layers[1].k.select(1, 1).fill_(7.0);  // constant, not zero
+  layers[0].v.select(1, 0).zero_();
+  layers[1].q.slice(1, 0, 2).zero_();  // keys that no query reads
+  for (const char* method : {"balanced", "waterfill"}) {
+    const FitResult result = fit(made_statistics(layers), options_for(method));
+    expect_sound(result, layers);
+    EXPECT_THAT(result.warnings, Contains(HasSubstr("layer 0 values head 0: never varies")));
+    EXPECT_THAT(result.warnings, Contains(HasSubstr("layer 1 keys head 0: no error in it reaches the output")));
+    EXPECT_THAT(result.warnings, Contains(HasSubstr("layer 1 keys head 1: never varies")));
+    EXPECT_THAT(result.warnings, Not(Contains(HasSubstr("layer 0 keys head 0"))));
+  }
+}
+
+TEST(MetricFit, OutlierChannelsChangeNothing) {
+  at::manual_seed(7);
+  std::vector<MadeRows> plain = {random_made_rows(2000, 4, 2, 64)};
+  std::vector<MadeRows> scaled = plain;
+  const at::Tensor s = at::pow(2.0f, at::randint(-6, 8, {64}).to(at::kFloat));
+  scaled[0].k = plain[0].k * s;
+  scaled[0].q = plain[0].q / s;
+  const FitResult a = fit(made_statistics(plain), options_for("waterfill"));
+  const FitResult b = fit(made_statistics(scaled), options_for("waterfill"));
+  EXPECT_EQ(a.layers[0].transform.key.widths, b.layers[0].transform.key.widths);
+  EXPECT_NEAR(a.layers[0].key_spectrum.error, b.layers[0].key_spectrum.error, 1e-6 * a.layers[0].key_spectrum.error);
+  expect_sound(b, scaled);
+}
+
+TEST(MetricFit, ScopeLayerSharesOneMatrix) {
+  at::manual_seed(8);
+  const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
+  FitOptions o = options_for("balanced");
+  o.scope = Scope::kLayer;
+  const FitResult result = fit(made_statistics(layers), o);
+  EXPECT_EQ(result.layers[0].transform.key.forward.size(0), 1);
+  EXPECT_EQ(result.layers[0].transform.key.mean.size(0), 2);
+  expect_sound(result, layers);
+}
+
+TEST(MetricFit, HeadSizesThatAreNoPowerOfTwo) {
+  at::manual_seed(9);
+  for (const std::int64_t d : {80, 96}) {
+    const std::vector<MadeRows> layers = {random_made_rows(1000, 2, 2, d)};
+    expect_sound(fit(made_statistics(layers), options_for("balanced")), layers);
+    if (d == 96) {
+      expect_sound(fit(made_statistics(layers), options_for("waterfill")), layers);
+    } else {
+      EXPECT_THROW(fit(made_statistics(layers), options_for("waterfill")), UsageError);
+    }
+  }
+}
+
+TEST(MetricFit, OrthogonalMethodsMayCentre) {
+  at::manual_seed(10);
+  const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
+  FitOptions o = options_for("oscar");
+  o.value_target = ValueTarget::kOutput;
+  const FitResult result = fit(made_statistics(layers), o);
+  EXPECT_TRUE(result.layers[0].transform.key.orthogonal());
+  EXPECT_LT(largest(result.layers[0].transform.value.mean - layers[0].v.mean(0)), 1e-5);
+}
+
+TEST(MetricFit, RefusesContradictions) {
+  at::manual_seed(11);
+  const std::vector<MadeRows> layers = {random_made_rows(100, 2, 2, 64)};
+  const Statistics s = made_statistics(layers);
+  FitOptions o = options_for("waterfill");
+  o.clip = ClipMode::kSearch;
+  EXPECT_THROW(fit(s, o), UsageError);
+  o = options_for("waterfill");
+  o.bits = 9.0;
+  EXPECT_THROW(fit(s, o), UsageError);
+  o = options_for("oscar");
+  o.key_widths = o.value_widths = {4, 2, 1, 1};
+  EXPECT_THROW(fit(s, o), UsageError);
+  o = options_for("balanced");
+  o.metric = MetricSource::kFisher;
+  EXPECT_THROW(fit(s, o), InputError);
+}
+
+}  // namespace
+}  // namespace oscar
