@@ -69,7 +69,10 @@ std::string table(const FitResult& result, bool key) {
 std::string widths_text(const SideTransform& side) {
   if (!side.blocks()) return "2 bits ";
   std::string text;
-  for (const std::uint8_t width : side.widths) text += (text.empty() ? "" : "-") + std::to_string(width);
+  for (const std::uint8_t width : side.widths) {
+    if (!text.empty()) text += '-';
+    text += static_cast<char>('0' + width);
+  }
   return text;
 }
 
@@ -176,6 +179,43 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   std::cout << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
             << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
             << " bits per quantised element\n";
+}
+
+std::string bits_text(double bits) { return number(bits, "%.4g"); }
+
+ParetoRow pareto_row(double budget, const Bundle& bundle, const FitResult& result, const std::string& directory) {
+  ParetoRow row{.budget = budget, .bits = bundle_bits_per_element(bundle), .directory = directory};
+  const double weight = 1.0 / static_cast<double>(result.layers.size());
+  for (const LayerFit& layer : result.layers) {
+    row.key_bits += weight * layer.transform.key.code(layer.transform.head_dim, 0).bits_per_element();
+    row.value_bits += weight * layer.transform.value.code(layer.transform.head_dim, 0).bits_per_element();
+    row.error += layer.key_spectrum.error + layer.value_spectrum.error;
+  }
+  return row;
+}
+
+void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json) {
+  if (json) {
+    Json list = Json::array();
+    for (const ParetoRow& row : rows) {
+      list.push_back({{"budget", row.budget},
+                      {"bits_per_element", row.bits},
+                      {"key_bits", row.key_bits},
+                      {"value_bits", row.value_bits},
+                      {"predicted_error", row.error},
+                      {"bundle", row.directory}});
+    }
+    std::cout << dump_json(Json{{"format_version", 1}, {"dry_run", dry_run}, {"pareto", std::move(list)}});
+    return;
+  }
+  std::cout << " budget    bits       K       V  predicted error  bundle\n";
+  for (const ParetoRow& row : rows) {
+    char line[128];
+    std::snprintf(line, sizeof line, "%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits,
+                  row.value_bits, row.error);
+    std::cout << line << row.directory << "\n";
+  }
+  if (dry_run) std::cout << "dry run: nothing was written\n";
 }
 
 }  // namespace oscar

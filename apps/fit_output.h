@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "bundle/bundle.h"
 #include "rotation/fit.h"
@@ -17,5 +18,15 @@ struct FitPlan {
 FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json);
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json);
+
+// One budget of --pareto.
+struct ParetoRow {
+  double budget = 0.0, bits = 0.0, key_bits = 0.0, value_bits = 0.0, error = 0.0;
+  std::string directory;
+};
+
+std::string bits_text(double bits);  // 2.25, 3
+ParetoRow pareto_row(double budget, const Bundle& bundle, const FitResult& result, const std::string& directory);
+void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json);
 
 }  // namespace oscar

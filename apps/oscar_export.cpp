@@ -55,7 +55,8 @@ int main_export(int argc, char** argv) {
   CLI::App app{"Write the files that a serving engine loads, from a bundle.", "oscar-export"};
   set_up_app(app, a.common, kExample);
   app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR");
-  app.add_option("--format", a.options.format, "sglang (one rotation a layer) or sglang-v2 (one for each KV head)")
+  app.add_option("--format", a.options.format,
+                 "sglang (one rotation a layer), sglang-v2 (one for each KV head) or sglang-v3 (method balanced)")
       ->required();
   app.add_option("--report", a.report, "report.json of oscar-verify, for the card's measured numbers")
       ->type_name("FILE");

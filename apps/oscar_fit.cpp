@@ -4,6 +4,7 @@
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "apps/fit_output.h"
+#include "apps/fit_tune.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -28,6 +29,8 @@ struct Arguments {
   std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
   std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
+  std::vector<double> pareto;
+  TuneArguments tune;
 };
 
 template <typename Number>
@@ -95,7 +98,7 @@ void parse_options(Arguments& a) {
                        : a.value_target == "output" ? ValueTarget::kOutput
                                                     : ValueTarget::kExact;
   a.fit.encoder = parse_encoder(a.encoder);
-  a.fit.center = a.center == "mean" ? Center::kMean : Center::kNone;
+  a.fit.center = a.center == "mean" ? Center::kMean : (a.center == "key" ? Center::kKey : Center::kNone);
   a.fit.metric = a.metric == "fisher"    ? MetricSource::kFisher
                  : a.metric == "moments" ? MetricSource::kMoments
                                          : MetricSource::kAuto;
@@ -118,8 +121,52 @@ void parse_options(Arguments& a) {
   a.fit.sink = a.windows.sink;
 }
 
+struct Fitted {
+  Bundle bundle;
+  FitResult result;
+};
+
+Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Arguments& a) {
+  Fitted fitted;
+  Progress progress("fit", static_cast<std::uint64_t>(fit_steps(statistics, a.fit)), "steps");
+  a.fit.on_step = [&] { progress.advance(1); };
+  fitted.result = fit(statistics, a.fit);
+  progress.finish();
+  a.fit.on_step = nullptr;
+  const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version()};
+  fitted.bundle = bundle_from_fit(statistics, a.fit, fitted.result, a.windows, source);
+  return fitted;
+}
+
+// One bundle for each budget, and a table of what they are predicted to cost.
+int run_pareto(Arguments& a) {
+  if (a.fit.method != "waterfill") throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");
+  const auto directory = [&](double bits) { return fs::path(a.common.output) / ("bits-" + bits_text(bits)); };
+  for (const double bits : a.pareto) {
+    AtomicDirectory::require_usable(directory(bits), a.common.overwrite, kManifestName);
+  }
+  const Statistics statistics = load_statistics(a.statistics);
+  const std::string sha256 = sha256_file(a.statistics);
+  std::vector<ParetoRow> rows;
+  for (const double bits : a.pareto) {
+    a.fit.bits = bits;
+    const Fitted fitted = fit_bundle(statistics, sha256, a);
+    if (rows.empty()) {
+      for (const std::string& warning : fitted.result.warnings) log_warning(warning);
+    }
+    if (!a.common.dry_run) {
+      make_directory(a.common.output);
+      save_bundle(fitted.bundle, directory(bits), a.common.overwrite);
+    }
+    rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory(bits).string()));
+  }
+  print_pareto(rows, a.common.dry_run, a.common.json);
+  return 0;
+}
+
 int run_fit(Arguments& a) {
   parse_options(a);
+  if (!a.pareto.empty()) return run_pareto(a);
   AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
   const Statistics statistics = load_statistics(a.statistics);
   if (a.fit.method == "waterfill") {
@@ -132,18 +179,11 @@ int run_fit(Arguments& a) {
     return 0;
   }
   a.fit.device = choose_device(a.common);
-  FitResult result;
-  {
-    Progress progress("fit", static_cast<std::uint64_t>(fit_steps(statistics, a.fit)), "steps");
-    a.fit.on_step = [&] { progress.advance(1); };
-    result = fit(statistics, a.fit);
-    progress.finish();
-  }
-  for (const std::string& warning : result.warnings) log_warning(warning);
-  const FitSource source{fs::path(a.statistics).filename().string(), sha256_file(a.statistics), tool_version()};
-  const Bundle bundle = bundle_from_fit(statistics, a.fit, result, a.windows, source);
-  save_bundle(bundle, a.common.output, a.common.overwrite);
-  print_fit_result(bundle, result, a.common.output, a.common.json);
+  if (!a.tune.text.empty()) a.fit = tune_options(statistics, a.fit, a.windows, a.common, a.tune);
+  const Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
+  for (const std::string& warning : fitted.result.warnings) log_warning(warning);
+  save_bundle(fitted.bundle, a.common.output, a.common.overwrite);
+  print_fit_result(fitted.bundle, fitted.result, a.common.output, a.common.json);
   return 0;
 }
 
@@ -165,9 +205,10 @@ int main_fit(int argc, char** argv) {
          "balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "exact", "energy", "output"}))
       ->capture_default_str();
-  app.add_option("--center", a.center,
-                 "Store keys and values without the mean of their head (balanced, waterfill: mean)")
-      ->check(CLI::IsMember({"auto", "none", "mean"}))
+  app.add_option(
+         "--center", a.center,
+         "Store keys (key) or keys and values (mean) without the mean of their head (balanced, waterfill: mean)")
+      ->check(CLI::IsMember({"auto", "none", "key", "mean"}))
       ->capture_default_str();
   app.add_option(
          "--metric", a.metric,
@@ -194,10 +235,30 @@ int main_fit(int argc, char** argv) {
                  "Bits per quantised element, parameters included: for waterfill any budget (default 2.25), else 2 + "
                  "32/group (default: one group)")
       ->check(CLI::PositiveNumber);
+  app.add_option("--pareto", a.pareto,
+                 "Waterfill: a bundle for each of these budgets, in folders of OUTPUT, and a table")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->type_name("B,B,...");
   app.add_option("--windows", a.window_text, "BF16 tokens at the start and at the end")->capture_default_str();
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();
+  app.add_option("--tune", a.tune.text,
+                 "Waterfill: held-out text on which to measure the layers and search the constants; needs --model")
+      ->type_name("TEXT");
+  app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
+      ->capture_default_str();
+  app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
+      ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
+      ->capture_default_str();
+  app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
+  app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
+  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
   return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
 }
 

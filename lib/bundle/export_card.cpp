@@ -66,7 +66,10 @@ std::string export_card(const Bundle& bundle, const ExportCard& card, const Json
   out << card_head(bundle, "2-bit KV-cache rotations, SGLang files");
   out << "## Files\n\n`" << card.key_file << "` and `" << card.value_file
       << "` are `torch.save` dictionaries of format "
-      << (card.format == "sglang" ? "version 1 (one matrix for each layer)" : "version 2 (one matrix for each KV head)")
+      << (card.format == "sglang" ? "version 1 (one matrix for each layer)"
+          : card.format == "sglang-v2"
+              ? "version 2 (one matrix for each KV head)"
+              : "version 3 (query side, key mean and output side where the transform has them)")
       << ", loadable with `torch.load(..., weights_only=True)`. `SHA256SUMS` is checked with `sha256sum -c`. The key "
          "`calibration` records where the matrices come from; loaders ignore it.\n\n";
   out << "## Serve\n\nIn this directory, with an SGLang build that knows `--kv-cache-dtype int2`:\n\n```sh\n"

@@ -8,7 +8,7 @@
 namespace oscar {
 
 struct ExportCard {
-  std::string format;                // sglang | sglang-v2
+  std::string format;                // sglang | sglang-v2 | sglang-v3
   std::string key_file, value_file;  // names in the export's directory
 };
 

@@ -58,12 +58,13 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
       json["clip"] = {{"mode", "none"}};
       break;
   }
-  json["center"] = o.center == Center::kMean ? "mean" : "none";
+  json["center"] = o.center == Center::kMean ? "mean" : (o.center == Center::kKey ? "key" : "none");
   if (find_transform(o.method).metric_aware) {
     json["metric"] = fisher ? "fisher" : "moments";
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;
     if (o.method == "waterfill") json["bits"] = o.bits;
+    if (!o.key_weights.empty()) json["weights"] = {{"key", o.key_weights}, {"value", o.value_weights}};
   }
   json["group"] = o.group > 0 ? o.group : s.head_dim;
   json["max_rows"] = o.max_rows;

@@ -45,7 +45,8 @@ struct RotationFile {
 RotationFile read_rotation_pt(const fs::path& path);
 RotationFile parse_rotation_pt(const PtValue& value, const std::string& where);
 
-// Writes version 1 (rotations [d, d], eigenvalues ascending) or 2 (rotations [Hkv, d, d]) as published. InputError for
+// Writes version 1 (rotations [d, d], eigenvalues ascending), 2 (rotations [Hkv, d, d]) or 3 (either form, with query
+// side, key mean and output side) as published. InputError for
 // content that does not fit the version.
 void write_rotation_pt(const fs::path& path, const RotationFile& file);
 

@@ -43,8 +43,9 @@ PtTensor tensor_of(const RotationArray& array) { return PtTensor::own(array.shap
 
 void check(const RotationFile& file, const RotationLayer& layer, const std::string& where) {
   const std::string name = where + ": layer " + std::to_string(layer.layer);
-  const std::size_t rank = file.format_version == 1 ? 2 : 3;
   const auto& s = layer.rotation.shape;
+  // Version 3 has either form.
+  const std::size_t rank = file.format_version == 3 && s.size() == 2 ? 2 : (file.format_version == 1 ? 2 : 3);
   if (s.size() != rank || s[rank - 1] != s[rank - 2]) {
     throw InputError(name + " has a rotation of shape " + TensorView{"", DType::kF32, s, {}}.shape_text() +
                      ", format version " + std::to_string(file.format_version) + " needs " +
@@ -61,18 +62,23 @@ void check(const RotationFile& file, const RotationLayer& layer, const std::stri
 
 void write_rotation_pt(const fs::path& path, const RotationFile& file) {
   const std::string where = path.string();
-  if (file.format_version != 1 && file.format_version != 2) {
+  if (file.format_version < 1 || file.format_version > 3) {
     throw InputError(where + ": rotation files of format version " + std::to_string(file.format_version) +
-                     " are not written, only 1 and 2");
+                     " are not written, only 1 to 3");
   }
   PtDict layers;
   for (const RotationLayer& layer : file.layers) {
     check(file, layer, where);
     PtDict entry{{"layer_id", layer.layer}, {"rotation", tensor_of(layer.rotation)}};
     if (!layer.eigenvalues.empty()) entry.emplace_back("eigenvalues", tensor_of(layer.eigenvalues));
-    if (!layer.q_rotation.empty() || !layer.k_mean.empty() || !layer.o_rotation.empty()) {
-      throw InputError(where + ": layer " + std::to_string(layer.layer) +
-                       " has a mean or a separate query or output side, which format versions 1 and 2 cannot carry");
+    for (const auto& [name, array] : {std::pair{"q_rotation", &layer.q_rotation}, std::pair{"k_mean", &layer.k_mean},
+                                      std::pair{"o_rotation", &layer.o_rotation}}) {
+      if (array->empty()) continue;
+      if (file.format_version != 3) {
+        throw InputError(where + ": layer " + std::to_string(layer.layer) +
+                         " has a mean or a separate query or output side, which format versions 1 and 2 cannot carry");
+      }
+      entry.emplace_back(name, tensor_of(*array));
     }
     layers.emplace_back(layer.layer, std::move(entry));
   }

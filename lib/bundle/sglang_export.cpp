@@ -33,24 +33,46 @@ RotationArray array_of(const at::Tensor& tensor) {
   return array;
 }
 
+int version_of(const std::string& format) {
+  if (format == "sglang-v3") return 3;
+  return format == "sglang-v2" ? 2 : 1;
+}
+
 // The objective as the published files spell it.
-std::string objective_of(const Bundle& bundle, bool key, bool version2) {
+std::string objective_of(const Bundle& bundle, bool key, int version) {
+  if (version == 3) return "oscar2_" + bundle.method;
   if (bundle.method != "oscar") return bundle.method;
-  if (version2) return "cov_eig_hadamard_perhead";
+  if (version == 2) return "cov_eig_hadamard_perhead";
   return key ? "qqt_r_h_pbr" : "sst_r_h_pbr";
 }
 
-RotationFile rotation_file(const Bundle& bundle, bool key, bool version2, const Json& provenance) {
+// Version 3: query side, key mean and output side where the transform has them; the same in every layer.
+void add_general(RotationLayer& out, const SideTransform& side, bool key) {
+  const auto shaped = [&](const at::Tensor& t) { return array_of(side.forward.size(0) == 1 ? t[0] : t); };
+  out.rotation = shaped(side.forward);
+  if (!side.orthogonal()) (key ? out.q_rotation : out.o_rotation) = shaped(side.inverse_or_query);
+  if (key && side.mean.defined()) out.k_mean = array_of(side.mean);
+}
+
+RotationFile rotation_file(const Bundle& bundle, bool key, int version, const Json& provenance) {
+  const bool version2 = version == 2;
   RotationFile file;
-  file.format_version = version2 ? 2 : 1;
-  file.objective = objective_of(bundle, key, version2);
-  file.source_grouping = version2 ? "per_kv_head" : "layer";
+  file.format_version = version;
+  file.objective = objective_of(bundle, key, version);
+  file.source_grouping = version2 ? "per_kv_head" : (version == 3 && per_head(bundle) ? "head" : "layer");
+  if (version == 3) {
+    const SideTransform& first = key ? bundle.layers.front().key : bundle.layers.front().value;
+    file.extra["transform"] = {
+        {"side", key ? "key" : "value"}, {"centered", key && first.mean.defined()}, {"orthogonal", first.orthogonal()}};
+  }
   file.extra["calibration"] = provenance;
   for (const LayerTransform& layer : bundle.layers) {
     const SideTransform& side = key ? layer.key : layer.value;
     RotationLayer out;
     out.layer = layer.layer;
-    if (version2) {
+    if (version == 3) {
+      add_general(out, side, key);
+    } else if (version2) {
       out.rotation = array_of(side.forward.expand({layer.kv_heads, layer.head_dim, layer.head_dim}));
     } else {
       out.rotation = array_of(side.forward[0]);
@@ -74,7 +96,10 @@ void read_back(const fs::path& path, const RotationFile& written) {
   for (std::size_t i = 0; same && i < read.layers.size(); ++i) {
     same = read.layers[i].layer == written.layers[i].layer &&
            same_bits(read.layers[i].rotation, written.layers[i].rotation) &&
-           same_bits(read.layers[i].eigenvalues, written.layers[i].eigenvalues);
+           same_bits(read.layers[i].eigenvalues, written.layers[i].eigenvalues) &&
+           same_bits(read.layers[i].q_rotation, written.layers[i].q_rotation) &&
+           same_bits(read.layers[i].k_mean, written.layers[i].k_mean) &&
+           same_bits(read.layers[i].o_rotation, written.layers[i].o_rotation);
   }
   if (!same) {
     throw EnvironmentError(path.filename().string() + ": what was read back differs from what was written; " +
@@ -108,9 +133,32 @@ void check_report(const Bundle& bundle, const ExportOptions& options) {
   }
 }
 
+// What a format cannot carry, with the nearest way out.
+void check_layer(const LayerTransform& layer, const std::string& name, const LayerTransform& first,
+                 const std::string& format) {
+  if (layer.key.blocks() || layer.value.blocks()) {
+    throw InputError(name + " of the bundle has block widths, which no format of the engine can carry; fit with " +
+                     "--method balanced --center key and export it as sglang-v3");
+  }
+  const bool general = !layer.key.orthogonal() || !layer.value.orthogonal() || layer.key.mean.defined();
+  if (format != "sglang-v3" && (general || layer.value.mean.defined())) {
+    throw InputError(name + " of the bundle has a mean or a transform that is not orthogonal, which format " + format +
+                     " cannot carry; export it as sglang-v3, or fit with --method oscar");
+  }
+  if (layer.value.mean.defined()) {
+    throw InputError(name + " of the bundle has a value mean, which format " + format +
+                     " cannot carry; fit with --center key");
+  }
+  if (layer.key.orthogonal() != first.key.orthogonal() || layer.value.orthogonal() != first.value.orthogonal() ||
+      layer.key.mean.defined() != first.key.mean.defined()) {
+    throw InputError(name + " of the bundle has another kind of transform than the first layer, which format " +
+                     format + " cannot carry; fit all layers with one method");
+  }
+}
+
 }  // namespace
 
-std::vector<std::string> export_formats() { return {"sglang", "sglang-v2"}; }
+std::vector<std::string> export_formats() { return {"sglang", "sglang-v2", "sglang-v3"}; }
 
 void check_export(const Bundle& bundle, const ExportOptions& options) {
   const std::vector<std::string> formats = export_formats();
@@ -121,11 +169,7 @@ void check_export(const Bundle& bundle, const ExportOptions& options) {
   }
   for (const LayerTransform& layer : bundle.layers) {
     const std::string name = "layer " + std::to_string(layer.layer);
-    if (!layer.key.orthogonal() || !layer.value.orthogonal() || layer.key.mean.defined() ||
-        layer.value.mean.defined()) {
-      throw InputError(name + " of the bundle has a mean or a transform that is not orthogonal, which format " +
-                       options.format + " cannot carry; fit with --method oscar");
-    }
+    check_layer(layer, name, bundle.layers.front(), options.format);
     if ((layer.head_dim & (layer.head_dim - 1)) != 0) {
       throw InputError(name + " of the bundle has head_dim " + std::to_string(layer.head_dim) + "; engines that load " +
                        options.format + " need a power of two");
@@ -147,11 +191,11 @@ void check_export(const Bundle& bundle, const ExportOptions& options) {
 
 std::vector<std::string> export_bundle(const Bundle& bundle, const fs::path& directory, const ExportOptions& options) {
   check_export(bundle, options);
-  const bool version2 = options.format == "sglang-v2";
+  const int version = version_of(options.format);
   ExportCard card{.format = options.format};
-  const std::string suffix = bundle.method == "oscar" ? "" : bundle.method;
-  card.key_file = version2 ? "k_perhead.pt" : "k_rotation_" + (suffix.empty() ? "qqt_r_h_pbr" : suffix) + ".pt";
-  card.value_file = version2 ? "v_perhead.pt" : "v_rotation_" + (suffix.empty() ? "sst_r_h_pbr" : suffix) + ".pt";
+  const std::string suffix = version == 3 ? "oscar2_" + bundle.method : (bundle.method == "oscar" ? "" : bundle.method);
+  card.key_file = version == 2 ? "k_perhead.pt" : "k_rotation_" + (suffix.empty() ? "qqt_r_h_pbr" : suffix) + ".pt";
+  card.value_file = version == 2 ? "v_perhead.pt" : "v_rotation_" + (suffix.empty() ? "sst_r_h_pbr" : suffix) + ".pt";
 
   AtomicDirectory target(directory, options.overwrite, kChecksumsName);
   const Json provenance = provenance_of(bundle, options);
@@ -160,7 +204,7 @@ std::vector<std::string> export_bundle(const Bundle& bundle, const fs::path& dir
     checksums += sha256_file(target.path() / name) + "  " + name + "\n";
   };
   for (const bool key : {true, false}) {
-    const RotationFile file = rotation_file(bundle, key, version2, provenance);
+    const RotationFile file = rotation_file(bundle, key, version, provenance);
     const std::string name = key ? card.key_file : card.value_file;
     write_rotation_pt(target.path() / name, file);
     read_back(target.path() / name, file);

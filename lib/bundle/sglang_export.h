@@ -1,5 +1,6 @@
-// Rotation files for SGLang from a bundle: version 1 (one matrix a layer) and version 2 (one for each KV head), with a
-// model card, the serve command and checksums.
+// Rotation files for SGLang from a bundle: version 1 (one matrix a layer), version 2 (one for each KV head) and version
+// 3 (transforms that are not orthogonal, centred keys; layout uniform), with a model card, the serve command and
+// checksums.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,7 @@
 namespace oscar {
 
 struct ExportOptions {
-  std::string format;          // sglang | sglang-v2
+  std::string format;          // sglang | sglang-v2 | sglang-v3
   std::optional<Json> report;  // report.json of oscar-verify, for the card's measured numbers
   std::string report_name;     // where it came from, for messages
   std::string tool_version;

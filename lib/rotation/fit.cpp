@@ -31,6 +31,12 @@ void check_options(const Statistics& s, const FitOptions& o) {
   if ((o.method == "waterfill" || !o.key_widths.empty()) && o.clip != ClipMode::kNone) {
     throw UsageError("block widths take no clip: pass --clip none");
   }
+  for (const std::vector<double>* weights : {&o.key_weights, &o.value_weights}) {
+    if (!weights->empty() && weights->size() != s.layers.size()) {
+      throw UsageError("there are " + std::to_string(weights->size()) + " layer weights for " +
+                       std::to_string(s.layers.size()) + " layers");
+    }
+  }
   if (!o.key_widths.empty() && o.method != "balanced") {
     throw UsageError("fixed block widths are for --method balanced; " + o.method + " does not take them");
   }
@@ -125,6 +131,14 @@ void set_widths(MetricSide& side, const std::array<std::uint8_t, kBlocks>& width
 
 std::array<std::uint8_t, kBlocks> as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
 
+// The predicted energies of a side, by the factor that was measured for its layer.
+SideEnergy weighed(MetricSide& side, const std::vector<double>& weights, std::size_t layer) {
+  if (!weights.empty()) {
+    for (double& energy : side.energy.block) energy *= weights.at(layer);
+  }
+  return side.energy;
+}
+
 MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
   const bool allocate = o.method == "waterfill", blocks = allocate || !o.key_widths.empty();
   MetricModel model;
@@ -132,8 +146,8 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   model.value = fit_metric_side(s, o, Side::kValue, blocks, warnings);
   if (allocate) {
     std::vector<SideEnergy> key, value;
-    for (const MetricSide& side : model.key) key.push_back(side.energy);
-    for (const MetricSide& side : model.value) value.push_back(side.energy);
+    for (MetricSide& side : model.key) key.push_back(weighed(side, o.key_weights, key.size()));
+    for (MetricSide& side : model.value) value.push_back(weighed(side, o.value_weights, value.size()));
     const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], allocation.key[layer]);
@@ -234,10 +248,8 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   } else {
     key = fit_side(s, o, Side::kKey, result.warnings);
     value = fit_side(s, o, Side::kValue, result.warnings);
-    if (o.center == Center::kMean) {
-      centre(s, Side::kKey, key.transforms);
-      centre(s, Side::kValue, value.transforms);
-    }
+    if (o.center != Center::kNone) centre(s, Side::kKey, key.transforms);
+    if (o.center == Center::kMean) centre(s, Side::kValue, value.transforms);
   }
 
   std::vector<LayerRows> rows;

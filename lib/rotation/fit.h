@@ -18,7 +18,8 @@
 namespace oscar {
 
 enum class ClipMode { kSearch, kFixed, kNone };
-enum class Center { kNone, kMean };  // keys and values stored as they are, or without the mean of each head
+// Keys and values stored as they are, keys without the mean of each head (what format sglang-v3 can carry), or both.
+enum class Center { kNone, kKey, kMean };
 
 struct FitOptions {
   std::string method = "oscar";  // transforms.h
@@ -35,9 +36,10 @@ struct FitOptions {
   Center center = Center::kNone;
   // Methods balanced and waterfill.
   MetricSource metric = MetricSource::kAuto;
-  double damping = 1e-3;                               // of the diagonals
-  double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
-  double bits = 2.25;                                  // waterfill: budget of each element, parameters included
+  double damping = 1e-3;                           // of the diagonals
+  double exponent = 1.0;                           // 0: orthogonal, 1: fully balanced
+  std::vector<double> key_weights, value_weights;  // waterfill: [L] factors on the predicted errors, measured by tuning
+  double bits = 2.25;                              // waterfill: budget of each element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
   std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time
 };

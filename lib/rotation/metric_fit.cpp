@@ -110,7 +110,8 @@ void describe(MetricSide& side, std::int64_t head_dim) {
 
 std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o, Side side, bool blocks,
                                         std::vector<std::string>& warnings) {
-  const bool centred = o.center != Center::kNone, shared = o.scope == Scope::kLayer;
+  const bool centred = o.center == Center::kMean || (o.center == Center::kKey && side == Side::kKey);
+  const bool shared = o.scope == Scope::kLayer;
   const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
   std::vector<SideMoments> moments;
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));

@@ -228,7 +228,7 @@ TEST(RotationPtWriter, RefusesWhatTheVersionCannotHold) {
     change(file);
     return message_of([&] { write_rotation_pt(dir / "k.pt", file); });
   };
-  EXPECT_THAT(write([](RotationFile& f) { f.format_version = 3; }), HasSubstr("not written, only 1 and 2"));
+  EXPECT_THAT(write([](RotationFile& f) { f.format_version = 4; }), HasSubstr("not written, only 1 to 3"));
   EXPECT_THAT(write([](RotationFile& f) { f.format_version = 2; }), HasSubstr("needs [heads, d, d]"));
   EXPECT_THAT(write([](RotationFile& f) { f.layers[0].rotation = counting({2, 4, 4}, 0); }), HasSubstr("needs [d, d]"));
   EXPECT_THAT(write([](RotationFile& f) {

@@ -70,6 +70,53 @@ def test_version_two(tool, bundles, tmp_path, scope):
             assert torch.equal(layer["rotation"], wanted[f"layers.{i}.{side}.forward"].expand(HEADS, D, D)), (side, i)
 
 
+@pytest.fixture(scope="module")
+def balanced(tool, statistics, tmp_path_factory):
+    out = tmp_path_factory.mktemp("balanced")
+    for name, options in (("key", ("--center", "key")), ("mean", ()), ("shared", ("--center", "none", "--scope", "layer"))):
+        tool("oscar-fit", statistics, "-o", out / name, "--method", "balanced", *options)
+    tool("oscar-fit", statistics, "-o", out / "waterfill", "--method", "waterfill")
+    return out
+
+
+def test_version_three(tool, balanced, tmp_path):
+    """Query side, key mean and output side; logits and values come back as they were."""
+    for name, heads in (("key", HEADS), ("shared", 1)):
+        tool("oscar-export", balanced / name, "--format", "sglang-v3", "-o", tmp_path / name)
+        check_sums(tmp_path / name)
+        wanted = matrices(balanced / name)
+        for side, field in (("k", "q_rotation"), ("v", "o_rotation")):
+            path = tmp_path / name / f"{side}_rotation_oscar2_balanced.pt"
+            file = torch.load(path, weights_only=True)
+            assert file["format_version"] == 3 and file["source_grouping"] == ("head" if heads > 1 else "layer")
+            assert file["transform"]["orthogonal"] is False and file["transform"]["centered"] is (name == "key" and side == "k")
+            for i, layer in file["layers"].items():
+                rotation, other = layer["rotation"], layer[field]
+                assert rotation.shape == ((HEADS, D, D) if heads > 1 else (D, D))
+                assert torch.equal(rotation, wanted[f"layers.{i}.{side}.forward"].reshape(rotation.shape))
+                assert ("k_mean" in layer) is (name == "key" and side == "k")
+                if "k_mean" in layer:
+                    assert torch.equal(layer["k_mean"], wanted[f"layers.{i}.k.mean"])
+                x, y = torch.randn(50, D, dtype=torch.float64), torch.randn(50, D, dtype=torch.float64)
+                rotation, other = rotation.double().expand(heads, D, D)[0], other.double().expand(heads, D, D)[0]
+                if side == "k":
+                    assert torch.allclose((x @ rotation) @ (y @ other).T, x @ y.T, atol=1e-3 * float((x @ y.T).abs().max()))
+                else:
+                    assert torch.allclose(x @ rotation @ other, x, atol=1e-3)
+        pair = ",".join(str(tmp_path / name / f"{side}_rotation_oscar2_balanced.pt") for side in "kv")
+        tool("oscar-verify", "--rotations", pair, "--check-only")
+
+
+def test_what_a_format_cannot_carry_is_named(tool, balanced, tmp_path):
+    message = tool("oscar-export", balanced / "key", "--format", "sglang-v2", "-o", tmp_path / "x", code=3)
+    assert "export it as sglang-v3" in message
+    message = tool("oscar-export", balanced / "mean", "--format", "sglang-v3", "-o", tmp_path / "x", code=3)
+    assert "--center key" in message
+    message = tool("oscar-export", balanced / "waterfill", "--format", "sglang-v3", "-o", tmp_path / "x", code=3)
+    assert "block widths" in message and "--method balanced" in message
+    assert not (tmp_path / "x").exists()
+
+
 def test_our_reader_takes_them_back(tool, bundles, tmp_path):
     for scope, form, names in (("layer", "sglang", ("k_rotation_qqt_r_h_pbr.pt", "v_rotation_sst_r_h_pbr.pt")),
                                ("head", "sglang-v2", ("k_perhead.pt", "v_perhead.pt"))):

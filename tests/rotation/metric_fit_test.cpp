@@ -190,6 +190,16 @@ TEST(MetricFit, OrthogonalMethodsMayCentre) {
   EXPECT_LT(largest(result.layers[0].transform.value.mean - layers[0].v.mean(0)), 1e-5);
 }
 
+TEST(MetricFit, KeysAloneMayBeCentred) {
+  at::manual_seed(12);
+  const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
+  FitOptions o = options_for("balanced");
+  o.center = Center::kKey;
+  const LayerTransform t = fit(made_statistics(layers), o).layers[0].transform;
+  EXPECT_TRUE(t.key.mean.defined());
+  EXPECT_FALSE(t.value.mean.defined());
+}
+
 TEST(MetricFit, RefusesContradictions) {
   at::manual_seed(11);
   const std::vector<MadeRows> layers = {random_made_rows(100, 2, 2, 64)};
