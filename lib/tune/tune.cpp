@@ -37,7 +37,10 @@ std::vector<TuneSplit> make_splits(const Tokenizer& tokenizer, const ModelConfig
     }
     if (o.prompts < 1) continue;
     const TaskSet task = make_task("niah", o.context, o.prompts, o.seed + kSplitSeed * (s + 1), tokenizer);
-    for (const TaskPrompt& prompt : task.prompts) splits[s].prompts.push_back({prompt.ids, prompt.answer_start});
+    for (const TaskPrompt& prompt : task.prompts) {
+      const AnswerSpan answer = prompt.answers.front();
+      splits[s].prompts.push_back({{prompt.ids.begin(), prompt.ids.begin() + answer.end}, answer.begin});
+    }
   }
   return splits;
 }
