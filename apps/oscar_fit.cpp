@@ -4,7 +4,6 @@
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "apps/fit_output.h"
-#include "apps/fit_tune.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -30,7 +29,6 @@ struct Arguments {
   std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
   std::vector<double> pareto;
-  TuneArguments tune;
 };
 
 template <typename Number>
@@ -179,7 +177,6 @@ int run_fit(Arguments& a) {
     return 0;
   }
   a.fit.device = choose_device(a.common);
-  if (!a.tune.text.empty()) a.fit = tune_options(statistics, a.fit, a.windows, a.common, a.tune);
   const Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
   save_bundle(fitted.bundle, a.common.output, a.common.overwrite);
@@ -244,21 +241,6 @@ int main_fit(int argc, char** argv) {
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();
-  app.add_option("--tune", a.tune.text,
-                 "Waterfill: held-out text on which to measure the layers and search the constants; needs --model")
-      ->type_name("TEXT");
-  app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
-      ->capture_default_str();
-  app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
-      ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 24))
-      ->capture_default_str();
-  app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
-      ->capture_default_str();
-  app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
-  app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
-  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
   return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
 }
 

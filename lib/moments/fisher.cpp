@@ -70,7 +70,7 @@ void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tens
     p.mul_(input.scale);
     if (input.soft_cap > 0.0) p.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
     const at::Tensor i = at::arange(first, reach, index).unsqueeze(1), j = at::arange(reach, index).unsqueeze(0);
-    at::Tensor hidden = j.gt(i), far = j.ge(pairs_.sink).logical_and_(j.le(i - pairs_.recent));
+    at::Tensor hidden = j.gt(i), far = j.le(i - pairs_.recent).logical_and_(j.ge(pairs_.sink));
     if (window > 0) {
       hidden.logical_or_((i - j).ge(window));
       far.logical_and_((i - j).lt(window));

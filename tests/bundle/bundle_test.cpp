@@ -27,7 +27,9 @@ void expect_equal(const SideTransform& a, const SideTransform& b) {
   EXPECT_EQ(a.clip, b.clip);
   EXPECT_EQ(a.widths, b.widths);
   EXPECT_EQ(a.sigma.defined(), b.sigma.defined());
-  if (a.sigma.defined() && b.sigma.defined()) EXPECT_TRUE(at::equal(a.sigma, b.sigma));
+  if (a.sigma.defined() && b.sigma.defined()) {
+    EXPECT_TRUE(at::equal(a.sigma, b.sigma));
+  }
 }
 
 TEST(Bundle, RoundTripKeepsEverything) {

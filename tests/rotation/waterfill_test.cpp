@@ -52,7 +52,9 @@ TEST(Waterfill, MeetsTheBudgetAndUsesIt) {
       EXPECT_GT(bits_of(a, d), budget - 0.2);
       EXPECT_NEAR(bits_of(a, d), a.bits, 1e-9);
       const double error = error_of(a, key, value);
-      if (budget != 2.0) EXPECT_LE(error, previous) << budget;  // from 2 bits on keys are held at one bit or more
+      if (budget != 2.0) {  // from 2 bits on keys are held at one bit or more
+        EXPECT_LE(error, previous) << budget;
+      }
       previous = error;
     }
   }
