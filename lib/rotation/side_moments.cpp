@@ -64,7 +64,9 @@ at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens)
   const double d = static_cast<double>(matrix.size(0));
   const at::Tensor symmetric = (matrix + matrix.t()) * 0.5;
   at::Tensor diagonal = symmetric.diagonal().clamp_min(0.0);
-  const double floor = 1e-6 * diagonal.mean().item<double>();
+  // Only channels that never vary get a floor: one for all channels would swamp small channels beside large ones.
+  const double middle = diagonal.masked_select(diagonal > 0.0).median().item<double>();
+  const at::Tensor floor = at::where(diagonal < 1e-10 * middle, 1e-6 * middle, 0.0).to(at::kDouble);
   const double shrink = d / (static_cast<double>(std::max<std::int64_t>(tokens, 1)) + d);
   const at::Tensor target = at::diag(diagonal);
   const at::Tensor shrunk = symmetric * (1.0 - shrink) + target * shrink;

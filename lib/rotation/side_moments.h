@@ -39,7 +39,8 @@ double residual_power(const Statistics& statistics, std::size_t layer);
 
 // A second moment made positive definite: damping x its own diagonal is added (which commutes with scaling of single
 // channels, so outlier channels change nothing), the off-diagonal part is shrunk by d / (tokens + d) for the noise of a
-// short sample, and channels that never vary get 1e-6 of the mean diagonal. `matrix` [d, d] FP64, not all zero.
+// short sample, and channels that never vary (below 1e-10 of the median diagonal) get 1e-6 of it. `matrix` [d, d] FP64,
+// not all zero.
 at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens);
 
 }  // namespace oscar

@@ -29,7 +29,7 @@ def damped(m, tokens):
     d = len(m)
     diagonal = np.diag(np.diag(m))
     shrink = d / (tokens + d)
-    return m * (1 - shrink) + diagonal * shrink + diagonal * 1e-3 + np.eye(d) * 1e-6 * np.trace(m) / d
+    return m * (1 - shrink) + diagonal * shrink + diagonal * 1e-3
 
 
 def problems(folder, far):
