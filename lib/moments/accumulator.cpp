@@ -44,8 +44,9 @@ at::Tensor gram_of(const at::Tensor& x) {
   return gram;
 }
 
-// gram += x^T x and sum += 1 x, for rows whose mean may be hundreds of times their deviation (key biases): each chunk is multiplied about
-// its own mean, which is put back in FP64, so that a covariance taken from the sums later keeps its digits.
+// gram += x^T x and sum += 1 x, for rows whose mean may be hundreds of times their deviation (key biases): each chunk
+// is multiplied about its own mean, which is put back in FP64, so that a covariance taken from the sums later keeps its
+// digits.
 void add_moments_about_mean(at::Tensor& gram, at::Tensor& sum, const at::Tensor& x) {
   const std::int64_t kv_heads = gram.size(0);
   for_chunks(x.size(0), chunk_rows(x), [&](std::int64_t first, std::int64_t count) {

@@ -32,7 +32,7 @@ struct FitOptions {
   std::int64_t sink = 64;       // positions below are never quantised, so their rows do not count
   std::int64_t max_rows = 512;  // sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
-  at::Device device = at::kCPU;                        // of the eigensolver; the search runs on the CPU
+  at::Device device = at::kCPU;  // of the eigensolver; the search runs on the CPU
   Center center = Center::kNone;
   // Methods balanced and waterfill.
   MetricSource metric = MetricSource::kAuto;
