@@ -1,5 +1,6 @@
 // Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
-// and its quantised body (2-bit codes), all in rotated space, in one launch.
+// and its quantised body (pages of layout `uniform` with group = head_dim and FP16 parameters, or of layout `blocks`),
+// all in rotated space, in one launch.
 // CPU twin (the specification): lib/runtime/decode_attention_twin.h. Raw pointers, no LibTorch.
 #pragma once
 
@@ -11,11 +12,14 @@
 
 namespace oscar::kernels {
 
+// Two kernels serve every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh); the launch chooses.
+enum class DecodeKernel : std::int32_t { kAuto, kStream, kCluster };
+
 // Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
 struct DecodeAttentionParams {
   const void* q;                     // [B, Hq, D] BF16, rotated
   void* out;                         // [B, Hq, D] BF16 (or FP32 when out_float)
-  const std::uint8_t* pages;         // [pages, Hkv, CodePage{D}.bytes()] of this layer; 16-byte aligned
+  const std::uint8_t* pages;         // [pages, Hkv, decode_page_layout().bytes()] of this layer; 16-byte aligned
   const std::int32_t* page_table;    // [B, max_pages] page of tokens sink + 64 i ... of the body
   const std::uint8_t* window_pages;  // [window pages, Hkv, window_page_bytes(D)] of this layer
   const std::int32_t* window_table;  // [B, sink_pages + ring_pages]: sink pages, then the ring of recent tokens
@@ -31,13 +35,25 @@ struct DecodeAttentionParams {
   float scale;                  // softmax scale
   float soft_cap;               // 0: none
   bool out_float;
+  // Layout `blocks`: widths of the four blocks, each of {0, 1, 2, 4}, and their deviations. Not read otherwise.
+  bool blocks = false;
+  std::uint8_t key_widths[4] = {}, value_widths[4] = {};
+  const float* key_sigma = nullptr;    // [Hkv, 4]
+  const float* value_sigma = nullptr;  // [Hkv, 4]
+  DecodeKernel kernel = DecodeKernel::kAuto;
 };
+
+// Layout of the code pages that the parameters describe (head_dim, blocks and widths are read).
+PageLayout decode_page_layout(const DecodeAttentionParams& params);
 
 // Resident blocks the launch uses on the current device; fixed for a device, so graphs can be captured once.
 int decode_attention_blocks(int head_dim, int group);
 std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads);
 
-// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a group above 16).
+// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a group above 16), for widths
+// other than 0, 1, 2 and 4, and for kernel = kCluster where the device or the batch allows no cluster for each item.
+// Slots of a page or window page that hold no token are read and weighed with 0: they must hold finite numbers, so
+// zero the memory of pages once.
 // Allocates nothing, does not synchronise; may be captured into a graph. Equal inputs give equal bits.
 cudaError_t decode_attention(const DecodeAttentionParams& params, cudaStream_t stream);
 

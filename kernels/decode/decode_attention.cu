@@ -1,43 +1,76 @@
-// Dispatch of decode_attention() to the kernel built for the head size and group.
-#include "kernels/decode/kernel.cuh"
+// Dispatch of decode_attention() to the kernels built for the head size, group and layout.
+#include <algorithm>
+
+#include "kernels/decode/merge.cuh"
 
 namespace oscar::kernels {
+
+template <class C>
+cudaError_t launch_decode(const DecodeLaunch& a, cudaStream_t stream);
+template <class C>
+int decode_blocks();
+
 namespace {
 
-// Calls f.template operator()<D, NT>() for the instantiation that serves the shape; `otherwise` when none does.
+// Calls f.template operator()<C>() for the instantiation that serves the shape; `otherwise` when none does.
 template <class F, class R>
-R dispatch(int head_dim, int group, F&& f, R otherwise) {
+R dispatch(int head_dim, int group, bool blocks, F&& f, R otherwise) {
   if (group < 1 || group > 16) return otherwise;
+  const auto heads = [&]<int D, int NT>() {
+    return blocks ? f.template operator()<DecodeConfig<D, NT, true>>()
+                  : f.template operator()<DecodeConfig<D, NT, false>>();
+  };
   const bool two = group > 8;
   switch (head_dim) {
     case 64:
-      return two ? f.template operator()<64, 2>() : f.template operator()<64, 1>();
+      return two ? heads.template operator()<64, 2>() : heads.template operator()<64, 1>();
     case 128:
-      return two ? f.template operator()<128, 2>() : f.template operator()<128, 1>();
+      return two ? heads.template operator()<128, 2>() : heads.template operator()<128, 1>();
     case 256:
-      return two ? f.template operator()<256, 2>() : f.template operator()<256, 1>();
+      return two ? heads.template operator()<256, 2>() : heads.template operator()<256, 1>();
     default:
       return otherwise;
   }
 }
 
-std::size_t arrivals_bytes(int batch, int kv_heads) { return sizeof(int) * ((batch * kv_heads + 63) / 64 * 64); }
+bool widths_valid(const std::uint8_t* widths) {
+  return std::all_of(widths, widths + 4, [](int w) { return w == 0 || w == 1 || w == 2 || w == 4; });
+}
+
+BlockSide block_side_of(const SideLayout& side) {
+  BlockSide out{};
+  for (int i = 0; i < side.planes; ++i) {
+    const PlaneLayout& plane = side.plane[i];
+    out.width[plane.sigma] = plane.width;
+    out.plane[plane.sigma] = plane.offset;
+    out.block[i] = plane.sigma;
+  }
+  int next = side.planes;
+  for (int b = 0; b < 4; ++b)
+    if (out.width[b] == 0) out.block[next++] = b;
+  out.params = side.param_offset;
+  return out;
+}
 
 }  // namespace
 
 int decode_attention_blocks(int head_dim, int group) {
   return dispatch(
-      head_dim, group, [&]<int D, int NT>() { return decode_blocks<D, NT>(); }, 0);
+      head_dim, group, false, [&]<class C>() { return decode_blocks<C>(); }, 0);
 }
 
 std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads) {
-  const std::size_t blocks = decode_attention_blocks(head_dim, group);
+  const std::size_t blocks = static_cast<std::size_t>(decode_attention_blocks(head_dim, group));
   return dispatch(
-      head_dim, group,
-      [&]<int D, int NT>() {
-        return arrivals_bytes(batch, kv_heads) + 2 * blocks * sizeof(Partial<DecodeConfig<D, NT>>);
-      },
+      head_dim, group, false,
+      [&]<class C>() { return sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>); },
       std::size_t{0});
+}
+
+PageLayout decode_page_layout(const DecodeAttentionParams& p) {
+  if (!p.blocks) return uniform_page(p.head_dim);
+  const SideLayout key = block_side(p.head_dim, p.key_widths, 0);
+  return {key, block_side(p.head_dim, p.value_widths, key.end())};
 }
 
 cudaError_t decode_attention(const DecodeAttentionParams& p, cudaStream_t stream) {
@@ -45,9 +78,22 @@ cudaError_t decode_attention(const DecodeAttentionParams& p, cudaStream_t stream
       p.sink > p.sink_pages * kPageTokens || p.recent + p.flush - 1 > p.ring_pages * kPageTokens - (kTileTokens - 1)) {
     return cudaErrorInvalidValue;
   }
+  DecodeLaunch a{};
+  a.p = p;
+  if (p.blocks) {
+    if (!widths_valid(p.key_widths) || !widths_valid(p.value_widths) || p.key_sigma == nullptr ||
+        p.value_sigma == nullptr) {
+      return cudaErrorInvalidValue;
+    }
+    const PageLayout page = decode_page_layout(p);
+    a.key = block_side_of(page.key);
+    a.value = block_side_of(page.value);
+  }
+  a.group = p.query_heads / p.kv_heads;
+  a.page_bytes = decode_page_layout(p).bytes();
+  a.slot_bytes = std::max(a.page_bytes, window_tile_bytes(p.head_dim) / 2);
   return dispatch(
-      p.head_dim, p.query_heads / p.kv_heads, [&]<int D, int NT>() { return launch_decode<D, NT>(p, stream); },
-      cudaErrorInvalidValue);
+      p.head_dim, a.group, p.blocks, [&]<class C>() { return launch_decode<C>(a, stream); }, cudaErrorInvalidValue);
 }
 
 }  // namespace oscar::kernels

@@ -1,34 +1,139 @@
-// Host half of the decode kernel; included by the instantiation files only.
+// Host half of the decode kernels; included by the instantiation files only.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 
-#include "kernels/decode/kernel.cuh"
+#include "kernels/decode/cluster_kernel.cuh"
+#include "kernels/decode/stream_kernel.cuh"
 
 namespace oscar::kernels {
 
+struct DeviceLimits {
+  int device = 0, multiprocessors = 0, shared_per_multiprocessor = 0, reserved_per_block = 0, major = 0;
+
+  static cudaError_t get(DeviceLimits& d) {
+    cudaError_t error = cudaGetDevice(&d.device);
+    const auto read = [&](int& to, cudaDeviceAttr what) {
+      if (error == cudaSuccess) error = cudaDeviceGetAttribute(&to, what, d.device);
+    };
+    read(d.multiprocessors, cudaDevAttrMultiProcessorCount);
+    read(d.shared_per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    read(d.reserved_per_block, cudaDevAttrReservedSharedMemoryPerBlock);
+    read(d.major, cudaDevAttrComputeCapabilityMajor);
+    return error;
+  }
+};
+
 template <class C>
-constexpr int dynamic_bytes() {
-  return C::kPoolBytes;
-}
-
-template <int D, int NT>
 int decode_blocks() {
-  using C = DecodeConfig<D, NT>;
-  int device = 0, multiprocessors = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
-  return multiprocessors * C::kBlocksPerSm;
+  DeviceLimits device;
+  return DeviceLimits::get(device) == cudaSuccess ? device.multiprocessors * C::kBlocksPerSm : 0;
 }
 
-template <int D, int NT>
-cudaError_t launch_decode(const DecodeAttentionParams& p, cudaStream_t stream) {
-  using C = DecodeConfig<D, NT>;
-  const auto kernel = p.soft_cap > 0.0f ? decode_kernel<C, true> : decode_kernel<C, false>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_bytes<C>());
+// Sets the ring to what the shared memory of a resident block allows; returns the dynamic shared memory in bytes.
+// extra: bytes beside rings and scratch.
+template <class C>
+int plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra) {
+  const int block = device.shared_per_multiprocessor / C::kBlocksPerSm - device.reserved_per_block -
+                    static_cast<int>((sizeof(DecodeShared<C>) + 127) / 128 * 128);
+  extra += C::kScratchBytes;
+  a.slots = std::clamp((block - extra) / (C::kWarps * a.slot_bytes), 1, C::kMaxSlots);
+  a.pool_bytes = std::max(C::kWarps * a.slots * a.slot_bytes, C::kMergeBytes);
+  return a.pool_bytes + extra;
+}
+
+// Clusters of `size` blocks that can be resident together; asked of the runtime once for each device and size.
+template <class Kernel>
+int resident_clusters(Kernel kernel, cudaLaunchConfig_t config, cudaLaunchAttribute& attribute, int size, int device) {
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices][17];  // one more than the count; 0: not asked yet
+  if (device < kDevices && known[device][size] != 0) return known[device][size] - 1;
+  attribute.val.clusterDim.x = static_cast<unsigned>(size);
+  config.gridDim = dim3(static_cast<unsigned>(size));
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+    cudaGetLastError();
+    clusters = 0;
+  }
+  if (device < kDevices) known[device][size] = clusters + 1;
+  return clusters;
+}
+
+// How the cluster kernel shares an item out: `parts` clusters of `size` blocks.
+struct ClusterSplit {
+  int size = 0, parts = 0;  // 0: the items do not fit the device
+};
+
+// As many blocks for each item as the multiprocessors allow, but no more than give every warp a page or BF16 tile; in
+// the largest clusters for which all are resident, because what a cluster cannot merge goes through global memory.
+template <class C, class Resident>
+ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&& resident) {
+  const int items = a.p.batch * a.p.kv_heads;
+  const int units = a.p.max_pages + (a.p.sink + a.p.recent + a.p.flush) / kTileTokens;
+  const int blocks = std::clamp(multiprocessors / items, 1, (units + C::kWarps - 1) / C::kWarps);
+  for (int size = std::min(blocks, C::kMaxCluster); size >= 1; --size) {
+    const int parts = blocks / size;
+    if (10 * size * parts >= 9 * blocks && items * parts <= resident(size)) return {size, parts};
+  }
+  return {};
+}
+
+// Launches the cluster kernel if every item can have resident clusters; `launched` says.
+template <class C>
+cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
+  launched = false;
+  const int items = a.p.batch * a.p.kv_heads;
+  if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
+  const auto kernel = cluster_kernel<C>;
+  const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.group));
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
-  kernel<<<decode_blocks<D, NT>(), C::kThreads, dynamic_bytes<C>(), stream>>>(p);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3(C::kThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const ClusterSplit split = cluster_split<C>(a, device.multiprocessors, [&](int size) {
+    return resident_clusters(kernel, config, attribute, size, device.device);
+  });
+  if (split.size == 0) return cudaSuccess;
+  a.parts = split.parts;
+  config.gridDim = dim3(static_cast<unsigned>(split.size * split.parts), static_cast<unsigned>(a.p.kv_heads),
+                        static_cast<unsigned>(a.p.batch));
+  attribute.val.clusterDim.x = static_cast<unsigned>(split.size);
+  launched = true;
+  return cudaLaunchKernelEx(&config, kernel, a);
+}
+
+template <class C>
+cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream) {
+  const auto kernel = stream_kernel<C>;
+  const int bytes = plan_shared_memory<C>(a, device, 0);
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<device.multiprocessors * C::kBlocksPerSm, C::kThreads, static_cast<std::size_t>(bytes), stream>>>(a);
   return cudaGetLastError();
+}
+
+template <class C>
+cudaError_t launch_decode(const DecodeLaunch& a, cudaStream_t stream) {
+  DeviceLimits device;
+  cudaError_t error = DeviceLimits::get(device);
+  if (error != cudaSuccess) return error;
+  const DecodeKernel wish = a.p.kernel;
+  if (wish != DecodeKernel::kStream) {
+    bool launched = false;
+    error = launch_cluster<typename C::Cluster>(a, device, stream, launched);
+    if (error != cudaSuccess || launched) return error;
+    if (wish == DecodeKernel::kCluster) return cudaErrorInvalidValue;
+  }
+  return launch_stream<C>(a, device, stream);
 }
 
 }  // namespace oscar::kernels

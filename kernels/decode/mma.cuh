@@ -13,6 +13,16 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d = A b + from.
+__device__ __forceinline__ void mma_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                                        const float (&from)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(from[0]), "f"(from[1]), "f"(from[2]),
+        "f"(from[3]));
+}
+
 // The same with BF16 operands.
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
@@ -43,6 +53,12 @@ __device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// Product of two pairs of FP16.
+__device__ __forceinline__ std::uint32_t multiply_f16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 __device__ __forceinline__ float low_bf16(std::uint32_t pair) { return __uint_as_float(pair << 16); }

@@ -32,6 +32,7 @@ struct CopyRing {
     if (lane == 0) {
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * slot), "r"(bytes)
                    : "memory");
+      if (bytes == 0) return;  // pages of a layout without codes
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
           "%4;" ::"r"(destination),
@@ -67,6 +68,7 @@ struct CopyRing {
   __device__ __forceinline__ void commit() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
   // Copies land in order; `depth - 1` groups may still be under way.
   __device__ __forceinline__ void wait(int, int, int depth) const {
+    if (depth <= 1) asm volatile("cp.async.wait_group 0;" ::: "memory");
     if (depth == 2) asm volatile("cp.async.wait_group 1;" ::: "memory");
     if (depth == 3) asm volatile("cp.async.wait_group 2;" ::: "memory");
     if (depth == 4) asm volatile("cp.async.wait_group 3;" ::: "memory");

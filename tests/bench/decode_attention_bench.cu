@@ -1,5 +1,8 @@
 // Times the decode attention kernel on random caches: L2 flushed before every call, CUDA graph replay, median.
-// Usage: decode_attention_bench [--json FILE] [--repeat N] [batch x context x q_heads x kv_heads x head_dim ...]
+// Usage: decode_attention_bench [--json FILE] [--repeat N] [--layout NAME ...] [--kernel auto|stream|cluster ...]
+//                               [BATCHxCONTEXTxQ_HEADSxKV_HEADSxHEAD_DIM ...]
+// Layouts: uniform, or the widths of the four blocks of keys and of values, such as 4211-2222. Without --layout:
+// uniform and two layouts of `blocks` with as many bytes.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -17,24 +20,26 @@ __device__ unsigned hash(unsigned long long i, unsigned seed) {
   x = (x ^ (x >> 31)) * 0xBF58476D1CE4E5B9ULL;
   return static_cast<unsigned>(x >> 32);
 }
-__global__ void fill_code_pages(std::uint8_t* pages, long long count, int head_dim) {
-  const CodePage layout{head_dim};
-  const long long words = count * layout.bytes() / 2;
+// Random codes; scales and zero points of plausible rows, scale bytes within an octave of their deviation.
+__global__ void fill_code_pages(std::uint8_t* pages, long long count, PageLayout page) {
+  const long long words = count * page.bytes() / 2;
   for (long long i = blockIdx.x * 256LL + threadIdx.x; i < words; i += gridDim.x * 256LL) {
-    const int inside = static_cast<int>(i * 2 % layout.bytes());
+    const int inside = static_cast<int>(i * 2 % page.bytes());
     const unsigned r = hash(i, 1);
     const float u = (r & 0xffff) / 65536.0f;
-    __half* at = reinterpret_cast<__half*>(pages) + i;
-    const bool codes =
-        inside < layout.key_params() || (inside >= layout.value_codes() && inside < layout.value_params());
-    if (codes) {
-      *reinterpret_cast<unsigned short*>(at) = static_cast<unsigned short>(r);
-    } else if ((inside & 2) == 0) {
-      *at = __float2half(0.3f + u);
+    const auto of = [&](const SideLayout& side) { return inside >= side.param_offset && inside < side.end(); };
+    std::uint16_t* at = reinterpret_cast<std::uint16_t*>(pages) + i;
+    if (!of(page.key) && !of(page.value)) {
+      *at = static_cast<std::uint16_t>(r);
+    } else if (page.key.params == ParamKind::kScaleByte) {
+      *at = static_cast<std::uint16_t>(r & 0x1f1f);
     } else {
-      *at = __float2half(1.2f + 0.6f * u);
+      *reinterpret_cast<__half*>(at) = __float2half((inside & 2) == 0 ? 0.3f + u : 1.2f + 0.6f * u);
     }
   }
+}
+__global__ void fill_float(float* x, int n, float value) {
+  for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = value;
 }
 __global__ void fill_bf16(__nv_bfloat16* x, long long n, unsigned seed) {
   for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) {
@@ -46,26 +51,57 @@ struct Shape {
   int batch, context, query_heads, kv_heads, head_dim;
 };
 
+struct Layout {
+  std::string name = "uniform";
+  bool blocks = false;
+  std::uint8_t key_widths[4] = {}, value_widths[4] = {};
+
+  static bool parse(const std::string& text, Layout& out) {
+    out = {};
+    out.name = text;
+    if (text == "uniform") return true;
+    out.blocks = true;
+    if (text.size() != 9 || text[4] != '-') return false;
+    for (int i = 0; i < 4; ++i) {
+      out.key_widths[i] = static_cast<std::uint8_t>(text[i] - '0');
+      out.value_widths[i] = static_cast<std::uint8_t>(text[5 + i] - '0');
+    }
+    return true;
+  }
+};
+
 double median(std::vector<double> x) {
   std::sort(x.begin(), x.end());
   return x[x.size() / 2];
 }
 
 // Bytes the kernel must read: codes and parameters of the body, BF16 rows of the windows (tokens, not tiles).
-double cache_bytes(const Shape& s, int sink, int recent) {
+double cache_bytes(const Shape& s, const PageLayout& page, int sink, int recent) {
   const double body = std::max(0, s.context - sink - recent), windows = std::min(s.context, sink + recent);
-  return s.batch * static_cast<double>(s.kv_heads) *
-         (body * CodePage{s.head_dim}.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
+  return s.batch * static_cast<double>(s.kv_heads) * (body * page.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
 }
 
-double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t flush_bytes) {
+struct Timing {
+  double us, bytes;
+};
+
+// us < 0: this kernel does not serve the shape.
+Timing time_shape(const Shape& s, const Layout& layout, DecodeKernel kernel, int repeat, std::uint8_t* flush,
+                  std::size_t flush_bytes) {
+  DecodeAttentionParams p{};
+  p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
+  p.blocks = layout.blocks, p.kernel = kernel;
+  std::copy(layout.key_widths, layout.key_widths + 4, p.key_widths);
+  std::copy(layout.value_widths, layout.value_widths + 4, p.value_widths);
+  const PageLayout page = decode_page_layout(p);
   const int sink = 64, recent = 256;
   const int body_pages = (std::max(0, s.context - sink - recent) + kPageTokens - 1) / kPageTokens;
   const int max_pages = std::max(1, body_pages), ring_pages = 5, window_pages = 1 + ring_pages;
   const long long pages = static_cast<long long>(s.batch) * max_pages;
-  const long long page_bytes = CodePage{s.head_dim}.bytes();
-  DeviceArray<std::uint8_t> d_pages(pages * s.kv_heads * page_bytes);
-  fill_code_pages<<<1024, 256>>>(d_pages.get(), pages * s.kv_heads, s.head_dim);
+  DeviceArray<std::uint8_t> d_pages(pages * s.kv_heads * page.bytes());
+  fill_code_pages<<<1024, 256>>>(d_pages.get(), pages * s.kv_heads, page);
+  DeviceArray<float> d_sigma(4 * s.kv_heads);
+  fill_float<<<1, 256>>>(d_sigma.get(), 4 * s.kv_heads, 0.4f);
   const long long window_elements =
       static_cast<long long>(s.batch) * window_pages * s.kv_heads * window_page_bytes(s.head_dim) / 2;
   DeviceArray<__nv_bfloat16> d_windows(window_elements);
@@ -83,18 +119,22 @@ double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t f
       decode_attention_workspace_bytes(s.head_dim, s.query_heads / s.kv_heads, s.batch, s.kv_heads);
   DeviceArray<std::uint8_t> workspace(bytes);
   check_cuda(cudaMemset(workspace.get(), 0, bytes), "cudaMemset");
-  DecodeAttentionParams p{};
+  p.key_sigma = p.value_sigma = d_sigma.get();
   p.q = d_q.get(), p.out = d_out.get(), p.pages = d_pages.get(), p.page_table = d_table.get();
   p.window_pages = reinterpret_cast<std::uint8_t*>(d_windows.get()), p.window_table = d_window_table.get();
   p.lengths = d_lengths.get(), p.workspace = workspace.get();
-  p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim,
   p.max_pages = max_pages;
   p.sink = sink, p.recent = recent, p.flush = 1, p.sink_pages = 1, p.ring_pages = ring_pages;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
 
   cudaStream_t stream;
   check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  check_cuda(decode_attention(p, stream), "decode_attention");
+  const cudaError_t first = decode_attention(p, stream);
+  if (first == cudaErrorInvalidValue && kernel == DecodeKernel::kCluster) {
+    cudaStreamDestroy(stream);
+    return {-1.0, 0.0};
+  }
+  check_cuda(first, "decode_attention");
   check_cuda(cudaStreamSynchronize(stream), "decode_attention");
   cudaGraph_t graph;
   cudaGraphExec_t executable;
@@ -118,13 +158,15 @@ double time_shape(const Shape& s, int repeat, std::uint8_t* flush, std::size_t f
   }
   cudaEventDestroy(begin), cudaEventDestroy(end);
   cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
-  return median(times);
+  return {median(times), cache_bytes(s, page, sink, recent)};
 }
 
 int main_with(int argc, char** argv) {
   int repeat = 25;
   std::string json;
   std::vector<Shape> shapes;
+  std::vector<Layout> layouts;
+  std::vector<std::string> kernels;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
     Shape s{};
@@ -132,6 +174,10 @@ int main_with(int argc, char** argv) {
       repeat = std::atoi(argv[++i]);
     } else if (a == "--json" && i + 1 < argc) {
       json = argv[++i];
+    } else if (a == "--layout" && i + 1 < argc && Layout::parse(argv[i + 1], layouts.emplace_back())) {
+      ++i;
+    } else if (a == "--kernel" && i + 1 < argc) {
+      kernels.push_back(argv[++i]);
     } else if (std::sscanf(a.c_str(), "%dx%dx%dx%dx%d", &s.batch, &s.context, &s.query_heads, &s.kv_heads,
                            &s.head_dim) == 5) {
       shapes.push_back(s);
@@ -146,6 +192,10 @@ int main_with(int argc, char** argv) {
     }
     for (auto [q, h] : {std::pair{64, 8}, {96, 8}, {40, 8}, {32, 32}}) shapes.push_back({8, 32768, q, h, 128});
   }
+  if (layouts.empty()) {
+    for (const char* name : {"uniform", "4211-4211", "2222-2222"}) Layout::parse(name, layouts.emplace_back());
+  }
+  if (kernels.empty()) kernels.push_back("auto");
   cudaDeviceProp device;
   check_cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   std::printf("%s, %d multiprocessors\n", device.name, device.multiProcessorCount);
@@ -153,16 +203,25 @@ int main_with(int argc, char** argv) {
   DeviceArray<std::uint8_t> flush(flush_bytes);
   std::string rows;
   for (const Shape& s : shapes) {
-    const double us = time_shape(s, repeat, flush.get(), flush_bytes), bytes = cache_bytes(s, 64, 256);
-    std::printf("batch %3d context %6d heads %d/%d d %d: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch, s.context,
-                s.query_heads, s.kv_heads, s.head_dim, us, bytes / 1e6, bytes / us / 1e6);
-    char row[400];
-    std::snprintf(
-        row, sizeof row,
-        "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, "
-        "\"layout\": \"uniform\", \"us\": %.1f, \"bytes\": %.0f}",
-        device.name, s.batch, s.context, s.query_heads, s.kv_heads, s.head_dim, us, bytes);
-    rows += (rows.empty() ? "" : ",\n") + std::string(row);
+    for (const Layout& layout : layouts) {
+      for (const std::string& name : kernels) {
+        const DecodeKernel kernel = name == "stream"    ? DecodeKernel::kStream
+                                    : name == "cluster" ? DecodeKernel::kCluster
+                                                        : DecodeKernel::kAuto;
+        const auto [us, bytes] = time_shape(s, layout, kernel, repeat, flush.get(), flush_bytes);
+        if (us < 0) continue;
+        std::printf("batch %3d context %6d heads %d/%d d %d %-9s %-7s: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch,
+                    s.context, s.query_heads, s.kv_heads, s.head_dim, layout.name.c_str(), name.c_str(), us,
+                    bytes / 1e6, bytes / us / 1e6);
+        char row[400];
+        std::snprintf(row, sizeof row,
+                      "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, "
+                      "\"head_dim\": %d, \"layout\": \"%s\", \"kernel\": \"%s\", \"us\": %.1f, \"bytes\": %.0f}",
+                      device.name, s.batch, s.context, s.query_heads, s.kv_heads, s.head_dim, layout.name.c_str(),
+                      name.c_str(), us, bytes);
+        rows += (rows.empty() ? "" : ",\n") + std::string(row);
+      }
+    }
   }
   if (!json.empty()) std::ofstream(json) << "[\n" << rows << "\n]\n";
   return 0;

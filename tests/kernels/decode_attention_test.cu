@@ -12,6 +12,12 @@ class DecodeAttention : public ::testing::Test {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
   }
+  static bool has_clusters() {
+    int device = 0, major = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    return major >= 9;
+  }
   static double error_of(DecodeCase c) {
     c.build();
     return relative_error(c.run(), c.reference(), c);
@@ -25,6 +31,35 @@ TEST_F(DecodeAttention, OneSequence) {
     for (int n : {1, 2, 63, 64, 65, 319, 320, 321, 384, 385, 1000, 5000}) {
       DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 2, .head_dim = d, .lengths = {n}};
       EXPECT_LT(error_of(c), kLimit) << "d " << d << " n " << n;
+    }
+  }
+}
+
+TEST_F(DecodeAttention, BlocksOneSequence) {
+  const std::array<std::uint8_t, 4> some[] = {{4, 2, 1, 1}, {4, 4, 2, 0}, {2, 2, 2, 2}, {1, 0, 4, 2},
+                                              {4, 4, 4, 4}, {1, 1, 1, 1}, {0, 0, 0, 1}, {0, 0, 0, 0}};
+  int i = 0;
+  for (int d : {64, 128, 256}) {
+    for (const auto& key : some) {
+      for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster}) {
+        if (kernel == DecodeKernel::kCluster && !has_clusters()) continue;
+        DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 2, .head_dim = d, .lengths = {1003}};
+        c.blocks = true, c.kernel = kernel, c.key_widths = key, c.value_widths = some[++i % 7], c.seed = i;
+        EXPECT_LT(error_of(c), kLimit) << "d " << d << " widths " << ::testing::PrintToString(key) << " "
+                                       << ::testing::PrintToString(c.value_widths) << " kernel "
+                                       << static_cast<int>(kernel);
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttention, ManyPagesForEachWarp) {
+  for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster}) {
+    if (kernel == DecodeKernel::kCluster && !has_clusters()) continue;
+    for (const bool blocks : {false, true}) {
+      DecodeCase c{.batch = 3, .query_heads = 16, .kv_heads = 16, .head_dim = 64, .lengths = {30, 100000, 700}};
+      c.blocks = blocks, c.kernel = kernel, c.key_widths = {2, 1, 0, 0}, c.value_widths = {2, 0, 1, 0};
+      EXPECT_LT(error_of(c), kLimit) << "blocks " << blocks << " kernel " << static_cast<int>(kernel);
     }
   }
 }
@@ -95,10 +130,19 @@ TEST_F(DecodeAttention, RandomShapes) {
     c.score_spread = std::array{0.2f, 1.0f, 5.0f}[pick(0, 2)];
     for (int b = 0; b < c.batch; ++b) c.lengths.push_back(pick(0, 4) == 0 ? pick(0, 70) : pick(0, 1200));
     c.seed = 1000 + i;
+    c.blocks = pick(0, 1) == 1;
+    for (int b = 0; b < 4; ++b) {
+      c.key_widths[b] = std::array<std::uint8_t, 4>{0, 1, 2, 4}[pick(0, 3)];
+      c.value_widths[b] = std::array<std::uint8_t, 4>{0, 1, 2, 4}[pick(0, 3)];
+    }
+    c.kernel =
+        has_clusters() ? std::array{DecodeKernel::kStream, DecodeKernel::kCluster}[pick(0, 1)] : DecodeKernel::kAuto;
     const double error = error_of(c);
     ASSERT_LT(error, kLimit) << "shape " << i << ": batch " << c.batch << " heads " << c.query_heads << "/"
                              << c.kv_heads << " d " << c.head_dim << " sink " << c.sink << " recent " << c.recent
-                             << " flush " << c.flush << " window " << c.sliding_window << " cap " << c.soft_cap;
+                             << " flush " << c.flush << " window " << c.sliding_window << " cap " << c.soft_cap
+                             << " blocks " << c.blocks << " widths " << ::testing::PrintToString(c.key_widths) << " "
+                             << ::testing::PrintToString(c.value_widths) << " kernel " << static_cast<int>(c.kernel);
     worst = std::max(worst, error);
   }
   std::printf("%d shapes, largest relative error %.2e\n", shapes, worst);
@@ -110,6 +154,11 @@ TEST_F(DecodeAttention, RefusesShapesThatAreNotBuilt) {
   p.recent = 256;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
   p.query_heads = 4, p.head_dim = 96;
+  EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
+  p.head_dim = 128, p.blocks = true;
+  EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);  // no deviations
+  const float sigma = 1.0f;
+  p.key_sigma = p.value_sigma = &sigma, p.key_widths[2] = 3;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
 }
 

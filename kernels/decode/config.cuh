@@ -1,0 +1,37 @@
+// Sizes of the decode kernels for one head size, number of head tiles and layout.
+#pragma once
+
+#include "kernels/decode/block_codes.cuh"
+#include "kernels/decode/uniform_codes.cuh"
+
+namespace oscar::kernels {
+
+// kCluster: of the cluster kernel, one block of 16 warps on a multiprocessor where the registers allow; of the
+// streaming kernel two blocks of 8.
+template <int D_, int NT_, bool kBlocks, bool kCluster = false>
+struct DecodeConfig {
+  static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
+  using Cluster = DecodeConfig<D, NT, kBlocks, true>;
+  using Codes = std::conditional_t<kBlocks, BlockCodes<D, NT>, UniformCodes<D, NT>>;
+  static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 warps on a multiprocessor, else 16
+  static constexpr int kWarps = kCluster && !kManyRegisters ? 16 : 8;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 2;
+  static constexpr int kMaxSlots = 3;      // of a warp's ring
+  static constexpr int kMergeRow = D + 4;  // floats; the padding keeps a warp's four head pairs in different banks
+  static constexpr int kMergeBytes = kWarps * kHeads * (kMergeRow + 2) * 4;
+  static constexpr int kScratchBytes = kWarps * Codes::kScratchBytes;
+  static constexpr int kMaxCluster = 16;
+  // Cluster kernel: what the blocks of a cluster send each other: outputs, m and l.
+  static constexpr int receive_bytes(int group) {
+    return 4 * (group * D + 2 * kMaxCluster) + 2 * 4 * kMaxCluster * kHeads;
+  }
+};
+
+template <class C>
+struct DecodeShared {
+  std::uint64_t barriers[C::kWarps * C::kMaxSlots];
+  int last_arriver;
+};
+
+}  // namespace oscar::kernels

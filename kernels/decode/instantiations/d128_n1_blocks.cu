@@ -1,0 +1,6 @@
+#include "kernels/decode/launch.cuh"
+
+namespace oscar::kernels {
+template cudaError_t launch_decode<DecodeConfig<128, 1, true>>(const DecodeLaunch&, cudaStream_t);
+template int decode_blocks<DecodeConfig<128, 1, true>>();
+}  // namespace oscar::kernels

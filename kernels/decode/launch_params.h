@@ -1,0 +1,29 @@
+// The parameters of one launch as the kernels see them: those of the caller and what the host derives from the layout.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/decode_attention_cuda.h"
+
+namespace oscar::kernels {
+
+// Keys or values of a `blocks` page.
+struct BlockSide {
+  std::int32_t width[4];  // of each block: 0, 1, 2, 4
+  std::int32_t plane[4];  // byte of the block's codes in the page
+  std::int32_t params;    // byte of the first plane's 64 scale bytes
+  std::int32_t block[4];  // block of plane i; the planes that do not exist name the blocks without codes
+};
+
+struct DecodeLaunch {
+  DecodeAttentionParams p;
+  BlockSide key, value;     // layout `blocks`
+  std::int32_t page_bytes;  // of one KV head
+  std::int32_t slot_bytes;  // of a ring slot: a page, or the keys or the values of one BF16 tile
+  std::int32_t slots;       // ring slots of a warp
+  std::int32_t group;       // query heads of a KV head
+  std::int32_t parts;       // cluster kernel: clusters that share an item
+  std::int32_t pool_bytes;  // rings and the merge area over them; what else is in shared memory follows
+};
+
+}  // namespace oscar::kernels

@@ -1,0 +1,160 @@
+// Merges of partial results: the warps of a block through shared memory, the parts of an item, and the output.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/decode/config.cuh"
+#include "kernels/decode/schedule.cuh"
+#include "kernels/decode/warp_state.cuh"
+
+namespace oscar::kernels {
+
+template <class C>
+__device__ __forceinline__ void write_output(const DecodeAttentionParams& p, int sequence, int query_head, int channel,
+                                             float m, float l, float o) {
+  if (p.sink_logits != nullptr) l += exp2_approx(p.sink_logits[query_head] * kLog2E - m);
+  const float value = l > 0.0f ? o / l : 0.0f;
+  const long long at = (static_cast<long long>(sequence) * p.query_heads + query_head) * C::D + channel;
+  if (p.out_float) {
+    static_cast<float*>(p.out)[at] = value;
+  } else {
+    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16(value);
+  }
+}
+
+// The warps of a block meet in shared memory, each scaled to the block's common reference.
+template <class C>
+struct BlockMerge {
+  float *m, *l, *o;  // [kWarps][kHeads], the same, [kWarps][kHeads][kMergeRow]
+
+  __device__ __forceinline__ explicit BlockMerge(std::uint8_t* pool)
+      : m(reinterpret_cast<float*>(pool)), l(m + C::kWarps * C::kHeads), o(l + C::kWarps * C::kHeads) {}
+
+  // Called by all threads; the pool is free. Ends with a barrier.
+  __device__ __forceinline__ void put(const WarpState<C::D, C::NT>& state, int group, int warp, int lane) const {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int n = 0; n < C::NT; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (g == 0) m[warp * C::kHeads + 8 * n + 2 * t + h] = state.m[n][h];
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < C::NT; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int head = 8 * n + 2 * t + h;
+        const float factor = exp2_approx(state.m[n][h] - reference(head));
+        float sum = state.l[n][h] * factor;
+#pragma unroll
+        for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        if (g == 0) l[warp * C::kHeads + head] = sum;
+        if (head < group) {
+          float* row = o + (warp * C::kHeads + head) * C::kMergeRow + g;
+#pragma unroll
+          for (int i = 0; i < C::D / 16; ++i)
+            row[16 * i] = state.o[n][i][h] * factor, row[16 * i + 8] = state.o[n][i][h + 2] * factor;
+        }
+      }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ float reference(int head) const {
+    float top = m[head];
+#pragma unroll
+    for (int v = 1; v < C::kWarps; ++v) top = fmaxf(top, m[v * C::kHeads + head]);
+    return top;
+  }
+  __device__ __forceinline__ float sum(int head) const {
+    float total = 0.0f;
+#pragma unroll
+    for (int v = 0; v < C::kWarps; ++v) total += l[v * C::kHeads + head];
+    return total;
+  }
+  // Outputs `channel` and the next; channel is even.
+  __device__ __forceinline__ float2 output(int head, int channel) const {
+    float2 total = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int v = 0; v < C::kWarps; ++v) {
+      const float2 x = *reinterpret_cast<const float2*>(o + (v * C::kHeads + head) * C::kMergeRow + channel);
+      total.x += x.x, total.y += x.y;
+    }
+    return total;
+  }
+};
+
+// Counters of arrived parts at the start of the workspace: for each item, one for each block of a cluster.
+OSCAR_HD constexpr int arrival_counters(int items) { return (items * 16 + 63) / 64 * 64; }
+
+// One block's result for an item cut by a block boundary.
+template <class C>
+struct Partial {
+  float m[C::kHeads], l[C::kHeads], o[C::kHeads][C::D];
+};
+
+// Merges an item's parts in block order. results: two of each block from the item's first block on; scratch: shared
+// memory for two floats of every part and head, and four of every thread.
+template <class C>
+__device__ __forceinline__ void merge_parts(const DecodeAttentionParams& p, const Partial<C>* results,
+                                            const ItemRange& item, int group, float* scratch) {
+  constexpr int D = C::D;
+  const int tid = threadIdx.x, parts = item.parts;
+  const auto part_of = [&](int i) -> const Partial<C>& { return results[2 * i + (i == 0 && item.second ? 1 : 0)]; };
+  float* part_m = scratch;  // [parts][kHeads]: m, then the part's weight
+  float* part_l = part_m + C::kHeads * parts;
+#pragma unroll 1
+  for (int i = tid; i < C::kHeads * parts; i += C::kThreads) {
+    part_m[i] = __ldcg(&part_of(i / C::kHeads).m[i % C::kHeads]);
+    part_l[i] = __ldcg(&part_of(i / C::kHeads).l[i % C::kHeads]);
+  }
+  __syncthreads();
+  float* head_m = part_l + C::kHeads * parts;  // [kHeads]
+  float* head_l = head_m + C::kHeads;          // [kHeads]
+  // One warp a head: the largest reference, the weights, their sum.
+#pragma unroll 1
+  for (int head = tid / 32; head < group; head += C::kWarps) {
+    const int lane = tid & 31;
+    float m = kNoReference, l = 0.0f;
+#pragma unroll 1
+    for (int b = lane; b < parts; b += 32) m = fmaxf(m, part_m[b * C::kHeads + head]);
+#pragma unroll 1
+    for (int offset = 16; offset > 0; offset /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, offset));
+#pragma unroll 1
+    for (int b = lane; b < parts; b += 32) {
+      const float f = exp2_approx(part_m[b * C::kHeads + head] - m);
+      part_m[b * C::kHeads + head] = f;
+      l = fmaf(part_l[b * C::kHeads + head], f, l);
+    }
+#pragma unroll 1
+    for (int offset = 16; offset > 0; offset /= 2) l += __shfl_xor_sync(0xffffffffu, l, offset);
+    if (lane == 0) head_m[head] = m, head_l[head] = l;
+  }
+  __syncthreads();
+  // Four channels a thread; where threads are left, slices of the parts side by side.
+  const int columns = group * (D / 4);
+  const int slices = max(1, min(4, C::kThreads / columns));
+  float4* slice_sum = reinterpret_cast<float4*>(head_l + C::kHeads);  // [slices][columns]
+#pragma unroll 1
+  for (int i = tid; i < slices * columns; i += C::kThreads) {
+    const int slice = i / columns, column = i - slice * columns, head = column / (D / 4), c = column % (D / 4);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int b = slice; b < parts; b += slices) {
+      const float4 o = __ldcg(reinterpret_cast<const float4*>(&part_of(b).o[head][4 * c]));
+      const float f = part_m[b * C::kHeads + head];
+      sum.x = fmaf(o.x, f, sum.x), sum.y = fmaf(o.y, f, sum.y), sum.z = fmaf(o.z, f, sum.z),
+      sum.w = fmaf(o.w, f, sum.w);
+    }
+    slice_sum[i] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = tid; i < group * D; i += C::kThreads) {
+    float o = 0.0f;
+#pragma unroll 1
+    for (int slice = 0; slice < slices; ++slice) o += reinterpret_cast<const float*>(slice_sum + slice * columns)[i];
+    write_output<C>(p, item.sequence, item.kv_head * group + i / D, i % D, head_m[i / D], head_l[i / D], o);
+  }
+}
+
+}  // namespace oscar::kernels

@@ -1,0 +1,125 @@
+// The streaming kernel: a grid of resident blocks shares the batch out by cost (schedule.cuh); parts of one item meet
+// in global memory and the block arriving last merges them. Serves every shape and ragged batches.
+#pragma once
+
+#include "kernels/decode/merge.cuh"
+#include "kernels/decode/warp_loop.cuh"
+
+namespace oscar::kernels {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(const __grid_constant__ DecodeLaunch a) {
+  const DecodeAttentionParams& p = a.p;
+  constexpr int D = C::D;
+  extern __shared__ __align__(128) std::uint8_t pool[];
+  __shared__ DecodeShared<C> shared;
+
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int group = a.group;
+  const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
+  ring.init(lane, a.slots);
+  RingPosition at;
+  std::uint8_t* slots = pool + warp * a.slots * a.slot_bytes;
+  std::uint8_t* scratch = pool + a.pool_bytes + warp * C::Codes::kScratchBytes;
+
+  BlockWork block(p, C::kWarps);
+  if (block.empty) return;
+
+  int* arrivals = static_cast<int*>(p.workspace);
+  Partial<C>* partials = reinterpret_cast<Partial<C>*>(arrivals + arrival_counters(p.batch * p.kv_heads));
+
+  bool first_item = true;
+#pragma unroll 1
+  while (true) {
+    ItemRange item;
+    item.plan = SequencePlan::make(p, p.lengths[block.at.sequence]);
+    if (block.split) {
+      item.parts = block.parts_of(item.plan.units());
+      const unsigned index = blockIdx.x - block.at.begin;
+      item.kv_head = static_cast<int>(index / static_cast<unsigned>(item.parts));
+      const int part = static_cast<int>(index) - item.kv_head * item.parts;
+      const Ranges cut = Ranges::make(item.plan.units(), item.parts);
+      item.from = cut.begin(part);
+      item.to = cut.begin(part + 1);
+      item.first_block = static_cast<int>(blockIdx.x) - part;
+      item.second = false;
+    } else {
+#pragma unroll 1
+      while (block.position >= block.at.begin + item.plan.units() * p.kv_heads) {
+        // On to the next sequence with work; there is one, because position < end <= total.
+        block.at.begin += item.plan.units() * p.kv_heads;
+        item.plan = SequencePlan::make(p, p.lengths[++block.at.sequence]);
+      }
+      const unsigned units = item.plan.units();
+      item.kv_head = static_cast<int>(static_cast<unsigned>(block.position - block.at.begin) / units);
+      const int begin = block.at.begin + item.kv_head * static_cast<int>(units), end = begin + static_cast<int>(units);
+      item.from = block.position - begin;
+      item.to = min(block.end, end) - begin;
+      item.first_block = block.line.owner(begin);
+      item.parts = block.line.owner(end - 1) - item.first_block + 1;
+      // Only the first block can hold the item as its second result; the others began in its middle.
+      item.second = block.line.begin(item.first_block) < begin;
+    }
+    item.sequence = block.at.sequence;
+    const SequencePlan& plan = item.plan;
+    const int sequence = item.sequence, kv_head = item.kv_head;
+    // Units -> BF16 tiles (two units each, they come first) and pages.
+    const int window_units = 2 * plan.window_tiles();
+    const WarpShare share = WarpShare::make(
+        plan.page_begin + max(0, item.from - window_units), plan.page_begin + max(0, item.to - window_units),
+        min(window_units, item.from + 1) / 2, min(window_units, item.to + 1) / 2, warp, C::kWarps);
+    PageIds ids;
+    ids.load(p.page_table + static_cast<long long>(sequence) * p.max_pages, share, 0, lane);
+    QueryPairs<D, C::NT> query;
+    query.load(static_cast<const std::uint32_t*>(p.q) +
+                   (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
+               group, lane);
+    WarpWork<C> work;
+    work.run(a, plan, sequence, kv_head, share, ids, query, ring, at, slots, scratch, lane, [] {});
+
+    // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
+    __syncthreads();
+    const BlockMerge<C> merge(pool);
+    merge.put(work.state, group, warp, lane);
+
+    // A block cuts at most two items: the one it begins in the middle of, and the one it leaves unfinished.
+    Partial<C>& partial = partials[2 * blockIdx.x + (first_item ? 0 : 1)];
+#pragma unroll 1
+    for (int i = 2 * tid; i < group * D; i += 2 * C::kThreads) {
+      const int head = i / D, channel = i % D;
+      const float2 o = merge.output(head, channel);
+      if (item.parts == 1) {
+        const float m = merge.reference(head), l = merge.sum(head);
+        write_output<C>(p, sequence, kv_head * group + head, channel, m, l, o.x);
+        write_output<C>(p, sequence, kv_head * group + head, channel + 1, m, l, o.y);
+      } else {
+        __stcg(reinterpret_cast<float2*>(&partial.o[head][channel]), o);
+        if (channel == 0) __stcg(&partial.m[head], merge.reference(head)), __stcg(&partial.l[head], merge.sum(head));
+      }
+    }
+    if (item.parts > 1) {
+      __threadfence();
+      __syncthreads();
+      const int cell = sequence * p.kv_heads + kv_head;
+      if (tid == 0) {
+        shared.last_arriver = atomicAdd(&arrivals[cell], 1) == item.parts - 1;
+        if (shared.last_arriver) arrivals[cell] = 0;  // ready for the next launch
+      }
+      __syncthreads();
+      if (shared.last_arriver) {
+        __threadfence();
+        merge_parts<C>(p, partials + 2 * item.first_block, item, group, reinterpret_cast<float*>(pool));
+      }
+    }
+    if (block.split) return;
+    block.position += item.to - item.from;
+    if (block.position >= block.end) return;
+    first_item = false;
+    __syncthreads();  // the ring is written by bulk copies next
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  }
+}
+
+}  // namespace oscar::kernels

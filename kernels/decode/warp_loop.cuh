@@ -1,0 +1,157 @@
+// What one warp does of one (sequence, KV head): its code pages, then its BF16 tiles, through its ring of slots.
+#pragma once
+
+#include "kernels/decode/block_codes.cuh"
+#include "kernels/decode/pipeline.cuh"
+#include "kernels/decode/schedule.cuh"
+#include "kernels/decode/uniform_codes.cuh"
+#include "kernels/decode/window_tiles.cuh"
+
+namespace oscar::kernels {
+
+// Pages page, page + stride, ... and BF16 tiles tile, tile + stride, ... of a sequence.
+struct WarpShare {
+  int page, pages;  // first page of the body, and how many
+  int tile, tiles;  // first tile among the sequence's sink and ring tiles, and how many
+  int stride;
+
+  // Every `stride`-th of the pages [page_begin, page_end) from `index` on; tiles from the other end, so that the warps
+  // with a page less begin with them.
+  __device__ static WarpShare make(int page_begin, int page_end, int tile_begin, int tile_end, int index, int stride) {
+    WarpShare s;
+    s.stride = stride;
+    s.page = page_begin + index;
+    s.pages = max(0, page_end - s.page + stride - 1) / stride;
+    s.tile = tile_begin + stride - 1 - index;
+    s.tiles = max(0, tile_end - s.tile + stride - 1) / stride;
+    return s;
+  }
+};
+
+// Page ids, 32 of a warp's pages at a time, one in each lane.
+struct PageIds {
+  int id;
+  __device__ __forceinline__ void load(const std::int32_t* table, const WarpShare& share, int from, int lane) {
+    id = from + lane < share.pages ? __ldg(table + share.page + (from + lane) * share.stride) : 0;
+  }
+  __device__ __forceinline__ int of(int i) const { return __shfl_sync(0xffffffffu, id, i & 31); }
+};
+
+// The ring of a warp over a whole launch.
+struct RingPosition {
+  int issue = 0, slot = 0, phase = 0;
+};
+
+// A warp's registers while it works on one item.
+template <class C>
+struct WarpWork {
+  using Codes = typename C::Codes;
+  static constexpr int D = C::D, NT = C::NT;
+  WarpState<D, NT> state;
+  Codes codes;
+
+  __device__ __forceinline__ static const std::uint8_t* window_source(const DecodeAttentionParams& p,
+                                                                      const SequencePlan& plan, int sequence,
+                                                                      int kv_head, int tile, int half) {
+    if (tile >= plan.sink_tiles) {
+      tile = plan.ring_position / kTileTokens % (p.ring_pages * kTilesPerPage) + tile - plan.sink_tiles;
+      if (tile >= p.ring_pages * kTilesPerPage) tile -= p.ring_pages * kTilesPerPage;
+      tile += p.sink_pages * kTilesPerPage;
+    }
+    const int page = __ldg(p.window_table + sequence * (p.sink_pages + p.ring_pages) + tile / kTilesPerPage);
+    return p.window_pages + (static_cast<long long>(page) * p.kv_heads + kv_head) * window_page_bytes(D) +
+           tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
+  }
+
+  // ids: loaded for the share's first 32 pages. after_issue: called once the ring is filled.
+  template <class AfterIssue>
+  __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
+                                      const WarpShare& share, PageIds ids, const QueryPairs<D, NT>& first_query,
+                                      const CopyRing& ring, RingPosition& at, std::uint8_t* slots,
+                                      std::uint8_t* scratch, int lane, AfterIssue&& after_issue) {
+    const DecodeAttentionParams& p = a.p;
+    const std::uint32_t slots_address = shared_address(slots);
+    const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
+    const int uses = share.pages + 2 * share.tiles;  // of slots; a BF16 tile takes two: keys, values
+    const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
+    const float soft_cap = p.soft_cap * kLog2E;
+
+    const std::uint8_t* pages = p.pages + static_cast<long long>(kv_head) * a.page_bytes;
+    const long long page_stride = static_cast<long long>(p.kv_heads) * a.page_bytes;
+
+    int issued = 0;
+    const auto issue = [&]() {
+      if (issued < uses) {
+        const std::uint8_t* source;
+        int bytes = a.page_bytes;
+        if (issued < share.pages) {
+          source = pages + ids.of(issued) * page_stride;
+          if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
+        } else {
+          const int use = issued - share.pages;
+          source = window_source(p, plan, sequence, kv_head, share.tile + (use >> 1) * share.stride, use & 1);
+          bytes = window_tile_bytes(D) / 2;
+        }
+        ring.copy(lane, at.issue, slots_address + at.issue * a.slot_bytes, source, bytes);
+        ++issued;
+        at.issue = at.issue + 1 == a.slots ? 0 : at.issue + 1;
+      }
+      ring.commit();
+    };
+    const auto landed = [&]() -> const std::uint8_t* {
+      ring.wait(at.slot, at.phase, a.slots);
+      return slots + at.slot * a.slot_bytes;
+    };
+    const auto release = [&]() {
+      if (++at.slot == a.slots) at.slot = 0, at.phase ^= 1;
+      __syncwarp();
+      issue();
+    };
+#pragma unroll 1
+    for (int i = 0; i < a.slots; ++i) issue();
+    after_issue();
+    codes.prepare(a, first_query, kv_head, scale, scratch, lane);
+    state.clear();
+
+#pragma unroll 1
+    for (int i = 0; i < share.pages; ++i) {
+      const std::uint8_t* data = landed();
+      const int base = plan.body_begin + (share.page + i * share.stride) * kPageTokens;
+      const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
+      codes.begin_page(a, data, scratch, lane);
+#pragma unroll 1
+      for (int tile = 0; tile * kTileTokens < last; tile += 2) {
+        constexpr int M = 2;
+        float s[M][NT][4], w[M][NT][4];
+        TokenScales<M> scales;
+        codes.template score<M>(a, s, scales, data, tile, scratch, lane);
+        softmax_weights<D, NT, M>(state, s, w, scales, soft_cap,
+                                  {first - tile * kTileTokens, last - tile * kTileTokens}, Codes::kWeights, lane);
+        codes.template accumulate<M>(a, state, w, data, tile, scratch, lane);
+      }
+      release();
+    }
+#pragma unroll 1
+    for (int i = 0; i < share.tiles; ++i) {
+      const int tile = share.tile + i * share.stride;
+      const bool sink = tile < plan.sink_tiles;
+      const int base = sink ? tile * kTileTokens : plan.ring_position + (tile - plan.sink_tiles) * kTileTokens;
+      const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
+                             (sink ? min(p.sink, plan.length) : plan.length) - base};
+      QueryPairs<D, NT> query;
+      query.load(static_cast<const std::uint32_t*>(p.q) +
+                     (static_cast<long long>(sequence) * p.query_heads + kv_head * a.group) * (D / 2),
+                 a.group, lane);
+      float s[1][NT][4], w[1][NT][4];
+      TokenScales<1> scales{{{scale, scale}}, {{1.0f, 1.0f}}};
+      score_window<D, NT>(s, query, landed(), lane);
+      release();
+      softmax_weights<D, NT, 1>(state, s, w, scales, soft_cap, range, Codes::kWeights, lane);
+      accumulate_window<D, NT>(state, w, a, codes, scratch, landed(), lane);
+      release();
+    }
+    codes.finish(a, state, scratch, lane);
+  }
+};
+
+}  // namespace oscar::kernels
