@@ -4,6 +4,7 @@
 #include "apps/common_options.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "bundle/absorbed.h"
 #include "bundle/sglang_export.h"
 #include "checkpoint/checkpoint.h"
 
@@ -12,13 +13,43 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-export bundle --format sglang --report report.json -o serving\n"
-    "oscar-export bundle --format sglang-v2 -o serving --model Qwen/Qwen3-8B";
+    "oscar-export bundle --format sglang-v2 -o serving --model Qwen/Qwen3-8B\n"
+    "oscar-export bundle --format absorbed -o checkpoint --model Qwen/Qwen3-8B";
 
 struct Arguments {
   CommonOptions common;
-  std::string bundle, report;
+  std::string bundle, report, dtype = "auto";
   ExportOptions options;
 };
+
+void print_files(const Arguments& a, const std::vector<std::string>& files, const char* note) {
+  if (a.common.json) {
+    std::cout << dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}});
+    return;
+  }
+  std::cout << "format " << a.options.format << " in " << a.common.output << ":\n";
+  for (const std::string& name : files) std::cout << "  " << name << "\n";
+  std::cout << note;
+}
+
+int run_absorb(const Arguments& a, const Bundle& bundle) {
+  if (a.common.model.empty()) throw UsageError("--format absorbed needs --model, the checkpoint to rewrite");
+  if (!a.report.empty()) throw UsageError("--report is for formats with a model card; absorbed keeps the model's own");
+  const Checkpoint source = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  check_absorb(source, bundle);
+  if (a.common.dry_run) {
+    std::cout << "would write " << source.names().size() << " tensors, value projections and biases of "
+              << bundle.layers.size() << " layers changed, to " << a.common.output << "\n";
+    return 0;
+  }
+  AbsorbOptions options;
+  options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+  options.tool_version = tool_version();
+  options.overwrite = a.common.overwrite;
+  print_files(a, absorb_values(source, bundle, a.common.output, options),
+              "oscar_bundle there goes with the new checkpoint: its values need no transform.\n");
+  return 0;
+}
 
 int run_export(Arguments& a) {
   a.options.overwrite = a.common.overwrite;
@@ -28,6 +59,7 @@ int run_export(Arguments& a) {
     a.options.report = read_json(a.report);
     a.options.report_name = a.report;
   }
+  if (a.options.format == "absorbed") return run_absorb(a, bundle);
   if (!a.common.model.empty()) {
     const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
     const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
@@ -40,13 +72,7 @@ int run_export(Arguments& a) {
     return 0;
   }
   const std::vector<std::string> files = export_bundle(bundle, a.common.output, a.options);
-  if (a.common.json) {
-    std::cout << dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}});
-    return 0;
-  }
-  std::cout << "format " << a.options.format << " in " << a.common.output << ":\n";
-  for (const std::string& name : files) std::cout << "  " << name << "\n";
-  std::cout << "README.md there has the serve command.\n";
+  print_files(a, files, "README.md there has the serve command.\n");
   return 0;
 }
 
@@ -56,10 +82,14 @@ int main_export(int argc, char** argv) {
   set_up_app(app, a.common, kExample);
   app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR");
   app.add_option("--format", a.options.format,
-                 "sglang (one rotation a layer), sglang-v2 (one for each KV head) or sglang-v3 (method balanced)")
+                 "sglang (one rotation a layer), sglang-v2 (one for each KV head), sglang-v3 (method balanced), or "
+                 "absorbed (a Hugging Face checkpoint with the value transform inside; needs --model)")
       ->required();
   app.add_option("--report", a.report, "report.json of oscar-verify, for the card's measured numbers")
       ->type_name("FILE");
+  app.add_option("--dtype", a.dtype, "Of the tensors that absorbed changes (auto: float32)")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+      ->capture_default_str();
   app.add_option("--model", a.common.model, "Check that the bundle was fitted on this model")
       ->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");

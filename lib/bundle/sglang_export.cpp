@@ -165,7 +165,8 @@ void check_export(const Bundle& bundle, const ExportOptions& options) {
   if (std::find(formats.begin(), formats.end(), options.format) == formats.end()) {
     std::string list;
     for (const std::string& name : formats) list += (list.empty() ? "" : ", ") + name;
-    throw UsageError("--format '" + options.format + "' is not one that this version writes; it writes " + list);
+    throw UsageError("--format '" + options.format + "' is not one that this version writes; it writes " + list +
+                     ", absorbed");
   }
   for (const LayerTransform& layer : bundle.layers) {
     const std::string name = "layer " + std::to_string(layer.layer);

@@ -1,0 +1,214 @@
+#include "bundle/absorbed.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "bundle/absorbed_weights.h"
+#include "bundle/atomic_directory.h"
+#include "checkpoint/shard_index.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+Json raw_config(const Checkpoint& source) { return read_json(source.location().directory / "config.json"); }
+
+bool has_mean(const Bundle& bundle) {
+  return std::any_of(bundle.layers.begin(), bundle.layers.end(),
+                     [](const LayerTransform& layer) { return layer.value.mean.defined(); });
+}
+
+// A mean needs a bias at o_proj. Llama and Qwen3 have one with attention_bias, which adds one to q, k and v, too.
+bool needs_new_biases(const Checkpoint& source, const Bundle& bundle) {
+  return has_mean(bundle) && !source.config().output_bias;
+}
+
+Json config_with_biases(const Checkpoint& source) {
+  Json config = raw_config(source);
+  config["attention_bias"] = true;
+  return config;
+}
+
+// Tensor name -> file.
+std::map<std::string, std::string> weight_files(const Checkpoint& source) {
+  const fs::path& directory = source.location().directory;
+  std::map<std::string, std::string> files;
+  if (fs::exists(directory / kSingle)) {
+    for (const std::string& name : source.names()) files[name] = kSingle;
+    return files;
+  }
+  return parse_shard_index(read_file(directory / kIndex, std::uint64_t{128} << 20), (directory / kIndex).string());
+}
+
+bool is_weight_file(const fs::path& path) {
+  static const std::set<std::string> endings = {".safetensors", ".bin",     ".pt",   ".pth", ".gguf",
+                                                ".h5",          ".msgpack", ".onnx", ".ot"};
+  return endings.contains(path.extension().string()) || path.filename().string().ends_with(".index.json");
+}
+
+at::Tensor stored(const at::Tensor& value, DType dtype) {
+  return value.to(dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat).contiguous();
+}
+
+// The source's file `name` with the changed and new tensors of `changed`.
+void write_shard(const Checkpoint& source, const std::string& name, const std::vector<const NewTensor*>& changed,
+                 DType dtype, const fs::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(source.location().directory / name);
+  std::vector<TensorView> views;
+  std::set<std::string> replaced;
+  std::vector<at::Tensor> alive;
+  for (const NewTensor* tensor : changed) {
+    alive.push_back(stored(tensor->value, dtype));
+    TensorView view{tensor->name, dtype, tensor->value.sizes().vec(), {}};
+    view.data = {static_cast<const std::byte*>(alive.back().const_data_ptr()), alive.back().nbytes()};
+    views.push_back(view);
+    replaced.insert(tensor->name);
+  }
+  for (const TensorView& view : file.tensors()) {
+    if (!replaced.contains(view.name)) views.push_back(view);
+  }
+  write_safetensors(path, std::move(views), file.metadata());
+}
+
+// Shard by shard. A layer's new tensors are made for each shard that holds some of them; those of the last shard are
+// kept for the next, into which a layer may reach.
+class Writer {
+ public:
+  Writer(const Checkpoint& source, const Bundle& bundle, const fs::path& directory, DType dtype)
+      : source_(source),
+        directory_(directory),
+        dtype_(dtype),
+        new_biases_(needs_new_biases(source, bundle)),
+        files_(weight_files(source)) {
+    for (const LayerTransform& layer : bundle.layers) layers_.push_back(&layer);
+  }
+
+  // Names of the files.
+  std::set<std::string> write() {
+    std::map<std::string, std::set<std::size_t>> shards;
+    for (const auto& [tensor, file] : files_) shards[file];
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      for (const std::string& name : absorbing_tensors(source_, layers_[i]->layer, new_biases_)) {
+        shards.at(files_.at(name)).insert(i);
+      }
+    }
+    std::set<std::string> names;
+    for (const auto& [file, of_layers] : shards) {
+      names.insert(file);
+      fs::create_directories((directory_ / file).parent_path());
+      if (of_layers.empty()) {
+        fs::copy_file(source_.location().directory / file, directory_ / file);
+        continue;
+      }
+      std::vector<const NewTensor*> changed;
+      for (const std::size_t i : of_layers) {
+        for (const NewTensor& tensor : tensors(i)) {
+          if (files_.at(tensor.sibling) == file) changed.push_back(&tensor);
+        }
+      }
+      write_shard(source_, file, changed, dtype_, directory_ / file);
+      for (const NewTensor* tensor : changed) added_[tensor->name] = file;
+      std::erase_if(made_, [&](const auto& made) { return !of_layers.contains(made.first); });
+    }
+    if (fs::exists(source_.location().directory / kSingle)) return names;
+    for (const auto& [tensor, file] : added_) files_[tensor] = file;
+    std::uint64_t bytes = 0;
+    for (const std::string& file : names) {
+      const SafetensorsFile written = SafetensorsFile::open(directory_ / file);
+      for (const TensorView& view : written.tensors()) bytes += view.data.size();
+    }
+    write_file_atomic(directory_ / kIndex,
+                      dump_json(Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files_}}));
+    names.insert(kIndex);
+    return names;
+  }
+
+ private:
+  const std::vector<NewTensor>& tensors(std::size_t i) {
+    const auto found = made_.find(i);
+    if (found != made_.end()) return found->second;
+    return made_[i] = absorb_layer(source_, *layers_[i], new_biases_);
+  }
+
+  const Checkpoint& source_;
+  fs::path directory_;
+  DType dtype_;
+  bool new_biases_;
+  std::map<std::string, std::string> files_, added_;
+  std::vector<const LayerTransform*> layers_;
+  std::map<std::size_t, std::vector<NewTensor>> made_;
+};
+
+// For the new checkpoint: keys as before, values that arrive transformed.
+Bundle remaining_bundle(const Bundle& bundle, const std::string& fingerprint) {
+  Bundle rest = bundle;
+  rest.model_fingerprint = fingerprint;
+  for (LayerTransform& layer : rest.layers) {
+    SideTransform& value = layer.value;
+    value.forward = at::eye(layer.head_dim, at::kFloat).expand(value.forward.sizes()).contiguous();
+    value.inverse_or_query = at::Tensor();
+    value.mean = at::Tensor();
+  }
+  rest.provenance["absorbed"] = {{"value_transform", "inside the checkpoint"}, {"fitted_on", bundle.model_fingerprint}};
+  return rest;
+}
+
+}  // namespace
+
+void check_absorb(const Checkpoint& source, const Bundle& bundle) {
+  const auto faults = check_bundle_model(bundle, source.config(), source.fingerprint());
+  if (!faults.empty()) throw InputError("the bundle does not belong to the model: " + faults.front());
+  if (!needs_new_biases(source, bundle)) return;
+  if (!parse_model_config(config_with_biases(source), "config.json").output_bias) {
+    throw InputError("the bundle has value means, which need a bias at o_proj, and " + source.config().architecture +
+                     " has none; fit with --center key");
+  }
+}
+
+std::vector<std::string> absorb_values(const Checkpoint& source, const Bundle& bundle, const fs::path& directory,
+                                       const AbsorbOptions& options) {
+  check_absorb(source, bundle);
+  AtomicDirectory target(directory, options.overwrite, kAbsorbedName);
+  const std::string fingerprint = source.fingerprint();
+  std::set<std::string> names = Writer(source, bundle, target.path(), options.dtype).write();
+  for (const fs::directory_entry& entry : fs::directory_iterator(source.location().directory)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || is_weight_file(entry.path()) || name == "config.json" || name == kAbsorbedName) {
+      continue;
+    }
+    fs::copy_file(entry.path(), target.path() / name);
+    names.insert(name);
+  }
+  const Json config = needs_new_biases(source, bundle) ? config_with_biases(source) : raw_config(source);
+  write_file_atomic(target.path() / "config.json", dump_json(config));
+  names.insert("config.json");
+
+  // Opening what was written checks it, too.
+  const Checkpoint written = Checkpoint::open({target.path(), source.location().name, ""});
+  save_bundle(remaining_bundle(bundle, written.fingerprint()), target.path() / kAbsorbedBundle, false);
+  Json hashes = Json::object();
+  for (const std::string& name : names) hashes[name] = sha256_file(target.path() / name);
+  write_file_atomic(target.path() / kAbsorbedName,
+                    dump_json(Json{{"format_version", 1},
+                                   {"tool", options.tool_version},
+                                   {"method", bundle.method},
+                                   {"source", {{"name", source.location().name}, {"fingerprint", fingerprint}}},
+                                   {"fingerprint", written.fingerprint()},
+                                   {"dtype", dtype_name(options.dtype)},
+                                   {"new_biases", needs_new_biases(source, bundle)},
+                                   {"bundle", kAbsorbedBundle},
+                                   {"sha256", hashes}}));
+  target.commit();
+  names.insert(kAbsorbedName);
+  names.insert(std::string(kAbsorbedBundle) + "/");
+  return {names.begin(), names.end()};
+}
+
+}  // namespace oscar
