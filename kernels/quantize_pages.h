@@ -39,6 +39,18 @@ struct QuantizePagesParams {
   QuantizeEncoder encoder;
   bool value_side;     // values: least squares; keys: no bias (search encoder and scale bytes)
   bool rows_bfloat16;  // type of rows
+
+  // Source of tokens that leave the recent window: where `windows` is set, rows and matrix are not read, the rows are
+  // those of the BF16 windows (kernels/common/page_layout.h), already in the basis of the cache, and first_row of a run
+  // is sequence * 64 ring_pages + ring slot, going round at the end of the ring.
+  const std::uint8_t* windows = nullptr;       // [window pages, Hkv, window_page_bytes(D)]
+  const std::int32_t* window_table = nullptr;  // [sequences, sink_pages + ring_pages]
+  std::int32_t sink_pages = 0, ring_pages = 0;
+
+  // The same runs in several layers of one layout: pages, windows, clip [layers, Hkv], sigma [layers, Hkv, 4] and bad
+  // [layers] of each.
+  std::int32_t layers = 1;
+  std::int64_t page_layer_bytes = 0, window_layer_bytes = 0;  // from one layer to the next
 };
 
 // cudaErrorInvalidValue for a head_dim above 256 or not a multiple of 16. Allocates nothing, does not synchronise, may

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/common/code_place.h"
+#include "kernels/common/page_layout.h"
 #include "kernels/quantize/blocks.cuh"
 #include "kernels/quantize/uniform.cuh"
 #include "kernels/quantize_pages.h"
@@ -20,21 +21,37 @@ struct Shared {
   std::uint8_t codes[kPageTokens][32 * P];
 };
 
-__device__ inline float load(const QuantizePagesParams& p, std::int64_t index) {
+__device__ inline std::int64_t layer() { return blockIdx.z; }
+
+// Channel i of the r-th token of a run.
+__device__ inline float load(const QuantizePagesParams& p, int head, std::int64_t first_row, int r, int i) {
+  const int d = p.layout.head_dim;
+  if (p.windows != nullptr) {
+    const std::int64_t ring = static_cast<std::int64_t>(p.ring_pages) * kPageTokens, sequence = first_row / ring;
+    const int slot = static_cast<int>((first_row % ring + r) % ring);
+    const int page = p.window_table[sequence * (p.sink_pages + p.ring_pages) + p.sink_pages + slot / kPageTokens];
+    const std::uint8_t* window = p.windows + layer() * p.window_layer_bytes +
+                                 (static_cast<std::int64_t>(page) * p.kv_heads + head) * window_page_bytes(d);
+    return __bfloat162float(
+        *reinterpret_cast<const __nv_bfloat16*>(window + window_offset(d, p.value_side, slot % kPageTokens, i)));
+  }
+  const std::int64_t index = ((first_row + r) * p.kv_heads + head) * d + i;
   return p.rows_bfloat16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(p.rows)[index])
                          : static_cast<const float*>(p.rows)[index];
 }
 
 // rotated[r][j] = BF16(sum over i, in order, of (x[r][i] - mean[i]) m[i][j])
 template <int P>
-__device__ void rotate(const QuantizePagesParams& p, int head, std::int64_t first_row, int count, Shared<P>& s) {
+__device__ void rotate(const QuantizePagesParams& p, int head, std::int64_t run_row, int skip, int count,
+                       Shared<P>& s) {
   const int d = p.layout.head_dim;
   for (int e = threadIdx.x; e < count * d; e += kThreads) {
     const int r = e / d, i = e % d;
-    const float x = load(p, ((first_row + r) * p.kv_heads + head) * d + i);
+    const float x = load(p, head, run_row, skip + r, i);
     s.input[r][i] = p.mean != nullptr ? x - p.mean[head * d + i] : x;
   }
   __syncthreads();
+  const std::int64_t first_row = run_row + skip;
   const float* m =
       p.matrix == nullptr ? nullptr : p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * d * d;
   const int teams = kThreads / d;  // threads that share a column; d <= 256
@@ -99,8 +116,8 @@ __device__ void encode_blocks(const QuantizePagesParams& p, int head, const floa
     int c[kPart];
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
-    const int e = blocks::encode_block(part, n, plane.width, p.sigma[head * 4 + plane.sigma], p.value_side,
-                                       p.encoder == QuantizeEncoder::kSearch, c);
+    const int e = blocks::encode_block(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
+                                       p.value_side, p.encoder == QuantizeEncoder::kSearch, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -118,11 +135,11 @@ __device__ void encode(const QuantizePagesParams& p, int head, std::int64_t row,
 #pragma unroll
   for (int j = 0; j < P; ++j) value[j] = lane + 32 * j < d ? x[lane + 32 * j] : 0.0f;
   if (!(row::largest_magnitude(value, d) < __uint_as_float(0x7f800000u))) {
-    if (lane == 0) atomicMin(p.bad, static_cast<int>(row * p.kv_heads + head));
+    if (lane == 0) atomicMin(p.bad + layer(), static_cast<int>(row * p.kv_heads + head));
 #pragma unroll
     for (int j = 0; j < P; ++j) value[j] = 0.0f;
   }
-  row::clip_row(value, d, p.clip[head]);
+  row::clip_row(value, d, p.clip[layer() * p.kv_heads + head]);
 #pragma unroll
   for (int j = 0; j < P; ++j) {
     if (lane + 32 * j < d) x[lane + 32 * j] = value[j];
@@ -145,10 +162,11 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
   const PageRun run = p.runs[blockIdx.x];
   if (run.count <= 0) return;
   const int head = blockIdx.y, warp = threadIdx.x / 32;
-  std::uint8_t* page = p.pages + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  std::uint8_t* page =
+      p.pages + layer() * p.page_layer_bytes + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
   for (int first = 0; first < run.count; first += kStep) {
     const int count = min(kStep, run.count - first);
-    rotate<P>(p, head, run.first_row + first, count, s);
+    rotate<P>(p, head, run.first_row, first, count, s);
     for (int r = warp; r < count; r += kWarps) {
       const int slot = run.first_slot + first + r;
       encode<P>(p, head, run.first_row + first + r, slot, s.rotated[r], s.codes[slot], page);
@@ -180,7 +198,8 @@ cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
       cudaFuncSetAttribute(quantize_kernel<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   quantize_kernel<P>
-      <<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.kv_heads)), kThreads, bytes, stream>>>(p);
+      <<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.layers)),
+         kThreads, bytes, stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -190,6 +209,10 @@ cudaError_t quantize_pages(const QuantizePagesParams& p, cudaStream_t stream) {
   const int d = p.layout.head_dim;
   if (d < 16 || d > 256 || d % 16 != 0 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
   if (p.layout.params == ParamKind::kScaleByte && p.sigma == nullptr) return cudaErrorInvalidValue;
+  if (p.windows != nullptr && (p.matrix != nullptr || p.mean != nullptr || p.rotated != nullptr || p.ring_pages < 1)) {
+    return cudaErrorInvalidValue;
+  }
+  if (p.layers < 1) return cudaErrorInvalidValue;
   if (p.run_count == 0) return cudaSuccess;
   if (d <= 64) return launch<2>(p, stream);
   if (d <= 96) return launch<3>(p, stream);

@@ -6,12 +6,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "model/attention.h"
 #include "runtime/method.h"
+#include "runtime/page_layout.h"
 
 namespace oscar {
 
+class PagedBackend;
 class PagedCache;
 
 // Prefill path, simulated: all tokens of a sequence in one call (starts 0); query i sees quantised keys and values
@@ -25,20 +29,34 @@ class SimulatedPrefillAttention : public Attention {
   const KvMethod& method_;
 };
 
+// The quantised tokens of one sequence in one layer, copied to main memory.
+struct StoredPages {
+  PageLayout layout;
+  std::int32_t tokens = 0;          // from the end of the sink on
+  std::vector<std::uint8_t> pages;  // [ceil(tokens / 64), Hkv, layout.bytes()]
+};
+
 // Decode path: the paged three-tier cache. Any batch of ragged sequences; each call appends the new tokens of each
-// sequence and attends, token by token.
+// sequence and attends, token by token. The cache lives on `device` and so does the attention: on a GPU queries enter
+// the kernel in BF16 (on the CPU in FP32); cached bytes are the same for the same keys and values.
 class PagedAttention : public Attention {
  public:
-  PagedAttention(const KvMethod& method, const ModelConfig& model);
+  // EnvironmentError when the kernels of the device cannot hold the cache of the method: see decode_obstacle().
+  PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
   ~PagedAttention() override;
   at::Tensor attend(const AttentionInput& input) override;
-  std::uint64_t allocated_bytes() const;  // pages and windows physically held, all layers and sequences
+  void append(const AttentionInput& input);  // fills the cache without attending; reads k and v alone
+  std::uint64_t allocated_bytes() const;     // pages and windows physically held, all layers and sequences
   void release(std::int64_t sequence_id);
-  const PagedCache& cache() const;
+  StoredPages stored(std::int64_t layer, std::int64_t sequence_id) const;
+  const PagedCache& cache() const;  // on the CPU alone
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void check_starts(const AttentionInput& input) const;
+  std::unique_ptr<PagedBackend> backend_;
 };
+
+// Why the decode path cannot run this method on the device: one sentence with what to do; empty when it can.
+std::string decode_obstacle(const KvMethod& method, const ModelConfig& model, at::Device device);
 
 }  // namespace oscar

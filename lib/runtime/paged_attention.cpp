@@ -1,125 +1,57 @@
+// The decode path: checks, and the choice of what it runs on (paged_backend.h).
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <stdexcept>
 
-#include "runtime/basis.h"
+#include "base/errors.h"
 #include "runtime/cached_attention.h"
-#include "runtime/decode_attention.h"
-#include "runtime/paged_cache.h"
+#include "runtime/paged_backend.h"
 
 namespace oscar {
-namespace {
 
-std::vector<LayerCacheSpec> layer_specs(const KvMethod& method, const ModelConfig& model) {
-  std::vector<LayerCacheSpec> specs(static_cast<std::size_t>(model.layers));
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    LayerCacheSpec& spec = specs[static_cast<std::size_t>(layer)];
-    spec.quantised = method.quantised;
-    for (std::int64_t head = 0; head < model.kv_heads; ++head) {
-      spec.key.push_back(method.codec(layer, Side::kKey, head));
-      spec.value.push_back(method.codec(layer, Side::kValue, head));
-    }
-  }
-  return specs;
-}
-
-}  // namespace
-
-struct PagedAttention::Impl {
-  const KvMethod& method;
-  PagedCache cache;
-
-  Impl(const KvMethod& m, const ModelConfig& model)
-      : method(m),
-        cache(layer_specs(m, model), static_cast<std::int32_t>(model.kv_heads),
-              static_cast<std::int32_t>(model.head_dim), m.windows) {}
-};
-
-PagedAttention::PagedAttention(const KvMethod& method, const ModelConfig& model)
-    : impl_(std::make_unique<Impl>(method, model)) {}
+PagedAttention::PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device)
+    : backend_(device.is_cuda() ? make_cuda_backend(method, model, device) : make_cpu_backend(method, model)) {}
 PagedAttention::~PagedAttention() = default;
 
-at::Tensor PagedAttention::attend(const AttentionInput& input) {
-  PagedCache& cache = impl_->cache;
+void PagedAttention::check_starts(const AttentionInput& input) const {
   const SequenceBatch& batch = *input.batch;
-  const std::int64_t heads = input.q.size(1), kv_heads = input.k.size(1), d = input.q.size(2);
-  const SideTransform* key = impl_->method.transform(input.layer, Side::kKey);
-  const SideTransform* value = impl_->method.transform(input.layer, Side::kValue);
-  const at::Tensor q = rotate_queries(input.q, key, kv_heads);
-  const at::Tensor k = cache_rows(input.k, key), v = cache_rows(input.v, value);
-  at::Tensor shift, sinks, weight_sum, out = at::empty(q.sizes(), q.options());
-  if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
-  if (input.sinks.defined()) {
-    sinks = input.sinks.to(at::kCPU, at::kFloat).contiguous();
-    weight_sum = at::empty({q.size(0), heads}, q.options());
-  }
-
-  std::vector<std::int64_t> offsets;  // first row of each sequence
-  std::int64_t offset = 0, longest = 0;
   for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    if (batch.starts[s] != cache.tokens(input.layer, batch.ids[s])) {
-      throw std::invalid_argument("sequence " + std::to_string(batch.ids[s]) + " starts at token " +
-                                  std::to_string(batch.starts[s]) + ", the cache of layer " +
-                                  std::to_string(input.layer) + " holds " +
-                                  std::to_string(cache.tokens(input.layer, batch.ids[s])));
-    }
-    offsets.push_back(offset);
-    offset += batch.lengths[s];
-    longest = std::max(longest, batch.lengths[s]);
+    const std::int64_t held = backend_->tokens(input.layer, batch.ids[s]);
+    if (batch.starts[s] == held) continue;
+    throw std::invalid_argument("sequence " + std::to_string(batch.ids[s]) + " starts at token " +
+                                std::to_string(batch.starts[s]) + ", the cache of layer " +
+                                std::to_string(input.layer) + " holds " + std::to_string(held));
   }
-
-  const auto* key_rows = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* value_rows = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
-  const std::int64_t row = heads * d;
-  std::vector<float> queries, shifts, outputs, sums;
-  std::vector<SequenceView> views;
-  std::vector<std::int64_t> active;
-  for (std::int64_t step = 0; step < longest; ++step) {  // one token of every sequence that still has one
-    active.clear(), queries.clear(), shifts.clear(), views.clear();
-    for (std::size_t s = 0; s < offsets.size(); ++s) {
-      if (step >= batch.lengths[s]) continue;
-      const std::int64_t at = offsets[s] + step;
-      cache.append(input.layer, batch.ids[s], key_rows + at * kv_heads * d, value_rows + at * kv_heads * d);
-      active.push_back(static_cast<std::int64_t>(s));
-      const float* source = q.const_data_ptr<float>() + at * row;
-      queries.insert(queries.end(), source, source + row);
-      if (shift.defined()) {
-        const float* shift_row = shift.const_data_ptr<float>() + at * heads;
-        shifts.insert(shifts.end(), shift_row, shift_row + heads);
-      }
-    }
-    for (const std::int64_t s : active) {  // after all appends: they may move memory
-      views.push_back(cache.view(input.layer, batch.ids[static_cast<std::size_t>(s)]));
-    }
-    outputs.resize(queries.size()), sums.resize(active.size() * static_cast<std::size_t>(heads));
-    DecodeAttentionParams params;
-    cache.describe(input.layer, params);
-    params.batch = static_cast<std::int32_t>(active.size());
-    params.query_heads = static_cast<std::int32_t>(heads);
-    params.softmax_scale = static_cast<float>(input.scale);
-    params.soft_cap = static_cast<float>(input.soft_cap);
-    params.sliding_window = static_cast<std::int32_t>(input.sliding_window);
-    params.query = queries.data();
-    params.sink_logits = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr;
-    params.logit_shift = shift.defined() ? shifts.data() : nullptr;
-    params.sequences = views.data();
-    params.output = outputs.data();
-    params.weight_sum = sums.data();
-    decode_attention_cpu(params, cache.key_pages(input.layer), cache.value_pages(input.layer));
-    for (std::size_t i = 0; i < active.size(); ++i) {
-      const std::int64_t at = offsets[static_cast<std::size_t>(active[i])] + step;
-      std::copy_n(outputs.begin() + static_cast<std::int64_t>(i) * row, row, out.data_ptr<float>() + at * row);
-      if (!weight_sum.defined()) continue;
-      std::copy_n(sums.begin() + static_cast<std::int64_t>(i) * heads, heads,
-                  weight_sum.data_ptr<float>() + at * heads);
-    }
-  }
-  return restore_outputs(out, value, kv_heads, weight_sum).to(input.q.options());
 }
 
-std::uint64_t PagedAttention::allocated_bytes() const { return impl_->cache.allocated_bytes(); }
-void PagedAttention::release(std::int64_t sequence_id) { impl_->cache.release(sequence_id); }
-const PagedCache& PagedAttention::cache() const { return impl_->cache; }
+at::Tensor PagedAttention::attend(const AttentionInput& input) {
+  check_starts(input);
+  return backend_->attend(input);
+}
+
+void PagedAttention::append(const AttentionInput& input) {
+  check_starts(input);
+  backend_->append(input);
+}
+
+std::uint64_t PagedAttention::allocated_bytes() const { return backend_->allocated_bytes(); }
+void PagedAttention::release(std::int64_t sequence_id) { backend_->release(sequence_id); }
+StoredPages PagedAttention::stored(std::int64_t layer, std::int64_t sequence_id) const {
+  return backend_->stored(layer, sequence_id);
+}
+
+const PagedCache& PagedAttention::cache() const {
+  const PagedCache* cache = backend_->cpu_cache();
+  if (cache == nullptr) throw std::logic_error("the cache is on a GPU: use stored()");
+  return *cache;
+}
+
+std::string decode_obstacle(const KvMethod& method, const ModelConfig& model, at::Device device) {
+  if (!device.is_cuda() || !method.paged()) return "";
+  const std::string reason = cuda_decode_obstacle(method, model);
+  return reason.empty() ? reason
+                        : "the decode path of method '" + method.id + "' cannot run on " + device.str() + ": " +
+                              reason + "; pass --device cpu, or --path prefill";
+}
 
 }  // namespace oscar

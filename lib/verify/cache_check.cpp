@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/basis.h"
-#include "runtime/paged_cache.h"
+#include "runtime/page_codec.h"
 
 namespace oscar {
 namespace {
@@ -24,14 +24,11 @@ AttentionInput slice(const AttentionInput& input, const SequenceBatch& batch, st
 }
 
 // Body rows of one side of one layer whose bytes differ from those of the reference encoder.
-std::int64_t differing_rows(const KvMethod& method, const PagedCache& cache, std::int64_t layer, Side side,
+std::int64_t differing_rows(const KvMethod& method, const StoredPages& stored, std::int64_t layer, Side side,
                             const at::Tensor& tokens) {
   const at::Tensor rows = cache_rows(tokens, method.transform(layer, side)).to(at::kFloat).contiguous();
   const std::int64_t heads = rows.size(1), d = rows.size(2);
-  const SequenceView view = cache.view(layer, 0);
-  DecodeAttentionParams pool;
-  cache.describe(layer, pool);
-  const SidePages& pages = side == Side::kKey ? cache.key_pages(layer) : cache.value_pages(layer);
+  const SidePages pages(side == Side::kKey ? stored.layout.key : stored.layout.value, side);
   const RowCode& code = method.code(layer, side);
   const auto param_bytes = static_cast<std::size_t>(code.param_bytes());
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(d)), params(param_bytes);
@@ -39,11 +36,11 @@ std::int64_t differing_rows(const KvMethod& method, const PagedCache& cache, std
   std::int64_t differing = 0;
   for (std::int64_t h = 0; h < heads; ++h) {
     const RowCodec codec = method.codec(layer, side, h);
-    for (std::int32_t t = 0; t < view.body_tokens; ++t) {
+    for (std::int32_t t = 0; t < stored.tokens; ++t) {
       const float* row = rows.const_data_ptr<float>() + ((method.windows.sink + t) * heads + h) * d;
       encode_rows(codec, row, 1, 0, expected_codes.data(), expected_params.data());
-      const std::int64_t page = view.page_table[t / kPageTokens];
-      pages.read(pool.pages + (page * heads + h) * pool.page.bytes(), t % kPageTokens, codes.data(), params.data());
+      const std::uint8_t* page = stored.pages.data() + (t / kPageTokens * heads + h) * stored.layout.bytes();
+      pages.read(page, t % kPageTokens, codes.data(), params.data());
       differing += codes != expected_codes || params != expected_params ? 1 : 0;
     }
   }
@@ -52,29 +49,27 @@ std::int64_t differing_rows(const KvMethod& method, const PagedCache& cache, std
 
 }  // namespace
 
-CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model) : method_(method), paged_(method, model) {}
+CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device)
+    : method_(method), paged_(method, model, device) {}
 
 void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& prefill) {
   const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens), body = tokens - tail;
   if (body > 0) {
-    // Filling needs no attention: a window of one token makes it cheap, and the output is not used.
     const SequenceBatch batch{{0}, {body}, {0}};
-    AttentionInput fill = slice(input, batch, 0, body);
-    fill.sliding_window = 1;
-    paged_.attend(fill);
+    paged_.append(slice(input, batch, 0, body));
   }
   const SequenceBatch batch{{0}, {tail}, {body}};
-  const at::Tensor decoded = paged_.attend(slice(input, batch, body, tail)).to(at::kDouble);
-  const at::Tensor expected = prefill.narrow(0, body, tail).to(at::kDouble);
+  const at::Tensor decoded = paged_.attend(slice(input, batch, body, tail)).to(at::kCPU, at::kDouble);
+  const at::Tensor expected = prefill.narrow(0, body, tail).to(at::kCPU, at::kDouble);
   const double norm = expected.norm().item<double>();
   const double error = (decoded - expected).norm().item<double>();
   check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
 
-  const PagedCache& cache = paged_.cache();
   if (method_.quantised) {
-    check_.differing += differing_rows(method_, cache, input.layer, Side::kKey, input.k);
-    check_.differing += differing_rows(method_, cache, input.layer, Side::kValue, input.v);
-    check_.rows += 2 * cache.view(input.layer, 0).body_tokens * input.k.size(1);
+    const StoredPages stored = paged_.stored(input.layer, 0);
+    check_.differing += differing_rows(method_, stored, input.layer, Side::kKey, input.k);
+    check_.differing += differing_rows(method_, stored, input.layer, Side::kValue, input.v);
+    check_.rows += 2 * stored.tokens * input.k.size(1);
   }
 }
 

@@ -22,7 +22,7 @@ struct CacheCheck {
 // Fed with one sequence, layer after layer.
 class CacheChecker {
  public:
-  CacheChecker(const KvMethod& method, const ModelConfig& model);
+  CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
 
   // `prefill`: [T, Hq, d], the simulated prefill's output on the same input.
   void check_layer(const AttentionInput& input, const at::Tensor& prefill);

@@ -2,15 +2,21 @@
 
 #include <ATen/ATen.h>
 
+#include "base/log.h"
 #include "verify/forward.h"
 
 namespace oscar {
 
-ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model)
-    : method(&m),
-      attention(m),
-      sums(static_cast<std::size_t>(model.layers)),
-      cache(m.paged() ? std::make_unique<CacheChecker>(m, model) : nullptr) {}
+ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device)
+    : method(&m), attention(m), sums(static_cast<std::size_t>(model.layers)) {
+  if (!m.paged()) return;
+  const std::string obstacle = decode_obstacle(m, model, device);
+  if (!obstacle.empty()) {
+    log_info("the pages of " + m.id + " are checked on the CPU: " + obstacle);
+    device = at::kCPU;
+  }
+  cache = std::make_unique<CacheChecker>(m, model, device);
+}
 
 std::vector<LayerError> ProbedMethod::layers() const {
   std::vector<LayerError> errors;

@@ -17,7 +17,8 @@ struct ProbedMethod {
   SimulatedPrefillAttention attention;
   std::vector<LayerErrorSums> sums;     // [L]
   std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: no pages for the method
-  ProbedMethod(const KvMethod& m, const ModelConfig& model);
+  // device: of the cache under check; the CPU where its kernels cannot hold the method, which is logged.
+  ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU);
   std::vector<LayerError> layers() const;
 };
 

@@ -25,7 +25,7 @@ class Runner {
         options_(options),
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
-      probed_.emplace_back(*m, decoder.config());
+      probed_.emplace_back(*m, decoder.config(), decoder.options().device);
       if (options.prefill) result_.scored.push_back({m, "prefill", {}});
       if (!options.decode || !m->paged()) continue;
       result_.scored.push_back({m, "decode", {}});
@@ -124,7 +124,7 @@ class Runner {
     for (std::size_t s = begin; s < end; ++s) sequences.push_back(&set_.sequences[s]);
     for (std::size_t r = 0; r < result_.scored.size(); ++r) {
       if (result_.scored[r].path != "decode") continue;
-      PagedAttention attention(*result_.scored[r].method, decoder_.config());
+      PagedAttention attention(*result_.scored[r].method, decoder_.config(), decoder_.options().device);
       hidden[r] = decode_hidden(decoder_, sequences, attention,
                                 [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
     }

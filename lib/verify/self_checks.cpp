@@ -9,11 +9,17 @@ namespace {
 
 // Relative difference of attention outputs between decode attention and the simulated prefill on equal inputs: the
 // order of summation in FP32, and the rounding of the output where activations are BF16.
-constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2;
+// The decode kernel of a GPU takes queries in BF16: logits of large keys then move by some hundredths (0.011 of the
+// output on tiny-qwen3-outliers).
+constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2, kReaderLimitGpu = 3e-2;
 
 // Mean KL between the paths, as a share of the method's own KL to the baseline, and its floor. Rounding differs between
 // the paths; a key on the edge between two codes may take the other one, and the next layers carry that on.
 constexpr double kPathShare = 0.1, kPathFloor = 1e-5, kPathFloorBf16 = 1e-3;
+
+// A cache this far from the baseline (nats) has lost the model, and the layers turn rounding into different wrong
+// answers: such a method is not judged.
+constexpr double kLostKl = 1.0;
 
 SelfCheck null_run(const RunnerResult& run) {
   SelfCheck check{"null_run", "", run.null_kl, 0.0, run.null_kl == 0.0};
@@ -43,9 +49,9 @@ SelfCheck negative_control(const VerifyReport& report, const std::string& judged
   return check;
 }
 
-SelfCheck writer_reader(const VerifyReport& report, const RunnerResult& run, bool bfloat16) {
+SelfCheck writer_reader(const VerifyReport& report, const RunnerResult& run, bool bfloat16, bool gpu) {
   SelfCheck check{"writer_reader", "", std::nullopt, 0.0, true};
-  const double limit = bfloat16 ? kReaderLimitBf16 : kReaderLimit;
+  const double limit = gpu ? kReaderLimitGpu : bfloat16 ? kReaderLimitBf16 : kReaderLimit;
   std::int64_t rows = 0, differing = 0;
   double worst = 0;
   for (const CacheCheck& c : run.caches) {
@@ -62,21 +68,25 @@ SelfCheck writer_reader(const VerifyReport& report, const RunnerResult& run, boo
   return check;
 }
 
-SelfCheck prefill_decode(const RunnerResult& run, bool bfloat16) {
+SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
   SelfCheck check{"prefill_decode", "", std::nullopt, std::nullopt, std::nullopt};
   if (run.path_difference.empty()) {
     check.detail = "one path ran; --path both compares them";
     return check;
   }
-  check.pass = true;
   double worst = -1;
   std::size_t method = 0;
+  std::string lost;  // methods that are not judged
   for (const ScoredMethod& scored : run.scored) {
     if (scored.path != "decode") continue;
     const double difference = run.path_difference[method++].mean;
     const double own = summarise(scored.scores, {0, 0.95, 0}).kl.mean;
-    const double limit = std::max(bfloat16 ? kPathFloorBf16 : kPathFloor, kPathShare * own);
-    if (difference > limit) check.pass = false;
+    if (own > kLostKl) {
+      lost += (lost.empty() ? "" : ", ") + scored.method->id;
+      continue;
+    }
+    const double limit = std::max(reduced ? kPathFloorBf16 : kPathFloor, kPathShare * own);
+    check.pass = check.pass.value_or(true) && difference <= limit;
     if (difference / limit <= worst) continue;
     worst = difference / limit;
     check.value = difference;
@@ -84,15 +94,18 @@ SelfCheck prefill_decode(const RunnerResult& run, bool bfloat16) {
     check.detail = "largest against its limit: " + scored.method->id + ", mean KL of decode to prefill " +
                    significant(difference, 3) + " (" + significant(limit, 3) + " allowed, a tenth of its own KL)";
   }
+  if (!lost.empty()) {
+    check.detail += (check.detail.empty() ? "" : "; ") + std::string("not judged, more than 1 nat from BF16: ") + lost;
+  }
   return check;
 }
 
 }  // namespace
 
 std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, const std::string& judged,
-                                   bool bfloat16) {
-  return {null_run(run), negative_control(report, judged), writer_reader(report, run, bfloat16),
-          prefill_decode(run, bfloat16)};
+                                   bool bfloat16, bool gpu) {
+  return {null_run(run), negative_control(report, judged), writer_reader(report, run, bfloat16, gpu),
+          prefill_decode(run, bfloat16 || gpu)};
 }
 
 }  // namespace oscar

@@ -46,7 +46,7 @@ std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMeth
     for (std::size_t m = 0; m < methods.size(); ++m) {
       if (path == "decode") {
         if (!methods[m]->paged()) continue;
-        owned.push_back(std::make_unique<PagedAttention>(*methods[m], decoder.config()));
+        owned.push_back(std::make_unique<PagedAttention>(*methods[m], decoder.config(), decoder.options().device));
       } else if (methods[m]->quantised) {
         owned.push_back(std::make_unique<SimulatedPrefillAttention>(*methods[m]));
       } else {

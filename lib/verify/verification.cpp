@@ -5,6 +5,8 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "model/device_memory.h"
+#include "runtime/cached_attention.h"
 #include "text/prompts.h"
 #include "verify/number_text.h"
 #include "verify/runner.h"
@@ -57,6 +59,12 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   }
   request_.tasks = expand_tasks(request_.tasks);
   choose_methods();
+  if (request_.decode) {
+    for (const ComparedMethod& c : selection_.methods) {
+      const std::string obstacle = decode_obstacle(c.method, model, request_.decoder.device);
+      if (!obstacle.empty()) throw EnvironmentError(obstacle);
+    }
+  }
   check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
   if (request_.gates.max_kl_increase && request_.baseline.empty()) {
     throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
@@ -203,7 +211,27 @@ VerifyReport Verification::empty_report() const {
   return r;
 }
 
+// Weights and hidden states as plan_text() counts them, scores and libraries.
+void Verification::require_memory() const {
+  if (!request_.decoder.device.is_cuda()) return;
+  const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
+  const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element + (std::uint64_t{1} << 30);
+  std::uint64_t passes = 1;
+  for (const ComparedMethod& c : selection_.methods) {
+    passes += (request_.prefill && c.method.quantised ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
+  }
+  const std::uint64_t hidden = passes * static_cast<std::uint64_t>(set_.context) *
+                               static_cast<std::uint64_t>(checkpoint_.config().hidden) * element *
+                               (request_.decode ? 8 : 1);
+  const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
+  require_device_memory(request_.decoder.device, weights + hidden,
+                        weights_fit ? "a shorter --context or fewer --methods would fit"
+                                    : "the weights alone take " + format_bytes(weights) +
+                                          ": use a GPU with more memory, or --device cpu");
+}
+
 VerifyReport Verification::run() {
+  require_memory();
   VerifyReport report = empty_report();
   Decoder decoder(checkpoint_, request_.decoder);
   RunnerOptions options;
@@ -253,7 +281,8 @@ VerifyReport Verification::run() {
       }
     }
   }
-  report.checks = self_checks(report, result, judged_, request_.decoder.dtype == at::kBFloat16);
+  report.checks =
+      self_checks(report, result, judged_, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   apply_gates(request_.gates, report);
   if (earlier_) earlier_->compare(report, request_.gates.max_kl_increase);
   return report;

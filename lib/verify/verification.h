@@ -55,6 +55,7 @@ class Verification {
 
  private:
   void choose_methods();
+  void require_memory() const;  // EnvironmentError, with what would fit, when the GPU has too little
   VerifyReport empty_report() const;
 
   const Checkpoint& checkpoint_;

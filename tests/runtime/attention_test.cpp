@@ -321,6 +321,23 @@ TEST(CachedAttention, ReleasedPagesAreUsedAgain) {
   EXPECT_EQ(decode.cache().pages_in_use(), 0);
 }
 
+TEST(CachedAttention, AppendingAloneFillsTheSameCache) {
+  const Scenario s = make_scenario(32, 2, 2, Basis::kHead, {8, 16, 4});
+  Call call = make_call(s, {150, 40}, 21);
+  PagedAttention attended(s.method, s.model), appended(s.method, s.model);
+  attend(attended, call);
+  appended.append(call.input);
+  EXPECT_EQ(attended.allocated_bytes(), appended.allocated_bytes());
+  for (const std::int64_t id : {7, 8}) {
+    const StoredPages a = attended.stored(0, id), b = appended.stored(0, id);
+    EXPECT_EQ(a.tokens, b.tokens);
+    EXPECT_EQ(a.pages, b.pages);
+    EXPECT_EQ(a.pages.size(), static_cast<std::size_t>((a.tokens + 63) / 64 * 2 * a.layout.bytes()));
+  }
+  EXPECT_EQ(attended.stored(0, 7).tokens, 124);  // 150 - 8 - 16 leave, in groups of 4: 126 -> 124
+  EXPECT_THROW(appended.append(call.input), std::invalid_argument);
+}
+
 TEST(CachedAttention, AllocatedBytesFollowTheBitsPerElement) {
   Scenario s = make_scenario(128, 1, 1, Basis::kIdentity, {64, 256, 1});
   s.method.codes.assign(2, {uniform_code(128), uniform_code(128), {}, {}});

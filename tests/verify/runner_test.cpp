@@ -91,7 +91,35 @@ TEST(Runner, NullRunIsExactAndThePathsAgree) {
   }
   EXPECT_TRUE(r.layers[0].empty());
   EXPECT_GT(r.caches[0].allocated_bytes, 2 * r.caches[1].allocated_bytes);
-  for (const SelfCheck& check : self_checks({}, r, "", false)) EXPECT_NE(check.pass, false) << check.detail;
+  for (const SelfCheck& check : self_checks({}, r, "", false, false)) EXPECT_NE(check.pass, false) << check.detail;
+}
+
+// A decode row of the given mean KL, and the paths this far apart.
+SelfCheck path_check(std::vector<std::pair<double, double>> own_and_difference) {
+  RunnerResult r;
+  std::vector<KvMethod> methods(own_and_difference.size());
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    methods[i].id = "m" + std::to_string(i);
+    SequenceScores scores{0, {}, {}, {}, {}};
+    scores.kl.assign(4, own_and_difference[i].first);
+    scores.nll = scores.baseline_nll = std::vector<double>(4, 1.0);
+    scores.same_top.assign(4, 1);
+    r.scored.push_back({&methods[i], "decode", {scores}});
+    KlMetrics kl;
+    kl.mean = own_and_difference[i].second;
+    r.path_difference.push_back(kl);
+  }
+  return self_checks({}, r, "", false, false).back();
+}
+
+TEST(SelfChecks, PathsMustAgreeForMethodsThatFollowTheModel) {
+  EXPECT_EQ(path_check({{0.1, 0.009}}).pass, true);
+  EXPECT_EQ(path_check({{0.1, 0.011}}).pass, false);
+  EXPECT_EQ(path_check({{0.1, 0.011}, {0.1, 0.001}}).pass, false);
+  const SelfCheck lost = path_check({{0.1, 0.001}, {9.0, 4.0}});
+  EXPECT_EQ(lost.pass, true);
+  EXPECT_NE(lost.detail.find("not judged, more than 1 nat from BF16: m1"), std::string::npos) << lost.detail;
+  EXPECT_EQ(path_check({{9.0, 4.0}}).pass, std::nullopt);
 }
 
 TEST(Runner, OutliersBreakTheUnrotatedCodeMost) {

@@ -1,0 +1,26 @@
+// What a layer's cache rows go through, in the memory of a GPU: matrices, means, clips and deviations of a method. CPU
+// twin: basis.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "checkpoint/model_config.h"
+#include "runtime/method.h"
+
+namespace oscar {
+
+struct DeviceSide {
+  at::Tensor forward, query_or_back;  // [1 or Hkv, d, d] FP32; undefined: identity
+  at::Tensor mean;                    // [Hkv, d] or undefined
+  at::Tensor clip, sigma;             // [Hkv], [Hkv, 4]
+};
+
+DeviceSide device_side(const KvMethod& method, const ModelConfig& model, std::int64_t layer, Side side,
+                       at::Device device);
+
+// o = o' back (+ mean), outputs [T, Hq, d] FP32 on the device: restore_outputs() without sink logits.
+at::Tensor restore_outputs_on_device(const at::Tensor& outputs, const DeviceSide& value);
+
+}  // namespace oscar

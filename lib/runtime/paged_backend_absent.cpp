@@ -1,0 +1,13 @@
+// Where CUDA is off.
+#include "base/errors.h"
+#include "runtime/paged_backend.h"
+
+namespace oscar {
+
+std::string cuda_decode_obstacle(const KvMethod&, const ModelConfig&) { return "this build has no CUDA kernels"; }
+
+std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
+  throw EnvironmentError(decode_obstacle(method, model, device));
+}
+
+}  // namespace oscar

@@ -1,0 +1,153 @@
+// The decode path on the CPU: PagedCache and decode_attention_cpu().
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "runtime/basis.h"
+#include "runtime/decode_attention.h"
+#include "runtime/paged_backend.h"
+#include "runtime/paged_cache.h"
+
+namespace oscar {
+namespace {
+
+std::vector<LayerCacheSpec> layer_specs(const KvMethod& method, const ModelConfig& model) {
+  std::vector<LayerCacheSpec> specs(static_cast<std::size_t>(model.layers));
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    LayerCacheSpec& spec = specs[static_cast<std::size_t>(layer)];
+    spec.quantised = method.quantised;
+    for (std::int64_t head = 0; head < model.kv_heads; ++head) {
+      spec.key.push_back(method.codec(layer, Side::kKey, head));
+      spec.value.push_back(method.codec(layer, Side::kValue, head));
+    }
+  }
+  return specs;
+}
+
+class CpuBackend : public PagedBackend {
+ public:
+  CpuBackend(const KvMethod& method, const ModelConfig& model)
+      : method_(method),
+        cache_(layer_specs(method, model), static_cast<std::int32_t>(model.kv_heads),
+               static_cast<std::int32_t>(model.head_dim), method.windows) {}
+  at::Tensor attend(const AttentionInput& input) override;
+  void append(const AttentionInput& input) override;
+  void release(std::int64_t sequence) override { cache_.release(sequence); }
+  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const override {
+    return cache_.tokens(layer, sequence);
+  }
+  StoredPages stored(std::int64_t layer, std::int64_t sequence) const override;
+  std::uint64_t allocated_bytes() const override { return cache_.allocated_bytes(); }
+  const PagedCache* cpu_cache() const override { return &cache_; }
+
+ private:
+  const KvMethod& method_;
+  PagedCache cache_;
+};
+
+at::Tensor CpuBackend::attend(const AttentionInput& input) {
+  PagedCache& cache = cache_;
+  const SequenceBatch& batch = *input.batch;
+  const std::int64_t heads = input.q.size(1), kv_heads = input.k.size(1), d = input.q.size(2);
+  const SideTransform* key = method_.transform(input.layer, Side::kKey);
+  const SideTransform* value = method_.transform(input.layer, Side::kValue);
+  const at::Tensor q = rotate_queries(input.q, key, kv_heads);
+  const at::Tensor k = cache_rows(input.k, key), v = cache_rows(input.v, value);
+  at::Tensor shift, sinks, weight_sum, out = at::empty(q.sizes(), q.options());
+  if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
+  if (input.sinks.defined()) {
+    sinks = input.sinks.to(at::kCPU, at::kFloat).contiguous();
+    weight_sum = at::empty({q.size(0), heads}, q.options());
+  }
+
+  std::vector<std::int64_t> offsets;  // first row of each sequence
+  std::int64_t offset = 0, longest = 0;
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    offsets.push_back(offset);
+    offset += batch.lengths[s];
+    longest = std::max(longest, batch.lengths[s]);
+  }
+
+  const auto* key_rows = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
+  const auto* value_rows = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
+  const std::int64_t row = heads * d;
+  std::vector<float> queries, shifts, outputs, sums;
+  std::vector<SequenceView> views;
+  std::vector<std::int64_t> active;
+  for (std::int64_t step = 0; step < longest; ++step) {  // one token of every sequence that still has one
+    active.clear(), queries.clear(), shifts.clear(), views.clear();
+    for (std::size_t s = 0; s < offsets.size(); ++s) {
+      if (step >= batch.lengths[s]) continue;
+      const std::int64_t at = offsets[s] + step;
+      cache.append(input.layer, batch.ids[s], key_rows + at * kv_heads * d, value_rows + at * kv_heads * d);
+      active.push_back(static_cast<std::int64_t>(s));
+      const float* source = q.const_data_ptr<float>() + at * row;
+      queries.insert(queries.end(), source, source + row);
+      if (shift.defined()) {
+        const float* shift_row = shift.const_data_ptr<float>() + at * heads;
+        shifts.insert(shifts.end(), shift_row, shift_row + heads);
+      }
+    }
+    for (const std::int64_t s : active) {  // after all appends: they may move memory
+      views.push_back(cache.view(input.layer, batch.ids[static_cast<std::size_t>(s)]));
+    }
+    outputs.resize(queries.size()), sums.resize(active.size() * static_cast<std::size_t>(heads));
+    DecodeAttentionParams params;
+    cache.describe(input.layer, params);
+    params.batch = static_cast<std::int32_t>(active.size());
+    params.query_heads = static_cast<std::int32_t>(heads);
+    params.softmax_scale = static_cast<float>(input.scale);
+    params.soft_cap = static_cast<float>(input.soft_cap);
+    params.sliding_window = static_cast<std::int32_t>(input.sliding_window);
+    params.query = queries.data();
+    params.sink_logits = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr;
+    params.logit_shift = shift.defined() ? shifts.data() : nullptr;
+    params.sequences = views.data();
+    params.output = outputs.data();
+    params.weight_sum = sums.data();
+    decode_attention_cpu(params, cache.key_pages(input.layer), cache.value_pages(input.layer));
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      const std::int64_t at = offsets[static_cast<std::size_t>(active[i])] + step;
+      std::copy_n(outputs.begin() + static_cast<std::int64_t>(i) * row, row, out.data_ptr<float>() + at * row);
+      if (!weight_sum.defined()) continue;
+      std::copy_n(sums.begin() + static_cast<std::int64_t>(i) * heads, heads,
+                  weight_sum.data_ptr<float>() + at * heads);
+    }
+  }
+  return restore_outputs(out, value, kv_heads, weight_sum).to(input.q.options());
+}
+
+void CpuBackend::append(const AttentionInput& input) {
+  const at::Tensor k = cache_rows(input.k, method_.transform(input.layer, Side::kKey));
+  const at::Tensor v = cache_rows(input.v, method_.transform(input.layer, Side::kValue));
+  const std::int64_t row = input.k.size(1) * input.k.size(2);
+  const auto* keys = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
+  const auto* values = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
+  std::int64_t at = 0;
+  for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
+    for (std::int64_t i = 0; i < input.batch->lengths[s]; ++i, ++at) {
+      cache_.append(input.layer, input.batch->ids[s], keys + at * row, values + at * row);
+    }
+  }
+}
+
+StoredPages CpuBackend::stored(std::int64_t layer, std::int64_t sequence) const {
+  DecodeAttentionParams pool;
+  cache_.describe(layer, pool);
+  const SequenceView view = cache_.view(layer, sequence);
+  StoredPages stored{pool.page, view.body_tokens, {}};
+  const std::int64_t bytes = std::int64_t{pool.page.bytes()} * pool.kv_heads;
+  for (std::int32_t i = 0; i < (view.body_tokens + kPageTokens - 1) / kPageTokens; ++i) {
+    const std::uint8_t* page = pool.pages + view.page_table[i] * bytes;
+    stored.pages.insert(stored.pages.end(), page, page + bytes);
+  }
+  return stored;
+}
+
+}  // namespace
+
+std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model) {
+  return std::make_unique<CpuBackend>(method, model);
+}
+
+}  // namespace oscar

@@ -1,0 +1,338 @@
+// The decode path on a GPU against the CPU: the same bytes in the pages, outputs within the rounding of the query.
+// Needs a GPU; skipped without one.
+#include <ATen/ATen.h>
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "base/errors.h"
+#include "codec/rows.h"
+#include "kernels/append_tokens.h"
+#include "kernels/common/page_layout.h"
+#include "model/layer.h"
+#include "model/rope.h"
+#include "runtime/cached_attention.h"
+#include "runtime/page_codec.h"
+#include "support/gpu.h"
+
+namespace oscar {
+namespace {
+
+at::Tensor normal(std::uint64_t seed, at::IntArrayRef sizes) {
+  at::Tensor x = at::empty(sizes, at::kFloat);
+  float* data = x.data_ptr<float>();
+  for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = gaussian(seed, static_cast<std::uint64_t>(i));
+  return x;
+}
+
+enum class Basis { kIdentity, kLayer, kHead, kCentred, kSkewed };
+
+struct Scenario {
+  ModelConfig model;
+  KvMethod method;
+};
+
+Scenario make_scenario(std::int64_t d, std::int64_t kv_heads, std::int64_t group, Basis basis,
+                       const WindowPolicy& windows) {
+  Scenario s;
+  s.model.layers = 2, s.model.kv_heads = kv_heads, s.model.query_heads = kv_heads * group, s.model.head_dim = d;
+  s.method.id = "test";
+  s.method.windows = windows;
+  const RowCode code = uniform_code(static_cast<int>(d));
+  s.method.codes.assign(2, {code, code, {}, {}});
+  if (basis == Basis::kIdentity) return s;
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    LayerTransform t{layer, d, kv_heads, {}, {}};
+    std::uint64_t seed = 1000 + 10 * static_cast<std::uint64_t>(layer);
+    for (SideTransform* side : {&t.key, &t.value}) {
+      const std::int64_t count = basis == Basis::kLayer ? 1 : kv_heads;
+      side->forward =
+          std::get<0>(at::linalg_qr(normal(++seed, {count, d, d}).to(at::kDouble))).to(at::kFloat).contiguous();
+      side->clip.assign(static_cast<std::size_t>(count), 0.95f);
+      if (basis == Basis::kCentred || basis == Basis::kSkewed) side->mean = normal(++seed, {kv_heads, d}) * 2;
+      if (basis == Basis::kSkewed) {
+        const at::Tensor stretch = (normal(++seed, {count, 1, d}) * 0.5).exp();
+        const at::Tensor inverse = side->forward / stretch;
+        side->forward = (side->forward * stretch).contiguous();
+        side->inverse_or_query = side == &t.key ? inverse.contiguous() : inverse.transpose(1, 2).contiguous();
+      }
+    }
+    s.method.layers.push_back(t);
+  }
+  return s;
+}
+
+struct Call {
+  SequenceBatch batch;
+  AttentionInput input;
+};
+
+Call make_call(const Scenario& s, const std::vector<std::int64_t>& lengths, std::uint64_t seed, at::ScalarType dtype) {
+  Call call;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    call.batch.ids.push_back(static_cast<std::int64_t>(i) + 7), call.batch.starts.push_back(0);
+    call.batch.lengths.push_back(lengths[i]);
+  }
+  const std::int64_t d = s.model.head_dim, tokens = call.batch.tokens();
+  call.input.q = normal(seed, {tokens, s.model.query_heads, d}).to(dtype);
+  call.input.k = (normal(seed + 1, {tokens, s.model.kv_heads, d}) + normal(seed + 2, {s.model.kv_heads, d})).to(dtype);
+  call.input.v = (normal(seed + 3, {tokens, s.model.kv_heads, d}) + normal(seed + 4, {s.model.kv_heads, d})).to(dtype);
+  call.input.scale = 1.0 / std::sqrt(static_cast<double>(d));
+  return call;
+}
+
+AttentionInput part(const Call& call, const SequenceBatch& batch, std::int64_t begin, std::int64_t count,
+                    std::int64_t layer, at::Device device) {
+  AttentionInput input = call.input;
+  input.batch = &batch;
+  input.layer = layer;
+  for (auto [to, from] : {std::pair{&input.q, &call.input.q}, {&input.k, &call.input.k}, {&input.v, &call.input.v}}) {
+    *to = from->narrow(0, begin, count).to(device);
+  }
+  return input;
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.to(at::kCPU, at::kDouble), y = b.to(at::kCPU, at::kDouble);
+  return ((x - y).norm() / y.norm()).item<double>();
+}
+
+class PagedBackendCuda : public ::testing::Test {
+ protected:
+  void SetUp() override { OSCAR_NEEDS_GPU(); }
+  const at::Device gpu_{at::kCUDA, 0};
+
+  // Both backends on the same call, as one ragged batch of whole sequences in each layer.
+  void compare(const Scenario& s, const Call& call, double limit) {
+    PagedAttention cpu(s.method, s.model), cuda(s.method, s.model, gpu_);
+    for (std::int64_t layer = 0; layer < 2; ++layer) {
+      const std::int64_t tokens = call.batch.tokens();
+      const at::Tensor expected = cpu.attend(part(call, call.batch, 0, tokens, layer, at::kCPU));
+      const at::Tensor found = cuda.attend(part(call, call.batch, 0, tokens, layer, gpu_));
+      EXPECT_LT(difference(found, expected), limit) << "layer " << layer;
+      for (const std::int64_t id : call.batch.ids) {
+        if (!s.method.quantised) continue;
+        const StoredPages a = cpu.stored(layer, id), b = cuda.stored(layer, id);
+        EXPECT_EQ(a.tokens, b.tokens);
+        expect_same_rows(s, a, b);
+      }
+    }
+    EXPECT_GT(cuda.allocated_bytes(), 0u);
+  }
+
+  // Slots that hold no token yet may differ: token by token.
+  static void expect_same_rows(const Scenario& s, const StoredPages& a, const StoredPages& b) {
+    ASSERT_EQ(a.pages.size(), b.pages.size());
+    const std::int64_t d = s.model.head_dim, heads = s.model.kv_heads;
+    std::int64_t differing = 0;
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const SidePages reader(side == Side::kKey ? a.layout.key : a.layout.value, side);
+      std::vector<std::uint8_t> ca(static_cast<std::size_t>(d)), cb(ca.size()), pa(16), pb(16);
+      for (std::int64_t t = 0; t < a.tokens; ++t) {
+        for (std::int64_t h = 0; h < heads; ++h) {
+          const std::int64_t at = (t / kPageTokens * heads + h) * a.layout.bytes();
+          reader.read(a.pages.data() + at, static_cast<int>(t % kPageTokens), ca.data(), pa.data());
+          reader.read(b.pages.data() + at, static_cast<int>(t % kPageTokens), cb.data(), pb.data());
+          differing += ca != cb || pa != pb ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_EQ(differing, 0);
+  }
+};
+
+constexpr double kQueryRounding = 6e-3;  // BF16 queries, FP16 weights
+
+TEST_F(PagedBackendCuda, SameBytesAndOutputsAsTheCpu) {
+  std::uint64_t seed = 1;
+  for (const std::int64_t d : {64, 128, 256}) {
+    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const Scenario s = make_scenario(d, 2, 3, basis, {.sink = 64, .recent = 40, .flush = 1});
+        SCOPED_TRACE(testing::Message() << "d " << d << " basis " << static_cast<int>(basis));
+        compare(s, make_call(s, {171, 1, 90}, seed += 10, dtype), kQueryRounding);
+      }
+    }
+  }
+}
+
+TEST_F(PagedBackendCuda, WindowsEncodersAndGroups) {
+  std::uint64_t seed = 5000;
+  for (const WindowPolicy& windows : {WindowPolicy{0, 16, 1}, WindowPolicy{64, 256, 16}, WindowPolicy{20, 33, 8},
+                                      WindowPolicy{128, 0, 1}, WindowPolicy{0, 0, 1}}) {
+    for (const std::int64_t group : {1, 5, 12}) {
+      Scenario s = make_scenario(128, 2, group, Basis::kLayer, windows);
+      s.method.key_encoder = s.method.value_encoder = group == 5 ? Encoder::kSearch : Encoder::kMinMax;
+      SCOPED_TRACE(testing::Message() << "windows " << windows.sink << "," << windows.recent << "," << windows.flush
+                                      << " group " << group);
+      compare(s, make_call(s, {400, 130}, seed += 10, at::kFloat), kQueryRounding);
+    }
+  }
+}
+
+TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
+  std::uint64_t seed = 9000;
+  const std::vector<std::array<std::uint8_t, 4>> choices = {{4, 2, 1, 1}, {4, 4, 0, 0}, {2, 2, 2, 2}, {4, 2, 1, 0}};
+  for (const std::array<std::uint8_t, 4>& widths : choices) {
+    Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {64, 40, 1});
+    // Another layout in the second layer: pages of another size.
+    const std::vector<std::array<float, 4>> sigma = {{1.5f, 1.2f, 1.0f, 0.8f}, {1.4f, 1.1f, 0.9f, 1.0f}};
+    s.method.codes[0] = {block_code(128, widths), block_code(128, {4, 2, 1, 1}), sigma, sigma};
+    s.method.codes[1] = {block_code(128, {2, 2, 1, 0}), block_code(128, widths), sigma, sigma};
+    SCOPED_TRACE(testing::Message() << "widths " << int{widths[0]} << int{widths[1]} << int{widths[2]}
+                                    << int{widths[3]});
+    compare(s, make_call(s, {260, 130}, seed += 10, at::kFloat), kQueryRounding);
+  }
+}
+
+TEST_F(PagedBackendCuda, EveryTokenInBf16) {
+  Scenario s = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
+  s.method.quantised = false;
+  compare(s, make_call(s, {333, 70}, 77, at::kFloat), kQueryRounding);
+}
+
+TEST_F(PagedBackendCuda, SlidingWindow) {
+  const Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {16, 40, 1});
+  Call call = make_call(s, {200}, 99, at::kFloat);
+  call.input.sliding_window = 70;
+  compare(s, call, kQueryRounding);
+}
+
+// Filling at once, in parts, and token by token: the same cache and the same continuation.
+TEST_F(PagedBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
+  for (const WindowPolicy& windows : {WindowPolicy{64, 40, 1}, WindowPolicy{64, 96, 8}, WindowPolicy{0, 16, 4}}) {
+    const Scenario s = make_scenario(128, 2, 4, Basis::kHead, windows);
+    const Call call = make_call(s, {501}, 31, at::kFloat);
+    PagedAttention at_once(s.method, s.model, gpu_), in_parts(s.method, s.model, gpu_), stepwise(s.method, s.model);
+    const auto append = [&](PagedAttention& attention, std::int64_t begin, std::int64_t end, at::Device device) {
+      const SequenceBatch batch{{7}, {end - begin}, {begin}};
+      attention.append(part(call, batch, begin, end - begin, 1, device));
+    };
+    append(at_once, 0, 490, gpu_);
+    std::int64_t done = 0;
+    for (const std::int64_t next : {30, 31, 100, 350, 490}) append(in_parts, done, next, gpu_), done = next;
+    append(stepwise, 0, 490, at::kCPU);
+    const StoredPages a = at_once.stored(1, 7), b = in_parts.stored(1, 7), c = stepwise.stored(1, 7);
+    EXPECT_EQ(a.tokens, c.tokens);
+    EXPECT_EQ(b.tokens, c.tokens);
+    expect_same_rows(s, a, c);
+    expect_same_rows(s, b, c);
+    const SequenceBatch tail{{7}, {11}, {490}};
+    const at::Tensor expected = stepwise.attend(part(call, tail, 490, 11, 1, at::kCPU));
+    const at::Tensor first = at_once.attend(part(call, tail, 490, 11, 1, gpu_));
+    EXPECT_LT(difference(first, expected), kQueryRounding);
+    EXPECT_TRUE(at::equal(first, in_parts.attend(part(call, tail, 490, 11, 1, gpu_))));
+  }
+}
+
+TEST_F(PagedBackendCuda, ReleasedPagesAreUsedAgain) {
+  const Scenario s = make_scenario(64, 2, 2, Basis::kIdentity, {16, 16, 1});
+  const Call call = make_call(s, {300}, 3, at::kFloat);
+  PagedAttention attention(s.method, s.model, gpu_);
+  const at::Tensor first = attention.attend(part(call, call.batch, 0, 300, 0, gpu_));
+  const std::uint64_t bytes = attention.allocated_bytes();
+  attention.release(7);
+  EXPECT_TRUE(at::equal(first, attention.attend(part(call, call.batch, 0, 300, 0, gpu_))));
+  EXPECT_EQ(attention.allocated_bytes(), bytes);
+  EXPECT_THROW(attention.attend(part(call, call.batch, 0, 300, 0, gpu_)), std::invalid_argument);
+}
+
+TEST_F(PagedBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
+  const Scenario s = make_scenario(64, 2, 2, Basis::kIdentity, {0, 8, 1});
+  Call call = make_call(s, {40}, 3, at::kFloat);
+  call.input.v[5][1][3] = INFINITY;
+  PagedAttention attention(s.method, s.model, gpu_);
+  try {
+    attention.attend(part(call, call.batch, 0, 40, 1, gpu_));
+    FAIL();
+  } catch (const NumericalError& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1: a value"));
+  }
+}
+
+// What the benchmark's fused step adds: per-head norm and RoPE before the change of basis, against lib/model.
+TEST_F(PagedBackendCuda, FusedNormAndRopeFollowTheModel) {
+  const std::int64_t batch = 37, heads = 12, kv_heads = 3, d = 128, position = 1000;
+  const auto bf16 = [&](std::uint64_t seed, at::IntArrayRef sizes) {
+    return normal(seed, sizes).to(gpu_, at::kBFloat16);
+  };
+  const at::Tensor qkv = bf16(1, {batch, heads + 2 * kv_heads, d});
+  const at::Tensor q_norm = bf16(2, {d}).abs(), k_norm = bf16(3, {d}).abs();
+  const at::Tensor rotation =
+      std::get<0>(at::linalg_qr(normal(4, {kv_heads, d, d}).to(at::kDouble))).to(at::kFloat).contiguous().to(gpu_);
+  RopeConfig rope;
+  rope.theta = 1e6;
+  const RopeFrequencies frequencies = rope_frequencies(rope, d, 4096);
+  const RopeTable all = rope_table(frequencies, {{0}, {2048}, {0}}, at::kFloat, gpu_);
+  const at::Tensor cos = all.cos.squeeze(1).contiguous(), sin = all.sin.squeeze(1).contiguous();
+  const at::Tensor lengths = at::full({batch}, position + 1, at::TensorOptions(at::kInt).device(gpu_));
+  const at::Tensor table = at::arange(batch, lengths.options());
+  at::Tensor query = at::empty({batch, heads, d}, qkv.options());
+  at::Tensor windows =
+      at::zeros({batch, kv_heads, kernels::window_page_bytes(d)}, at::TensorOptions(at::kByte).device(gpu_));
+  kernels::AppendTokensParams p;
+  const auto* base = static_cast<const std::uint16_t*>(qkv.const_data_ptr());
+  p.q = base, p.k = base + heads * d, p.v = base + (heads + kv_heads) * d;
+  p.q_stride = p.k_stride = p.v_stride = qkv.stride(0);
+  p.lengths = lengths.const_data_ptr<std::int32_t>();
+  p.q_norm = static_cast<const std::uint16_t*>(q_norm.const_data_ptr());
+  p.k_norm = static_cast<const std::uint16_t*>(k_norm.const_data_ptr());
+  p.rope_cos = cos.const_data_ptr<float>(), p.rope_sin = sin.const_data_ptr<float>();
+  p.query_matrix = p.key_matrix = rotation.const_data_ptr<float>();
+  p.query = static_cast<std::uint16_t*>(query.data_ptr());
+  p.window_pages = windows.data_ptr<std::uint8_t>(), p.window_table = table.const_data_ptr<std::int32_t>();
+  p.tokens = batch, p.query_heads = heads, p.kv_heads = kv_heads, p.head_dim = d, p.matrix_heads = kv_heads;
+  p.sink = 0, p.sink_pages = 0, p.ring_pages = 1, p.norm_eps = 1e-6f;
+  ASSERT_EQ(kernels::append_tokens(p, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+
+  const RopeTable turn = {all.cos.narrow(0, position, 1), all.sin.narrow(0, position, 1)};
+  const auto expected = [&](std::int64_t first, std::int64_t count, const at::Tensor& norm) {
+    const at::Tensor x = rms_norm(qkv.narrow(1, first, count).to(at::kFloat), norm.to(at::kFloat), 1e-6);
+    const at::Tensor turned = apply_rope(x, turn).to(at::kBFloat16).to(at::kFloat);
+    const at::Tensor matrices = rotation.repeat_interleave(count / kv_heads, 0);  // [count, d, d]
+    return at::bmm(turned.transpose(0, 1), matrices).transpose(0, 1);
+  };
+  EXPECT_LT(difference(query, expected(0, heads, q_norm)), 4e-3);
+  const at::Tensor keys = expected(heads, kv_heads, k_norm).to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor values = qkv.narrow(1, heads + kv_heads, kv_heads).to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor bytes = windows.to(at::kCPU);
+  at::Tensor found_keys = at::empty_like(keys), found_values = at::empty_like(values);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < kv_heads; ++h) {
+      for (int c = 0; c < d; ++c) {
+        const auto element = [&](bool value) {
+          const int at = kernels::window_offset(d, value, position % kPageTokens, c);
+          return static_cast<float>(*reinterpret_cast<const at::BFloat16*>(
+              bytes.const_data_ptr<std::uint8_t>() + (b * kv_heads + h) * kernels::window_page_bytes(d) + at));
+        };
+        found_keys.data_ptr<float>()[(b * kv_heads + h) * d + c] = element(false);
+        found_values.data_ptr<float>()[(b * kv_heads + h) * d + c] = element(true);
+      }
+    }
+  }
+  EXPECT_LT(difference(found_keys, keys), 4e-3);
+  EXPECT_TRUE(at::equal(found_values, values));
+}
+
+// No GPU needed: what cannot run is refused with the reason.
+TEST(DecodeObstacle, NamesWhatIsNotBuilt) {
+  const at::Device gpu{at::kCUDA, 0};
+  Scenario s = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
+  EXPECT_EQ(decode_obstacle(s.method, s.model, gpu), "");
+  EXPECT_EQ(decode_obstacle(s.method, s.model, at::kCPU), "");
+  s.method.codes.assign(2, {uniform_code(128, 32), uniform_code(128, 32), {}, {}});
+  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("groups of 32 channels"));
+  EXPECT_EQ(decode_obstacle(s.method, s.model, at::kCPU), "");
+  s = make_scenario(96, 2, 4, Basis::kIdentity, {64, 256, 1});
+  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("head sizes 64, 128 and 256, not for 96"));
+  s = make_scenario(128, 2, 17, Basis::kIdentity, {64, 256, 1});
+  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("not for 17"));
+  EXPECT_THROW(PagedAttention(s.method, s.model, gpu), EnvironmentError);
+}
+
+}  // namespace
+}  // namespace oscar
