@@ -67,6 +67,7 @@ void print_estimate(const TokenPlan& plan, const CollectOptions& options, const 
     out["plan"] = plan_json(plan);
     out["weight_bytes"] = e.weight_bytes;
     out["peak_memory_bytes"] = e.peak_bytes;
+    out["device_memory_bytes"] = e.device_bytes;
     out["disk_bytes"] = e.disk_bytes;
     out["output_bytes"] = e.output_bytes;
     out["seconds"] = e.seconds;
@@ -78,6 +79,8 @@ void print_estimate(const TokenPlan& plan, const CollectOptions& options, const 
             << "weights    " << format_bytes(e.weight_bytes) << " in memory"
             << (options.stream_layers ? " (one layer at a time)" : "") << "\n"
             << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
+            << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n"
+                                   : std::string())
             << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
             << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
             << "time       about " << duration_text(e.seconds) << " (" << how << ")\n"
@@ -91,6 +94,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["resumed"] = r.resumed;
     out["seconds"] = r.seconds;
     out["moment_seconds"] = r.moment_seconds;
+    out["forward_seconds"] = r.forward_seconds;
     out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
     out["layers"] = Json::array();
     for (const LayerReport& layer : r.layers) {
@@ -118,7 +122,8 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
             << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
             << number(100 * high, "%.0f%%") << " of Q^T Q\n"
             << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
-            << " of it in the moments, " << number(100 * r.far_seconds / r.seconds, "%.0f%%")
+            << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
+            << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%")
             << " in the far-pair metrics\n"
             << "next       oscar-fit " << shell_command({options.output.string()}) << " -o bundle\n";
 }

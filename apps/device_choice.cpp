@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "apps/gpu_facts.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "build_info.h"
@@ -26,8 +27,11 @@ at::Device choose_device(const CommonOptions& options) {
   if (options.device == "cpu") return at::kCPU;
   if (options.device == "auto") {
     const bool gpu = kBuiltWithCuda && gpu_count() > 0;
-    log_info(std::string("device: ") + (gpu ? "cuda:0" : "cpu") + " (chosen by --device auto)");
-    return gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+    const std::string obstacle = gpu ? gpu_obstacle(gpu_facts(0), kCudaArchitectures) : "";
+    const bool usable = gpu && obstacle.empty();
+    log_info(std::string("device: ") + (usable ? "cuda:0" : "cpu") + " (chosen by --device auto" +
+             (obstacle.empty() ? "" : ": " + obstacle) + ")");
+    return usable ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
   }
   if (!kBuiltWithCuda) {
     throw EnvironmentError("--device " + options.device +
@@ -45,6 +49,8 @@ at::Device choose_device(const CommonOptions& options) {
     throw EnvironmentError("--device " + options.device + ": this machine has " + std::to_string(count) +
                            " GPU(s), numbered from 0");
   }
+  const std::string obstacle = gpu_obstacle(gpu_facts(index), kCudaArchitectures);
+  if (!obstacle.empty()) throw EnvironmentError("--device " + options.device + ": " + obstacle);
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
 }
 

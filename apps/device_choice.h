@@ -8,8 +8,9 @@
 
 namespace oscar {
 
-// EnvironmentError when CUDA is asked for and this build or machine has none, or the index does not exist.
-// auto takes the GPU where there is one and says on stderr what it chose.
+// EnvironmentError when CUDA is asked for and this build or machine has none, the index does not exist, or the GPU is
+// one that the kernels are not built for. auto takes the GPU where there is a usable one and says on stderr what it
+// chose.
 at::Device choose_device(const CommonOptions& options);
 
 // auto: float32 on the CPU (exact moments, and as fast there), bfloat16 on a GPU. Says what it chose.

@@ -120,6 +120,7 @@ int run_collect(Arguments& a) {
     print_estimate(plan, options, estimate, a.common.json);
     return 0;
   }
+  require_gpu_memory(checkpoint, plan, options, estimate);
   if (!options.resume) require_disk_space(options, estimate);
   print_result(plan, options, collect(checkpoint, prompts, plan, options), a.common.json);
   return 0;

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "model/layer.h"
+#include "model/layer_prefetch.h"
 #include "model/rope.h"
 #include "model/weights.h"
 
@@ -21,7 +22,8 @@ struct Decoder::Impl {
   RopeFrequencies frequencies;
 
   std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
-  std::int64_t resident = -1;        // layer in that slot
+  std::unique_ptr<LayerPrefetch> prefetch;
+  std::int64_t resident = -1;  // layer in that slot
 
   // The table of the batch seen last: every layer of one step asks for the same positions.
   RopeTable table;
@@ -39,6 +41,9 @@ struct Decoder::Impl {
     final_norm = to_tensor(*outer.final_norm, options.dtype, options.device);
     if (options.stream_layers) {
       layers.resize(1);
+      if (options.prefetch && options.device.is_cuda()) {
+        prefetch = std::make_unique<LayerPrefetch>(checkpoint, family, options);
+      }
       return;
     }
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -54,7 +59,7 @@ struct Decoder::Impl {
     if (resident != layer) {
       layers[0] = LayerWeights{};  // first let go, then load: never two layers at once
       resident = -1;
-      layers[0] = load_layer_weights(checkpoint, family, layer, options);
+      layers[0] = prefetch ? prefetch->take(layer) : load_layer_weights(checkpoint, family, layer, options);
       resident = layer;
     }
     return layers[0];

@@ -15,7 +15,8 @@ namespace oscar {
 struct DecoderOptions {
   at::ScalarType dtype = at::kFloat;  // of weights and activations
   at::Device device = at::kCPU;
-  bool stream_layers = false;  // load_layer()/release_layer() on demand; at most one layer resident
+  bool stream_layers = false;  // layers are loaded on demand; at most one is resident, on a GPU two
+  bool prefetch = false;       // stream_layers on a GPU: copy the next layer while one computes
 };
 
 // Weights of one layer; undefined tensors are absent. Linear weights are [out, in].

@@ -42,9 +42,12 @@ at::ScalarType scalar_type(const TensorView& view) {
 at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
   // safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on
   // the target device, so that the narrower stored type is what crosses the bus.
-  at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)));
+  // Pinned memory on the way to a GPU: the copy then needs no second one in the driver and overlaps with what runs
+  // there.
+  const bool gpu = device.is_cuda();
+  at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)).pinned_memory(gpu));
   if (!view.data.empty()) std::memcpy(stored.mutable_data_ptr(), view.data.data(), view.data.size());
-  return stored.to(device).to(dtype);
+  return stored.to(device, /*non_blocking=*/gpu).to(dtype);
 }
 
 at::Tensor gather_rows(const TensorView& view, const std::vector<std::int32_t>& ids, at::ScalarType dtype,

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "moments/device_gram.h"
+
 namespace oscar {
 namespace {
 
@@ -64,6 +66,7 @@ void add_moments_about_mean(at::Tensor& gram, at::Tensor& sum, const at::Tensor&
 
 // gram += x^T x.
 void add_moments(at::Tensor& gram, const at::Tensor& x) {
+  if (device_gram(gram, x)) return;
   const std::int64_t kv_heads = gram.size(0);
   const std::int64_t size = std::max<std::int64_t>(1, chunk_rows(x) * kv_heads / x.size(1));
   for_chunks(x.size(0), size, [&](std::int64_t first, std::int64_t count) {
@@ -78,10 +81,21 @@ void add_gram(at::Tensor& sum, const at::Tensor& x) { add_moments(sum, x); }
 
 MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device) {
   const auto options = at::TensorOptions(at::kDouble).device(device);
-  for (at::Tensor* gram : {&q_gram_, &k_gram_, &v_gram_, &o_gram_}) {
-    *gram = at::zeros({kv_heads, head_dim, head_dim}, options);
+  grams_ = at::zeros({4, kv_heads, head_dim, head_dim}, options);
+  sums_ = at::zeros({2, kv_heads, head_dim}, options);
+  q_gram_ = grams_[0], k_gram_ = grams_[1], v_gram_ = grams_[2], o_gram_ = grams_[3];
+  k_sum_ = sums_[0], v_sum_ = sums_[1];
+}
+
+void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& keys_values, const at::Tensor& o) {
+  const std::int64_t kv_heads = q_gram_.size(0), d = q_gram_.size(1);
+  if (!keys_values.is_cuda()) {
+    return add(q, keys_values.narrow(1, 0, kv_heads), keys_values.narrow(1, kv_heads, kv_heads), o);
   }
-  for (at::Tensor* sum : {&k_sum_, &v_sum_}) *sum = at::zeros({kv_heads, head_dim}, options);
+  at::Tensor gram = grams_.narrow(0, 1, 2).view({2 * kv_heads, d, d}), sum = sums_.view({2 * kv_heads, d});
+  add_moments(q_gram_, q);
+  add_moments_about_mean(gram, sum, keys_values);
+  add_moments(o_gram_, o);
 }
 
 void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o) {
@@ -91,11 +105,7 @@ void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& k, const at::
   add_moments(o_gram_, o);
 }
 
-bool MomentAccumulator::finite() const {
-  at::Tensor total = q_gram_.diagonal(0, 1, 2).sum();
-  for (const at::Tensor* gram : {&k_gram_, &v_gram_, &o_gram_}) total = total + gram->diagonal(0, 1, 2).sum();
-  return std::isfinite(total.item<double>());
-}
+at::Tensor MomentAccumulator::trace() const { return grams_.diagonal(0, 2, 3).sum(); }
 
 void MomentAccumulator::store(LayerMoments& out) const {
   out.q_gram = q_gram_.cpu().clone();
@@ -121,8 +131,8 @@ void MomentAccumulator::restore(const LayerMoments& from) {
 }
 
 EnergyAccumulator::EnergyAccumulator(const at::Tensor& q_gram, at::Device device) {
-  const at::Tensor trace = q_gram.diagonal(0, 1, 2).sum(-1).view({-1, 1, 1});
-  metric_ = (q_gram / at::where(trace > 0, trace, at::ones_like(trace))).to(device, at::kFloat);
+  const at::Tensor gram = q_gram.to(device), trace = gram.diagonal(0, 1, 2).sum(-1).view({-1, 1, 1});
+  metric_ = (gram / at::where(trace > 0, trace, at::ones_like(trace))).to(at::kFloat);
   gram_ = at::zeros(q_gram.sizes(), at::TensorOptions(at::kDouble).device(device));
   weight_ = at::zeros({q_gram.size(0)}, gram_.options());
 }
@@ -143,7 +153,7 @@ void EnergyAccumulator::add(const at::Tensor& k, const at::Tensor& v) {
 
 at::Tensor EnergyAccumulator::energy_gram() const {
   const at::Tensor norm = at::where(weight_ > 0, static_cast<double>(tokens_) / weight_, at::zeros_like(weight_));
-  return symmetric(gram_ * norm.view({-1, 1, 1})).cpu();
+  return symmetric(gram_ * norm.view({-1, 1, 1}));
 }
 
 at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_heads, std::int64_t head_dim) {

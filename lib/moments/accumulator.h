@@ -29,7 +29,11 @@ class MomentAccumulator {
 
   // q, o [T, Hq, d]; k, v [T, Hkv, d]; the attention's input and output of some tokens.
   void add(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o);
-  bool finite() const;  // of all sums so far; every element that was added enters it squared
+  // The same with keys and values in one tensor, [T, 2 Hkv, d], K heads first: half the launches on a GPU.
+  void add(const at::Tensor& q, const at::Tensor& keys_values, const at::Tensor& o);
+  // Of all grams so far, FP64 on the device: every element that was added enters it squared, so it is finite exactly
+  // when they are.
+  at::Tensor trace() const;
 
   // Copies the running sums (q_gram, k_gram, k_sum, v_gram, v_sum, o_gram) to the CPU as they are, and back, so that
   // an interrupted layer continues with the very same bits.
@@ -38,7 +42,8 @@ class MomentAccumulator {
   void finish(LayerMoments& out) const;  // the sums of a complete layer: store(), with grams made exactly symmetric
 
  private:
-  at::Tensor q_gram_, k_gram_, k_sum_, v_gram_, v_sum_, o_gram_;
+  at::Tensor grams_, sums_;                                       // [4, Hkv, d, d]: Q, K, V, O; [2, Hkv, d]: K, V
+  at::Tensor q_gram_, k_gram_, k_sum_, v_gram_, v_sum_, o_gram_;  // views of them
 };
 
 // The published value weights: w_t = k_t C_Q k_t^T with the layer's complete C_Q = Q^T Q of the KV head, normalised to
@@ -47,7 +52,7 @@ class EnergyAccumulator {
  public:
   explicit EnergyAccumulator(const at::Tensor& q_gram, at::Device device);  // [Hkv, d, d] FP64
   void add(const at::Tensor& k, const at::Tensor& v);                       // [T, Hkv, d]
-  at::Tensor energy_gram() const;                                           // [Hkv, d, d] FP64 on the CPU
+  at::Tensor energy_gram() const;                                           // [Hkv, d, d] FP64 on the device
 
  private:
   at::Tensor metric_;  // [Hkv, d, d] FP32, C_Q / tr(C_Q): the scale cancels in the normalisation

@@ -26,7 +26,8 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-constexpr std::int64_t kEnergyRows = 4096;  // tokens read back at once in the second pass
+// Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
+constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
 
 // A killed run may leave "output.tmp.<pid>" beside the output; it is ours to remove once that process is gone.
 void remove_stale_temporaries(const fs::path& output) {
@@ -63,7 +64,9 @@ class Collector {
         plan_(plan),
         options_(options),
         fingerprint_(fingerprint),
-        work_(work) {
+        work_(work),
+        watch_(options.device),
+        layer_watch_(options.device) {
     std::vector<std::int64_t> lengths;
     for (const Piece& piece : plan.pieces) lengths.push_back(piece.length);
     sample_ = sample_tokens(options.seed, prompts.sha256, lengths, options.rows);
@@ -98,15 +101,17 @@ class Collector {
   }
 
   void run_layers(const std::optional<ResumePoint>& point) {
-    decoder_ =
-        std::make_unique<Decoder>(checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers});
+    decoder_ = std::make_unique<Decoder>(
+        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true});
     const bool keep = point.has_value();
-    for (int i = 0; i < 2; ++i) {
-      hidden_[i] = std::make_unique<Spool>(work_.file("hidden-" + std::to_string(i) + ".bin"), plan_.tokens,
-                                           std::vector<std::int64_t>{config_.hidden}, options_.dtype, keep);
-    }
     const std::int64_t done =
         point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
+    for (int i = 0; i < 2; ++i) {
+      const bool input = point && point->layer % 2 == i;  // of the layer at work, complete
+      hidden_[i] = std::make_unique<MirroredSpool>(work_.file("hidden-" + std::to_string(i) + ".bin"), plan_.tokens,
+                                                   std::vector<std::int64_t>{config_.hidden}, options_.dtype, keep,
+                                                   options_.device, input ? plan_.tokens : done);
+    }
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
                                                    options_.dtype, keep, options_.device, done);
@@ -126,8 +131,10 @@ class Collector {
     }
     progress_->finish();
     progress_.reset();
-    report_.moment_seconds += observer.seconds();
+    const double observed = observer.seconds();
+    report_.moment_seconds += observed + watch_.seconds();
     report_.far_seconds += observer.far_seconds();
+    report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
     decoder_.reset();  // the weights are not needed any more
   }
 
@@ -145,8 +152,8 @@ class Collector {
   }
 
   void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
-    Spool& in = *hidden_[layer % 2];
-    Spool& out = *hidden_[(layer + 1) % 2];
+    MirroredSpool& in = *hidden_[layer % 2];
+    MirroredSpool& out = *hidden_[(layer + 1) % 2];
     observer.begin_layer(from == nullptr ? nullptr : &from->sums, decoder_->layer_weights(layer).o);
     far_energy_ = from == nullptr || !options_.far.enabled ? 0.0 : from->sums.fisher_count[2].item<double>();
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
@@ -155,8 +162,11 @@ class Collector {
     for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       observer.begin_step(step, *keys_values_);
-      const at::Tensor hidden = in.read(step.position, step.tokens).to(options_.device);
+      const at::Tensor hidden = in.read(step.position, step.tokens);
+      layer_watch_.start();
       const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
+      layer_watch_.stop();
+      observer.check_step();
       energy += residual_energy(next, step, "layer " + std::to_string(layer), &far_energy_);
       out.write(step.position, next);
       tokens += step.tokens;
@@ -187,14 +197,16 @@ class Collector {
     LayerMoments moments;
     observer.finish_layer(moments);
     if (options_.far.enabled) moments.fisher_count[2] = far_energy_;
-    const double start = now();
+    watch_.start();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
-    for (std::int64_t t = 0; t < plan_.tokens; t += kEnergyRows) {
-      const at::Tensor rows = keys_values_->read(t, std::min(kEnergyRows, plan_.tokens - t));
+    const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
+    for (std::int64_t t = 0; t < plan_.tokens; t += step) {
+      const at::Tensor rows = keys_values_->read(t, std::min(step, plan_.tokens - t));
       weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
     }
-    moments.energy_gram = weighted.energy_gram();
-    report_.moment_seconds += now() - start;
+    const at::Tensor energy_gram = weighted.energy_gram();
+    watch_.stop();
+    moments.energy_gram = energy_gram.cpu();
     moments.wo_gram = output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim);
     moments.residual_energy = energy_tensor(energy);
     work_.save_layer(layer, moments);
@@ -204,16 +216,17 @@ class Collector {
   // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
   // far: gains the part of the tokens that have far keys.
   double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where, double* far = nullptr) {
-    const double start = now();
+    watch_.start();
     const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
-    const double energy = norms.to(at::kDouble).square().sum().item<double>();
+    const at::Tensor total = norms.to(at::kDouble).square().sum();
+    watch_.stop();
+    const double energy = total.item<double>();  // on a GPU this waits for the layer
     if (!std::isfinite(energy)) {
       const std::int64_t row = norms.isfinite().logical_not().nonzero()[0][0].item<std::int64_t>();
       throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
                            " holds NaN or infinity; check the checkpoint, or try --dtype float32");
     }
-    if (far != nullptr) *far += far_energy(norms, step);
-    report_.moment_seconds += now() - start;
+    if (far != nullptr && options_.far.enabled) *far += far_energy(norms.to(at::kCPU), step);
     return energy;
   }
 
@@ -302,11 +315,12 @@ class Collector {
   WorkDirectory& work_;
   std::vector<SampledToken> sample_;
   std::unique_ptr<Decoder> decoder_;
-  std::unique_ptr<Spool> hidden_[2];
+  std::unique_ptr<MirroredSpool> hidden_[2];
   std::unique_ptr<MirroredSpool> keys_values_;
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
-  double far_energy_ = 0.0;  // of the layer at work
+  Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
+  double far_energy_ = 0.0;        // of the layer at work
   double saved_ = now();
   CollectReport report_;
 };

@@ -48,10 +48,11 @@ struct LayerReport {
 struct CollectReport {
   std::vector<LayerReport> layers;
   bool resumed = false;
-  double seconds = 0;         // of this process, all layers
-  double far_seconds = 0;     // of these, in the far-pair metrics
-  double far_queries = 0;     // queries that had a far key; 0: no metrics were written
-  double moment_seconds = 0;  // of these, in the moments (sums, sample, K and V spool, energy pass)
+  double seconds = 0;          // of this process, all layers
+  double far_seconds = 0;      // of these, in the far-pair metrics
+  double far_queries = 0;      // queries that had a far key; 0: no metrics were written
+  double moment_seconds = 0;   // of these, in the moments (sums, sample, K and V spool, energy pass)
+  double forward_seconds = 0;  // of these, in the layers' forward pass; on a GPU these three are times of the GPU
 };
 
 // Collects and writes options.output. Throws UsageError (the output exists, the work directory holds another run),

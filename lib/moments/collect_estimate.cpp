@@ -10,7 +10,9 @@
 
 #include "base/errors.h"
 #include "model/decoder.h"
+#include "model/device_memory.h"
 #include "moments/accumulator.h"
+#include "moments/mirrored_spool.h"
 
 namespace oscar {
 namespace {
@@ -48,6 +50,34 @@ std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_
   return t * hidden * (4 * width + 4) + std::max(attention, mlp);
 }
 
+// What a run of steps of at most `step` tokens holds on a GPU.
+std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                        std::int64_t step, bool stream_layers) {
+  const ModelConfig& c = checkpoint.config();
+  const std::uint64_t width = c10::elementSize(options.dtype), tokens = static_cast<std::uint64_t>(plan.tokens);
+  std::uint64_t largest = 0, all = 0;
+  for (const auto& [layer, elements] : weight_elements(checkpoint)) {
+    all += elements;
+    largest = std::max(largest, elements);
+  }
+  // Streamed: one layer at work, one on its way, one whose memory is not free yet.
+  const std::uint64_t weights = width * (stream_layers ? std::min(3 * largest, all) : all);
+  const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
+  const auto hidden = tokens * width * static_cast<std::uint64_t>(c.hidden);
+  const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
+  // FP32 copies and partial products of the moments; scores of the far pairs and what is computed from them.
+  const std::uint64_t chunk = std::uint64_t{4} * static_cast<std::uint64_t>(kGpuChunkRows * c.kv_heads * c.head_dim);
+  const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
+  constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
+  return weights + step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 3 * chunk + far + kLibraries;
+}
+
+std::int64_t longest_step(const TokenPlan& plan) {
+  std::int64_t longest = 0;
+  for (const Step& step : plan.steps) longest = std::max(longest, step.tokens);
+  return longest;
+}
+
 }  // namespace
 
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
@@ -71,11 +101,12 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.output_bytes = layers * layer_bytes + rows * 16;
   e.disk_bytes = tokens * width * (2 * static_cast<std::uint64_t>(c.hidden) + 2 * hkv * d) + 2 * e.output_bytes;
 
-  std::int64_t longest_step = 0;
-  for (const Step& step : plan.steps) longest_step = std::max(longest_step, step.tokens);
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
-  const std::uint64_t running = e.weight_bytes + step_bytes(c, longest_step, width) + 2 * layer_bytes;
+  const std::uint64_t running = e.weight_bytes + step_bytes(c, longest_step(plan), width) + 2 * layer_bytes;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
+  if (options.device.is_cuda()) {
+    e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan), options.stream_layers);
+  }
   return e;
 }
 
@@ -109,6 +140,25 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   }
   estimate.seconds = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens) *
                      static_cast<double>(c.layers);
+}
+
+std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                              std::uint64_t free) {
+  const std::int64_t longest = longest_step(plan);
+  const auto fits = [&](std::int64_t step) { return gpu_bytes(checkpoint, plan, options, step, true) <= free; };
+  if (!options.stream_layers && fits(longest)) return "--stream-layers would fit: one layer's weights at a time";
+  const std::string stream = options.stream_layers ? "" : "--stream-layers and ";
+  for (std::int64_t step = longest / 2; step >= 64; step /= 2) {
+    if (fits(step)) return stream + "--seq-len " + std::to_string(step) + " would fit";
+  }
+  return "no smaller --seq-len would fit: use a GPU with more memory, or --device cpu";
+}
+
+void require_gpu_memory(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                        const CollectEstimate& estimate) {
+  if (!options.device.is_cuda()) return;
+  require_device_memory(options.device, estimate.device_bytes,
+                        gpu_memory_advice(checkpoint, plan, options, free_device_bytes(options.device)));
 }
 
 void require_disk_space(const CollectOptions& options, const CollectEstimate& estimate) {

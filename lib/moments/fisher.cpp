@@ -11,7 +11,8 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kQueryBlock = 256;
-constexpr std::int64_t kScoreElements = std::int64_t{1} << 22;  // FP32 scores held at once
+// FP32 scores held at once: what a cache holds; on a GPU, enough to keep it busy.
+constexpr std::int64_t kScoreElements = std::int64_t{1} << 22, kGpuScoreElements = kFarScores;
 
 at::Tensor symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
 
@@ -60,7 +61,8 @@ void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tens
   // Values and outputs in coordinates where |x| is |W_O x| of the query head: [Hkv, g, T, d].
   const at::Tensor factor = factor_.view({kv_heads_, group, d, d});
   const at::Tensor u = at::matmul(v.unsqueeze(1), factor), u_norm = u.square().sum(-1);
-  const std::int64_t block = std::clamp<std::int64_t>(kScoreElements / (query_heads_ * length), 16, kQueryBlock);
+  const std::int64_t block = std::clamp<std::int64_t>(
+      (device_.is_cuda() ? kGpuScoreElements : kScoreElements) / (query_heads_ * length), 16, kQueryBlock);
   const at::TensorOptions index = at::TensorOptions().dtype(at::kLong).device(device_);
   for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block) {
     const std::int64_t count = std::min(block, length - first), reach = first + count;
@@ -97,9 +99,12 @@ void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tens
     q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
     const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
     v_weight_.add_((head_gram_.view({kv_heads_, group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
-    const double far_pairs = far.sum().item<double>();
-    pair_count_ += far_pairs;
-    queries_ += far.any(1).sum().item<double>();
+    for (std::int64_t query = first; query < reach; ++query) {  // keys [sink or the window's first, query - recent]
+      const std::int64_t from = std::max(pairs_.sink, window > 0 ? query - window + 1 : 0);
+      const std::int64_t pairs = std::max<std::int64_t>(query - pairs_.recent - from + 1, 0);
+      pair_count_ += static_cast<double>(pairs);
+      queries_ += pairs > 0 ? 1.0 : 0.0;
+    }
   }
 }
 

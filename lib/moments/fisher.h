@@ -15,6 +15,8 @@
 
 namespace oscar {
 
+inline constexpr std::int64_t kFarScores = std::int64_t{1} << 25;  // FP32 scores that a GPU holds at once
+
 struct FarPairs {
   std::int64_t sink = 64, recent = 256;
   bool enabled = true;

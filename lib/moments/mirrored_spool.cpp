@@ -3,12 +3,6 @@
 #include <ATen/ATen.h>
 
 namespace oscar {
-namespace {
-
-constexpr std::uint64_t kMostMirrorBytes = std::uint64_t{4} << 30;  // 1 M tokens of 8 KV heads of size 128 in BF16
-
-}  // namespace
-
 MirroredSpool::MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row,
                              at::ScalarType dtype, bool keep, at::Device device, std::int64_t saved_rows)
     : spool_(path, rows, row, dtype, keep), device_(device) {

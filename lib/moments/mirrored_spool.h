@@ -6,6 +6,8 @@
 
 namespace oscar {
 
+constexpr std::uint64_t kMostMirrorBytes = std::uint64_t{4} << 30;  // 1 M tokens of 8 KV heads of size 128 in BF16
+
 class MirroredSpool {
  public:
   // Arguments of Spool; device: where rows come from. saved_rows: with `keep`, how many rows of the file are valid.

@@ -1,22 +1,14 @@
 #include "moments/moment_observer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 
 #include "base/errors.h"
 
 namespace oscar {
 namespace {
-
-// Waits for the GPU, so that the forward pass is not counted as moments.
-void wait_for(at::Device device) {
-  if (device.is_cuda()) at::detail::getCUDAHooks().deviceSynchronize(device.index());
-}
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // First row of x [T, ...] that holds NaN or infinity; -1: none.
 std::int64_t first_bad_row(const at::Tensor& x) {
@@ -47,7 +39,9 @@ MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, cons
       sample_(std::move(sample)),
       device_(device),
       moments_(config.kv_heads, config.head_dim, device),
-      fisher_(config.query_heads, config.kv_heads, config.head_dim, pairs, device) {
+      fisher_(config.query_heads, config.kv_heads, config.head_dim, pairs, device),
+      watch_(device),
+      far_watch_(device) {
   for (std::size_t row = 0; row < sample_.size(); ++row) {
     by_token_.emplace_back(sample_[row].token, static_cast<std::int64_t>(row));
   }
@@ -60,14 +54,15 @@ void MomentObserver::begin_layer(const LayerMoments* partial, const at::Tensor& 
   fisher_.begin_layer(o_weight, partial);
   if (partial != nullptr) {
     moments_.restore(*partial);
-    rows_q_ = partial->rows_q.clone();
-    rows_k_ = partial->rows_k.clone();
-    rows_v_ = partial->rows_v.clone();
+    rows_q_ = partial->rows_q.clone().to(device_);
+    rows_k_ = partial->rows_k.clone().to(device_);
+    rows_v_ = partial->rows_v.clone().to(device_);
     return;
   }
-  rows_q_ = at::zeros({rows, config_.query_heads, config_.head_dim});
-  rows_k_ = at::zeros({rows, config_.kv_heads, config_.head_dim});
-  rows_v_ = at::zeros({rows, config_.kv_heads, config_.head_dim});
+  const auto options = at::TensorOptions(at::kFloat).device(device_);
+  rows_q_ = at::zeros({rows, config_.query_heads, config_.head_dim}, options);
+  rows_k_ = at::zeros({rows, config_.kv_heads, config_.head_dim}, options);
+  rows_v_ = at::zeros({rows, config_.kv_heads, config_.head_dim}, options);
 }
 
 void MomentObserver::begin_step(const Step& step, MirroredSpool& keys_values) {
@@ -76,31 +71,49 @@ void MomentObserver::begin_step(const Step& step, MirroredSpool& keys_values) {
 }
 
 void MomentObserver::observe(const AttentionInput& input, const at::Tensor& output) {
-  wait_for(device_);
-  const double start = now();
-  moments_.add(input.q, input.k, input.v, output);
-  if (!moments_.finite()) refuse(input, output);
+  watch_.start();
+  const at::Tensor keys_values = at::cat({input.k, input.v}, 1);
+  moments_.add(input.q, keys_values, output);
+  total_ = moments_.trace();
+  input_ = input;
+  output_ = output;
+  if (!device_.is_cuda()) check_step();  // no reason to go on
   keep_rows(input);
-  keys_values_->write(step_->position, at::cat({input.k, input.v}, 1));
-  const double between = now();
-  seconds_ += between - start;
+  keys_values_->write(step_->position, keys_values);
+  watch_.stop();
+  far_watch_.start();
   fisher_.add(input, output);
-  far_seconds_ += now() - between;
+  far_watch_.stop();
 }
 
-void MomentObserver::keep_rows(const AttentionInput& input) {
+void MomentObserver::check_step() {
+  if (!total_.defined()) return;
+  if (!std::isfinite(total_.item<double>())) refuse(input_, output_);
+  total_ = output_ = at::Tensor();
+  input_ = AttentionInput();
+}
+
+const MomentObserver::StepRows& MomentObserver::step_rows() {
+  const auto [found, added] = rows_of_.try_emplace(step_->position);
+  if (!added) return found->second;
   std::vector<std::int64_t> from, to;
   const auto begin = std::lower_bound(by_token_.begin(), by_token_.end(), std::pair{step_->position, std::int64_t{0}});
   for (auto it = begin; it != by_token_.end() && it->first < step_->position + step_->tokens; ++it) {
     from.push_back(it->first - step_->position);
     to.push_back(it->second);
   }
-  if (from.empty()) return;
-  // Gathered where they are, then moved once: a copy for each row would make the GPU wait thousands of times.
-  const at::Tensor rows = at::tensor(at::ArrayRef<std::int64_t>(from), at::kLong).to(input.q.device());
-  const at::Tensor places = at::tensor(at::ArrayRef<std::int64_t>(to), at::kLong);
+  if (!from.empty()) {
+    found->second.from = at::tensor(at::ArrayRef<std::int64_t>(from), at::kLong).to(device_);
+    found->second.to = at::tensor(at::ArrayRef<std::int64_t>(to), at::kLong).to(device_);
+  }
+  return found->second;
+}
+
+void MomentObserver::keep_rows(const AttentionInput& input) {
+  const StepRows& rows = step_rows();
+  if (!rows.from.defined()) return;
   const auto keep = [&](at::Tensor& kept, const at::Tensor& x) {
-    kept.index_copy_(0, places, x.index_select(0, rows).to(at::kCPU, kept.scalar_type()));
+    kept.index_copy_(0, rows.to, x.index_select(0, rows.from).to(kept.scalar_type()));
   };
   keep(rows_q_, input.q);
   keep(rows_k_, input.k);
@@ -124,17 +137,17 @@ void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& outpu
 void MomentObserver::store_partial(LayerMoments& out) const {
   moments_.store(out);
   fisher_.store(out);
-  out.rows_q = rows_q_;
-  out.rows_k = rows_k_;
-  out.rows_v = rows_v_;
+  out.rows_q = rows_q_.to(at::kCPU);
+  out.rows_k = rows_k_.to(at::kCPU);
+  out.rows_v = rows_v_.to(at::kCPU);
 }
 
 void MomentObserver::finish_layer(LayerMoments& out) const {
   moments_.finish(out);
   fisher_.finish(out);
-  out.rows_q = rows_q_;
-  out.rows_k = rows_k_;
-  out.rows_v = rows_v_;
+  out.rows_q = rows_q_.to(at::kCPU);
+  out.rows_k = rows_k_.to(at::kCPU);
+  out.rows_v = rows_v_.to(at::kCPU);
   for (const SampledToken& token : sample_) {
     out.row_priority.push_back(token.priority);
     out.row_position.push_back(token.position);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "moments/fisher.h"
 #include "moments/mirrored_spool.h"
 #include "moments/row_sample.h"
+#include "moments/stopwatch.h"
 #include "moments/token_plan.h"
 
 namespace oscar {
@@ -29,13 +31,20 @@ class MomentObserver : public AttentionObserver {
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
   void store_partial(LayerMoments& out) const;                    // for a checkpoint
   void finish_layer(LayerMoments& out) const;                     // without energy and W_O
-  double seconds() const { return seconds_; }                     // spent here so far, far pairs not included
-  double far_seconds() const { return far_seconds_; }             // in the far-pair metrics
+  // After each step's forward pass: NumericalError, naming the place, when what was observed is not finite. Apart from
+  // observe(), so that the GPU need not wait in the middle of the layer.
+  void check_step();
+  double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
+  double far_seconds() { return far_watch_.seconds(); }  // in the far-pair metrics
 
  protected:
   void observe(const AttentionInput& input, const at::Tensor& output) override;
 
  private:
+  struct StepRows {
+    at::Tensor from, to;  // sampled rows of a step: in it and in the sample, int64 on the device; undefined: none
+  };
+  const StepRows& step_rows();
   void keep_rows(const AttentionInput& input);
   [[noreturn]] void refuse(const AttentionInput& input, const at::Tensor& output) const;
 
@@ -47,10 +56,13 @@ class MomentObserver : public AttentionObserver {
   at::Device device_;
   MomentAccumulator moments_;
   FisherAccumulator fisher_;
-  at::Tensor rows_q_, rows_k_, rows_v_;
+  at::Tensor rows_q_, rows_k_, rows_v_;       // FP32 on the device
+  std::map<std::int64_t, StepRows> rows_of_;  // by position of the step: the same in every layer
   const Step* step_ = nullptr;
   MirroredSpool* keys_values_ = nullptr;
-  double seconds_ = 0, far_seconds_ = 0;
+  AttentionInput input_;  // of the step, until it is checked
+  at::Tensor output_, total_;
+  Stopwatch watch_, far_watch_;
 };
 
 }  // namespace oscar

@@ -1,12 +1,14 @@
 #include "apps/common_options.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <new>
 
 #include "apps/device_choice.h"
+#include "apps/gpu_facts.h"
 #include "base/errors.h"
 #include "build_info.h"
 #include "support/temp_directory.h"
@@ -131,6 +133,21 @@ TEST(DeviceChoice, NeverFallsBackSilently) {
     options.device = "auto";
     EXPECT_EQ(choose_device(options), at::Device(at::kCPU));
   }
+}
+
+TEST(DeviceChoice, RefusesGpusThatTheKernelsAreNotBuiltFor) {
+  const GpuFacts h100{"H100", 9, 0}, a100{"A100", 8, 0}, l4{"L4", 8, 9}, v100{"V100", 7, 0}, b200{"B200", 10, 0};
+  const std::string built = "80-real;90a-real";
+  for (const GpuFacts& gpu : {h100, a100, l4}) EXPECT_EQ(gpu_obstacle(gpu, built), "") << gpu.name;
+  EXPECT_THAT(gpu_obstacle(v100, built),
+              ::testing::HasSubstr("V100 has compute capability 7.0, and the kernels of this build are for 8.0, 9.0"));
+  EXPECT_THAT(gpu_obstacle(b200, built), ::testing::HasSubstr("OSCAR_CUDA_ARCHITECTURES=100"));
+  EXPECT_EQ(gpu_obstacle(b200, "80"), "");  // PTX
+  EXPECT_EQ(gpu_obstacle(b200, "90-virtual"), "");
+  EXPECT_NE(gpu_obstacle(a100, "90-virtual"), "");
+  EXPECT_NE(gpu_obstacle(a100, "86-real"), "");
+  EXPECT_NE(gpu_obstacle({"B300", 10, 3}, "100a-real"), "");
+  EXPECT_NE(gpu_obstacle(h100, ""), "");
 }
 
 TEST(DeviceChoice, AutoDtypeFollowsTheDevice) {

@@ -1,0 +1,21 @@
+// What a GPU is, and whether this build has kernels for it. The facts come from gpu_facts_cuda.cpp, or from
+// gpu_facts_absent.cpp where CUDA is off.
+#pragma once
+
+#include <string>
+
+namespace oscar {
+
+struct GpuFacts {
+  std::string name;          // "NVIDIA H100 80GB HBM3"
+  int major = 0, minor = 0;  // compute capability
+};
+
+GpuFacts gpu_facts(int index);  // EnvironmentError when the driver does not answer
+
+// Why kernels built for `architectures` (CMake's list: "80-real;90a-real") do not run on the GPU; empty when they do.
+// Machine code runs on its own major capability from its minor one on; with a letter, on that capability alone; code
+// that is not "-real" also comes as PTX, which every later GPU translates.
+std::string gpu_obstacle(const GpuFacts& gpu, const std::string& architectures);
+
+}  // namespace oscar

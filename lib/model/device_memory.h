@@ -1,0 +1,21 @@
+// Memory of a GPU, asked before a long run.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+namespace oscar {
+
+// Bytes that an allocation could still get on the device; 0 on the CPU.
+std::uint64_t free_device_bytes(at::Device device);
+
+// EnvironmentError when `needed` bytes are not free on a GPU: one sentence that ends with `advice`, what would fit.
+// Does nothing on the CPU.
+void require_device_memory(at::Device device, std::uint64_t needed, const std::string& advice);
+// The sentence's rule alone, for free memory that is known.
+std::string memory_obstacle(const std::string& device, std::uint64_t free, std::uint64_t needed,
+                            const std::string& advice);
+
+}  // namespace oscar

@@ -1,0 +1,12 @@
+// The tensor-core Gram of BF16 rows on a GPU (kernels/gram.h); device_gram_absent.cpp where CUDA is off.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace oscar {
+
+// sum += x^T x for each KV head, x [T, H, d] BF16 on the device of sum [Hkv, d, d] FP64. False, and nothing done, where
+// no kernel is built for x.
+bool device_gram(at::Tensor& sum, const at::Tensor& x);
+
+}  // namespace oscar
