@@ -1,0 +1,378 @@
+#include "tests/bench/decode_step/step_model.h"
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/append_tokens.h"
+#include "kernels/common/page_layout.h"
+#include "kernels/decode_attention_cuda.h"
+#include "kernels/quantize_pages.h"
+#include "model/rope.h"
+#include "tests/bench/decode_step/step_kernels.h"
+
+namespace oscar::bench {
+namespace {
+
+const at::Device kGpu{at::kCUDA, 0};
+const at::TensorOptions kBf16 = at::TensorOptions(at::kBFloat16).device(kGpu);
+const at::TensorOptions kInt = at::TensorOptions(at::kInt).device(kGpu);
+const at::TensorOptions kByte = at::TensorOptions(at::kByte).device(kGpu);
+const at::TensorOptions kFloat = at::TensorOptions(at::kFloat).device(kGpu);
+
+cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+Bf16* bf16(const at::Tensor& x) { return static_cast<Bf16*>(x.data_ptr()); }
+const std::uint16_t* bits(const at::Tensor& x) { return static_cast<const std::uint16_t*>(x.const_data_ptr()); }
+
+at::Tensor random_matrix(std::int64_t rows, std::int64_t columns, double scale = 1.0) {
+  return at::empty({rows, columns}, kBf16).normal_(0.0, scale / std::sqrt(static_cast<double>(columns)));
+}
+
+at::Tensor random_rotation(std::int64_t d) {
+  const at::Tensor x = at::randn({d, d}, at::TensorOptions(at::kDouble));
+  return std::get<0>(at::linalg_qr(x)).to(at::kFloat).contiguous().to(kGpu);
+}
+
+std::int64_t pages_for(std::int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+std::int64_t ring_pages_of(const WindowPolicy& w) { return pages_for(w.recent + w.flush - 1 + 15); }
+
+}  // namespace
+
+ModelConfig qwen3_geometry(const std::string& name) {
+  ModelConfig c;
+  c.architecture = "Qwen3ForCausalLM", c.model_type = "qwen3";
+  c.layers = 36, c.query_heads = 32, c.kv_heads = 8, c.head_dim = 128, c.vocabulary = 151936;
+  c.qk_norm = true, c.rope.theta = 1e6, c.max_position = 262144, c.rms_eps = 1e-6;
+  if (name == "8b") {
+    c.hidden = 4096, c.intermediate = 12288;
+  } else if (name == "4b") {
+    c.hidden = 2560, c.intermediate = 9728, c.tie_embeddings = true;
+  } else if (name == "tiny") {
+    c.layers = 3, c.query_heads = 16, c.kv_heads = 4, c.hidden = 2048, c.intermediate = 2560, c.vocabulary = 4096;
+  } else {
+    throw std::invalid_argument("geometry '" + name + "' is not known: 8b, 4b or tiny");
+  }
+  return c;
+}
+
+StepWeights random_weights(const ModelConfig& c, std::int64_t positions, std::uint64_t seed) {
+  at::manual_seed(seed);
+  StepWeights w;
+  w.config = c;
+  const std::int64_t d = c.head_dim, q = c.query_heads * d, kv = c.kv_heads * d, group = c.group_size();
+  w.embedding = at::empty({c.vocabulary, c.hidden}, kBf16).normal_(0.0, 1.0);
+  w.head = c.tie_embeddings ? w.embedding : random_matrix(c.vocabulary, c.hidden);
+  w.final_norm = at::ones({c.hidden}, kBf16);
+  const auto norm = [&](std::int64_t n) { return at::empty({n}, kBf16).uniform_(0.5, 1.5); };
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    StepLayer l;
+    l.qkv = random_matrix(q + 2 * kv, c.hidden);
+    l.gate_up = random_matrix(2 * c.intermediate, c.hidden);
+    l.plain.q = l.qkv.narrow(0, 0, q), l.plain.k = l.qkv.narrow(0, q, kv);
+    l.plain.v = l.qkv.narrow(0, q + kv, kv).clone();
+    l.plain.gate = l.gate_up.narrow(0, 0, c.intermediate);
+    l.plain.up = l.gate_up.narrow(0, c.intermediate, c.intermediate);
+    l.plain.o = random_matrix(c.hidden, q, 0.5), l.plain.down = random_matrix(c.hidden, c.intermediate, 0.5);
+    l.plain.input_norm = norm(c.hidden), l.plain.post_attention_norm = norm(c.hidden);
+    l.plain.q_norm = norm(d), l.plain.k_norm = norm(d);
+    // v' = v R as columns: R^T W for the rows of each KV head; o = o' R^T: W R for the columns of each query head.
+    const at::Tensor r = random_rotation(d);
+    l.absorbed_v = at::matmul(r.t(), l.plain.v.view({c.kv_heads, d, c.hidden}).to(at::kFloat))
+                       .view({kv, c.hidden})
+                       .to(at::kBFloat16);
+    l.absorbed_o = at::matmul(l.plain.o.view({c.hidden, c.kv_heads * group, d}).to(at::kFloat), r)
+                       .view({c.hidden, q})
+                       .to(at::kBFloat16);
+    l.key_rotation = random_rotation(d).unsqueeze(0).contiguous();
+    w.layers.push_back(std::move(l));
+  }
+  const RopeFrequencies frequencies = rope_frequencies(c.rope, d, c.max_position);
+  const RopeTable table = rope_table(frequencies, {{0}, {positions}, {0}}, at::kBFloat16, kGpu);
+  w.rope_cos = table.cos.squeeze(1).to(at::kFloat).contiguous();
+  w.rope_sin = table.sin.squeeze(1).to(at::kFloat).contiguous();
+  return w;
+}
+
+void use_absorbed(StepWeights& w, bool absorbed) {
+  const std::int64_t kv = w.config.kv_heads * w.config.head_dim;
+  for (StepLayer& l : w.layers) l.qkv.narrow(0, l.qkv.size(0) - kv, kv).copy_(absorbed ? l.absorbed_v : l.plain.v);
+}
+
+std::uint64_t StepWeights::step_bytes() const {
+  std::uint64_t bytes = head.nbytes();
+  for (const StepLayer& l : layers) {
+    bytes += l.qkv.nbytes() + l.gate_up.nbytes() + l.plain.o.nbytes() + l.plain.down.nbytes();
+  }
+  return bytes;
+}
+
+std::string to_string(CacheKind kind) {
+  return kind == CacheKind::kInt2 ? "int2" : kind == CacheKind::kBf16Flash ? "bf16, SDPA flash" : "bf16, SDPA cuDNN";
+}
+
+std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const WindowPolicy& w, std::int64_t context) {
+  const auto heads = static_cast<std::uint64_t>(c.layers * c.kv_heads);
+  const int d = static_cast<int>(c.head_dim);
+  if (!int2) return heads * static_cast<std::uint64_t>(context) * 4 * static_cast<std::uint64_t>(d);
+  const std::int64_t body = std::max<std::int64_t>(pages_for(w.quantised_end(context) - w.sink), 1);
+  const std::int64_t windows = pages_for(w.sink) + ring_pages_of(w);
+  return heads * (static_cast<std::uint64_t>(body * kernels::CodePage{d}.bytes()) +
+                  static_cast<std::uint64_t>(windows * kernels::window_page_bytes(d)));
+}
+
+std::uint64_t read_bytes(const ModelConfig& c, bool int2, const WindowPolicy& w, std::int64_t context) {
+  if (!int2) return cache_bytes(c, false, w, context);
+  const std::int64_t body = w.quantised_end(context) - w.sink;
+  const int d = static_cast<int>(c.head_dim);
+  return static_cast<std::uint64_t>(c.layers * c.kv_heads) *
+         static_cast<std::uint64_t>(body * kernels::CodePage{d}.bytes() / kPageTokens + (context - body) * 4 * d);
+}
+
+DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t batch, std::int64_t context,
+                       const WindowPolicy& windows)
+    : weights_(weights),
+      config_(weights.config),
+      kind_(kind),
+      int2_(kind == CacheKind::kInt2),
+      batch_(batch),
+      context_(context),
+      length_(context),
+      windows_(windows) {
+  const ModelConfig& c = config_;
+  const std::int64_t d = c.head_dim;
+  lengths_ = at::full({batch}, context, kInt);
+  if (int2_) {
+    sink_pages_ = pages_for(windows.sink), ring_pages_ = ring_pages_of(windows);
+    max_pages_ = std::max<std::int64_t>(pages_for(windows.quantised_end(context) - windows.sink), 1);
+    page_bytes_ = kernels::CodePage{static_cast<int>(d)}.bytes();
+    window_bytes_ = kernels::window_page_bytes(static_cast<int>(d));
+    pages_ = at::zeros({c.layers, batch * max_pages_, c.kv_heads, page_bytes_}, kByte);
+    window_pages_ = at::zeros({c.layers, batch * (sink_pages_ + ring_pages_), c.kv_heads, window_bytes_}, kByte);
+    page_table_ = at::randperm(batch * max_pages_, at::kLong).to(kGpu, at::kInt).view({batch, max_pages_});
+    window_table_ = at::arange(batch * (sink_pages_ + ring_pages_), kInt).view({batch, -1});
+    runs_ = at::zeros({batch, 4}, kInt);
+    clip_ = at::full({c.layers, c.kv_heads}, 0.95f, kFloat);
+    bad_ = at::full({2, c.layers}, INT_MAX, kInt);
+    const std::size_t bytes = kernels::decode_attention_workspace_bytes(
+        static_cast<int>(d), static_cast<int>(c.group_size()), static_cast<int>(batch), static_cast<int>(c.kv_heads));
+    workspace_ = at::zeros({static_cast<std::int64_t>(bytes)}, kByte);
+  } else {
+    keys_ = at::empty({c.layers, batch, c.kv_heads, context, d}, kBf16);
+    values_ = at::empty_like(keys_);
+  }
+  best_ = at::empty({batch}, at::TensorOptions(at::kLong).device(kGpu));
+  force_tokens(std::vector<std::int32_t>(static_cast<std::size_t>(batch), 1));
+  tokens_ = at::zeros({batch}, kInt);
+  hidden_ = at::zeros({batch, c.hidden}, kBf16);
+  normed_ = at::empty_like(hidden_), delta_ = at::empty_like(hidden_);
+  qkv_ = at::empty({batch, c.query_heads + 2 * c.kv_heads, d}, kBf16);
+  query_ = at::empty({batch, c.query_heads, d}, kBf16), attended_ = at::empty_like(query_);
+  gate_up_ = at::empty({batch, 2 * c.intermediate}, kBf16), gated_ = at::empty({batch, c.intermediate}, kBf16);
+  if (batch > 1) logits_ = at::empty({batch, c.vocabulary}, kBf16);
+}
+
+void DecodeStep::fill_random() {
+  if (int2_) {
+    check(fill_pages(pages_.data_ptr<std::uint8_t>(), pages_.numel() / page_bytes_, static_cast<int>(config_.head_dim),
+                     stream()),
+          "fill_pages");
+    window_pages_.view(at::kBFloat16).normal_();
+  } else {
+    for (std::int64_t l = 0; l < config_.layers; ++l) keys_[l].normal_(), values_[l].normal_();
+  }
+}
+
+void DecodeStep::set_length(std::int64_t tokens) {
+  length_ = tokens;
+  lengths_.fill_(tokens);
+}
+
+void DecodeStep::force_tokens(const std::vector<std::int32_t>& tokens) {
+  std::vector<std::int64_t> packed;
+  for (const std::int32_t t : tokens) packed.push_back(static_cast<std::int64_t>(packed_token(t)));
+  best_.copy_(at::tensor(packed, at::kLong));
+}
+
+std::vector<std::int32_t> DecodeStep::tokens() const {
+  const at::Tensor t = tokens_.to(at::kCPU);
+  return {t.const_data_ptr<std::int32_t>(), t.const_data_ptr<std::int32_t>() + t.numel()};
+}
+
+std::uint64_t DecodeStep::allocated_bytes() const {
+  return int2_ ? pages_.nbytes() + window_pages_.nbytes() : keys_.nbytes() + values_.nbytes();
+}
+
+// Tokens that leave the windows, of all layers: they were written by earlier steps.
+void DecodeStep::begin_step() {
+  check(embed(bf16(weights_.embedding), reinterpret_cast<unsigned long long*>(best_.data_ptr<std::int64_t>()),
+              tokens_.data_ptr<std::int32_t>(), bf16(hidden_), static_cast<int>(batch_),
+              static_cast<int>(config_.hidden), stream()),
+        "embed");
+  if (!int2_) return;
+  kernels::FlushRunsParams f;
+  f.lengths = lengths_.const_data_ptr<std::int32_t>(), f.page_table = page_table_.const_data_ptr<std::int32_t>();
+  f.runs = reinterpret_cast<kernels::PageRun*>(runs_.data_ptr<std::int32_t>());
+  f.batch = static_cast<std::int32_t>(batch_), f.max_pages = static_cast<std::int32_t>(max_pages_);
+  f.sink = static_cast<std::int32_t>(windows_.sink), f.recent = static_cast<std::int32_t>(windows_.recent);
+  f.flush = static_cast<std::int32_t>(windows_.flush), f.ring_pages = static_cast<std::int32_t>(ring_pages_);
+  check(kernels::flush_runs(f, stream()), "flush_runs");
+  const int d = static_cast<int>(config_.head_dim);
+  const PageLayout layout = kernels::uniform_page(d);
+  for (const bool value : {false, true}) {
+    kernels::QuantizePagesParams p{};
+    p.runs = f.runs;
+    p.pages = pages_.data_ptr<std::uint8_t>();
+    p.clip = clip_.const_data_ptr<float>();
+    p.bad = bad_.data_ptr<std::int32_t>() + (value ? config_.layers : 0);
+    p.layout = value ? layout.value : layout.key;
+    p.page_bytes = page_bytes_;
+    p.run_count = f.batch, p.kv_heads = static_cast<std::int32_t>(config_.kv_heads), p.matrix_heads = 1;
+    p.encoder = kernels::QuantizeEncoder::kMinMax;
+    p.value_side = value, p.rows_bfloat16 = true;
+    p.windows = window_pages_.const_data_ptr<std::uint8_t>();
+    p.window_table = window_table_.const_data_ptr<std::int32_t>();
+    p.sink_pages = static_cast<std::int32_t>(sink_pages_), p.ring_pages = f.ring_pages;
+    p.layers = static_cast<std::int32_t>(config_.layers);
+    p.page_layer_bytes = pages_.stride(0), p.window_layer_bytes = window_pages_.stride(0);
+    check(kernels::quantize_pages(p, stream()), "quantize_pages");
+  }
+}
+
+at::Tensor DecodeStep::normed(const at::Tensor& weight) {
+  check(residual_norm(bf16(hidden_), nullptr, bf16(weight), bf16(normed_), static_cast<int>(batch_),
+                      static_cast<int>(config_.hidden), static_cast<float>(config_.rms_eps), stream()),
+        "residual_norm");
+  return normed_;
+}
+
+// out = norm(hidden) w^T
+void DecodeStep::project(const at::Tensor& w, const at::Tensor& norm, at::Tensor& out) {
+  if (batch_ > 1) {
+    at::Tensor flat = out.view({batch_, w.size(0)});
+    at::mm_out(flat, normed(norm), w.t());
+    return;
+  }
+  GemvParams p;
+  p.w = bf16(w), p.x = bf16(hidden_), p.norm = bf16(norm), p.y = bf16(out);
+  p.rows = static_cast<int>(w.size(0)), p.columns = static_cast<int>(w.size(1)),
+  p.eps = static_cast<float>(config_.rms_eps);
+  check(gemv(p, GemvEnd::kPlain, stream()), "gemv");
+}
+
+// hidden += x w^T
+void DecodeStep::add_residual(const at::Tensor& x, const at::Tensor& w) {
+  if (batch_ > 1) {
+    at::mm_out(delta_, x.view({batch_, w.size(1)}), w.t());
+    hidden_.add_(delta_);
+    return;
+  }
+  GemvParams p;
+  p.w = bf16(w), p.x = bf16(x), p.residual = bf16(hidden_), p.y = bf16(hidden_);
+  p.rows = static_cast<int>(w.size(0)), p.columns = static_cast<int>(w.size(1));
+  check(gemv(p, GemvEnd::kResidual, stream()), "gemv");
+}
+
+void DecodeStep::attend_int2(std::int64_t index) {
+  const ModelConfig& c = config_;
+  const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
+  kernels::AppendTokensParams a;
+  const std::int64_t q = c.query_heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  a.q = bits(qkv_), a.k = bits(qkv_) + q, a.v = bits(qkv_) + q + kv;
+  a.q_stride = a.k_stride = a.v_stride = qkv_.stride(0);
+  a.lengths = lengths_.const_data_ptr<std::int32_t>();
+  a.q_norm = bits(l.plain.q_norm), a.k_norm = bits(l.plain.k_norm);
+  a.rope_cos = weights_.rope_cos.const_data_ptr<float>(), a.rope_sin = weights_.rope_sin.const_data_ptr<float>();
+  a.query_matrix = a.key_matrix = l.key_rotation.const_data_ptr<float>();
+  a.query = reinterpret_cast<std::uint16_t*>(bf16(query_));
+  a.window_pages = window_pages_.data_ptr<std::uint8_t>() + index * window_pages_.stride(0);
+  a.window_table = window_table_.const_data_ptr<std::int32_t>();
+  a.tokens = static_cast<std::int32_t>(batch_), a.query_heads = static_cast<std::int32_t>(c.query_heads);
+  a.kv_heads = static_cast<std::int32_t>(c.kv_heads), a.head_dim = static_cast<std::int32_t>(c.head_dim);
+  a.sink = static_cast<std::int32_t>(windows_.sink), a.sink_pages = static_cast<std::int32_t>(sink_pages_);
+  a.ring_pages = static_cast<std::int32_t>(ring_pages_), a.norm_eps = static_cast<float>(c.rms_eps);
+  check(kernels::append_tokens(a, stream()), "append_tokens");
+
+  kernels::DecodeAttentionParams p{};
+  p.q = query_.const_data_ptr(), p.out = attended_.data_ptr();
+  p.pages = pages_.data_ptr<std::uint8_t>() + index * pages_.stride(0);
+  p.page_table = page_table_.const_data_ptr<std::int32_t>();
+  p.window_pages = a.window_pages, p.window_table = a.window_table, p.lengths = a.lengths;
+  p.workspace = workspace_.data_ptr();
+  p.batch = a.tokens, p.query_heads = a.query_heads, p.kv_heads = a.kv_heads, p.head_dim = a.head_dim;
+  p.max_pages = static_cast<std::int32_t>(max_pages_);
+  p.sink = a.sink, p.recent = static_cast<std::int32_t>(windows_.recent),
+  p.flush = static_cast<std::int32_t>(windows_.flush);
+  p.sink_pages = a.sink_pages, p.ring_pages = a.ring_pages;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  check(kernels::decode_attention(p, stream()), "decode_attention");
+}
+
+void DecodeStep::attend_bf16(std::int64_t index) {
+  const ModelConfig& c = config_;
+  const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
+  Bf16AppendParams a;
+  a.qkv = bf16(qkv_), a.q_norm = bf16(l.plain.q_norm), a.k_norm = bf16(l.plain.k_norm);
+  a.rope_cos = weights_.rope_cos.const_data_ptr<float>(), a.rope_sin = weights_.rope_sin.const_data_ptr<float>();
+  a.lengths = lengths_.const_data_ptr<std::int32_t>();
+  const at::Tensor keys = keys_[index], values = values_[index];
+  a.query = bf16(query_), a.keys = bf16(keys), a.values = bf16(values);
+  a.batch = static_cast<int>(batch_), a.query_heads = static_cast<int>(c.query_heads);
+  a.kv_heads = static_cast<int>(c.kv_heads), a.capacity = static_cast<int>(context_);
+  a.eps = static_cast<float>(c.rms_eps);
+  check(append_bf16(a, stream()), "append_bf16");
+  at::globalContext().setSDPUseFlash(kind_ == CacheKind::kBf16Flash);
+  at::globalContext().setSDPUseCuDNN(kind_ == CacheKind::kBf16Cudnn);
+  at::globalContext().setSDPUseMath(false);
+  at::globalContext().setSDPUseMemEfficient(false);
+  const at::Tensor o =
+      at::scaled_dot_product_attention(query_.unsqueeze(2), keys.narrow(2, 0, length_), values.narrow(2, 0, length_),
+                                       {}, 0.0, false, std::nullopt, /*enable_gqa=*/true);
+  attended_ = o.reshape({batch_, c.query_heads, c.head_dim});
+}
+
+void DecodeStep::layer(std::int64_t index) {
+  const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
+  project(l.qkv, l.plain.input_norm, qkv_);
+  int2_ ? attend_int2(index) : attend_bf16(index);
+  add_residual(attended_, int2_ ? l.absorbed_o : l.plain.o);
+  if (batch_ > 1) {
+    project(l.gate_up, l.plain.post_attention_norm, gate_up_);
+    check(silu_gate(bf16(gate_up_), bf16(gated_), static_cast<int>(batch_), static_cast<int>(config_.intermediate),
+                    stream()),
+          "silu_gate");
+  } else {
+    GemvParams p;
+    p.w = bf16(l.gate_up), p.x = bf16(hidden_), p.norm = bf16(l.plain.post_attention_norm), p.y = bf16(gated_);
+    p.rows = static_cast<int>(config_.intermediate), p.columns = static_cast<int>(config_.hidden);
+    p.eps = static_cast<float>(config_.rms_eps);
+    check(gemv(p, GemvEnd::kGate, stream()), "gemv");
+  }
+  add_residual(gated_, l.plain.down);
+}
+
+void DecodeStep::run() {
+  begin_step();
+  for (std::int64_t i = 0; i < config_.layers; ++i) layer(i);
+  auto* best = reinterpret_cast<unsigned long long*>(best_.data_ptr<std::int64_t>());
+  if (batch_ > 1) {
+    at::mm_out(logits_, normed(weights_.final_norm), weights_.head.t());
+    check(argmax(bf16(logits_), best, static_cast<int>(batch_), static_cast<int>(config_.vocabulary), stream()),
+          "argmax");
+    return;
+  }
+  GemvParams p;
+  p.w = bf16(weights_.head), p.x = bf16(hidden_), p.norm = bf16(weights_.final_norm), p.best = best;
+  p.rows = static_cast<int>(config_.vocabulary), p.columns = static_cast<int>(config_.hidden);
+  p.eps = static_cast<float>(config_.rms_eps);
+  check(gemv(p, GemvEnd::kArgmax, stream()), "gemv");
+}
+
+}  // namespace oscar::bench

@@ -1,0 +1,83 @@
+// A decoder with random weights on the GPU and one decode step of it, with the INT2 three-tier cache or a BF16 cache.
+// INT2: kernels/append_tokens, quantize_pages for the tokens that leave the windows (all layers in one launch),
+// decode_attention; R_V absorbed in the value and output weights. BF16: the same step with a contiguous cache and
+// LibTorch's attention.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/windows.h"
+
+namespace oscar::bench {
+
+ModelConfig qwen3_geometry(const std::string& name);  // "8b", "4b", "tiny"; std::invalid_argument otherwise
+
+struct StepLayer {
+  LayerWeights plain;       // as in a checkpoint; q, k, v and gate, up are views of the fused ones where they can be
+  at::Tensor qkv, gate_up;  // [(Hq + 2 Hkv) d, hidden], [2 intermediate, hidden]
+  at::Tensor absorbed_v, absorbed_o;  // with R_V: rows of v [Hkv d, hidden], columns of o [hidden, Hq d]
+  at::Tensor key_rotation;            // [1, d, d] FP32
+};
+
+struct StepWeights {
+  ModelConfig config;
+  at::Tensor embedding, head, final_norm;  // head is the embedding where they are tied
+  std::vector<StepLayer> layers;
+  at::Tensor rope_cos, rope_sin;     // [positions, d / 2] FP32
+  std::uint64_t step_bytes() const;  // weights that a step reads
+};
+
+StepWeights random_weights(const ModelConfig& config, std::int64_t positions, std::uint64_t seed);
+// Puts the value and output weights of one kind into what the step multiplies with.
+void use_absorbed(StepWeights& weights, bool absorbed);
+
+enum class CacheKind { kInt2, kBf16Flash, kBf16Cudnn };
+std::string to_string(CacheKind kind);
+
+// Bytes of the cache of one sequence of `context` tokens, as DecodeStep allocates it, and as a step reads it.
+std::uint64_t cache_bytes(const ModelConfig& config, bool int2, const WindowPolicy& windows, std::int64_t context);
+std::uint64_t read_bytes(const ModelConfig& config, bool int2, const WindowPolicy& windows, std::int64_t context);
+
+class DecodeStep {
+ public:
+  // context: tokens of the longest sequence, the new one included. Every sequence of the batch has this length until
+  // set_length().
+  DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t batch, std::int64_t context,
+             const WindowPolicy& windows);
+  void fill_random();                                          // plausible rows and codes everywhere
+  void set_length(std::int64_t tokens);                        // of every sequence, the new token included
+  void force_tokens(const std::vector<std::int32_t>& tokens);  // the input of the next step
+  void run();  // one step on the current stream: tokens -> next tokens (greedy)
+  void set_attention(CacheKind kind) { kind_ = kind; }
+  std::vector<std::int32_t> tokens() const;      // the input of the last step
+  at::Tensor hidden() const { return hidden_; }  // [batch, hidden] after the last layer, before the final norm
+  std::uint64_t allocated_bytes() const;
+
+ private:
+  void begin_step();
+  void layer(std::int64_t index);
+  void project(const at::Tensor& w, const at::Tensor& norm, at::Tensor& out);
+  void add_residual(const at::Tensor& x, const at::Tensor& w);
+  void attend_int2(std::int64_t index);
+  void attend_bf16(std::int64_t index);
+  at::Tensor normed(const at::Tensor& weight);
+
+  const StepWeights& weights_;
+  const ModelConfig& config_;
+  CacheKind kind_;
+  bool int2_;
+  std::int64_t batch_, context_, length_;
+  WindowPolicy windows_;
+  std::int64_t sink_pages_ = 0, ring_pages_ = 0, max_pages_ = 0, page_bytes_ = 0, window_bytes_ = 0;
+  at::Tensor pages_, window_pages_;  // [L, pages, Hkv, bytes]
+  at::Tensor keys_, values_;         // BF16: [L, B, Hkv, T, d]
+  at::Tensor page_table_, window_table_, lengths_, runs_, clip_, bad_, workspace_;
+  at::Tensor best_, tokens_, hidden_, delta_, normed_, qkv_, query_, attended_, gate_up_, gated_, logits_;
+};
+
+}  // namespace oscar::bench
