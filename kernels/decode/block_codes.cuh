@@ -24,7 +24,8 @@ namespace oscar::kernels {
 template <int D_, int NT_>
 struct BlockCodes {
   static constexpr int D = D_, NT = NT_;
-  static constexpr int kBlockSteps = D / 64;             // channel steps of 16 in a block
+  static constexpr int kTiles = 4;            // a whole page at a time: the branches on the widths are paid once
+  static constexpr int kBlockSteps = D / 64;  // channel steps of 16 in a block
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
   // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [block][token % 8][token / 8], so that a
   // lane reads its four tokens at once, then values, pairs of FP16 [block][pair % 4][pair / 4]; after both halves sigma
@@ -118,14 +119,10 @@ struct BlockCodes {
     __syncwarp();
   }
 
-  template <int M>
-  __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[M][NT][4], TokenScales<M>& scales,
-                                        const std::uint8_t* page, int tile, const std::uint8_t* scratch,
-                                        int lane) const {
-    static_assert(M == 2);
-    scratch += tile * (4 * kHalf / 2);
+  __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kTiles][NT][4], TokenScales<kTiles>& scales,
+                                        const std::uint8_t* page, int, const std::uint8_t* scratch, int lane) const {
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < kTiles; ++m) {
       scales.key[m][0] = scales.key[m][1] = score_scale;
       scales.value[m][0] = scales.value[m][1] = 1.0f;
 #pragma unroll
@@ -135,30 +132,31 @@ struct BlockCodes {
     }
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
-      if (a.key.width[b] == 2) score_block<2>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      if (a.key.width[b] == 1) score_block<1>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      if (a.key.width[b] == 4) score_block<4>(s, b, page + a.key.plane[b], tile, scratch, lane);
+      const int width = a.key.width[b];
+      if (width == 2) {
+        score_block<2>(s, b, page + a.key.plane[b], scratch, lane);
+      } else if (width == 1) {
+        score_block<1>(s, b, page + a.key.plane[b], scratch, lane);
+      } else if (width == 4) {
+        score_block<4>(s, b, page + a.key.plane[b], scratch, lane);
+      }
     }
   }
 
-  template <int M>
-  __device__ __forceinline__ void accumulate(const DecodeLaunch& a, WarpState<D, NT>& state, const float (&w)[M][NT][4],
-                                             const std::uint8_t* page, int tile, const std::uint8_t* scratch,
-                                             int lane) const {
-    scratch += tile * (4 * kHalf / 2);
-    std::uint32_t p[M][NT][2];
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int n = 0; n < NT; ++n) {
-        p[m][n][0] = transpose_8x8(pack_f16(w[m][n][0], w[m][n][1]));
-        p[m][n][1] = transpose_8x8(pack_f16(w[m][n][2], w[m][n][3]));
-      }
+  // weights: probabilities as operand B.
+  __device__ __forceinline__ void accumulate(const DecodeLaunch& a, WarpState<D, NT>& state,
+                                             const std::uint32_t (&p)[kTiles][NT][2], const std::uint8_t* page, int,
+                                             const std::uint8_t* scratch, int lane) const {
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
-      if (a.value.width[b] == 2) accumulate_block<2>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      if (a.value.width[b] == 1) accumulate_block<1>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      if (a.value.width[b] == 4) accumulate_block<4>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
+      const int width = a.value.width[b];
+      if (width == 2) {
+        accumulate_block<2>(state, p, b, page + a.value.plane[b], scratch, lane);
+      } else if (width == 1) {
+        accumulate_block<1>(state, p, b, page + a.value.plane[b], scratch, lane);
+      } else if (width == 4) {
+        accumulate_block<4>(state, p, b, page + a.value.plane[b], scratch, lane);
+      }
     }
   }
 
@@ -207,65 +205,73 @@ struct BlockCodes {
   }
 
   template <int W>
-  __device__ __forceinline__ void score_block(float (&s)[2][NT][4], int b, const std::uint8_t* plane, int tile,
+  __device__ __forceinline__ void score_block(float (&s)[kTiles][NT][4], int b, const std::uint8_t* plane,
                                               const std::uint8_t* scratch, int lane) const {
-    BlockWords<D, W> words;
-    words.load_keys(plane, tile, lane);
-    const float4 four = *reinterpret_cast<const float4*>(scratch + 4 * b * kKeyStride + 16 * (lane >> 2));
-    const float scales[4] = {four.x, four.y, four.z, four.w};
-    float acc[2][NT][4];
 #pragma unroll
-    for (int k = 0; k < kBlockSteps; ++k)
+    for (int half = 0; half < 2; ++half) {
+      BlockWords<D, W> words;
+      words.load_keys(plane, 2 * half, lane);
+      const float4 four =
+          *reinterpret_cast<const float4*>(scratch + 4 * (half * kHalf + b * kKeyStride) + 16 * (lane >> 2));
+      const float scales[4] = {four.x, four.y, four.z, four.w};
+      float acc[2][NT][4];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const std::uint32_t codes[4] = {words.key(m, 0, 2 * k), words.key(m, 1, 2 * k), words.key(m, 0, 2 * k + 1),
-                                        words.key(m, 1, 2 * k + 1)};
-        const int step = b * kBlockSteps + k;
+      for (int k = 0; k < kBlockSteps; ++k)
 #pragma unroll
-        for (int n = 0; n < NT; ++n) {
-          if (k == 0) {
-            const float from[4] = {start[n][b][0], start[n][b][1], start[n][b][0], start[n][b][1]};
-            mma_f16(acc[m][n], codes, query[n][step][0], query[n][step][1], from);
-          } else {
-            mma_f16(acc[m][n], codes, query[n][step][0], query[n][step][1]);
+        for (int m = 0; m < 2; ++m) {
+          const std::uint32_t codes[4] = {words.key(m, 0, 2 * k), words.key(m, 1, 2 * k), words.key(m, 0, 2 * k + 1),
+                                          words.key(m, 1, 2 * k + 1)};
+          const int step = b * kBlockSteps + k;
+#pragma unroll
+          for (int n = 0; n < NT; ++n) {
+            if (k == 0) {
+              const float from[4] = {start[n][b][0], start[n][b][1], start[n][b][0], start[n][b][1]};
+              mma_f16(acc[m][n], codes, query[n][step][0], query[n][step][1], from);
+            } else {
+              mma_f16(acc[m][n], codes, query[n][step][0], query[n][step][1]);
+            }
           }
         }
-      }
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+      for (int m = 0; m < 2; ++m)
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
+        for (int n = 0; n < NT; ++n)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) s[m][n][c] = fmaf(acc[m][n][c], scales[2 * m + (c >> 1)], s[m][n][c]);
+          for (int c = 0; c < 4; ++c)
+            s[2 * half + m][n][c] = fmaf(acc[m][n][c], scales[2 * m + (c >> 1)], s[2 * half + m][n][c]);
+    }
   }
 
   template <int W>
-  __device__ __forceinline__ void accumulate_block(WarpState<D, NT>& state, const std::uint32_t (&p)[2][NT][2], int b,
-                                                   const std::uint8_t* plane, int tile, const std::uint8_t* scratch,
+  __device__ __forceinline__ void accumulate_block(WarpState<D, NT>& state, const std::uint32_t (&p)[kTiles][NT][2],
+                                                   int b, const std::uint8_t* plane, const std::uint8_t* scratch,
                                                    int lane) const {
-    BlockWords<D, W> words;
-    words.load_values(plane, tile, lane);
-    const uint4 four = *reinterpret_cast<const uint4*>(scratch + 4 * (kValueAt + b * kValueStride) + 16 * (lane & 3));
-    const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
     const std::uint32_t one = lane >> 2 == b ? 0x3C003C00u : 0u;  // row b of FP16 ones
     const std::uint32_t ones[4] = {one, 0u, one, 0u};
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      std::uint32_t weight[NT][2];
+    for (int half = 0; half < 2; ++half) {
+      BlockWords<D, W> words;
+      words.load_values(plane, 2 * half, lane);
+      const uint4 four =
+          *reinterpret_cast<const uint4*>(scratch + 4 * (half * kHalf + kValueAt + b * kValueStride) + 16 * (lane & 3));
+      const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      for (int m = 0; m < 2; ++m) {
+        std::uint32_t weight[NT][2];
 #pragma unroll
-        for (int n = 0; n < NT; ++n) weight[n][r] = multiply_f16(p[m][n][r], scales[2 * m + r]);
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int n = 0; n < NT; ++n) weight[n][r] = multiply_f16(p[2 * half + m][n][r], scales[2 * m + r]);
+#pragma unroll
+        for (int k = 0; k < kBlockSteps; ++k) {
+          const std::uint32_t codes[4] = {words.value(m, 0, 2 * k), words.value(m, 0, 2 * k + 1),
+                                          words.value(m, 1, 2 * k), words.value(m, 1, 2 * k + 1)};
+#pragma unroll
+          for (int n = 0; n < NT; ++n) mma_f16(state.o[n][b * kBlockSteps + k], codes, weight[n][0], weight[n][1]);
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) mma_f16(state.zeros[n], ones, weight[n][0], weight[n][1]);
       }
-#pragma unroll
-      for (int k = 0; k < kBlockSteps; ++k) {
-        const std::uint32_t a[4] = {words.value(m, 0, 2 * k), words.value(m, 0, 2 * k + 1), words.value(m, 1, 2 * k),
-                                    words.value(m, 1, 2 * k + 1)};
-#pragma unroll
-        for (int n = 0; n < NT; ++n) mma_f16(state.o[n][b * kBlockSteps + k], a, weight[n][0], weight[n][1]);
-      }
-#pragma unroll
-      for (int n = 0; n < NT; ++n) mma_f16(state.zeros[n], ones, weight[n][0], weight[n][1]);
     }
   }
 };

@@ -67,6 +67,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const int length = __ldg(p.lengths + sequence);
   const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
   PageIds ids;
+  WindowPages windows;
+  windows.load(p, sequence, lane);
   if (p.sliding_window == 0) {
     // The body begins with page 0 whatever the length: no need to wait for it.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
@@ -83,10 +85,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   if (p.sliding_window != 0) ids.load(table, share, 0, lane);
   RingPosition at;
   std::uint8_t* scratch = pool + a.pool_bytes + warp * C::Codes::kScratchBytes;
+  windows.keep(shared.window_pages[warp], lane);
   WarpWork<C> work;
   // The first half of the cluster barrier says that a block has begun: waited for before the first store into it.
-  work.run(a, plan, sequence, kv_head, share, ids, query, ring, at, pool + warp * a.slots * a.slot_bytes, scratch, lane,
-           [] { cluster_arrive_relaxed(); });
+  work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, pool + warp * a.slots * a.slot_bytes,
+           scratch, lane, [] { cluster_arrive_relaxed(); });
 
   __syncthreads();
   const BlockMerge<C> merge(pool);

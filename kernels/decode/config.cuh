@@ -31,6 +31,7 @@ struct DecodeConfig {
 template <class C>
 struct DecodeShared {
   std::uint64_t barriers[C::kWarps * C::kMaxSlots];
+  std::int32_t window_pages[C::kWarps][32];
   int last_arriver;
 };
 

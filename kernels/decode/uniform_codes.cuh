@@ -44,6 +44,7 @@ template <int D_, int NT_>
 struct UniformCodes {
   static constexpr int D = D_, NT = NT_;
   static constexpr CodePage kPage{D};
+  static constexpr int kTiles = 2;         // tiles worked on together
   static constexpr int kScratchBytes = 0;  // shared memory of a warp beside its ring
   static constexpr WeightRange kWeights{32768.0f, 8.0f};
 
@@ -85,10 +86,10 @@ struct UniformCodes {
 
   __device__ __forceinline__ void begin_page(const DecodeLaunch&, const std::uint8_t*, std::uint8_t*, int) const {}
 
-  // Scores of M tiles from tile `tile` of the page on, and their scales.
-  template <int M>
-  __device__ __forceinline__ void score(const DecodeLaunch&, float (&s)[M][NT][4], TokenScales<M>& scales,
+  // Scores of the tiles from `tile` on, and their scales.
+  __device__ __forceinline__ void score(const DecodeLaunch&, float (&s)[kTiles][NT][4], TokenScales<kTiles>& scales,
                                         const std::uint8_t* page, int tile, const std::uint8_t*, int lane) const {
+    constexpr int M = kTiles;
     const int g = lane >> 2;
     CodeWords<D> words[M];
 #pragma unroll
@@ -130,21 +131,15 @@ struct UniformCodes {
     }
   }
 
-  template <int M>
-  __device__ __forceinline__ void accumulate(const DecodeLaunch&, WarpState<D, NT>& state, const float (&w)[M][NT][4],
-                                             const std::uint8_t* page, int tile, const std::uint8_t*, int lane) const {
+  // b: the weights as operand B.
+  __device__ __forceinline__ void accumulate(const DecodeLaunch&, WarpState<D, NT>& state,
+                                             const std::uint32_t (&b)[kTiles][NT][2], const std::uint8_t* page,
+                                             int tile, const std::uint8_t*, int lane) const {
+    constexpr int M = kTiles;
     const int g = lane >> 2, t = lane & 3;
-    std::uint32_t b[M][NT][2];
     CodeWords<D> words[M];
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
-      words[m].load(page + kPage.value_codes() + (tile + m) * (kTileTokens * D / 4), lane);
-#pragma unroll
-      for (int n = 0; n < NT; ++n) {
-        b[m][n][0] = transpose_8x8(pack_f16(w[m][n][0], w[m][n][1]));
-        b[m][n][1] = transpose_8x8(pack_f16(w[m][n][2], w[m][n][3]));
-      }
-    }
+    for (int m = 0; m < M; ++m) words[m].load(page + kPage.value_codes() + (tile + m) * (kTileTokens * D / 4), lane);
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/decode/block_codes.cuh"
+#include "kernels/decode/config.cuh"
 #include "kernels/decode/pipeline.cuh"
 #include "kernels/decode/schedule.cuh"
 #include "kernels/decode/uniform_codes.cuh"
@@ -28,13 +29,31 @@ struct WarpShare {
   }
 };
 
-// Page ids, 32 of a warp's pages at a time, one in each lane.
+// Page ids read ahead: 32 of the warp's pages at a time, one in each lane.
 struct PageIds {
   int id;
   __device__ __forceinline__ void load(const std::int32_t* table, const WarpShare& share, int from, int lane) {
     id = from + lane < share.pages ? __ldg(table + share.page + (from + lane) * share.stride) : 0;
   }
   __device__ __forceinline__ int of(int i) const { return __shfl_sync(0xffffffffu, id, i & 31); }
+};
+
+// The sequence's first 32 window pages, read ahead for a warp: from memory with its first loads, then in shared memory.
+struct WindowPages {
+  int id;
+  __device__ __forceinline__ void load(const DecodeAttentionParams& p, int sequence, int lane) {
+    const int count = p.sink_pages + p.ring_pages;
+    id = lane < count ? __ldg(p.window_table + sequence * count + lane) : 0;
+  }
+  __device__ __forceinline__ void keep(std::int32_t* shared, int lane) const {
+    __syncwarp();
+    shared[lane] = id;
+    __syncwarp();
+  }
+  __device__ __forceinline__ static int of(const DecodeAttentionParams& p, const std::int32_t* shared, int sequence,
+                                           int i) {
+    return i < 32 ? shared[i] : __ldg(p.window_table + sequence * (p.sink_pages + p.ring_pages) + i);
+  }
 };
 
 // The ring of a warp over a whole launch.
@@ -51,24 +70,26 @@ struct WarpWork {
   Codes codes;
 
   __device__ __forceinline__ static const std::uint8_t* window_source(const DecodeAttentionParams& p,
-                                                                      const SequencePlan& plan, int sequence,
+                                                                      const SequencePlan& plan,
+                                                                      const std::int32_t* window_pages, int sequence,
                                                                       int kv_head, int tile, int half) {
     if (tile >= plan.sink_tiles) {
       tile = plan.ring_position / kTileTokens % (p.ring_pages * kTilesPerPage) + tile - plan.sink_tiles;
       if (tile >= p.ring_pages * kTilesPerPage) tile -= p.ring_pages * kTilesPerPage;
       tile += p.sink_pages * kTilesPerPage;
     }
-    const int page = __ldg(p.window_table + sequence * (p.sink_pages + p.ring_pages) + tile / kTilesPerPage);
+    const int page = WindowPages::of(p, window_pages, sequence, tile / kTilesPerPage);
     return p.window_pages + (static_cast<long long>(page) * p.kv_heads + kv_head) * window_page_bytes(D) +
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
   }
 
-  // ids: loaded for the share's first 32 pages. after_issue: called once the ring is filled.
+  // ids: loaded for the share's first 32 pages. Its window pages are kept in shared memory. after_issue: called once
+  // the ring is filled.
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
-                                      const WarpShare& share, PageIds ids, const QueryPairs<D, NT>& first_query,
-                                      const CopyRing& ring, RingPosition& at, std::uint8_t* slots,
-                                      std::uint8_t* scratch, int lane, AfterIssue&& after_issue) {
+                                      const WarpShare& share, PageIds ids, const DecodeShared<C>& shared,
+                                      const QueryPairs<D, NT>& first_query, const CopyRing& ring, RingPosition& at,
+                                      std::uint8_t* slots, std::uint8_t* scratch, int lane, AfterIssue&& after_issue) {
     const DecodeAttentionParams& p = a.p;
     const std::uint32_t slots_address = shared_address(slots);
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
@@ -89,7 +110,8 @@ struct WarpWork {
           if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
         } else {
           const int use = issued - share.pages;
-          source = window_source(p, plan, sequence, kv_head, share.tile + (use >> 1) * share.stride, use & 1);
+          source = window_source(p, plan, shared.window_pages[threadIdx.x / 32], sequence, kv_head,
+                                 share.tile + (use >> 1) * share.stride, use & 1);
           bytes = window_tile_bytes(D) / 2;
         }
         ring.copy(lane, at.issue, slots_address + at.issue * a.slot_bytes, source, bytes);
@@ -119,15 +141,23 @@ struct WarpWork {
       const int base = plan.body_begin + (share.page + i * share.stride) * kPageTokens;
       const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
       codes.begin_page(a, data, scratch, lane);
+      constexpr int M = Codes::kTiles;
 #pragma unroll 1
-      for (int tile = 0; tile * kTileTokens < last; tile += 2) {
-        constexpr int M = 2;
+      for (int tile = 0; tile * kTileTokens < last; tile += M) {
         float s[M][NT][4], w[M][NT][4];
         TokenScales<M> scales;
-        codes.template score<M>(a, s, scales, data, tile, scratch, lane);
+        codes.score(a, s, scales, data, tile, scratch, lane);
         softmax_weights<D, NT, M>(state, s, w, scales, soft_cap,
                                   {first - tile * kTileTokens, last - tile * kTileTokens}, Codes::kWeights, lane);
-        codes.template accumulate<M>(a, state, w, data, tile, scratch, lane);
+        std::uint32_t weights[M][NT][2];  // operand B
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int n = 0; n < NT; ++n) {
+            weights[m][n][0] = transpose_8x8(pack_f16(w[m][n][0], w[m][n][1]));
+            weights[m][n][1] = transpose_8x8(pack_f16(w[m][n][2], w[m][n][3]));
+          }
+        codes.accumulate(a, state, weights, data, tile, scratch, lane);
       }
       release();
     }
