@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "base/errors.h"
 
@@ -18,29 +19,41 @@ std::string number(double value) {
 std::int64_t block_bits(int width, int head_dim) { return width == 0 ? 0 : width * (head_dim / kBlocks) + 8; }
 
 constexpr std::array<std::uint8_t, 4> kWidths = {0, 1, 2, 4};
+constexpr std::int64_t kUnit = 8;  // bits; every block costs a multiple of it, since 32 divides the head size
 
 struct Place {
-  std::size_t layer, block;
-  bool key;
+  double energy = 0.0;
+  std::uint8_t* width = nullptr;
 };
 
-struct Step {
-  double rate = -1.0;  // gain per bit
-  std::int64_t cost = 0;
-  std::uint8_t width = 0;
-};
-
-// The best step up from `width` that costs at most `left` bits.
-Step best_step(double energy, std::uint8_t width, int head_dim, std::int64_t left) {
-  Step best;
-  for (const std::uint8_t next : kWidths) {
-    if (next <= width) continue;
-    const std::int64_t cost = block_bits(next, head_dim) - block_bits(width, head_dim);
-    if (cost > left) continue;
-    const double rate = energy * (block_distortion(width) - block_distortion(next)) / static_cast<double>(cost);
-    if (rate > best.rate) best = {rate, cost, next};
+// The widths of least total error that cost at most `units`: a knapsack with one choice for each place, exact. Of equal
+// errors the cheapest. Returns the units used.
+std::int64_t fill(const std::vector<Place>& places, int head_dim, std::int64_t units) {
+  const auto size = static_cast<std::size_t>(units) + 1;
+  std::vector<double> best(size, 0.0), next(size);  // least error of the places so far within u units
+  std::vector<std::uint8_t> chosen(places.size() * size);
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    std::fill(next.begin(), next.end(), std::numeric_limits<double>::infinity());
+    std::uint8_t* row = chosen.data() + p * size;
+    for (const std::uint8_t width : kWidths) {
+      const auto cost = static_cast<std::size_t>(block_bits(width, head_dim) / kUnit);
+      const double error = places[p].energy * block_distortion(width);
+      for (std::size_t u = cost; u < size; ++u) {
+        const double total = best[u - cost] + error;
+        if (total < next[u]) next[u] = total, row[u] = width;
+      }
+    }
+    best.swap(next);
   }
-  return best;
+  // best[] does not increase: the first entry of least error is the cheapest.
+  auto u = static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin());
+  const auto used = static_cast<std::int64_t>(u);
+  for (std::size_t p = places.size(); p-- > 0;) {
+    const std::uint8_t width = chosen[p * size + u];
+    *places[p].width = width;
+    u -= static_cast<std::size_t>(block_bits(width, head_dim) / kUnit);
+  }
+  return used;
 }
 
 }  // namespace
@@ -69,7 +82,6 @@ Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideE
   const auto layers = static_cast<std::int64_t>(key.size());
   const auto row_bits = [&](int width) { return kBlocks * block_bits(width, head_dim); };
   const double elements = static_cast<double>(2 * layers * head_dim);
-  const int start = bits < 2.0 ? 0 : 1;  // width of key blocks
   constexpr double kLeast = 0.25;
   const double most = static_cast<double>(2 * layers * row_bits(4)) / elements;
   if (!(bits >= kLeast) || !(bits <= most + 1e-9)) {
@@ -78,32 +90,15 @@ Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideE
                      " (four bits everywhere)");
   }
   Allocation out;
-  const auto first = static_cast<std::uint8_t>(start);
-  out.key.assign(key.size(), {first, first, first, first});
-  out.value.assign(value.size(), {0, 0, 0, 0});
-  auto left = static_cast<std::int64_t>(bits * elements + 1e-6) - layers * row_bits(start);
+  out.key.resize(key.size());
+  out.value.resize(value.size());
   std::vector<Place> places;
   for (std::size_t layer = 0; layer < key.size(); ++layer) {
-    for (const bool is_key : {true, false}) {
-      for (std::size_t b = 0; b < kBlocks; ++b) places.push_back({layer, b, is_key});
-    }
+    for (std::size_t b = 0; b < kBlocks; ++b) places.push_back({key[layer].block[b], &out.key[layer][b]});
+    for (std::size_t b = 0; b < kBlocks; ++b) places.push_back({value[layer].block[b], &out.value[layer][b]});
   }
-  const auto width_of = [&](const Place& p) -> std::uint8_t& {
-    return (p.key ? out.key : out.value)[p.layer][p.block];
-  };
-  for (;;) {
-    Step best;
-    const Place* where = nullptr;
-    for (const Place& p : places) {  // ties: the first place
-      const double energy = (p.key ? key : value)[p.layer].block[p.block];
-      const Step step = best_step(energy, width_of(p), head_dim, left);
-      if (step.rate > best.rate) best = step, where = &p;
-    }
-    if (where == nullptr) break;
-    width_of(*where) = best.width;
-    left -= best.cost;
-  }
-  out.bits = bits - static_cast<double>(left) / elements;
+  const auto units = static_cast<std::int64_t>(bits * elements + 1e-6) / kUnit;
+  out.bits = static_cast<double>(fill(places, head_dim, units) * kUnit) / elements;
   return out;
 }
 

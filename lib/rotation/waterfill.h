@@ -24,11 +24,9 @@ struct Allocation {
 // Share of a block's energy that remains after w bits (the search encoder on Gaussian rows): 1, .3634, .1188, .0115.
 double block_distortion(int width);
 
-// Keys start at one bit in every block from 2 bits on (a block without bits drops its part of every logit; the Gaussian
-// model underrates that), and at none below, where the bits are worth more elsewhere; values start at none. Then the
-// step 0 -> 1 -> 2 -> 4 with the largest gain per bit is taken, (d/4) for each added bit and 8 for a new scale, as long
-// as it fits. Steps that skip a width are tried too, since gains are not quite convex. UsageError when `bits` is below
-// what the start needs or above what 4-4-4-4 takes.
+// The widths of least predicted error within the budget, (d/4) bits for each bit of width and 8 for a scale: exact, by
+// dynamic programming over multiples of 8 bits. No side has a floor: blocks that hardly matter get nothing (README.md
+// has what a floor for keys costs). UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
                      double bits);
 

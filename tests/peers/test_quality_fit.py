@@ -110,16 +110,20 @@ def test_widths_follow_the_closed_form(fitted):
         for b in range(4):
             energy[layer, key, b] = blocks[b] / power
     bits = lambda w: w * n + 8 * (w > 0)
-    width = dict.fromkeys(energy, 0)  # below 2 bits all start at none
-    left = int(1.75 * 4 * 2 * d + 1e-6)
-    while True:
-        steps = [((energy[p] * (DISTORTION[w] - DISTORTION[v])) / (bits(v) - bits(w)), p, v)
-                 for p, w in width.items() for v in (1, 2, 4) if v > w and bits(v) - bits(w) <= left]
-        if not steps:
-            break
-        best = max(steps, key=lambda s: s[0])
-        left -= bits(best[2]) - bits(width[best[1]])
-        width[best[1]] = best[2]
+    places = sorted(energy)
+    units = int(1.75 * 4 * 2 * d + 1e-6) // 8
+    # Least error of the first places within u units of 8 bits; then the widths that reach it, from the last place on.
+    least = [np.zeros(units + 1)]
+    for p in places:
+        shifted = [np.concatenate([np.full(bits(w) // 8, np.inf), least[-1]])[:units + 1] + energy[p] * DISTORTION[w]
+                   for w in DISTORTION]
+        least.append(np.min(shifted, 0))
+    width, u = {}, int(np.argmin(least[-1]))
+    for i in reversed(range(len(places))):
+        p = places[i]
+        width[p] = min(DISTORTION, key=lambda w: least[i][u - bits(w) // 8] + energy[p] * DISTORTION[w]
+                       if bits(w) // 8 <= u else np.inf)
+        u -= bits(width[p]) // 8
     for entry in manifest["layers"]:
         for side in ("key", "value"):
             assert entry[side]["widths"] == [width[entry["layer"], side == "key", b] for b in range(4)]
