@@ -48,6 +48,8 @@ PageLayout decode_page_layout(const DecodeAttentionParams& params);
 
 // Resident blocks the launch uses on the current device; fixed for a device, so graphs can be captured once.
 int decode_attention_blocks(int head_dim, int group);
+// One workspace may serve launches of any batch up to 4,096 (sequence, KV head) items, one after the other, without
+// being cleared between them, if it is as large as the largest of them needs.
 std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads);
 
 // cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a group above 16), for widths

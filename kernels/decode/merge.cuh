@@ -83,8 +83,10 @@ struct BlockMerge {
   }
 };
 
-// Counters of arrived parts at the start of the workspace: for each item, one for each block of a cluster.
-OSCAR_HD constexpr int arrival_counters(int items) { return (items * 16 + 63) / 64 * 64; }
+// Counters of arrived parts at the start of the workspace: for each item, one for each block of a cluster. The partial
+// results behind them begin at the same place for up to 4,096 items, so that they never lie where a larger batch in the
+// same workspace has its counters.
+OSCAR_HD constexpr int arrival_counters(int items) { return (items * 16 + 65535) / 65536 * 65536; }
 
 // One block's result for an item cut by a block boundary.
 template <class C>

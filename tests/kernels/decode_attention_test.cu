@@ -64,6 +64,18 @@ TEST_F(DecodeAttention, ManyPagesForEachWarp) {
   }
 }
 
+TEST_F(DecodeAttention, OneWorkspaceServesBatchesOfAnySize) {
+  const std::size_t bytes = decode_attention_workspace_bytes(128, 4, 16, 8);
+  DeviceArray<std::uint8_t> workspace(bytes);
+  check_cuda(cudaMemset(workspace.get(), 0, bytes), "cudaMemset");
+  for (const int batch : {16, 1, 8, 2, 16, 1}) {
+    DecodeCase c{.batch = batch, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
+    c.lengths.assign(static_cast<std::size_t>(batch), batch > 8 ? 700 : 3000);
+    c.build();
+    EXPECT_LT(relative_error(c.run(2, workspace.get()), c.reference(), c), kLimit) << "batch " << batch;
+  }
+}
+
 TEST_F(DecodeAttention, EveryGroupSize) {
   for (int group = 1; group <= 16; ++group) {
     DecodeCase c{.batch = 2, .query_heads = 2 * group, .kv_heads = 2, .head_dim = 128, .lengths = {700, 1333}};

@@ -258,8 +258,8 @@ struct DecodeCase {
   }
 
   // Runs the kernel `times` times into poisoned output; returns the last result, checks that all runs agree bit for
-  // bit.
-  std::vector<float> run(int times = 2) {
+  // bit. shared: a workspace to use, zeroed before its first use.
+  std::vector<float> run(int times = 2, void* shared = nullptr) {
     DeviceArray<std::uint8_t> d_pages(pages), d_windows(window_pages);
     DeviceArray<std::int32_t> d_table(page_table), d_window_table(window_table), d_lengths(lengths);
     DeviceArray<__nv_bfloat16> d_q(q);
@@ -273,7 +273,7 @@ struct DecodeCase {
     p.window_pages = d_windows.get(), p.window_table = d_window_table.get(), p.lengths = d_lengths.get();
     p.sink_logits = sinks ? d_sinks.get() : nullptr;
     p.key_sigma = d_key_sigma.get(), p.value_sigma = d_value_sigma.get();
-    p.workspace = workspace.get();
+    p.workspace = shared != nullptr ? shared : workspace.get();
     std::vector<float> first;
     for (int i = 0; i < times; ++i) {
       check_cuda(cudaMemset(d_out.get(), 0xff, q.size() * sizeof(float)), "cudaMemset");
