@@ -85,8 +85,9 @@ RotationFile rotation_file(const Bundle& bundle, bool key, int version, const Js
 }
 
 bool same_bits(const RotationArray& a, const RotationArray& b) {
-  return a.shape == b.shape && a.values.size() == b.values.size() &&
-         std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(float)) == 0;
+  if (a.shape != b.shape || a.values.size() != b.values.size()) return false;
+  // An absent array has no address to compare.
+  return a.values.empty() || std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(float)) == 0;
 }
 
 void read_back(const fs::path& path, const RotationFile& written) {
