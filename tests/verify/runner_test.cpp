@@ -99,7 +99,7 @@ SelfCheck path_check(std::vector<std::pair<double, double>> own_and_difference) 
   RunnerResult r;
   std::vector<KvMethod> methods(own_and_difference.size());
   for (std::size_t i = 0; i < methods.size(); ++i) {
-    methods[i].id = "m" + std::to_string(i);
+    methods[i].id = std::string(1, static_cast<char>('a' + i));
     SequenceScores scores{0, {}, {}, {}, {}};
     scores.kl.assign(4, own_and_difference[i].first);
     scores.nll = scores.baseline_nll = std::vector<double>(4, 1.0);
@@ -118,7 +118,7 @@ TEST(SelfChecks, PathsMustAgreeForMethodsThatFollowTheModel) {
   EXPECT_EQ(path_check({{0.1, 0.011}, {0.1, 0.001}}).pass, false);
   const SelfCheck lost = path_check({{0.1, 0.001}, {9.0, 4.0}});
   EXPECT_EQ(lost.pass, true);
-  EXPECT_NE(lost.detail.find("not judged, more than 1 nat from BF16: m1"), std::string::npos) << lost.detail;
+  EXPECT_NE(lost.detail.find("not judged, more than 1 nat from BF16: b"), std::string::npos) << lost.detail;
   EXPECT_EQ(path_check({{9.0, 4.0}}).pass, std::nullopt);
 }
 
