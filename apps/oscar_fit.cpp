@@ -4,6 +4,7 @@
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "apps/fit_output.h"
+#include "apps/fit_tune.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -29,6 +30,7 @@ struct Arguments {
   std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
   std::vector<double> pareto;
+  TuneArguments tune;
 };
 
 template <typename Number>
@@ -164,7 +166,13 @@ int run_pareto(Arguments& a) {
 
 int run_fit(Arguments& a) {
   parse_options(a);
-  if (!a.pareto.empty()) return run_pareto(a);
+  if (!a.tune.text.empty() && a.fit.method != "waterfill") {
+    throw UsageError("--tune is for --method waterfill; " + a.fit.method + " has nothing to tune");
+  }
+  if (!a.pareto.empty()) {
+    if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
+    return run_pareto(a);
+  }
   AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
   const Statistics statistics = load_statistics(a.statistics);
   if (a.fit.method == "waterfill") {
@@ -177,7 +185,14 @@ int run_fit(Arguments& a) {
     return 0;
   }
   a.fit.device = choose_device(a.common);
-  const Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
+  Json tuning;
+  if (!a.tune.text.empty()) {
+    Tuned tuned = tune_options(statistics, a.fit, a.windows, a.common, a.tune);
+    a.fit = std::move(tuned.options);
+    tuning = std::move(tuned.record);
+  }
+  Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
+  if (!tuning.is_null()) fitted.bundle.provenance["tuning"] = std::move(tuning);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
   save_bundle(fitted.bundle, a.common.output, a.common.overwrite);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.common.json);
@@ -241,6 +256,22 @@ int main_fit(int argc, char** argv) {
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();
+  app.add_option("--tune", a.tune.text,
+                 "Waterfill: held-out text on which to measure the layers and search the constants; needs --model")
+      ->type_name("TEXT");
+  app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
+      ->capture_default_str();
+  app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
+      ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
+      ->capture_default_str();
+  app.add_flag("--stream-layers", a.tune.stream_layers, "--tune: keep one layer's weights in memory; same results");
+  app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
+  app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
+  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
   return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "text/document_hash.h"
+
 namespace oscar {
 
 const char* dtype_text(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bfloat16" : "float32"; }
@@ -52,6 +54,8 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                         {"head_dim", config.head_dim},
                         {"sliding_window", window}});
   }
+  Json documents = Json::array();
+  for (const Prompt& prompt : prompts.prompts) documents.push_back(document_hash(prompt.ids));
   const Json prompt_record = {{"sha256", prompts.sha256},
                               {"files", options.files},
                               {"rows", prompts.prompts.size() + prompts.skipped.size()},
@@ -60,7 +64,8 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                               {"cut", plan.cut},
                               {"shortened", plan.shortened},
                               {"unused", plan.unused},
-                              {"skipped", plan.skipped}};
+                              {"skipped", plan.skipped},
+                              {"documents", std::move(documents)}};
   const Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
                      {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
                      {"options", options_record(options)}, {"tool_version", options.tool_version}};

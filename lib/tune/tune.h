@@ -1,0 +1,43 @@
+// Tuning of method waterfill on the user's own text: measures what each layer's keys and values cost, and searches the
+// constants that theory leaves open, minimising KL under a floor for retrieval.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bundle/bundle.h"
+#include "checkpoint/checkpoint.h"
+#include "moments/statistics.h"
+#include "rotation/fit.h"
+#include "tune/trial_log.h"
+
+namespace oscar {
+
+struct TuneOptions {
+  std::vector<std::int32_t> text;  // token ids of the held-out document
+  std::string text_name, text_sha256;
+  std::int64_t context = 2048;
+  std::int64_t sequences = 3;  // of each of the three splits
+  std::int64_t prompts = 8;    // retrieval prompts of each split; 0: none
+  double floor = 0.97;         // a trial must solve this share of what the closed form solves, and of BF16's prompts
+  std::uint64_t seed = 0;
+  Windows windows;
+  fs::path log;
+  std::function<void(const std::string&, std::int64_t done, std::int64_t total)> on_trial;
+};
+
+struct TuneResult {
+  FitOptions options;                                      // with the weights and constants that won
+  Score closed_form, chosen;                               // on the third split, which no choice has seen
+  std::vector<double> key_sensitivity, value_sensitivity;  // [L] measured over predicted error, mean 1
+  bool closed_form_kept = false;                           // nothing beat it on the second split
+  Json trials;
+};
+
+// base: options of method waterfill. Split 1 measures sensitivities, split 2 chooses, split 3 scores. UsageError for
+// another method; InputError for a text that is too short for three splits.
+TuneResult tune(const Statistics& statistics, const FitOptions& base, const Checkpoint& checkpoint, Decoder& decoder,
+                const Tokenizer& tokenizer, const TuneOptions& options);
+
+}  // namespace oscar

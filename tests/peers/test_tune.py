@@ -1,0 +1,66 @@
+"""oscar-fit --tune as a command: what it writes, that it goes on from its log, and what it refuses."""
+import json
+import pathlib
+
+import pytest
+
+jsonschema = pytest.importorskip("jsonschema")
+
+SCHEMAS = pathlib.Path(__file__).parents[2] / "schemas"
+ROOT = pathlib.Path(__file__).parents[2] / "sample_data"
+SAMPLE = ROOT / "tiny-qwen3-outliers"
+
+
+@pytest.fixture(scope="module")
+def folder(tool, tmp_path_factory):
+    out = tmp_path_factory.mktemp("tune")
+    text = (ROOT / "heldout.txt").read_text()
+    (out / "seen.txt").write_text(text[:2500])
+    (out / "unseen.txt").write_text(text[5000:7500])
+    tool("oscar-collect", "--model", SAMPLE, "--prompts", out / "seen.txt", "-o", out / "s", "--device", "cpu", "-q",
+         "--far-pairs", "16,32")
+    return out
+
+
+def fit(tool, folder, *options, code=0):
+    return tool("oscar-fit", folder / "s", "-o", folder / "b", "--windows", "16,32", "--overwrite", "-q", *options, code=code)
+
+
+TUNE = ["--tune-context", 128, "--tune-sequences", 1, "--tune-prompts", 0]
+
+
+def test_tunes_and_goes_on(tool, folder):
+    def run():
+        out = fit(tool, folder, "--method", "waterfill", "--bits", "1.75", "--tune", folder / "unseen.txt", "--model",
+                  SAMPLE, *TUNE)
+        return out, (folder / "b" / "oscar_bundle.json").read_text(), (folder / "b.tune.json").read_text()
+
+    out, manifest, log = run()
+    assert "third split, unseen" in out
+    tuning = json.loads(manifest)["provenance"]["tuning"]
+    jsonschema.validate(json.loads(log), json.loads((SCHEMAS / "tune.schema.json").read_text()))
+    trials = json.loads(log)["trials"]
+    assert tuning["trials"] == len(trials) >= 2 * 4 + 1 + 10
+    assert len(tuning["sensitivity"]["key"]) == len(tuning["sensitivity"]["value"]) == 4
+    # The log holds what was chosen: the best objective on the second split that was not the closed form, or that.
+    scores = {json.dumps(t["trial"]["options"], sort_keys=True): t["score"] for t in trials if t["trial"]["split"] == 1}
+    best = min(s["text_kl"] + 0.2 * s["retrieval_kl"] for s in scores.values())
+    chosen = [k for k, s in scores.items() if s["text_kl"] + 0.2 * s["retrieval_kl"] == best]
+    third = {json.dumps(t["trial"]["options"], sort_keys=True): t["score"] for t in trials if t["trial"]["split"] == 2}
+    assert any(third.get(k, {}).get("text_kl") == tuning["third_split"]["chosen"]["text_kl"] for k in chosen)
+    # Again, from half of the log: the same bundle.
+    half = json.loads(log)
+    half["trials"] = half["trials"][:7]
+    (folder / "b.tune.json").write_text(json.dumps(half))
+    assert run()[1:] == (manifest, log)
+
+
+def test_refusals(tool, folder):
+    waterfill = ["--method", "waterfill"]
+    seen, unseen = folder / "seen.txt", folder / "unseen.txt"
+    assert "needs --model" in fit(tool, folder, *waterfill, "--tune", unseen, code=2)
+    assert "has nothing to tune" in fit(tool, folder, "--tune", unseen, "--model", SAMPLE, code=2)
+    message = fit(tool, folder, *waterfill, "--tune", seen, "--model", SAMPLE, *TUNE, code=3)
+    assert "collected on this document" in message and "seen.txt" in message
+    assert "of another model" in fit(tool, folder, *waterfill, "--tune", unseen, "--model", ROOT / "tiny-qwen3", code=3)
+    assert "too short to tune on" in fit(tool, folder, *waterfill, "--tune", unseen, "--model", SAMPLE, code=3)
