@@ -1,4 +1,5 @@
 // oscar-verify: quality of KV-cache methods against the BF16 cache on the user's own model and text.
+#include <algorithm>
 #include <iostream>
 
 #include "apps/common_options.h"
@@ -20,14 +21,18 @@ constexpr const char* kExample =
 struct Arguments {
   CommonOptions common;
   VerifyRequest request;
-  std::string bundle, rotations, clip, text, windows, path = "prefill", report, html, markdown, junit, baseline;
+  std::vector<std::string> bundles;
+  std::string rotations, clip, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
   bool check_only = false;
   std::string memory;                       // of plan
   std::vector<std::int64_t> plan_contexts;  // of plan
 };
 
 void add_source_options(CLI::App& app, Arguments& a) {
-  CLI::Option* bundle = app.add_option("--bundle", a.bundle, "Bundle of oscar-fit to judge")->type_name("DIR");
+  CLI::Option* bundle = app.add_option("--bundle", a.bundles,
+                                       "Bundle of oscar-fit to judge; given several times, rows are named by directory")
+                            ->type_name("DIR")
+                            ->allow_extra_args(false);
   app.add_option("--rotations", a.rotations, "Published rotation files to judge")
       ->type_name("K.pt,V.pt")
       ->excludes(bundle);
@@ -81,6 +86,9 @@ void add_report_options(CLI::App& app, Arguments& a) {
   app.add_option("--junit", a.junit, "Write gates and checks as JUnit XML")->type_name("FILE.xml");
   app.add_option("--baseline", a.baseline, "Earlier report of the same model and text to compare with")
       ->type_name("FILE.json");
+  app.add_option("--work-dir", a.work_dir, "Keep the state of the run here, so that it can go on when it was stopped")
+      ->type_name("DIR");
+  app.add_flag("--resume", a.request.resume, "Continue the run in --work-dir, if there is one");
   app.add_flag("--overwrite", a.common.overwrite, "Replace reports that exist");
   app.add_flag("--dry-run", a.common.dry_run, "Print the plan and measure nothing");
   GateLimits& gates = a.request.gates;
@@ -127,7 +135,7 @@ std::vector<std::string> output_files(const Arguments& a) {
 }
 
 int run_verify(Arguments& a) {
-  if (a.check_only && a.bundle.empty() && a.rotations.empty()) {
+  if (a.check_only && a.bundles.empty() && a.rotations.empty()) {
     throw UsageError("--check-only needs --bundle or --rotations");
   }
   if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
@@ -140,32 +148,42 @@ int run_verify(Arguments& a) {
   std::optional<Checkpoint> checkpoint;
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
-  const VerifySource source = load_verify_source(a.bundle, a.rotations, a.clip, model);
-  if (a.check_only) return check_only(source, model, a.common.json);
+  std::vector<VerifySource> sources;
+  for (const std::string& bundle : a.bundles) sources.push_back(load_verify_source(bundle, "", a.clip, model));
+  if (!a.rotations.empty()) sources.push_back(load_verify_source("", a.rotations, a.clip, model));
+  if (sources.empty()) load_verify_source("", "", a.clip, model);  // refuses --clip alone
+  if (a.check_only) {
+    if (sources.size() != 1) throw UsageError("--check-only takes one bundle");
+    return check_only(sources.front(), model, a.common.json);
+  }
 
   VerifyRequest& request = a.request;
   request.text = a.text;
   request.baseline = a.baseline;
+  request.work_dir = a.work_dir;
   request.prefill = a.path != "decode";
   request.decode = a.path != "prefill";
   if (!a.windows.empty()) {
     request.windows = parse_windows(a.windows);
-  } else if (source.bundle) {
-    request.windows.sink = source.bundle->windows.sink;
-    request.windows.recent = source.bundle->windows.recent;
+  } else if (!sources.empty()) {
+    request.windows.sink = sources.front().bundle->windows.sink;
+    request.windows.recent = sources.front().bundle->windows.recent;
   }
   request.seed = a.common.seed;
   request.tool_version = tool_version();
   request.decoder.device = choose_device(a.common);
   request.decoder.dtype = choose_dtype(a.common, request.decoder.device);
   const Tokenizer tokenizer = Tokenizer::from_file(model->location().directory / "tokenizer.json");
-  Verification verification(*model, tokenizer, source.bundle ? &*source.bundle : nullptr, source.facts, request);
+  std::vector<JudgedBundle> judged;
+  for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
+  Verification verification(*model, tokenizer, std::move(judged), request);
   if (a.common.dry_run) {
     std::cout << verification.plan_text();
     return 0;
   }
   const VerifyReport report = verification.run();
   write_reports(a, report);
+  verification.finish();
   std::cout << (a.common.json ? report_json(report) : report_table(report, false));
   for (const std::string& file : outputs) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
@@ -180,6 +198,19 @@ int run_plan(const Arguments& a) {
       plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows);
   std::cout << (a.common.json ? plan_json(plan) : plan_table(plan));
   return 0;
+}
+
+// Where a run keeps its state, and whether it was resumed, does not change what it finds.
+std::vector<std::string> without_state_options(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--work-dir") {
+      ++i;
+    } else if (arguments[i] != "--resume" && !arguments[i].starts_with("--work-dir=")) {
+      kept.push_back(arguments[i]);
+    }
+  }
+  return kept;
 }
 
 int main_verify(int argc, char** argv) {
@@ -197,7 +228,10 @@ int main_verify(int argc, char** argv) {
   app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);
   arguments[0] = "oscar-verify";  // wherever it was started from
-  a.request.command = shell_command(arguments);
+  std::vector<std::string> again = arguments;
+  if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
+  a.request.resume_command = shell_command(again);
+  a.request.command = shell_command(without_state_options(arguments));
   return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a); });
 }
 

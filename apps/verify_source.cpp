@@ -36,7 +36,6 @@ Number parse_number(const std::string& text, const std::string& flag) {
 
 BundleFacts facts_of(const Bundle& bundle) {
   BundleFacts facts;
-  facts.present = true;
   facts.method = bundle.method;
   facts.scope = bundle.scope;
   facts.encoder = bundle.encoder;

@@ -64,6 +64,23 @@ double parameter_bits(const SideDescription& side, int d) {
 
 }  // namespace
 
+std::int64_t hadamard_order_of(const SideDescription& side, std::int64_t head_dim) {
+  const std::int64_t width = side.basis_size == 0 ? head_dim : side.basis_size;
+  return width & -width;
+}
+
+bool has_pages(const MethodDescription& method) {
+  for (const SideDescription* s : {&method.key, &method.value}) {
+    const bool code = s->code == CacheCode::kUniform || s->code == CacheCode::kIntegerZero;
+    const bool basis = s->basis == CacheBasis::kNone || s->basis == CacheBasis::kHadamard;
+    const bool bits = s->bits == 2 || s->bits == 4;
+    const bool group = s->axis == CacheAxis::kToken || (s->group >= 32 && 128 % s->group == 0);
+    if (!code || !basis || !bits || !group || s->before_rope || s->reorder) return false;
+    if (s->axis == CacheAxis::kChannel && s->windows.flush % s->group != 0) return false;
+  }
+  return method.boundary_layers == 0;
+}
+
 int tile_tokens(const SideDescription& side) {
   if (side.code == CacheCode::kSinkhorn) return kSinkhornTile;
   return side.axis == CacheAxis::kChannel ? side.group : 1;

@@ -62,6 +62,13 @@ struct MethodDescription {
 // What is coded at once: `group` tokens of the channel axis, 128 tokens for a Sinkhorn tile, one token otherwise.
 int tile_tokens(const SideDescription& side);
 
+// kHadamard: order of the blocks of a head that are transformed, a power of two.
+std::int64_t hadamard_order_of(const SideDescription& side, std::int64_t head_dim);
+
+// Whether the paged cache has pages for the method (runtime/described_pages.h): 2 or 4 bits with scale and offset, on
+// either axis, after no rotation or a Hadamard one of the head, in all layers.
+bool has_pages(const MethodDescription& method);
+
 // Bits of one element of a coded token, parameters included, for H heads of d channels.
 double bits_per_element(const SideDescription& side, int heads, int head_dim);
 

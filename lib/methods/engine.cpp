@@ -6,9 +6,10 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "methods/group_codes.h"
+#include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
 #include "model/rope.h"
-#include "rotation/hadamard.h"
 
 namespace oscar {
 namespace {
@@ -46,6 +47,26 @@ void code_rows(const SideDescription& side, bool is_value, at::Tensor& rows) {
                 heads * d);
     }
   });
+}
+
+// Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous.
+at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
+  at::Tensor out = rows.clone();
+  auto* data = out.mutable_data_ptr<float>();
+  const std::int64_t width = rows.size(1) * rows.size(2);
+  at::parallel_for(0, rows.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
+    hadamard_rows(data + begin * width, end - begin, width, width, order);
+  });
+  return out;
+}
+
+at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
+  const std::int64_t tokens = rows.size(0), width = rows.size(1) * rows.size(2);
+  at::Tensor norms = at::empty({tokens, 1, 1});
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    norms.mutable_data_ptr<float>()[t] = group_codes::token_norm(rows.const_data_ptr<float>() + t * width, width);
+  }
+  return norms;
 }
 
 }  // namespace
@@ -90,15 +111,15 @@ double MethodEngine::bits_per_element_at(std::int64_t context) const {
   return inner * bits + (1.0 - inner) * 16.0;
 }
 
-// [n, w, w], n matrices for as many parts of w channels each, or one for all parts.
-at::Tensor MethodEngine::basis_matrix(const SideDescription& side, const at::Tensor& rows) const {
-  if (side.basis == CacheBasis::kHadamard) {
-    const std::int64_t order = side.basis_size == 0 ? head_dim_ : side.basis_size;
-    return as_float(hadamard_matrix(order)).unsqueeze(0);
-  }
-  if (side.basis == CacheBasis::kGroupedHeads) {
-    return as_float(hadamard_matrix(std::min<std::int64_t>(side.basis_size, heads_) * head_dim_)).unsqueeze(0);
-  }
+// Order of the Hadamard blocks of a row; 0: the basis is none.
+std::int64_t MethodEngine::hadamard_order(const SideDescription& side) const {
+  if (side.basis == CacheBasis::kHadamard) return hadamard_order_of(side, head_dim_);
+  if (side.basis == CacheBasis::kGroupedHeads) return std::min<std::int64_t>(side.basis_size, heads_) * head_dim_;
+  return 0;
+}
+
+// Of kRandom: [n, w, w], n matrices for as many parts of w channels each, or one for all parts.
+at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
   if (random_.defined()) return random_.t().unsqueeze(0);
   // The channels of largest energy first, each part with a rotation of its own.
   const std::int64_t boosted = random_boosted_.size(0), count = std::min(kCalibrationTokens, rows.size(0));
@@ -129,8 +150,11 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
     if (m.size(0) == 1) return at::mm(value.reshape({-1, width}), m[0]).view({tokens, heads_, head_dim_});
     return at::bmm(value.transpose(0, 1), m).transpose(0, 1).contiguous();
   };
-  if (s.basis != CacheBasis::kNone) {
-    matrix = basis_matrix(s, x);
+  const std::int64_t order_of_basis = hadamard_order(s);
+  if (order_of_basis > 0) {
+    x = transformed(x, order_of_basis);
+  } else if (s.basis != CacheBasis::kNone) {
+    matrix = basis_matrix(x);
     x = multiply(x, matrix);
   }
   at::Tensor order, norm;
@@ -139,7 +163,7 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
     x = x.reshape({tokens, heads_ * head_dim_}).index_select(1, order).view({tokens, heads_, head_dim_});
   }
   if (s.token_norm) {
-    norm = x.square().sum(at::IntArrayRef{1, 2}, true).clamp_min(1e-8).sqrt();  // [T, 1, 1]
+    norm = token_norms(x);
     x = x / norm;
   }
   x = x.contiguous().clone();
@@ -150,6 +174,7 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
     back.index_copy_(1, order, x.reshape({tokens, heads_ * head_dim_}));
     x = back.view({tokens, heads_, head_dim_});
   }
+  if (order_of_basis > 0) x = transformed(x.contiguous(), order_of_basis);
   if (matrix.defined()) x = multiply(x.contiguous(), matrix.transpose(1, 2).contiguous());
   if (s.before_rope) x = turn(x, inverse_frequency_, 1.0) * attention_factor_;
   return x.contiguous();

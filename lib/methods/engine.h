@@ -37,7 +37,8 @@ class MethodEngine {
   std::uint64_t allocated_bytes(std::int64_t tokens) const;
 
  private:
-  at::Tensor basis_matrix(const SideDescription& side, const at::Tensor& rows) const;
+  std::int64_t hadamard_order(const SideDescription& side) const;
+  at::Tensor basis_matrix(const at::Tensor& rows) const;
 
   MethodDescription description_;
   std::int64_t layers_, heads_, head_dim_, boundary_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <vector>
 
 #include "codec/codec.h"
 
@@ -20,21 +21,32 @@ Range range_of(const float* x, std::int64_t n) {
   return {*low, *high};
 }
 
+void decode(const GroupParams& params, const std::uint8_t* codes, std::int64_t n, float* x) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(codes[i]) * params.scale + params.offset;
+}
+
 }  // namespace
 
 float stored_half(float value) { return round_to_float16(std::clamp(value, -kLargestHalf, kLargestHalf)); }
 
-void uniform(float* x, std::int64_t n, int bits) {
+float token_norm(const float* row, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(row[i]) * row[i];
+  return static_cast<float>(std::sqrt(std::max(sum, 1e-8)));
+}
+
+GroupParams encode_uniform(const float* x, std::int64_t n, int bits, std::uint8_t* codes) {
   const Range r = range_of(x, n);
   const float top = static_cast<float>((1 << bits) - 1);
   const float scale = stored_half((r.high - r.low) / top), low = stored_half(r.low);
   for (std::int64_t i = 0; i < n; ++i) {
     const float code = scale > 0 ? std::clamp(std::nearbyint((x[i] - low) / scale), 0.0f, top) : 0.0f;
-    x[i] = code * scale + low;
+    codes[i] = static_cast<std::uint8_t>(code);
   }
+  return {scale, low};
 }
 
-void integer_zero(float* x, std::int64_t n, int bits, float clip) {
+GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float clip, std::uint8_t* codes) {
   Range r = range_of(x, n);
   r.low *= clip, r.high *= clip;
   if (r.low == 0 && r.high == 0) r = {-1.0f, 1.0f};
@@ -42,15 +54,24 @@ void integer_zero(float* x, std::int64_t n, int bits, float clip) {
   const float scale = stored_half((r.high - r.low) / top);
   // A constant group, or one too narrow for FP16: the reader gets the offset, which is all that is stored.
   if (!(scale > 0)) {
-    const float offset = stored_half(r.low);
-    std::fill_n(x, n, offset);
-    return;
+    std::fill_n(codes, n, std::uint8_t{0});
+    return {0.0f, stored_half(r.low)};
   }
   const float zero = std::nearbyint(-r.low / scale);
-  const float offset = stored_half(-zero * scale);  // stored in place of z
   for (std::int64_t i = 0; i < n; ++i) {
-    x[i] = std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0f, top) * scale + offset;
+    codes[i] = static_cast<std::uint8_t>(std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0f, top));
   }
+  return {scale, stored_half(-zero * scale)};  // the offset is stored in place of z
+}
+
+void uniform(float* x, std::int64_t n, int bits) {
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+  decode(encode_uniform(x, n, bits, codes.data()), codes.data(), n, x);
+}
+
+void integer_zero(float* x, std::int64_t n, int bits, float clip) {
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+  decode(encode_integer_zero(x, n, bits, clip, codes.data()), codes.data(), n, x);
 }
 
 void symmetric8(float* x, std::int64_t n) {

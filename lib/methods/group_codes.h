@@ -8,6 +8,16 @@ namespace oscar::group_codes {
 
 float stored_half(float value);  // through FP16; beyond its range: its largest finite value
 
+// What is stored of a group besides its codes: xhat = code scale + offset, both FP16 values.
+struct GroupParams {
+  float scale = 0, offset = 0;
+};
+GroupParams encode_uniform(const float* x, std::int64_t n, int bits, std::uint8_t* codes);
+GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float clip, std::uint8_t* codes);
+
+// What a token is divided by before it is coded: its norm over all heads, n values; never below 1e-4 (OScaR).
+float token_norm(const float* row, std::int64_t n);
+
 void uniform(float* x, std::int64_t n, int bits);
 void integer_zero(float* x, std::int64_t n, int bits, float clip);
 void symmetric8(float* x, std::int64_t n);  // ggml q8_0

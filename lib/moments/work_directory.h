@@ -14,6 +14,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/run_directory.h"
 #include "moments/statistics.h"
 
 namespace oscar {
@@ -27,28 +28,22 @@ struct ResumePoint {
 
 class WorkDirectory {
  public:
-  // Creates or opens and locks the directory. `run` identifies the run: {tool_version, model, prompts, options{...}}.
-  // Its "threads" is recorded but not compared: the rounding of a GEMM depends on it, so the first value is kept.
-  // With a run in it: UsageError unless `resume`, and the difference named when it is another run (InputError for the
-  // model or prompts, UsageError for options). Without one, `resume` just starts.
+  // As RunDirectory; `run`: {tool_version, model, prompts, threads, options{...}}.
   WorkDirectory(const fs::path& path, const Json& run, bool resume);
 
-  const fs::path& path() const { return path_; }
-  int threads() const { return threads_; }  // of the process that started the run
-  fs::path file(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return run_.path(); }
+  int threads() const { return run_.threads(); }
+  fs::path file(const std::string& name) const { return run_.file(name); }
 
   std::optional<ResumePoint> load_point() const;  // nullopt: from the beginning
   void save_point(const ResumePoint& point) const;
   LayerMoments load_layer(std::int64_t layer) const;
   void save_layer(std::int64_t layer, const LayerMoments& moments) const;
 
-  void remove();  // the run's files, and the directory when nothing else is in it
+  void remove() { run_.remove(); }
 
  private:
-  fs::path path_;
-  std::optional<FileLock> lock_;
-  int threads_ = 1;
-  std::string run_id_;  // sha256 of run.json: ties every file to its run
+  RunDirectory run_;
 };
 
 }  // namespace oscar

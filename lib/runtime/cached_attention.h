@@ -15,6 +15,7 @@
 
 namespace oscar {
 
+class DescribedCache;
 class PagedBackend;
 class PagedCache;
 
@@ -49,7 +50,8 @@ class PagedAttention : public Attention {
   std::uint64_t allocated_bytes() const;     // pages and windows physically held, all layers and sequences
   void release(std::int64_t sequence_id);
   StoredPages stored(std::int64_t layer, std::int64_t sequence_id) const;
-  const PagedCache& cache() const;  // on the CPU alone
+  const PagedCache& cache() const;          // on the CPU alone; of a method that is not another paper's
+  const DescribedCache* described() const;  // of another paper's method; null for the others
 
  private:
   void check_starts(const AttentionInput& input) const;

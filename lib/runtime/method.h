@@ -41,7 +41,7 @@ struct KvMethod {
   // Methods of other papers have windows of their own for each side, and layers that stay in BF16.
   const WindowPolicy& windows_of(Side side) const;
   bool quantised_at(std::int64_t layer) const;
-  bool paged() const { return engine == nullptr; }  // the decode path has pages for it
+  bool paged() const { return !engine || has_pages(engine->description()); }  // the decode path has pages for it
 
   double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
   // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T): a block that leaves at once counts with its

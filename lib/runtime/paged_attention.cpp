@@ -10,7 +10,9 @@
 namespace oscar {
 
 PagedAttention::PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device)
-    : backend_(device.is_cuda() ? make_cuda_backend(method, model, device) : make_cpu_backend(method, model)) {}
+    : backend_(device.is_cuda() ? make_cuda_backend(method, model, device)
+               : method.engine  ? make_described_backend(method, model)
+                                : make_cpu_backend(method, model)) {}
 PagedAttention::~PagedAttention() = default;
 
 void PagedAttention::check_starts(const AttentionInput& input) const {
@@ -45,6 +47,8 @@ const PagedCache& PagedAttention::cache() const {
   if (cache == nullptr) throw std::logic_error("the cache is on a GPU: use stored()");
   return *cache;
 }
+
+const DescribedCache* PagedAttention::described() const { return backend_->described_cache(); }
 
 std::string decode_obstacle(const KvMethod& method, const ModelConfig& model, at::Device device) {
   if (!device.is_cuda() || !method.paged()) return "";

@@ -25,9 +25,12 @@ class PagedBackend {
   virtual StoredPages stored(std::int64_t layer, std::int64_t sequence) const = 0;
   virtual std::uint64_t allocated_bytes() const = 0;
   virtual const PagedCache* cpu_cache() const { return nullptr; }
+  virtual const DescribedCache* described_cache() const { return nullptr; }
 };
 
 std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model);
+// Of another paper's method, on the CPU.
+std::unique_ptr<PagedBackend> make_described_backend(const KvMethod& method, const ModelConfig& model);
 // EnvironmentError where decode_obstacle() has something to say, or this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
 // Why the CUDA kernels cannot hold this method's cache: a clause without a full stop; empty when they can.

@@ -15,6 +15,7 @@ std::string cuda_decode_obstacle(const KvMethod& method, const ModelConfig& mode
   };
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
+  if (method.engine) return "its pages are built for the CPU alone";
   if (!method.quantised) return "";
   const WindowPolicy& w = method.windows;
   if (w.flush < 1 || w.flush > kPageTokens || (w.flush & (w.flush - 1)) != 0) {

@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kQueryBlock = 256;
+constexpr std::int64_t kQueryBlock = 128;
 constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores held at once
 
 // Tokens that the queries [first, last) of a block see, of one side.
@@ -22,34 +22,42 @@ struct BlockRows {
   std::int64_t offset = 0;  // of those tokens among the columns
 };
 
-BlockRows block_rows(const CachedRows& rows, std::int64_t from, std::int64_t first, std::int64_t last) {
-  BlockRows block;
-  const WindowPolicy& w = rows.windows;
-  std::int64_t sink = last, all = last, some = last;
-  if (rows.coded.defined()) {
-    sink = std::clamp(w.sink, from, last);
-    all = std::clamp(w.quantised_end(first + 1), sink, last);
-    some = std::clamp(w.quantised_end(last), all, last);
+// Blocks in ascending order. The coded range only grows, so codes replace plain rows in one buffer as it moves on.
+class MixedRows {
+ public:
+  explicit MixedRows(const CachedRows& rows) : rows_(rows), mixed_(rows.plain), end_(rows.windows.sink) {
+    if (rows.coded.defined()) mixed_ = rows.plain.clone();
   }
-  std::vector<at::Tensor> parts;
-  const auto add = [&](const at::Tensor& x, std::int64_t begin, std::int64_t end) {
-    if (begin < end) parts.push_back(x.narrow(1, begin, end - begin));
-  };
-  add(rows.plain, from, sink);
-  add(rows.coded, sink, all);
-  add(rows.plain, all, last);
-  block.mixed = parts.size() == 1 ? parts[0] : at::cat(parts, 1);
-  if (some <= all) return block;
-  block.offset = all - from;
-  block.coded = rows.coded.narrow(1, all, some - all);
-  block.sees_code = at::zeros({last - first, some - all}, at::kFloat);
-  auto* mask = block.sees_code.mutable_data_ptr<float>();
-  for (std::int64_t i = first; i < last; ++i, mask += some - all) {
-    const std::int64_t end = std::min(w.quantised_end(i + 1), some);
-    std::fill_n(mask, std::max<std::int64_t>(end - all, 0), 1.0f);
+
+  BlockRows block(std::int64_t from, std::int64_t first, std::int64_t last) {
+    BlockRows block;
+    const WindowPolicy& w = rows_.windows;
+    std::int64_t all = last, some = last;
+    if (rows_.coded.defined()) {
+      all = std::clamp(w.quantised_end(first + 1), std::min(w.sink, last), last);
+      some = std::clamp(w.quantised_end(last), all, last);
+      if (all > end_) mixed_.narrow(1, end_, all - end_).copy_(rows_.coded.narrow(1, end_, all - end_));
+      end_ = std::max(end_, all);
+    }
+    block.mixed = mixed_.narrow(1, from, last - from);
+    const std::int64_t begin = std::max(all, from);
+    if (some <= begin) return block;
+    block.offset = begin - from;
+    block.coded = rows_.coded.narrow(1, begin, some - begin);
+    block.sees_code = at::zeros({last - first, some - begin}, at::kFloat);
+    auto* mask = block.sees_code.mutable_data_ptr<float>();
+    for (std::int64_t i = first; i < last; ++i, mask += some - begin) {
+      const std::int64_t end = std::min(w.quantised_end(i + 1), some);
+      std::fill_n(mask, std::max<std::int64_t>(end - begin, 0), 1.0f);
+    }
+    return block;
   }
-  return block;
-}
+
+ private:
+  const CachedRows& rows_;
+  at::Tensor mixed_;  // [Hkv, T, d]
+  std::int64_t end_;  // tokens of [sink, end) are coded in it
+};
 
 // 0 where query i may see column j, -inf elsewhere: [queries, columns], columns from token `from` on.
 at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, std::int64_t window) {
@@ -72,6 +80,8 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
   const std::int64_t group = heads / kv_heads;
   at::Tensor out = at::empty({tokens, heads, d}, q.options());
   const std::int64_t block = std::clamp<std::int64_t>(kScoreElements / (heads * tokens), 16, kQueryBlock);
+  MixedRows key_rows(keys), value_rows(values);
+  const at::Tensor scaled = q * input.scale;
   const auto by_head = [&](const at::Tensor& x) {  // [C, Hq, ...] -> [Hkv, g, C, ...]
     std::vector<std::int64_t> sizes{x.size(0), kv_heads, group};
     if (x.dim() == 3) sizes.push_back(x.size(2));
@@ -82,8 +92,8 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     const std::int64_t from =
         input.sliding_window > 0 ? std::max<std::int64_t>(0, first - input.sliding_window + 1) : 0;
     const std::int64_t columns = last - from;
-    const BlockRows k = block_rows(keys, from, first, last), v = block_rows(values, from, first, last);
-    const at::Tensor queries = by_head(q.narrow(0, first, count)).reshape({kv_heads, group * count, d});
+    const BlockRows k = key_rows.block(from, first, last), v = value_rows.block(from, first, last);
+    const at::Tensor queries = by_head(scaled.narrow(0, first, count)).reshape({kv_heads, group * count, d});
     at::Tensor scores = at::bmm(queries, k.mixed.transpose(1, 2)).view({kv_heads, group, count, columns});
     if (k.coded.defined()) {
       const std::int64_t some = k.coded.size(1);
@@ -91,10 +101,11 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
       at::Tensor part = scores.narrow(3, k.offset, some);
       part.copy_(at::where(k.sees_code.gt(0.5f), coded, part));
     }
-    scores.mul_(input.scale);
     if (shift.defined()) scores.add_(by_head(shift.narrow(0, first, count)).unsqueeze(-1));
     if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
-    scores.add_(causal_mask(from, first, last, input.sliding_window));
+    // Without a sliding window only the block's own columns are hidden from some of its queries.
+    const std::int64_t masked = input.sliding_window > 0 ? from : first;
+    scores.narrow(3, masked - from, last - masked).add_(causal_mask(masked, first, last, input.sliding_window));
     if (input.sinks.defined()) {
       const at::Tensor sinks = input.sinks.to(at::kCPU, at::kFloat).view({kv_heads, group, 1, 1});
       scores = at::softmax(at::cat({scores, sinks.expand({kv_heads, group, count, 1})}, -1), -1)
@@ -102,7 +113,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
                    .contiguous();
       weight_sum.narrow(0, first, count).view({count, kv_heads, group}).copy_(scores.sum(-1).permute({2, 0, 1}));
     } else {
-      scores = at::softmax(scores, -1);
+      at::_softmax_out(scores, scores, -1, false);  // row by row, in place
     }
     at::Tensor coded_weights;
     if (v.coded.defined()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/basis.h"
+#include "runtime/described_attention.h"
 #include "runtime/page_codec.h"
 
 namespace oscar {
@@ -65,6 +66,14 @@ void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& pr
   const double error = (decoded - expected).norm().item<double>();
   check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
 
+  if (const DescribedCache* cache = paged_.described()) {
+    const MethodDescription& description = method_.engine->description();
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const at::Tensor& rows = side == Side::kKey ? input.k : input.v;
+      check_.differing += differing_described_rows(*cache, description, input.layer, side, rows, &check_.rows);
+    }
+    return;
+  }
   if (method_.quantised) {
     const StoredPages stored = paged_.stored(input.layer, 0);
     check_.differing += differing_rows(method_, stored, input.layer, Side::kKey, input.k);

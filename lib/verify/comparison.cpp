@@ -64,8 +64,9 @@ LeftOut too_large(const std::string& id, double least, double target) {
 
 class Selector {
  public:
-  Selector(const ComparisonRequest& request, const ModelConfig& model, const Bundle* bundle, bool lenient)
-      : request_(request), model_(model), bundle_(bundle), lenient_(lenient) {}
+  Selector(const ComparisonRequest& request, const ModelConfig& model, const std::vector<NamedBundle>& bundles,
+           bool lenient)
+      : request_(request), model_(model), bundles_(bundles), lenient_(lenient) {}
 
   MethodSelection run() {
     if (contains(request_.comparisons, "bytes")) selection_.target_bits = target();
@@ -92,11 +93,21 @@ class Selector {
       return *request_.bits;
     }
     double code = 2.0 + 32.0 / static_cast<double>(model_.head_dim);
-    if (bundle_ != nullptr) code = make_method(own_id(), model_, bundle_, request_.windows).bits_per_element();
+    if (!bundles_.empty()) code = native(bundles_.front().id).bits_per_element();
     return bits_with_windows(code, request_.windows, request_.context);
   }
 
-  std::string own_id() const { return bundle_->method == "published" ? "oscar" : bundle_->method; }
+  // The method of a bundle, or one of the table.
+  KvMethod native(const std::string& id) const {
+    for (const NamedBundle& named : bundles_) {
+      if (named.id != id) continue;
+      const std::string& own = named.bundle->method;
+      KvMethod m = make_method(own == "published" ? "oscar" : own, model_, named.bundle, request_.windows);
+      m.id = id;
+      return m;
+    }
+    return make_method(id, model_, bundles_.empty() ? nullptr : bundles_.front().bundle, request_.windows);
+  }
 
   void add(const std::string& id, const std::string& comparison) {
     const MethodDescription* description = find_description(id);
@@ -120,7 +131,7 @@ class Selector {
   }
 
   void add_native(const std::string& id, const std::string& comparison) {
-    KvMethod m = make_method(id, model_, bundle_, request_.windows);
+    KvMethod m = native(id);
     if (comparison == "bytes" && m.quantised) {
       const double b = m.bits_per_element();
       if (std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
@@ -143,15 +154,15 @@ class Selector {
 
   const ComparisonRequest& request_;
   const ModelConfig& model_;
-  const Bundle* bundle_;
+  const std::vector<NamedBundle>& bundles_;
   bool lenient_;
   MethodSelection selection_;
 };
 
 }  // namespace
 
-std::vector<std::string> expand_methods(const std::vector<std::string>& names, const Bundle* bundle,
-                                        const std::string& bundle_method) {
+std::vector<std::string> expand_methods(const std::vector<std::string>& names,
+                                        const std::vector<NamedBundle>& bundles) {
   std::vector<std::string> ids;
   for (const std::string& name : names) {
     if (name != "all" && name != "2bit") {
@@ -159,7 +170,7 @@ std::vector<std::string> expand_methods(const std::vector<std::string>& names, c
       continue;
     }
     for (const char* id : {"bf16", "naive2", "hadamard2"}) append_new(ids, id);
-    if (bundle != nullptr) append_new(ids, bundle_method);
+    for (const NamedBundle& named : bundles) append_new(ids, named.id);
     for (const MethodDescription& m : method_descriptions()) {
       if (name == "all" || (m.key.bits == 2 && m.value.bits == 2)) append_new(ids, m.id);
     }
@@ -200,8 +211,8 @@ std::optional<MethodDescription> with_bits(const MethodDescription& method, doub
   }
 }
 
-MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model, const Bundle* bundle,
-                               bool lenient) {
+MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model,
+                               const std::vector<NamedBundle>& bundles, bool lenient) {
   for (const std::string& c : request.comparisons) {
     if (c != "authors" && c != "common" && c != "bytes") {
       throw UsageError("--compare '" + c + "' is not known: there is authors, common, bytes");
@@ -210,7 +221,7 @@ MethodSelection select_methods(const ComparisonRequest& request, const ModelConf
       throw UsageError("--compare names '" + c + "' twice");
     }
   }
-  return Selector(request, model, bundle, lenient).run();
+  return Selector(request, model, bundles, lenient).run();
 }
 
 }  // namespace oscar

@@ -17,6 +17,12 @@ struct ComparedMethod {
   std::string settings;    // windows and groups in words
 };
 
+// A bundle under judgement and the id of its rows.
+struct NamedBundle {
+  std::string id;
+  const Bundle* bundle = nullptr;
+};
+
 struct ComparisonRequest {
   std::vector<std::string> ids;          // method ids
   std::vector<std::string> comparisons;  // authors, common, bytes in any order
@@ -31,15 +37,15 @@ struct MethodSelection {
   double target_bits = 0;  // of `bytes`; 0: not asked for
 };
 
-// "all": every method (that of the bundle where there is one); "2bit": bf16 and the ones with 2-bit codes for keys and
-// values. Other names stay, repeats of expanded ones go.
-std::vector<std::string> expand_methods(const std::vector<std::string>& names, const Bundle* bundle,
-                                        const std::string& bundle_method);
+// "all": every method (those of the bundles where there are some); "2bit": bf16 and the ones with 2-bit codes for keys
+// and values. Other names stay, repeats of expanded ones go.
+std::vector<std::string> expand_methods(const std::vector<std::string>& names, const std::vector<NamedBundle>& bundles);
 
 // UsageError for an unknown comparison or method, a repeated one, a target that is no number of bits, or a named method
 // that does not fit the model; ones that `all` and `2bit` brought in are left out then. lenient: ids may be left out.
-MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model, const Bundle* bundle,
-                               bool lenient);
+// The target of `bytes` is that of the first bundle.
+MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model,
+                               const std::vector<NamedBundle>& bundles, bool lenient);
 
 // The method of a description brought to `bits` per element at the context: its block becomes one group, its windows
 // take what the codes leave (sink first, at most 64 tokens, then recent ones), and groups grow from 32 to 128 where the

@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-at::Tensor log_probabilities(const at::Tensor& logits) { return at::log_softmax(logits.to(at::kCPU, at::kDouble), -1); }
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 19;  // of FP64 logits at once: a core's own cache
 
 // Finite row results say that every logit of the row is finite: one that is not makes its row NaN or infinite.
 void require_finite(const at::Tensor& rows, const std::string& what, const std::string& where) {
@@ -15,32 +15,44 @@ void require_finite(const at::Tensor& rows, const std::string& what, const std::
   throw NumericalError("the logits of " + what + " are not finite (NaN or infinity) in " + where);
 }
 
-at::Tensor negative_gather(const at::Tensor& log_p, const at::Tensor& targets) {
-  return log_p.gather(1, targets).squeeze(1).neg();
+// log sum exp of each row, [R].
+at::Tensor normaliser(const at::Tensor& logits) {
+  const at::Tensor largest = logits.amax(-1, true);
+  return (logits - largest).exp_().sum(-1).log_().add_(largest.squeeze(-1));
 }
 
 }  // namespace
 
 BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where)
     : where_(where) {
-  log_p_ = log_probabilities(logits);
-  require_finite(log_p_.amin(-1), "the BF16 baseline", where);
-  p_ = log_p_.exp();
+  logits_ = logits.to(at::kCPU, at::kDouble).contiguous();
+  normaliser_ = normaliser(logits_);
+  require_finite(logits_.amin(-1), "the BF16 baseline", where);
+  require_finite(normaliser_, "the BF16 baseline", where);
+  p_ = (logits_ - normaliser_.unsqueeze(-1)).exp_();
   top_ = logits.argmax(-1).to(at::kCPU);
   targets_ = at::empty({static_cast<std::int64_t>(targets.size()), 1}, at::kLong);
   std::copy(targets.begin(), targets.end(), targets_.mutable_data_ptr<std::int64_t>());
-  nll_ = negative_gather(log_p_, targets_);
+  nll_ = normaliser_ - logits_.gather(1, targets_).squeeze(1);
 }
 
+// KL(p || q) = sum p (l_p - l_q) + log sum exp l_q - log sum exp l_p, with l the logits: one exponential for each logit
+// of the method, and exactly 0 for equal logits.
 void BaselineRows::score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const {
-  const at::Tensor log_q = log_probabilities(logits);
-  // Rounding can leave a sum of the order of -1e-17 where the two are almost equal; a divergence is not negative.
-  const at::Tensor kl = (log_p_ - log_q).mul_(p_).sum(-1).clamp_min_(0.0);
-  const at::Tensor nll = negative_gather(log_q, targets_);
+  const at::Tensor cpu = logits.to(at::kCPU).contiguous();
+  const std::int64_t rows = cpu.size(0), step = std::clamp<std::int64_t>(kBlockBytes / (8 * cpu.size(1)), 1, rows);
+  at::Tensor kl = at::empty({rows}, at::kDouble), nll = at::empty({rows}, at::kDouble);
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t count = std::min(step, rows - first);
+    const at::Tensor q = cpu.narrow(0, first, count).to(at::kDouble), sum = normaliser(q);
+    nll.narrow(0, first, count).copy_(sum - q.gather(1, targets_.narrow(0, first, count)).squeeze(1));
+    const at::Tensor cross = (logits_.narrow(0, first, count) - q).mul_(p_.narrow(0, first, count)).sum(-1);
+    // Rounding can leave a sum just below zero where the two are almost equal; a divergence is not negative.
+    kl.narrow(0, first, count).copy_(cross.add_(sum).sub_(normaliser_.narrow(0, first, count)).clamp_min_(0.0));
+  }
   require_finite(kl, "method " + method, where_);
   require_finite(nll, "method " + method, where_);
-  const at::Tensor same = logits.argmax(-1).to(at::kCPU).eq(top_);
-  const std::int64_t rows = kl.size(0);
+  const at::Tensor same = cpu.argmax(-1).eq(top_);
   const auto append = [rows](const at::Tensor& tensor, std::vector<double>& to) {
     const double* data = tensor.const_data_ptr<double>();
     to.insert(to.end(), data, data + rows);

@@ -15,7 +15,7 @@ namespace oscar {
 class BaselineRows {
  public:
   // logits [R, V] FP32; targets [R]: the tokens that follow. `where` names the place in messages ("sequence 3,
-  // positions 320 to 575"). Log-softmax in FP64. NumericalError when a logit is not finite.
+  // positions 320 to 575"). Everything in FP64. NumericalError when a logit is not finite.
   BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where);
 
   // Appends R entries to `scores`. KL(baseline || method) in FP64 over all V; equal logits give exactly 0.
@@ -24,9 +24,10 @@ class BaselineRows {
 
  private:
   std::string where_;
-  at::Tensor targets_;          // [R, 1] int64
-  at::Tensor log_p_, p_, top_;  // [R, V] FP64, [R, V] FP64, [R] int64
-  at::Tensor nll_;              // [R] FP64
+  at::Tensor targets_;           // [R, 1] int64
+  at::Tensor logits_, p_;        // [R, V] FP64
+  at::Tensor normaliser_, nll_;  // [R] FP64: log sum exp of the logits; -log p of the targets
+  at::Tensor top_;               // [R] int64
 };
 
 // Rows of a block such that one FP64 copy of its logits takes at most 8 MiB.

@@ -9,7 +9,8 @@ namespace oscar {
 
 void stop_if_interrupted() {
   if (interrupt_requested()) {
-    throw InterruptedError("interrupted: no report was written; the same command starts the measurement again");
+    throw InterruptedError("interrupted: no report was written; the same command starts the measurement again " +
+                           std::string("(with --work-dir DIR it could be continued)"));
   }
 }
 

@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
+#include <bit>
+
+#include "base/errors.h"
 #include "base/log.h"
 #include "verify/forward.h"
 
@@ -16,6 +20,54 @@ ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Devi
     device = at::kCPU;
   }
   cache = std::make_unique<CacheChecker>(m, model, device);
+}
+
+void ProbedMethod::finish_cache() {
+  if (!cache) return;
+  check = cache->result();
+  cache.reset();
+}
+
+// Four numbers of the cache check, then for each layer two sums, the number of heads, and the sums of each.
+at::Tensor ProbedMethod::state() const {
+  constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
+  std::vector<double> all{static_cast<double>(check.rows), static_cast<double>(check.differing), check.reader_error,
+                          static_cast<double>(check.allocated_bytes)};
+  for (const LayerErrorSums& layer : sums) {
+    all.insert(all.end(), {layer.projected_error, layer.projected_energy, static_cast<double>(layer.heads.size())});
+    for (const HeadErrorSums& head : layer.heads) {
+      const auto numbers = std::bit_cast<std::array<double, kNumbers>>(head);
+      all.insert(all.end(), numbers.begin(), numbers.end());
+    }
+  }
+  return at::tensor(all, at::kDouble);
+}
+
+void ProbedMethod::restore(const at::Tensor& state) {
+  constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
+  const at::Tensor flat = state.contiguous();
+  const double *at = flat.const_data_ptr<double>(), *end = at + flat.numel();
+  const auto take = [&] {
+    if (at == end) throw InputError("the work directory holds sums of another form; delete it to start anew");
+    return *at++;
+  };
+  check.rows = static_cast<std::int64_t>(take());
+  check.differing = static_cast<std::int64_t>(take());
+  check.reader_error = take();
+  check.allocated_bytes = static_cast<std::uint64_t>(take());
+  cache.reset();
+  for (LayerErrorSums& layer : sums) {
+    layer.projected_error = take();
+    layer.projected_energy = take();
+    const double heads = take();
+    layer.heads.clear();
+    for (double h = 0; h < heads; ++h) {
+      std::array<double, kNumbers> numbers;
+      for (double& x : numbers) x = take();
+      layer.heads.push_back(std::bit_cast<HeadErrorSums>(numbers));
+    }
+  }
+  if (at != end) throw InputError("the work directory holds sums of another form; delete it to start anew");
 }
 
 std::vector<LayerError> ProbedMethod::layers() const {

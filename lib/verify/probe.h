@@ -16,10 +16,16 @@ struct ProbedMethod {
   const KvMethod* method = nullptr;
   SimulatedPrefillAttention attention;
   std::vector<LayerErrorSums> sums;     // [L]
-  std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: no pages for the method
+  std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: done, or no pages for the method
+  CacheCheck check;                     // what it found
   // device: of the cache under check; the CPU where its kernels cannot hold the method, which is logged.
   ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU);
   std::vector<LayerError> layers() const;
+  void finish_cache();  // takes the result and lets the pages go
+
+  // Everything above as FP64 numbers, to go on later. restore: InputError when they are not such.
+  at::Tensor state() const;
+  void restore(const at::Tensor& state);
 };
 
 // Gives the baseline's output on, unchanged.

@@ -20,7 +20,7 @@ struct ModelFacts {
 };
 
 struct BundleFacts {
-  bool present = false;
+  std::string row;     // id of its rows among the methods
   std::string kind;    // bundle | published
   std::string source;  // directory name, or "K.pt + V.pt"
   std::string method, scope, encoder;
@@ -29,6 +29,14 @@ struct BundleFacts {
   std::map<std::string, std::string> sha256;  // file name -> hash
   double key_clip = 0, value_clip = 0;        // the global pair; 0: off or per layer
   std::string clip_source;                    // bundle | option | default
+};
+
+// Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of
+// the d channels, sorted in descending order, mean over KV heads. The flatter, the better one scale fits a row.
+struct LayerSpectrum {
+  std::int64_t layer = 0;
+  std::string side;  // key | value
+  std::vector<double> before, after;
 };
 
 struct TextFacts {
@@ -119,7 +127,7 @@ struct GateResult {
 };
 
 struct SelfCheck {
-  std::string name;    // null_run | negative_control | writer_reader | prefill_decode
+  std::string name;    // null_run | negative_control | writer_reader | prefill_decode | drift
   std::string detail;  // one sentence
   std::optional<double> value, limit;
   std::optional<bool> pass;  // empty: not applicable in this run; detail says why
@@ -129,7 +137,7 @@ struct VerifyReport {
   std::string tool_version;
   std::string command;  // that repeats the run
   ModelFacts model;
-  BundleFacts bundle;
+  std::vector<BundleFacts> bundles;
   TextFacts text;
   ScoringFacts scoring;
   std::int64_t sink = 64, recent = 256;
@@ -141,7 +149,8 @@ struct VerifyReport {
   std::optional<double> target_bits;  // of the comparison at equal bytes
   std::vector<MethodReport> methods;
   std::vector<LeftOut> left_out;
-  std::string baseline;  // name of the earlier report; empty: none
+  std::vector<LayerSpectrum> spectra;  // of the first bundle; empty without one
+  std::string baseline;                // name of the earlier report; empty: none
   std::vector<BaselineChange> changes;
   std::vector<GateResult> gates;
   std::vector<SelfCheck> checks;

@@ -52,13 +52,13 @@ std::string provenance(const VerifyReport& r) {
                              std::to_string(r.model.layers) + " layers, " + std::to_string(r.model.query_heads) + "/" +
                              std::to_string(r.model.kv_heads) + " heads of " + std::to_string(r.model.head_dim));
   text += entry("model fingerprint", "<code>" + escape(r.model.fingerprint) + "</code>");
-  if (r.bundle.present) {
-    text += entry("bundle", escape(r.bundle.source) + " (" + escape(r.bundle.method) + ", scope " +
-                                escape(r.bundle.scope) + ", encoder " + escape(r.bundle.encoder) + ")");
-    text += entry("fitted on", r.bundle.model_fingerprint.empty() ? std::string("unknown: the files do not say")
-                               : r.bundle.fingerprint_matches     ? std::string("this model")
-                                                                  : std::string("another model"));
-    for (const auto& [name, hash] : r.bundle.sha256) {
+  for (const BundleFacts& b : r.bundles) {
+    text += entry("bundle", escape(b.source) + " (" + escape(b.method) + ", scope " + escape(b.scope) + ", encoder " +
+                                escape(b.encoder) + ")");
+    text += entry("fitted on", b.model_fingerprint.empty() ? std::string("unknown: the files do not say")
+                               : b.fingerprint_matches     ? std::string("this model")
+                                                           : std::string("another model"));
+    for (const auto& [name, hash] : b.sha256) {
       text += entry(escape(name), "<code>sha256:" + escape(hash) + "</code>");
     }
   }
@@ -97,8 +97,11 @@ std::string report_html(const VerifyReport& report) {
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
   }
+  if (const std::string plots = html::spectrum_plots(report); !plots.empty()) {
+    page += "<h2>Spectra before and after the rotation</h2>\n" + plots;
+  }
   if (const std::string tables = html::needle_tables(report); !tables.empty()) {
-    page += "<h2>Retrieval</h2>\n" + tables;
+    page += "<h2>Retrieval</h2>\n" + html::needle_grids(report) + tables;
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);

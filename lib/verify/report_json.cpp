@@ -26,10 +26,10 @@ Json model_json(const ModelFacts& m) {
 }
 
 Json bundle_json(const BundleFacts& b) {
-  if (!b.present) return nullptr;
   Json files = Json::object();
   for (const auto& [name, hash] : b.sha256) files[name] = hash;
-  return {{"kind", b.kind},
+  return {{"row", b.row},
+          {"kind", b.kind},
           {"source", b.source},
           {"method", b.method},
           {"scope", b.scope},
@@ -175,6 +175,19 @@ Json left_out_json(const std::vector<LeftOut>& list) {
   return rows;
 }
 
+Json spectra_json(const std::vector<LayerSpectrum>& spectra) {
+  const auto numbers = [](const std::vector<double>& values) {
+    Json list = Json::array();
+    for (const double v : values) list.push_back(rounded(v, 5));
+    return list;
+  };
+  Json list = Json::array();
+  for (const LayerSpectrum& s : spectra) {
+    list.push_back({{"layer", s.layer}, {"side", s.side}, {"before", numbers(s.before)}, {"after", numbers(s.after)}});
+  }
+  return list;
+}
+
 Json baseline_json(const VerifyReport& r) {
   if (r.baseline.empty()) return nullptr;
   Json rows = Json::array();
@@ -207,11 +220,14 @@ Json checks_json(const std::vector<SelfCheck>& checks) {
 std::string report_json(const VerifyReport& r) {
   Json methods = Json::array();
   for (const MethodReport& m : r.methods) methods.push_back(method_json(m));
+  Json bundles = Json::array();
+  for (const BundleFacts& b : r.bundles) bundles.push_back(bundle_json(b));
   const Json report = {{"format_version", kReportFormatVersion},
                        {"tool", "oscar-verify " + r.tool_version},
                        {"command", r.command},
                        {"model", model_json(r.model)},
-                       {"bundle", bundle_json(r.bundle)},
+                       {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
+                       {"bundles", bundles},
                        {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
                        {"context", r.scoring.context},
                        {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
@@ -222,6 +238,7 @@ std::string report_json(const VerifyReport& r) {
                        {"target_bits", optional_number(r.target_bits)},
                        {"methods", methods},
                        {"left_out", left_out_json(r.left_out)},
+                       {"spectra", spectra_json(r.spectra)},
                        {"baseline", baseline_json(r)},
                        {"gates", gates_json(r.gates)},
                        {"self_checks", checks_json(r.checks)},

@@ -112,7 +112,7 @@ std::string report_table(const VerifyReport& report, bool colour) {
   if (report.target_bits)
     text += "compare bytes: all at " + fixed(*report.target_bits, 2) + " bits by their own knobs\n";
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
-  if (report.bundle.present) text += "* the method under judgement\n";
+  if (!report.bundles.empty()) text += "* under judgement\n";
   for (const GateResult& g : report.gates) text += verdict(g.pass, colour) + "  gate " + limit_text(g) + "\n";
   for (const SelfCheck& c : report.checks)
     text += verdict(c.pass, colour) + "  check " + c.name + ": " + c.detail + "\n";

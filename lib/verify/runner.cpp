@@ -3,7 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstdio>
 
+#include "base/errors.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "verify/divergence.h"
 #include "verify/forward.h"
@@ -26,24 +29,28 @@ class Runner {
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
       probed_.emplace_back(*m, decoder.config(), decoder.options().device);
-      if (options.prefill) result_.scored.push_back({m, "prefill", {}});
+      if (options.prefill) result_.scored.push_back({m, "prefill"});
       if (!options.decode || !m->paged()) continue;
-      result_.scored.push_back({m, "decode", {}});
+      result_.scored.push_back({m, "decode"});
       ++paged_;
     }
-    paths_.resize(options.prefill && options.decode ? paged_ : 0);
+    paths_ = options.prefill && options.decode ? paged_ : 0;
   }
 
   RunnerResult run() {
+    result_.scores = ScoreStore(options_.work);
     const auto group = static_cast<std::size_t>(options_.decode ? options_.decode_batch : 1);
-    for (std::size_t begin = 0; begin < set_.sequences.size(); begin += group) {
+    resume();
+    for (std::size_t begin = result_.scores.groups() * group; begin < set_.sequences.size(); begin += group) {
       run_group(begin, std::min(begin + group, set_.sequences.size()));
     }
-    for (const ProbedMethod& p : probed_) {
+    for (ProbedMethod& p : probed_) {
       result_.layers.push_back(p.layers());
-      result_.caches.push_back(p.cache ? p.cache->result() : CacheCheck{});
+      result_.caches.push_back(p.check);
     }
-    for (const auto& scores : paths_) result_.path_difference.push_back(summarise(scores, {0, 0.95, 0}).kl);
+    for (std::size_t i = 0; i < paths_; ++i) {
+      result_.path_difference.push_back(summarise(result_.scores.row(result_.scored.size() + i), {0, 0.95, 0}).kl);
+    }
     progress_.finish();
     return std::move(result_);
   }
@@ -59,6 +66,74 @@ class Runner {
     return tokens * passes + static_cast<std::uint64_t>(set_.context);  // and the null run
   }
 
+  // The groups that an earlier run has finished, and its sums.
+  void resume() {
+    if (options_.work == nullptr) return;
+    std::size_t groups = 0;
+    std::optional<WorkRecord> last;
+    const auto group = static_cast<std::size_t>(options_.decode ? options_.decode_batch : 1);
+    while (groups * group < set_.sequences.size()) {
+      std::optional<WorkRecord> next = options_.work->load(group_name(groups));
+      if (!next) break;
+      last = std::move(next);
+      ++groups;
+    }
+    if (!last) return;
+    result_.scores.resume(groups);
+    restore_sums(*last);
+    const std::size_t done = std::min(groups * group, set_.sequences.size());
+    progress_.advance(planned_tokens() * done / set_.sequences.size());
+    log_info("continuing: " + std::to_string(done) + " of " + std::to_string(set_.sequences.size()) +
+             " sequences were done");
+  }
+
+  // Sums over the sequences so far: errors of the layers, the caches, the null run.
+  WorkRecord sums() const {
+    WorkRecord record;
+    for (std::size_t m = 0; m < probed_.size(); ++m) record["probe" + std::to_string(m)] = probed_[m].state();
+    record["null"] = at::tensor(
+        {result_.null_kl, static_cast<double>(result_.null_tokens), static_cast<double>(result_.tokens)}, at::kDouble);
+    return record;
+  }
+
+  void restore_sums(const WorkRecord& record) {
+    for (std::size_t m = 0; m < probed_.size(); ++m) {
+      probed_[m].restore(record_tensor(record, "probe" + std::to_string(m), at::kDouble, -1));
+    }
+    const double* null = record_tensor(record, "null", at::kDouble, 3).const_data_ptr<double>();
+    result_.null_kl = null[0];
+    result_.null_tokens = static_cast<std::int64_t>(null[1]);
+    result_.tokens = static_cast<std::int64_t>(null[2]);
+  }
+
+  static std::string hidden_name(std::size_t sequence, const std::string& row) {
+    char name[40];
+    std::snprintf(name, sizeof name, "hidden-%05zu-", sequence);
+    return name + row;
+  }
+
+  // Hidden states that an earlier run has saved; undefined: there are none.
+  at::Tensor saved_hidden(std::size_t sequence, const std::string& row, bool with_sums) {
+    if (options_.work == nullptr) return {};
+    const std::optional<WorkRecord> record = options_.work->load(hidden_name(sequence, row));
+    if (!record) return {};
+    if (with_sums) restore_sums(*record);
+    const auto found = record->find("hidden");
+    const std::int64_t width = decoder_.config().hidden;
+    if (found == record->end() ||
+        found->second.sizes() != at::IntArrayRef({std::ssize(set_.sequences[sequence]), width})) {
+      throw InputError(hidden_name(sequence, row) + " in " + options_.work->path().string() +
+                       " is damaged; delete the directory to start anew");
+    }
+    return found->second.to(decoder_.options().device);
+  }
+
+  void save_hidden(std::size_t sequence, const std::string& row, const at::Tensor& hidden, WorkRecord record) const {
+    if (options_.work == nullptr) return;
+    record["hidden"] = hidden;
+    options_.work->save(hidden_name(sequence, row), record);
+  }
+
   // Hidden states of sequences [begin, end) for the baseline and each row of result_.scored, then their scores.
   void run_group(std::size_t begin, std::size_t end) {
     const std::size_t count = end - begin;
@@ -66,14 +141,27 @@ class Runner {
     std::vector<std::vector<at::Tensor>> hidden(result_.scored.size(), std::vector<at::Tensor>(count));
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t s = begin + i;
-      baseline[i] = run_baseline(s);
-      if (options_.prefill) run_prefill(set_.sequences[s], baseline[i], i, hidden);
+      baseline[i] = saved_hidden(s, "base", true);
+      if (baseline[i].defined()) {
+        progress_.advance(set_.sequences[s].size());
+      } else {
+        baseline[i] = run_baseline(s);
+        save_hidden(s, "base", baseline[i], sums());
+      }
+      if (options_.prefill) run_prefill(s, baseline[i], i, hidden);
     }
     if (options_.decode) run_decode(begin, end, hidden);
+    std::vector<std::vector<SequenceScores>> scores(result_.scored.size() + paths_);
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<at::Tensor> rows;
       for (const auto& h : hidden) rows.push_back(h[i]);
-      score_sequence(begin + i, baseline[i], rows);
+      score_sequence(begin + i, baseline[i], rows, scores);
+    }
+    result_.scores.add_group(scores, sums());
+    if (options_.work == nullptr) return;
+    for (std::size_t s = begin; s < end; ++s) {
+      options_.work->erase(hidden_name(s, "base"));
+      for (std::size_t r = 0; r < result_.scored.size(); ++r) options_.work->erase(hidden_name(s, std::to_string(r)));
     }
   }
 
@@ -84,6 +172,7 @@ class Runner {
     const Sequence& ids = set_.sequences[s];
     const at::Tensor hidden = prefill_hidden(decoder_, ids, {probed ? static_cast<Attention*>(&probe) : &exact})[0];
     progress_.advance(ids.size());
+    for (ProbedMethod& p : probed_) p.finish_cache();
     if (s == 0) {
       const at::Tensor again = prefill_hidden(decoder_, ids, {&exact})[0];
       progress_.advance(ids.size());
@@ -99,24 +188,36 @@ class Runner {
     return hidden;
   }
 
-  void run_prefill(const Sequence& ids, const at::Tensor& baseline, std::size_t i,
+  void run_prefill(std::size_t s, const at::Tensor& baseline, std::size_t i,
                    std::vector<std::vector<at::Tensor>>& hidden) {
-    std::vector<std::unique_ptr<SimulatedPrefillAttention>> owned;
-    std::vector<Attention*> attentions;
+    const Sequence& ids = set_.sequences[s];
     std::vector<std::size_t> rows;
     for (std::size_t r = 0; r < result_.scored.size(); ++r) {
       if (result_.scored[r].path != "prefill") continue;
-      if (!result_.scored[r].method->quantised) {
-        hidden[r][i] = baseline;
-        continue;
+      hidden[r][i] = result_.scored[r].method->quantised ? saved_hidden(s, std::to_string(r), false) : baseline;
+      if (!hidden[r][i].defined()) {
+        rows.push_back(r);
+      } else if (result_.scored[r].method->quantised) {
+        progress_.advance(ids.size());
       }
-      owned.push_back(std::make_unique<SimulatedPrefillAttention>(*result_.scored[r].method));
-      attentions.push_back(owned.back().get());
-      rows.push_back(r);
     }
-    const std::vector<at::Tensor> states = prefill_hidden(decoder_, ids, attentions);
-    for (std::size_t a = 0; a < rows.size(); ++a) hidden[rows[a]][i] = states[a];
-    progress_.advance(ids.size() * rows.size());
+    // Streamed weights are loaded once for all methods, which then are saved together.
+    const std::size_t together = decoder_.options().stream_layers ? std::max<std::size_t>(rows.size(), 1) : 1;
+    for (std::size_t first = 0; first < rows.size(); first += together) {
+      std::vector<std::unique_ptr<SimulatedPrefillAttention>> owned;
+      std::vector<Attention*> attentions;
+      const std::size_t last = std::min(first + together, rows.size());
+      for (std::size_t a = first; a < last; ++a) {
+        owned.push_back(std::make_unique<SimulatedPrefillAttention>(*result_.scored[rows[a]].method));
+        attentions.push_back(owned.back().get());
+      }
+      const std::vector<at::Tensor> states = prefill_hidden(decoder_, ids, attentions);
+      for (std::size_t a = first; a < last; ++a) {
+        hidden[rows[a]][i] = states[a - first];
+        save_hidden(s, std::to_string(rows[a]), states[a - first], {});
+      }
+      progress_.advance(ids.size() * attentions.size());
+    }
   }
 
   void run_decode(std::size_t begin, std::size_t end, std::vector<std::vector<at::Tensor>>& hidden) {
@@ -124,9 +225,19 @@ class Runner {
     for (std::size_t s = begin; s < end; ++s) sequences.push_back(&set_.sequences[s]);
     for (std::size_t r = 0; r < result_.scored.size(); ++r) {
       if (result_.scored[r].path != "decode") continue;
+      bool saved = true;
+      for (std::size_t s = begin; s < end; ++s) {
+        hidden[r][s - begin] = saved_hidden(s, std::to_string(r), false);
+        saved = saved && hidden[r][s - begin].defined();
+      }
+      if (saved) {
+        for (const Sequence* ids : sequences) progress_.advance(ids->size());
+        continue;
+      }
       PagedAttention attention(*result_.scored[r].method, decoder_.config(), decoder_.options().device);
       hidden[r] = decode_hidden(decoder_, sequences, attention,
                                 [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
+      for (std::size_t s = begin; s < end; ++s) save_hidden(s, std::to_string(r), hidden[r][s - begin], {});
     }
   }
 
@@ -147,24 +258,25 @@ class Runner {
     }
   }
 
-  void score_sequence(std::size_t s, const at::Tensor& baseline, const std::vector<at::Tensor>& hidden) {
-    for (ScoredMethod& scored : result_.scored) scored.scores.push_back({options_.first_position, {}, {}, {}, {}});
-    for (auto& path : paths_) path.push_back({options_.first_position, {}, {}, {}, {}});
+  // Appends the scores of the sequence to each row of `all`.
+  void score_sequence(std::size_t s, const at::Tensor& baseline, const std::vector<at::Tensor>& hidden,
+                      std::vector<std::vector<SequenceScores>>& all) {
+    for (auto& row : all) row.push_back({options_.first_position, {}, {}, {}, {}});
     for_each_block(
         s, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets, const std::string& where) {
           const BaselineRows base(decoder_.logits(baseline.narrow(0, from, rows)), targets, where);
           at::Tensor prefill_logits;
-          std::size_t method = 0;
+          std::size_t path = result_.scored.size();
           for (std::size_t r = 0; r < hidden.size(); ++r) {
             const ScoredMethod& scored = result_.scored[r];
             const std::string name = scored.method->id + " (" + scored.path + ")";
             const at::Tensor logits = decoder_.logits(hidden[r].narrow(0, from, rows));
-            base.score(logits, name, result_.scored[r].scores.back());
-            if (paths_.empty()) continue;
+            base.score(logits, name, all[r].back());
+            if (paths_ == 0) continue;
             if (scored.path == "prefill") {
               prefill_logits = logits;
             } else {
-              BaselineRows(prefill_logits, targets, where).score(logits, name, paths_[method++].back());
+              BaselineRows(prefill_logits, targets, where).score(logits, name, all[path++].back());
             }
           }
           result_.tokens += rows;
@@ -179,7 +291,7 @@ class Runner {
   Progress progress_;
   std::size_t paged_ = 0;  // methods with pages for the decode path
   std::vector<ProbedMethod> probed_;
-  std::vector<std::vector<SequenceScores>> paths_;  // [methods with pages][sequences], prefill as baseline of decode
+  std::size_t paths_ = 0;  // rows behind those of result_.scored: prefill as the baseline of decode
   RunnerResult result_;
 };
 

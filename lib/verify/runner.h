@@ -1,5 +1,6 @@
 // Scores every method on every sequence against one baseline pass: hidden states are kept for one group of sequences,
-// logits for one block of rows, so memory does not grow with the text.
+// logits for one block of rows, scores of tokens in a ScoreStore, so memory does not grow with the text. With a work
+// directory each method's pass over a group is saved when it is done, and a later run goes on behind it.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "verify/cache_check.h"
 #include "verify/metrics.h"
 #include "verify/report.h"
+#include "verify/score_store.h"
 #include "verify/sequences.h"
 
 namespace oscar {
@@ -24,17 +26,18 @@ struct RunnerOptions {
   WindowPolicy tiers;                 // whose sink and recent tokens the masses of the layer errors are of
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
+  const VerifyWork* work = nullptr;   // null: nothing is saved
 };
 
 // One method on one path.
 struct ScoredMethod {
   const KvMethod* method = nullptr;
   std::string path;  // prefill | decode
-  std::vector<SequenceScores> scores;
 };
 
 struct RunnerResult {
   std::vector<ScoredMethod> scored;             // for each method prefill, then decode
+  ScoreStore scores;                            // row r: of scored[r]
   std::vector<std::vector<LayerError>> layers;  // [methods]; empty for bf16
   std::vector<CacheCheck> caches;               // [methods], first sequence; nothing in it for methods without pages
   std::vector<KlMetrics> path_difference;       // [methods with pages], KL(prefill || decode); empty unless both ran

@@ -20,6 +20,9 @@ constexpr double kPathShare = 0.1, kPathFloor = 1e-5, kPathFloorBf16 = 1e-3;
 // A cache this far from the baseline (nats) has lost the model, and the layers turn rounding into different wrong
 // answers: such a method is not judged.
 constexpr double kLostKl = 1.0;
+// The coded share of what a query sees grows from about a half in the second quarter to nearly all: KL may grow with
+// it, but errors that pile up with length grow by more. The floor keeps noise of nearly perfect methods out.
+constexpr double kDriftLimit = 4.0, kDriftFloor = 1e-5;
 
 SelfCheck null_run(const RunnerResult& run) {
   SelfCheck check{"null_run", "", run.null_kl, 0.0, run.null_kl == 0.0};
@@ -28,22 +31,20 @@ SelfCheck null_run(const RunnerResult& run) {
   return check;
 }
 
-SelfCheck negative_control(const VerifyReport& report, const std::string& judged) {
-  SelfCheck check{"negative_control", "", std::nullopt, std::nullopt, std::nullopt};
-  if (judged.empty()) {
-    check.detail = "no bundle to compare naive2 with";
-    return check;
-  }
-  for (const char* path : {"prefill", "decode"}) {
-    const MethodReport* naive = find_method(report, "naive2", path);
-    const MethodReport* bundle = find_method(report, judged, path);
-    if (naive == nullptr || bundle == nullptr) continue;
-    const double bad = naive->quality.kl.mean, good = bundle->quality.kl.mean;
+SelfCheck negative_control(const VerifyReport& report) {
+  SelfCheck check{"negative_control", "no bundle to compare naive2 with", std::nullopt, std::nullopt, std::nullopt};
+  for (const MethodReport& bundle : report.methods) {
+    const std::string &judged = bundle.id, &path = bundle.path;
+    const auto naive = std::find_if(report.methods.begin(), report.methods.end(), [&](const MethodReport& m) {
+      return m.id == "naive2" && m.path == path && m.comparison == bundle.comparison;
+    });
+    if (!bundle.judged || naive == report.methods.end() || naive->id == judged) continue;
+    const double bad = naive->quality.kl.mean, good = bundle.quality.kl.mean;
     if (check.pass && !*check.pass) continue;  // the failed path is the one to show
     check.value = bad;
     check.limit = good;
     check.pass = bad > good;
-    check.detail = "mean KL of naive2 (" + std::string(path) + ") is " + significant(bad, 3) + ", " +
+    check.detail = "mean KL of naive2 (" + path + ") is " + significant(bad, 3) + ", " +
                    (bad > good ? "worse than " : "not worse than ") + judged + " with " + significant(good, 3);
   }
   return check;
@@ -77,10 +78,11 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
   double worst = -1;
   std::size_t method = 0;
   std::string lost;  // methods that are not judged
-  for (const ScoredMethod& scored : run.scored) {
+  for (std::size_t r = 0; r < run.scored.size(); ++r) {
+    const ScoredMethod& scored = run.scored[r];
     if (scored.path != "decode") continue;
     const double difference = run.path_difference[method++].mean;
-    const double own = summarise(scored.scores, {0, 0.95, 0}).kl.mean;
+    const double own = summarise(run.scores.row(r), {0, 0.95, 0}).kl.mean;
     if (own > kLostKl) {
       lost += (lost.empty() ? "" : ", ") + scored.method->id;
       continue;
@@ -100,12 +102,42 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
   return check;
 }
 
+// Mean KL over the last quarter of the scored positions against that over the second quarter. In the first one the
+// share of coded keys still grows from nothing.
+SelfCheck drift(const VerifyReport& report) {
+  SelfCheck check{"drift", "no bundle whose drift with length could be judged", std::nullopt, kDriftLimit,
+                  std::nullopt};
+  for (const MethodReport& m : report.methods) {
+    if (!m.judged || m.by_position.empty()) continue;
+    const double begin = static_cast<double>(m.by_position.front().from);
+    const double quarter = 0.25 * (static_cast<double>(m.by_position.back().to) - begin);
+    double kl[4] = {}, tokens[4] = {};
+    for (const PositionBucket& b : m.by_position) {
+      const double middle = 0.5 * static_cast<double>(b.from + b.to);
+      const int q = std::clamp(static_cast<int>((middle - begin) / quarter), 0, 3);
+      kl[q] += b.kl * static_cast<double>(b.tokens), tokens[q] += static_cast<double>(b.tokens);
+    }
+    if (tokens[1] == 0 || tokens[3] == 0) {
+      if (!check.value) check.detail = "too few positions to judge drift with length";
+      continue;
+    }
+    const double early = kl[1] / tokens[1], late = kl[3] / tokens[3];
+    const double ratio = late / std::max(early, kDriftFloor);
+    if (check.value && ratio <= *check.value) continue;
+    check.value = ratio;
+    check.pass = ratio <= kDriftLimit;
+    check.detail = "mean KL of " + m.id + " (" + m.path + ") is " + significant(late, 3) +
+                   " over the last quarter of the positions and " + significant(early, 3) +
+                   " over the second; at most " + significant(kDriftLimit, 2) + " times as much is allowed";
+  }
+  return check;
+}
+
 }  // namespace
 
-std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, const std::string& judged,
-                                   bool bfloat16, bool gpu) {
-  return {null_run(run), negative_control(report, judged), writer_reader(report, run, bfloat16, gpu),
-          prefill_decode(run, bfloat16 || gpu)};
+std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, bool bfloat16, bool gpu) {
+  return {null_run(run), negative_control(report), writer_reader(report, run, bfloat16, gpu),
+          prefill_decode(run, bfloat16 || gpu), drift(report)};
 }
 
 }  // namespace oscar

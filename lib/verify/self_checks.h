@@ -12,9 +12,10 @@ namespace oscar {
 // null_run: BF16 against BF16 gives KL 0 exactly. negative_control: naive2 is worse than the bundle's method.
 // writer_reader: codes in the paged cache are those of the reference codec, and decode attention reads them back.
 // prefill_decode: both paths give the same distributions, within rounding; for methods that still follow the model.
-// judged: id of the bundle's method, empty without one. bfloat16: activations are BF16. gpu: the cache is on a GPU,
-// whose kernel takes queries in BF16.
-std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, const std::string& judged,
-                                   bool bfloat16, bool gpu);
+// drift: KL of a judged method does not climb with position, once most of what a query sees is coded.
+// Which rows are judged stands in the report. bfloat16: activations are BF16. gpu: the cache is on a GPU, whose kernel
+// takes queries in BF16.
+std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, bool bfloat16,
+                                   bool gpu = false);
 
 }  // namespace oscar

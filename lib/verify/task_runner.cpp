@@ -26,24 +26,78 @@ std::vector<bool> answered(Decoder& decoder, const TaskPrompt& prompt, const at:
   return found;
 }
 
+void append(std::vector<std::uint8_t>& flat, const FoundAnswers& found) {
+  for (const std::vector<bool>& prompt : found) flat.insert(flat.end(), prompt.begin(), prompt.end());
+}
+
+// Answers found so far, as bytes: the baseline's, then each method's.
+struct TaskState {
+  const TaskSet& set;
+  const VerifyWork* work;
+  std::string name;
+  FoundAnswers base;
+  std::vector<FoundAnswers> solved;
+  std::size_t done = 0;  // prompts
+
+  TaskState(const TaskSet& s, const std::string& path, std::size_t methods, const VerifyWork* w)
+      : set(s), work(w), name("task-" + s.task + "-" + std::to_string(s.length) + "-" + path) {
+    for (const TaskPrompt& p : set.prompts) base.emplace_back(p.answers.size(), false);
+    solved.assign(methods, base);
+    if (work != nullptr) load();
+  }
+
+  std::vector<FoundAnswers*> all() {
+    std::vector<FoundAnswers*> list{&base};
+    for (FoundAnswers& f : solved) list.push_back(&f);
+    return list;
+  }
+
+  void load() {
+    const std::optional<WorkRecord> record = work->load(name);
+    if (!record) return;
+    std::int64_t count = 0;
+    for (const auto& prompt : base) count += std::ssize(prompt);
+    const at::Tensor& prompts = record_tensor(*record, "prompts", at::kLong, 1);
+    done = static_cast<std::size_t>(std::clamp<std::int64_t>(prompts.item<std::int64_t>(), 0, std::ssize(set.prompts)));
+    const at::Tensor& found = record_tensor(*record, "found", at::kByte, count * std::ssize(all()));
+    const auto* flat = found.const_data_ptr<std::uint8_t>();
+    for (FoundAnswers* f : all()) {
+      for (std::vector<bool>& prompt : *f) {
+        for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = *flat++ != 0;
+      }
+    }
+  }
+
+  void save() {
+    ++done;
+    if (work == nullptr) return;
+    std::vector<std::uint8_t> flat;
+    for (const FoundAnswers* f : all()) append(flat, *f);
+    at::Tensor found = at::empty({std::ssize(flat)}, at::kByte);
+    std::copy(flat.begin(), flat.end(), found.mutable_data_ptr<std::uint8_t>());
+    work->save(name, {{"found", found}, {"prompts", at::tensor({static_cast<std::int64_t>(done)}, at::kLong)}});
+  }
+};
+
 }  // namespace
 
 std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
-                                const TaskSet& set, const std::string& path) {
-  FoundAnswers base;
-  for (const TaskPrompt& p : set.prompts) base.emplace_back(p.answers.size(), false);
-  std::vector<FoundAnswers> solved(methods.size(), base);
+                                const TaskSet& set, const std::string& path, const VerifyWork* work) {
+  TaskState state(set, path, methods.size(), work);
+  FoundAnswers& base = state.base;
+  std::vector<FoundAnswers>& solved = state.solved;
   Progress progress(set.task + " " + std::to_string(set.length), set.prompts.size(), "prompts");
-  for (std::size_t p = 0; p < set.prompts.size(); ++p) {
+  progress.advance(state.done);
+  for (std::size_t p = state.done; p < set.prompts.size(); ++p) {
     const TaskPrompt& prompt = set.prompts[p];
     SimulatedPrefillAttention exact(baseline);
     base[p] = answered(decoder, prompt, prefill_hidden(decoder, prompt.ids, {&exact})[0]);
     progress.advance(1);
-    if (std::none_of(base[p].begin(), base[p].end(), [](bool b) { return b; })) continue;
     std::vector<std::unique_ptr<Attention>> owned;
     std::vector<Attention*> attentions;
     std::vector<std::size_t> rows;
-    for (std::size_t m = 0; m < methods.size(); ++m) {
+    const bool counts = std::any_of(base[p].begin(), base[p].end(), [](bool b) { return b; });
+    for (std::size_t m = 0; counts && m < methods.size(); ++m) {
       if (path == "decode") {
         if (!methods[m]->paged()) continue;
         owned.push_back(std::make_unique<PagedAttention>(*methods[m], decoder.config(), decoder.options().device));
@@ -58,6 +112,7 @@ std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMeth
     }
     const std::vector<at::Tensor> hidden = prefill_hidden(decoder, prompt.ids, attentions);
     for (std::size_t a = 0; a < rows.size(); ++a) solved[rows[a]][p] = answered(decoder, prompt, hidden[a]);
+    state.save();
   }
   progress.finish();
   std::vector<TaskScore> scores;

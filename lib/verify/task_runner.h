@@ -7,12 +7,14 @@
 #include "runtime/method.h"
 #include "verify/report.h"
 #include "verify/tasks/task.h"
+#include "verify/work_directory.h"
 
 namespace oscar {
 
 // [methods] scores of one task set. path: prefill (all tokens at once, simulated) or decode (the paged cache). Prompts
-// that the BF16 baseline does not solve are not run on the methods and do not count.
+// that the BF16 baseline does not solve are not run on the methods and do not count. work: null, or where answers are
+// saved after each prompt and where an earlier run's are taken from.
 std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
-                                const TaskSet& set, const std::string& path);
+                                const TaskSet& set, const std::string& path, const VerifyWork* work = nullptr);
 
 }  // namespace oscar

@@ -1,5 +1,7 @@
 #include "verify/verification.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "base/errors.h"
@@ -11,15 +13,23 @@
 #include "verify/number_text.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
+#include "verify/spectrum_probe.h"
 #include "verify/task_runner.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kPositionBuckets = 24;
+constexpr std::size_t kSpectrumTokens = 2048;  // of the first sequence
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+std::string joined(const std::vector<std::string>& list) {
+  std::string text;
+  for (const std::string& item : list) text += (text.empty() ? "" : ", ") + item;
+  return text;
 }
 
 void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
@@ -32,6 +42,24 @@ void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
 
 // The id under which the registry runs a bundle.
 std::string method_of(const Bundle& bundle) { return bundle.method == "published" ? "oscar" : bundle.method; }
+
+// Ids of the bundles' rows. UsageError when two of several have one name.
+std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles) {
+  std::vector<NamedBundle> named;
+  for (const JudgedBundle& b : bundles) {
+    if (bundles.size() == 1) return {{method_of(*b.bundle), b.bundle}};
+    const std::string& id = b.facts.source;
+    const std::vector<std::string> taken = method_ids();
+    const bool repeated = std::any_of(named.begin(), named.end(), [&](const NamedBundle& n) { return n.id == id; });
+    if (repeated || contains(taken, id) || id == "all" || id == "2bit" ||
+        id.find_first_of(" \t\n,") != std::string::npos) {
+      throw UsageError("--bundle: rows of several bundles are named by their directories, and '" + id +
+                       (repeated ? "' names two of them" : "' is no name for a row") + "; rename the directory");
+    }
+    named.push_back({id, b.bundle});
+  }
+  return named;
+}
 
 // First position at which every method reads something coded, so that all are scored on the same tokens with effect.
 std::int64_t first_common_position(const MethodSelection& selection, const WindowPolicy& windows,
@@ -49,10 +77,13 @@ std::int64_t first_common_position(const MethodSelection& selection, const Windo
 
 }  // namespace
 
-Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Bundle* bundle,
-                           const BundleFacts& bundle_facts, VerifyRequest request)
-    : checkpoint_(checkpoint), bundle_(bundle), bundle_facts_(bundle_facts), request_(std::move(request)) {
+Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::vector<JudgedBundle> bundles,
+                           VerifyRequest request)
+    : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
   const ModelConfig& model = checkpoint.config();
+  if (request_.resume && request_.work_dir.empty()) {
+    throw UsageError("--resume needs --work-dir, the directory that holds the state of the run");
+  }
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
     throw UsageError("--task-prompts is a number from 1 to 10000");
@@ -117,28 +148,37 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
 void Verification::choose_methods() {
   const ModelConfig& model = checkpoint_.config();
   std::vector<std::string>& ids = request_.methods;
-  const std::string own = bundle_ != nullptr ? method_of(*bundle_) : "";
+  const std::vector<NamedBundle> named = name_bundles(bundles_);
   if (ids.empty()) {
     ids = {"bf16", "naive2", "hadamard2"};
-    if (bundle_ != nullptr && !contains(ids, own)) ids.push_back(own);
+    for (const NamedBundle& n : named) {
+      if (!contains(ids, n.id)) ids.push_back(n.id);
+    }
   }
   refuse_repeats(ids, "--methods");
   const bool expanded = contains(ids, "all") || contains(ids, "2bit");
-  ids = expand_methods(ids, bundle_, own);
-  refuse_repeats(ids, "--methods");
-  if (bundle_ != nullptr) {
-    // "oscar" stands for the bundle's method whatever its variant is called.
-    judged_ = contains(ids, own) ? own : contains(ids, "oscar") ? "oscar" : "";
-    if (judged_.empty()) {
-      throw UsageError("--methods leaves out '" + own + "', the method of the bundle: add it, or give no bundle");
-    }
-    if (judged_ != "naive2" && !contains(ids, "naive2")) {
-      log_info("naive2 is measured, too: it is the negative control of the bundle");
-      ids.insert(ids.begin() + (ids.front() == "bf16" ? 1 : 0), "naive2");
+  ids = expand_methods(ids, named);
+  if (named.size() > 1) {
+    if (contains(ids, "oscar"))
+      throw UsageError("'oscar' is not one of several bundles: --methods names them by their directories");
+    for (const NamedBundle& n : named) {
+      if (!contains(ids, n.id)) ids.push_back(n.id);
     }
   }
+  refuse_repeats(ids, "--methods");
+  for (const NamedBundle& n : named) {
+    // "oscar" stands for a single bundle's method whatever its variant is called.
+    judged_.push_back(contains(ids, n.id) ? n.id : contains(ids, "oscar") ? "oscar" : "");
+    if (judged_.back().empty()) {
+      throw UsageError("--methods leaves out '" + n.id + "', the method of the bundle: add it, or give no bundle");
+    }
+  }
+  if (!judged_.empty() && judged_.front() != "naive2" && !contains(ids, "naive2")) {
+    log_info("naive2 is measured, too: it is the negative control of the bundle");
+    ids.insert(ids.begin() + (ids.front() == "bf16" ? 1 : 0), "naive2");
+  }
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
-  selection_ = select_methods(comparison, model, bundle_, expanded);
+  selection_ = select_methods(comparison, model, named, expanded);
   baseline_ = make_method("bf16", model, nullptr, request_.windows);
 }
 
@@ -158,7 +198,7 @@ std::string Verification::plan_text() const {
     list += (list.empty() ? "" : ", ") + c.method.id;
     if (request_.comparisons.size() > 1 && c.method.quantised) list += " (" + c.comparison + ")";
   }
-  std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + judged_ + ")") + "\n";
+  std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + joined(judged_) + ")") + "\n";
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
   text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
@@ -192,7 +232,8 @@ VerifyReport Verification::empty_report() const {
              model.head_dim,
              model.vocabulary,
              model.max_position};
-  r.bundle = bundle_facts_;
+  for (const JudgedBundle& b : bundles_) r.bundles.push_back(b.facts);
+  for (std::size_t i = 0; i < r.bundles.size(); ++i) r.bundles[i].row = judged_[i];
   r.text = {request_.text.filename().string(), text_sha256_, set_.text_tokens};
   r.scoring.context = set_.context;
   r.scoring.sequences = std::ssize(set_.sequences);
@@ -230,8 +271,62 @@ void Verification::require_memory() const {
                                           ": use a GPU with more memory, or --device cpu");
 }
 
+Json Verification::run_identity() const {
+  const VerifyRequest& r = request_;
+  Json bundle = Json::array();
+  for (const JudgedBundle& b : bundles_) {
+    bundle.push_back({{"source", b.facts.source}, {"clip", {b.facts.key_clip, b.facts.value_clip}}});
+    for (const auto& [name, hash] : b.facts.sha256) bundle.back()[name] = hash;
+  }
+  Json methods = Json::array(), windows = Json::array({r.windows.sink, r.windows.recent});
+  for (const ComparedMethod& c : selection_.methods) methods.push_back(c.method.id + " (" + c.comparison + ")");
+  return {{"tool_version", r.tool_version},
+          {"model", checkpoint_.fingerprint()},
+          {"bundle", bundle},
+          {"text", text_sha256_},
+          {"threads", at::get_num_threads()},
+          {"options",
+           {{"context", r.context},
+            {"tokens", r.tokens},
+            {"max_sequences", r.max_sequences},
+            {"path", r.prefill && r.decode ? "both"
+                     : r.prefill           ? "prefill"
+                                           : "decode"},
+            {"windows", windows},
+            {"compare", r.comparisons},
+            {"bits", r.bits ? Json(*r.bits) : Json(nullptr)},
+            {"methods", methods},
+            {"tasks", r.tasks},
+            {"task_lengths", r.task_lengths},
+            {"task_prompts", r.task_prompts},
+            {"layer_sequences", r.layer_sequences},
+            {"seed", r.seed},
+            {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
+            {"device", r.decoder.device.str()}}}};
+}
+
+void Verification::finish() {
+  if (work_) work_->remove();
+  work_.reset();
+}
+
 VerifyReport Verification::run() {
   require_memory();
+  if (request_.work_dir.empty()) return measure();
+  work_ = std::make_unique<VerifyWork>(request_.work_dir, run_identity(), request_.resume);
+  if (work_->threads() != at::get_num_threads()) {
+    log_info("using " + std::to_string(work_->threads()) + " threads, as the run was started with");
+    at::set_num_threads(work_->threads());
+  }
+  try {
+    return measure();
+  } catch (const InterruptedError&) {
+    throw InterruptedError("interrupted; the state is saved in " + work_->path().string() +
+                           ". Resume with: " + request_.resume_command);
+  }
+}
+
+VerifyReport Verification::measure() {
   VerifyReport report = empty_report();
   Decoder decoder(checkpoint_, request_.decoder);
   RunnerOptions options;
@@ -240,6 +335,7 @@ VerifyReport Verification::run() {
   options.first_position = report.scoring.first_position;
   options.layer_sequences = report.layer_error_sequences;
   options.tiers = request_.windows;
+  options.work = work_.get();
   const std::vector<const KvMethod*> methods = method_pointers();
   const RunnerResult result = run_methods(decoder, methods, baseline_, set_, options);
 
@@ -247,7 +343,9 @@ VerifyReport Verification::run() {
   report.scoring.fraction =
       static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
   const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
-  for (const ScoredMethod& scored : result.scored) {
+  for (std::size_t row = 0; row < result.scored.size(); ++row) {
+    const ScoredMethod& scored = result.scored[row];
+    const std::vector<SequenceScores> scores = result.scores.row(row);
     const auto index =
         static_cast<std::size_t>(std::find(methods.begin(), methods.end(), scored.method) - methods.begin());
     const ComparedMethod& compared = selection_.methods[index];
@@ -258,20 +356,20 @@ VerifyReport Verification::run() {
     m.comparison = compared.comparison;
     m.settings = compared.settings;
     m.quantised = scored.method->quantised;
-    m.judged = m.id == judged_;
+    m.judged = contains(judged_, m.id);
     m.code_bits = scored.method->bits_per_element();
     m.bits_per_element = scored.method->bits_per_element_at(set_.context);
     m.allocated_bytes = scored.method->paged() ? result.caches[index].allocated_bytes
                                                : scored.method->engine->allocated_bytes(set_.context);
-    m.quality = summarise(scored.scores, bootstrap);
-    m.by_position = kl_by_position(scored.scores, options.first_position, set_.context, kPositionBuckets);
+    m.quality = summarise(scores, bootstrap);
+    m.by_position = kl_by_position(scores, options.first_position, set_.context, kPositionBuckets);
     m.layers = result.layers[index];
     report.methods.push_back(std::move(m));
   }
   for (const TaskSet& task : tasks_) {
     for (const char* path : {"prefill", "decode"}) {
       if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;
-      const std::vector<TaskScore> scores = run_task(decoder, methods, baseline_, task, path);
+      const std::vector<TaskScore> scores = run_task(decoder, methods, baseline_, task, path, work_.get());
       for (MethodReport& m : report.methods) {
         if (m.path != path) continue;
         for (std::size_t i = 0; i < methods.size(); ++i) {
@@ -281,8 +379,15 @@ VerifyReport Verification::run() {
       }
     }
   }
+  if (!judged_.empty()) {
+    const auto judged =
+        std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
+    std::vector<std::int32_t> ids = set_.sequences.front();
+    ids.resize(std::min(ids.size(), kSpectrumTokens));
+    report.spectra = measure_spectra(decoder, baseline_, **judged, ids);
+  }
   report.checks =
-      self_checks(report, result, judged_, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
+      self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   apply_gates(request_.gates, report);
   if (earlier_) earlier_->compare(report, request_.gates.max_kl_increase);
   return report;

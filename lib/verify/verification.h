@@ -17,6 +17,7 @@
 #include "verify/report.h"
 #include "verify/sequences.h"
 #include "verify/tasks/task.h"
+#include "verify/work_directory.h"
 
 namespace oscar {
 
@@ -41,36 +42,49 @@ struct VerifyRequest {
   std::uint64_t seed = 0;
   DecoderOptions decoder;
   std::string command, tool_version;  // recorded in the report
+  fs::path work_dir;                  // where the state of the run is kept; empty: nowhere
+  bool resume = false;                // go on with the run in work_dir
+  std::string resume_command;         // for the message of an interrupted run
+};
+
+// A bundle under judgement.
+struct JudgedBundle {
+  const Bundle* bundle = nullptr;
+  BundleFacts facts;
 };
 
 class Verification {
  public:
   // Everything that can be refused is refused here (UsageError, InputError); the text is read, no weight is.
-  // checkpoint, tokenizer and bundle must outlive the object; bundle may be null.
-  Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Bundle* bundle,
-               const BundleFacts& bundle_facts, VerifyRequest request);
+  // checkpoint, tokenizer and bundles must outlive the object. Rows of one bundle are named after its method, those of
+  // several after the bundles.
+  Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::vector<JudgedBundle> bundles,
+               VerifyRequest request);
 
   std::string plan_text() const;  // for --dry-run: sequences, passes, memory
   VerifyReport run();             // loads the weights and measures
+  void finish();                  // the reports are written: the state in work_dir is not needed any more
 
  private:
+  Json run_identity() const;  // everything that the measurement depends on
+  VerifyReport measure();
   void choose_methods();
   void require_memory() const;  // EnvironmentError, with what would fit, when the GPU has too little
   VerifyReport empty_report() const;
 
   const Checkpoint& checkpoint_;
-  const Bundle* bundle_;
-  BundleFacts bundle_facts_;
+  std::vector<JudgedBundle> bundles_;
   VerifyRequest request_;
   std::vector<const KvMethod*> method_pointers() const;
 
   MethodSelection selection_;
   KvMethod baseline_;
-  std::string judged_;  // id of the bundle's method among methods_; empty without a bundle
+  std::vector<std::string> judged_;  // ids of the bundles' rows; empty without a bundle
   SequenceSet set_;
   std::vector<TaskSet> tasks_;
   std::string text_sha256_;
   std::optional<BaselineReport> earlier_;
+  std::unique_ptr<VerifyWork> work_;
 };
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
 // Helper of the Python oracles: writes the sample report, or scores logits that Python wrote.
-//   verify_tool report DIRECTORY                      -> DIRECTORY/report.json, report.html
+//   verify_tool report DIRECTORY                      -> DIRECTORY/report.json, report.html, crowded.html
 //   verify_tool score SEQUENCES ROWS VOCABULARY FILE  -> metrics as JSON on stdout; FILE holds, for each sequence,
 //       baseline logits [R, V] f32, method logits [R, V] f32, targets [R] i32
 #include <ATen/ATen.h>
@@ -15,10 +15,44 @@
 namespace oscar {
 namespace {
 
+// Many methods at equal bits and close together, and needles at two lengths: what a page has to lay out at its worst.
+VerifyReport crowded(VerifyReport report) {
+  const char* names[] = {"rotatekv2",
+                         "oscar-tns",
+                         "turboquant2.5",
+                         "kitty2",
+                         "kivi2",
+                         "oscar-tns-g128",
+                         "turboquant2",
+                         "kvarn2",
+                         "quarot2",
+                         "hadamard2",
+                         "bundle-of-layer-rotations",
+                         "kivi2-g128",
+                         "saw4"};
+  double scale = 0.011;
+  for (const char* name : names) {
+    MethodReport m = sample_method(name, scale *= 1.12, false);
+    m.bits_per_element = 4.4;
+    report.methods.push_back(std::move(m));
+  }
+  for (MethodReport& m : report.methods) {
+    TaskScore t;
+    t.task = "niah", t.prompts = t.references = 8, t.n = 8, t.solved = 5, t.score = 0.625;
+    for (const std::int64_t length : {1024, 2048}) {
+      t.length = length;
+      t.depths = {{0, 0.5, 4, 2}, {0.5, 1, 4, 3}};
+      m.tasks.push_back(t);
+    }
+  }
+  return report;
+}
+
 int write_report(const fs::path& directory) {
   const VerifyReport report = sample_report({0.1, 1.1, 0.1, 0.5});
   write_file_atomic(directory / "report.json", report_json(report));
   write_file_atomic(directory / "report.html", report_html(report));
+  write_file_atomic(directory / "crowded.html", report_html(crowded(report)));
   return 0;
 }
 

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <random>
 
 #include "base/errors.h"
 #include "support/paths.h"
+#include "support/temp_directory.h"
 #include "verify/self_checks.h"
 #include "verify/task_runner.h"
 
@@ -63,7 +65,7 @@ RunnerResult run(Loaded& model, const std::vector<KvMethod>& methods, const Sequ
   return run_methods(model.decoder, list, model.method("bf16"), set, options);
 }
 
-double mean_kl(const ScoredMethod& scored) { return summarise(scored.scores, {}).kl.mean; }
+double mean_kl(const RunnerResult& r, std::size_t row) { return summarise(r.scores.row(row), {}).kl.mean; }
 
 TEST(Runner, NullRunIsExactAndThePathsAgree) {
   const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("hadamard2")};
@@ -74,12 +76,12 @@ TEST(Runner, NullRunIsExactAndThePathsAgree) {
   EXPECT_EQ(r.tokens, 3 * (144 - 48 - 1));
   ASSERT_EQ(r.scored.size(), 6u);
   EXPECT_EQ(r.scored[0].path, "prefill");
-  EXPECT_EQ(mean_kl(r.scored[0]), 0.0);
-  EXPECT_LT(mean_kl(r.scored[1]), 1e-5);  // BF16 through the paged cache
+  EXPECT_EQ(mean_kl(r, 0), 0.0);
+  EXPECT_LT(mean_kl(r, 1), 1e-5);  // BF16 through the paged cache
   for (std::size_t m = 1; m < 3; ++m) {
-    EXPECT_GT(mean_kl(r.scored[2 * m]), 1e-3);
-    EXPECT_NEAR(mean_kl(r.scored[2 * m + 1]) / mean_kl(r.scored[2 * m]), 1.0, 0.05);
-    EXPECT_LT(r.path_difference[m].mean, 0.05 * mean_kl(r.scored[2 * m]));
+    EXPECT_GT(mean_kl(r, 2 * m), 1e-3);
+    EXPECT_NEAR(mean_kl(r, 2 * m + 1) / mean_kl(r, 2 * m), 1.0, 0.05);
+    EXPECT_LT(r.path_difference[m].mean, 0.05 * mean_kl(r, 2 * m));
     EXPECT_EQ(r.caches[m].differing, 0);
     EXPECT_EQ(r.caches[m].rows, 4 * 2 * 2 * (144 - 48));  // layers, KV heads, K and V
     ASSERT_EQ(r.layers[m].size(), 4u);
@@ -91,12 +93,13 @@ TEST(Runner, NullRunIsExactAndThePathsAgree) {
   }
   EXPECT_TRUE(r.layers[0].empty());
   EXPECT_GT(r.caches[0].allocated_bytes, 2 * r.caches[1].allocated_bytes);
-  for (const SelfCheck& check : self_checks({}, r, "", false, false)) EXPECT_NE(check.pass, false) << check.detail;
+  for (const SelfCheck& check : self_checks({}, r, false)) EXPECT_NE(check.pass, false) << check.detail;
 }
 
 // A decode row of the given mean KL, and the paths this far apart.
 SelfCheck path_check(std::vector<std::pair<double, double>> own_and_difference) {
   RunnerResult r;
+  std::vector<std::vector<SequenceScores>> rows;
   std::vector<KvMethod> methods(own_and_difference.size());
   for (std::size_t i = 0; i < methods.size(); ++i) {
     methods[i].id = std::string(1, static_cast<char>('a' + i));
@@ -104,12 +107,17 @@ SelfCheck path_check(std::vector<std::pair<double, double>> own_and_difference) 
     scores.kl.assign(4, own_and_difference[i].first);
     scores.nll = scores.baseline_nll = std::vector<double>(4, 1.0);
     scores.same_top.assign(4, 1);
-    r.scored.push_back({&methods[i], "decode", {scores}});
+    r.scored.push_back({&methods[i], "decode"});
+    rows.push_back({scores});
     KlMetrics kl;
     kl.mean = own_and_difference[i].second;
     r.path_difference.push_back(kl);
   }
-  return self_checks({}, r, "", false, false).back();
+  r.scores.add_group(rows, {});
+  for (const SelfCheck& check : self_checks({}, r, false)) {
+    if (check.name == "prefill_decode") return check;
+  }
+  throw std::logic_error("no such check");
 }
 
 TEST(SelfChecks, PathsMustAgreeForMethodsThatFollowTheModel) {
@@ -128,8 +136,8 @@ TEST(Runner, OutliersBreakTheUnrotatedCodeMost) {
   options.decode = false;
   const RunnerResult r = run(outliers(), methods, sequences(192, 2), options);
   EXPECT_TRUE(r.path_difference.empty());
-  EXPECT_GT(mean_kl(r.scored[0]), 1.0);
-  EXPECT_LT(mean_kl(r.scored[1]), mean_kl(r.scored[0]));
+  EXPECT_GT(mean_kl(r, 0), 1.0);
+  EXPECT_LT(mean_kl(r, 1), mean_kl(r, 0));
 }
 
 TEST(Runner, TwoRunsAreEqualToTheBit) {
@@ -139,10 +147,48 @@ TEST(Runner, TwoRunsAreEqualToTheBit) {
   const RunnerResult a = run(plain(), methods, set, options), b = run(plain(), methods, set, options);
   for (std::size_t i = 0; i < a.scored.size(); ++i) {
     for (std::size_t s = 0; s < 2; ++s) {
-      EXPECT_EQ(a.scored[i].scores[s].kl, b.scored[i].scores[s].kl);
-      EXPECT_EQ(a.scored[i].scores[s].nll, b.scored[i].scores[s].nll);
+      EXPECT_EQ(a.scores.row(i)[s].kl, b.scores.row(i)[s].kl);
+      EXPECT_EQ(a.scores.row(i)[s].nll, b.scores.row(i)[s].nll);
     }
   }
+}
+
+// Every state that a killed run can leave: after each record that is written. Going on from it gives the same numbers.
+TEST(Runner, GoesOnFromEveryRecord) {
+  RunnerOptions options = both_paths();
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2")};
+  const SequenceSet set = sequences(112, 3);
+  const RunnerResult whole = run(plain(), methods, set, options);
+  const Json identity = {{"tool_version", "1"}, {"threads", 1}, {"options", Json::object()}};
+  const TempDirectory directory;
+  const auto go_on = [&](const fs::path& path) {
+    const VerifyWork work(path, identity, true);
+    options.work = &work;
+    const RunnerResult r = run(plain(), methods, set, options);
+    EXPECT_EQ(r.tokens, whole.tokens);
+    EXPECT_EQ(r.null_tokens, whole.null_tokens);
+    for (std::size_t i = 0; i < whole.scored.size(); ++i) {
+      ASSERT_EQ(r.scores.row(i).size(), 3u);
+      for (std::size_t s = 0; s < 3; ++s) EXPECT_EQ(r.scores.row(i)[s].kl, whole.scores.row(i)[s].kl);
+    }
+    EXPECT_EQ(r.layers[1][2].mean.k_logit, whole.layers[1][2].mean.k_logit);
+    EXPECT_EQ(r.layers[1][2].heads[1].attention_kl, whole.layers[1][2].heads[1].attention_kl);
+    EXPECT_EQ(r.caches[1].rows, whole.caches[1].rows);
+    EXPECT_EQ(r.caches[1].allocated_bytes, whole.caches[1].allocated_bytes);
+    EXPECT_EQ(r.path_difference[1].mean, whole.path_difference[1].mean);
+  };
+  const fs::path path = directory.path() / "work";
+  go_on(path);
+  ASSERT_TRUE(fs::exists(path / "group-00001.safetensors"));
+  fs::remove(path / "group-00001.safetensors");  // killed in the second group
+  go_on(path);
+  fs::remove(path / "group-00000.safetensors");
+  fs::remove(path / "group-00001.safetensors");
+  go_on(path);
+  const VerifyWork work(path, identity, true);
+  options.work = &work;
+  std::ofstream(path / "group-00001.safetensors", std::ios::trunc) << "short";
+  EXPECT_THROW(run(plain(), methods, set, options), InputError);
 }
 
 TEST(Runner, ScoresDoNotDependOnTheDecodeBatch) {
@@ -156,7 +202,7 @@ TEST(Runner, ScoresDoNotDependOnTheDecodeBatch) {
   const RunnerResult b = run(plain(), methods, set, options);
   ASSERT_EQ(a.scored.size(), 1u);
   EXPECT_EQ(a.scored[0].path, "decode");
-  EXPECT_NEAR(mean_kl(a.scored[0]) / mean_kl(b.scored[0]), 1.0, 0.02);
+  EXPECT_NEAR(mean_kl(a, 0) / mean_kl(b, 0), 1.0, 0.02);
 }
 
 TEST(Runner, NeedlesAreFoundByBothPaths) {

@@ -56,9 +56,19 @@ inline VerifyReport sample_report(const GateLimits& limits) {
   r.tool_version = "0.1.0";
   r.command = "oscar-verify --model 'a <model>' --bundle b --text t.txt";
   r.model = {"a <model>", "sha256:" + hash, "Qwen3ForCausalLM", 2, 4, 2, 128, 8192, 8192};
-  r.bundle = {
-      true, "bundle", "b",     "oscar", "layer", "minmax", "sha256:" + hash, true, {{"rotations.safetensors", hash}},
-      0.96, 0.92,     "bundle"};
+  r.bundles = {{"oscar",
+                "bundle",
+                "b",
+                "oscar",
+                "layer",
+                "minmax",
+                "sha256:" + hash,
+                true,
+                {{"rotations.safetensors", hash}},
+                0.96,
+                0.92,
+                "bundle"}};
+  for (const char* side : {"key", "value"}) r.spectra.push_back({0, side, {9.0, 4.0, 1.0, 0.1}, {4.0, 3.0, 2.0, 1.0}});
   r.text = {"t.txt", hash, 1000};
   r.scoring = {384, 2, 232, 320, 128, 128.0 / 766.0};
   r.dtype = "float32";

@@ -24,6 +24,47 @@ std::vector<Point> points_of(const VerifyReport& report) {
   return points;
 }
 
+// Puts labels beside their marks such that no two of them, and no label and a mark, cover each other: right of the
+// mark, left of it, or further up and down with a line to the mark.
+class LabelPlacer {
+ public:
+  struct Place {
+    double x = 0, y = 0;  // of the text's baseline
+    bool left = false;    // the text ends at x
+    bool far = false;
+  };
+
+  void block_mark(double x, double y) { taken_.push_back({x - 4, y - 4, x + 4, y + 4}); }
+
+  Place place(double x, double y, std::size_t characters) {
+    constexpr double kCharacter = 7.2, kAscent = 10, kDescent = 4, kStep = 7;
+    const double width = kCharacter * static_cast<double>(characters);
+    Place best{x + 7, y + 4, false, false};
+    for (int i = 0; i < 160; ++i) {
+      const int ring = i / 4;  // right and left, above and below, ever further away
+      const double shift = (i % 4 < 2 ? 1 : -1) * kStep * ring, away = ring > 1 ? 14 : 7;
+      const bool left = i % 2 == 1;
+      const Place p{left ? x - away : x + away, y + 4 + shift, left, ring > 1};
+      const Box box{left ? p.x - width : p.x, p.y - kAscent, left ? p.x : p.x + width, p.y + kDescent};
+      const bool inside =
+          box.left >= kPlotLeft && box.right <= kPlotWidth && box.top >= 0 && box.bottom <= kPlotHeight - kPlotBottom;
+      if (!inside || std::any_of(taken_.begin(), taken_.end(), [&](const Box& t) { return overlap(t, box); })) continue;
+      taken_.push_back(box);
+      return p;
+    }
+    return best;  // no room left: a plot of very many methods
+  }
+
+ private:
+  struct Box {
+    double left, top, right, bottom;
+  };
+  static bool overlap(const Box& a, const Box& b) {
+    return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  }
+  std::vector<Box> taken_;
+};
+
 }  // namespace
 
 std::vector<const MethodReport*> pareto_front(const VerifyReport& report) {
@@ -64,16 +105,21 @@ std::string pareto_plot(const VerifyReport& report) {
   }
   text +=
       "<path d=\"" + path + "\" fill=\"none\" stroke=\"var(--good)\" stroke-width=\"1.5\" stroke-dasharray=\"4 3\"/>\n";
-  double below = -INFINITY;  // labels of close points step down
+  LabelPlacer labels;
+  for (const Point& p : points) labels.block_mark(x.pixel(p.bits), decades.axis.pixel(p.kl));
   for (const Point& p : points) {
     const double px = x.pixel(p.bits), py = decades.axis.pixel(p.kl);
     const std::string css = series_class(report, *p.method);
     text += "<g class=\"" + css + "\">" + marker(static_cast<std::size_t>(css[1] - '0'), px, py) + "<title>" +
             escape(series_name(*p.method)) + ": " + fixed(p.bits, 2) + " bits, KL " + significant(p.kl, 3) +
             "</title></g>";
-    const double ly = std::fabs(py - below) < 9 ? below + 10 : py + 4;
-    below = ly;
-    text += text_at(px + 6, ly, "start", escape(p.method->id)) + "\n";
+    const LabelPlacer::Place place = labels.place(px, py, p.method->id.size());
+    if (place.far) {
+      text += "<line class=\"grid\" x1=\"" + fixed(px, 1) + "\" y1=\"" + fixed(py, 1) + "\" x2=\"" +
+              fixed(place.left ? place.x + 2 : place.x - 2, 1) + "\" y2=\"" + fixed(place.y - 4, 1) + "\"/>";
+    }
+    text += "<text class=\"label\" x=\"" + fixed(place.x, 1) + "\" y=\"" + fixed(place.y, 1) + "\" text-anchor=\"" +
+            (place.left ? "end" : "start") + "\">" + escape(p.method->id) + "</text>\n";
   }
   return "<figure>" + text +
          "</svg><figcaption>Mean KL (nats, logarithmic) against bits per element at the tested context. Dashed: the "

@@ -22,11 +22,13 @@ std::string verdict_banner(const VerifyReport& report);
 std::string method_table(const VerifyReport& report);
 std::string gate_table(const VerifyReport& report);     // gates and self checks
 std::string needle_tables(const VerifyReport& report);  // empty when no task ran
+std::string needle_grids(const VerifyReport& report);   // depth by length for each method; empty with one length
 std::string provenance(const VerifyReport& report);
 
-std::string position_plot(const VerifyReport& report);  // KL against position, logarithmic; empty without data
-std::string layer_tables(const VerifyReport& report);   // errors of each layer as heat maps; empty without data
-std::string pareto_plot(const VerifyReport& report);    // bits against KL; empty with fewer than two points
+std::string position_plot(const VerifyReport& report);   // KL against position, logarithmic; empty without data
+std::string layer_tables(const VerifyReport& report);    // errors of each layer as heat maps; empty without data
+std::string pareto_plot(const VerifyReport& report);     // bits against KL; empty with fewer than two points
+std::string spectrum_plots(const VerifyReport& report);  // of channels before and after the rotation; empty without
 // The methods that no other beats in bits and KL, by ascending bits.
 std::vector<const MethodReport*> pareto_front(const VerifyReport& report);
 std::string sorting_script();  // of tables of class "sortable"

@@ -40,9 +40,11 @@ td.cell { text-align: center; border: 1px solid var(--line); }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; background: currentColor; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .3rem 0; padding: 0; list-style: none; font-size: .9rem; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
+.grids { display: flex; flex-wrap: wrap; gap: 1rem 2rem; }
 figure { margin: .5rem 0; max-width: 56rem; } figcaption { color: var(--faint); font-size: .9rem; }
 svg { width: 100%; height: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 6px; }
-svg text { fill: var(--ink); font: 12px system-ui, "Liberation Sans", sans-serif; } svg .grid { stroke: var(--line); } svg .window { fill: var(--line); opacity: .45; }
+svg text { fill: var(--ink); font: 12px system-ui, "Liberation Sans", sans-serif; } svg .label { font: 12px ui-monospace, "Liberation Mono", monospace; }
+svg .grid { stroke: var(--line); } svg .window { fill: var(--line); opacity: .45; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .5rem 0; font-size: .9rem; }
 dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
 .s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); } .s3 { color: var(--s3); }

@@ -56,6 +56,35 @@ std::string method_row(const VerifyReport& report, const MethodReport& m) {
   return row + "</tr>\n";
 }
 
+// The tint says the share at a glance; the numbers in the cell say it to everyone.
+std::string share_cell(std::int64_t solved, std::int64_t of) {
+  if (of == 0) return "<td class=\"cell\">&ndash;</td>";
+  const double share = static_cast<double>(solved) / static_cast<double>(of);
+  return "<td class=\"cell\" style=\"background: color-mix(in srgb, var(--good-ground) " + percent(share, 0) +
+         "%, var(--bad-ground))\">" + std::to_string(solved) + "/" + std::to_string(of) + "</td>";
+}
+
+// Depth down, length across, of one method on one task.
+std::string needle_grid(const MethodReport& m, const std::string& task) {
+  std::vector<const TaskScore*> lengths;
+  for (const TaskScore& t : m.tasks) {
+    if (t.task == task && !t.depths.empty()) lengths.push_back(&t);
+  }
+  std::string text = "<div class=\"scroll\"><table><caption>" + escape(task) + ", " + escape(series_name(m)) +
+                     "</caption><thead><tr><th scope=\"col\" class=\"text\">depth</th>";
+  for (const TaskScore* t : lengths) text += "<th scope=\"col\">" + std::to_string(t->length) + "</th>";
+  text += "</tr></thead><tbody>\n";
+  for (std::size_t i = 0; i < lengths.front()->depths.size(); ++i) {
+    const DepthScore& d = lengths.front()->depths[i];
+    text += "<tr><th scope=\"row\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>";
+    for (const TaskScore* t : lengths) {
+      text += i < t->depths.size() ? share_cell(t->depths[i].solved, t->depths[i].prompts) : "<td class=\"cell\"></td>";
+    }
+    text += "</tr>\n";
+  }
+  return text + "</tbody></table></div>\n";
+}
+
 std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
   std::string head = "<tr><th scope=\"col\" class=\"text\">depth of the needle</th>";
   std::string total = "<tr><th scope=\"row\">all depths</th>";
@@ -70,13 +99,7 @@ std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
       total += cell(std::to_string(t.solved) + "/" + std::to_string(t.n), "cell");
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const DepthScore& d = t.depths[i];
-        const double share = d.prompts > 0 ? static_cast<double>(d.solved) / static_cast<double>(d.prompts) : 1.0;
-        // The tint says the share at a glance; the numbers in the cell say it to everyone.
-        const std::string tint = d.prompts == 0 ? ""
-                                                : " style=\"background: color-mix(in srgb, var(--good-ground) " +
-                                                      percent(share, 0) + "%, var(--bad-ground))\"";
-        rows[i] += "<td class=\"cell\"" + tint + ">" +
-                   (d.prompts == 0 ? "&ndash;" : std::to_string(d.solved) + "/" + std::to_string(d.prompts)) + "</td>";
+        rows[i] += share_cell(d.solved, d.prompts);
       }
     }
   }
@@ -170,6 +193,31 @@ std::string needle_tables(const VerifyReport& report) {
     }
   }
   return text;
+}
+
+std::string needle_grids(const VerifyReport& report) {
+  std::vector<std::string> tasks;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const auto lengths = std::count_if(m.tasks.begin(), m.tasks.end(), [&](const TaskScore& other) {
+        return other.task == t.task && !other.depths.empty();
+      });
+      if (lengths > 1 && std::find(tasks.begin(), tasks.end(), t.task) == tasks.end()) tasks.push_back(t.task);
+    }
+  }
+  std::string text;
+  for (const std::string& task : tasks) {
+    for (const MethodReport& m : report.methods) {
+      if (std::any_of(m.tasks.begin(), m.tasks.end(), [&](const TaskScore& t) { return t.task == task; })) {
+        text += needle_grid(m, task);
+      }
+    }
+  }
+  if (text.empty()) return "";
+  return "<p>Depth of what is asked for, by length of the prompt in tokens: answers found of those that BF16 "
+         "finds.</p>\n"
+         "<div class=\"grids\">" +
+         text + "</div>\n";
 }
 
 }  // namespace oscar::html

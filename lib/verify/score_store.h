@@ -1,0 +1,34 @@
+// Per-token scores of all rows (methods on paths) of a run. With a work directory they live on disk and one row at a
+// time is read back, so that memory does not grow with text and methods; without one they are kept in memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "verify/metrics.h"
+#include "verify/work_directory.h"
+
+namespace oscar {
+
+std::string group_name(std::size_t group);  // of the record
+
+class ScoreStore {
+ public:
+  ScoreStore() = default;
+  explicit ScoreStore(const VerifyWork* work) : work_(work) {}
+
+  // The scores of group number groups(): [rows][sequences of the group]. `sums` goes into the same record.
+  void add_group(const std::vector<std::vector<SequenceScores>>& rows, WorkRecord sums);
+  // Groups 0 .. groups - 1 are on disk already.
+  void resume(std::size_t groups) { groups_ = groups; }
+  std::size_t groups() const { return groups_; }
+
+  std::vector<SequenceScores> row(std::size_t r) const;  // of all sequences
+
+ private:
+  const VerifyWork* work_ = nullptr;
+  std::size_t groups_ = 0;
+  std::vector<std::vector<SequenceScores>> rows_;
+};
+
+}  // namespace oscar

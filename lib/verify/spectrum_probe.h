@@ -1,0 +1,18 @@
+// Spectra of keys and values on text, before and after the transforms of a method.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/method.h"
+#include "verify/report.h"
+
+namespace oscar {
+
+// One pass of `baseline` over the tokens. For each layer the keys, then the values: variances of the channels in the
+// model's basis and in that of the cache of `method`, each sorted in descending order and averaged over KV heads.
+std::vector<LayerSpectrum> measure_spectra(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
+                                           const std::vector<std::int32_t>& ids);
+
+}  // namespace oscar

@@ -1,0 +1,57 @@
+"""oscar-verify with several bundles: rows are named by directory, all are judged, and the report says which is which."""
+import json
+import shutil
+
+import pytest
+
+from harness import DONE, GATE_FAILED, USAGE, refuse, run, succeed
+
+
+@pytest.fixture(scope="module")
+def pair(bundle, statistics, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pair")
+    shutil.copytree(bundle, folder / "by-layer")
+    succeed("fit", statistics, "-o", folder / "by-head", "--scope", "head", "--encoder", "search")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def line(model, text):
+    return ["verify", "--model", model, "--text", text, "--context", 400, "--max-sequences", 1, "--methods", "bf16,oscar-tns"]
+
+
+def test_rows_and_gates(pair, line, tmp_path):
+    files = [tmp_path / "r.json", tmp_path / "r.html"]
+    result = run(*line, "--bundle", pair / "by-layer", "--bundle", pair / "by-head", "--path", "both", "--report", files[0],
+                 "--html", files[1], "--max-kl", 100)
+    assert result.code in (DONE, GATE_FAILED), str(result)
+    report = json.loads(files[0].read_text())
+    rows = {m["id"]: m for m in report["methods"]}
+    assert set(rows) == {"bf16", "naive2", "oscar-tns", "by-layer", "by-head"}
+    assert [m["judged"] for m in rows.values()].count(True) == 2
+    assert rows["by-layer"]["kl"]["mean"] != rows["by-head"]["kl"]["mean"]
+    assert [b["row"] for b in report["bundles"]] == ["by-layer", "by-head"]
+    assert [b["scope"] for b in report["bundles"]] == ["layer", "head"]
+    assert report["bundle"] == report["bundles"][0]
+    assert {g["method"] for g in report["gates"]} == {"by-layer", "by-head"} and all(g["pass"] for g in report["gates"])
+    checks = {c["name"]: c for c in report["self_checks"]}
+    assert set(checks) == {"null_run", "negative_control", "writer_reader", "prefill_decode", "drift"}
+    assert checks["writer_reader"]["pass"] is True and checks["prefill_decode"]["pass"] is True, checks
+    # OScaR runs through pages of its own on the decode path.
+    paths = {m["path"] for m in report["methods"] if m["id"] == "oscar-tns"}
+    assert paths == {"prefill", "decode"}
+    assert {s["layer"] for s in report["spectra"]} == {0, 1}
+    for spectrum in report["spectra"]:
+        assert spectrum["before"] == sorted(spectrum["before"], reverse=True) and len(spectrum["after"]) == 64
+        # A rotation keeps the sum of the variances (the cache rounds to BF16).
+        assert sum(spectrum["after"]) == pytest.approx(sum(spectrum["before"]), rel=0.01)
+    assert "Spectra before and after" in files[1].read_text()
+
+
+def test_two_of_one_name_are_refused(pair, line, tmp_path):
+    (tmp_path / "x").mkdir()
+    shutil.copytree(pair / "by-head", tmp_path / "x" / "by-head")
+    refuse(USAGE, *line, "--bundle", pair / "by-head", "--bundle", tmp_path / "x" / "by-head", names="by-head")
+    shutil.copytree(pair / "by-head", tmp_path / "x" / "oscar-tns")
+    refuse(USAGE, *line, "--bundle", pair / "by-head", "--bundle", tmp_path / "x" / "oscar-tns", names="oscar-tns")
+    refuse(USAGE, "verify", "--check-only", "--bundle", pair / "by-head", "--bundle", pair / "by-layer", names="one bundle")

@@ -1,0 +1,54 @@
+#include "verify/self_checks.h"
+
+#include <gtest/gtest.h>
+
+#include "verify/sample_report.h"
+
+namespace oscar {
+namespace {
+
+SelfCheck check_of(const VerifyReport& report, const std::string& name) {
+  for (const SelfCheck& c : self_checks(report, {}, false)) {
+    if (c.name == name) return c;
+  }
+  throw std::out_of_range(name);
+}
+
+// KL of the judged method by quarters of the positions.
+VerifyReport with_kl(double a, double b, double c, double d) {
+  VerifyReport r = sample_report({});
+  r.methods[2].by_position = {{320, 400, 80, a}, {400, 480, 80, b}, {480, 560, 80, c}, {560, 640, 80, d}};
+  return r;
+}
+
+TEST(SelfChecks, DriftWithLengthFails) {
+  const SelfCheck steady = check_of(with_kl(0.001, 0.01, 0.012, 0.02), "drift");
+  EXPECT_EQ(steady.pass, true);
+  EXPECT_NEAR(*steady.value, 2.0, 1e-9);
+  const SelfCheck drifting = check_of(with_kl(0.001, 0.01, 0.1, 0.5), "drift");
+  EXPECT_EQ(drifting.pass, false);
+  EXPECT_NEAR(*drifting.value, 50.0, 1e-9);
+  EXPECT_NE(drifting.detail.find("oscar"), std::string::npos);
+  EXPECT_EQ(check_of(with_kl(0, 0, 0, 1e-6), "drift").pass, true) << "noise of a nearly perfect method";
+}
+
+TEST(SelfChecks, DriftNeedsAJudgedMethodAndPositions) {
+  VerifyReport r = with_kl(1, 1, 1, 100);
+  r.methods[2].judged = false;
+  EXPECT_EQ(check_of(r, "drift").pass, std::nullopt);
+  r.methods[2].judged = true;
+  r.methods[2].by_position.resize(1);
+  EXPECT_EQ(check_of(r, "drift").pass, std::nullopt);
+}
+
+TEST(SelfChecks, EveryJudgedMethodHasToBeatTheNegativeControl) {
+  VerifyReport r = with_kl(1, 1, 1, 1);
+  EXPECT_EQ(check_of(r, "negative_control").pass, true);
+  r.methods.push_back(sample_method("another", 3.0, true));
+  EXPECT_EQ(check_of(r, "negative_control").pass, false);
+  r.methods.erase(r.methods.begin() + 1);  // naive2
+  EXPECT_EQ(check_of(r, "negative_control").pass, std::nullopt);
+}
+
+}  // namespace
+}  // namespace oscar
