@@ -74,7 +74,7 @@ TEST_P(PagedMethod, AgreesWithTheSimulatedPrefill) {
         EXPECT_GT(differing_described_rows(*paged.described(), method.engine->description(), 0, side, x + 0.5, &rows),
                   0);
       }
-      EXPECT_GT(rows, 2 * 2 * 2 * 256);
+      EXPECT_GT(rows, 2 * 2 * 2 * 200);
     }
   }
 }
