@@ -76,9 +76,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     query.load(static_cast<const std::uint32_t*>(p.q) +
                    (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
                group, lane);
+    typename C::Codes::Deviations deviations;
+    deviations.load(p, kv_head, lane);
     windows.keep(shared.window_pages[warp], lane);
     WarpWork<C> work;
-    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, slots, scratch, lane, [] {});
+    work.run(a, plan, sequence, kv_head, share, ids, shared, query, deviations, ring, at, slots, scratch, lane, [] {});
 
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
     __syncthreads();

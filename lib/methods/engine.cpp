@@ -4,8 +4,10 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/errors.h"
+#include "methods/device_codes.h"
 #include "methods/group_codes.h"
 #include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
@@ -21,7 +23,8 @@ at::Tensor as_float(const at::Tensor& x) { return x.to(at::kFloat).contiguous();
 // [..., d] turned by the positions of the tokens, half-split pairs; sign -1 turns back.
 at::Tensor turn(const at::Tensor& x, const at::Tensor& inverse_frequency, double sign) {
   const std::int64_t tokens = x.size(0), half = x.size(2) / 2;
-  const at::Tensor angle = at::arange(tokens, at::kFloat).unsqueeze(1) * inverse_frequency.unsqueeze(0);  // [T, d/2]
+  const at::Tensor positions = at::arange(tokens, x.options().dtype(at::kFloat));
+  const at::Tensor angle = positions.unsqueeze(1) * inverse_frequency.to(x.device()).unsqueeze(0);  // [T, d/2]
   const at::Tensor cos = angle.cos().unsqueeze(1), sin = angle.sin().unsqueeze(1) * sign;
   const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
   return at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
@@ -38,6 +41,8 @@ void code_rows(const SideDescription& side, bool is_value, at::Tensor& rows) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
+  if (count <= 0) return;
+  if (rows.is_cuda()) return code_rows_on_device(side, is_value, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
@@ -49,8 +54,18 @@ void code_rows(const SideDescription& side, bool is_value, at::Tensor& rows) {
   });
 }
 
-// Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous.
+// [n, n] Sylvester-Hadamard over the root of n.
+at::Tensor hadamard_matrix(std::int64_t n, const at::TensorOptions& options) {
+  at::Tensor h = at::ones({1, 1}, options);
+  while (h.size(0) < n) h = at::cat({at::cat({h, h}, 1), at::cat({h, -h}, 1)}, 0);
+  return h / std::sqrt(static_cast<double>(n));
+}
+
+// Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous. On a GPU a product.
 at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
+  if (rows.is_cuda()) {
+    return at::mm(rows.reshape({-1, order}), hadamard_matrix(order, rows.options())).view(rows.sizes());
+  }
   at::Tensor out = rows.clone();
   auto* data = out.mutable_data_ptr<float>();
   const std::int64_t width = rows.size(1) * rows.size(2);
@@ -62,6 +77,10 @@ at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
 
 at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
   const std::int64_t tokens = rows.size(0), width = rows.size(1) * rows.size(2);
+  if (rows.is_cuda()) {
+    const at::Tensor squares = rows.to(at::kDouble).square().sum(at::IntArrayRef{1, 2}, true);
+    return squares.clamp_min(1e-8).sqrt().to(at::kFloat);
+  }
   at::Tensor norms = at::empty({tokens, 1, 1});
   for (std::int64_t t = 0; t < tokens; ++t) {
     norms.mutable_data_ptr<float>()[t] = group_codes::token_norm(rows.const_data_ptr<float>() + t * width, width);
@@ -120,14 +139,14 @@ std::int64_t MethodEngine::hadamard_order(const SideDescription& side) const {
 
 // Of kRandom: [n, w, w], n matrices for as many parts of w channels each, or one for all parts.
 at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
-  if (random_.defined()) return random_.t().unsqueeze(0);
+  if (random_.defined()) return random_.to(rows.device()).t().unsqueeze(0);
   // The channels of largest energy first, each part with a rotation of its own.
   const std::int64_t boosted = random_boosted_.size(0), count = std::min(kCalibrationTokens, rows.size(0));
   const at::Tensor energy = rows.narrow(0, 0, count).to(at::kDouble).square().sum(0);  // [H, d]
   const at::Tensor order = std::get<1>(energy.sort(/*stable=*/true, 1, true));
-  at::Tensor matrices = at::zeros({heads_, head_dim_, head_dim_});
+  at::Tensor matrices = at::zeros({heads_, head_dim_, head_dim_}, rows.options());
   for (std::int64_t h = 0; h < heads_; ++h) {
-    at::Tensor parts = at::zeros({head_dim_, head_dim_});
+    at::Tensor parts = at::zeros({head_dim_, head_dim_}, rows.options());
     parts.narrow(0, 0, boosted).narrow(1, 0, boosted).copy_(random_boosted_.t());
     parts.narrow(0, boosted, head_dim_ - boosted).narrow(1, boosted, head_dim_ - boosted).copy_(random_low_.t());
     matrices[h].index_copy_(0, order[h], parts);  // row c of the matrix belongs to channel c
@@ -170,7 +189,7 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   code_rows(s, which == Side::kValue, x);
   if (s.token_norm) x = x * norm;
   if (s.reorder) {
-    at::Tensor back = at::empty({tokens, heads_ * head_dim_});
+    at::Tensor back = at::empty({tokens, heads_ * head_dim_}, x.options());
     back.index_copy_(1, order, x.reshape({tokens, heads_ * head_dim_}));
     x = back.view({tokens, heads_, head_dim_});
   }

@@ -28,8 +28,9 @@ class MethodEngine {
   double bits_per_element() const;
   double bits_per_element_at(std::int64_t context) const;  // windows included, mean over all layers
 
-  // rows: [T, H, d] FP32, the tokens from position 0 on. Returns [T, H, d]: the decoded values of every token from the
-  // sink on whose tile is complete, the rows themselves elsewhere. NumericalError when a row is not finite.
+  // rows: [T, H, d] FP32, the tokens from position 0 on, on the CPU or a GPU. Returns [T, H, d]: the decoded values of
+  // every token from the sink on whose tile is complete, the rows themselves elsewhere. NumericalError when a row is
+  // not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
   // Memory of one sequence of `tokens` tokens, in bytes, all layers: whole tiles of codes and parameters, and the

@@ -50,6 +50,7 @@ at::Tensor gram_of(const at::Tensor& x) {
 // is multiplied about its own mean, which is put back in FP64, so that a covariance taken from the sums later keeps its
 // digits.
 void add_moments_about_mean(at::Tensor& gram, at::Tensor& sum, const at::Tensor& x) {
+  if (device_gram_about_mean(gram, sum, x)) return;
   const std::int64_t kv_heads = gram.size(0);
   for_chunks(x.size(0), chunk_rows(x), [&](std::int64_t first, std::int64_t count) {
     at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);

@@ -9,4 +9,7 @@ namespace oscar {
 // no kernel is built for x.
 bool device_gram(at::Tensor& sum, const at::Tensor& x);
 
+// The same for rows with a large mean, multiplied about the mean of this call's rows; row_sum [Hkv, d] FP64 += 1 x.
+bool device_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x);
+
 }  // namespace oscar

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-at::Tensor plain(const at::Tensor& x) { return x.to(at::kCPU, at::kFloat).contiguous(); }
+at::Tensor plain(const at::Tensor& x, at::Device device = at::kCPU) { return x.to(device, at::kFloat).contiguous(); }
 
 // x: [T, H, d]; matrices: [1 or Hkv, d, d], each used by H / Hkv heads. [T, H, d] FP32.
 at::Tensor multiply_heads(const at::Tensor& x, const at::Tensor& matrices, std::int64_t kv_heads) {
@@ -49,26 +49,28 @@ at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side) {
 }
 
 at::Tensor rotate_queries(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads) {
-  const at::Tensor x = plain(q);
+  const at::Tensor x = plain(q, q.device());
   if (key == nullptr) return x;
-  return multiply_heads(x, plain(key->orthogonal() ? key->forward : key->inverse_or_query), kv_heads).contiguous();
+  const at::Tensor& matrices = key->orthogonal() ? key->forward : key->inverse_or_query;
+  return multiply_heads(x, plain(matrices, q.device()), kv_heads).contiguous();
 }
 
 at::Tensor restore_outputs(const at::Tensor& outputs, const SideTransform* value, std::int64_t kv_heads,
                            const at::Tensor& weight_sum) {
   if (value == nullptr) return outputs;
-  const at::Tensor back =
-      value->orthogonal() ? plain(value->forward).transpose(1, 2).contiguous() : plain(value->inverse_or_query);
+  const at::Device device = outputs.device();
+  const at::Tensor back = value->orthogonal() ? plain(value->forward, device).transpose(1, 2).contiguous()
+                                              : plain(value->inverse_or_query, device);
   const at::Tensor o = multiply_heads(outputs.contiguous(), back, kv_heads);
   if (!value->mean.defined()) return o;
-  const at::Tensor mean = plain(value->mean).repeat_interleave(outputs.size(1) / kv_heads, 0);  // [Hq, d]
+  const at::Tensor mean = plain(value->mean, device).repeat_interleave(outputs.size(1) / kv_heads, 0);  // [Hq, d]
   return weight_sum.defined() ? o + weight_sum.unsqueeze(-1) * mean : o + mean;
 }
 
 at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads, double scale) {
   if (key == nullptr || !key->mean.defined()) return {};
-  const at::Tensor mean = plain(key->mean).repeat_interleave(q.size(1) / kv_heads, 0);  // [Hq, d]
-  return (plain(q) * mean).sum(-1).mul_(scale).contiguous();
+  const at::Tensor mean = plain(key->mean, q.device()).repeat_interleave(q.size(1) / kv_heads, 0);  // [Hq, d]
+  return (plain(q, q.device()) * mean).sum(-1).mul_(scale).contiguous();
 }
 
 }  // namespace oscar

@@ -1,4 +1,5 @@
-// Between the model's basis and that of the cache, by the transforms of a layer. Null transform: identity.
+// Between the model's basis and that of the cache, by the transforms of a layer. Null transform: identity. Rows go to
+// the CPU, the others stay on the device of their first argument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +14,7 @@ namespace oscar {
 // BF16 on the CPU, contiguous. Bits do not depend on T or on threads (row_rotation.h).
 at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side);
 
-// q' = q forward (or inverse_or_query), of the KV head each query head reads. q: [T, Hq, d]; FP32, contiguous, CPU.
+// q' = q forward (or inverse_or_query), of the KV head each query head reads. q: [T, Hq, d]; FP32, contiguous.
 at::Tensor rotate_queries(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads);
 
 // o = o' forward^T (or inverse_or_query) + weight_sum mean. outputs: [T, Hq, d] FP32; weight_sum: [T, Hq], the sum of

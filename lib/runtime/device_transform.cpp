@@ -4,13 +4,15 @@
 
 #include <vector>
 
+#include "base/errors.h"
+
 namespace oscar {
 
-DeviceSide device_side(const KvMethod& method, const ModelConfig& model, std::int64_t layer, Side which,
+DeviceSide device_side(const KvMethod& method, std::int64_t kv_heads, std::int64_t layer, Side which,
                        at::Device device) {
   DeviceSide s;
   std::vector<float> clip, sigma;
-  for (std::int64_t h = 0; h < model.kv_heads; ++h) {
+  for (std::int64_t h = 0; h < kv_heads; ++h) {
     const RowCodec codec = method.codec(layer, which, h);
     clip.push_back(codec.clip);
     sigma.insert(sigma.end(), codec.sigma.begin(), codec.sigma.end());
@@ -28,6 +30,17 @@ DeviceSide device_side(const KvMethod& method, const ModelConfig& model, std::in
     s.query_or_back = which == Side::kKey ? s.forward : s.forward.transpose(1, 2).contiguous();
   }
   return s;
+}
+
+kernels::QuantizeEncoder kernel_encoder(Encoder encoder) {
+  switch (encoder) {
+    case Encoder::kMinMax:
+      return kernels::QuantizeEncoder::kMinMax;
+    case Encoder::kSearch:
+      return kernels::QuantizeEncoder::kSearch;
+    default:
+      throw EnvironmentError("the CUDA codec has the encoders minmax and search alone; pass --device cpu");
+  }
 }
 
 at::Tensor restore_outputs_on_device(const at::Tensor& outputs, const DeviceSide& value) {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "checkpoint/model_config.h"
+#include "kernels/quantize_pages.h"
 #include "runtime/method.h"
 
 namespace oscar {
@@ -17,8 +17,10 @@ struct DeviceSide {
   at::Tensor clip, sigma;             // [Hkv], [Hkv, 4]
 };
 
-DeviceSide device_side(const KvMethod& method, const ModelConfig& model, std::int64_t layer, Side side,
-                       at::Device device);
+DeviceSide device_side(const KvMethod& method, std::int64_t kv_heads, std::int64_t layer, Side side, at::Device device);
+
+// EnvironmentError for an encoder that only the CPU has.
+kernels::QuantizeEncoder kernel_encoder(Encoder encoder);
 
 // o = o' back (+ mean), outputs [T, Hq, d] FP32 on the device: restore_outputs() without sink logits.
 at::Tensor restore_outputs_on_device(const at::Tensor& outputs, const DeviceSide& value);

@@ -51,10 +51,10 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
   const std::int64_t heads = input.q.size(1), kv_heads = input.k.size(1), d = input.q.size(2);
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   const SideTransform* value = method_.transform(input.layer, Side::kValue);
-  const at::Tensor q = rotate_queries(input.q, key, kv_heads);
+  const at::Tensor model_q = input.q.to(at::kCPU), q = rotate_queries(model_q, key, kv_heads);
   const at::Tensor k = cache_rows(input.k, key), v = cache_rows(input.v, value);
   at::Tensor shift, sinks, weight_sum, out = at::empty(q.sizes(), q.options());
-  if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
+  if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(model_q, key, kv_heads, input.scale);
   if (input.sinks.defined()) {
     sinks = input.sinks.to(at::kCPU, at::kFloat).contiguous();
     weight_sum = at::empty({q.size(0), heads}, q.options());

@@ -11,8 +11,11 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kQueryBlock = 128;
-constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores held at once
+// Queries of a block, by the FP32 scores held at once. A GPU takes longer blocks: its launches cost more than memory.
+std::int64_t query_block(std::int64_t heads, std::int64_t tokens, at::Device device) {
+  const std::int64_t elements = std::int64_t{1} << (device.is_cuda() ? 27 : 24);
+  return std::clamp<std::int64_t>(elements / (heads * tokens), 16, device.is_cuda() ? 1024 : 128);
+}
 
 // Tokens that the queries [first, last) of a block see, of one side.
 struct BlockRows {
@@ -50,6 +53,7 @@ class MixedRows {
       const std::int64_t end = std::min(w.quantised_end(i + 1), some);
       std::fill_n(mask, std::max<std::int64_t>(end - begin, 0), 1.0f);
     }
+    block.sees_code = block.sees_code.to(rows_.plain.device());
     return block;
   }
 
@@ -79,7 +83,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
   const std::int64_t tokens = q.size(0), heads = q.size(1), d = q.size(2), kv_heads = keys.plain.size(0);
   const std::int64_t group = heads / kv_heads;
   at::Tensor out = at::empty({tokens, heads, d}, q.options());
-  const std::int64_t block = std::clamp<std::int64_t>(kScoreElements / (heads * tokens), 16, kQueryBlock);
+  const std::int64_t block = query_block(heads, tokens, q.device());
   MixedRows key_rows(keys), value_rows(values);
   const at::Tensor scaled = q * input.scale;
   const auto by_head = [&](const at::Tensor& x) {  // [C, Hq, ...] -> [Hkv, g, C, ...]
@@ -105,9 +109,10 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
     // Without a sliding window only the block's own columns are hidden from some of its queries.
     const std::int64_t masked = input.sliding_window > 0 ? from : first;
-    scores.narrow(3, masked - from, last - masked).add_(causal_mask(masked, first, last, input.sliding_window));
+    scores.narrow(3, masked - from, last - masked)
+        .add_(causal_mask(masked, first, last, input.sliding_window).to(q.device()));
     if (input.sinks.defined()) {
-      const at::Tensor sinks = input.sinks.to(at::kCPU, at::kFloat).view({kv_heads, group, 1, 1});
+      const at::Tensor sinks = input.sinks.to(q.device(), at::kFloat).view({kv_heads, group, 1, 1});
       scores = at::softmax(at::cat({scores, sinks.expand({kv_heads, group, count, 1})}, -1), -1)
                    .narrow(-1, 0, columns)
                    .contiguous();

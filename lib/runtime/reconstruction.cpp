@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "runtime/basis.h"
+#include "runtime/device_rows.h"
 
 namespace oscar {
 namespace {
@@ -38,31 +39,33 @@ at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side,
 at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side) {
   if (!x.defined()) return x;
   const bool key = side == Side::kKey;
-  at::Tensor back = (t.orthogonal() ? t.forward : t.inverse_or_query).to(at::kCPU, at::kFloat);
+  at::Tensor back = (t.orthogonal() ? t.forward : t.inverse_or_query).to(x.device(), at::kFloat);
   if (key || t.orthogonal()) back = back.transpose(1, 2);  // q Q x^T = q (x Q^T)^T
   at::Tensor rows = at::matmul(x, back);
-  if (t.mean.defined()) rows = rows + t.mean.to(at::kCPU, at::kFloat).unsqueeze(1);
+  if (t.mean.defined()) rows = rows + t.mean.to(x.device(), at::kFloat).unsqueeze(1);
   return rows;
 }
 
 }  // namespace
 
 CachedRows cached_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
+  if (rows.is_cuda()) return cached_rows_on_device(method, layer, side, rows);
+  const at::Tensor stored = cache_rows(rows, method.transform(layer, side)).to(at::kFloat);
   const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).contiguous(); };
-  CachedRows cached{heads_first(rows), {}, method.windows_of(side)};
+  CachedRows cached{heads_first(stored), {}, method.windows_of(side)};
   if (!method.quantised_at(layer)) return cached;
   if (method.engine) {
-    cached.coded = heads_first(method.engine->reconstruct(side, rows));
+    cached.coded = heads_first(method.engine->reconstruct(side, stored));
   } else {
-    const std::int64_t end = cached.windows.quantised_end(rows.size(0));
-    cached.coded = heads_first(quantised_rows(method, layer, side, rows, cached.windows.sink, end));
+    const std::int64_t end = cached.windows.quantised_end(stored.size(0));
+    cached.coded = heads_first(quantised_rows(method, layer, side, stored, cached.windows.sink, end));
   }
   return cached;
 }
 
 CachedRows reconstruct_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
+  CachedRows cached = cached_rows(method, layer, side, rows);
   const SideTransform* transform = method.transform(layer, side);
-  CachedRows cached = cached_rows(method, layer, side, cache_rows(rows, transform).to(at::kFloat).contiguous());
   if (transform == nullptr) return cached;
   cached.plain = to_model_basis(cached.plain, *transform, side);
   cached.coded = to_model_basis(cached.coded, *transform, side);

@@ -10,7 +10,7 @@ namespace oscar {
 // added again. `coded` is undefined where the method keeps the layer in BF16.
 CachedRows reconstruct_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
 
-// The same in the basis of the cache: what attend_cached() takes. rows: [T, Hkv, d] FP32 from cache_rows().
+// The same in the basis of the cache: what attend_cached() takes. Both work on the device of the rows (device_rows.h).
 CachedRows cached_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
 
 }  // namespace oscar

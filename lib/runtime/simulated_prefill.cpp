@@ -18,7 +18,6 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   const SideTransform* value = method_.transform(input.layer, Side::kValue);
   const at::Tensor q = rotate_queries(input.q, key, kv_heads);
-  const at::Tensor k = cache_rows(input.k, key).to(at::kFloat), v = cache_rows(input.v, value).to(at::kFloat);
   at::Tensor shift;
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
 
@@ -31,8 +30,8 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
       throw std::invalid_argument("SimulatedPrefillAttention keeps no past tokens: starts must be 0");
     }
     if (length == 0) continue;
-    const CachedRows keys = cached_rows(method_, input.layer, Side::kKey, k.narrow(0, offset, length).contiguous());
-    const CachedRows values = cached_rows(method_, input.layer, Side::kValue, v.narrow(0, offset, length).contiguous());
+    const CachedRows keys = cached_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
+    const CachedRows values = cached_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
     const at::Tensor shift1 = shift.defined() ? shift.narrow(0, offset, length) : shift;
     const at::Tensor sum1 = weight_sum.defined() ? weight_sum.narrow(0, offset, length) : weight_sum;
     out.narrow(0, offset, length).copy_(attend_cached(input, q.narrow(0, offset, length), keys, values, shift1, sum1));

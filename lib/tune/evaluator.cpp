@@ -31,7 +31,7 @@ double standard_error(const std::vector<double>& values, double mean) {
 // KL and agreement over rows [from, last) of a sequence; logits are made block by block.
 void compare(Decoder& decoder, const std::vector<std::int32_t>& ids, std::int64_t from, const at::Tensor& baseline,
              const at::Tensor& hidden, SequenceScores& scores) {
-  const std::int64_t rows = baseline.size(0), step = rows_per_block(decoder.config().vocabulary);
+  const std::int64_t rows = baseline.size(0), step = rows_per_block(decoder.config().vocabulary, baseline.device());
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
     const std::span<const std::int32_t> targets(ids.data() + from + first + 1, static_cast<std::size_t>(count));

@@ -25,26 +25,28 @@ at::Tensor normaliser(const at::Tensor& logits) {
 
 BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where)
     : where_(where) {
-  logits_ = logits.to(at::kCPU, at::kDouble).contiguous();
+  logits_ = logits.to(at::kDouble).contiguous();
   normaliser_ = normaliser(logits_);
   require_finite(logits_.amin(-1), "the BF16 baseline", where);
   require_finite(normaliser_, "the BF16 baseline", where);
   p_ = (logits_ - normaliser_.unsqueeze(-1)).exp_();
-  top_ = logits.argmax(-1).to(at::kCPU);
+  top_ = logits.argmax(-1);
   targets_ = at::empty({static_cast<std::int64_t>(targets.size()), 1}, at::kLong);
   std::copy(targets.begin(), targets.end(), targets_.mutable_data_ptr<std::int64_t>());
+  targets_ = targets_.to(logits.device());
   nll_ = normaliser_ - logits_.gather(1, targets_).squeeze(1);
 }
 
 // KL(p || q) = sum p (l_p - l_q) + log sum exp l_q - log sum exp l_p, with l the logits: one exponential for each logit
 // of the method, and exactly 0 for equal logits.
 void BaselineRows::score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const {
-  const at::Tensor cpu = logits.to(at::kCPU).contiguous();
-  const std::int64_t rows = cpu.size(0), step = std::clamp<std::int64_t>(kBlockBytes / (8 * cpu.size(1)), 1, rows);
-  at::Tensor kl = at::empty({rows}, at::kDouble), nll = at::empty({rows}, at::kDouble);
+  const at::Tensor all = logits.contiguous();
+  const std::int64_t rows = all.size(0), block = all.is_cuda() ? rows : kBlockBytes / (8 * all.size(1));
+  const std::int64_t step = std::clamp<std::int64_t>(block, 1, rows);
+  at::Tensor kl = at::empty({rows}, logits_.options()), nll = at::empty({rows}, logits_.options());
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
-    const at::Tensor q = cpu.narrow(0, first, count).to(at::kDouble), sum = normaliser(q);
+    const at::Tensor q = all.narrow(0, first, count).to(at::kDouble), sum = normaliser(q);
     nll.narrow(0, first, count).copy_(sum - q.gather(1, targets_.narrow(0, first, count)).squeeze(1));
     const at::Tensor cross = (logits_.narrow(0, first, count) - q).mul_(p_.narrow(0, first, count)).sum(-1);
     // Rounding can leave a sum just below zero where the two are almost equal; a divergence is not negative.
@@ -52,9 +54,10 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
   }
   require_finite(kl, "method " + method, where_);
   require_finite(nll, "method " + method, where_);
-  const at::Tensor same = cpu.argmax(-1).eq(top_);
+  const at::Tensor same = all.argmax(-1).eq(top_).to(at::kCPU);
   const auto append = [rows](const at::Tensor& tensor, std::vector<double>& to) {
-    const double* data = tensor.const_data_ptr<double>();
+    const at::Tensor cpu = tensor.to(at::kCPU);
+    const double* data = cpu.const_data_ptr<double>();
     to.insert(to.end(), data, data + rows);
   };
   append(nll_, scores.baseline_nll);
@@ -64,9 +67,10 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
   for (std::int64_t r = 0; r < rows; ++r) scores.same_top.push_back(equal[r] ? 1 : 0);
 }
 
-std::int64_t rows_per_block(std::int64_t vocabulary) {
-  constexpr std::int64_t kBytes = std::int64_t{8} << 20;  // larger blocks leave the caches, and memory is mapped anew
-  return std::clamp<std::int64_t>(kBytes / (8 * std::max<std::int64_t>(vocabulary, 1)), 1, 512);
+std::int64_t rows_per_block(std::int64_t vocabulary, at::Device device) {
+  // On the CPU larger blocks leave the caches, and memory is mapped anew.
+  const std::int64_t bytes = device.is_cuda() ? std::int64_t{256} << 20 : std::int64_t{8} << 20;
+  return std::clamp<std::int64_t>(bytes / (8 * std::max<std::int64_t>(vocabulary, 1)), 1, 512);
 }
 
 }  // namespace oscar

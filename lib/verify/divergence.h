@@ -15,7 +15,7 @@ namespace oscar {
 class BaselineRows {
  public:
   // logits [R, V] FP32; targets [R]: the tokens that follow. `where` names the place in messages ("sequence 3,
-  // positions 320 to 575"). Everything in FP64. NumericalError when a logit is not finite.
+  // positions 320 to 575"). Everything in FP64, on the device of the logits. NumericalError when a logit is not finite.
   BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where);
 
   // Appends R entries to `scores`. KL(baseline || method) in FP64 over all V; equal logits give exactly 0.
@@ -30,7 +30,7 @@ class BaselineRows {
   at::Tensor top_;               // [R] int64
 };
 
-// Rows of a block such that one FP64 copy of its logits takes at most 8 MiB.
-std::int64_t rows_per_block(std::int64_t vocabulary);
+// Rows of a block such that one FP64 copy of its logits takes at most 8 MiB, on a GPU 256.
+std::int64_t rows_per_block(std::int64_t vocabulary, at::Device device);
 
 }  // namespace oscar

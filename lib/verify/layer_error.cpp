@@ -28,7 +28,7 @@ at::Tensor centred(const at::Tensor& x, const at::Tensor& visible) {
 
 // [Hkv, ...] -> sums over everything but the head, in FP64.
 std::vector<double> head_sums(const at::Tensor& x) {
-  const at::Tensor s = x.reshape({x.size(0), -1}).sum(1, false, at::kDouble).contiguous();
+  const at::Tensor s = x.reshape({x.size(0), -1}).sum(1, false, at::kDouble).to(at::kCPU).contiguous();
   return {s.const_data_ptr<double>(), s.const_data_ptr<double>() + s.numel()};
 }
 
@@ -37,6 +37,7 @@ double relative(double error, double energy) { return energy > 0 ? std::sqrt(err
 // 1 where the sampled query sees the column and, for codes, reads it coded: [Q, T] each.
 struct Visible {
   at::Tensor any, coded, sink, recent;
+  Visible to(at::Device device) const { return {any.to(device), coded.to(device), sink.to(device), recent.to(device)}; }
 };
 
 Visible visible_columns(const std::vector<std::int64_t>& positions, std::int64_t tokens, std::int64_t window,
@@ -66,7 +67,7 @@ at::Tensor log_weights(at::Tensor logits, const AttentionInput& input, const at:
   if (input.soft_cap > 0.0) logits = (logits / input.soft_cap).tanh() * input.soft_cap;
   logits = logits.masked_fill(seen.lt(0.5f), -std::numeric_limits<float>::infinity());
   if (!input.sinks.defined()) return at::log_softmax(logits, -1, at::kDouble);
-  const at::Tensor sinks = input.sinks.to(at::kCPU, at::kFloat).view({kv_heads, group, 1, 1});
+  const at::Tensor sinks = input.sinks.to(logits.device(), at::kFloat).view({kv_heads, group, 1, 1});
   return at::log_softmax(at::cat({logits, sinks.expand({kv_heads, group, logits.size(2), 1})}, -1), -1, at::kDouble)
       .narrow(-1, 0, columns);
 }
@@ -125,10 +126,11 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   const auto head_count = static_cast<std::size_t>(kv_heads);
   if (sums.heads.size() < head_count) sums.heads.resize(head_count);
 
-  const Visible seen = visible_columns(positions, tokens, input.sliding_window, &windows, tiers);
-  const at::Tensor index = at::tensor(positions, at::kLong);
-  const at::Tensor q = input.q.to(at::kCPU).index_select(0, index).to(at::kFloat).contiguous();
-  const at::Tensor k = input.k.to(at::kCPU, at::kFloat).transpose(0, 1).contiguous();
+  const at::Device device = input.q.device();
+  const Visible seen = visible_columns(positions, tokens, input.sliding_window, &windows, tiers).to(device);
+  const at::Tensor index = at::tensor(positions, at::kLong).to(device);
+  const at::Tensor q = input.q.index_select(0, index).to(at::kFloat).contiguous();
+  const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();
   const CachedRows rows = reconstruct_rows(method, input.layer, Side::kKey, input.k);
   const at::Tensor exact = head_logits(q, k), coded = head_logits(q, rows.coded);
   const at::Tensor stored = at::where(seen.coded.gt(0.5f), coded, head_logits(q, rows.plain));
@@ -163,15 +165,15 @@ void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::in
   if (count <= 0) return;
   const auto head_count = static_cast<std::size_t>(kv_heads);
   if (sums.heads.size() < head_count) sums.heads.resize(head_count);
-  const at::Tensor o = exact.narrow(0, first, count).to(at::kCPU, at::kDouble);
-  const at::Tensor difference = method.narrow(0, first, count).to(at::kCPU, at::kDouble) - o;
+  const at::Tensor o = exact.narrow(0, first, count).to(at::kDouble);
+  const at::Tensor difference = method.narrow(0, first, count).to(at::kDouble) - o;
   const auto by_head = [&](const at::Tensor& x) { return head_sums(x.square().sum(0).view({kv_heads, -1})); };
   const std::vector<double> error = by_head(difference), energy = by_head(o);
   for (std::size_t h = 0; h < head_count; ++h) {
     sums.heads[h].output_error += error[h], sums.heads[h].output_energy += energy[h];
   }
   if (!projection.defined()) return;
-  const at::Tensor w = projection.to(at::kCPU, at::kFloat).t();
+  const at::Tensor w = projection.to(o.device(), at::kFloat).t();
   const auto squares = [&](const at::Tensor& x) {
     return at::mm(x.to(at::kFloat).reshape({count, -1}), w).to(at::kDouble).square().sum().item<double>();
   };

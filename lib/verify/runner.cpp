@@ -246,7 +246,7 @@ class Runner {
   void for_each_block(std::size_t s, const Body& body) const {
     const Sequence& ids = set_.sequences[s];
     const std::int64_t last = std::ssize(ids) - 1;  // positions below it predict a token
-    const std::int64_t step = rows_per_block(decoder_.config().vocabulary);
+    const std::int64_t step = rows_per_block(decoder_.config().vocabulary, decoder_.options().device);
     for (std::int64_t from = options_.first_position; from < last; from += step) {
       stop_if_interrupted();
       const std::int64_t rows = std::min(step, last - from);

@@ -51,6 +51,28 @@ TEST(MomentsOnTheGpu, EqualTheCpu) {
   }
 }
 
+// Key biases hundreds of times the deviation, as Qwen2.5 has them: the covariance keeps its digits.
+TEST(MomentsOnTheGpu, CovarianceUnderALargeMean) {
+  OSCAR_NEEDS_GPU();
+  for (const std::int64_t d : {64, 128}) {
+    at::manual_seed(5);
+    const at::Tensor x = (at::randn({4000, 2, d}) + 300 * at::randn({2, d})).to(at::kBFloat16);
+    const at::Tensor exact = x.to(at::kDouble).transpose(0, 1), mean = exact.mean(1, true);
+    const at::Tensor expected = at::bmm((exact - mean).transpose(1, 2), exact - mean);
+    MomentAccumulator moments(2, d, at::Device(at::kCUDA, 0));
+    const at::Tensor on_gpu = x.to(at::kCUDA);
+    for (const std::int64_t first : {0, 1000, 2000, 3000}) {
+      const at::Tensor part = on_gpu.narrow(0, first, 1000);
+      moments.add(part, part, part, part);
+    }
+    LayerMoments out;
+    moments.finish(out);
+    const at::Tensor sum = out.k_sum.unsqueeze(1);
+    const at::Tensor found = out.k_gram - at::bmm(sum.transpose(1, 2), sum) / 4000.0;
+    EXPECT_LT(((found - expected).norm() / expected.norm()).item<double>(), 1e-5) << d;
+  }
+}
+
 TEST(MomentsOnTheGpu, TwoRunsAreIdentical) {
   OSCAR_NEEDS_GPU();
   const Rows rows = random_rows(at::kBFloat16);

@@ -1,4 +1,4 @@
-// A decoder with random weights on the GPU and one decode step of it, with the INT2 three-tier cache or a BF16 cache.
+// One decode step of a decoder with random weights on the GPU, with the INT2 three-tier cache or a BF16 cache.
 // INT2: kernels/append_tokens, quantize_pages for the tokens that leave the windows (all layers in one launch),
 // decode_attention; R_V absorbed in the value and output weights. BF16: the same step with a contiguous cache and
 // LibTorch's attention.
@@ -10,31 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "model/decoder.h"
 #include "runtime/windows.h"
+#include "tests/bench/decode_step/step_weights.h"
 
 namespace oscar::bench {
-
-ModelConfig qwen3_geometry(const std::string& name);  // "8b", "4b", "tiny"; std::invalid_argument otherwise
-
-struct StepLayer {
-  LayerWeights plain;       // as in a checkpoint; q, k, v and gate, up are views of the fused ones where they can be
-  at::Tensor qkv, gate_up;  // [(Hq + 2 Hkv) d, hidden], [2 intermediate, hidden]
-  at::Tensor absorbed_v, absorbed_o;  // with R_V: rows of v [Hkv d, hidden], columns of o [hidden, Hq d]
-  at::Tensor key_rotation;            // [1, d, d] FP32
-};
-
-struct StepWeights {
-  ModelConfig config;
-  at::Tensor embedding, head, final_norm;  // head is the embedding where they are tied
-  std::vector<StepLayer> layers;
-  at::Tensor rope_cos, rope_sin;     // [positions, d / 2] FP32
-  std::uint64_t step_bytes() const;  // weights that a step reads
-};
-
-StepWeights random_weights(const ModelConfig& config, std::int64_t positions, std::uint64_t seed);
-// Puts the value and output weights of one kind into what the step multiplies with.
-void use_absorbed(StepWeights& weights, bool absorbed);
 
 enum class CacheKind { kInt2, kBf16Flash, kBf16Cudnn };
 std::string to_string(CacheKind kind);

@@ -1,0 +1,173 @@
+// Codes of one group of values that share a scale, for a warp that holds it together or a thread that holds it alone.
+// CPU twin: lib/methods/group_codes.cpp and lloyd_max.cpp. Compiled without fused multiply-add: the same bits.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/code_tiles.h"
+
+namespace oscar::kernels {
+
+// Consecutive values, element lane + 32 i in each lane.
+struct WarpGroup {
+  float* x;
+  int n, lane;
+  __device__ __forceinline__ int begin() const { return lane; }
+  __device__ __forceinline__ int step() const { return 32; }
+  __device__ __forceinline__ float& at(int i) const { return x[i]; }
+  template <class T, class F>
+  __device__ __forceinline__ T reduce(T value, F&& f) const {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value = f(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+  }
+};
+
+// One value of each token, all in one thread.
+struct ThreadGroup {
+  float* x;
+  int n;
+  std::int64_t stride;
+  __device__ __forceinline__ int begin() const { return 0; }
+  __device__ __forceinline__ int step() const { return 1; }
+  __device__ __forceinline__ float& at(int i) const { return x[i * stride]; }
+  template <class T, class F>
+  __device__ __forceinline__ T reduce(T value, F&&) const {
+    return value;
+  }
+};
+
+// Through FP16; beyond its range: its largest finite value.
+__device__ __forceinline__ float stored_half(float value) {
+  return __half2float(__float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f)));
+}
+
+template <class G>
+__device__ __forceinline__ void range_of(const G& g, float& low, float& high) {
+  low = INFINITY, high = -INFINITY;
+  for (int i = g.begin(); i < g.n; i += g.step()) low = fminf(low, g.at(i)), high = fmaxf(high, g.at(i));
+  low = g.reduce(low, [](float a, float b) { return fminf(a, b); });
+  high = g.reduce(high, [](float a, float b) { return fmaxf(a, b); });
+}
+
+template <class G>
+__device__ __forceinline__ void code_uniform(const G& g, int bits) {
+  float low, high;
+  range_of(g, low, high);
+  const float top = static_cast<float>((1 << bits) - 1);
+  const float scale = stored_half((high - low) / top), offset = stored_half(low);
+  for (int i = g.begin(); i < g.n; i += g.step()) {
+    const float code = scale > 0.0f ? fminf(fmaxf(rintf((g.at(i) - offset) / scale), 0.0f), top) : 0.0f;
+    g.at(i) = code * scale + offset;
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void code_integer_zero(const G& g, int bits, float clip) {
+  float low, high;
+  range_of(g, low, high);
+  low *= clip, high *= clip;
+  if (low == 0.0f && high == 0.0f) low = -1.0f, high = 1.0f;
+  const float top = static_cast<float>((1 << bits) - 1), scale = stored_half((high - low) / top);
+  const bool spread = scale > 0.0f;
+  const float zero = spread ? rintf(-low / scale) : 0.0f, offset = stored_half(spread ? -zero * scale : low);
+  for (int i = g.begin(); i < g.n; i += g.step()) {
+    const float code = spread ? fminf(fmaxf(rintf(g.at(i) / scale) + zero, 0.0f), top) : 0.0f;
+    g.at(i) = code * (spread ? scale : 0.0f) + offset;
+  }
+}
+
+template <class G>
+__device__ __forceinline__ float largest_magnitude(const G& g) {
+  float largest = 0.0f;
+  for (int i = g.begin(); i < g.n; i += g.step()) largest = fmaxf(largest, fabsf(g.at(i)));
+  return g.reduce(largest, [](float a, float b) { return fmaxf(a, b); });
+}
+
+template <class G>
+__device__ __forceinline__ void code_symmetric8(const G& g) {
+  const float scale = largest_magnitude(g) / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  const float stored = stored_half(scale);
+  for (int i = g.begin(); i < g.n; i += g.step()) g.at(i) = roundf(g.at(i) * inverse) * stored;
+}
+
+template <class G>
+__device__ __forceinline__ void code_symmetric4(const G& g) {
+  const float largest = largest_magnitude(g);
+  int first = g.n - 1;  // of the values of largest magnitude
+  for (int i = g.begin(); i < g.n; i += g.step()) {
+    if (fabsf(g.at(i)) == largest) first = min(first, i);
+  }
+  first = g.reduce(first, [](int a, int b) { return min(a, b); });
+  const float extreme = largest > 0.0f ? g.at(first) : 0.0f;
+  const float scale = extreme / -8.0f, inverse = scale != 0.0f ? 1.0f / scale : 0.0f, stored = stored_half(scale);
+  __syncwarp();  // every lane has read the extreme value
+  for (int i = g.begin(); i < g.n; i += g.step()) {
+    g.at(i) = (fminf(truncf(g.at(i) * inverse + 8.5f), 15.0f) - 8.0f) * stored;
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void code_float8(const G& g) {
+  for (int i = g.begin(); i < g.n; i += g.step()) {
+    const float value = g.at(i), magnitude = fminf(fabsf(value), 448.0f);
+    int exponent = 0;
+    frexpf(magnitude, &exponent);
+    const float step = ldexpf(1.0f, max(exponent - 1, -6) - 3);
+    g.at(i) = copysignf(fminf(rintf(magnitude / step) * step, 448.0f), value);
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void code_lloyd_max(const G& g, const CodeTilesParams& p) {
+  const auto add = [](double a, double b) { return a + b; };
+  double squares = 0.0;
+  for (int i = g.begin(); i < g.n; i += g.step()) squares += static_cast<double>(g.at(i)) * g.at(i);
+  const double norm = sqrt(g.reduce(squares, add));
+  if (norm == 0.0) return;
+  const float stored = stored_half(static_cast<float>(norm));
+  const double up = sqrt(static_cast<double>(g.n)) / norm;
+  const int last = (1 << p.bits) - 1;
+  double decoded = 0.0;
+  for (int i = g.begin(); i < g.n; i += g.step()) {
+    const double y = g.at(i) * up;
+    int above = 0, end = last;  // the first centroid that is not below y, at most the last
+    while (above < end) {
+      const int middle = (above + end) / 2;
+      if (p.centroids[middle] < y) {
+        above = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    if (above > 0 && y - p.centroids[above - 1] <= p.centroids[above] - y) --above;
+    const double nearest = p.centroids[above];
+    g.at(i) = static_cast<float>(nearest);
+    decoded += nearest * nearest;
+  }
+  decoded = g.reduce(decoded, add);
+  const double down = p.unit_norm ? 1.0 / sqrt(decoded) : 1.0 / sqrt(static_cast<double>(g.n));
+  for (int i = g.begin(); i < g.n; i += g.step()) g.at(i) = static_cast<float>(g.at(i) * down * stored);
+}
+
+template <class G>
+__device__ __forceinline__ void code_group(const G& g, const CodeTilesParams& p, int bits) {
+  switch (p.code) {
+    case TileCode::kUniform:
+      return code_uniform(g, bits);
+    case TileCode::kIntegerZero:
+      return code_integer_zero(g, bits, p.clip);
+    case TileCode::kSymmetric8:
+      return code_symmetric8(g);
+    case TileCode::kSymmetric4:
+      return code_symmetric4(g);
+    case TileCode::kFloat8:
+      return code_float8(g);
+    case TileCode::kLloydMax:
+      return code_lloyd_max(g, p);
+  }
+}
+
+}  // namespace oscar::kernels
