@@ -34,16 +34,6 @@ struct BlockCodes {
   static constexpr int kHalf = kValueAt + 4 * kValueStride, kSigmaAt = 2 * kHalf;
   static constexpr int kScratchBytes = 4 * (kSigmaAt + 4);
 
-  // Sigma of the head's blocks, read with a launch's first loads: keys all four, values that of block lane & 3.
-  struct Deviations {
-    float key[4], value;
-    __device__ __forceinline__ void load(const DecodeAttentionParams& p, int kv_head, int lane) {
-#pragma unroll
-      for (int b = 0; b < 4; ++b) key[b] = __ldg(p.key_sigma + 4 * kv_head + b);
-      value = __ldg(p.value_sigma + 4 * kv_head + (lane & 3));
-    }
-  };
-
   std::uint32_t query[NT][D / 16][2];  // FP16: 2^i q 2^exponent 2^-e
   float start[NT][4][2];               // 2^-24 o_b Q_b of the lane's two heads
   float score_scale;                   // undoes both scalings, times softmax scale and log2 e
@@ -52,30 +42,35 @@ struct BlockCodes {
   float key_fraction;
   int key_column, value_column;
 
+  // Deviations are read once the ring is filled: asked for with a launch's first loads, they are near by then, and hold
+  // no registers until.
+  __device__ __forceinline__ static void prefetch(const DecodeAttentionParams& p, int kv_head) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.key_sigma + 4 * kv_head));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.value_sigma + 4 * kv_head));
+  }
+
   __device__ __forceinline__ static float power_of_two(int e) {
     return __uint_as_float(static_cast<std::uint32_t>(127 + e) << 23);
   }
 
-  __device__ __forceinline__ void prepare(const DecodeLaunch& a, const QueryPairs<D, NT>& q,
-                                          const Deviations& deviations, float scale, std::uint8_t* scratch, int lane) {
+  __device__ __forceinline__ void prepare(const DecodeLaunch& a, const QueryPairs<D, NT>& q, int kv_head, float scale,
+                                          std::uint8_t* scratch, int lane) {
     key_column = a.key.block[lane >> 3] * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2;
     value_column = kValueAt + a.value.block[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2;
     __syncwarp();  // the item before has read its deviations
     if (lane < 4) {
       // A block without spread: its codes count for nothing, and window values can still be divided by it.
       reinterpret_cast<float*>(scratch)[kSigmaAt + lane] =
-          a.value.width[lane] == 0 ? 1.0f : fmaxf(deviations.value, 0x1p-60f);
+          a.value.width[lane] == 0 ? 1.0f : fmaxf(__ldg(a.p.value_sigma + 4 * kv_head + lane), 0x1p-60f);
     }
     __syncwarp();
     // The power of two of a deviation goes to the query, which stays exact, the rest to the scales.
-    float mine = deviations.key[0];
+    const float* key_sigma = a.p.key_sigma + 4 * kv_head;
+    key_fraction =
+        __uint_as_float((__float_as_uint(__ldg(key_sigma + a.key.block[lane >> 3])) & 0x007fffffu) | 0x3f800000u);
     float sigma[4];
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      if (a.key.block[lane >> 3] == b) mine = deviations.key[b];
-      sigma[b] = __uint_as_float(__float_as_uint(deviations.key[b]) & 0x7f800000u);
-    }
-    key_fraction = __uint_as_float((__float_as_uint(mine) & 0x007fffffu) | 0x3f800000u);
+    for (int b = 0; b < 4; ++b) sigma[b] = __uint_as_float(__float_as_uint(__ldg(key_sigma + b)) & 0x7f800000u);
     float top = 0.0f;
 #pragma unroll
     for (int n = 0; n < NT; ++n)

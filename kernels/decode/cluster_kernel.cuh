@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const int index = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
             stride = C::kWarps * static_cast<int>(gridDim.x);
 
+  C::Codes::prefetch(p, kv_head);
   const int length = __ldg(p.lengths + sequence);
   const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
   PageIds ids;
@@ -77,8 +78,6 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   query.load(static_cast<const std::uint32_t*>(p.q) +
                  (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
              group, lane);
-  typename C::Codes::Deviations deviations;
-  deviations.load(p, kv_head, lane);
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
   const SequencePlan plan = SequencePlan::make(p, length);
@@ -90,8 +89,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   windows.keep(shared.window_pages[warp], lane);
   WarpWork<C> work;
   // The first half of the cluster barrier says that a block has begun: waited for before the first store into it.
-  work.run(a, plan, sequence, kv_head, share, ids, shared, query, deviations, ring, at,
-           pool + warp * a.slots * a.slot_bytes, scratch, lane, [] { cluster_arrive_relaxed(); });
+  work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, pool + warp * a.slots * a.slot_bytes,
+           scratch, lane, [] { cluster_arrive_relaxed(); });
 
   __syncthreads();
   const BlockMerge<C> merge(pool);

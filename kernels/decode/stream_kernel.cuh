@@ -68,6 +68,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     const WarpShare share = WarpShare::make(
         plan.page_begin + max(0, item.from - window_units), plan.page_begin + max(0, item.to - window_units),
         min(window_units, item.from + 1) / 2, min(window_units, item.to + 1) / 2, warp, C::kWarps);
+    C::Codes::prefetch(p, kv_head);
     PageIds ids;
     WindowPages windows;
     windows.load(p, sequence, lane);
@@ -76,11 +77,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     query.load(static_cast<const std::uint32_t*>(p.q) +
                    (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
                group, lane);
-    typename C::Codes::Deviations deviations;
-    deviations.load(p, kv_head, lane);
     windows.keep(shared.window_pages[warp], lane);
     WarpWork<C> work;
-    work.run(a, plan, sequence, kv_head, share, ids, shared, query, deviations, ring, at, slots, scratch, lane, [] {});
+    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, slots, scratch, lane, [] {});
 
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
     __syncthreads();

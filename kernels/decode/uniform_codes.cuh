@@ -48,17 +48,15 @@ struct UniformCodes {
   static constexpr int kScratchBytes = 0;  // shared memory of a warp beside its ring
   static constexpr WeightRange kWeights{32768.0f, 8.0f};
 
-  struct Deviations {  // pages carry all that is needed
-    __device__ __forceinline__ void load(const DecodeAttentionParams&, int, int) {}
-  };
-
   std::uint32_t query[NT][D / 16][2];  // FP16: q 2^exponent 4^-field
   float query_sum[NT][2];              // 2^-24 sum of the scaled query, for the lane's two heads
   float score_scale;                   // undoes both scalings, times softmax scale and log2 e
 
+  __device__ __forceinline__ static void prefetch(const DecodeAttentionParams&, int) {}  // pages carry all
+
   // scale: softmax scale and log2 e.
-  __device__ __forceinline__ void prepare(const DecodeLaunch&, const QueryPairs<D, NT>& q, const Deviations&,
-                                          float scale, std::uint8_t*, int lane) {
+  __device__ __forceinline__ void prepare(const DecodeLaunch&, const QueryPairs<D, NT>& q, int, float scale,
+                                          std::uint8_t*, int lane) {
     std::uint32_t top = 0;  // non-negative floats compare like their bits
 #pragma unroll
     for (int n = 0; n < NT; ++n)

@@ -88,10 +88,8 @@ struct WarpWork {
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
                                       const WarpShare& share, PageIds ids, const DecodeShared<C>& shared,
-                                      const QueryPairs<D, NT>& first_query,
-                                      const typename Codes::Deviations& deviations, const CopyRing& ring,
-                                      RingPosition& at, std::uint8_t* slots, std::uint8_t* scratch, int lane,
-                                      AfterIssue&& after_issue) {
+                                      const QueryPairs<D, NT>& first_query, const CopyRing& ring, RingPosition& at,
+                                      std::uint8_t* slots, std::uint8_t* scratch, int lane, AfterIssue&& after_issue) {
     const DecodeAttentionParams& p = a.p;
     const std::uint32_t slots_address = shared_address(slots);
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
@@ -134,7 +132,7 @@ struct WarpWork {
 #pragma unroll 1
     for (int i = 0; i < a.slots; ++i) issue();
     after_issue();
-    codes.prepare(a, first_query, deviations, scale, scratch, lane);
+    codes.prepare(a, first_query, kv_head, scale, scratch, lane);
     state.clear();
 
 #pragma unroll 1

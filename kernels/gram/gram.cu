@@ -1,6 +1,6 @@
 // A block takes one KV head and one run of its rows: BF16 tensor-core products, added in FP32 over 128 rows and then to
 // FP64 sums in registers; a second kernel adds the runs in order. The products X^T X read the same rows as both
-// operands. With a shift each row is two operands, high and low part, of which the product low x low is left out.
+// operands. With a shift each row is two operands, a high and a low part.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -156,6 +156,8 @@ __global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant
             multiply(part[m][n + 1], a[m], b_low[2], b_low[3]);
             multiply(part[m][n], a_low[m], b[0], b[1]);
             multiply(part[m][n + 1], a_low[m], b[2], b[3]);
+            multiply(part[m][n], a_low[m], b_low[0], b_low[1]);
+            multiply(part[m][n + 1], a_low[m], b_low[2], b_low[3]);
           }
         }
       }
