@@ -42,13 +42,6 @@ struct BlockCodes {
   float key_fraction;
   int key_column, value_column;
 
-  // Deviations are read once the ring is filled: asked for with a launch's first loads, they are near by then, and hold
-  // no registers until.
-  __device__ __forceinline__ static void prefetch(const DecodeAttentionParams& p, int kv_head) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.key_sigma + 4 * kv_head));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.value_sigma + 4 * kv_head));
-  }
-
   __device__ __forceinline__ static float power_of_two(int e) {
     return __uint_as_float(static_cast<std::uint32_t>(127 + e) << 23);
   }

@@ -64,7 +64,6 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const int index = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
             stride = C::kWarps * static_cast<int>(gridDim.x);
 
-  C::Codes::prefetch(p, kv_head);
   const int length = __ldg(p.lengths + sequence);
   const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
   PageIds ids;

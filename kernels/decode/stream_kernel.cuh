@@ -68,7 +68,6 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     const WarpShare share = WarpShare::make(
         plan.page_begin + max(0, item.from - window_units), plan.page_begin + max(0, item.to - window_units),
         min(window_units, item.from + 1) / 2, min(window_units, item.to + 1) / 2, warp, C::kWarps);
-    C::Codes::prefetch(p, kv_head);
     PageIds ids;
     WindowPages windows;
     windows.load(p, sequence, lane);

@@ -52,8 +52,6 @@ struct UniformCodes {
   float query_sum[NT][2];              // 2^-24 sum of the scaled query, for the lane's two heads
   float score_scale;                   // undoes both scalings, times softmax scale and log2 e
 
-  __device__ __forceinline__ static void prefetch(const DecodeAttentionParams&, int) {}  // pages carry all
-
   // scale: softmax scale and log2 e.
   __device__ __forceinline__ void prepare(const DecodeLaunch&, const QueryPairs<D, NT>& q, int, float scale,
                                           std::uint8_t*, int lane) {

@@ -63,7 +63,8 @@ int run(const std::string& list, std::int64_t count) {
   for (std::string id; std::getline(names, id, ',');)
     methods.push_back(make_method(id, checkpoint.config(), nullptr, windows));
 
-  const std::int64_t first = first_scored_position(windows), step = rows_per_block(checkpoint.config().vocabulary, at::kCPU);
+  const std::int64_t first = first_scored_position(windows),
+                     step = rows_per_block(checkpoint.config().vocabulary, at::kCPU);
   std::vector<Split> splits(methods.size());
   for (std::size_t s = 0; s <= set.sequences.size(); ++s) {  // the first one twice: warm-up
     if (s == 1) splits.assign(methods.size(), {});
