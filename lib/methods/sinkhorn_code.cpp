@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "methods/group_codes.h"
@@ -16,19 +17,29 @@ struct Scales {
   std::vector<double> log_row, log_column;
 };
 
-// Deviations (n - 1 in the denominator) of rows and columns of the tile divided by the scales.
-void deviations(const std::vector<double>& x, std::size_t rows, std::size_t columns, std::vector<double>& row,
-                std::vector<double>& column) {
-  std::vector<double> sum(columns, 0.0), squares(columns, 0.0);
+// Deviations (n - 1 in the denominator) of rows and columns of the tile divided by the scales. The sums of a row are
+// kept in lanes, so that no addition waits for the one before.
+void deviations(const float* tile, std::size_t rows, std::size_t columns, const Scales& scales,
+                std::vector<double>& row, std::vector<double>& column) {
+  constexpr std::size_t kLanes = 8;
+  std::vector<double> sum(columns, 0.0), squares(columns, 0.0), by(columns);
+  for (std::size_t c = 0; c < columns; ++c) by[c] = std::exp(-scales.log_column[c]);
   for (std::size_t r = 0; r < rows; ++r) {
-    double s = 0, q = 0;
-    for (std::size_t c = 0; c < columns; ++c) {
-      const double v = x[r * columns + c];
-      s += v, q += v * v;
+    const double scale = std::exp(-scales.log_row[r]);
+    double s[kLanes] = {}, q[kLanes] = {};
+    const auto add = [&](std::size_t c, std::size_t lane) {
+      const double v = tile[r * columns + c] * scale * by[c];
+      s[lane] += v, q[lane] += v * v;
       sum[c] += v, squares[c] += v * v;
+    };
+    std::size_t c = 0;
+    for (; c + kLanes <= columns; c += kLanes) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane) add(c + lane, lane);
     }
+    for (; c < columns; ++c) add(c, 0);
+    const double total = std::accumulate(s, s + kLanes, 0.0), energy = std::accumulate(q, q + kLanes, 0.0);
     const auto n = static_cast<double>(columns);
-    row[r] = std::sqrt(std::max(0.0, (q - s * s / n) / (n - 1)));
+    row[r] = std::sqrt(std::max(0.0, (energy - total * total / n) / (n - 1)));
   }
   const auto n = static_cast<double>(rows);
   for (std::size_t c = 0; c < columns; ++c) {
@@ -49,18 +60,10 @@ void accumulate(std::vector<double>& logs, const std::vector<double>& by) {
 
 Scales balance(const float* tile, std::size_t rows, std::size_t columns) {
   Scales now{std::vector<double>(rows, 0.0), std::vector<double>(columns, 0.0)}, best = now;
-  std::vector<double> x(rows * columns), row(rows), column(columns);
-  const auto divide = [&] {
-    for (std::size_t c = 0; c < columns; ++c) column[c] = std::exp(-now.log_column[c]);
-    for (std::size_t r = 0; r < rows; ++r) {
-      const double scale = std::exp(-now.log_row[r]);
-      for (std::size_t c = 0; c < columns; ++c) x[r * columns + c] = tile[r * columns + c] * scale * column[c];
-    }
-    deviations(x, rows, columns, row, column);
-  };
+  std::vector<double> row(rows), column(columns);
   double least = INFINITY;
   for (int i = 0; i <= kIterations; ++i) {
-    divide();
+    deviations(tile, rows, columns, now, row, column);
     const double imbalance = spread(row) + spread(column);
     if (imbalance < least) {
       least = imbalance;
@@ -68,7 +71,7 @@ Scales balance(const float* tile, std::size_t rows, std::size_t columns) {
     }
     if (i == kIterations) break;
     accumulate(now.log_column, column);
-    divide();
+    deviations(tile, rows, columns, now, row, column);
     accumulate(now.log_row, row);
   }
   return best;

@@ -11,9 +11,14 @@
 namespace oscar {
 namespace {
 
-// Queries of a block, by the FP32 scores held at once. A GPU takes longer blocks: its launches cost more than memory.
+// Weights below it change no FP32 sum with the largest one, at least 1/T. Left in, the denormal ones of sharp
+// distributions slow a CPU's product with the values down many times over.
+constexpr double kNegligibleWeight = 1e-30;
+
+// Queries of a block, by the FP32 scores held at once: about what a core's own cache holds. A GPU takes longer blocks:
+// its launches cost more than memory.
 std::int64_t query_block(std::int64_t heads, std::int64_t tokens, at::Device device) {
-  const std::int64_t elements = std::int64_t{1} << (device.is_cuda() ? 27 : 24);
+  const std::int64_t elements = std::int64_t{1} << (device.is_cuda() ? 27 : 19);
   return std::clamp<std::int64_t>(elements / (heads * tokens), 16, device.is_cuda() ? 1024 : 128);
 }
 
@@ -63,6 +68,15 @@ class MixedRows {
   std::int64_t end_;  // tokens of [sink, end) are coded in it
 };
 
+// The first position behind `first` whose query sees more codes than that of `first`, where codes come in groups:
+// blocks that end there need one version of every row. `last` where they come one by one, or later than `last`.
+std::int64_t next_flush(const CachedRows& rows, std::int64_t first, std::int64_t last) {
+  const WindowPolicy& w = rows.windows;
+  if (!rows.coded.defined() || w.flush <= 1) return last;
+  const std::int64_t leaving = std::max<std::int64_t>(first + 1 - w.sink - w.recent, 0);
+  return std::min(last, w.sink + w.recent + (leaving / w.flush + 1) * w.flush - 1);
+}
+
 // 0 where query i may see column j, -inf elsewhere: [queries, columns], columns from token `from` on.
 at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, std::int64_t window) {
   const std::int64_t columns = last - from;
@@ -84,6 +98,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
   const std::int64_t group = heads / kv_heads;
   at::Tensor out = at::empty({tokens, heads, d}, q.options());
   const std::int64_t block = query_block(heads, tokens, q.device());
+  at::Tensor buffer = at::empty({heads * block * tokens}, q.options());  // of all blocks' scores: mapped once
   MixedRows key_rows(keys), value_rows(values);
   const at::Tensor scaled = q * input.scale;
   const auto by_head = [&](const at::Tensor& x) {  // [C, Hq, ...] -> [Hkv, g, C, ...]
@@ -91,14 +106,18 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     if (x.dim() == 3) sizes.push_back(x.size(2));
     return x.view(sizes).transpose(0, 1).transpose(1, 2);
   };
-  for (std::int64_t first = 0; first < tokens; first += block) {
-    const std::int64_t count = std::min(block, tokens - first), last = first + count;
+  for (std::int64_t first = 0, last = 0; first < tokens; first = last) {
+    last = std::min(first + block, tokens);
+    if (!q.is_cuda()) last = next_flush(values, first, next_flush(keys, first, last));
+    const std::int64_t count = last - first;
     const std::int64_t from =
         input.sliding_window > 0 ? std::max<std::int64_t>(0, first - input.sliding_window + 1) : 0;
     const std::int64_t columns = last - from;
     const BlockRows k = key_rows.block(from, first, last), v = value_rows.block(from, first, last);
     const at::Tensor queries = by_head(scaled.narrow(0, first, count)).reshape({kv_heads, group * count, d});
-    at::Tensor scores = at::bmm(queries, k.mixed.transpose(1, 2)).view({kv_heads, group, count, columns});
+    at::Tensor scores = buffer.narrow(0, 0, heads * count * columns).view({kv_heads, group * count, columns});
+    at::bmm_out(scores, queries, k.mixed.transpose(1, 2));
+    scores = scores.view({kv_heads, group, count, columns});
     if (k.coded.defined()) {
       const std::int64_t some = k.coded.size(1);
       const at::Tensor coded = at::bmm(queries, k.coded.transpose(1, 2)).view({kv_heads, group, count, some});
@@ -120,6 +139,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     } else {
       at::_softmax_out(scores, scores, -1, false);  // row by row, in place
     }
+    if (!q.is_cuda()) at::threshold_(scores, kNegligibleWeight, 0.0);
     at::Tensor coded_weights;
     if (v.coded.defined()) {
       at::Tensor part = scores.narrow(3, v.offset, v.coded.size(1));
