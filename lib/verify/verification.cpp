@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "model/device_memory.h"
 #include "runtime/cached_attention.h"
 #include "text/prompts.h"
 #include "verify/number_text.h"
@@ -24,12 +23,6 @@ constexpr std::size_t kSpectrumTokens = 2048;  // of the first sequence
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-std::string joined(const std::vector<std::string>& list) {
-  std::string text;
-  for (const std::string& item : list) text += (text.empty() ? "" : ", ") + item;
-  return text;
 }
 
 void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
@@ -59,20 +52,6 @@ std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles) 
     named.push_back({id, b.bundle});
   }
   return named;
-}
-
-// First position at which every method reads something coded, so that all are scored on the same tokens with effect.
-std::int64_t first_common_position(const MethodSelection& selection, const WindowPolicy& windows,
-                                   std::int64_t context) {
-  std::int64_t first = first_scored_position(windows);
-  for (const ComparedMethod& c : selection.methods) {
-    if (!c.method.quantised) continue;
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      const WindowPolicy& w = c.method.windows_of(side);
-      first = std::max(first, w.sink + w.recent + w.flush - 1);
-    }
-  }
-  return std::min(first, std::max(first_scored_position(windows), context * 3 / 4));
 }
 
 }  // namespace
@@ -180,129 +159,6 @@ void Verification::choose_methods() {
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
   baseline_ = make_method("bf16", model, nullptr, request_.windows);
-}
-
-std::string Verification::plan_text() const {
-  const ModelConfig& model = checkpoint_.config();
-  const std::int64_t tokens = std::ssize(set_.sequences) * set_.context;
-  std::int64_t passes = 1;
-  for (const ComparedMethod& c : selection_.methods) {
-    passes += (request_.prefill && c.method.quantised) + (request_.decode && c.method.paged() ? 1 : 0);
-  }
-  const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
-  const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element;
-  const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
-                               static_cast<std::uint64_t>(model.hidden) * element * (request_.decode ? 8 : 1);
-  std::string list;
-  for (const ComparedMethod& c : selection_.methods) {
-    list += (list.empty() ? "" : ", ") + c.method.id;
-    if (request_.comparisons.size() > 1 && c.method.quantised) list += " (" + c.comparison + ")";
-  }
-  std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + joined(judged_) + ")") + "\n";
-  text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
-          grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
-  text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
-          "sequence (null run)\n";
-  for (const TaskSet& t : tasks_) {
-    text += "task       " + t.task + ", " + std::to_string(t.prompts.size()) + " prompts of at most " +
-            grouped(t.length) + " tokens\n";
-  }
-  text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
-          " of hidden states, 0.5 GiB of logits and scores\n";
-  return text;
-}
-
-std::vector<const KvMethod*> Verification::method_pointers() const {
-  std::vector<const KvMethod*> list;
-  for (const ComparedMethod& c : selection_.methods) list.push_back(&c.method);
-  return list;
-}
-
-VerifyReport Verification::empty_report() const {
-  const ModelConfig& model = checkpoint_.config();
-  VerifyReport r;
-  r.tool_version = request_.tool_version;
-  r.command = request_.command;
-  r.model = {checkpoint_.location().name,
-             checkpoint_.fingerprint(),
-             model.architecture,
-             model.layers,
-             model.query_heads,
-             model.kv_heads,
-             model.head_dim,
-             model.vocabulary,
-             model.max_position};
-  for (const JudgedBundle& b : bundles_) r.bundles.push_back(b.facts);
-  for (std::size_t i = 0; i < r.bundles.size(); ++i) r.bundles[i].row = judged_[i];
-  r.text = {request_.text.filename().string(), text_sha256_, set_.text_tokens};
-  r.scoring.context = set_.context;
-  r.scoring.sequences = std::ssize(set_.sequences);
-  r.scoring.unused_tokens = set_.unused_tokens;
-  r.scoring.first_position = first_common_position(selection_, request_.windows, set_.context);
-  if (selection_.target_bits > 0) r.target_bits = selection_.target_bits;
-  r.left_out = selection_.left_out;
-  r.sink = request_.windows.sink;
-  r.recent = request_.windows.recent;
-  r.dtype = request_.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32";
-  r.device = request_.decoder.device.str();
-  r.seed = request_.seed;
-  r.bootstrap_samples = request_.bootstrap_samples;
-  r.layer_error_sequences =
-      std::min<std::int64_t>(std::max<std::int64_t>(request_.layer_sequences, 1), std::ssize(set_.sequences));
-  return r;
-}
-
-// Weights and hidden states as plan_text() counts them, scores and libraries.
-void Verification::require_memory() const {
-  if (!request_.decoder.device.is_cuda()) return;
-  const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
-  const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element + (std::uint64_t{1} << 30);
-  std::uint64_t passes = 1;
-  for (const ComparedMethod& c : selection_.methods) {
-    passes += (request_.prefill && c.method.quantised ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
-  }
-  const std::uint64_t hidden = passes * static_cast<std::uint64_t>(set_.context) *
-                               static_cast<std::uint64_t>(checkpoint_.config().hidden) * element *
-                               (request_.decode ? 8 : 1);
-  const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
-  require_device_memory(request_.decoder.device, weights + hidden,
-                        weights_fit ? "a shorter --context or fewer --methods would fit"
-                                    : "the weights alone take " + format_bytes(weights) +
-                                          ": use a GPU with more memory, or --device cpu");
-}
-
-Json Verification::run_identity() const {
-  const VerifyRequest& r = request_;
-  Json bundle = Json::array();
-  for (const JudgedBundle& b : bundles_) {
-    bundle.push_back({{"source", b.facts.source}, {"clip", {b.facts.key_clip, b.facts.value_clip}}});
-    for (const auto& [name, hash] : b.facts.sha256) bundle.back()[name] = hash;
-  }
-  Json methods = Json::array(), windows = Json::array({r.windows.sink, r.windows.recent});
-  for (const ComparedMethod& c : selection_.methods) methods.push_back(c.method.id + " (" + c.comparison + ")");
-  return {{"tool_version", r.tool_version},
-          {"model", checkpoint_.fingerprint()},
-          {"bundle", bundle},
-          {"text", text_sha256_},
-          {"threads", at::get_num_threads()},
-          {"options",
-           {{"context", r.context},
-            {"tokens", r.tokens},
-            {"max_sequences", r.max_sequences},
-            {"path", r.prefill && r.decode ? "both"
-                     : r.prefill           ? "prefill"
-                                           : "decode"},
-            {"windows", windows},
-            {"compare", r.comparisons},
-            {"bits", r.bits ? Json(*r.bits) : Json(nullptr)},
-            {"methods", methods},
-            {"tasks", r.tasks},
-            {"task_lengths", r.task_lengths},
-            {"task_prompts", r.task_prompts},
-            {"layer_sequences", r.layer_sequences},
-            {"seed", r.seed},
-            {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
-            {"device", r.decoder.device.str()}}}};
 }
 
 void Verification::finish() {
