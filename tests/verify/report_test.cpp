@@ -80,6 +80,32 @@ TEST(ReportHtml, BannerTellsTheVerdict) {
   EXPECT_THAT(failed, HasSubstr("Gate max_kl of oscar"));
 }
 
+// Depths by lengths for each method, where a task ran at two lengths or more.
+TEST(ReportHtml, NeedleGridHasARowForEachDepthAndAColumnForEachLength) {
+  VerifyReport r = sample_report({});
+  EXPECT_THAT(report_html(r), Not(HasSubstr("class=\"grids\"")));
+  for (MethodReport& m : r.methods) {
+    m.tasks.push_back(m.tasks.front());
+    m.tasks.back().length = 768;
+    m.tasks.back().depths = {{0, 0.5, 5, 3}, {0.5, 1, 0, 0}};
+  }
+  const std::string page = report_html(r), grids = page.substr(page.find("class=\"grids\""));
+  EXPECT_THAT(grids, HasSubstr("384"));
+  EXPECT_THAT(grids, HasSubstr("768"));
+  EXPECT_THAT(grids, HasSubstr("3/5"));
+  EXPECT_THAT(grids, HasSubstr("<td class=\"cell\">&ndash;</td>"));  // BF16 finds none: no score
+}
+
+TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
+  const std::string page = report_html(sample_report({}));
+  for (const char* part :
+       {"<h2>Methods</h2>", "<h2>Bits against KL</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>",
+        "<h2>Spectra before and after the rotation</h2>", "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>",
+        "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+}
+
 TEST(ReportHtml, EmptyPartsAreLeftOut) {
   VerifyReport r = sample_report({});
   for (MethodReport& m : r.methods) {
