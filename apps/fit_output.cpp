@@ -30,11 +30,15 @@ std::string clip_text(const SideTransform& side) {
   return (low <= 0.0f ? std::string("off") : number(low, "%.3f")) + "-" + number(high, "%.3f");
 }
 
-std::string row(const std::string& name, const CapturedEnergy& energy, const SidePrediction& p,
+// energy: null where the method has no eigenvectors of a target; its spectrum is a table of its own.
+std::string row(const std::string& name, const CapturedEnergy* energy, const SidePrediction& p,
                 const std::string& clip) {
-  char text[160];
-  std::snprintf(text, sizeof text, "%5s  %5.1f%% -> %5.1f%%   %9.4f %9.4f %9.4f %9.4f   %s\n", name.c_str(),
-                100.0 * energy.identity, 100.0 * energy.fit, p.identity, p.hadamard, p.unclipped, p.fit, clip.c_str());
+  char captured[40] = "-", text[160];
+  if (energy != nullptr) {
+    std::snprintf(captured, sizeof captured, "%5.1f%% -> %5.1f%%", 100.0 * energy->identity, 100.0 * energy->fit);
+  }
+  std::snprintf(text, sizeof text, "%5s  %16s   %9.4f %9.4f %9.4f %9.4f   %s\n", name.c_str(), captured, p.identity,
+                p.hadamard, p.unclipped, p.fit, clip.c_str());
   return text;
 }
 
@@ -45,11 +49,12 @@ std::string table(const FitResult& result, bool key) {
   text += "layer  energy in d/16      identity  Hadamard   no clip       fit   clip\n";
   CapturedEnergy mean_energy;
   SidePrediction mean;
+  const bool captured = result.layers.front().key_spectrum.lambda.empty();
   const double weight = 1.0 / static_cast<double>(result.layers.size());
   for (const LayerFit& layer : result.layers) {
     const CapturedEnergy& energy = key ? layer.key_energy : layer.value_energy;
     const SidePrediction& p = key ? layer.key : layer.value;
-    text += row(std::to_string(layer.transform.layer), energy, p,
+    text += row(std::to_string(layer.transform.layer), captured ? &energy : nullptr, p,
                 clip_text(key ? layer.transform.key : layer.transform.value));
     mean_energy.identity += weight * energy.identity;
     mean_energy.fit += weight * energy.fit;
@@ -60,7 +65,8 @@ std::string table(const FitResult& result, bool key) {
     mean.global_clip += weight * p.global_clip;
   }
   const float global = key ? result.global_key_clip : result.global_value_clip;
-  text += row("mean", mean_energy, mean, "");
+  text += row("mean", captured ? &mean_energy : nullptr, mean, "");
+  if (!captured) return text;
   text += "with one clip for all layers (" + (global > 0.0f ? number(global, "%.3f") : std::string("off")) +
           "): mean " + number(mean.global_clip, "%.4f") + "\n";
   return text;

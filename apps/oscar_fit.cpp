@@ -98,7 +98,10 @@ void parse_options(Arguments& a) {
                        : a.value_target == "output" ? ValueTarget::kOutput
                                                     : ValueTarget::kExact;
   a.fit.encoder = parse_encoder(a.encoder);
-  a.fit.center = a.center == "mean" ? Center::kMean : (a.center == "key" ? Center::kKey : Center::kNone);
+  a.fit.center = a.center == "mean"   ? Center::kMean
+                 : a.center == "key"  ? Center::kKey
+                 : a.center == "rope" ? Center::kRope
+                                      : Center::kNone;
   a.fit.metric = a.metric == "fisher"    ? MetricSource::kFisher
                  : a.metric == "moments" ? MetricSource::kMoments
                                          : MetricSource::kAuto;
@@ -219,8 +222,9 @@ int main_fit(int argc, char** argv) {
       ->capture_default_str();
   app.add_option(
          "--center", a.center,
-         "Store keys (key) or keys and values (mean) without the mean of their head (balanced, waterfill: mean)")
-      ->check(CLI::IsMember({"auto", "none", "key", "mean"}))
+         "Store keys (key) or keys and values (mean) without the mean of their head (balanced, waterfill: mean); rope: "
+         "mean, but of the keys before RoPE, rotated to each position (CPU only)")
+      ->check(CLI::IsMember({"auto", "none", "key", "mean", "rope"}))
       ->capture_default_str();
   app.add_option(
          "--metric", a.metric,
@@ -239,9 +243,11 @@ int main_fit(int argc, char** argv) {
   app.add_option("--clip", a.clip, "search (oscar), none (balanced, waterfill), or the ratios K,V for all layers")
       ->capture_default_str();
   add_device_option(app, a.common);
-  app.add_option("--encoder", a.encoder,
-                 "How scales and codes are chosen; engines that read published files use minmax")
-      ->check(CLI::IsMember({"auto", "minmax", "search"}))
+  app.add_option(
+         "--encoder", a.encoder,
+         "How scales and codes are chosen; engines that read published files use minmax; feedback also lets the "
+         "errors of channels cancel where queries and W_O read them (CPU only)")
+      ->check(CLI::IsMember({"auto", "minmax", "search", "feedback"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,
                  "Bits per quantised element, parameters included: for waterfill any budget (default 2.25), else 2 + "

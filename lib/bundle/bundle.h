@@ -13,7 +13,9 @@
 
 namespace oscar {
 
-inline constexpr std::int64_t kBundleFormatVersion = 2;  // 2: block widths; bundles without them are written as 1
+// 2: block widths; 3: metrics of encoder feedback, rotated means. Bundles are written as the lowest version that can
+// carry them.
+inline constexpr std::int64_t kBundleFormatVersion = 3;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";
 inline constexpr const char* kCardName = "README.md";
@@ -28,7 +30,7 @@ struct Bundle {
   std::string model_fingerprint;  // of the model it was fitted on; empty: unknown (published files)
   Json model = Json::object();    // name, architecture, layers, query_heads, kv_heads, head_dim, hidden; for people
   Windows windows;
-  std::string encoder = "minmax";                    // minmax | search
+  std::string encoder = "minmax";                    // minmax | search | feedback
   std::int64_t group = 0;                            // quantisation group; 0: whole head
   std::int64_t hadamard_block = 0;                   // largest power of two that divides d
   float global_key_clip = 0, global_value_clip = 0;  // the one pair the published format can carry

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "bundle/bundle.h"
+#include "codec/feedback.h"
 #include "rotation/compose.h"
 
 namespace oscar {
@@ -49,6 +50,21 @@ void check_blocks(const SideTransform& side, const std::string& name, std::int64
   }
 }
 
+// Encoder feedback: symmetric blocks with a diagonal that is nowhere negative.
+void check_metric(const SideTransform& side, const std::string& name, std::int64_t d, std::int64_t heads,
+                  std::int64_t n, std::vector<std::string>& faults) {
+  if (!side.metric.defined() || side.metric.sizes() != at::IntArrayRef({heads, d, n})) {
+    faults.push_back(name + " metric of encoder feedback is missing or has a wrong shape");
+    return;
+  }
+  const at::Tensor blocks = side.metric.view({heads, d / n, n, n});
+  const double size = blocks.abs().max().item<double>();
+  const double skew = (blocks - blocks.transpose(-1, -2)).abs().max().item<double>();
+  if (!finite(side.metric) || !(skew <= 1e-4 * size) || !(blocks.diagonal(0, -2, -1).min().item<double>() >= 0.0)) {
+    faults.push_back(name + " metric of encoder feedback is not symmetric and positive");
+  }
+}
+
 void check_side(const LayerTransform& layer, bool key, std::vector<std::string>& faults) {
   const SideTransform& side = key ? layer.key : layer.value;
   const std::string name = "layer " + std::to_string(layer.layer) + (key ? " key" : " value");
@@ -64,6 +80,9 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   if (side.inverse_or_query.defined() && side.inverse_or_query.sizes() != side.forward.sizes()) {
     faults.push_back(name + " inverse has another shape than its rotation");
     return;
+  }
+  if (side.rotated_mean && (!key || !side.mean.defined() || d % 2 != 0)) {
+    faults.push_back(name + " has a rotated mean, which is for centred keys of an even head_dim");
   }
   if (side.mean.defined() && !has_shape(side.mean, {heads, d})) faults.push_back(name + " mean has a wrong shape");
   if (side.eigenvalues.defined() && !has_shape(side.eigenvalues, {stored, d})) {
@@ -118,6 +137,12 @@ std::vector<std::string> check_bundle(const Bundle& bundle) {
     }
     check_side(layer, true, faults);
     check_side(layer, false, faults);
+    if (!faults.empty() || bundle.encoder != "feedback") continue;
+    for (const bool key : {true, false}) {
+      const SideTransform& side = key ? layer.key : layer.value;
+      check_metric(side, "layer " + std::to_string(layer.layer) + (key ? " key" : " value"), layer.head_dim,
+                   layer.kv_heads, feedback_channels(side.code(layer.head_dim, bundle.group)), faults);
+    }
   }
   return faults;
 }

@@ -58,7 +58,8 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
       json["clip"] = {{"mode", "none"}};
       break;
   }
-  json["center"] = o.center == Center::kMean ? "mean" : (o.center == Center::kKey ? "key" : "none");
+  constexpr const char* kCenters[] = {"none", "key", "mean", "rope"};
+  json["center"] = kCenters[static_cast<std::size_t>(o.center)];
   if (find_transform(o.method).metric_aware) {
     json["metric"] = fisher ? "fisher" : "moments";
     json["damping"] = o.damping;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/errors.h"
+#include "codec/feedback.h"
 
 namespace oscar {
 namespace {
@@ -19,6 +20,7 @@ Json side_to_json(const SideTransform& side) {
   json["heads"] = side.forward.size(0);
   json["orthogonal"] = side.orthogonal();
   json["centered"] = side.mean.defined();
+  if (side.rotated_mean) json["rotated_mean"] = true;
   Json clip = Json::array();
   for (const float rho : side.clip) clip.push_back(json_float(rho));
   json["clip"] = std::move(clip);
@@ -75,6 +77,10 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
   }
   const bool orthogonal = json_bool(json, "orthogonal", where, true);
   const bool centered = json_bool(json, "centered", where, false);
+  side.rotated_mean = json_bool(json, "rotated_mean", where, false);
+  if (side.rotated_mean && (!key || !centered || d % 2 != 0)) {
+    throw InputError(where + ": 'rotated_mean' is for centered keys of an even head_dim");
+  }
   const Json& clips = json_array(json, "clip", where);
   for (const Json& clip : clips) side.clip.push_back(clip_value(clip, where));
   if (side.clip.size() != 1 && side.clip.size() != static_cast<std::size_t>(layer.kv_heads)) {
@@ -154,14 +160,26 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
                        " bits is not known to this version, expected 2 bits");
     }
   }
-  if (bundle.encoder != "minmax" && bundle.encoder != "search") {
+  if (bundle.encoder != "minmax" && bundle.encoder != "search" && bundle.encoder != "feedback") {
     throw InputError(where + ": encoder '" + bundle.encoder +
-                     "' is not known to this version, expected 'minmax' or 'search'");
+                     "' is not known to this version, expected 'minmax', 'search' or 'feedback'");
   }
   for (const LayerTransform& layer : bundle.layers) {
     if (bundle.group > 0 && layer.head_dim % bundle.group != 0) {
       throw InputError(where + ": group " + std::to_string(bundle.group) + " does not divide head_dim " +
                        std::to_string(layer.head_dim) + " of layer " + std::to_string(layer.layer));
+    }
+  }
+}
+
+// The metrics of encoder feedback, whose shape follows from code and widths.
+void list_metrics(Manifest& manifest) {
+  if (manifest.bundle.encoder != "feedback") return;
+  for (const LayerTransform& layer : manifest.bundle.layers) {
+    for (const bool key : {true, false}) {
+      const SideTransform& side = key ? layer.key : layer.value;
+      const std::int64_t n = feedback_channels(side.code(layer.head_dim, manifest.bundle.group));
+      manifest.tensors[tensor_name(layer.layer, key, "metric")] = {layer.kv_heads, layer.head_dim, n};
     }
   }
 }
@@ -183,7 +201,9 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   Json json;
   json["format"] = kFormatName;
   const bool blocks = std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks);
-  json["format_version"] = blocks ? kBundleFormatVersion : std::int64_t{1};
+  const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
+                                   [](const LayerTransform& layer) { return layer.key.rotated_mean; });
+  json["format_version"] = rotated || bundle.encoder == "feedback" ? 3 : (blocks ? 2 : 1);
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
@@ -242,6 +262,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   bundle.model.erase("fingerprint");
   read_layers(json, where, manifest);
   read_code(json, where, bundle);
+  list_metrics(manifest);
   const std::int64_t total = json_int(bundle.model, "layers", where + ", model", kMaxLayers);
   if (bundle.layers.back().layer >= total) {
     throw InputError(where + ": layer " + std::to_string(bundle.layers.back().layer) + " is beyond the model's " +

@@ -141,6 +141,10 @@ void check_layer(const LayerTransform& layer, const std::string& name, const Lay
     throw InputError(name + " of the bundle has block widths, which no format of the engine can carry; fit with " +
                      "--method balanced --center key and export it as sglang-v3");
   }
+  if (layer.key.rotated_mean) {
+    throw InputError(name + " of the bundle is centred by the mean of keys before RoPE, which format " + format +
+                     " cannot carry: fit again with --center key");
+  }
   const bool general = !layer.key.orthogonal() || !layer.value.orthogonal() || layer.key.mean.defined();
   if (format != "sglang-v3" && (general || layer.value.mean.defined())) {
     throw InputError(name + " of the bundle has a mean or a transform that is not orthogonal, which format " + format +

@@ -1,5 +1,7 @@
 #include "codec/blocks.h"
 
+#include "codec/feedback.h"
+#include "codec/feedback_row.h"
 #include "codec/row_math.h"
 #include "codec/scale_grid.h"
 
@@ -42,12 +44,12 @@ struct Best {
   std::int32_t squares = 1;
 };
 
-OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encoder encoder, std::uint8_t* codes) {
+OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encoder encoder, float* levels) {
   constexpr float kFractions2[] = {1.0f,          0.9214285714f, 0.8428571429f, 0.7642857143f,
                                    0.6857142857f, 0.6071428571f, 0.5285714286f, 0.45f};
   constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
                                    0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
-  const int tries = encoder == Encoder::kSearch && width > 1 ? 8 : 1;
+  const int tries = encoder != Encoder::kMinMax && width > 1 ? 8 : 1;
   float odd[2][kMaxHeadDim / kBlocks];
   int kept = 0;
   Best best;
@@ -58,16 +60,15 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
     const float score = (dot * dot) / static_cast<float>(squares);
     if (k == 0 || score > best.score) best = {dot, score, squares}, kept = 1 - kept;
   }
-  const int shift = (1 << width) - 1;
-  for (int i = 0; i < n; ++i)
-    codes[i] = static_cast<std::uint8_t>((static_cast<std::int32_t>(odd[kept][i]) + shift) / 2);
+  std::memcpy(levels, odd[kept], static_cast<std::size_t>(n) * sizeof(float));
   return best;
 }
 
 // Writes the codes of a block with w > 0 and returns its scale byte. A block whose squares leave the range of floats
 // (all zero, or magnitudes beyond 2^+-40) takes the least or the largest scale that a byte holds.
+// metric: [n, n] of encoder feedback; null: no steps.
 OSCAR_INLINE std::int8_t encode_block(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
-                                      std::uint8_t* codes) {
+                                      const float* metric, std::uint8_t* codes) {
   const float largest = row_math::largest_magnitude(x, n);
   if (!(largest >= 0x1p-40f)) {
     std::memset(codes, 1 << (width - 1), static_cast<std::size_t>(n));
@@ -77,9 +78,21 @@ OSCAR_INLINE std::int8_t encode_block(const float* x, int n, int width, float si
     for (int i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(x[i] < 0.0f ? 0 : (1 << width) - 1);
     return 127;
   }
-  const Best best = search(x, n, width, largest, encoder, codes);
-  const float scale = side == Side::kKey ? (2.0f * fixed_dot(x, x, n)) / best.dot
-                                         : (2.0f * best.dot) / static_cast<float>(best.squares);
+  float odd[kMaxHeadDim / kBlocks];
+  const Best best = search(x, n, width, largest, encoder, odd);
+  feedback::Products p;
+  const float top = static_cast<float>((1 << width) - 1);
+  if (metric != nullptr) p = feedback::ascend(x, metric, n, 2.0f, -top, top, odd);
+  for (int i = 0; i < n; ++i) {
+    codes[i] = static_cast<std::uint8_t>((static_cast<std::int32_t>(odd[i]) + (1 << width) - 1) / 2);
+  }
+  float scale = 0.0f;
+  if (p.usable()) {
+    scale = side == Side::kKey ? (2.0f * p.xx) / p.xv : (2.0f * p.xv) / p.vv;
+  } else {
+    scale = side == Side::kKey ? (2.0f * fixed_dot(x, x, n)) / best.dot
+                               : (2.0f * best.dot) / static_cast<float>(best.squares);
+  }
   return scale_byte(scale / sigma);
 }
 
@@ -98,8 +111,11 @@ OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* 
         std::memset(q, 0, static_cast<std::size_t>(channels));
         continue;
       }
-      *out++ = static_cast<std::uint8_t>(encode_block(
-          row + b * channels, channels, width, codec.sigma[static_cast<std::size_t>(b)], codec.side, codec.encoder, q));
+      const float* metric =
+          codec.encoder == Encoder::kFeedback && !codec.metric->flat(b) ? codec.metric->matrix(b) : nullptr;
+      *out++ = static_cast<std::uint8_t>(encode_block(row + b * channels, channels, width,
+                                                      codec.sigma[static_cast<std::size_t>(b)], codec.side,
+                                                      codec.encoder, metric, q));
     }
   }
   return -1;

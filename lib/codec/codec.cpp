@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "codec/blocks.h"
+#include "codec/feedback.h"
 #include "codec/float16.h"
 #include "codec/row_math.h"
 #include "codec/uniform.h"
@@ -21,6 +22,15 @@ namespace {
     }
   }
   throw NumericalError("row " + std::to_string(index) + " to be quantised is not finite");
+}
+
+void check_codec(const RowCodec& codec) {
+  validate(codec.code);
+  if (codec.encoder != Encoder::kFeedback) return;
+  if (!codec.metric || codec.metric->channels() != feedback_channels(codec.code)) {
+    throw InputError("encoder feedback needs the metric of the head, in blocks of " +
+                     std::to_string(feedback_channels(codec.code)) + " channels");
+  }
 }
 
 }  // namespace
@@ -69,18 +79,21 @@ void validate(const RowCode& code) {
   }
 }
 
-std::string to_string(Encoder encoder) { return encoder == Encoder::kMinMax ? "minmax" : "search"; }
+std::string to_string(Encoder encoder) {
+  return encoder == Encoder::kMinMax ? "minmax" : (encoder == Encoder::kSearch ? "search" : "feedback");
+}
 std::string to_string(Layout layout) { return layout == Layout::kUniform ? "uniform" : "blocks"; }
 
 Encoder parse_encoder(const std::string& name) {
   if (name == "minmax") return Encoder::kMinMax;
   if (name == "search") return Encoder::kSearch;
-  throw InputError("encoder '" + name + "' is not known; expected minmax or search");
+  if (name == "feedback") return Encoder::kFeedback;
+  throw InputError("encoder '" + name + "' is not known; expected minmax, search or feedback");
 }
 
 void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params) {
-  validate(codec.code);
+  check_codec(codec);
   if (stride == 0) stride = codec.code.head_dim;
   std::int64_t bad = -1;
   const bool sound = codec.code.layout == Layout::kUniform
@@ -104,7 +117,7 @@ void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std
                    std::int64_t out_stride) {
   constexpr std::int64_t kBatch = 16;  // rows whose codes stay in the first-level cache between the two steps
   std::uint8_t codes[kBatch * kMaxHeadDim], params[kBatch * kMaxHeadDim * 4];
-  validate(codec.code);
+  check_codec(codec);
   const std::int64_t d = codec.code.head_dim;
   if (stride == 0) stride = d;
   if (out_stride == 0) out_stride = d;

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ namespace oscar {
 enum class Layout : std::uint8_t { kUniform, kBlocks };
 enum class ParamType : std::uint8_t { kFloat16, kBFloat16 };
 // The search encoder, and `blocks`, scale keys without bias (<x, xhat> = <x, x>, so that logits keep their
-// temperature) and values by least squares: see Side.
-enum class Encoder : std::uint8_t { kMinMax, kSearch };
+// temperature) and values by least squares: see Side. Feedback is search, and then steps of single codes that make the
+// errors of channels cancel in the metric of the head (feedback.h), where its scales are also taken.
+enum class Encoder : std::uint8_t { kMinMax, kSearch, kFeedback };
 
 constexpr int kMaxHeadDim = 1024;
 constexpr int kBlocks = 4;
@@ -52,9 +54,11 @@ RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths
 // InputError when d, G or a width is not one that the layout can carry.
 void validate(const RowCode& code);
 
-std::string to_string(Encoder encoder);          // "minmax", "search"
+std::string to_string(Encoder encoder);          // "minmax", "search", "feedback"
 Encoder parse_encoder(const std::string& name);  // InputError with the list
 std::string to_string(Layout layout);            // "uniform", "blocks"
+
+class FeedbackMetric;  // feedback.h
 
 // A layout together with the choices of the writer.
 struct RowCodec {
@@ -63,10 +67,12 @@ struct RowCodec {
   Encoder encoder = Encoder::kMinMax;
   float clip = 0.0f;                                         // rho of clip_row; 0: off
   std::array<float, kBlocks> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // blocks: standard deviation of each block
+  std::shared_ptr<const FeedbackMetric> metric;              // encoder feedback: of the head
 };
 
 // Batch functions; no allocation. rows: [n, d] FP32, `stride` floats apart (0: d). codes: [n, d] one code a byte;
-// params: [n, param_bytes] as stored, little-endian. NumericalError names the first row with a NaN or an infinity.
+// params: [n, param_bytes] as stored, little-endian. InputError for encoder feedback without a metric of the code.
+// NumericalError names the first row with a NaN or an infinity.
 void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params);
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,

@@ -292,6 +292,13 @@ class Collector {
       s.layers.push_back(std::move(moments));
     }
     drop_empty_far_pairs(s);
+    if (s.layers.front().k_phase.defined()) {
+      const RopeFrequencies frequencies = rope_frequencies(config_.rope, config_.head_dim, config_.max_position);
+      std::vector<std::int64_t> lengths;
+      for (const Piece& piece : plan_.pieces) lengths.push_back(piece.length);
+      s.phase_gram = phase_gram(frequencies, lengths);
+      s.phase_frequency = frequencies.inverse.to(at::kDouble);
+    }
     save_statistics(s, options_.output);
   }
 

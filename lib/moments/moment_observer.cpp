@@ -40,6 +40,7 @@ MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, cons
       device_(device),
       moments_(config.kv_heads, config.head_dim, device),
       fisher_(config.query_heads, config.kv_heads, config.head_dim, pairs, device),
+      phase_(config, device),
       watch_(device),
       far_watch_(device) {
   for (std::size_t row = 0; row < sample_.size(); ++row) {
@@ -52,6 +53,7 @@ void MomentObserver::begin_layer(const LayerMoments* partial, const at::Tensor& 
   const auto rows = static_cast<std::int64_t>(sample_.size());
   moments_ = MomentAccumulator(config_.kv_heads, config_.head_dim, device_);
   fisher_.begin_layer(o_weight, partial);
+  phase_.begin_layer(partial);
   if (partial != nullptr) {
     moments_.restore(*partial);
     rows_q_ = partial->rows_q.clone().to(device_);
@@ -74,6 +76,7 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   watch_.start();
   const at::Tensor keys_values = at::cat({input.k, input.v}, 1);
   moments_.add(input.q, keys_values, output);
+  phase_.add(input);
   total_ = moments_.trace();
   input_ = input;
   output_ = output;
@@ -137,6 +140,7 @@ void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& outpu
 void MomentObserver::store_partial(LayerMoments& out) const {
   moments_.store(out);
   fisher_.store(out);
+  phase_.store(out);
   out.rows_q = rows_q_.to(at::kCPU);
   out.rows_k = rows_k_.to(at::kCPU);
   out.rows_v = rows_v_.to(at::kCPU);
@@ -145,6 +149,7 @@ void MomentObserver::store_partial(LayerMoments& out) const {
 void MomentObserver::finish_layer(LayerMoments& out) const {
   moments_.finish(out);
   fisher_.finish(out);
+  phase_.store(out);
   out.rows_q = rows_q_.to(at::kCPU);
   out.rows_k = rows_k_.to(at::kCPU);
   out.rows_v = rows_v_.to(at::kCPU);

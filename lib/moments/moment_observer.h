@@ -12,6 +12,7 @@
 #include "moments/accumulator.h"
 #include "moments/fisher.h"
 #include "moments/mirrored_spool.h"
+#include "moments/phase_moments.h"
 #include "moments/row_sample.h"
 #include "moments/stopwatch.h"
 #include "moments/token_plan.h"
@@ -56,6 +57,7 @@ class MomentObserver : public AttentionObserver {
   at::Device device_;
   MomentAccumulator moments_;
   FisherAccumulator fisher_;
+  PhaseAccumulator phase_;
   at::Tensor rows_q_, rows_k_, rows_v_;       // FP32 on the device
   std::map<std::int64_t, StepRows> rows_of_;  // by position of the step: the same in every layer
   const Step* step_ = nullptr;

@@ -34,6 +34,7 @@ struct LayerMoments {
   at::Tensor fisher_v_weight;  // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
   at::Tensor fisher_count;     // [3] queries with a far key; pairs of a query and a far key; sum of |x|^2 of these
                                //     queries' residual stream after the layer
+  at::Tensor k_phase;  // [Hkv, d, d] optional: sum k_p^T c_p, c_p the phases of the position (model/phase_table.h)
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
@@ -42,6 +43,8 @@ struct Statistics {
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
   std::int64_t tokens = 0;      // summed over prompts
   at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
+  at::Tensor phase_gram;        // [d, d] with k_phase: sum over the same tokens of c_p^T c_p
+  at::Tensor phase_frequency;   // [d/2] FP64 with k_phase: radians per token
   Json metadata;                // everything else that is recorded: schemas/statistics.schema.json
   std::vector<LayerMoments> layers;
 };

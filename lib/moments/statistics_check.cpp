@@ -91,6 +91,34 @@ void check_fisher(const Statistics& s, std::size_t i, const std::string& where) 
   }
 }
 
+// phase_gram and phase_frequency come together, and with the k_phase of every layer.
+void check_phase_gram(const Statistics& s, const std::string& where) {
+  if (s.phase_gram.defined() != s.phase_frequency.defined()) {
+    refuse(where, "phase_gram", "is there without phase_frequency, or the other way round");
+  }
+  if (!s.phase_gram.defined()) return;
+  check_shape(s.phase_gram, {s.head_dim, s.head_dim}, at::kDouble, where, "phase_gram");
+  check_gram(s.phase_gram, where, "phase_gram");
+  check_shape(s.phase_frequency, {s.head_dim / 2}, at::kDouble, where, "phase_frequency");
+  if (s.phase_frequency.min().item<double>() < 0.0) refuse(where, "phase_frequency", "has a negative frequency");
+}
+
+void check_phase(const Statistics& s, std::size_t i, const std::string& where) {
+  const at::Tensor& t = s.layers[i].k_phase;
+  const std::string name = "layers." + std::to_string(i) + ".k_phase";
+  if (t.defined() != s.phase_gram.defined()) {
+    refuse(where, name, "and phase_gram come together or not at all");
+  }
+  if (!t.defined()) return;
+  check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, name);
+  // (sum k_i c_j)^2 <= sum k_i^2 sum c_j^2.
+  const at::Tensor keys = s.layers[i].k_gram.diagonal(0, -2, -1).unsqueeze(-1);
+  const at::Tensor bound = keys * s.phase_gram.diagonal().clamp_min(0.0);
+  if ((t.square() - bound * (1 + kSlack)).max().item<double>() > kSlack * bound.max().item<double>()) {
+    refuse(where, name, "is too large for k_gram and phase_gram");
+  }
+}
+
 void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
   const std::string prefix = "rows." + std::to_string(i) + ".";
@@ -127,6 +155,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
   if (!in(s.tokens, kMaxTokens)) {
     throw InputError(where + ": " + std::to_string(s.tokens) + " tokens is not a count of calibration tokens");
   }
+  check_phase_gram(s, where);
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerMoments& layer = s.layers[i];
@@ -143,6 +172,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
     check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
     check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
     check_fisher(s, i, where);
+    check_phase(s, i, where);
     if (layer.residual_energy.defined()) {
       check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
     }

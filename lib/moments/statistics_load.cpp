@@ -146,6 +146,8 @@ Statistics load_statistics(const fs::path& path) {
   const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
   const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
   s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
+  s.phase_gram = reader.optional("phase_gram", DType::kF64);
+  s.phase_frequency = reader.optional("phase_frequency", DType::kF64);
   for (std::int64_t i = 0; i < layers; ++i) {
     LayerMoments& layer = s.layers.emplace_back();
     const std::string prefix = "layers." + std::to_string(i) + ".";
@@ -155,6 +157,7 @@ Statistics load_statistics(const fs::path& path) {
     for (const FisherField& field : kFisherFields) {
       layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
     }
+    layer.k_phase = reader.optional(prefix + "k_phase", DType::kF64);
     layer.residual_energy = reader.optional(prefix + "residual_energy", DType::kF64);
     for (const RowField& field : kRowFields) {
       layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);

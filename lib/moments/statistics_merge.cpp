@@ -163,6 +163,9 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
   for (const Statistics& part : parts) out.tokens += part.tokens;
   out.embedding_energy = sum_optional(parts, [](const Statistics& s) { return s.embedding_energy; });
 
+  out.phase_gram = sum_optional(parts, [](const Statistics& s) { return s.phase_gram; });
+  if (out.phase_gram.defined()) out.phase_frequency = first.phase_frequency;  // of the model
+
   const bool sampled = std::all_of(parts.begin(), parts.end(), [](const Statistics& s) {
     return s.layers[0].rows_q.defined() && !s.layers[0].row_priority.empty();
   });
@@ -185,6 +188,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
     for (const FisherField& field : kFisherFields) {
       layer.*field.tensor = sum_present(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
     }
+    layer.k_phase = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].k_phase; });
     layer.residual_energy = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].residual_energy; });
     if (sampled) merge_rows(parts, rows, i, layer);
   }

@@ -69,6 +69,7 @@ void save_statistics(const Statistics& s, const fs::path& path) {
     for (const FisherField& field : kFisherFields) {
       if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     }
+    if (layer.k_phase.defined()) views.add(prefix + "k_phase", layer.k_phase, DType::kF64);
     if (layer.residual_energy.defined()) views.add(prefix + "residual_energy", layer.residual_energy, DType::kF64);
     if (!layer.rows_q.defined()) continue;
     for (const RowField& field : kRowFields) {
@@ -76,6 +77,8 @@ void save_statistics(const Statistics& s, const fs::path& path) {
     }
   }
   if (s.embedding_energy.defined()) views.add("embedding_energy", s.embedding_energy, DType::kF64);
+  if (s.phase_gram.defined()) views.add("phase_gram", s.phase_gram, DType::kF64);
+  if (s.phase_frequency.defined()) views.add("phase_frequency", s.phase_frequency, DType::kF64);
   if (!s.layers.empty() && s.layers[0].rows_q.defined()) {
     views.add("rows.priority", s.layers[0].row_priority, DType::kU64);
     if (!s.layers[0].row_position.empty()) views.add("rows.position", s.layers[0].row_position, DType::kI64);

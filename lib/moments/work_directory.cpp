@@ -46,6 +46,7 @@ struct TensorFile {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
     for (const RowField& field : kRowFields) add(std::string("rows_") + field.name, moments.*field.tensor);
     for (const FisherField& field : kFisherFields) add(field.name, moments.*field.tensor);
+    add("k_phase", moments.k_phase);
     add("residual_energy", moments.residual_energy);
   }
 };
@@ -67,6 +68,7 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   for (const MomentField& field : kMomentFields) out.*field.tensor = tensor_of(file, field.name);
   for (const RowField& field : kRowFields) out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
   for (const FisherField& field : kFisherFields) out.*field.tensor = tensor_of(file, field.name);
+  out.k_phase = tensor_of(file, "k_phase");
   out.residual_energy = tensor_of(file, "residual_energy");
   return out;
 }

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
+#include "moments/phase_moments.h"
 #include "rotation/eigen.h"
+#include "rotation/feedback_metric.h"
 #include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
 #include "rotation/metric_fit.h"
@@ -90,10 +92,15 @@ FittedSide fit_side(const Statistics& s, const FitOptions& o, Side side, std::ve
 }
 
 // The mean of each head, for orthogonal transforms that store centred rows.
-void centre(const Statistics& s, Side side, std::vector<SideTransform>& transforms) {
+void centre(const Statistics& s, Side side, bool rotated, std::vector<SideTransform>& transforms) {
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     const LayerMoments& m = s.layers[layer];
+    if (rotated) {
+      transforms[layer].mean = rotated_key_moments(s, layer).mean.to(at::kFloat).contiguous();
+      transforms[layer].rotated_mean = true;
+      continue;
+    }
     transforms[layer].mean = ((side == Side::kKey ? m.k_sum : m.v_sum) / tokens).to(at::kFloat).contiguous();
   }
 }
@@ -248,8 +255,15 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   } else {
     key = fit_side(s, o, Side::kKey, result.warnings);
     value = fit_side(s, o, Side::kValue, result.warnings);
-    if (o.center != Center::kNone) centre(s, Side::kKey, key.transforms);
-    if (o.center == Center::kMean) centre(s, Side::kValue, value.transforms);
+    if (o.center != Center::kNone) centre(s, Side::kKey, o.center == Center::kRope, key.transforms);
+    if (o.center == Center::kMean || o.center == Center::kRope) centre(s, Side::kValue, false, value.transforms);
+  }
+
+  if (o.encoder == Encoder::kFeedback) {
+    for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+      set_feedback_metric(s, o, Side::kKey, layer, key.transforms[layer]);
+      set_feedback_metric(s, o, Side::kValue, layer, value.transforms[layer]);
+    }
   }
 
   std::vector<LayerRows> rows;

@@ -18,8 +18,9 @@
 namespace oscar {
 
 enum class ClipMode { kSearch, kFixed, kNone };
-// Keys and values stored as they are, keys without the mean of each head (what format sglang-v3 can carry), or both.
-enum class Center { kNone, kKey, kMean };
+// Keys and values stored as they are, keys without the mean of each head (what format sglang-v3 can carry), both, or
+// keys without the mean of keys before RoPE, rotated to their position, and values without theirs.
+enum class Center { kNone, kKey, kMean, kRope };
 
 struct FitOptions {
   std::string method = "oscar";  // transforms.h

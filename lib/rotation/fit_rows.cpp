@@ -2,13 +2,27 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <vector>
+
+#include "model/phase_table.h"
 
 namespace oscar {
 namespace {
 
 at::Tensor pick(const at::Tensor& rows, const std::vector<std::int64_t>& tokens) {
   return rows.index_select(0, at::tensor(at::ArrayRef<std::int64_t>(tokens), at::kLong));
+}
+
+// Undefined where the statistics do not know positions or frequencies.
+at::Tensor phases_of(const Statistics& s, const LayerMoments& m, const std::vector<std::int64_t>& tokens) {
+  if (!s.phase_gram.defined() || m.row_position.empty()) return {};
+  const at::Tensor power = s.phase_gram.diagonal();  // sum of a^2 cos^2 and a^2 sin^2
+  const double squared = (power[0] + power[s.head_dim / 2]).item<double>() / static_cast<double>(s.tokens);
+  const RopeFrequencies frequencies{s.phase_frequency.to(at::kFloat).contiguous(), std::sqrt(squared)};
+  std::vector<std::int64_t> positions;
+  for (const std::int64_t token : tokens) positions.push_back(m.row_position[static_cast<std::size_t>(token)]);
+  return phase_rows(frequencies, positions);
 }
 
 RowSet take(const LayerMoments& m, const std::vector<std::int64_t>& tokens, std::int64_t kv_heads) {
@@ -35,7 +49,10 @@ LayerRows split_rows(const Statistics& statistics, std::size_t layer, std::int64
     (fit.size() <= held_out.size() ? fit : held_out).push_back(row);
   }
   if (held_out.empty()) return {};
-  return {take(m, fit, statistics.kv_heads), take(m, held_out, statistics.kv_heads)};
+  LayerRows rows{take(m, fit, statistics.kv_heads), take(m, held_out, statistics.kv_heads)};
+  rows.fit.phases = phases_of(statistics, m, fit);
+  rows.held_out.phases = phases_of(statistics, m, held_out);
+  return rows;
 }
 
 }  // namespace oscar

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <vector>
 
+#include "base/errors.h"
+#include "model/phase_table.h"
+
 namespace oscar {
 namespace {
 
@@ -19,6 +22,8 @@ double weighted_energy(const at::Tensor& rows, const at::Tensor& metric) {
 class TransformedRows {
  public:
   explicit TransformedRows(const HeadProblem& p) : codec_{p.code, p.side, p.encoder} {
+    codec_.metric = p.feedback;
+    if (p.encoder == Encoder::kFeedback && !p.feedback) codec_.encoder = Encoder::kSearch;
     const at::Tensor& original = p.side == Side::kKey ? p.k : p.v;
     exact_ = at::matmul(p.mean.defined() ? original - p.mean : original, p.forward).contiguous();
     rounded_ = exact_.to(at::kBFloat16).to(at::kFloat);
@@ -95,15 +100,19 @@ class AttentionScorer : public HeadScorer {
     metric_ = p.output_metric.to(at::kFloat);
     const at::Tensor scaled = some_queries(p.q, p.k.size(0)) / std::sqrt(static_cast<double>(p.q.size(-1)));
     query_ = at::matmul(scaled, back_);
+    // A mean that differs between keys is a part of their logits.
+    if (p.side == Side::kKey && p.mean.defined() && p.mean.dim() == 2) shift_ = at::matmul(scaled, p.mean.t());
     logits_ = at::matmul(query_, rows_.exact().t());
+    if (shift_.defined()) logits_ = logits_ + shift_;
     weights_ = at::softmax(logits_, -1);
     output_ = at::matmul(weights_, values_);
     signal_ = 2.0 * weighted_energy(output_, metric_);
   }
   ErrorSum score(float clip) const override {
     const at::Tensor quantised = rows_.quantised(clip);
-    const at::Tensor other =
+    at::Tensor other =
         side_ == Side::kKey ? at::matmul(query_, quantised.t()) : at::matmul(quantised - rows_.exact(), back_.t());
+    if (shift_.defined()) other = other + shift_;
     const std::int64_t tokens = quantised.size(0), half = tokens / 2;
     ErrorSum sum{0.0, signal_};
     for (const bool first : {true, false}) {  // which half is quantised
@@ -124,7 +133,7 @@ class AttentionScorer : public HeadScorer {
  private:
   TransformedRows rows_;
   Side side_;
-  at::Tensor back_, values_, metric_, query_, logits_, weights_, output_;
+  at::Tensor back_, values_, metric_, query_, shift_, logits_, weights_, output_;
   double signal_ = 0.0;
 };
 
@@ -143,6 +152,11 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
   problem.forward = of_head(transform.forward, head);
   problem.inverse_or_query = transform.orthogonal() ? at::Tensor() : of_head(transform.inverse_or_query, head);
   problem.mean = transform.mean.defined() ? transform.mean[head] : at::Tensor();
+  if (!transform.rotated_mean) return;
+  if (!problem.phases.defined()) {
+    throw InputError("the sampled rows of the statistics have no positions, which centring before RoPE needs");
+  }
+  problem.mean = rotated_means(transform.mean[head].unsqueeze(0), problem.phases).squeeze(1);
 }
 
 std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem) {

@@ -25,9 +25,11 @@ struct HeadProblem {
   at::Tensor query_moment;               // [d, d] FP64: C_Q = Q^T Q per query row of the group
   at::Tensor output_metric;              // [d, d] FP64: W = W_O^T W_O summed over the group
   at::Tensor forward, inverse_or_query;  // [d, d] FP32; inverse_or_query undefined when orthogonal
-  at::Tensor mean;                       // undefined, or [d]
+  at::Tensor mean;                       // undefined, or [d], or [N, d]: of each row
+  at::Tensor phases;                     // [N, d]: for rotated means
   RowCode code;
   Encoder encoder = Encoder::kMinMax;
+  std::shared_ptr<const FeedbackMetric> feedback;  // encoder feedback; null: search takes its place
 };
 
 // Sets side, forward, inverse_or_query and mean: the part of a layer's transform that head `head` uses.

@@ -110,13 +110,15 @@ void describe(MetricSide& side, std::int64_t head_dim) {
 
 std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o, Side side, bool blocks,
                                         std::vector<std::string>& warnings) {
-  const bool centred = o.center == Center::kMean || (o.center == Center::kKey && side == Side::kKey);
+  const bool rotated = o.center == Center::kRope && side == Side::kKey;
+  const bool centred =
+      o.center == Center::kMean || o.center == Center::kRope || (o.center == Center::kKey && side == Side::kKey);
   const bool shared = o.scope == Scope::kLayer;
   const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
   std::vector<SideMoments> moments;
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    moments.push_back(side_moments(s, layer, side, o.value_target, o.metric, centred));
+    moments.push_back(side_moments(s, layer, side, o.value_target, o.metric, centred, rotated));
   }
   for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
     const SideMoments& m = moments[layer];
@@ -142,6 +144,7 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     out.transform.inverse_or_query = stored(at::stack(back));
     out.transform.eigenvalues = stored(at::stack(lambda).flip(1));
     if (centred) out.transform.mean = stored(moments[layer].mean);
+    out.transform.rotated_mean = rotated;
     out.transform.clip = {0.0f};
     out.lambda = at::stack(lambda).expand({s.kv_heads, d}).contiguous();
     out.residual = residual_power(s, layer);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rotation/feedback_metric.h"
 #include "rotation/transforms.h"
 
 namespace oscar {
@@ -32,6 +33,7 @@ HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::i
   problem.q = rows.q[head];
   problem.k = rows.k[head];
   problem.v = rows.v[head];
+  problem.phases = rows.phases;
   const double queries = static_cast<double>(std::max<std::int64_t>(statistics.tokens, 1) *
                                              (statistics.query_heads / statistics.kv_heads));
   problem.query_moment = statistics.layers[layer].q_gram[head] / queries;
@@ -66,6 +68,7 @@ PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform&
   use_transform(problem, side, hadamard_side(d), head);
   sums.hadamard = metric_scorer(problem)->score(0.0f);
   problem.code = code;
+  problem.feedback = feedback_metric(transform, code, head);
   use_transform(problem, side, transform, head);
   const std::unique_ptr<HeadScorer> scorer = metric_scorer(problem);
   sums.unclipped = scorer->score(0.0f);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "moments/phase_moments.h"
 
 namespace oscar {
 namespace {
@@ -28,7 +29,7 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
 bool has_fisher(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_fisher); }
 
 SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, ValueTarget value_target,
-                         MetricSource source, bool centred) {
+                         MetricSource source, bool centred, bool rotated) {
   const LayerMoments& m = s.layers[layer];
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
   const at::Tensor& gram = side == Side::kKey ? m.k_gram : m.v_gram;
@@ -36,7 +37,13 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, Valu
   SideMoments out;
   out.mean = sum / tokens;
   out.covariance = gram / tokens;
-  if (centred) out.covariance = out.covariance - out.mean.unsqueeze(2) * out.mean.unsqueeze(1);
+  if (rotated) {
+    const RotatedKeyMoments moments = rotated_key_moments(s, layer);
+    out.mean = moments.mean;
+    out.covariance = moments.covariance;
+  } else if (centred) {
+    out.covariance = out.covariance - out.mean.unsqueeze(2) * out.mean.unsqueeze(1);
+  }
   out.fisher = source != MetricSource::kMoments && has_fisher(s);
   if (source == MetricSource::kFisher && !out.fisher) {
     throw InputError(

@@ -18,17 +18,18 @@ enum class MetricSource { kAuto, kFisher, kMoments };  // kAuto: Fisher where th
 
 // One side of one layer, [Hkv, d, d] FP64.
 struct SideMoments {
-  at::Tensor mean;        // [Hkv, d]: of the rows
+  at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
   at::Tensor covariance;  // about the mean, or about zero when not centred
   at::Tensor metric;      // E |error in the layer's output|^2 = tr(error covariance x metric)
   bool fisher = false;
 };
 
-// InputError when the Fisher metrics are asked for and absent. For keys the metric is per token of the layer:
-// Fisher Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: Fisher mean of
-// sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
+// centred: the covariance is about the mean; rotated: about the mean of keys before RoPE, at each key's position.
+// InputError when the Fisher metrics, or the phases of a rotated mean, are asked for and absent. For keys the metric is
+// per token of the layer: Fisher Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: Fisher
+// mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
 SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target,
-                         MetricSource source, bool centred);
+                         MetricSource source, bool centred, bool rotated = false);
 
 // True when every layer holds Fisher metrics of at least one far query.
 bool has_fisher(const Statistics& statistics);

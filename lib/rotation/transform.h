@@ -18,12 +18,16 @@ struct SideTransform {
   at::Tensor forward;           // [1 or Hkv, d, d] F32; first dimension 1: shared by all KV heads
   at::Tensor inverse_or_query;  // undefined when orthogonal; else same shape as forward
   at::Tensor mean;              // undefined, or [Hkv, d]
+  bool rotated_mean = false;    // keys: `mean` is that of keys before RoPE; x' = (x - RoPE_p(mean)) forward
   at::Tensor eigenvalues;       // [1 or Hkv, d], ascending
   std::vector<float> clip;      // [1 or Hkv]; 0: off
   // How the transformed rows are stored: empty: 2-bit codes (layout uniform); else the widths of layout blocks, one set
   // for all heads, with the deviation of each head's blocks.
   std::vector<std::uint8_t> widths;  // empty or [4]
   at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
+  // Encoder feedback: the metric of errors in the basis of the cache, of each head and block of n channels (n = d/4
+  // with `widths`, else the quantisation group), mean diagonal 1.
+  at::Tensor metric;  // undefined, or [Hkv, d, n] F32
   bool orthogonal() const { return !inverse_or_query.defined(); }
   bool blocks() const { return !widths.empty(); }
   // group: of layout uniform; 0: whole head.

@@ -4,6 +4,9 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "model/phase_table.h"
 
 #include "runtime/row_rotation.h"
 
@@ -24,10 +27,15 @@ at::Tensor multiply_heads(const at::Tensor& x, const at::Tensor& matrices, std::
 
 }  // namespace
 
-at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side) {
+at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side, const at::Tensor& phases) {
   if (side == nullptr) return rows.to(at::kCPU, at::kBFloat16).contiguous();
-  const at::Tensor x = plain(rows), forward = plain(side->forward);
-  const at::Tensor mean = side->mean.defined() ? plain(side->mean) : at::Tensor();
+  const at::Tensor forward = plain(side->forward);
+  at::Tensor x = plain(rows), mean = side->mean.defined() ? plain(side->mean) : at::Tensor();
+  if (side->rotated_mean) {
+    if (!phases.defined()) throw std::logic_error("cache_rows needs the phases of the tokens");
+    x = (x - rotated_means(mean, phases)).contiguous();
+    mean = at::Tensor();
+  }
   const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2);
   at::Tensor out = at::empty({tokens, heads, d}, x.options().dtype(at::kBFloat16));
   const auto* source = x.const_data_ptr<float>();
@@ -68,7 +76,7 @@ at::Tensor restore_outputs(const at::Tensor& outputs, const SideTransform* value
 }
 
 at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads, double scale) {
-  if (key == nullptr || !key->mean.defined()) return {};
+  if (key == nullptr || !key->mean.defined() || key->rotated_mean) return {};
   const at::Tensor mean = plain(key->mean, q.device()).repeat_interleave(q.size(1) / kv_heads, 0);  // [Hq, d]
   return (plain(q, q.device()) * mean).sum(-1).mul_(scale).contiguous();
 }

@@ -12,7 +12,8 @@ namespace oscar {
 
 // Keys or values as the cache holds them: BF16((x - mean) forward). rows: [T, Hkv, d] floating; returns [T, Hkv, d]
 // BF16 on the CPU, contiguous. Bits do not depend on T or on threads (row_rotation.h).
-at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side);
+// phases: [T, d] of the tokens' positions, needed where the mean is a rotated one (std::logic_error without).
+at::Tensor cache_rows(const at::Tensor& rows, const SideTransform* side, const at::Tensor& phases = {});
 
 // q' = q forward (or inverse_or_query), of the KV head each query head reads. q: [T, Hq, d]; FP32, contiguous.
 at::Tensor rotate_queries(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads);
@@ -23,7 +24,8 @@ at::Tensor restore_outputs(const at::Tensor& outputs, const SideTransform* value
                            const at::Tensor& weight_sum);
 
 // What keys stored without their mean lose from every logit of a query: scale <q, mean>, [T, Hq] FP32. Undefined where
-// keys are not centred. A softmax over keys alone does not see it; soft caps and sink logits do.
+// keys are not centred, or by a rotated mean (then it differs between keys: phase_queries()). A softmax over keys alone
+// does not see it; soft caps and sink logits do.
 at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads, double scale);
 
 }  // namespace oscar

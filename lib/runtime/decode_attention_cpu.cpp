@@ -7,7 +7,8 @@
 
 namespace oscar {
 
-void decode_attention_cpu(const DecodeAttentionParams& p, const SidePages& keys, const SidePages& values) {
+void decode_attention_cpu(const DecodeAttentionParams& p, const SidePages& keys, const SidePages& values,
+                          const PositionLogits* positions) {
   // Threads are worth waking for some 2^18 cached elements each.
   std::int64_t tokens = 0;
   for (std::int32_t b = 0; b < p.batch; ++b) {
@@ -16,7 +17,7 @@ void decode_attention_cpu(const DecodeAttentionParams& p, const SidePages& keys,
   const std::int64_t item = std::max<std::int64_t>(tokens * p.head_dim / std::max(p.batch, 1), 1);
   const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 18) / item, 1);
   at::parallel_for(0, std::int64_t{p.batch} * p.kv_heads, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) attend_group(p, keys, values, i / p.kv_heads, i % p.kv_heads);
+    for (std::int64_t i = begin; i < end; ++i) attend_group(p, keys, values, positions, i / p.kv_heads, i % p.kv_heads);
   });
 }
 

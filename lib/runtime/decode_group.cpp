@@ -58,11 +58,12 @@ struct Tile {
 // All query heads of one (sequence, KV head).
 class GroupAttention {
  public:
-  GroupAttention(const DecodeAttentionParams& p, const SidePages& keys, const SidePages& values, std::int64_t batch,
-                 std::int64_t kv_head)
+  GroupAttention(const DecodeAttentionParams& p, const SidePages& keys, const SidePages& values,
+                 const PositionLogits* positions, std::int64_t batch, std::int64_t kv_head)
       : p_(p),
         keys_(keys),
         values_(values),
+        positions_(positions),
         s_(p.sequences[batch]),
         batch_(batch),
         kv_head_(kv_head),
@@ -136,6 +137,11 @@ class GroupAttention {
         const float *s = key_tile_.scale.data() + g * kPageTokens, *z = key_tile_.zero.data() + g * kPageTokens;
         for (int t = 0; t < n; ++t) logits[t] += s[t] * (dots[t] - z[t] * sum);
       }
+      if (positions_ != nullptr) {
+        const float* turned = positions_->query + (batch_ * p_.query_heads + kv_head_ * group_ + h) * d_;
+        dots_of(turned, positions_->phases + start * d_, n, d_, d_, dots);
+        for (int t = 0; t < n; ++t) logits[t] += dots[t];
+      }
       softmax(h, n, start, logits);
       const float* p = weights_.data() + h * kPageTokens;
       for (std::size_t g = 0; g < value_segments.size(); ++g) {
@@ -195,6 +201,7 @@ class GroupAttention {
 
   const DecodeAttentionParams& p_;
   const SidePages &keys_, &values_;
+  const PositionLogits* positions_;
   const SequenceView& s_;
   const std::int64_t batch_, kv_head_;
   const int group_, d_;
@@ -207,9 +214,9 @@ class GroupAttention {
 
 }  // namespace
 
-void attend_group(const DecodeAttentionParams& p, const SidePages& keys, const SidePages& values, std::int64_t batch,
-                  std::int64_t kv_head) {
-  GroupAttention(p, keys, values, batch, kv_head).run();
+void attend_group(const DecodeAttentionParams& p, const SidePages& keys, const SidePages& values,
+                  const PositionLogits* positions, std::int64_t batch, std::int64_t kv_head) {
+  GroupAttention(p, keys, values, positions, batch, kv_head).run();
 }
 
 }  // namespace oscar

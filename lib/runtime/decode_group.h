@@ -4,11 +4,12 @@
 #include <cstdint>
 
 #include "kernels/decode_attention.h"
+#include "runtime/decode_attention.h"
 #include "runtime/page_codec.h"
 
 namespace oscar {
 
 void attend_group(const DecodeAttentionParams& params, const SidePages& keys, const SidePages& values,
-                  std::int64_t batch, std::int64_t kv_head);
+                  const PositionLogits* positions, std::int64_t batch, std::int64_t kv_head);
 
 }  // namespace oscar

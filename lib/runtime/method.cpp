@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "rotation/feedback_metric.h"
 #include "rotation/transforms.h"
 
 namespace oscar {
@@ -86,10 +87,20 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
   method.layers = bundle.layers;
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
   for (const LayerTransform& layer : bundle.layers) {
-    LayerCode code{
-        layer.key.code(model.head_dim, bundle.group), layer.value.code(model.head_dim, bundle.group), {}, {}};
+    LayerCode code;
+    code.key = layer.key.code(model.head_dim, bundle.group),
+    code.value = layer.value.code(model.head_dim, bundle.group);
+    for (std::int64_t head = 0; head < model.kv_heads && method.key_encoder == Encoder::kFeedback; ++head) {
+      code.key_metric.push_back(feedback_metric(layer.key, code.key, head));
+      code.value_metric.push_back(feedback_metric(layer.value, code.value, head));
+    }
     if (layer.key.blocks()) code.key_sigma = deviations(layer.key.sigma);
     if (layer.value.blocks()) code.value_sigma = deviations(layer.value.sigma);
+    if (layer.key.rotated_mean && !method.phases) {
+      RopeFrequencies frequencies = rope_frequencies(model.rope, model.head_dim, model.max_position);
+      frequencies.inverse = frequencies.inverse.contiguous();
+      method.phases = std::make_shared<const PhaseTable>(frequencies);
+    }
     method.codes.push_back(std::move(code));
   }
   for (std::size_t i = 0; i < method.layers.size(); ++i) {
@@ -122,6 +133,8 @@ RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const
   const LayerCode& c = codes[static_cast<std::size_t>(layer)];
   const auto& sigma = side == Side::kKey ? c.key_sigma : c.value_sigma;
   if (!sigma.empty()) codec.sigma = sigma.at(h);
+  const auto& metric = side == Side::kKey ? c.key_metric : c.value_metric;
+  if (!metric.empty()) codec.metric = metric.at(h);
   return codec;
 }
 
@@ -206,7 +219,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
       method.layers.push_back({i, model.head_dim, model.kv_heads, hadamard, hadamard});
     }
   }
-  method.codes.assign(static_cast<std::size_t>(model.layers), {uniform_code(d), uniform_code(d), {}, {}});
+  method.codes.assign(static_cast<std::size_t>(model.layers), {.key = uniform_code(d), .value = uniform_code(d)});
   return method;
 }
 

@@ -12,6 +12,7 @@
 #include "checkpoint/model_config.h"
 #include "codec/codec.h"
 #include "methods/engine.h"
+#include "model/phase_table.h"
 #include "rotation/transform.h"
 #include "runtime/windows.h"
 
@@ -21,6 +22,8 @@ namespace oscar {
 struct LayerCode {
   RowCode key, value;
   std::vector<std::array<float, kBlocks>> key_sigma, value_sigma;  // blocks: [Hkv] deviation of each block; else empty
+  std::vector<std::shared_ptr<const FeedbackMetric>> key_metric{},
+      value_metric{};  // encoder feedback: [Hkv]; else empty
 };
 
 struct KvMethod {
@@ -32,6 +35,8 @@ struct KvMethod {
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
   std::vector<LayerCode> codes;        // [L]
   std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
+
+  std::shared_ptr<const PhaseTable> phases;  // of the model, where a transform has a rotated mean; else null
 
   const SideTransform* transform(std::int64_t layer, Side side) const;  // null: identity
   const RowCode& code(std::int64_t layer, Side side) const;

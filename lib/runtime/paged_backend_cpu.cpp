@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "model/phase_table.h"
 #include "runtime/basis.h"
 #include "runtime/decode_attention.h"
 #include "runtime/paged_backend.h"
@@ -41,6 +42,17 @@ class CpuBackend : public PagedBackend {
   const PagedCache* cpu_cache() const override { return &cache_; }
 
  private:
+  // Keys of new tokens in the basis of the cache.
+  at::Tensor key_rows(const AttentionInput& input) const {
+    const SideTransform* key = method_.transform(input.layer, Side::kKey);
+    if (key == nullptr || !key->rotated_mean) return cache_rows(input.k, key);
+    std::vector<at::Tensor> phases;
+    for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
+      phases.push_back(method_.phases->rows(input.batch->starts[s], input.batch->lengths[s]));
+    }
+    return cache_rows(input.k, key, at::cat(phases));
+  }
+
   const KvMethod& method_;
   PagedCache cache_;
 };
@@ -52,7 +64,7 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   const SideTransform* value = method_.transform(input.layer, Side::kValue);
   const at::Tensor model_q = input.q.to(at::kCPU), q = rotate_queries(model_q, key, kv_heads);
-  const at::Tensor k = cache_rows(input.k, key), v = cache_rows(input.v, value);
+  const at::Tensor k = key_rows(input), v = cache_rows(input.v, value);
   at::Tensor shift, sinks, weight_sum, out = at::empty(q.sizes(), q.options());
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(model_q, key, kv_heads, input.scale);
   if (input.sinks.defined()) {
@@ -68,21 +80,34 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
     longest = std::max(longest, batch.lengths[s]);
   }
 
-  const auto* key_rows = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
+  const auto* key_bits = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
   const auto* value_rows = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
   const std::int64_t row = heads * d;
-  std::vector<float> queries, shifts, outputs, sums;
+  at::Tensor turned, phases;  // keys with a rotated mean: u(q), and the phases of all positions
+  if (key != nullptr && key->rotated_mean) {
+    std::int64_t positions = 0;
+    for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+      positions = std::max(positions, batch.starts[s] + batch.lengths[s]);
+    }
+    turned = phase_queries(input.q, key->mean).contiguous();
+    phases = method_.phases->rows(0, positions);
+  }
+  std::vector<float> queries, turned_queries, shifts, outputs, sums;
   std::vector<SequenceView> views;
   std::vector<std::int64_t> active;
   for (std::int64_t step = 0; step < longest; ++step) {  // one token of every sequence that still has one
-    active.clear(), queries.clear(), shifts.clear(), views.clear();
+    active.clear(), queries.clear(), turned_queries.clear(), shifts.clear(), views.clear();
     for (std::size_t s = 0; s < offsets.size(); ++s) {
       if (step >= batch.lengths[s]) continue;
       const std::int64_t at = offsets[s] + step;
-      cache.append(input.layer, batch.ids[s], key_rows + at * kv_heads * d, value_rows + at * kv_heads * d);
+      cache.append(input.layer, batch.ids[s], key_bits + at * kv_heads * d, value_rows + at * kv_heads * d);
       active.push_back(static_cast<std::int64_t>(s));
       const float* source = q.const_data_ptr<float>() + at * row;
       queries.insert(queries.end(), source, source + row);
+      if (turned.defined()) {
+        const float* turned_row = turned.const_data_ptr<float>() + at * row;
+        turned_queries.insert(turned_queries.end(), turned_row, turned_row + row);
+      }
       if (shift.defined()) {
         const float* shift_row = shift.const_data_ptr<float>() + at * heads;
         shifts.insert(shifts.end(), shift_row, shift_row + heads);
@@ -105,7 +130,10 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
     params.sequences = views.data();
     params.output = outputs.data();
     params.weight_sum = sums.data();
-    decode_attention_cpu(params, cache.key_pages(input.layer), cache.value_pages(input.layer));
+    PositionLogits positions{};
+    if (turned.defined()) positions = {turned_queries.data(), phases.const_data_ptr<float>()};
+    decode_attention_cpu(params, cache.key_pages(input.layer), cache.value_pages(input.layer),
+                         turned.defined() ? &positions : nullptr);
     for (std::size_t i = 0; i < active.size(); ++i) {
       const std::int64_t at = offsets[static_cast<std::size_t>(active[i])] + step;
       std::copy_n(outputs.begin() + static_cast<std::int64_t>(i) * row, row, out.data_ptr<float>() + at * row);
@@ -118,7 +146,7 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
 }
 
 void CpuBackend::append(const AttentionInput& input) {
-  const at::Tensor k = cache_rows(input.k, method_.transform(input.layer, Side::kKey));
+  const at::Tensor k = key_rows(input);
   const at::Tensor v = cache_rows(input.v, method_.transform(input.layer, Side::kValue));
   const std::int64_t row = input.k.size(1) * input.k.size(2);
   const auto* keys = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());

@@ -17,6 +17,12 @@ std::string cuda_decode_obstacle(const KvMethod& method, const ModelConfig& mode
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
   if (method.engine) return "its pages are built for the CPU alone";
   if (!method.quantised) return "";
+  if (method.key_encoder == Encoder::kFeedback || method.value_encoder == Encoder::kFeedback) {
+    return "rows are encoded on the GPU by 'minmax' or 'search', not by 'feedback' (fit with --encoder search)";
+  }
+  if (method.phases) {
+    return "it has no logits that depend on the position, which --center rope needs (fit with --center mean)";
+  }
   const WindowPolicy& w = method.windows;
   if (w.flush < 1 || w.flush > kPageTokens || (w.flush & (w.flush - 1)) != 0) {
     return built("flushes of a power of two up to 64 tokens", number(w.flush));

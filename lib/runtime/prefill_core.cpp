@@ -94,8 +94,8 @@ at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last,
 
 at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                          const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum) {
-  const std::int64_t tokens = q.size(0), heads = q.size(1), d = q.size(2), kv_heads = keys.plain.size(0);
-  const std::int64_t group = heads / kv_heads;
+  const std::int64_t tokens = q.size(0), heads = q.size(1), key_d = q.size(2), kv_heads = keys.plain.size(0);
+  const std::int64_t group = heads / kv_heads, d = values.plain.size(2);
   at::Tensor out = at::empty({tokens, heads, d}, q.options());
   const std::int64_t block = query_block(heads, tokens, q.device());
   at::Tensor buffer = at::empty({heads * block * tokens}, q.options());  // of all blocks' scores: mapped once
@@ -114,7 +114,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
         input.sliding_window > 0 ? std::max<std::int64_t>(0, first - input.sliding_window + 1) : 0;
     const std::int64_t columns = last - from;
     const BlockRows k = key_rows.block(from, first, last), v = value_rows.block(from, first, last);
-    const at::Tensor queries = by_head(scaled.narrow(0, first, count)).reshape({kv_heads, group * count, d});
+    const at::Tensor queries = by_head(scaled.narrow(0, first, count)).reshape({kv_heads, group * count, key_d});
     at::Tensor scores = buffer.narrow(0, 0, heads * count * columns).view({kv_heads, group * count, columns});
     at::bmm_out(scores, queries, k.mixed.transpose(1, 2));
     scores = scores.view({kv_heads, group, count, columns});

@@ -16,9 +16,10 @@ struct CachedRows {
   WindowPolicy windows;
 };
 
-// q: [T, Hq, d] FP32 in the basis of the keys; returns [T, Hq, d] in that of the values. The layer's scale, sliding
-// window, soft cap and sink logits are those of `input`. shift: [T, Hq] added to each logit, or undefined. weight_sum:
-// [T, Hq], filled with the sum of the softmax weights where there are sink logits.
+// q: [T, Hq, d] FP32 in the basis of the keys (which may be wider than the values); returns [T, Hq, d] in that of the
+// values. The layer's scale, sliding window, soft cap and sink logits are those of `input`. shift: [T, Hq] added to
+// each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights where there are sink
+// logits.
 at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                          const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "model/phase_table.h"
 #include "runtime/basis.h"
 #include "runtime/device_rows.h"
 
@@ -36,12 +37,14 @@ at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side,
 }
 
 // x: [Hkv, T, d] of the cache's basis; back: [1 or Hkv, d, d].
-at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side) {
+// phases: [T, d], for a rotated mean.
+at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side, const at::Tensor& phases) {
   if (!x.defined()) return x;
   const bool key = side == Side::kKey;
   at::Tensor back = (t.orthogonal() ? t.forward : t.inverse_or_query).to(x.device(), at::kFloat);
   if (key || t.orthogonal()) back = back.transpose(1, 2);  // q Q x^T = q (x Q^T)^T
   at::Tensor rows = at::matmul(x, back);
+  if (t.rotated_mean) return rows + rotated_means(t.mean, phases).transpose(0, 1).to(x.device());
   if (t.mean.defined()) rows = rows + t.mean.to(x.device(), at::kFloat).unsqueeze(1);
   return rows;
 }
@@ -49,9 +52,16 @@ at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side
 }  // namespace
 
 CachedRows cached_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
-  if (rows.is_cuda()) return cached_rows_on_device(method, layer, side, rows);
-  const at::Tensor stored = cache_rows(rows, method.transform(layer, side)).to(at::kFloat);
-  const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).contiguous(); };
+  const SideTransform* transform = method.transform(layer, side);
+  const bool rotated = transform != nullptr && transform->rotated_mean;
+  const Encoder encoder = side == Side::kKey ? method.key_encoder : method.value_encoder;
+  // The kernels have neither rotated means nor encoder feedback: such rows are made on the CPU.
+  if (rows.is_cuda() && !rotated && (method.engine || encoder != Encoder::kFeedback)) {
+    return cached_rows_on_device(method, layer, side, rows);
+  }
+  const at::Tensor phases = rotated ? method.phases->rows(0, rows.size(0)) : at::Tensor();
+  const at::Tensor stored = cache_rows(rows, transform, phases).to(at::kFloat);
+  const auto heads_first = [&](const at::Tensor& x) { return x.transpose(0, 1).contiguous().to(rows.device()); };
   CachedRows cached{heads_first(stored), {}, method.windows_of(side)};
   if (!method.quantised_at(layer)) return cached;
   if (method.engine) {
@@ -66,9 +76,11 @@ CachedRows cached_rows(const KvMethod& method, std::int64_t layer, Side side, co
 CachedRows reconstruct_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   CachedRows cached = cached_rows(method, layer, side, rows);
   const SideTransform* transform = method.transform(layer, side);
+  at::Tensor phases;
+  if (transform != nullptr && transform->rotated_mean) phases = method.phases->rows(0, rows.size(0));
   if (transform == nullptr) return cached;
-  cached.plain = to_model_basis(cached.plain, *transform, side);
-  cached.coded = to_model_basis(cached.coded, *transform, side);
+  cached.plain = to_model_basis(cached.plain, *transform, side, phases);
+  cached.coded = to_model_basis(cached.coded, *transform, side, phases);
   return cached;
 }
 

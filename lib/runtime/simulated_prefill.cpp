@@ -3,12 +3,25 @@
 
 #include <stdexcept>
 
+#include "model/phase_table.h"
 #include "runtime/basis.h"
 #include "runtime/cached_attention.h"
 #include "runtime/prefill_core.h"
 #include "runtime/reconstruction.h"
 
 namespace oscar {
+namespace {
+
+// Keys with a rotated mean: <q', k'> + <u(q), c_p> as one product, of keys made longer by the phases of their
+// positions.
+void with_phases(CachedRows& keys, const at::Tensor& phases) {
+  const at::Tensor wide = phases.unsqueeze(0).expand({keys.plain.size(0), phases.size(0), phases.size(1)});
+  for (at::Tensor* rows : {&keys.plain, &keys.coded}) {
+    if (rows->defined()) *rows = at::cat({*rows, wide}, 2);
+  }
+}
+
+}  // namespace
 
 SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method) : method_(method) {}
 
@@ -17,11 +30,13 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
   const std::int64_t kv_heads = input.k.size(1);
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   const SideTransform* value = method_.transform(input.layer, Side::kValue);
-  const at::Tensor q = rotate_queries(input.q, key, kv_heads);
+  const bool rotated = key != nullptr && key->rotated_mean;
+  at::Tensor q = rotate_queries(input.q, key, kv_heads), out = at::empty(q.sizes(), q.options());
+  if (rotated) q = at::cat({q, phase_queries(input.q, key->mean).to(q.device())}, 2);
   at::Tensor shift;
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
 
-  at::Tensor out = at::empty(q.sizes(), q.options()), weight_sum;
+  at::Tensor weight_sum;
   if (input.sinks.defined()) weight_sum = at::empty({q.size(0), q.size(1)}, q.options());
   std::int64_t offset = 0;
   for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
@@ -30,8 +45,9 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
       throw std::invalid_argument("SimulatedPrefillAttention keeps no past tokens: starts must be 0");
     }
     if (length == 0) continue;
-    const CachedRows keys = cached_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
+    CachedRows keys = cached_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
     const CachedRows values = cached_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
+    if (rotated) with_phases(keys, method_.phases->rows(0, length).to(q.device()));
     const at::Tensor shift1 = shift.defined() ? shift.narrow(0, offset, length) : shift;
     const at::Tensor sum1 = weight_sum.defined() ? weight_sum.narrow(0, offset, length) : weight_sum;
     out.narrow(0, offset, length).copy_(attend_cached(input, q.narrow(0, offset, length), keys, values, shift1, sum1));

@@ -28,9 +28,17 @@ struct Score {
   double same_top = 1.0;      // share of those positions with the baseline's most probable token
   double retrieval_kl = 0.0;  // mean over answer tokens
   double solved = 0.0;        // share of the prompts that the BF16 cache solves
+  // The same in short runs of positions and prompt by prompt: what two methods are compared by, pair by pair.
+  std::vector<double> text_parts, retrieval_parts;
   // What tuning minimises; retrieval counts a fifth, as the measurements behind it did (lib/rotation/README.md).
   double objective() const { return text_kl + 0.2 * retrieval_kl; }
 };
+
+// Difference of two objectives, a less b, and its standard error over the parts that both have.
+struct PairedDifference {
+  double mean = 0.0, error = 0.0;
+};
+PairedDifference paired_difference(const Score& a, const Score& b);
 
 class SplitEvaluator {
  public:

@@ -72,7 +72,8 @@ class Tuner {
     const auto consider = [&](const FitOptions& candidate, const std::string& name) {
       const Score score = trial(candidate, 1, name);
       const bool finds = score.solved >= o_.floor * std::min(1.0, closed.solved);
-      if (finds && score.objective() < best_score.objective()) best = candidate, best_score = score;
+      const PairedDifference gain = paired_difference(best_score, score);
+      if (finds && gain.mean > o_.margin * gain.error && gain.mean > 0.0) best = candidate, best_score = score;
     };
     for (const double power : {0.5, 1.0}) {  // between the closed form and the measurement
       FitOptions candidate = base_;

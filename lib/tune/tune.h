@@ -21,6 +21,9 @@ struct TuneOptions {
   std::int64_t sequences = 3;  // of each of the three splits
   std::int64_t prompts = 8;    // retrieval prompts of each split; 0: none
   double floor = 0.97;         // a trial must solve this share of what the closed form solves, and of BF16's prompts
+  // A candidate takes the place of the best so far when it wins by this many standard errors of their difference, part
+  // by part: the mean KL has heavy tails, and what one token decides does not hold on the next text.
+  double margin = 2.0;
   std::uint64_t seed = 0;
   Windows windows;
   fs::path log;

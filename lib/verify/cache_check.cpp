@@ -27,7 +27,10 @@ AttentionInput slice(const AttentionInput& input, const SequenceBatch& batch, st
 // Body rows of one side of one layer whose bytes differ from those of the reference encoder.
 std::int64_t differing_rows(const KvMethod& method, const StoredPages& stored, std::int64_t layer, Side side,
                             const at::Tensor& tokens) {
-  const at::Tensor rows = cache_rows(tokens, method.transform(layer, side)).to(at::kFloat).contiguous();
+  const SideTransform* transform = method.transform(layer, side);
+  at::Tensor phases;
+  if (transform != nullptr && transform->rotated_mean) phases = method.phases->rows(0, tokens.size(0));
+  const at::Tensor rows = cache_rows(tokens, transform, phases).to(at::kFloat).contiguous();
   const std::int64_t heads = rows.size(1), d = rows.size(2);
   const SidePages pages(side == Side::kKey ? stored.layout.key : stored.layout.value, side);
   const RowCode& code = method.code(layer, side);

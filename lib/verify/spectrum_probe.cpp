@@ -24,7 +24,10 @@ class SpectrumObserver : public AttentionObserver {
   void observe(const AttentionInput& input, const at::Tensor&) override {
     for (const Side side : {Side::kKey, Side::kValue}) {
       const at::Tensor& rows = side == Side::kKey ? input.k : input.v;
-      const at::Tensor cached = cache_rows(rows, method_.transform(input.layer, side));
+      const SideTransform* transform = method_.transform(input.layer, side);
+      at::Tensor phases;
+      if (transform != nullptr && transform->rotated_mean) phases = method_.phases->rows(0, rows.size(0));
+      const at::Tensor cached = cache_rows(rows, transform, phases);
       spectra_.push_back({input.layer, side == Side::kKey ? "key" : "value", spectrum_of(rows), spectrum_of(cached)});
     }
   }

@@ -10,6 +10,7 @@
 namespace oscar {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
@@ -140,6 +141,29 @@ TEST(MetricFit, HeadsThatNeverVaryAreNamed) {
     EXPECT_THAT(result.warnings, Contains(HasSubstr("layer 1 keys head 1: never varies")));
     EXPECT_THAT(result.warnings, Not(Contains(HasSubstr("layer 0 keys head 0"))));
   }
+}
+
+// Rows in one direction and queries in another, of so long a sample that nothing shrinks: the transform would stretch
+// one by millions.
+TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
+  at::manual_seed(12);
+  Statistics s = made_statistics({random_made_rows(500, 2, 2, 64)});
+  LayerMoments& layer = s.layers[0];
+  s.tokens = std::int64_t{1} << 45;
+  const double tokens = static_cast<double>(s.tokens);
+  const at::Tensor rows = at::ones({64}, at::kDouble), queries = at::linspace(-1.0, 1.0, 64, at::kDouble);
+  layer.k_sum.zero_();
+  layer.k_gram[1] = at::outer(rows, rows) * tokens;
+  layer.q_gram[1] = at::outer(queries, queries) * tokens;
+  layer.residual_energy = at::tensor({100.0 * tokens, tokens}, at::kDouble);
+  FitOptions o = options_for("balanced");
+  o.damping = 0.0;
+  o.max_rows = 0;
+  const FitResult result = fit(s, o);
+  EXPECT_THAT(result.warnings, Contains(AllOf(HasSubstr("layer 0 keys head 1"), HasSubstr("badly conditioned"))));
+  EXPECT_THAT(result.warnings, Not(Contains(HasSubstr("layer 0 keys head 0"))));
+  EXPECT_LT(result.layers[0].key_spectrum.condition, 1e4);
+  EXPECT_TRUE(at::isfinite(result.layers[0].transform.key.forward).all().item<bool>());
 }
 
 TEST(MetricFit, OutlierChannelsChangeNothing) {
