@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <malloc.h>
 #include <signal.h>
 
 #include <cerrno>
@@ -28,6 +29,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 // Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
+constexpr std::size_t kStepsToTrim = 16;  // of the heap
 
 // A killed run may leave "output.tmp.<pid>" beside the output; it is ours to remove once that process is gone.
 void remove_stale_temporaries(const fs::path& output) {
@@ -183,6 +185,9 @@ class Collector {
         save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
       }
       if (stop) throw interrupted();
+      // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
+      // step, unless it is told to give them back.
+      if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
       if (options_.after_step) options_.after_step();
     }
     finish_layer(layer, observer, energy);
