@@ -4,12 +4,12 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "codec/float16.h"
 #include "methods/group_codes.h"
 #include "methods/hadamard_rows.h"
 #include "runtime/basis.h"
+#include "runtime/batch_steps.h"
 
 namespace oscar {
 
@@ -25,44 +25,25 @@ at::Tensor attend_described(DescribedCache& cache, const AttentionInput& input) 
   const float* queries = q.const_data_ptr<float>();
   float* outputs = out.mutable_data_ptr<float>();
 
-  std::vector<std::int64_t> offsets;  // first row of each sequence
-  std::int64_t offset = 0, longest = 0;
-  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    if (batch.starts[s] != cache.tokens(input.layer, batch.ids[s])) {
-      throw std::invalid_argument("sequence " + std::to_string(batch.ids[s]) + " starts at token " +
-                                  std::to_string(batch.starts[s]) + ", the cache of layer " +
-                                  std::to_string(input.layer) + " holds " +
-                                  std::to_string(cache.tokens(input.layer, batch.ids[s])));
+  for_each_step(batch, [&](const std::vector<StepToken>& tokens) {
+    for (const StepToken& token : tokens) {
+      cache.append(input.layer, token.id, key_rows + token.row * kv_heads * d, value_rows + token.row * kv_heads * d);
     }
-    offsets.push_back(offset);
-    offset += batch.lengths[s];
-    longest = std::max(longest, batch.lengths[s]);
-  }
-  std::vector<std::size_t> active;
-  for (std::int64_t step = 0; step < longest; ++step) {  // one token of every sequence that still has one
-    active.clear();
-    for (std::size_t s = 0; s < offsets.size(); ++s) {
-      if (step >= batch.lengths[s]) continue;
-      const std::int64_t at = (offsets[s] + step) * kv_heads * d;
-      cache.append(input.layer, batch.ids[s], key_rows + at, value_rows + at);
-      active.push_back(s);
-    }
-    at::parallel_for(0, std::ssize(active) * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, std::ssize(tokens) * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::size_t s = active[static_cast<std::size_t>(i / kv_heads)];
-        const std::int64_t at = (offsets[s] + step) * heads * d;
+        const StepToken& token = tokens[static_cast<std::size_t>(i / kv_heads)];
         DescribedQuery query;
-        query.query = queries + at;
+        query.query = queries + token.row * heads * d;
         query.query_heads = heads;
         query.softmax_scale = static_cast<float>(input.scale);
         query.soft_cap = static_cast<float>(input.soft_cap);
         query.sliding_window = input.sliding_window;
         query.sink_logits = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr;
-        query.output = outputs + at;
-        cache.attend(input.layer, batch.ids[s], i % kv_heads, query);
+        query.output = outputs + token.row * heads * d;
+        cache.attend(input.layer, token.id, i % kv_heads, query);
       }
     });
-  }
+  });
   return out.to(input.q.options());
 }
 

@@ -7,8 +7,7 @@
 
 namespace oscar {
 
-// Appends the new tokens of each sequence and attends, token by token; [T, Hq, d]. std::invalid_argument when a
-// sequence does not start where the cache ends.
+// Appends the new tokens of each sequence, which start where the cache ends, and attends, token by token; [T, Hq, d].
 at::Tensor attend_described(DescribedCache& cache, const AttentionInput& input);
 
 // Coded rows (token x KV head) of one side of sequence 0 whose stored codes, parameters or norms are not those of the

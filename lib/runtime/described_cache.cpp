@@ -170,6 +170,26 @@ const std::uint8_t* DescribedCache::page(std::int64_t layer, std::int64_t id, Si
   return store.pools[index(layer)].data() + page * store.page_bytes + store.norm_bytes + kv_head * store.pages.bytes();
 }
 
+DescribedSideView DescribedCache::view(std::int64_t layer, std::int64_t id, Side side) const {
+  const int which = side == Side::kKey ? 0 : 1;
+  const SideStore& store = *stores_[which];
+  const Sequence& sequence = *sequences_.at(id);
+  const SideState& state = sequence.sides[which][index(layer)];
+  const WindowPolicy& w = store.description.windows;
+  const std::vector<std::uint8_t>& pool = store.pools[index(layer)];
+  return {pool.data(),
+          std::ssize(pool) / store.page_bytes,
+          store.page_bytes,
+          store.norm_bytes,
+          &sequence.pages[which],
+          &state.sink,
+          &state.ring,
+          state.tokens,
+          std::max<std::int64_t>(w.quantised_end(state.tokens) - w.sink, 0),
+          w.sink,
+          store.capacity()};
+}
+
 float DescribedCache::norm(std::int64_t layer, std::int64_t id, Side side, std::int64_t body_token) const {
   const SideStore& store = *stores_[side == Side::kKey ? 0 : 1];
   if (store.norm_bytes == 0) return 1.0f;

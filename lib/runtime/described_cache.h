@@ -25,6 +25,16 @@ struct DescribedQuery {
   float* output = nullptr;                      // [Hq, d]
 };
 
+// One side of a layer of a sequence as it is stored, for a reader that copies it.
+struct DescribedSideView {
+  const std::uint8_t* pool = nullptr;  // pages of the layer, those of other sequences included
+  std::int64_t pool_pages = 0, page_bytes = 0, norm_bytes = 0;
+  const std::vector<std::int32_t>* pages = nullptr;                  // of the sequence
+  const std::vector<std::uint16_t>*sink = nullptr, *ring = nullptr;  // [rows so far, Hkv, d] BF16
+  std::int64_t tokens = 0, body = 0;                                 // all, and coded ones behind the sink
+  std::int64_t sink_rows = 0, ring_rows = 0;  // capacity; token i behind the sink is in row i mod that
+};
+
 class DescribedCache {
  public:
   // std::invalid_argument for a method without pages (has_pages).
@@ -45,6 +55,8 @@ class DescribedCache {
   const std::uint8_t* page(std::int64_t layer, std::int64_t sequence, Side side, std::int64_t body_token,
                            std::int64_t kv_head) const;
   float norm(std::int64_t layer, std::int64_t sequence, Side side, std::int64_t body_token) const;
+
+  DescribedSideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // of a known id
 
   std::uint64_t allocated_bytes() const;  // memory held by pages and windows
 

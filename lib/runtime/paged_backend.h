@@ -31,6 +31,9 @@ class PagedBackend {
 std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model);
 // Of another paper's method, on the CPU.
 std::unique_ptr<PagedBackend> make_described_backend(const KvMethod& method, const ModelConfig& model);
+// The same with attention on a GPU; the method and model are such that cuda_decode_obstacle() is empty.
+std::unique_ptr<PagedBackend> make_described_cuda_backend(const KvMethod& method, const ModelConfig& model,
+                                                          at::Device device);
 // EnvironmentError where decode_obstacle() has something to say, or this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
 // Why the CUDA kernels cannot hold this method's cache: a clause without a full stop; empty when they can.

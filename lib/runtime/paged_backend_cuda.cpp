@@ -175,6 +175,7 @@ StoredPages CudaBackend::stored(std::int64_t layer, std::int64_t sequence) const
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
   const std::string obstacle = decode_obstacle(method, model, device);
   if (!obstacle.empty()) throw EnvironmentError(obstacle);
+  if (method.engine) return make_described_cuda_backend(method, model, device);
   return std::make_unique<CudaBackend>(method, model, device);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "tests/bench/time_graph.h"
 #include "tests/kernels/decode_case.h"
 
 namespace oscar::kernels {
@@ -70,11 +71,6 @@ struct Layout {
   }
 };
 
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
 // Bytes the kernel must read: codes and parameters of the body, BF16 rows of the windows (tokens, not tiles).
 double cache_bytes(const Shape& s, const PageLayout& page, int sink, int recent) {
   const double body = std::max(0, s.context - sink - recent), windows = std::min(s.context, sink + recent);
@@ -86,8 +82,8 @@ struct Timing {
 };
 
 // us < 0: this kernel does not serve the shape.
-Timing time_shape(const Shape& s, const Layout& layout, DecodeKernel kernel, int repeat, std::uint8_t* flush,
-                  std::size_t flush_bytes) {
+Timing time_shape(const Shape& s, const Layout& layout, DecodeKernel kernel, int repeat,
+                  const DeviceArray<std::uint8_t>& flush, std::size_t flush_bytes) {
   DecodeAttentionParams p{};
   p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
   p.blocks = layout.blocks, p.kernel = kernel;
@@ -127,38 +123,13 @@ Timing time_shape(const Shape& s, const Layout& layout, DecodeKernel kernel, int
   p.sink = sink, p.recent = recent, p.flush = 1, p.sink_pages = 1, p.ring_pages = ring_pages;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
 
-  cudaStream_t stream;
-  check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
-  const cudaError_t first = decode_attention(p, stream);
-  if (first == cudaErrorInvalidValue && kernel == DecodeKernel::kCluster) {
-    cudaStreamDestroy(stream);
-    return {-1.0, 0.0};
-  }
+  const cudaError_t first = decode_attention(p, nullptr);
+  if (first == cudaErrorInvalidValue && kernel == DecodeKernel::kCluster) return {-1.0, 0.0};
   check_cuda(first, "decode_attention");
-  check_cuda(cudaStreamSynchronize(stream), "decode_attention");
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  check_cuda(decode_attention(p, stream), "decode_attention");
-  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  cudaEvent_t begin, end;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  std::vector<double> times;
-  for (int i = 0; i < repeat + 5; ++i) {
-    check_cuda(cudaMemsetAsync(flush, i, flush_bytes, stream), "flush");
-    check_cuda(cudaEventRecord(begin, stream), "event");
-    check_cuda(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-    check_cuda(cudaEventRecord(end, stream), "event");
-    check_cuda(cudaEventSynchronize(end), "event");
-    float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, begin, end), "event");
-    if (i >= 5) times.push_back(ms * 1e3);
-  }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  cudaGraphExecDestroy(executable), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
-  return {median(times), cache_bytes(s, page, sink, recent)};
+  check_cuda(cudaDeviceSynchronize(), "decode_attention");
+  const double us =
+      time_graph([&](cudaStream_t stream) { return decode_attention(p, stream); }, repeat, flush, flush_bytes);
+  return {us, cache_bytes(s, page, sink, recent)};
 }
 
 int main_with(int argc, char** argv) {
@@ -208,7 +179,7 @@ int main_with(int argc, char** argv) {
         const DecodeKernel kernel = name == "stream"    ? DecodeKernel::kStream
                                     : name == "cluster" ? DecodeKernel::kCluster
                                                         : DecodeKernel::kAuto;
-        const auto [us, bytes] = time_shape(s, layout, kernel, repeat, flush.get(), flush_bytes);
+        const auto [us, bytes] = time_shape(s, layout, kernel, repeat, flush, flush_bytes);
         if (us < 0) continue;
         std::printf("batch %3d context %6d heads %d/%d d %d %-9s %-7s: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch,
                     s.context, s.query_heads, s.kv_heads, s.head_dim, layout.name.c_str(), name.c_str(), us,
