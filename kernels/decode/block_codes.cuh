@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/decode/block_query.cuh"
 #include "kernels/decode/block_words.cuh"
 #include "kernels/decode/launch_params.h"
 #include "kernels/decode/query.cuh"
@@ -32,11 +33,11 @@ struct BlockCodes {
   // of the values' blocks. The strides between blocks spread the banks.
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride, kSigmaAt = 2 * kHalf;
-  static constexpr int kScratchBytes = 4 * (kSigmaAt + 4);
+  static constexpr int kQueryAt = 4 * (kSigmaAt + 4);  // bytes
+  static constexpr int kScratchBytes = kQueryAt + BlockQuery<D, NT>::kSharedBytes;
 
-  std::uint32_t query[NT][D / 16][2];  // FP16: 2^i q 2^exponent 2^-e
-  float start[NT][4][2];               // 2^-24 o_b Q_b of the lane's two heads
-  float score_scale;                   // undoes both scalings, times softmax scale and log2 e
+  BlockQuery<D, NT> query;  // FP16: 2^i q 2^exponent 2^-e; starts: 2^-24 o_b Q_b
+  float score_scale;        // undoes both scalings, times softmax scale and log2 e
   // Of the block whose scales this lane makes, that of plane lane / 8: sigma over its power of two, words of the
   // scratch.
   float key_fraction;
@@ -88,14 +89,18 @@ struct BlockCodes {
             const int step = b * kBlockSteps + k, e = width * (2 * k + r) & 7;
             const std::uint32_t x = q.pair[n][step][r];
             const float scaled = factor * sigma[b] * power_of_two(-e);
-            query[n][step][r] = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
+            const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
+            query.set(scratch + kQueryAt, n, step, r, pair, lane);
             // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
-            const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&query[n][step][r]));
+            const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
             total = fmaf(rounded.x + rounded.y, power_of_two(e), total);
           }
-        head_sums(total * (0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width))), lane, start[n][b]);
+        float sums[2];
+        head_sums(total * (0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width))), lane, sums);
+        query.set_start(scratch + kQueryAt, n, b, sums, lane);
       }
     score_scale = scale * (0x1p24f / factor);
+    __syncwarp();
   }
 
   // Scales of a page, once for the warp: a lane takes four tokens of plane lane / 8 in each half. Lanes of planes that
@@ -214,24 +219,26 @@ struct BlockCodes {
       const float4 four =
           *reinterpret_cast<const float4*>(scratch + 4 * (half * kHalf + b * kKeyStride) + 16 * (lane >> 2));
       const float scales[4] = {four.x, four.y, four.z, four.w};
+      const auto start = query.starts(scratch + kQueryAt, b, lane);
       float acc[2][NT][4];
 #pragma unroll
-      for (int k = 0; k < kBlockSteps; ++k)
+      for (int k = 0; k < kBlockSteps; ++k) {
+        const auto q = query.pairs(scratch + kQueryAt, b * kBlockSteps + k, lane);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           const std::uint32_t codes[4] = {words.key(m, 0, 2 * k), words.key(m, 1, 2 * k), words.key(m, 0, 2 * k + 1),
                                           words.key(m, 1, 2 * k + 1)};
-          const int step = b * kBlockSteps + k;
 #pragma unroll
           for (int n = 0; n < NT; ++n) {
             if (k == 0) {
-              const float from[4] = {start[n][b][0], start[n][b][1], start[n][b][0], start[n][b][1]};
-              mma_f16(acc[m][n], codes, query[n][step][0], query[n][step][1], from);
+              const float from[4] = {start.x[n][0], start.x[n][1], start.x[n][0], start.x[n][1]};
+              mma_f16(acc[m][n], codes, q.x[n][0], q.x[n][1], from);
             } else {
-              mma_f16(acc[m][n], codes, query[n][step][0], query[n][step][1]);
+              mma_f16(acc[m][n], codes, q.x[n][0], q.x[n][1]);
             }
           }
         }
+      }
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll

@@ -7,14 +7,15 @@
 namespace oscar::kernels {
 
 // kCluster: of the cluster kernel, one block of 16 warps on a multiprocessor where the registers allow; of the
-// streaming kernel two blocks of 8.
+// streaming kernel two blocks of 8. With many registers one block of 8, or of 12 where the query is in shared memory.
 template <int D_, int NT_, bool kBlocks, bool kCluster = false>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
   using Cluster = DecodeConfig<D, NT, kBlocks, true>;
   using Codes = std::conditional_t<kBlocks, BlockCodes<D, NT>, UniformCodes<D, NT>>;
-  static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 warps on a multiprocessor, else 16
-  static constexpr int kWarps = kCluster && !kManyRegisters ? 16 : 8;
+  static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps on a multiprocessor, else 16
+  static constexpr bool kTwelve = kBlocks && BlockQuery<D, NT>::kInShared;
+  static constexpr int kWarps = kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 2;
   static constexpr int kMaxSlots = 3;      // of a warp's ring

@@ -2,10 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <functional>
+#include <thread>
 
 #include "base/errors.h"
 #include "rotation/eigen_batched.h"
@@ -90,12 +95,35 @@ void solve_one(const at::Tensor& input, const std::string& name, at::Tensor valu
   store(w, v, size, name, values, vectors);
 }
 
-// One matrix to a thread: LAPACK then runs single-threaded on each, which is faster at this size and gives the same
-// bits whatever the number of threads.
+// One matrix to a thread. LAPACK chooses its blocks by the number of threads it may use, which it takes from a setting
+// of the whole process, also inside a parallel region: so that setting is 1 meanwhile, and the threads are ours. That
+// gives the same bits whatever the number of threads, and is faster at this size. Of several errors the first matrix's
+// is thrown.
 void for_each_matrix(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) task(n);
-  });
+  const int allowed = at::get_num_threads();
+  std::atomic<std::int64_t> next{0};
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(count));
+  const bool inference = c10::InferenceMode::is_enabled();
+  const auto work = [&] {
+    const c10::InferenceMode mode(inference);
+    at::set_num_threads(1);
+    for (std::int64_t n = next++; n < count; n = next++) {
+      try {
+        task(n);
+      } catch (...) {
+        errors[static_cast<std::size_t>(n)] = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::int64_t i = 1; i < std::min<std::int64_t>(allowed, count); ++i) others.emplace_back(work);
+    work();
+  }
+  at::set_num_threads(allowed);
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 void solve_on_gpu(const at::Tensor& matrices, const std::vector<std::string>& names, at::Device device,
