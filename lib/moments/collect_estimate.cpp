@@ -96,8 +96,8 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.weight_bytes = width * (options.stream_layers ? largest : all);
 
   const std::uint64_t gram = hkv * d * d * 8;
-  // Seven moments of every layer, k_phase among them, and the two of far pairs; the phases' own moment once.
-  const std::uint64_t grams = options.far.enabled ? 9 : 7;
+  // Seven moments of every layer, k_phase among them, and two of far pairs where there are some; the phases' own once.
+  const std::uint64_t grams = options.far.enabled && plan.longest > options.far.sink + options.far.recent ? 9 : 7;
   const std::uint64_t layer_bytes =
       grams * gram + 2 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
   e.output_bytes = layers * layer_bytes + rows * 16 + d * d * 8;
