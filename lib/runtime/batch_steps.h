@@ -1,5 +1,8 @@
-// The order in which a cache takes a ragged batch: one token of every sequence at a time.
+// The order in which a cache takes a ragged batch: one token of every sequence at a time, because each attends to what
+// the cache holds then; without attention, one sequence after another.
 #pragma once
+
+#include <ATen/ATen.h>
 
 #include <cstdint>
 #include <vector>
@@ -26,6 +29,27 @@ void for_each_step(const SequenceBatch& batch, F&& step) {
     }
     if (tokens.empty()) return;
     step(tokens);
+  }
+}
+
+// BF16 rows of keys or values on the CPU as bits: row i of [T, Hkv, d].
+struct RowBits {
+  explicit RowBits(const at::Tensor& rows)
+      : bits(reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>())),
+        width(rows.size(1) * rows.size(2)) {}
+  const std::uint16_t* operator[](std::int64_t i) const { return bits + i * width; }
+
+  const std::uint16_t* bits;
+  std::int64_t width;
+};
+
+// Calls append(id, key, value) for every row of k and v, [T, Hkv, d] BF16 on the CPU, contiguous.
+template <class F>
+void for_each_row(const SequenceBatch& batch, const at::Tensor& k, const at::Tensor& v, F&& append) {
+  const RowBits keys(k), values(v);
+  std::int64_t row = 0;
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    for (std::int64_t i = 0; i < batch.lengths[s]; ++i, ++row) append(batch.ids[s], keys[row], values[row]);
   }
 }
 

@@ -20,14 +20,13 @@ at::Tensor attend_described(DescribedCache& cache, const AttentionInput& input) 
   const at::Tensor k = cache_rows(input.k, nullptr), v = cache_rows(input.v, nullptr);
   at::Tensor sinks, out = at::empty(q.sizes(), q.options());
   if (input.sinks.defined()) sinks = input.sinks.to(at::kCPU, at::kFloat).contiguous();
-  const auto* key_rows = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* value_rows = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
+  const RowBits keys(k), values(v);
   const float* queries = q.const_data_ptr<float>();
   float* outputs = out.mutable_data_ptr<float>();
 
   for_each_step(batch, [&](const std::vector<StepToken>& tokens) {
     for (const StepToken& token : tokens) {
-      cache.append(input.layer, token.id, key_rows + token.row * kv_heads * d, value_rows + token.row * kv_heads * d);
+      cache.append(input.layer, token.id, keys[token.row], values[token.row]);
     }
     at::parallel_for(0, std::ssize(tokens) * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {

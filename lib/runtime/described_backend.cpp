@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "runtime/basis.h"
+#include "runtime/batch_steps.h"
 #include "runtime/described_attention.h"
 #include "runtime/paged_backend.h"
 
@@ -32,15 +33,9 @@ class DescribedBackend : public PagedBackend {
 
 void DescribedBackend::append(const AttentionInput& input) {
   const at::Tensor k = cache_rows(input.k, nullptr), v = cache_rows(input.v, nullptr);
-  const std::int64_t row = input.k.size(1) * input.k.size(2);
-  const auto* keys = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* values = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
-  std::int64_t at = 0;
-  for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
-    for (std::int64_t i = 0; i < input.batch->lengths[s]; ++i, ++at) {
-      cache_.append(input.layer, input.batch->ids[s], keys + at * row, values + at * row);
-    }
-  }
+  for_each_row(*input.batch, k, v, [&](std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
+    cache_.append(input.layer, id, key, value);
+  });
 }
 
 }  // namespace

@@ -123,13 +123,8 @@ void DescribedCudaBackend::append_token(std::int64_t layer, std::int64_t id, con
 void DescribedCudaBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   const at::Tensor k = cache_rows(input.k, nullptr), v = cache_rows(input.v, nullptr);
-  const auto* keys = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* values = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
-  for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
-    for (const StepToken& token : tokens) {
-      const std::int64_t row = token.row * kv_heads_ * head_dim_;
-      append_token(input.layer, token.id, keys + row, values + row);
-    }
+  for_each_row(*input.batch, k, v, [&](std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
+    append_token(input.layer, id, key, value);
   });
 }
 
@@ -149,8 +144,7 @@ at::Tensor DescribedCudaBackend::attend(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   const at::Tensor q = input.q.to(device_, at::kFloat).contiguous();
   const at::Tensor k = cache_rows(input.k, nullptr), v = cache_rows(input.v, nullptr);
-  const auto* keys = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* values = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
+  const RowBits keys(k), values(v);
   const at::Tensor sinks = input.sinks.defined() ? input.sinks.to(device_, at::kFloat).contiguous() : at::Tensor();
   const at::Tensor coded_q = rotations_[0].defined() ? at::matmul(q, rotations_[0]) : q;
   at::Tensor plain = at::empty_like(q), coded = at::empty_like(q);
@@ -159,8 +153,7 @@ at::Tensor DescribedCudaBackend::attend(const AttentionInput& input) {
     std::vector<std::int64_t> rows;
     std::int64_t longest = 0;
     for (const StepToken& token : tokens) {
-      append_token(input.layer, token.id, keys + token.row * kv_heads_ * head_dim_,
-                   values + token.row * kv_heads_ * head_dim_);
+      append_token(input.layer, token.id, keys[token.row], values[token.row]);
       for (const Side side : kSides) {
         const std::vector<std::int32_t>& pages = *cache_.view(input.layer, token.id, side).pages;
         tables.insert(tables.end(), pages.begin(), pages.end());

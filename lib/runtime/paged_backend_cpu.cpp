@@ -5,6 +5,7 @@
 
 #include "model/phase_table.h"
 #include "runtime/basis.h"
+#include "runtime/batch_steps.h"
 #include "runtime/decode_attention.h"
 #include "runtime/paged_backend.h"
 #include "runtime/paged_cache.h"
@@ -72,16 +73,7 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
     weight_sum = at::empty({q.size(0), heads}, q.options());
   }
 
-  std::vector<std::int64_t> offsets;  // first row of each sequence
-  std::int64_t offset = 0, longest = 0;
-  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    offsets.push_back(offset);
-    offset += batch.lengths[s];
-    longest = std::max(longest, batch.lengths[s]);
-  }
-
-  const auto* key_bits = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* value_rows = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
+  const RowBits keys(k), values(v);
   const std::int64_t row = heads * d;
   at::Tensor turned, phases;  // keys with a rotated mean: u(q), and the phases of all positions
   if (key != nullptr && key->rotated_mean) {
@@ -94,32 +86,24 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
   }
   std::vector<float> queries, turned_queries, shifts, outputs, sums;
   std::vector<SequenceView> views;
-  std::vector<std::int64_t> active;
-  for (std::int64_t step = 0; step < longest; ++step) {  // one token of every sequence that still has one
-    active.clear(), queries.clear(), turned_queries.clear(), shifts.clear(), views.clear();
-    for (std::size_t s = 0; s < offsets.size(); ++s) {
-      if (step >= batch.lengths[s]) continue;
-      const std::int64_t at = offsets[s] + step;
-      cache.append(input.layer, batch.ids[s], key_bits + at * kv_heads * d, value_rows + at * kv_heads * d);
-      active.push_back(static_cast<std::int64_t>(s));
-      const float* source = q.const_data_ptr<float>() + at * row;
-      queries.insert(queries.end(), source, source + row);
-      if (turned.defined()) {
-        const float* turned_row = turned.const_data_ptr<float>() + at * row;
-        turned_queries.insert(turned_queries.end(), turned_row, turned_row + row);
-      }
-      if (shift.defined()) {
-        const float* shift_row = shift.const_data_ptr<float>() + at * heads;
-        shifts.insert(shifts.end(), shift_row, shift_row + heads);
-      }
+  for_each_step(batch, [&](const std::vector<StepToken>& tokens) {
+    queries.clear(), turned_queries.clear(), shifts.clear(), views.clear();
+    const auto add = [](std::vector<float>& to, const at::Tensor& rows, std::int64_t index, std::int64_t count) {
+      const float* source = rows.const_data_ptr<float>() + index * count;
+      to.insert(to.end(), source, source + count);
+    };
+    for (const StepToken& token : tokens) {
+      cache.append(input.layer, token.id, keys[token.row], values[token.row]);
+      add(queries, q, token.row, row);
+      if (turned.defined()) add(turned_queries, turned, token.row, row);
+      if (shift.defined()) add(shifts, shift, token.row, heads);
     }
-    for (const std::int64_t s : active) {  // after all appends: they may move memory
-      views.push_back(cache.view(input.layer, batch.ids[static_cast<std::size_t>(s)]));
-    }
-    outputs.resize(queries.size()), sums.resize(active.size() * static_cast<std::size_t>(heads));
+    // After all appends: they may move memory.
+    for (const StepToken& token : tokens) views.push_back(cache.view(input.layer, token.id));
+    outputs.resize(queries.size()), sums.resize(tokens.size() * static_cast<std::size_t>(heads));
     DecodeAttentionParams params;
     cache.describe(input.layer, params);
-    params.batch = static_cast<std::int32_t>(active.size());
+    params.batch = static_cast<std::int32_t>(tokens.size());
     params.query_heads = static_cast<std::int32_t>(heads);
     params.softmax_scale = static_cast<float>(input.scale);
     params.soft_cap = static_cast<float>(input.soft_cap);
@@ -134,29 +118,23 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
     if (turned.defined()) positions = {turned_queries.data(), phases.const_data_ptr<float>()};
     decode_attention_cpu(params, cache.key_pages(input.layer), cache.value_pages(input.layer),
                          turned.defined() ? &positions : nullptr);
-    for (std::size_t i = 0; i < active.size(); ++i) {
-      const std::int64_t at = offsets[static_cast<std::size_t>(active[i])] + step;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::int64_t at = tokens[i].row;
       std::copy_n(outputs.begin() + static_cast<std::int64_t>(i) * row, row, out.data_ptr<float>() + at * row);
       if (!weight_sum.defined()) continue;
       std::copy_n(sums.begin() + static_cast<std::int64_t>(i) * heads, heads,
                   weight_sum.data_ptr<float>() + at * heads);
     }
-  }
+  });
   return restore_outputs(out, value, kv_heads, weight_sum).to(input.q.options());
 }
 
 void CpuBackend::append(const AttentionInput& input) {
   const at::Tensor k = key_rows(input);
   const at::Tensor v = cache_rows(input.v, method_.transform(input.layer, Side::kValue));
-  const std::int64_t row = input.k.size(1) * input.k.size(2);
-  const auto* keys = reinterpret_cast<const std::uint16_t*>(k.const_data_ptr<at::BFloat16>());
-  const auto* values = reinterpret_cast<const std::uint16_t*>(v.const_data_ptr<at::BFloat16>());
-  std::int64_t at = 0;
-  for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
-    for (std::int64_t i = 0; i < input.batch->lengths[s]; ++i, ++at) {
-      cache_.append(input.layer, input.batch->ids[s], keys + at * row, values + at * row);
-    }
-  }
+  for_each_row(*input.batch, k, v, [&](std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
+    cache_.append(input.layer, id, key, value);
+  });
 }
 
 StoredPages CpuBackend::stored(std::int64_t layer, std::int64_t sequence) const {
