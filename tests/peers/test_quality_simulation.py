@@ -1,6 +1,6 @@
-"""Bundles of methods balanced and waterfill, judged by oscar-verify, against a simulation in Python: transformers runs the
-sample model with keys and values that are transformed and quantised here, from the bundle's files alone and by the text
-of schemas/README.md."""
+"""Bundles of methods oscar, balanced and waterfill, judged by oscar-verify, against a simulation in Python: transformers
+runs the sample model with keys and values that are transformed and quantised here, from the bundle's files alone and by
+the text of schemas/README.md."""
 import json
 import pathlib
 
@@ -15,6 +15,9 @@ torch.set_num_threads(1)
 SINK, RECENT, CONTEXT, SEQUENCES = 16, 32, 256, 2
 ROOT = pathlib.Path(__file__).parents[2] / "sample_data"
 SAMPLE = ROOT / "tiny-qwen3-outliers"
+FITS = {"layer": ("--method", "oscar"), "head": ("--method", "oscar", "--scope", "head"),
+        "searched": ("--method", "oscar", "--encoder", "search"), "balanced": ("--method", "balanced"),
+        "waterfill": ("--method", "waterfill", "--bits", "1.75")}
 
 
 def uniform_search(x, key):
@@ -36,6 +39,23 @@ def uniform_search(x, key):
     scale = (y.square().sum(-1, keepdim=True) / dot if key else dot / centred.square().sum(-1, keepdim=True)).half().float()
     zero = (code.mean(-1, keepdim=True) - mean / scale).half().float()
     return (code - zero) * scale
+
+
+def clipped(x, clip):
+    """Each row clamped to its order statistic; 0 and 1: left alone. clip: [H or 1, 1, 1]."""
+    d = x.shape[-1]
+    index = (clip * d).long().clamp(max=d - 1).expand(*x.shape[:-1], 1)
+    threshold = x.abs().sort(-1).values.gather(-1, index)
+    return torch.where((clip > 0) & (clip < 1), torch.maximum(torch.minimum(x, threshold), -threshold), x)
+
+
+def uniform_minmax(x):
+    """Layout uniform, encoder minmax, one group."""
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scale = (high - low).clamp_min(1e-8) / 3
+    zero = (-low / scale).half().float()
+    scale = scale.half().float()
+    return (torch.trunc(x / scale + zero + 0.5).clamp(0, 3) - zero) * scale
 
 
 def block(x, width, sigma, key):
@@ -67,9 +87,16 @@ class Side:
     def __init__(self, manifest, tensors, layer, key):
         name = f"layers.{layer}.{'k' if key else 'v'}."
         self.key = key
-        self.forward, self.back = tensors[name + "forward"], tensors[name + "inverse_or_query"]
-        self.mean = tensors[name + "mean"][:, None]
-        self.widths = manifest["layers"][layer]["key" if key else "value"].get("widths")
+        self.forward = tensors[name + "forward"]  # [1 or H, d, d]
+        # Queries by (M^-1)^T, outputs by M^-1: of an orthogonal matrix only M is stored.
+        self.back = tensors.get(name + "inverse_or_query", self.forward if key else self.forward.mT)
+        heads = manifest["model"]["kv_heads"]
+        self.forward, self.back = (m.expand(heads, -1, -1) for m in (self.forward, self.back))
+        mean = tensors.get(name + "mean")
+        self.mean = torch.zeros(heads, 1, self.forward.shape[-1]) if mean is None else mean[:, None]
+        side = manifest["layers"][layer]["key" if key else "value"]
+        self.widths, self.encoder = side.get("widths"), manifest["code"]["encoder"]
+        self.clip = torch.tensor(side["clip"], dtype=torch.float32)[:, None, None]
         self.sigma = tensors.get(name + "sigma")
 
     def rows(self, x):  # [H, T, d] -> as the cache holds them
@@ -77,7 +104,8 @@ class Side:
 
     def quantise(self, x):
         if self.widths is None:
-            return uniform_search(x, self.key)
+            x = clipped(x, self.clip)
+            return uniform_search(x, self.key) if self.encoder == "search" else uniform_minmax(x)
         parts = x.chunk(4, -1)
         return torch.cat([block(p, w, self.sigma[:, b, None, None], self.key)
                           for b, (p, w) in enumerate(zip(parts, self.widths))], -1)
@@ -115,8 +143,8 @@ class Simulation:
 def folder(tool, tmp_path_factory):
     out = tmp_path_factory.mktemp("simulation")
     tool("oscar-collect", "--model", SAMPLE, "--prompts", ROOT / "prompts.jsonl", "-o", out / "s", "--tokens", 6000, "-q")
-    for name, options in (("balanced", ()), ("waterfill", ("--bits", "1.75"))):
-        tool("oscar-fit", out / "s", "-o", out / name, "--method", name, "--windows", f"{SINK},{RECENT}", *options, "-q")
+    for name, options in FITS.items():
+        tool("oscar-fit", out / "s", "-o", out / name, "--windows", f"{SINK},{RECENT}", *options, "-q")
     return out
 
 
@@ -130,18 +158,18 @@ def logits_of(name, bundle, ids):
         return torch.cat([model(row[None]).logits[0, SINK + RECENT:-1].double() for row in ids]).log_softmax(-1)
 
 
-@pytest.mark.parametrize("method", ["balanced", "waterfill"])
-def test_same_numbers_on_both_paths(tool, folder, method):
+@pytest.mark.parametrize("name", FITS)
+def test_same_numbers_on_both_paths(tool, folder, name):
     text = folder / "text.txt"
     text.write_text((ROOT / "heldout.txt").read_text()[:8000])
-    path = folder / f"{method}.json"
-    tool("oscar-verify", "--model", SAMPLE, "--bundle", folder / method, "--text", text, "--context", CONTEXT,
+    path, method = folder / f"{name}.json", FITS[name][1]
+    tool("oscar-verify", "--model", SAMPLE, "--bundle", folder / name, "--text", text, "--context", CONTEXT,
          "--max-sequences", SEQUENCES, "--methods", method, "--path", "both", "--dtype", "float32", "--device", "cpu",
          "--report", path, "-q")
     report = {m["path"]: m for m in json.loads(path.read_text())["methods"] if m["id"] == method}
     ids = transformers.AutoTokenizer.from_pretrained(SAMPLE)(text.read_text(), return_tensors="pt").input_ids[0]
     ids = ids[:CONTEXT * SEQUENCES].view(SEQUENCES, CONTEXT)
-    exact, simulated = logits_of("bf16", None, ids), logits_of(method, folder / method, ids)
+    exact, simulated = logits_of("bf16", None, ids), logits_of(name, folder / name, ids)
     kl = (exact.exp() * (exact - simulated)).sum(-1)
     assert report["prefill"]["tokens"] == kl.numel()
     assert report["prefill"]["kl"]["mean"] == pytest.approx(kl.mean().item(), rel=0.08)

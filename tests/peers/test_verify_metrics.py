@@ -14,7 +14,8 @@ def data():
     base = (rng.standard_normal((SEQUENCES, ROWS, VOCABULARY)) * 3).astype(np.float32)
     noise = rng.standard_normal((SEQUENCES, ROWS, VOCABULARY)) * rng.exponential(0.4, (SEQUENCES, ROWS, 1))
     method = (base + noise).astype(np.float32)
-    targets = rng.integers(0, VOCABULARY, (SEQUENCES, ROWS)).astype(np.int32)
+    # Drawn from the baseline at three times its temperature: none is 16 nats below the top, where llama.cpp cuts.
+    targets = (base / 3 + rng.gumbel(size=base.shape)).argmax(-1).astype(np.int32)
     return base, method, targets
 
 
@@ -84,3 +85,46 @@ def test_the_interval_covers_the_resampled_means(metrics, data):
     sums = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean(-1)
     low, high = metrics["kl"]["ci"]
     assert sums.min() - 1e-9 <= low < sums.mean() < high <= sums.max() + 1e-9
+
+
+def llama_perplexity(base, method, targets):
+    """llama-perplexity --kl-divergence on these rows, step by step: the base's log probabilities as 16-bit numbers over a
+    range of at most 16 nats below the top, the divergence over tokens of base log probability above -16 alone."""
+    kl, nll, base_nll, delta, same = [], [], [], [], []
+    for p_row, q_row, token in zip(base.reshape(-1, VOCABULARY), method.reshape(-1, VOCABULARY), targets.reshape(-1)):
+        largest = p_row.max()
+        log_sum = np.float32(np.log(np.exp((p_row - largest).astype(np.float64)).sum()))
+        least = np.float32(max(p_row.min() - largest, -16) - log_sum)
+        scale = np.float32((-log_sum - least) / 65535)
+        codes = np.rint((p_row - largest - log_sum - least).clip(0, None) / scale).clip(0, 65535)
+        stored = scale * codes.astype(np.float32) + least  # what the reader of the file has
+        log_q = q_row - q_row.max() - np.float32(np.log(np.exp((q_row - q_row.max()).astype(np.float64)).sum()))
+        seen = stored > -16
+        kl.append((np.exp(stored[seen]) * (stored[seen] - log_q[seen])).sum(dtype=np.float64))
+        nll.append(-log_q[token])
+        base_nll.append(-stored[token])
+        delta.append(np.exp(log_q[token]) - np.exp(stored[token]))
+        same.append(stored.argmax() == log_q.argmax())
+    return (np.array(x, dtype=np.float64) for x in (kl, nll, base_nll, delta, same))
+
+
+def test_equal_to_llama_perplexity_up_to_its_16_bits(metrics, data):
+    kl, nll, base_nll, delta, same = llama_perplexity(*data)
+    n = kl.size
+    near = lambda x: pytest.approx(x, rel=2e-3, abs=2e-4)  # noqa: E731
+    assert metrics["kl"]["mean"] == near(kl.mean())
+    assert metrics["kl"]["stderr"] == near(np.sqrt((np.mean(kl**2) - kl.mean() ** 2) / (n - 1)))
+    for name, fraction in (("median", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)):
+        rank = fraction * (n - 1)
+        low = int(rank)
+        ordered = np.sort(kl)
+        value = (1 - (rank - low)) * ordered[low] + (rank - low) * ordered[min(low + 1, n - 1)]
+        assert metrics["kl"][name] == near(value), name
+    assert metrics["nll"] == near(nll.mean())
+    ratio = nll.mean() - base_nll.mean()
+    assert metrics["ln_ppl_ratio"] == near(ratio) and metrics["ppl_ratio"] == near(np.exp(ratio))
+    covariance = (nll * base_nll).mean() - nll.mean() * base_nll.mean()
+    assert metrics["ln_ppl_correlation"] == near(covariance / (nll.std() * base_nll.std()))
+    assert metrics["delta_p"]["mean"] == near(100 * delta.mean())
+    assert metrics["delta_p"]["rms"] == near(100 * np.sqrt((delta**2).mean()))
+    assert metrics["same_top1"] == near(same.mean())

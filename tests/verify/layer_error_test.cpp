@@ -107,6 +107,76 @@ TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
   EXPECT_LT(sums.result(0).mean.k_logit, 0.9);
 }
 
+// Softmax over the visible keys of one query, stored ones coded from the sink up to the recent window.
+struct PlainWeights {
+  std::vector<double> exact, stored, exact_logits, stored_logits;  // weights of all keys; logits of the coded ones
+};
+
+PlainWeights plain_weights(const AttentionInput& input, std::int64_t p, std::int64_t h, const WindowPolicy& windows) {
+  const auto q = input.q.accessor<float, 3>(), k = input.k.accessor<float, 3>();
+  PlainWeights w;
+  std::vector<float> row(kDim);
+  for (std::int64_t j = 0; j <= p; ++j) {
+    double e = 0, s = 0;
+    for (std::int64_t c = 0; c < kDim; ++c) row[static_cast<std::size_t>(c)] = round_to_bfloat16(k[j][h / kGroup][c]);
+    const bool coded = j >= windows.sink && j <= p - windows.recent;
+    if (coded) decode_row(encode_row(row, uniform_code(kDim)), uniform_code(kDim), row);
+    for (std::int64_t c = 0; c < kDim; ++c) {
+      e += static_cast<double>(q[p][h][c]) * k[j][h / kGroup][c];
+      s += static_cast<double>(q[p][h][c]) * row[static_cast<std::size_t>(c)];
+    }
+    w.exact.push_back(std::exp(input.scale * e));
+    w.stored.push_back(std::exp(input.scale * s));
+    if (coded) w.exact_logits.push_back(e), w.stored_logits.push_back(s);
+  }
+  for (std::vector<double>* list : {&w.exact, &w.stored}) {
+    double sum = 0;
+    for (const double x : *list) sum += x;
+    for (double& x : *list) x /= sum;
+  }
+  return w;
+}
+
+void centre(std::vector<double>& x) {
+  double mean = 0;
+  for (const double v : x) mean += v / static_cast<double>(x.size());
+  for (double& v : x) v -= mean;
+}
+
+TEST(LayerError, WeightsAndCorrelationEqualThePlainDoubleLoop) {
+  Input in(8);
+  const WindowPolicy windows{4, 8, 1};
+  const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
+  LayerErrorSums sums;
+  add_weight_errors(in.input, naive, windows, sums);
+  double kl = 0, sink = 0, recent = 0, cross = 0, energy = 0, stored = 0, count = 0;
+  const std::int64_t first = windows.sink + windows.recent + 1;
+  for (std::int64_t p = kTokens - 1, n = 0; p >= first && n < 64; --p, ++n) {  // stride 1: 77 queries, the last 64
+    for (std::int64_t h = 0; h < kHeads * kGroup; ++h, ++count) {
+      PlainWeights w = plain_weights(in.input, p, h, windows);
+      for (std::int64_t j = 0; j <= p; ++j) {
+        const double e = w.exact[static_cast<std::size_t>(j)], s = w.stored[static_cast<std::size_t>(j)];
+        kl += e * std::log(e / s);
+        if (j < windows.sink) sink += e - s;
+        if (j >= windows.sink && j > p - windows.recent) recent += e - s;
+      }
+      centre(w.exact_logits), centre(w.stored_logits);
+      for (std::size_t i = 0; i < w.exact_logits.size(); ++i) {
+        cross += w.exact_logits[i] * w.stored_logits[i];
+        energy += w.exact_logits[i] * w.exact_logits[i], stored += w.stored_logits[i] * w.stored_logits[i];
+      }
+    }
+  }
+  const HeadError e = sums.result(0).mean;
+  EXPECT_EQ(sums.total().queries, count);
+  EXPECT_NEAR(e.attention_kl / (kl / count), 1, 2e-3);  // the exact keys enter unrounded, the window's as BF16
+  EXPECT_NEAR(e.sink_mass_lost, sink / count, 1e-4);
+  EXPECT_NEAR(e.recent_mass_lost, recent / count, 1e-4);
+  EXPECT_NEAR(e.k_logit_correlation, cross / std::sqrt(energy * stored), 1e-5);
+  EXPECT_GT(std::abs(sink / count) + std::abs(recent / count), 1e-3);  // something moved
+  EXPECT_LT(e.k_logit_correlation, 0.99);
+}
+
 TEST(LayerError, AConstantShiftOfTheKeysIsNoError) {
   // Keys stored less their mean: every logit of a query moves by the same amount, which softmax does not see.
   Input in(3);

@@ -7,8 +7,8 @@
 namespace oscar {
 namespace {
 
-SelfCheck check_of(const VerifyReport& report, const std::string& name) {
-  for (const SelfCheck& c : self_checks(report, {}, false)) {
+SelfCheck check_of(const VerifyReport& report, const std::string& name, const RunnerResult& run = {}) {
+  for (const SelfCheck& c : self_checks(report, run, false)) {
     if (c.name == name) return c;
   }
   throw std::out_of_range(name);
@@ -48,6 +48,57 @@ TEST(SelfChecks, EveryJudgedMethodHasToBeatTheNegativeControl) {
   EXPECT_EQ(check_of(r, "negative_control").pass, false);
   r.methods.erase(r.methods.begin() + 1);  // naive2
   EXPECT_EQ(check_of(r, "negative_control").pass, std::nullopt);
+}
+
+TEST(SelfChecks, TheNullRunHasToBeExact) {
+  const VerifyReport report = sample_report({});
+  EXPECT_EQ(check_of(report, "null_run").pass, true);
+  RunnerResult run;
+  run.null_kl = 1e-16;
+  EXPECT_EQ(check_of(report, "null_run", run).pass, false);
+}
+
+TEST(SelfChecks, OneRowWrittenOtherwiseOrReadOtherwiseFails) {
+  const VerifyReport report = sample_report({});
+  EXPECT_EQ(check_of(report, "writer_reader").pass, std::nullopt) << "nothing was compared";
+  RunnerResult run;
+  run.caches = {{100, 0, 5e-6, 1000}, {100, 0, 9e-5, 1000}};
+  EXPECT_EQ(check_of(report, "writer_reader", run).pass, true);
+  run.caches[1].differing = 1;
+  EXPECT_EQ(check_of(report, "writer_reader", run).pass, false);
+  run.caches[1] = {100, 0, 2e-4, 1000};
+  EXPECT_EQ(check_of(report, "writer_reader", run).pass, false);
+}
+
+// Whichever of the five fails, the report fails with it.
+TEST(SelfChecks, EachFailsTheReport) {
+  const auto passes = [](VerifyReport report, const RunnerResult& run) {
+    report.checks = self_checks(report, run, false);
+    apply_gates({}, report);
+    return report.pass;
+  };
+  const VerifyReport good = with_kl(0.01, 0.01, 0.01, 0.01);
+  EXPECT_TRUE(passes(good, {}));
+  RunnerResult null;
+  null.null_kl = 1e-9;
+  EXPECT_FALSE(passes(good, null));
+  RunnerResult cache;
+  cache.caches = {{10, 3, 0.0, 1000}};
+  EXPECT_FALSE(passes(good, cache));
+  VerifyReport worse = good;
+  worse.methods[2].quality.kl.mean = 2 * worse.methods[1].quality.kl.mean;
+  EXPECT_FALSE(passes(worse, {}));
+  EXPECT_FALSE(passes(with_kl(0.01, 0.01, 0.1, 0.5), {}));
+  KvMethod method;
+  method.id = "oscar";
+  RunnerResult paths;
+  paths.scored = {{&method, "decode"}};
+  SequenceScores scores{0, {1.0}, {1.0}, {0.1}, {1}};
+  paths.scores.add_group({{scores}}, {});
+  paths.path_difference.push_back({});
+  EXPECT_TRUE(passes(good, paths));
+  paths.path_difference[0].mean = 0.05;
+  EXPECT_FALSE(passes(good, paths));
 }
 
 }  // namespace

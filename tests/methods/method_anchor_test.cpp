@@ -1,0 +1,71 @@
+// Whole methods on independent Gaussian rows: a rotation leaves them Gaussian, so that every method has to land on the
+// figures of its code. Methods whose code has no published figures are left to the Python oracle.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "methods/engine.h"
+#include "methods/gaussian_rows.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kTokens = 1280, kHeads = 2, kDim = 128;
+
+struct Figures {
+  double relative_mse, cosine, gain, tolerance = 0.01;
+};
+constexpr Figures kMinMax2g32{.154, .933, 1.015}, kMinMax2{.251, .896, 1.010}, kMinMax3{.0457, .978, 1.00, 0.02},
+    kMinMax4{.0100, .995, 1.00, 0.02}, kIntegerZero2g32{.165, .927, 1.00}, kIntegerZero2{.253, .892, .992},
+    kLloyd2{.116, .9402, .886}, kLloyd3{.0340, .983, .968, 0.02}, kLloyd4{.0093, .995, .991, 0.03},
+    // Scaled back to norm 1: gain = cosine = 1 - relMSE / 2.
+    kUnit3{.0342, .983, .983, 0.02}, kUnit4{.0094, .9953, .9953, 0.03},
+    // A quarter of the channels with one bit more; these are the ones of most energy.
+    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03}, kLloyd35{.75 * .034 + .25 * .0093, .986, .973, 0.04};
+
+struct MethodAnchor {
+  const char* id;
+  Figures key, value;
+};
+
+class MethodOnGaussianRows : public testing::TestWithParam<MethodAnchor> {};
+
+TEST_P(MethodOnGaussianRows, LandsOnItsFigures) {
+  ModelConfig model;
+  model.layers = 16, model.query_heads = kHeads, model.kv_heads = kHeads, model.head_dim = kDim;
+  model.max_position = 65536, model.rope.theta = 10000.0;
+  const MethodEngine engine(*find_description(GetParam().id), model);
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const std::vector<float> x = gaussian(kTokens * kHeads * kDim, side == Side::kKey ? 21 : 22);
+    at::Tensor rows = at::empty({kTokens, kHeads, kDim});
+    std::copy(x.begin(), x.end(), rows.mutable_data_ptr<float>());
+    const at::Tensor decoded = engine.reconstruct(side, rows).contiguous();
+    const std::int64_t begin = engine.side(side).windows.sink * kHeads * kDim;
+    const std::int64_t tile = tile_tokens(engine.side(side)) * kHeads * kDim, end = (std::ssize(x) - begin) / tile * tile;
+    const float* y = decoded.const_data_ptr<float>() + begin;
+    const CodeFigures f = figures({x.begin() + begin, x.begin() + begin + end}, {y, y + end});
+    const Figures& expected = side == Side::kKey ? GetParam().key : GetParam().value;
+    EXPECT_NEAR(f.relative_mse / expected.relative_mse, 1.0, expected.tolerance) << (side == Side::kKey ? "keys" : "values");
+    EXPECT_NEAR(f.cosine, expected.cosine, 0.0025);
+    EXPECT_NEAR(f.gain, expected.gain, 0.008);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Methods, MethodOnGaussianRows,
+    testing::Values(MethodAnchor{"saw4", kMinMax4, kMinMax4}, MethodAnchor{"kivi2", kMinMax2g32, kMinMax2g32},
+                    MethodAnchor{"kivi2-g128", kMinMax2, kMinMax2}, MethodAnchor{"kivi2-sink", kMinMax2, kMinMax2},
+                    MethodAnchor{"oscar-tns", kIntegerZero2g32, kIntegerZero2g32},
+                    MethodAnchor{"oscar-tns-g128", kIntegerZero2, kIntegerZero2},
+                    MethodAnchor{"turboquant2", kLloyd2, kLloyd2}, MethodAnchor{"turboquant2.5", kLloyd25, kLloyd25},
+                    MethodAnchor{"turboquant3", kLloyd3, kLloyd3}, MethodAnchor{"turboquant3.5", kLloyd35, kLloyd35},
+                    MethodAnchor{"turboquant4", kLloyd4, kLloyd4}, MethodAnchor{"turboquant_4bit_nc", kUnit4, kMinMax4},
+                    MethodAnchor{"turboquant_k3v4_nc", kUnit3, kMinMax4},
+                    MethodAnchor{"turboquant_3bit_nc", kUnit3, kMinMax3}),
+    [](const auto& info) {
+      std::string name = info.param.id;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      return name;
+    });
+
+}  // namespace
+}  // namespace oscar
