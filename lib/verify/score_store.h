@@ -1,10 +1,12 @@
-// Per-token scores of all rows (methods on paths) of a run. With a work directory they live on disk and one row at a
-// time is read back, so that memory does not grow with text and methods; without one they are kept in memory.
+// Per-token scores of all rows (methods on paths) of a run. They live on disk, in the work directory or else in an
+// unnamed temporary file, and one row at a time is read back, so that memory does not grow with text times methods.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/temp_file.h"
 #include "verify/metrics.h"
 #include "verify/work_directory.h"
 
@@ -28,7 +30,15 @@ class ScoreStore {
  private:
   const VerifyWork* work_ = nullptr;
   std::size_t groups_ = 0;
-  std::vector<std::vector<SequenceScores>> rows_;
+
+  // The scores of one sequence in the temporary file: baseline_nll, nll, kl, same_top.
+  struct Piece {
+    std::uint64_t offset = 0;
+    std::int64_t first_position = 0;
+    std::size_t tokens = 0;
+  };
+  std::shared_ptr<TempFile> file_;
+  std::vector<std::vector<Piece>> rows_;
 };
 
 }  // namespace oscar

@@ -40,11 +40,13 @@ TEST_P(MethodOnGaussianRows, LandsOnItsFigures) {
     std::copy(x.begin(), x.end(), rows.mutable_data_ptr<float>());
     const at::Tensor decoded = engine.reconstruct(side, rows).contiguous();
     const std::int64_t begin = engine.side(side).windows.sink * kHeads * kDim;
-    const std::int64_t tile = tile_tokens(engine.side(side)) * kHeads * kDim, end = (std::ssize(x) - begin) / tile * tile;
+    const std::int64_t tile = tile_tokens(engine.side(side)) * kHeads * kDim,
+                       end = (std::ssize(x) - begin) / tile * tile;
     const float* y = decoded.const_data_ptr<float>() + begin;
     const CodeFigures f = figures({x.begin() + begin, x.begin() + begin + end}, {y, y + end});
     const Figures& expected = side == Side::kKey ? GetParam().key : GetParam().value;
-    EXPECT_NEAR(f.relative_mse / expected.relative_mse, 1.0, expected.tolerance) << (side == Side::kKey ? "keys" : "values");
+    EXPECT_NEAR(f.relative_mse / expected.relative_mse, 1.0, expected.tolerance)
+        << (side == Side::kKey ? "keys" : "values");
     EXPECT_NEAR(f.cosine, expected.cosine, 0.0025);
     EXPECT_NEAR(f.gain, expected.gain, 0.008);
   }

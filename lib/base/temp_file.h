@@ -1,0 +1,27 @@
+// A file without a name in the temporary folder (TMPDIR, else /tmp), gone with the process: for state that would make
+// memory grow with the work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace oscar {
+
+class TempFile {
+ public:
+  TempFile();  // EnvironmentError: the folder cannot be written
+  ~TempFile();
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+
+  std::uint64_t size() const { return size_; }
+  void append(const void* data, std::size_t bytes);  // EnvironmentError: the disk is full
+  // Of a range that was written. EnvironmentError when it cannot be read.
+  void read(std::uint64_t offset, void* data, std::size_t bytes) const;
+
+ private:
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace oscar
