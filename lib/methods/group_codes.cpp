@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codec/codec.h"
+#include "codec/row_math.h"
 
 namespace oscar::group_codes {
 namespace {
@@ -16,14 +17,73 @@ struct Range {
   float low, high;
 };
 
-Range range_of(const float* x, std::int64_t n) {
-  const auto [low, high] = std::minmax_element(x, x + n);
-  return {*low, *high};
+constexpr std::int64_t kLanes = 16;
+
+// Lanes, because a single chain of comparisons waits for each one; the result does not depend on order.
+OSCAR_VECTOR_CLONES Range range_of(const float* x, std::int64_t n) {
+  float low[kLanes], high[kLanes];
+  std::fill_n(low, kLanes, x[0]);
+  std::fill_n(high, kLanes, x[0]);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) {
+      low[l] = x[i + l] < low[l] ? x[i + l] : low[l];
+      high[l] = x[i + l] > high[l] ? x[i + l] : high[l];
+    }
+  }
+  for (; i < n; ++i) {
+    low[0] = x[i] < low[0] ? x[i] : low[0];
+    high[0] = x[i] > high[0] ? x[i] : high[0];
+  }
+  return {*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes)};
 }
 
-void decode(const GroupParams& params, const std::uint8_t* codes, std::int64_t n, float* x) {
+OSCAR_VECTOR_CLONES void uniform_codes(const float* x, std::int64_t n, float low, float scale, float top,
+                                       std::uint8_t* codes) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float code = std::nearbyint((x[i] - low) / scale);
+    codes[i] = static_cast<std::uint8_t>(static_cast<int>(code > 0.0f ? (code < top ? code : top) : 0.0f));
+  }
+}
+
+OSCAR_VECTOR_CLONES void integer_codes(const float* x, std::int64_t n, float zero, float scale, float top,
+                                       std::uint8_t* codes) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float code = std::nearbyint(x[i] / scale) + zero;
+    codes[i] = static_cast<std::uint8_t>(static_cast<int>(code > 0.0f ? (code < top ? code : top) : 0.0f));
+  }
+}
+
+OSCAR_VECTOR_CLONES void decode(const GroupParams& params, const std::uint8_t* codes, std::int64_t n, float* x) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(codes[i]) * params.scale + params.offset;
 }
+
+OSCAR_VECTOR_CLONES void symmetric8_rows(float* x, std::int64_t n, float inverse, float stored) {
+  for (std::int64_t i = 0; i < n; ++i) {  // ties away from zero, as in C
+    const float v = x[i] * inverse, whole = std::trunc(v), rest = std::fabs(v - whole);
+    x[i] = (whole + (rest >= 0.5f ? std::copysign(1.0f, v) : 0.0f)) * stored;
+  }
+}
+
+OSCAR_VECTOR_CLONES void symmetric4_rows(float* x, std::int64_t n, float inverse, float stored) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float code = std::trunc(x[i] * inverse + 8.5f);
+    x[i] = ((code < 15.0f ? code : 15.0f) - 8.0f) * stored;
+  }
+}
+
+// Codes of a group between encoder and decoder.
+class CodeBuffer {
+ public:
+  explicit CodeBuffer(std::int64_t n) {
+    if (n > std::ssize(small_)) large_.resize(static_cast<std::size_t>(n));
+  }
+  std::uint8_t* data() { return large_.empty() ? small_ : large_.data(); }
+
+ private:
+  std::uint8_t small_[256];
+  std::vector<std::uint8_t> large_;
+};
 
 }  // namespace
 
@@ -39,9 +99,10 @@ GroupParams encode_uniform(const float* x, std::int64_t n, int bits, std::uint8_
   const Range r = range_of(x, n);
   const float top = static_cast<float>((1 << bits) - 1);
   const float scale = stored_half((r.high - r.low) / top), low = stored_half(r.low);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float code = scale > 0 ? std::clamp(std::nearbyint((x[i] - low) / scale), 0.0f, top) : 0.0f;
-    codes[i] = static_cast<std::uint8_t>(code);
+  if (scale > 0) {
+    uniform_codes(x, n, low, scale, top, codes);
+  } else {
+    std::fill_n(codes, n, std::uint8_t{0});
   }
   return {scale, low};
 }
@@ -58,27 +119,25 @@ GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float 
     return {0.0f, stored_half(r.low)};
   }
   const float zero = std::nearbyint(-r.low / scale);
-  for (std::int64_t i = 0; i < n; ++i) {
-    codes[i] = static_cast<std::uint8_t>(std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0f, top));
-  }
+  integer_codes(x, n, zero, scale, top, codes);
   return {scale, stored_half(-zero * scale)};  // the offset is stored in place of z
 }
 
 void uniform(float* x, std::int64_t n, int bits) {
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+  CodeBuffer codes(n);
   decode(encode_uniform(x, n, bits, codes.data()), codes.data(), n, x);
 }
 
 void integer_zero(float* x, std::int64_t n, int bits, float clip) {
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+  CodeBuffer codes(n);
   decode(encode_integer_zero(x, n, bits, clip, codes.data()), codes.data(), n, x);
 }
 
 void symmetric8(float* x, std::int64_t n) {
-  float largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
-  const float scale = largest / 127.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f, stored = stored_half(scale);
-  for (std::int64_t i = 0; i < n; ++i) x[i] = std::round(x[i] * inverse) * stored;  // ties away from zero, as in C
+  const Range r = range_of(x, n);
+  const float largest = std::max(std::fabs(r.low), std::fabs(r.high));
+  const float scale = largest / 127.0f;
+  symmetric8_rows(x, n, scale > 0 ? 1.0f / scale : 0.0f, stored_half(scale));
 }
 
 void symmetric4(float* x, std::int64_t n) {
@@ -86,20 +145,25 @@ void symmetric4(float* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
-  const float scale = extreme / -8.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f, stored = stored_half(scale);
+  const float scale = extreme / -8.0f;
+  symmetric4_rows(x, n, scale != 0 ? 1.0f / scale : 0.0f, stored_half(scale));
+}
+
+OSCAR_VECTOR_CLONES void float8_e4m3(float* x, std::int64_t n) {
+  constexpr float kLargest = 448.0f;
   for (std::int64_t i = 0; i < n; ++i) {
-    x[i] = (std::min(std::trunc(x[i] * inverse + 8.5f), 15.0f) - 8.0f) * stored;
+    const float size = std::fabs(x[i]), magnitude = size < kLargest ? size : kLargest;
+    // Steps of 2^(e - 3) in [2^e, 2^(e+1)), e >= -6; below 2^-6 the subnormal step 2^-9.
+    const std::int32_t exponent = std::max(std::bit_cast<std::int32_t>(magnitude) >> 23, 127 - 6);
+    const float step = std::bit_cast<float>((exponent - 3) << 23);
+    const float code = std::nearbyint(magnitude / step) * step;
+    x[i] = std::copysign(code < kLargest ? code : kLargest, x[i]);
   }
 }
 
 float float8_e4m3(float value) {
-  constexpr float kLargest = 448.0f;
-  const float magnitude = std::min(std::fabs(value), kLargest);
-  // Steps of 2^(e - 3) in [2^e, 2^(e+1)), e >= -6; below 2^-6 the subnormal step 2^-9.
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);  // magnitude = f 2^exponent, f in [1/2, 1)
-  const float step = std::ldexp(1.0f, std::max(exponent - 1, -6) - 3);
-  return std::copysign(std::min(std::nearbyint(magnitude / step) * step, kLargest), value);
+  float8_e4m3(&value, 1);
+  return value;
 }
 
 }  // namespace oscar::group_codes

@@ -23,6 +23,7 @@ void integer_zero(float* x, std::int64_t n, int bits, float clip);
 void symmetric8(float* x, std::int64_t n);  // ggml q8_0
 void symmetric4(float* x, std::int64_t n);  // ggml q4_0
 
-float float8_e4m3(float value);  // nearest, ties to even, saturating at +-448
+void float8_e4m3(float* x, std::int64_t n);  // nearest, ties to even, saturating at +-448
+float float8_e4m3(float value);
 
 }  // namespace oscar::group_codes

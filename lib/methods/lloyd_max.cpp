@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <numbers>
 
+#include "codec/row_math.h"
 #include "methods/group_codes.h"
 
 namespace oscar {
@@ -42,6 +44,48 @@ std::vector<double> iterate(int bits) {
   return all;
 }
 
+struct Table {
+  const std::vector<double>& centroid;
+  std::vector<float> middle;  // between neighbours; on it, the lower one is taken
+};
+
+const Table& table_of(int bits) {
+  static std::array<std::unique_ptr<const Table>, 9> tables;
+  static std::array<std::once_flag, 9> once;
+  const auto b = static_cast<std::size_t>(bits);
+  std::call_once(once.at(b), [&] {
+    const std::vector<double>& c = lloyd_max_centroids(bits);
+    std::vector<float> middle;
+    for (std::size_t i = 0; i + 1 < c.size(); ++i) middle.push_back(static_cast<float>(0.5 * (c[i] + c[i + 1])));
+    tables[b] = std::make_unique<const Table>(Table{c, std::move(middle)});
+  });
+  return *tables[b];
+}
+
+constexpr std::int64_t kBlock = 64;
+
+// How many middles lie below each x up: the index of its centroid, without a branch.
+OSCAR_VECTOR_CLONES void nearest(const float* x, std::int64_t count, float up, const std::vector<float>& middle,
+                                 std::int32_t* index) {
+  float y[kBlock];
+  for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] * up;
+  std::fill_n(index, count, 0);
+  for (const float m : middle) {
+    for (std::int64_t i = 0; i < count; ++i) index[i] += y[i] > m ? 1 : 0;
+  }
+}
+
+OSCAR_VECTOR_CLONES double sum_of_squares(const float* x, std::int64_t n) {
+  constexpr std::int64_t kLanes = 8;
+  double lane[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) lane[l] += static_cast<double>(x[i + l]) * x[i + l];
+  }
+  for (; i < n; ++i) lane[0] += static_cast<double>(x[i]) * x[i];
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
 }  // namespace
 
 const std::vector<double>& lloyd_max_centroids(int bits) {
@@ -53,21 +97,21 @@ const std::vector<double>& lloyd_max_centroids(int bits) {
 }
 
 void lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
-  double squares = 0;
-  for (std::int64_t i = 0; i < n; ++i) squares += static_cast<double>(x[i]) * x[i];
-  const double norm = std::sqrt(squares);
+  const double norm = std::sqrt(sum_of_squares(x, n));
   const float stored = group_codes::stored_half(static_cast<float>(norm));
   if (norm == 0) return;
-  const std::vector<double>& centroids = lloyd_max_centroids(bits);
-  const double up = std::sqrt(static_cast<double>(n)) / norm;
+  const Table& table = table_of(bits);
+  const auto up = static_cast<float>(std::sqrt(static_cast<double>(n)) / norm);
   double decoded = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double y = x[i] * up;
-    auto above = std::lower_bound(centroids.begin(), centroids.end(), y);
-    if (above == centroids.end()) --above;
-    if (above != centroids.begin() && y - *(above - 1) <= *above - y) --above;
-    x[i] = static_cast<float>(*above);
-    decoded += *above * *above;
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - first);
+    std::int32_t index[kBlock];
+    nearest(x + first, count, up, table.middle, index);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double centroid = table.centroid[static_cast<std::size_t>(index[i])];
+      x[first + i] = static_cast<float>(centroid);
+      decoded += centroid * centroid;
+    }
   }
   const double down = unit_norm ? 1.0 / std::sqrt(decoded) : 1.0 / std::sqrt(static_cast<double>(n));
   for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(x[i] * down * stored);

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstring>
 #include <vector>
 
+#include "codec/row_math.h"
 #include "methods/group_codes.h"
 #include "methods/tile_codes.h"
 
@@ -17,29 +18,51 @@ struct Scales {
   std::vector<double> log_row, log_column;
 };
 
-// Deviations (n - 1 in the denominator) of rows and columns of the tile divided by the scales. The sums of a row are
-// kept in lanes, so that no addition waits for the one before.
+constexpr std::size_t kLanes = 8;
+typedef double Lanes __attribute__((vector_size(kLanes * sizeof(double))));
+
+struct RowSums {
+  double sum, squares;
+};
+
+// Sums of one row of the tile divided by its scales, and what it adds to those of the columns. In lanes, so that no
+// addition waits for the one before; all clones give the same bits.
+OSCAR_VECTOR_CLONES RowSums add_row(const float* x, std::size_t columns, double scale, const double* by, double* sum,
+                                    double* squares) {
+  Lanes s = {}, q = {};
+  std::size_t c = 0;
+  for (; c + kLanes <= columns; c += kLanes) {
+    Lanes v, factor, column, energy;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) v[lane] = static_cast<double>(x[c + lane]);
+    std::memcpy(&factor, by + c, sizeof factor);
+    std::memcpy(&column, sum + c, sizeof column);
+    std::memcpy(&energy, squares + c, sizeof energy);
+    v = v * scale * factor;
+    s += v, q += v * v;
+    column += v, energy += v * v;
+    std::memcpy(sum + c, &column, sizeof column);
+    std::memcpy(squares + c, &energy, sizeof energy);
+  }
+  for (; c < columns; ++c) {
+    const double v = static_cast<double>(x[c]) * scale * by[c];
+    s[0] += v, q[0] += v * v;
+    sum[c] += v, squares[c] += v * v;
+  }
+  RowSums total{0, 0};
+  for (std::size_t lane = 0; lane < kLanes; ++lane) total.sum += s[lane], total.squares += q[lane];
+  return total;
+}
+
+// Deviations (n - 1 in the denominator) of rows and columns of the tile divided by the scales.
 void deviations(const float* tile, std::size_t rows, std::size_t columns, const Scales& scales,
                 std::vector<double>& row, std::vector<double>& column) {
-  constexpr std::size_t kLanes = 8;
   std::vector<double> sum(columns, 0.0), squares(columns, 0.0), by(columns);
   for (std::size_t c = 0; c < columns; ++c) by[c] = std::exp(-scales.log_column[c]);
   for (std::size_t r = 0; r < rows; ++r) {
-    const double scale = std::exp(-scales.log_row[r]);
-    double s[kLanes] = {}, q[kLanes] = {};
-    const auto add = [&](std::size_t c, std::size_t lane) {
-      const double v = tile[r * columns + c] * scale * by[c];
-      s[lane] += v, q[lane] += v * v;
-      sum[c] += v, squares[c] += v * v;
-    };
-    std::size_t c = 0;
-    for (; c + kLanes <= columns; c += kLanes) {
-      for (std::size_t lane = 0; lane < kLanes; ++lane) add(c + lane, lane);
-    }
-    for (; c < columns; ++c) add(c, 0);
-    const double total = std::accumulate(s, s + kLanes, 0.0), energy = std::accumulate(q, q + kLanes, 0.0);
+    const RowSums total =
+        add_row(tile + r * columns, columns, std::exp(-scales.log_row[r]), by.data(), sum.data(), squares.data());
     const auto n = static_cast<double>(columns);
-    row[r] = std::sqrt(std::max(0.0, (energy - total * total / n) / (n - 1)));
+    row[r] = std::sqrt(std::max(0.0, (total.squares - total.sum * total.sum / n) / (n - 1)));
   }
   const auto n = static_cast<double>(rows);
   for (std::size_t c = 0; c < columns; ++c) {

@@ -24,8 +24,7 @@ void code_group(const SideDescription& side, float* x, std::int64_t n, int bits)
     case CacheCode::kSymmetric4:
       return group_codes::symmetric4(x, n);
     case CacheCode::kFloat8:
-      for (std::int64_t i = 0; i < n; ++i) x[i] = group_codes::float8_e4m3(x[i]);
-      return;
+      return group_codes::float8_e4m3(x, n);
     case CacheCode::kLloydMax: {
       const std::int64_t boosted = std::llround(side.boosted_share * static_cast<double>(n));
       if (boosted > 0) lloyd_max_code(x, boosted, side.boosted_bits, side.unit_norm);
