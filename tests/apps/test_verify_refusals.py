@@ -39,7 +39,7 @@ def test_a_text_that_does_not_leave_the_windows(refused, tmp_path):
     refused(BAD_INPUT, "--methods", "kivi2", text=short, names="short.txt")
 
 
-@pytest.mark.parametrize("context, names", [(300, "320"), (2000, "1024"), (0, "context"), (-1, "context")])
+@pytest.mark.parametrize("context, names", [(300, "64 + 256"), (2000, "1024"), (0, "context"), (-1, "context")])
 def test_contexts(refused, context, names):
     refused(USAGE, context=context, names=names)
 
