@@ -157,6 +157,11 @@ struct VerifyReport {
   bool pass = false;  // every gate and every self check that ran
 };
 
+// The tasks of the report at their lengths, each once.
+std::vector<const TaskScore*> task_columns(const VerifyReport& report);
+// "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
+std::string baseline_share(const TaskScore& task);
+
 const MethodReport* find_method(const VerifyReport& report, const std::string& id, const std::string& path);
 
 // The files. JSON: schemas/report.schema.json. HTML: one self-contained page.

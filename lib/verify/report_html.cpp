@@ -102,6 +102,7 @@ std::string report_html(const VerifyReport& report) {
   }
   if (const std::string tables = html::needle_tables(report); !tables.empty()) {
     page += "<h2>Retrieval</h2>\n" + html::needle_grids(report) + tables;
+    for (const TaskScore* t : task_columns(report)) page += "<p>" + html::escape(baseline_share(*t)) + "</p>\n";
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);

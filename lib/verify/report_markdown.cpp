@@ -27,7 +27,8 @@ std::string row_of(const MethodReport& m) {
   std::string tasks;
   for (const TaskScore& t : m.tasks) {
     tasks += (tasks.empty() ? "" : ", ") + t.task + " " + std::to_string(t.length) + ": " +
-             (t.score ? percent(*t.score, 0) + "% of " + std::to_string(t.n) : "unsolved by BF16");
+             (t.score ? percent(*t.score, 0) + "% ± " + percent(t.standard_error, 0) + " of " + std::to_string(t.n)
+                      : "unsolved by BF16");
   }
   return row + (tasks.empty() ? "-" : cell(tasks)) + " |\n";
 }
@@ -65,6 +66,7 @@ std::string report_markdown(const VerifyReport& r) {
     text += "Compare `bytes`: every method at " + fixed(*r.target_bits, 2) + " bits by its own knobs.\n";
   for (const LeftOut& l : r.left_out)
     text += "- left out: " + l.id + " (" + l.comparison + "): " + cell(l.reason) + "\n";
+  for (const TaskScore* t : task_columns(r)) text += "- " + baseline_share(*t) + "\n";
   if (!r.gates.empty() || !r.checks.empty()) text += "\n";
   for (const GateResult& g : r.gates)
     text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + cell(gate_text(g)) + "\n";

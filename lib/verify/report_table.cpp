@@ -35,21 +35,11 @@ std::string format_rows(const std::vector<Row>& rows) {
   return text;
 }
 
-std::vector<const TaskScore*> task_columns(const VerifyReport& report) {
-  std::vector<const TaskScore*> columns;
-  for (const MethodReport& m : report.methods) {
-    for (const TaskScore& t : m.tasks) {
-      const auto same = [&](const TaskScore* c) { return c->task == t.task && c->length == t.length; };
-      if (std::none_of(columns.begin(), columns.end(), same)) columns.push_back(&t);
-    }
-  }
-  return columns;
-}
-
 std::string task_cell(const MethodReport& method, const TaskScore& column) {
   for (const TaskScore& t : method.tasks) {
     if (t.task != column.task || t.length != column.length) continue;
-    return t.score ? percent(*t.score, 0) + "% of " + std::to_string(t.n) : "unsolved";
+    if (!t.score) return "unsolved";
+    return percent(*t.score, 0) + "% +- " + percent(t.standard_error, 0) + " of " + std::to_string(t.n);
   }
   return "-";
 }
@@ -67,6 +57,23 @@ std::string limit_text(const GateResult& g) {
 }
 
 }  // namespace
+
+std::vector<const TaskScore*> task_columns(const VerifyReport& report) {
+  std::vector<const TaskScore*> columns;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const auto same = [&](const TaskScore* c) { return c->task == t.task && c->length == t.length; };
+      if (std::none_of(columns.begin(), columns.end(), same)) columns.push_back(&t);
+    }
+  }
+  return columns;
+}
+
+std::string baseline_share(const TaskScore& task) {
+  const bool all = task.n == task.references;
+  return task.task + " " + std::to_string(task.length) + ": the BF16 cache finds " + std::to_string(task.n) + " of " +
+         std::to_string(task.references) + " references" + (all ? "" : "; the others count for no method");
+}
 
 const MethodReport* find_method(const VerifyReport& report, const std::string& id, const std::string& path) {
   for (const MethodReport& m : report.methods) {
@@ -112,6 +119,7 @@ std::string report_table(const VerifyReport& report, bool colour) {
   if (report.target_bits)
     text += "compare bytes: all at " + fixed(*report.target_bits, 2) + " bits by their own knobs\n";
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
+  for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
   if (!report.bundles.empty()) text += "* under judgement\n";
   for (const GateResult& g : report.gates) text += verdict(g.pass, colour) + "  gate " + limit_text(g) + "\n";
   for (const SelfCheck& c : report.checks)

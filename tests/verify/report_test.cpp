@@ -56,6 +56,23 @@ TEST(ReportTable, OneRowForEachMethod) {
   EXPECT_THAT(report_table(sample_report({0.1, {}, {}, {}}), true), HasSubstr("\x1b[32m"));
 }
 
+// What BF16 cannot do is said and counts for nobody; scores have their standard errors.
+TEST(ReportTable, TasksThatTheBaselineFailsAreReportedApart) {
+  VerifyReport r = sample_report({});
+  for (MethodReport& m : r.methods) {
+    m.tasks.push_back(m.tasks.front());
+    TaskScore& none = m.tasks.back();
+    none.task = "vt", none.n = none.solved = 0, none.score = std::nullopt, none.standard_error = 0;
+  }
+  for (const std::string& text : {report_table(r, false), report_markdown(r), report_html(r)}) {
+    EXPECT_THAT(text, HasSubstr("niah 384: the BF16 cache finds 8 of 10 references; the others count for no method"));
+    EXPECT_THAT(text, HasSubstr("vt 384: the BF16 cache finds 0 of 10 references"));
+    EXPECT_THAT(text, HasSubstr("unsolved"));
+  }
+  EXPECT_THAT(report_table(r, false), HasSubstr("12% +- 12 of 8"));  // one of eight
+  EXPECT_THAT(report_markdown(r), HasSubstr("12% ± 12 of 8"));
+}
+
 TEST(ReportHtml, IsOneSelfContainedPage) {
   const std::string page = report_html(sample_report({0.1, 1.1, 0.1, 0.5}));
   EXPECT_THAT(page, HasSubstr("PASS"));

@@ -46,7 +46,8 @@ inline MethodReport sample_method(const std::string& id, double kl_scale, bool j
               solved,
               static_cast<double>(solved) / 8,
               proportion_error(solved / 8.0, 8),
-              {{0, 0.5, 4, solved / 2}, {0.5, 1, 4, solved - solved / 2}}}};
+              {{0, 0.5, 4, solved / 2}, {0.5, 1, 4, solved - solved / 2}},
+              10}};
   return m;
 }
 
