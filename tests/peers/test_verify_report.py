@@ -126,3 +126,19 @@ def test_the_page_is_well_formed_and_self_contained(files):
     for expected in ("oscar", "naive2", "PASS", "KL by position", "sha256:" + "a" * 64):
         assert expected in words
     assert "nan" not in words.lower().split() and "inf" not in words.lower().split()
+
+
+def test_what_the_command_writes_is_valid(tool, tmp_path):
+    """Every comparison, both paths, methods left out, tasks, gates: one small run of the real command."""
+    sample = pathlib.Path(__file__).parents[2] / "sample_data"
+    path = tmp_path / "r.json"
+    tool("oscar-verify", "--model", sample / "tiny-qwen3", "--text", sample / "heldout.txt", "--context", 384, "--max-sequences", 1,
+         "--layer-sequences", 1, "--methods", "bf16,naive2,kivi2,q8_0,turboquant3", "--compare", "authors,common,bytes", "--bits", 13.9,
+         "--tasks", "niah,vt", "--task-lengths", 400, "--task-prompts", 1, "--report", path, "--device", "cpu", "-q")
+    report = json.loads(path.read_text())
+    assert errors(report) == []
+    assert {m["comparison"] for m in report["methods"]} == {"authors", "common", "bytes"}
+    for m in report["methods"]:
+        assert m["bits_per_element"] > 0 and m["allocated_bytes"] > 0 and m["source"], m["id"]
+        if m["comparison"] == "bytes" and m["id"] != "bf16":
+            assert abs(m["bits_per_element"] - 13.9) < 0.1, m["id"]
