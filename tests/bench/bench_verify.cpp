@@ -114,7 +114,4 @@ int run(const std::string& list, std::int64_t count) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) {
-  return oscar::run(argc > 1 ? argv[1] : "naive2,kivi2,oscar-tns,turboquant2,kvarn2",
-                    argc > 2 ? std::atoi(argv[2]) : 4);
-}
+int main(int argc, char** argv) { return oscar::run(argc > 1 ? argv[1] : "all", argc > 2 ? std::atoi(argv[2]) : 2); }
