@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 
 #include "base/files.h"
 #include "base/json.h"
 #include "codec/codec.h"
+#include "codec/feedback.h"
 #include "support/paths.h"
 
 namespace oscar {
@@ -38,6 +40,9 @@ RowCodec codec_of(const Json& c) {
   codec.side = c["side"] == "key" ? Side::kKey : Side::kValue;
   codec.encoder = parse_encoder(c["encoder"]);
   codec.clip = floats_of(c["clip"])[0];
+  if (codec.encoder == Encoder::kFeedback) {
+    codec.metric = std::make_shared<const FeedbackMetric>(floats_of(c["metric"]).data(), codec.code);
+  }
   return codec;
 }
 
@@ -78,7 +83,7 @@ TEST(OSCAR_SUITE, AreReproducedBitForBit) {
       ++rows;
     }
   }
-  EXPECT_EQ(rows, 165u);
+  EXPECT_EQ(rows, 217u);
 }
 
 }  // namespace
