@@ -88,7 +88,10 @@ std::string spectrum_table(const FitResult& result) {
                      (result.fisher ? "far-pair Fisher" : "Q^T Q and the value target") + "\n";
   text += "layer side    lambda of the blocks                      AM/GM  condition  widths    error     share\n";
   double total = 0.0;
+  TransformCheck keys, values;
   for (const LayerFit& layer : result.layers) {
+    keys.add(layer.key_spectrum.check);
+    values.add(layer.value_spectrum.check);
     for (const bool key : {true, false}) {
       const SideSpectrum& s = key ? layer.key_spectrum : layer.value_spectrum;
       std::string lambda;
@@ -102,7 +105,14 @@ std::string spectrum_table(const FitResult& result) {
       total += s.error;
     }
   }
-  return text + "sum of errors " + number(total, "%.4g") + "\n";
+  text += "sum of errors " + number(total, "%.4g") + "\n";
+  if (keys.plain <= 0.0) return text;
+  const auto line = [](const char* what, const TransformCheck& c) {
+    return std::string(what) + number(c.change, "%.1e") + " in FP32; BF16 " + number(c.bf16, "%.2g") +
+           ", without transform " + number(c.plain, "%.2g") + "\n";
+  };
+  return text + "sampled rows, nothing quantised, worst head, relative change\n" + line("  logits  ", keys) +
+         line("  values  ", values);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -116,6 +116,7 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
   const std::int64_t parts = head_dim % kBlocks == 0 ? kBlocks : 1, n = head_dim / parts;
   for (std::int64_t b = 0; b < parts; ++b) out.lambda.push_back(mean.narrow(0, b * n, n).mean().item<double>());
   out.gain = side.gain;
+  out.check = side.check;
   for (const double condition : side.conditions) out.condition = std::max(out.condition, condition);
   if (side.transform.blocks()) {
     const auto& w = side.transform.widths;

@@ -14,6 +14,7 @@
 #include "rotation/side_moments.h"
 #include "rotation/targets.h"
 #include "rotation/transform.h"
+#include "rotation/transform_check.h"
 
 namespace oscar {
 
@@ -67,6 +68,7 @@ struct SideSpectrum {
   double condition = 1.0;      // largest of the heads
   double error = 0.0;          // predicted error in units of the residual stream
   double share = 0.0;          // of the sum of errors over layers and sides
+  TransformCheck check;        // sampled rows through the transform, nothing quantised: the worst head
 };
 
 struct LayerFit {

@@ -2,13 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "rotation/balance.h"
+#include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
 #include "rotation/hadamard.h"
 #include "rotation/permutation.h"
+#include "rotation/predict.h"
 #include "rotation/side_moments.h"
 
 namespace oscar {
@@ -16,6 +19,7 @@ namespace {
 
 constexpr double kMostCondition = 1e4;  // of channels scaled to unit deviation; BF16 windows lose nothing below it
 constexpr double kMostDamping = 0.1;
+constexpr std::int64_t kCheckedRows = 128;  // half of them are looked at
 
 // [n, n] orthogonal: spreads n ranked directions evenly over n channels.
 at::Tensor spreading(std::int64_t n) {
@@ -30,13 +34,16 @@ struct Head {
   at::Tensor lambda;         // [d]
   double condition = 1.0;
   std::string warning;
+  TransformCheck check;  // of the heads that use it
 };
+
+at::Tensor stored(const at::Tensor& m) { return m.to(at::kFloat).contiguous(); }
 
 // Blocks of `size` channels, each scaled to unit deviation and spread by its own matrix.
 Head spread_blocks(const Balanced& b, std::int64_t size) {
   const std::int64_t d = b.lambda.size(0);
   const at::Tensor mix = spreading(size);
-  Head head{at::empty({d, d}, at::kDouble), at::empty({d, d}, at::kDouble), b.lambda, b.condition, ""};
+  Head head{at::empty({d, d}, at::kDouble), at::empty({d, d}, at::kDouble), b.lambda, b.condition, "", {}};
   const double floor = 1e-12 * b.lambda[0].item<double>();
   for (std::int64_t first = 0; first < d; first += size) {
     const double sigma = std::sqrt(std::max(b.lambda.narrow(0, first, size).mean().item<double>(), floor));
@@ -50,9 +57,9 @@ Head spread_blocks(const Balanced& b, std::int64_t size) {
 Head plain_head(const at::Tensor& covariance, const at::Tensor& metric) {
   const std::int64_t d = covariance.size(0);
   const double spread = covariance.diagonal().mean().item<double>(), seen = metric.diagonal().mean().item<double>();
-  const double sigma = spread > 0.0 ? std::sqrt(spread) : 1.0;
+  const double sigma = spread > 0.0 ? std::clamp(std::sqrt(spread), 1e-30, 1e30) : 1.0;  // within FP32
   const at::Tensor h = hadamard_matrix(d);
-  return {h / sigma, h * sigma, at::full({d}, std::sqrt(std::max(spread * seen, 0.0)), at::kDouble), 1.0, ""};
+  return {h / sigma, h * sigma, at::full({d}, std::sqrt(std::max(spread * seen, 0.0)), at::kDouble), 1.0, "", {}};
 }
 
 Head fit_head(const at::Tensor& covariance, const at::Tensor& metric, const FitOptions& o, std::int64_t tokens,
@@ -89,6 +96,28 @@ Head fit_head(const at::Tensor& covariance, const at::Tensor& metric, const FitO
   return head;
 }
 
+// One matrix as part of a side: for a look at what it does to the rows of head `h`.
+SideTransform as_side(const Head& head, Side side, const at::Tensor& mean, bool rotated) {
+  SideTransform t;
+  t.forward = stored(head.forward).unsqueeze(0);
+  t.inverse_or_query = stored(side == Side::kKey ? head.back.t() : head.back).unsqueeze(0);
+  if (mean.defined()) t.mean = stored(mean);
+  t.rotated_mean = rotated;
+  return t;
+}
+
+// Sampled rows of the KV heads [first, last) through the transform. No rows: nothing is found.
+TransformCheck check_head(const Statistics& s, std::size_t layer, const RowSet& rows, const SideTransform& t, Side side,
+                          std::int64_t first, std::int64_t last) {
+  TransformCheck check;
+  for (std::int64_t h = first; h < last && rows.tokens() > 0; ++h) {
+    HeadProblem problem = make_problem(s, layer, h, rows, uniform_code(static_cast<int>(s.head_dim)), Encoder::kMinMax);
+    use_transform(problem, side, t, h);
+    check.add(check_transform(problem));
+  }
+  return check;
+}
+
 void describe(MetricSide& side, std::int64_t head_dim) {
   const std::int64_t n = head_dim / kBlocks;
   double log_gain = 0.0;
@@ -116,9 +145,11 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
   const bool shared = o.scope == Scope::kLayer;
   const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
   std::vector<SideMoments> moments;
+  std::vector<LayerRows> rows;
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     moments.push_back(side_moments(s, layer, side, o.value_target, o.metric, centred, rotated));
+    rows.push_back(split_rows(s, layer, 0, kCheckedRows));
   }
   for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
     const SideMoments& m = moments[layer];
@@ -126,7 +157,23 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
                              (shared ? "" : " head " + std::to_string(h));
     const at::Tensor c = shared ? m.covariance.mean(0) : m.covariance[h];
     const at::Tensor w = shared ? m.metric.mean(0) : m.metric[h];
-    heads[layer][static_cast<std::size_t>(h)] = fit_head(c, w, o, s.tokens, blocks ? d / kBlocks : d, name);
+    Head head = fit_head(c, w, o, s.tokens, blocks ? d / kBlocks : d, name);
+    const auto check = [&] {
+      const SideTransform t = as_side(head, side, centred ? m.mean : at::Tensor(), rotated);
+      head.check = check_head(s, layer, rows[layer].fit, t, side, shared ? 0 : h, shared ? s.kv_heads : h + 1);
+    };
+    check();
+    if (!head.check.sound()) {
+      char text[200];
+      std::snprintf(text, sizeof text,
+                    ": its transform changes sampled rows (%.2g of their range in FP32, %.2g in BF16); it is the "
+                    "Hadamard matrix",
+                    head.check.change, head.check.bf16);
+      head = plain_head(c, w);
+      head.warning = name + text;
+      check();
+    }
+    heads[layer][static_cast<std::size_t>(h)] = std::move(head);
   });
   std::vector<MetricSide> result;
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
@@ -137,9 +184,9 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
       back.push_back(side == Side::kKey ? head.back.t() : head.back);
       lambda.push_back(head.lambda);
       out.conditions.push_back(head.condition);
+      out.check.add(head.check);
       if (!head.warning.empty()) warnings.push_back(head.warning);
     }
-    const auto stored = [](const at::Tensor& m) { return m.to(at::kFloat).contiguous(); };
     out.transform.forward = stored(at::stack(forward));
     out.transform.inverse_or_query = stored(at::stack(back));
     out.transform.eigenvalues = stored(at::stack(lambda).flip(1));

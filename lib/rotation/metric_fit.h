@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rotation/fit.h"
+#include "rotation/transform_check.h"
 #include "rotation/waterfill.h"
 
 namespace oscar {
@@ -17,11 +18,13 @@ struct MetricSide {
   double gain = 1.0;               // AM/GM of lambda^2, mean over heads of its logarithm: what allocation can win
   double residual = 1.0;           // R: mean squared norm of the residual stream after the layer
   std::vector<double> conditions;  // [S]
+  TransformCheck check;            // the worst of the heads; zeros where the statistics have no rows
 };
 
 // [layer]. A head whose transform is badly conditioned is fitted again with more damping, and gets the Hadamard matrix
-// if that does not help; a head that never varies, or whose errors nothing sees, gets the Hadamard matrix: each with a
-// warning that names it. NumericalError naming the head for a failed decomposition.
+// if that does not help, or if logits (values) of sampled rows come out changed; a head that never varies, or whose
+// errors nothing sees, gets the Hadamard matrix: each with a warning that names it. NumericalError naming the head for
+// a failed decomposition.
 std::vector<MetricSide> fit_metric_side(const Statistics& statistics, const FitOptions& options, Side side, bool blocks,
                                         std::vector<std::string>& warnings);
 

@@ -10,6 +10,16 @@
 namespace oscar {
 namespace {
 
+// What is left of a channel's second moment once its mean is gone, where that is rounding: it never varies.
+constexpr double kRounding = 1e-12;
+
+// [Hkv, d, d] without the rows and columns of channels that never vary.
+at::Tensor without_rounding(const at::Tensor& covariance, const at::Tensor& second_moment) {
+  const at::Tensor varies =
+      (covariance.diagonal(0, 1, 2) > kRounding * second_moment.diagonal(0, 1, 2)).to(at::kDouble);
+  return covariance * varies.unsqueeze(2) * varies.unsqueeze(1);
+}
+
 bool layer_has_fisher(const LayerMoments& m) {
   return m.fisher_q_gram.defined() && m.fisher_v_weight.defined() && m.fisher_count.defined() &&
          m.fisher_count[0].item<double>() > 0.0;
@@ -40,9 +50,9 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, Valu
   if (rotated) {
     const RotatedKeyMoments moments = rotated_key_moments(s, layer);
     out.mean = moments.mean;
-    out.covariance = moments.covariance;
+    out.covariance = without_rounding(moments.covariance, gram / tokens);
   } else if (centred) {
-    out.covariance = out.covariance - out.mean.unsqueeze(2) * out.mean.unsqueeze(1);
+    out.covariance = without_rounding(out.covariance - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), out.covariance);
   }
   out.fisher = source != MetricSource::kMoments && has_fisher(s);
   if (source == MetricSource::kFisher && !out.fisher) {

@@ -77,18 +77,20 @@ double predicted_error(const SideEnergy& energy, const std::array<std::uint8_t, 
   return error;
 }
 
+void require_budget(double bits, int head_dim) {
+  constexpr double kLeast = 0.25;
+  const double most = static_cast<double>(kBlocks * block_bits(4, head_dim)) / static_cast<double>(head_dim);
+  if (bits >= kLeast && bits <= most + 1e-9) return;
+  throw UsageError("--bits " + number(bits) + " is not possible with block widths and head size " +
+                   std::to_string(head_dim) + "; choose from " + number(kLeast) + " to " + number(most) +
+                   " (four bits everywhere)");
+}
+
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
                      double bits) {
   const auto layers = static_cast<std::int64_t>(key.size());
-  const auto row_bits = [&](int width) { return kBlocks * block_bits(width, head_dim); };
   const double elements = static_cast<double>(2 * layers * head_dim);
-  constexpr double kLeast = 0.25;
-  const double most = static_cast<double>(2 * layers * row_bits(4)) / elements;
-  if (!(bits >= kLeast) || !(bits <= most + 1e-9)) {
-    throw UsageError("--bits " + number(bits) + " is not possible with block widths and head size " +
-                     std::to_string(head_dim) + "; choose from " + number(kLeast) + " to " + number(most) +
-                     " (four bits everywhere)");
-  }
+  require_budget(bits, head_dim);
   Allocation out;
   out.key.resize(key.size());
   out.value.resize(value.size());

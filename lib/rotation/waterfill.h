@@ -24,9 +24,12 @@ struct Allocation {
 // Share of a block's energy that remains after w bits (the search encoder on Gaussian rows): 1, .3634, .1188, .0115.
 double block_distortion(int width);
 
+// UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
+void require_budget(double bits, int head_dim);
+
 // The widths of least predicted error within the budget, (d/4) bits for each bit of width and 8 for a scale: exact, by
 // dynamic programming over multiples of 8 bits. No side has a floor: blocks that hardly matter get nothing (README.md
-// has what a floor for keys costs). UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
+// has what a floor for keys costs). UsageError as require_budget().
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
                      double bits);
 

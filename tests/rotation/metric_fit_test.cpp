@@ -130,7 +130,7 @@ TEST(MetricFit, RankDeficientRowsAndMetrics) {
 TEST(MetricFit, HeadsThatNeverVaryAreNamed) {
   at::manual_seed(6);
   std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64), random_made_rows(500, 4, 2, 64)};
-  layers[1].k.select(1, 1).fill_(7.0);  // constant, not zero
+  layers[1].k.select(1, 1).copy_(at::randn({64}).expand({500, 64}));  // constant, not zero: biases alone
   layers[0].v.select(1, 0).zero_();
   layers[1].q.slice(1, 0, 2).zero_();  // keys that no query reads
   for (const char* method : {"balanced", "waterfill"}) {
@@ -143,9 +143,9 @@ TEST(MetricFit, HeadsThatNeverVaryAreNamed) {
   }
 }
 
-// Rows in one direction and queries in another, of so long a sample that nothing shrinks: the transform would stretch
-// one by millions.
-TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
+// Head 1: keys in one direction and queries in another, of so long a sample that nothing shrinks: the transform would
+// stretch one by millions.
+Statistics one_direction_each() {
   at::manual_seed(12);
   Statistics s = made_statistics({random_made_rows(500, 2, 2, 64)});
   LayerMoments& layer = s.layers[0];
@@ -156,6 +156,12 @@ TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
   layer.k_gram[1] = at::outer(rows, rows) * tokens;
   layer.q_gram[1] = at::outer(queries, queries) * tokens;
   layer.residual_energy = at::tensor({100.0 * tokens, tokens}, at::kDouble);
+  return s;
+}
+
+TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
+  Statistics s = one_direction_each();
+  s.layers[0].rows_q = s.layers[0].rows_k = s.layers[0].rows_v = at::Tensor();
   FitOptions o = options_for("balanced");
   o.damping = 0.0;
   o.max_rows = 0;
@@ -164,6 +170,50 @@ TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
   EXPECT_THAT(result.warnings, Not(Contains(HasSubstr("layer 0 keys head 0"))));
   EXPECT_LT(result.layers[0].key_spectrum.condition, 1e4);
   EXPECT_TRUE(at::isfinite(result.layers[0].transform.key.forward).all().item<bool>());
+}
+
+// The same head with sampled rows that do not lie in that one direction: BF16 would lose their logits.
+TEST(MetricFit, TransformsThatChangeRowsGiveWay) {
+  FitOptions o = options_for("balanced");
+  o.damping = 0.0;
+  const FitResult result = fit(one_direction_each(), o);
+  EXPECT_THAT(result.warnings, Contains(AllOf(HasSubstr("layer 0 keys head 1"), HasSubstr("changes sampled rows"))));
+  EXPECT_THAT(result.warnings, Not(Contains(HasSubstr("layer 0 keys head 0"))));
+  const SideTransform& key = result.layers[0].transform.key;
+  const at::Tensor gram = at::matmul(key.forward[1].to(at::kDouble), key.forward[1].to(at::kDouble).t());
+  EXPECT_LT(largest(gram / gram[0][0] - at::eye(64, at::kDouble)), 1e-5);  // the Hadamard matrix, scaled
+  EXPECT_TRUE(result.layers[0].key_spectrum.check.sound());
+}
+
+TEST(MetricFit, WhatSampledRowsShowIsReported) {
+  at::manual_seed(14);
+  const FitResult result = fit(made_statistics({random_made_rows(500, 4, 2, 64)}), options_for("balanced"));
+  for (const SideSpectrum* side : {&result.layers[0].key_spectrum, &result.layers[0].value_spectrum}) {
+    EXPECT_GT(side->check.change, 0.0);
+    EXPECT_LT(side->check.change, 1e-5);
+    EXPECT_GT(side->check.plain, 1e-4);
+    EXPECT_LT(side->check.bf16, 2.0 * side->check.plain);
+  }
+}
+
+TEST(MetricFit, EveryExponentIsSound) {
+  at::manual_seed(15);
+  const std::vector<MadeRows> layers = {random_made_rows(1000, 4, 2, 64)};
+  const Statistics s = made_statistics(layers);
+  for (const char* method : {"balanced", "waterfill"}) {
+    for (const double exponent : {0.0, 0.3, 0.7, 1.0}) {
+      FitOptions o = options_for(method);
+      o.exponent = exponent;
+      const FitResult result = fit(s, o);
+      expect_sound(result, layers);
+      if (exponent > 0.0 || std::string(method) == "waterfill") continue;
+      // Orthogonal, but for one scale: forward forward^T is a multiple of the identity.
+      const at::Tensor gram = at::matmul(result.layers[0].transform.key.forward[0].to(at::kDouble),
+                                         result.layers[0].transform.key.forward[0].to(at::kDouble).t());
+      const double scale = gram.diagonal().mean().item<double>();
+      EXPECT_LT(largest(gram / scale - at::eye(64, at::kDouble)), 1e-5);
+    }
+  }
 }
 
 TEST(MetricFit, OutlierChannelsChangeNothing) {
