@@ -36,11 +36,17 @@ void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
 // The id under which the registry runs a bundle.
 std::string method_of(const Bundle& bundle) { return bundle.method == "published" ? "oscar" : bundle.method; }
 
+// The row of a single bundle: OSCAR with a rotation for each head is oscar-head, unless it was asked for as oscar.
+std::string row_of(const Bundle& bundle, const std::vector<std::string>& asked) {
+  const bool by_head = bundle.method == "oscar" && bundle.scope == "head" && !contains(asked, "oscar");
+  return by_head ? "oscar-head" : method_of(bundle);
+}
+
 // Ids of the bundles' rows. UsageError when two of several have one name.
-std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles) {
+std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, const std::vector<std::string>& asked) {
   std::vector<NamedBundle> named;
   for (const JudgedBundle& b : bundles) {
-    if (bundles.size() == 1) return {{method_of(*b.bundle), b.bundle}};
+    if (bundles.size() == 1) return {{row_of(*b.bundle, asked), b.bundle}};
     const std::string& id = b.facts.source;
     const std::vector<std::string> taken = method_ids();
     const bool repeated = std::any_of(named.begin(), named.end(), [&](const NamedBundle& n) { return n.id == id; });
@@ -127,7 +133,7 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
 void Verification::choose_methods() {
   const ModelConfig& model = checkpoint_.config();
   std::vector<std::string>& ids = request_.methods;
-  const std::vector<NamedBundle> named = name_bundles(bundles_);
+  const std::vector<NamedBundle> named = name_bundles(bundles_, ids);
   if (ids.empty()) {
     ids = {"bf16", "naive2", "hadamard2"};
     for (const NamedBundle& n : named) {
