@@ -67,7 +67,9 @@ void require_unseen(const Statistics& statistics, const std::string& text, const
 
 void print_tuned(const TuneResult& r, bool json) {
   if (json) return;
-  std::printf("sensitivity of each layer, measured over predicted (median 1)\nlayer      keys    values\n");
+  if (!r.key_sensitivity.empty()) {
+    std::printf("sensitivity of each layer, measured over predicted (median 1)\nlayer      keys    values\n");
+  }
   for (std::size_t i = 0; i < r.key_sensitivity.size(); ++i) {
     std::printf("%5zu %9.3f %9.3f\n", i, r.key_sensitivity[i], r.value_sensitivity[i]);
   }
@@ -78,15 +80,17 @@ void print_tuned(const TuneResult& r, bool json) {
 }
 
 Json record_of(const TuneResult& r, const TuneOptions& o) {
-  return {{"text", {{"name", fs::path(o.text_name).filename().string()}, {"sha256", o.text_sha256}}},
-          {"context", o.context},
-          {"sequences", o.sequences},
-          {"prompts", o.prompts},
-          {"seed", o.seed},
-          {"sensitivity", {{"key", r.key_sensitivity}, {"value", r.value_sensitivity}}},
-          {"third_split", {{"closed_form", score_json(r.closed_form)}, {"chosen", score_json(r.chosen)}}},
-          {"closed_form_kept", r.closed_form_kept},
-          {"trials", r.trials.size()}};
+  Json json = {{"text", {{"name", fs::path(o.text_name).filename().string()}, {"sha256", o.text_sha256}}},
+               {"context", o.context},
+               {"sequences", o.sequences},
+               {"prompts", o.prompts},
+               {"seed", o.seed},
+               {"sensitivity", {{"key", r.key_sensitivity}, {"value", r.value_sensitivity}}},
+               {"third_split", {{"closed_form", score_json(r.closed_form)}, {"chosen", score_json(r.chosen)}}},
+               {"closed_form_kept", r.closed_form_kept},
+               {"trials", r.trials.size()}};
+  if (!o.window_choices.empty()) json["windows"] = {{"sink", r.windows.sink}, {"recent", r.windows.recent}};
+  return json;
 }
 
 }  // namespace
@@ -113,6 +117,7 @@ Tuned tune_options(const Statistics& statistics, const FitOptions& base, const W
   options.prompts = arguments.prompts;
   options.seed = common.seed;
   options.windows = windows;
+  options.window_choices = arguments.window_choices;
   options.log = common.output + ".tune.json";
   std::unique_ptr<Progress> progress;
   options.on_trial = [&](const std::string& name, std::int64_t, std::int64_t total) {
@@ -124,7 +129,7 @@ Tuned tune_options(const Statistics& statistics, const FitOptions& base, const W
   if (progress) progress->finish();
   log_info("every trial is in " + options.log.string());
   print_tuned(result, common.json);
-  return {result.options, record_of(result, options)};
+  return {result.options, result.windows, record_of(result, options)};
 }
 
 }  // namespace oscar

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "apps/common_options.h"
 #include "bundle/bundle.h"
@@ -13,10 +14,12 @@ struct TuneArguments {
   std::string text;  // empty: no tuning
   std::int64_t context = 2048, sequences = 3, prompts = 8;
   bool stream_layers = false;  // keep one layer's weights in memory
+  std::vector<Windows> window_choices;
 };
 
 struct Tuned {
   FitOptions options;  // that won
+  Windows windows;     // that won
   Json record;         // for the bundle's provenance: text, sensitivities, scores on the third split
 };
 

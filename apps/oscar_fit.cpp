@@ -12,6 +12,7 @@
 #include "bundle/atomic_directory.h"
 #include "bundle/from_fit.h"
 #include "rotation/transforms.h"
+#include "rotation/waterfill.h"
 
 namespace oscar {
 namespace {
@@ -31,6 +32,7 @@ struct Arguments {
   double bits = 0.0;
   std::vector<double> pareto;
   TuneArguments tune;
+  std::vector<std::string> tune_windows;
 };
 
 template <typename Number>
@@ -91,6 +93,16 @@ void choose_defaults(Arguments& a, const TransformKind& kind) {
   choose(a.clip, kind.metric_aware ? "none" : "search");
 }
 
+Windows parse_windows(const std::string& text, const char* option) {
+  Windows windows;
+  std::tie(windows.sink, windows.recent) = parse_pair<std::int64_t>(text, option);
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (windows.sink < 0 || windows.recent < 1 || windows.sink > kMost || windows.recent > kMost) {
+    throw UsageError(std::string(option) + " " + text + ": the sink is a number from 0, the recent window one from 1");
+  }
+  return windows;
+}
+
 void parse_options(Arguments& a) {
   choose_defaults(a, find_transform(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
@@ -116,11 +128,8 @@ void parse_options(Arguments& a) {
     a.fit.clip = ClipMode::kFixed;
     std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
   }
-  std::tie(a.windows.sink, a.windows.recent) = parse_pair<std::int64_t>(a.window_text, "--windows");
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  if (a.windows.sink < 0 || a.windows.recent < 1 || a.windows.sink > kMost || a.windows.recent > kMost) {
-    throw UsageError("--windows " + a.window_text + ": the sink is a number from 0, the recent window one from 1");
-  }
+  a.windows = parse_windows(a.window_text, "--windows");
+  for (const std::string& text : a.tune_windows) a.tune.window_choices.push_back(parse_windows(text, "--tune-windows"));
   a.fit.sink = a.windows.sink;
 }
 
@@ -149,6 +158,7 @@ int run_pareto(Arguments& a) {
     AtomicDirectory::require_usable(directory(bits), a.common.overwrite, kManifestName);
   }
   const Statistics statistics = load_statistics(a.statistics);
+  for (const double bits : a.pareto) require_budget(bits, static_cast<int>(statistics.head_dim));
   const std::string sha256 = sha256_file(a.statistics);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
@@ -169,9 +179,10 @@ int run_pareto(Arguments& a) {
 
 int run_fit(Arguments& a) {
   parse_options(a);
-  if (!a.tune.text.empty() && a.fit.method != "waterfill") {
-    throw UsageError("--tune is for --method waterfill; " + a.fit.method + " has nothing to tune");
+  if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
+    throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
   }
+  if (a.tune.text.empty() && !a.tune.window_choices.empty()) throw UsageError("--tune-windows is a part of --tune");
   if (!a.pareto.empty()) {
     if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
     return run_pareto(a);
@@ -192,6 +203,7 @@ int run_fit(Arguments& a) {
   if (!a.tune.text.empty()) {
     Tuned tuned = tune_options(statistics, a.fit, a.windows, a.common, a.tune);
     a.fit = std::move(tuned.options);
+    a.windows = tuned.windows;
     tuning = std::move(tuned.record);
   }
   Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
@@ -263,7 +275,8 @@ int main_fit(int argc, char** argv) {
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--tune", a.tune.text,
-                 "Waterfill: held-out text on which to measure the layers and search the constants; needs --model")
+                 "Waterfill and balanced: held-out text on which to measure the layers and search the constants; needs "
+                 "--model")
       ->type_name("TEXT");
   app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
@@ -274,6 +287,10 @@ int main_fit(int argc, char** argv) {
   app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
       ->capture_default_str();
+  app.add_option("--tune-windows", a.tune_windows,
+                 "Waterfill: other BF16 windows to try, with as many bytes at --tune-context: 32,128;128,512")
+      ->delimiter(';')
+      ->type_name("S,R;S,R;...");
   app.add_flag("--stream-layers", a.tune.stream_layers, "--tune: keep one layer's weights in memory; same results");
   app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");

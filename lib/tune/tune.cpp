@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 
 #include "base/errors.h"
@@ -60,79 +61,125 @@ class Tuner {
         evaluators_(3),
         log_(options.log, identity()) {
     base_.on_step = nullptr;
-    total_ = 2 * layers() + 1 + 12;  // one less where the closed form is kept
+    check_window_choices();
+    // The last one is left out where the closed form is kept.
+    total_ = 1 + 4 + 2 + (allocates() ? 2 * layers() + 1 + 5 + o_.window_choices.size() : 0) + (clips() ? 2 : 0);
   }
 
   TuneResult run() {
     TuneResult result;
-    measure_sensitivities(result);
-    const Score closed = trial(base_, 1, "closed form");
-    FitOptions best = base_;
-    Score best_score = closed;
-    const auto consider = [&](const FitOptions& candidate, const std::string& name) {
-      const Score score = trial(candidate, 1, name);
-      const bool finds = score.solved >= o_.floor * std::min(1.0, closed.solved);
-      const PairedDifference gain = paired_difference(best_score, score);
-      if (finds && gain.mean > o_.margin * gain.error && gain.mean > 0.0) best = candidate, best_score = score;
-    };
-    for (const double power : {0.5, 1.0}) {  // between the closed form and the measurement
-      FitOptions candidate = base_;
-      candidate.key_weights = powers(result.key_sensitivity, power);
-      candidate.value_weights = powers(result.value_sensitivity, power);
-      consider(candidate, "measured sensitivities^" + std::string(power == 1.0 ? "1" : "0.5"));
-    }
-    for (const double factor : {2.0, 0.5, 4.0}) {  // keys against values
-      FitOptions candidate = best;
-      candidate.key_weights = scaled(best.key_weights, factor);
-      if (candidate.value_weights.empty()) candidate.value_weights.assign(s_.layers.size(), 1.0);
-      consider(candidate, "keys x " + std::string(factor == 2.0 ? "2" : (factor == 4.0 ? "4" : "0.5")));
-    }
+    if (allocates()) measure_sensitivities(result);
+    const Candidate closed{base_, o_.windows};
+    best_ = closed;
+    closed_score_ = best_score_ = trial(closed, 1, "closed form");
+    if (allocates()) try_allocations(result);
     for (const double damping : {1e-2, 5e-2}) {
-      FitOptions candidate = best;
-      candidate.damping = damping;
-      consider(candidate, "damping");
+      consider("damping", [&](Candidate& c) { c.options.damping = damping; });
     }
     for (const double exponent : {0.9, 0.7}) {
-      FitOptions candidate = best;
-      candidate.exponent = exponent;
-      consider(candidate, "exponent");
+      consider("exponent", [&](Candidate& c) { c.options.exponent = exponent; });
     }
-    result.closed_form = trial(base_, 2, "closed form, third split");
-    result.chosen = trial(best, 2, "chosen, third split");
-    result.options = best;
-    result.closed_form_kept = options_json(best) == options_json(base_);
+    if (clips()) {
+      for (const auto& [key, value] : {std::pair{0.98f, 0.98f}, {0.96f, 0.92f}}) {
+        consider("clip", [&](Candidate& c) {
+          c.options.clip = ClipMode::kFixed, c.options.key_clip = key, c.options.value_clip = value;
+        });
+      }
+    }
+    for (const Windows& windows : o_.window_choices) {
+      consider("windows " + std::to_string(windows.sink) + "," + std::to_string(windows.recent), [&](Candidate& c) {
+        c.options.bits = bits_for_windows(base_.bits, o_.windows, windows, o_.context);
+        c.windows = windows;
+      });
+    }
+    result.closed_form = trial(closed, 2, "closed form, third split");
+    result.chosen = trial(best_, 2, "chosen, third split");
+    result.options = best_.options;
+    result.windows = best_.windows;
+    result.closed_form_kept = candidate_json(best_) == candidate_json(closed);
     result.trials = log_.trials();
     return result;
   }
 
  private:
+  struct Candidate {
+    FitOptions options;
+    Windows windows;
+  };
+
   std::size_t layers() const { return s_.layers.size(); }
+  bool allocates() const { return base_.method == "waterfill"; }
+  bool clips() const { return !allocates() && base_.key_widths.empty() && base_.clip == ClipMode::kNone; }
+
+  void check_window_choices() const {
+    if (!o_.window_choices.empty() && !allocates()) {
+      throw UsageError(
+          "other windows are tried at equal bytes, which needs --method waterfill: its bits can be chosen");
+    }
+    for (const Windows& w : o_.window_choices) {
+      const double bits = bits_for_windows(base_.bits, o_.windows, w, o_.context);
+      const double most = 4.0 + 32.0 / static_cast<double>(s_.head_dim);
+      if (w.sink + w.recent < o_.context && bits >= 1.25 && bits <= most) continue;
+      char text[160];
+      std::snprintf(text, sizeof text,
+                    "windows %lld,%lld would leave %.3g bits for the codes (1.25 to %.4g can be had)",
+                    static_cast<long long>(w.sink), static_cast<long long>(w.recent), bits, most);
+      throw UsageError(text);
+    }
+  }
+
+  // Runs `change` of the best candidate so far, and takes it where it wins.
+  template <typename Change>
+  void consider(const std::string& name, const Change& change) {
+    Candidate candidate = best_;
+    change(candidate);
+    const Score score = trial(candidate, 1, name);
+    const bool finds = score.solved >= o_.floor * std::min(1.0, closed_score_.solved);
+    const PairedDifference gain = paired_difference(best_score_, score);
+    if (finds && gain.mean > o_.margin * gain.error && gain.mean > 0.0) best_ = candidate, best_score_ = score;
+  }
+
+  void try_allocations(const TuneResult& measured) {
+    for (const double power : {0.5, 1.0}) {  // between the closed form and the measurement
+      consider("measured sensitivities^" + std::string(power == 1.0 ? "1" : "0.5"), [&](Candidate& c) {
+        c.options = base_;
+        c.options.key_weights = powers(measured.key_sensitivity, power);
+        c.options.value_weights = powers(measured.value_sensitivity, power);
+      });
+    }
+    const FitOptions from = best_.options;
+    for (const double factor : {2.0, 0.5, 4.0}) {  // keys against values
+      consider("keys x " + std::string(factor == 2.0 ? "2" : (factor == 4.0 ? "4" : "0.5")), [&](Candidate& c) {
+        c.options.key_weights = scaled(from.key_weights, factor);
+        if (c.options.value_weights.empty()) c.options.value_weights.assign(s_.layers.size(), 1.0);
+      });
+    }
+  }
 
   Json identity() const {
     Json parts = s_.metadata.is_object() && s_.metadata.contains("parts") ? s_.metadata["parts"] : Json();
-    return {{"model", s_.model_fingerprint},
-            {"statistics", parts},
-            {"tokens", s_.tokens},
-            {"text", o_.text_sha256},
-            {"context", o_.context},
-            {"sequences", o_.sequences},
-            {"prompts", o_.prompts},
-            {"seed", o_.seed},
-            {"bits", base_.bits},
-            {"sink", o_.windows.sink},
-            {"recent", o_.windows.recent}};
+    return {{"method", base_.method},    {"model", s_.model_fingerprint}, {"statistics", parts},
+            {"tokens", s_.tokens},       {"text", o_.text_sha256},        {"context", o_.context},
+            {"sequences", o_.sequences}, {"prompts", o_.prompts},         {"seed", o_.seed},
+            {"bits", base_.bits},        {"sink", o_.windows.sink},       {"recent", o_.windows.recent}};
   }
 
-  static Json options_json(const FitOptions& o) {
-    return {{"bits", o.bits},
-            {"damping", o.damping},
-            {"exponent", o.exponent},
-            {"key_weights", o.key_weights},
-            {"value_weights", o.value_weights},
-            {"center", static_cast<int>(o.center)},
-            {"scope", static_cast<int>(o.scope)},
-            {"metric", static_cast<int>(o.metric)},
-            {"encoder", to_string(o.encoder)}};
+  // What a trial is known by in the log.
+  Json candidate_json(const Candidate& candidate) const {
+    const FitOptions& o = candidate.options;
+    Json json = {{"bits", o.bits},
+                 {"damping", o.damping},
+                 {"exponent", o.exponent},
+                 {"key_weights", o.key_weights},
+                 {"value_weights", o.value_weights},
+                 {"center", static_cast<int>(o.center)},
+                 {"scope", static_cast<int>(o.scope)},
+                 {"metric", static_cast<int>(o.metric)},
+                 {"encoder", to_string(o.encoder)}};
+    if (o.clip == ClipMode::kFixed) json["clip"] = {o.key_clip, o.value_clip};
+    const Windows& w = candidate.windows;
+    if (w.sink != o_.windows.sink || w.recent != o_.windows.recent) json["windows"] = {w.sink, w.recent};
+    return json;
   }
 
   SplitEvaluator& evaluator(std::size_t split) {
@@ -141,6 +188,7 @@ class Tuner {
   }
 
   Score run_trial(const Json& key, std::size_t split, const Bundle& bundle, const std::string& name) {
+    const WindowPolicy windows{bundle.windows.sink, bundle.windows.recent, 1};
     if (interrupt_requested()) {
       throw InterruptedError("interrupted; the trials so far are in " + o_.log.string() +
                              ", the same command goes on from them");
@@ -149,7 +197,7 @@ class Tuner {
     if (const std::optional<Score> known = log_.find(key)) {
       score = *known;
     } else {
-      const KvMethod method = make_method(bundle.method, config_, &bundle, windows_);
+      const KvMethod method = make_method(bundle.method, config_, &bundle, windows);
       score = evaluator(split).evaluate(method);
       log_.add(key, name, score);
     }
@@ -162,13 +210,9 @@ class Tuner {
     return fit(s_, options);
   }
 
-  Bundle bundle_of(const FitOptions& options) const {
-    return bundle_from_fit(s_, options, fit_trial(options), o_.windows, {});
-  }
-
-  Score trial(const FitOptions& options, std::size_t split, const std::string& name) {
-    const Json key = {{"options", options_json(options)}, {"split", split}};
-    return run_trial(key, split, bundle_of(options), name);
+  Score trial(const Candidate& c, std::size_t split, const std::string& name) {
+    const Json key = {{"options", candidate_json(c)}, {"split", split}};
+    return run_trial(key, split, bundle_from_fit(s_, c.options, fit_trial(c.options), c.windows, {}), name);
   }
 
   // Four bits everywhere, but one layer's keys or values at 4-2-1-1: the KL above that of four bits everywhere, over
@@ -235,16 +279,25 @@ class Tuner {
   std::vector<TuneSplit> splits_;
   std::vector<std::unique_ptr<SplitEvaluator>> evaluators_;
   TrialLog log_;
+  Candidate best_;
+  Score best_score_, closed_score_;
   std::int64_t done_ = 0;
   std::size_t total_ = 0;
 };
 
 }  // namespace
 
+double bits_for_windows(double bits, const Windows& from, const Windows& to, std::int64_t context) {
+  const double before = static_cast<double>(from.sink + from.recent), after = static_cast<double>(to.sink + to.recent);
+  const double tokens = static_cast<double>(context);
+  return after >= tokens ? 0.0 : (16.0 * (before - after) + bits * (tokens - before)) / (tokens - after);
+}
+
 TuneResult tune(const Statistics& statistics, const FitOptions& base, const Checkpoint& checkpoint, Decoder& decoder,
                 const Tokenizer& tokenizer, const TuneOptions& options) {
-  if (base.method != "waterfill")
-    throw UsageError("--tune is for --method waterfill; " + base.method + " has nothing to tune");
+  if (base.method != "waterfill" && base.method != "balanced") {
+    throw UsageError("--tune is for --method waterfill or balanced; " + base.method + " has nothing to tune");
+  }
   return Tuner(statistics, base, checkpoint, decoder, tokenizer, options).run();
 }
 

@@ -1,5 +1,5 @@
-// Tuning of method waterfill on the user's own text: measures what each layer's keys and values cost, and searches the
-// constants that theory leaves open, minimising KL under a floor for retrieval.
+// Tuning of methods waterfill and balanced on the user's own text: measures what each layer's keys and values cost
+// (waterfill), and searches the constants that theory leaves open, minimising KL under a floor for retrieval.
 #pragma once
 
 #include <functional>
@@ -26,20 +26,27 @@ struct TuneOptions {
   double margin = 2.0;
   std::uint64_t seed = 0;
   Windows windows;
+  // Waterfill: other windows to try, each with the code bits that leave a sequence of `context` tokens as many bytes.
+  std::vector<Windows> window_choices;
   fs::path log;
   std::function<void(const std::string&, std::int64_t done, std::int64_t total)> on_trial;
 };
 
 struct TuneResult {
   FitOptions options;                                      // with the weights and constants that won
+  Windows windows;                                         // that won
   Score closed_form, chosen;                               // on the third split, which no choice has seen
   std::vector<double> key_sensitivity, value_sensitivity;  // [L] measured over predicted error, mean 1
   bool closed_form_kept = false;                           // nothing beat it on the second split
   Json trials;
 };
 
-// base: options of method waterfill. Split 1 measures sensitivities, split 2 chooses, split 3 scores. UsageError for
-// another method; InputError for a text that is too short for three splits.
+// Code bits with which windows `to` take the bytes that `from` takes with `bits`, at `context` tokens.
+double bits_for_windows(double bits, const Windows& from, const Windows& to, std::int64_t context);
+
+// base: options of method waterfill or balanced. Split 1 measures sensitivities, split 2 chooses, split 3 scores.
+// UsageError for another method or windows whose bits no widths can have; InputError for a text that is too short for
+// three splits.
 TuneResult tune(const Statistics& statistics, const FitOptions& base, const Checkpoint& checkpoint, Decoder& decoder,
                 const Tokenizer& tokenizer, const TuneOptions& options);
 

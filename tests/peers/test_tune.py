@@ -57,6 +57,30 @@ def test_tunes_and_goes_on(tool, folder):
     assert run()[1:] == (manifest, log)
 
 
+def test_windows_and_balanced(tool, folder):
+    """Other windows at equal bytes, when asked; balanced has a clip in place of the layers' weights."""
+    for options in (["--method", "waterfill", "--tune-windows", "8,24;16,40"], ["--method", "balanced"]):
+        fit(tool, folder, *options, "--tune", folder / "unseen.txt", "--model", SAMPLE, *TUNE)
+        log = json.loads((folder / "b.tune.json").read_text())
+        jsonschema.validate(log, json.loads((SCHEMAS / "tune.schema.json").read_text()))
+        manifest = json.loads((folder / "b" / "oscar_bundle.json").read_text())
+        jsonschema.validate(manifest, json.loads((SCHEMAS / "bundle.schema.json").read_text()))
+        tried = [t["trial"].get("options", {}) for t in log["trials"]]
+        if "balanced" in options:
+            assert sum("clip" in t for t in tried) >= 2 and not any("probe" in t["trial"] for t in log["trials"])
+            continue
+        windows = {tuple(t["windows"]): t["bits"] for t in tried if "windows" in t}
+        assert set(windows) == {(8, 24), (16, 40)}
+        for (sink, recent), bits in windows.items():
+            held = sink + recent
+            assert 16 * held + bits * (128 - held) == pytest.approx(16 * 48 + 2.25 * (128 - 48))
+        chosen = manifest["provenance"]["tuning"]["windows"]
+        assert manifest["windows"] == chosen
+    message = fit(tool, folder, "--method", "waterfill", "--tune-windows", "32,90", "--tune", folder / "unseen.txt", "--model",
+                  SAMPLE, *TUNE, code=2)
+    assert "would leave" in message
+
+
 def test_refusals(tool, folder):
     waterfill = ["--method", "waterfill"]
     seen, unseen = folder / "seen.txt", folder / "unseen.txt"

@@ -144,6 +144,45 @@ TEST_F(Tune, RefusesWhatItCannotTune) {
   } catch (const InputError& e) {
     EXPECT_THAT(e.what(), HasSubstr("too short to tune on"));
   }
+  base_.method = "oscar";
+  EXPECT_THROW(run(), UsageError);
+}
+
+TEST_F(Tune, BalancedHasNoLayersToMeasureButAClip) {
+  base_.method = "balanced";
+  const TuneResult r = run();
+  EXPECT_TRUE(r.key_sensitivity.empty());
+  std::size_t clips = 0;
+  for (const Json& trial : r.trials) clips += trial["trial"]["options"].contains("clip") ? 1 : 0;
+  EXPECT_GE(clips, 2u);
+  EXPECT_EQ(r.trials.size(), r.closed_form_kept ? 8u : 9u);
+}
+
+TEST(TuneWindows, TakeAsManyBytes) {
+  EXPECT_DOUBLE_EQ(bits_for_windows(2.25, {64, 256}, {64, 256}, 2048), 2.25);
+  const double bits = bits_for_windows(2.25, {64, 256}, {32, 128}, 2048);
+  EXPECT_NEAR(bits * (2048 - 160) + 16.0 * 160, 2.25 * (2048 - 320) + 16.0 * 320, 1e-9);
+  EXPECT_LT(bits_for_windows(2.25, {64, 256}, {64, 512}, 2048), 2.25);
+}
+
+TEST_F(Tune, TriesOtherWindowsAtEqualBytes) {
+  base_.bits = 2.25;
+  options_.window_choices = {{4, 20}, {8, 26}};
+  const TuneResult r = run();
+  std::size_t found = 0;
+  for (const Json& trial : r.trials) {
+    if (!trial["trial"].contains("options") || !trial["trial"]["options"].contains("windows")) continue;
+    const Json& w = trial["trial"]["options"]["windows"];
+    const Windows windows{w[0].get<std::int64_t>(), w[1].get<std::int64_t>()};
+    EXPECT_DOUBLE_EQ(trial["trial"]["options"]["bits"].get<double>(), bits_for_windows(2.25, {8, 24}, windows, 96));
+    if (trial["trial"]["split"] == 1) ++found;
+  }
+  EXPECT_EQ(found, 2u);
+  const bool won = r.windows.sink != 8 || r.windows.recent != 24;
+  EXPECT_EQ(won, r.options.bits != 2.25);
+  options_.window_choices = {{8, 60}};  // would leave no bits
+  EXPECT_THROW(run(), UsageError);
+  options_.window_choices = {{4, 20}};
   base_.method = "balanced";
   EXPECT_THROW(run(), UsageError);
 }

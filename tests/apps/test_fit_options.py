@@ -1,0 +1,128 @@
+"""oscar-fit's methods and options as a user meets them: every combination gives a bundle that fits the model, budgets are met
+and reported, and what cannot be is refused."""
+import itertools
+import json
+import math
+
+import pytest
+
+from harness import BAD_INPUT, DONE, GATE_FAILED, USAGE, refuse, run, succeed
+
+D = 64
+TRANSFORMS = [("identity", []), ("hadamard", []), ("oscar", []), ("balanced", []), ("waterfill", ["--bits", "1.5"])]
+
+
+def manifest_of(bundle):
+    return json.loads((bundle / "oscar_bundle.json").read_text())
+
+
+def bits_of(manifest):
+    """Per element, from the widths in the manifest; sides without widths are 2-bit codes with 32 bits of parameters."""
+    sides = [layer[side].get("widths") for layer in manifest["layers"] for side in ("key", "value")]
+    one = lambda w: sum(D / 4 * x + 8 * (x > 0) for x in w) / D if w else 2 + 32 / D
+    return sum(map(one, sides)) / len(sides)
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory, model):
+    """Statistics with far-pair metrics."""
+    import numpy
+
+    folder = tmp_path_factory.mktemp("far")
+    rows = [numpy.random.default_rng(i).integers(0, 8000, 180).tolist() for i in range(5)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    result = succeed("collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "s", "--far-pairs", "8,24")
+    assert "% in the far-pair metrics" in result.out  # what they cost
+    return folder / "s"
+
+
+@pytest.mark.parametrize("scope,center", list(itertools.product(["layer", "head"], ["none", "mean", "rope"])))
+@pytest.mark.parametrize("method,options", TRANSFORMS, ids=[m for m, _ in TRANSFORMS])
+def test_every_transform_scope_and_centre(method, options, scope, center, far, model, text, tmp_path):
+    bundle = tmp_path / "b"
+    succeed("fit", far, "-o", bundle, "--method", method, "--scope", scope, "--center", center, "--windows", "8,24", *options)
+    succeed("verify", "--bundle", bundle, "--check-only", "--model", model)
+    row = "oscar-head" if (method, scope) == ("oscar", "head") else method
+    result = run("verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 160, "--max-sequences", 1,
+                 "--path", "both", "--dtype", "float32", "--device", "cpu", "--bootstrap", 0, "--report", tmp_path / "r.json")
+    assert result.code in (DONE, GATE_FAILED), str(result)
+    rows = {m["path"]: m for m in json.loads((tmp_path / "r.json").read_text())["methods"] if m["id"] == row}
+    assert rows["prefill"]["code_bits_per_element"] == pytest.approx(bits_of(manifest_of(bundle)), abs=1e-6)
+    assert math.isfinite(rows["prefill"]["kl"]["mean"])
+    assert rows["decode"]["kl"]["mean"] == pytest.approx(rows["prefill"]["kl"]["mean"], rel=0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("bits", [1.25, 1.5, 2, 2.25, 3, 4, 4.25])
+def test_budgets_are_met_and_reported(bits, far, tmp_path):
+    out = succeed("fit", far, "-o", tmp_path / "b", "--method", "waterfill", "--bits", bits).out
+    manifest = manifest_of(tmp_path / "b")
+    assert bits - 0.1 <= bits_of(manifest) <= bits + 1e-9
+    for word in ("lambda of the blocks", "AM/GM", "widths", "error", "share", "far-pair Fisher", "logits", "values"):
+        assert word in out, word
+    spectra = [layer["spectrum"][side] for layer in manifest["fit"]["layers"] for side in ("key", "value")]
+    assert sum(s["share"] for s in spectra) == pytest.approx(1, abs=1e-4)
+    assert all(s["gain"] >= 1 and len(s["lambda"]) == 4 and len(s["widths"]) == 4 for s in spectra)
+
+
+def test_pareto_writes_what_single_fits_write(far, tmp_path):
+    out = succeed("fit", far, "-o", tmp_path / "p", "--method", "waterfill", "--pareto", "1.5,2.25,3", "--json").out
+    rows = json.loads(out)["pareto"]
+    assert [r["budget"] for r in rows] == [1.5, 2.25, 3]
+    errors = [r["predicted_error"] for r in rows]
+    assert errors == sorted(errors, reverse=True) and errors[0] > errors[2]
+    for row in rows:
+        bits = f"{row['budget']:g}"
+        succeed("fit", far, "-o", tmp_path / bits, "--method", "waterfill", "--bits", bits)
+        folder = tmp_path / "p" / f"bits-{bits}"
+        assert (folder / "rotations.safetensors").read_bytes() == (tmp_path / bits / "rotations.safetensors").read_bytes()
+        assert row["bits_per_element"] == pytest.approx(bits_of(manifest_of(folder)))
+    table = succeed("fit", far, "-o", tmp_path / "t", "--method", "waterfill", "--pareto", "1.5,3", "--dry-run").out
+    assert "predicted error" in table and not (tmp_path / "t").exists()
+
+
+def test_options_reach_the_fit(far, tmp_path):
+    def fit(name, *options):
+        succeed("fit", far, "-o", tmp_path / name, "--method", "balanced", *options)
+        return manifest_of(tmp_path / name)["provenance"]["options"], (tmp_path / name / "rotations.safetensors").read_bytes()
+
+    plain = fit("plain")
+    for name, options, key, value in (("exponent", ["--exponent", "0.5"], "exponent", 0.5), ("damping", ["--damping", "0.02"], "damping", 0.02),
+                                      ("metric", ["--metric", "moments"], "metric", "moments")):
+        found = fit(name, *options)
+        assert found[0][key] == value and found[0] | {key: plain[0][key]} == plain[0]
+        assert found[1] != plain[1]
+    # Without the far-pair metrics the value metric is what was asked for: output is the default of balanced.
+    targets = {t: fit(t, "--metric", "moments", "--value-metric", t) for t in ("output", "exact", "energy")}
+    assert targets["output"] == fit("default", "--metric", "moments")
+    assert len({data for _, data in targets.values()}) == 3
+    succeed("fit", far, "-o", tmp_path / "oscar", "--value-metric", "output")
+    assert manifest_of(tmp_path / "oscar")["provenance"]["options"]["value_target"] == "output"
+
+
+def test_statistics_without_the_metrics_say_so(statistics, tmp_path):
+    """The session's prompts are shorter than both windows."""
+    result = succeed("fit", statistics, "-o", tmp_path / "b", "--method", "waterfill")
+    assert "no far-pair Fisher metrics: Q^T Q and W_O^T W_O take their place" in result.err
+    assert "metric: Q^T Q and the value target" in result.out
+    refuse(BAD_INPUT, "fit", statistics, "-o", tmp_path / "c", "--method", "waterfill", "--metric", "fisher", names="far-pair")
+
+
+def test_refusals(far, model, tmp_path):
+    fit = ["fit", far, "-o", tmp_path / "b"]
+    for bits in ("0.1", "4.75", "9"):
+        refuse(USAGE, *fit, "--method", "waterfill", "--bits", bits, names=["is not possible", bits])
+    refuse(USAGE, *fit, "--method", "waterfill", "--pareto", "2,9", names="9")  # nor is the first one written
+    refuse(USAGE, *fit, "--bits", "2.3", names="is not possible")
+    refuse(USAGE, *fit, "--method", "balanced", "--pareto", "2,3", names="--method waterfill")
+    refuse(USAGE, *fit, "--tune-windows", "8,24", names="--tune")
+    assert not (tmp_path / "b").exists()
+    # Widths and transforms that do not fit: a bundle of another model, and widths that were edited.
+    from harness import make_model
+
+    succeed("fit", far, "-o", tmp_path / "b", "--method", "waterfill")
+    wide = make_model(tmp_path / "wide", num_attention_heads=2, num_key_value_heads=1)
+    refuse(BAD_INPUT, "verify", "--bundle", tmp_path / "b", "--check-only", "--model", wide, names="KV heads")
+    manifest = manifest_of(tmp_path / "b")
+    manifest["layers"][0]["key"]["widths"] = [4, 3, 1, 0]
+    (tmp_path / "b" / "oscar_bundle.json").write_text(json.dumps(manifest))
+    refuse(BAD_INPUT, "verify", "--bundle", tmp_path / "b", "--check-only", names="width")
