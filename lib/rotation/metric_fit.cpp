@@ -62,7 +62,7 @@ Head plain_head(const at::Tensor& covariance, const at::Tensor& metric) {
   return {h / sigma, h * sigma, at::full({d}, std::sqrt(std::max(spread * seen, 0.0)), at::kDouble), 1.0, "", {}};
 }
 
-Head fit_head(const at::Tensor& covariance, const at::Tensor& metric, const FitOptions& o, std::int64_t tokens,
+Head fit_head(at::Tensor covariance, const at::Tensor& metric, const FitOptions& o, std::int64_t tokens,
               std::int64_t block, const std::string& name) {
   const auto size = [](const at::Tensor& m) { return m.diagonal().sum().item<double>(); };
   if (!(size(covariance) > 0.0) || !(size(metric) > 0.0)) {
@@ -71,13 +71,21 @@ Head fit_head(const at::Tensor& covariance, const at::Tensor& metric, const FitO
                    "; its transform is the Hadamard matrix";
     return head;
   }
-  double condition = 0.0;
+  char text[200];
+  std::string warning;
+  double condition = 0.0, noise = 0.0;
+  if (const at::Tensor definite = without_noise(covariance, o.damping, tokens, noise); definite.defined()) {
+    covariance = definite;
+    std::snprintf(text, sizeof text, ": rounding left its covariance indefinite; below %.2g of a channel is noise",
+                  noise);
+    warning = name + text;
+  }
   for (double damping = o.damping; damping <= kMostDamping * 1.001; damping *= 10.0) {
     const Balanced b = balance(damped(covariance, damping, tokens), damped(metric, damping, tokens), o.exponent, name);
     if (b.condition <= kMostCondition) {
       Head head = spread_blocks(b, block);
+      head.warning = warning;
       if (damping > o.damping * 1.001) {
-        char text[200];
         std::snprintf(text, sizeof text, ": its transform was badly conditioned (%.2g); damping was raised to %.2g",
                       condition, damping);
         head.warning = name + text;
@@ -88,7 +96,6 @@ Head fit_head(const at::Tensor& covariance, const at::Tensor& metric, const FitO
     if (damping <= 0.0) damping = 1e-5;
   }
   Head head = plain_head(covariance, metric);
-  char text[160];
   std::snprintf(text, sizeof text,
                 ": its transform is badly conditioned (%.2g, at most %.2g); it is the Hadamard matrix", condition,
                 kMostCondition);

@@ -77,6 +77,18 @@ double residual_power(const Statistics& s, std::size_t layer) {
   return m.residual_energy[0].item<double>() / m.residual_energy[1].item<double>();
 }
 
+at::Tensor without_noise(const at::Tensor& matrix, double damping, std::int64_t tokens, double& noise) {
+  const at::Tensor safe = damped(matrix, damping, tokens);
+  const at::Tensor unit = safe.diagonal().sqrt();
+  if (std::get<1>(at::linalg_cholesky_ex(safe / at::outer(unit, unit))).item<int>() == 0) return {};
+  const at::Tensor diagonal = matrix.diagonal().clamp_min(0.0);
+  const at::Tensor size = at::where(diagonal > 0.0, diagonal.sqrt(), 1.0).to(at::kDouble);
+  const at::Tensor sizes = at::outer(size, size);
+  const auto [values, vectors] = at::linalg_eigh((matrix + matrix.t()) * 0.5 / sizes);
+  noise = std::max(-values[0].item<double>(), 1e-12);
+  return at::matmul(vectors * values.clamp_min(noise), vectors.t()) * sizes;
+}
+
 at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens) {
   const double d = static_cast<double>(matrix.size(0));
   const at::Tensor symmetric = (matrix + matrix.t()) * 0.5;

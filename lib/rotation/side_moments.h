@@ -38,6 +38,11 @@ bool has_fisher(const Statistics& statistics);
 // it is not known.
 double residual_power(const Statistics& statistics, std::size_t layer);
 
+// A covariance that rounding left indefinite, made definite: with channels scaled to unit deviation, eigenvalues below
+// the size of the most negative one are raised to it, which is what can be told from noise. Large means that were taken
+// away do that (keys centred before RoPE). `noise`: that size. Undefined where the damped matrix is definite as it is.
+at::Tensor without_noise(const at::Tensor& matrix, double damping, std::int64_t tokens, double& noise);
+
 // A second moment made positive definite: damping x its own diagonal is added (which commutes with scaling of single
 // channels, so outlier channels change nothing), the off-diagonal part is shrunk by d / (tokens + d) for the noise of a
 // short sample, and channels that never vary (below 1e-10 of the median diagonal) get 1e-6 of it. `matrix` [d, d] FP64,

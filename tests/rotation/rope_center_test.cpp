@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/errors.h"
 #include "model/phase_table.h"
 #include "moments/phase_moments.h"
@@ -81,6 +83,20 @@ TEST(RopeCenter, LargeBiasesLeaveNoTrace) {
   EXPECT_LT((logits + at::matmul(q, turned.t()) - exact).abs().max().item<double>(),
             1e-4 * exact.abs().max().item<double>());
   EXPECT_LT(stored.std().item<double>(), 2.0);  // unit blocks: the bias is gone
+}
+
+// Biases so large that what is left of the keys is rounding in most directions.
+TEST(RopeCenter, BiasesBeyondFP32AreShrunkAndNamed) {
+  for (const double bias : {30.0, 1e5}) {
+    const FitResult result = fit(biased(bias).s, options(Center::kRope));
+    const SideTransform& key = result.layers[0].transform.key;
+    EXPECT_TRUE(at::isfinite(key.forward).all().item<bool>()) << bias;
+    EXPECT_TRUE(at::isfinite(key.inverse_or_query).all().item<bool>()) << bias;
+    EXPECT_TRUE(std::isfinite(result.layers[0].key.fit)) << bias;
+    std::size_t named = 0;
+    for (const std::string& warning : result.warnings) named += warning.starts_with("layer 0 keys head ") ? 1 : 0;
+    EXPECT_EQ(named > 0, bias > 1e4) << bias;
+  }
 }
 
 TEST(RopeCenter, OrthogonalMethodsTakeItToo) {
