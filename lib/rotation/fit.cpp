@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cstdio>
+
 #include "base/errors.h"
 #include "moments/phase_moments.h"
 #include "rotation/eigen.h"
@@ -15,6 +18,7 @@
 namespace oscar {
 namespace {
 
+constexpr double kMostlyMean = 0.2;       // of the keys' weight may remain without their mean before RoPE
 constexpr std::int64_t kFewestRows = 16;  // in each half; below that a search would fit noise
 
 void check_options(const Statistics& s, const FitOptions& o) {
@@ -168,6 +172,27 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   return model;
 }
 
+// Keys with large biases: most of how they vary is their mean before RoPE, turned to each position.
+void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
+  if (o.center != Center::kMean || !s.phase_gram.defined() || !s.phase_frequency.defined()) return;
+  double plain = 0.0, rotated = 0.0;  // what errors as large as the rows would cost
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    if (!s.layers[layer].k_phase.defined()) return;
+    const double power = residual_power(s, layer);
+    for (const bool turned : {false, true}) {
+      const SideMoments m = side_moments(s, layer, Side::kKey, o.value_target, o.metric, true, turned);
+      (turned ? rotated : plain) += (m.covariance * m.metric).sum().item<double>() / power;
+    }
+  }
+  if (!(plain > 0.0) || rotated > kMostlyMean * plain) return;
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "%.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them without it, "
+                "for caches on the CPU",
+                100.0 * (1.0 - std::max(rotated, 0.0) / plain));
+  warnings.push_back(text);
+}
+
 std::vector<SideTransform> transforms_of(const std::vector<MetricSide>& sides) {
   std::vector<SideTransform> transforms;
   for (const MetricSide& side : sides) transforms.push_back(side.transform);
@@ -246,6 +271,7 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   if (kind.metric_aware) {
     result.fisher = o.metric != MetricSource::kMoments && has_fisher(s);
     metric = fit_metric(s, o, result.warnings);
+    note_rotating_mean(s, o, result.warnings);
     key.transforms = transforms_of(metric.key), value.transforms = transforms_of(metric.value);
     if (!result.fisher && o.metric == MetricSource::kAuto) {
       result.warnings.push_back(

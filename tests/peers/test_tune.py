@@ -59,7 +59,7 @@ def test_tunes_and_goes_on(tool, folder):
 
 def test_windows_and_balanced(tool, folder):
     """Other windows at equal bytes, when asked; balanced has a clip in place of the layers' weights."""
-    for options in (["--method", "waterfill", "--tune-windows", "8,24;16,40"], ["--method", "balanced"]):
+    for options in (["--method", "waterfill", "--tune-windows", "12,32;16,34"], ["--method", "balanced"]):
         fit(tool, folder, *options, "--tune", folder / "unseen.txt", "--model", SAMPLE, *TUNE)
         log = json.loads((folder / "b.tune.json").read_text())
         jsonschema.validate(log, json.loads((SCHEMAS / "tune.schema.json").read_text()))
@@ -70,7 +70,7 @@ def test_windows_and_balanced(tool, folder):
             assert sum("clip" in t for t in tried) >= 2 and not any("probe" in t["trial"] for t in log["trials"])
             continue
         windows = {tuple(t["windows"]): t["bits"] for t in tried if "windows" in t}
-        assert set(windows) == {(8, 24), (16, 40)}
+        assert set(windows) == {(12, 32), (16, 34)}
         for (sink, recent), bits in windows.items():
             held = sink + recent
             assert 16 * held + bits * (128 - held) == pytest.approx(16 * 48 + 2.25 * (128 - 48))

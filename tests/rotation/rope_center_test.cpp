@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
@@ -73,6 +74,14 @@ TEST(RopeCenter, LargeBiasesLeaveNoTrace) {
     return r.layers[0].key.fit * (m.rows.k - m.rows.k.mean(0)).square().sum().item<double>();
   };
   EXPECT_LT(error(large, rope), 0.1 * error(large, mean));
+  // Who takes the plain mean is told.
+  const auto told = [](const FitResult& r) {
+    return std::any_of(r.warnings.begin(), r.warnings.end(),
+                       [](const std::string& w) { return w.find("--center rope") != std::string::npos; });
+  };
+  EXPECT_TRUE(told(mean));
+  EXPECT_FALSE(told(rope));
+  EXPECT_FALSE(told(fit(small.s, options(Center::kMean))));
   EXPECT_GT(reference, 0.0);
   // q k^T is q' k'^T and the part of the rotated mean.
   const at::Tensor q = large.rows.q.select(1, 1).to(at::kDouble), k = large.rows.k.select(1, 0).to(at::kDouble);
