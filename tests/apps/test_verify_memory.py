@@ -24,5 +24,5 @@ def test_four_times_the_text_takes_the_same_memory(model, tmp_path):
     text.write_text("".join(f"Valve {i} is {'open' if i % 3 else 'closed'} and its pressure is {i * 7 % 50}.\n" for i in range(3000)))
     short, long = (peak_bytes(model, text, n) for n in (SEQUENCES, 4 * SEQUENCES))
     tokens = 3 * SEQUENCES * CONTEXT
-    # The heap's own noise is some 10 MB; logits of one method alone, were they kept, would be 600.
-    assert long - short < 40 << 20, f"{(long - short) / tokens:.0f} bytes for each token more ({short} and {long})"
+    # The heap's own noise is some 15 MB here and may be more elsewhere; logits of one method alone, were they kept, would be 600.
+    assert long - short < 100 << 20, f"{(long - short) / tokens:.0f} bytes for each token more ({short} and {long})"
