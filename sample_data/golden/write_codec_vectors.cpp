@@ -5,28 +5,17 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <iostream>
 #include <memory>
 
-#include "base/errors.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "codec/codec.h"
 #include "codec/feedback.h"
+#include "writer.h"
 
 namespace oscar {
 namespace {
-
-std::string hex(const void* data, std::size_t bytes) {
-  static const char* digits = "0123456789abcdef";
-  std::string text;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    const auto b = static_cast<const unsigned char*>(data)[i];
-    text += digits[b >> 4], text += digits[b & 15];
-  }
-  return text;
-}
 
 // Standard normal by twelve uniforms: additions alone, so that no library function decides a bit.
 float normal(std::uint64_t seed, std::uint64_t i) {
@@ -165,16 +154,4 @@ void write(const fs::path& path) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: write_codec_vectors OUTPUT\n";
-    return 2;
-  }
-  try {
-    oscar::write(argv[1]);
-  } catch (const oscar::Error& e) {
-    std::cerr << "error: " << e.what() << "\n";
-    return static_cast<int>(e.code());
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return oscar::run_writer(argc, argv, "write_codec_vectors OUTPUT", oscar::write); }

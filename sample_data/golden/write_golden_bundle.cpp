@@ -6,30 +6,19 @@
 
 #include <bit>
 #include <cmath>
-#include <iostream>
 
-#include "base/errors.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "bundle/bundle.h"
 #include "runtime/basis.h"
 #include "runtime/method.h"
+#include "writer.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kDim = 32, kHeads = 2, kRows = 4;
-
-std::string hex(const void* data, std::size_t bytes) {
-  static const char* digits = "0123456789abcdef";
-  std::string text;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    const auto b = static_cast<const unsigned char*>(data)[i];
-    text += digits[b >> 4], text += digits[b & 15];
-  }
-  return text;
-}
 
 // Multiples of 1/16 from -4 to 4.
 at::Tensor dyadic(std::uint64_t seed, at::IntArrayRef shape) {
@@ -144,16 +133,4 @@ void write(const fs::path& folder) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: write_golden_bundle FOLDER\n";
-    return 2;
-  }
-  try {
-    oscar::write(argv[1]);
-  } catch (const oscar::Error& e) {
-    std::cerr << "error: " << e.what() << "\n";
-    return static_cast<int>(e.code());
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return oscar::run_writer(argc, argv, "write_golden_bundle FOLDER", oscar::write); }
