@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/positioned_io.h"
 
 namespace oscar {
 namespace {
@@ -39,23 +40,12 @@ TempFile::~TempFile() {
 }
 
 void TempFile::append(const void* data, std::size_t bytes) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::pwrite(fd_, at, bytes, static_cast<off_t>(size_));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("written");
-    at += n, bytes -= static_cast<std::size_t>(n), size_ += static_cast<std::uint64_t>(n);
-  }
+  if (!write_at(fd_, data, bytes, size_)) fail("written");
+  size_ += bytes;
 }
 
 void TempFile::read(std::uint64_t offset, void* data, std::size_t bytes) const {
-  char* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::pread(fd_, at, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("read");
-    at += n, bytes -= static_cast<std::size_t>(n), offset += static_cast<std::uint64_t>(n);
-  }
+  if (!read_at(fd_, data, bytes, offset)) fail("read");
 }
 
 }  // namespace oscar

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/positioned_io.h"
 
 namespace oscar {
 namespace {
@@ -70,15 +71,8 @@ void Spool::write(std::int64_t first, const at::Tensor& rows) {
   TORCH_CHECK(flat.scalar_type() == dtype_ && flat.sizes().slice(1) == at::IntArrayRef(shape_) && first >= 0 &&
                   first + flat.size(0) <= rows_,
               "spool ", path_.string(), ": rows do not fit");
-  const char* data = static_cast<const char*>(flat.const_data_ptr());
-  std::uint64_t left = flat.nbytes(), offset = static_cast<std::uint64_t>(first) * row_bytes_;
-  while (left > 0) {
-    const ssize_t n = ::pwrite(fd_, data, left, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(path_, "cannot be written");
-    data += n;
-    left -= static_cast<std::uint64_t>(n);
-    offset += static_cast<std::uint64_t>(n);
+  if (!write_at(fd_, flat.const_data_ptr(), flat.nbytes(), static_cast<std::uint64_t>(first) * row_bytes_)) {
+    fail(path_, "cannot be written");
   }
 }
 
@@ -87,15 +81,8 @@ at::Tensor Spool::read(std::int64_t first, std::int64_t count) const {
   std::vector<std::int64_t> shape = {count};
   shape.insert(shape.end(), shape_.begin(), shape_.end());
   at::Tensor rows = at::empty(shape, at::TensorOptions(dtype_));
-  char* data = static_cast<char*>(rows.mutable_data_ptr());
-  std::uint64_t left = rows.nbytes(), offset = static_cast<std::uint64_t>(first) * row_bytes_;
-  while (left > 0) {
-    const ssize_t n = ::pread(fd_, data, left, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(path_, "cannot be read");
-    data += n;
-    left -= static_cast<std::uint64_t>(n);
-    offset += static_cast<std::uint64_t>(n);
+  if (!read_at(fd_, rows.mutable_data_ptr(), rows.nbytes(), static_cast<std::uint64_t>(first) * row_bytes_)) {
+    fail(path_, "cannot be read");
   }
   return rows;
 }

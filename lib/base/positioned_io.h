@@ -1,0 +1,13 @@
+// Whole ranges of an open file, however many calls it takes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace oscar {
+
+// False, with errno, when not all bytes could be written or read.
+bool write_at(int fd, const void* data, std::size_t bytes, std::uint64_t offset);
+bool read_at(int fd, void* data, std::size_t bytes, std::uint64_t offset);
+
+}  // namespace oscar
