@@ -1,0 +1,86 @@
+// Decode attention over every cache that the CPU can hold: head sizes up to 256, any number of query heads on a KV
+// head, every page layout of lib/runtime/page_layout.h, and the pages of lib/runtime/described_pages.h on either axis.
+// Plain FP32 arithmetic for verification, not for serving. CPU twins (the specification): decode_attention_reference,
+// decode_attention_cpu (lib/runtime/decode_attention.h) and DescribedCache::attend. Raw pointers, no LibTorch.
+//
+//   logit_j = scale (<q, khat_j> + <u, phases_j>) + logit_shift, then soft_cap tanh(logit / soft_cap) where soft_cap > 0
+//   o = sum_j p_j vhat_j,  p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit))
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lib/runtime/page_layout.h"
+
+namespace oscar::kernels {
+
+// Letters: B sequences, Hq query heads, Hkv KV heads, D head_dim. All pointers are device pointers.
+
+// BF16 rows of one tier: token i of the tier is in row (first + i) mod capacity.
+struct GeneralTier {
+  const std::uint16_t* rows;  // [capacity, Hkv, D] BF16; not read where the tier is empty
+  std::int32_t first, capacity;
+};
+
+// Keys or values of one sequence: sink_tokens in the sink tier, then body_tokens in pages, the rest in the recent tier.
+struct GeneralSequenceSide {
+  GeneralTier sink, recent;
+  const std::int32_t* page_table;  // [ceil(body_tokens / page_tokens)] page ids
+  std::int32_t sink_tokens, body_tokens;
+};
+
+struct GeneralSequence {
+  GeneralSequenceSide key, value;
+  std::int32_t length;  // tokens in the cache, the current one included
+};
+
+// Codes of described_pages.h: a line holds the codes of one channel (channel axis) or of one token (token axis).
+struct LineLayout {
+  std::int32_t bits;           // 2 or 4; 0: the pages have a SideLayout
+  std::int32_t line, group;    // codes of a line, and those that share scale and offset
+  std::int32_t channel_axis;   // 1: line = channel, codes of tokens; 0: line = token, codes of channels
+  std::int32_t params_offset;  // bytes from the start of a head's page
+};
+
+// Keys or values of one layer. A page: with `norms` the FP32 norms of its tokens, then Hkv times head_bytes.
+struct GeneralSide {
+  const std::uint8_t* pages;  // [pages, page_bytes], 4-byte aligned
+  std::int64_t page_bytes;
+  std::int32_t head_bytes;   // of one KV head
+  std::int32_t page_tokens;  // 64, of described pages 128
+  std::int32_t values;       // 1: bits of codes are those of values, 0: those of keys (SideLayout)
+  std::int32_t norms;        // 1: each token is multiplied by its norm (LineLayout)
+  SideLayout layout;         // lines.bits == 0
+  const float* sigma;        // [Hkv, 4] deviations of blocks; read where layout.params is kScaleByte
+  LineLayout lines;          // lines.bits > 0
+};
+
+struct GeneralAttentionParams {
+  const float* query;                // [B, Hq, D] in the basis of BF16 keys
+  const float* query_coded;          // [B, Hq, D] in the basis of coded keys; null: the same
+  const float* position_query;       // null, or u: [B, Hq, D]
+  const float* phases;               // [positions, D] of the cached tokens; read with position_query
+  const float* logit_shift;          // null, or [B, Hq]
+  const float* sink_logits;          // null, or [Hq]
+  const GeneralSequence* sequences;  // [B]
+  float* output;                     // [B, Hq, D] in the basis of BF16 values
+  float* output_coded;               // [B, Hq, D] sum over coded values; null: they are part of output
+  float* weight_sum;                 // null, or [B, Hq]: sum_j p_j
+  void* workspace;                   // general_attention_workspace_bytes()
+  GeneralSide key, value;
+  std::int32_t batch, query_heads, kv_heads, head_dim;
+  std::int32_t max_tokens;      // length of the longest sequence, at least
+  std::int32_t sliding_window;  // 0: none; w: the last w tokens are seen
+  float scale, soft_cap;        // soft_cap 0: none
+};
+
+std::size_t general_attention_workspace_bytes(const GeneralAttentionParams& params);
+
+// cudaErrorInvalidValue for shapes that are not built: D above 256. Two launches: the attention of parts of 128 tokens,
+// and their merge in order. Allocates nothing, does not synchronise. Equal inputs give equal bits, whatever else is in
+// the batch.
+cudaError_t general_attention(const GeneralAttentionParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels
