@@ -10,9 +10,9 @@ namespace oscar::kernels {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kHeads = 8;    // query heads of a block: one softmax in each warp
-constexpr int kTile = 32;    // tokens between two steps of the softmax: one in each lane
-constexpr int kPart = 128;   // tokens of a block
+constexpr int kHeads = 8;   // query heads of a block: one softmax in each warp
+constexpr int kTile = 32;   // tokens between two steps of the softmax: one in each lane
+constexpr int kPart = 128;  // tokens of a block
 constexpr int kMaxDim = kThreads;
 static_assert(kHeads == kWarps && kTile == 32 && kPart % kTile == 0);
 

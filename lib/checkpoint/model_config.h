@@ -37,6 +37,8 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm over each head of q and k, before RoPE
   RopeConfig rope;
   std::vector<std::int64_t> sliding_window;  // [layers]; 0: full attention
+  bool logit_soft_cap = false;               // attention caps its logits; no family that is supported does so
+  bool sink_logits = false;                  // logits join the denominator of the softmax; none does so
   std::int64_t bos_token = -1;               // -1: none
   std::vector<std::int64_t> eos_tokens;
   std::string torch_dtype;  // as written: "bfloat16"

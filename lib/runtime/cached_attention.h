@@ -39,7 +39,8 @@ struct StoredPages {
 
 // Decode path: the paged three-tier cache. Any batch of ragged sequences; each call appends the new tokens of each
 // sequence and attends, token by token. The cache lives on `device` and so does the attention: on a GPU queries enter
-// the kernel in BF16 (on the CPU in FP32); cached bytes are the same for the same keys and values.
+// the fast kernels in BF16 (on the CPU, and in the general kernel, in FP32); cached bytes are the same for the same
+// keys and values.
 class PagedAttention : public Attention {
  public:
   // EnvironmentError when the kernels of the device cannot hold the cache of the method: see decode_obstacle().
@@ -60,5 +61,7 @@ class PagedAttention : public Attention {
 
 // Why the decode path cannot run this method on the device: one sentence with what to do; empty when it can.
 std::string decode_obstacle(const KvMethod& method, const ModelConfig& model, at::Device device);
+// A note for people where the general kernel of a GPU runs, with the reason; empty elsewhere.
+std::string decode_note(const KvMethod& method, const ModelConfig& model, at::Device device);
 
 }  // namespace oscar

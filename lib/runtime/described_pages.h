@@ -42,6 +42,10 @@ class DescribedPages {
                     float* offset) const;
   int line_groups() const { return line_ / group_; }
   int group() const { return group_; }
+  int line() const { return line_; }  // codes of a line
+  int bits() const { return bits_; }
+  bool channel_axis() const { return channel_axis_; }
+  std::int64_t code_bytes() const { return code_bytes_; }  // the parameters follow
 
  private:
   void write_line(std::uint8_t* page, int line, int first, int count, const float* x) const;

@@ -58,4 +58,10 @@ std::string decode_obstacle(const KvMethod& method, const ModelConfig& model, at
                               reason + "; pass --device cpu, or --path prefill";
 }
 
+std::string decode_note(const KvMethod& method, const ModelConfig& model, at::Device device) {
+  if (!device.is_cuda() || !method.paged()) return "";
+  const std::string reason = general_kernel_reason(method, model);
+  return reason.empty() ? reason : "decode path of '" + method.id + "': general kernel, because " + reason;
+}
+
 }  // namespace oscar

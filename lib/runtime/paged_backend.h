@@ -31,12 +31,18 @@ class PagedBackend {
 std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model);
 // Of another paper's method, on the CPU.
 std::unique_ptr<PagedBackend> make_described_backend(const KvMethod& method, const ModelConfig& model);
-// The same with attention on a GPU; the method and model are such that cuda_decode_obstacle() is empty.
+// The same with attention on a GPU, by the general kernel or by the one for keys per channel, where that holds them.
 std::unique_ptr<PagedBackend> make_described_cuda_backend(const KvMethod& method, const ModelConfig& model,
-                                                          at::Device device);
-// EnvironmentError where decode_obstacle() has something to say, or this build has no CUDA.
+                                                          at::Device device, bool general);
+// PagedCache with attention on a GPU by the general kernel.
+std::unique_ptr<PagedBackend> make_general_cuda_backend(const KvMethod& method, const ModelConfig& model,
+                                                        at::Device device);
+// The fast kernels where they hold the cache, else the general one. EnvironmentError where decode_obstacle() has
+// something to say, or this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
-// Why the CUDA kernels cannot hold this method's cache: a clause without a full stop; empty when they can.
+// Why no CUDA kernel can hold this method's cache: a clause without a full stop; empty when one can.
 std::string cuda_decode_obstacle(const KvMethod& method, const ModelConfig& model);
+// Why the fast kernels cannot, so that the general one runs: such a clause; empty when they can.
+std::string general_kernel_reason(const KvMethod& method, const ModelConfig& model);
 
 }  // namespace oscar

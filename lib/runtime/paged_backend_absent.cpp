@@ -6,6 +6,8 @@ namespace oscar {
 
 std::string cuda_decode_obstacle(const KvMethod&, const ModelConfig&) { return "this build has no CUDA kernels"; }
 
+std::string general_kernel_reason(const KvMethod&, const ModelConfig&) { return ""; }
+
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
   throw EnvironmentError(decode_obstacle(method, model, device));
 }

@@ -8,23 +8,10 @@
 #include "runtime/batch_steps.h"
 #include "runtime/decode_attention.h"
 #include "runtime/paged_backend.h"
-#include "runtime/paged_cache.h"
+#include "runtime/paged_cache_input.h"
 
 namespace oscar {
 namespace {
-
-std::vector<LayerCacheSpec> layer_specs(const KvMethod& method, const ModelConfig& model) {
-  std::vector<LayerCacheSpec> specs(static_cast<std::size_t>(model.layers));
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    LayerCacheSpec& spec = specs[static_cast<std::size_t>(layer)];
-    spec.quantised = method.quantised;
-    for (std::int64_t head = 0; head < model.kv_heads; ++head) {
-      spec.key.push_back(method.codec(layer, Side::kKey, head));
-      spec.value.push_back(method.codec(layer, Side::kValue, head));
-    }
-  }
-  return specs;
-}
 
 class CpuBackend : public PagedBackend {
  public:
@@ -43,17 +30,6 @@ class CpuBackend : public PagedBackend {
   const PagedCache* cpu_cache() const override { return &cache_; }
 
  private:
-  // Keys of new tokens in the basis of the cache.
-  at::Tensor key_rows(const AttentionInput& input) const {
-    const SideTransform* key = method_.transform(input.layer, Side::kKey);
-    if (key == nullptr || !key->rotated_mean) return cache_rows(input.k, key);
-    std::vector<at::Tensor> phases;
-    for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
-      phases.push_back(method_.phases->rows(input.batch->starts[s], input.batch->lengths[s]));
-    }
-    return cache_rows(input.k, key, at::cat(phases));
-  }
-
   const KvMethod& method_;
   PagedCache cache_;
 };
@@ -65,7 +41,7 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   const SideTransform* value = method_.transform(input.layer, Side::kValue);
   const at::Tensor model_q = input.q.to(at::kCPU), q = rotate_queries(model_q, key, kv_heads);
-  const at::Tensor k = key_rows(input), v = cache_rows(input.v, value);
+  const at::Tensor k = new_key_rows(method_, input), v = new_value_rows(method_, input);
   at::Tensor shift, sinks, weight_sum, out = at::empty(q.sizes(), q.options());
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(model_q, key, kv_heads, input.scale);
   if (input.sinks.defined()) {
@@ -130,8 +106,7 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
 }
 
 void CpuBackend::append(const AttentionInput& input) {
-  const at::Tensor k = key_rows(input);
-  const at::Tensor v = cache_rows(input.v, method_.transform(input.layer, Side::kValue));
+  const at::Tensor k = new_key_rows(method_, input), v = new_value_rows(method_, input);
   for_each_row(*input.batch, k, v, [&](std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
     cache_.append(input.layer, id, key, value);
   });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <stdexcept>
 
 #include "base/errors.h"
 #include "kernels/common/page_layout.h"
@@ -71,12 +72,10 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
   const at::Tensor q = rows(input.q), k = rows(input.k), v = rows(input.v);
   const std::int64_t heads = q.size(1), d = q.size(2), group = heads / k.size(1);
   const DeviceLayer& l = layer(input.layer);
-  if (l.key.mean.defined() && (input.soft_cap > 0.0 || input.sinks.defined())) {
-    throw EnvironmentError(
-        "the decode kernel cannot add the mean key under a soft cap or sink logits; pass --device cpu");
-  }
-  if (l.value.mean.defined() && input.sinks.defined()) {
-    throw EnvironmentError("the decode kernel cannot add the mean value beside sink logits; pass --device cpu");
+  // general_kernel_reason() sends models with either to the general kernel.
+  const bool capped = input.soft_cap > 0.0, has_sinks = input.sinks.defined();
+  if ((l.key.mean.defined() && (capped || has_sinks)) || (l.value.mean.defined() && has_sinks)) {
+    throw std::logic_error("the configuration of the model names no soft cap and no sink logits");
   }
   const at::Tensor sinks = input.sinks.defined() ? input.sinks.to(device_, at::kFloat).contiguous() : at::Tensor();
 
@@ -175,7 +174,9 @@ StoredPages CudaBackend::stored(std::int64_t layer, std::int64_t sequence) const
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
   const std::string obstacle = decode_obstacle(method, model, device);
   if (!obstacle.empty()) throw EnvironmentError(obstacle);
-  if (method.engine) return make_described_cuda_backend(method, model, device);
+  const bool general = !general_kernel_reason(method, model).empty();
+  if (method.engine) return make_described_cuda_backend(method, model, device, general);
+  if (general) return make_general_cuda_backend(method, model, device);
   return std::make_unique<CudaBackend>(method, model, device);
 }
 

@@ -19,6 +19,8 @@ ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Devi
     log_info("the pages of " + m.id + " are checked on the CPU: " + obstacle);
     device = at::kCPU;
   }
+  const std::string note = decode_note(m, model, device);
+  if (!note.empty()) log_detail(note);
   cache = std::make_unique<CacheChecker>(m, model, device);
 }
 

@@ -79,6 +79,8 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
     for (const ComparedMethod& c : selection_.methods) {
       const std::string obstacle = decode_obstacle(c.method, model, request_.decoder.device);
       if (!obstacle.empty()) throw EnvironmentError(obstacle);
+      const std::string note = decode_note(c.method, model, request_.decoder.device);
+      if (!note.empty()) log_info(note);
     }
   }
   check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);

@@ -262,19 +262,41 @@ TEST_F(PagedBackendCuda, FusedNormAndRopeFollowTheModel) {
   EXPECT_TRUE(at::equal(found_values, values));
 }
 
-// No GPU needed: what cannot run is refused with the reason.
-TEST(DecodeObstacle, NamesWhatIsNotBuilt) {
+// No GPU needed: what the fast kernel cannot run goes to the general one with the reason.
+TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   const at::Device gpu{at::kCUDA, 0};
-  Scenario s = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
-  EXPECT_EQ(decode_obstacle(s.method, s.model, gpu), "");
+  const WindowPolicy windows{64, 256, 1};
+  const auto reason = [&](const Scenario& s, const std::string& text) {
+    EXPECT_EQ(decode_obstacle(s.method, s.model, gpu), "");
+    EXPECT_EQ(decode_note(s.method, s.model, at::kCPU), "");
+    EXPECT_THAT(decode_note(s.method, s.model, gpu),
+                ::testing::AllOf(::testing::StartsWith("decode path of 'test': general kernel, because "),
+                                 ::testing::HasSubstr(text)));
+  };
+  Scenario s = make_scenario(128, 2, 4, Basis::kCentred, windows);
+  EXPECT_EQ(decode_note(s.method, s.model, gpu), "");
   EXPECT_EQ(decode_obstacle(s.method, s.model, at::kCPU), "");
+  s.model.logit_soft_cap = true;
+  reason(s, "the mean key under a soft cap");
+  s.model.logit_soft_cap = false, s.model.sink_logits = true;
+  for (LayerTransform& t : s.method.layers) t.key.mean = at::Tensor();
+  reason(s, "the mean value beside sink logits");
+  s = make_scenario(128, 2, 4, Basis::kIdentity, windows);
   s.method.codes.assign(2, {uniform_code(128, 32), uniform_code(128, 32), {}, {}});
-  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("groups of 32 channels"));
+  reason(s, "groups of 32 channels");
+  s = make_scenario(128, 2, 4, Basis::kIdentity, windows);
+  s.method.value_encoder = Encoder::kFeedback;
+  reason(s, "not by 'feedback'");
+  reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
+  reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128 and 256, not for 96");
+  reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");
+}
+
+TEST(DecodeObstacle, NamesWhatNoKernelIsBuiltFor) {
+  const at::Device gpu{at::kCUDA, 0};
+  const Scenario s = make_scenario(512, 2, 4, Basis::kIdentity, {64, 256, 1});
+  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 256, not for 512"));
   EXPECT_EQ(decode_obstacle(s.method, s.model, at::kCPU), "");
-  s = make_scenario(96, 2, 4, Basis::kIdentity, {64, 256, 1});
-  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("head sizes 64, 128 and 256, not for 96"));
-  s = make_scenario(128, 2, 17, Basis::kIdentity, {64, 256, 1});
-  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("not for 17"));
   EXPECT_THROW(PagedAttention(s.method, s.model, gpu), EnvironmentError);
 }
 
