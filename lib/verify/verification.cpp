@@ -76,11 +76,14 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   request_.tasks = expand_tasks(request_.tasks);
   choose_methods();
   if (request_.decode) {
+    std::vector<std::string> notes;
     for (const ComparedMethod& c : selection_.methods) {
       const std::string obstacle = decode_obstacle(c.method, model, request_.decoder.device);
       if (!obstacle.empty()) throw EnvironmentError(obstacle);
       const std::string note = decode_note(c.method, model, request_.decoder.device);
-      if (!note.empty()) log_info(note);
+      if (note.empty() || contains(notes, note)) continue;
+      log_info(note);
+      notes.push_back(note);
     }
   }
   check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
