@@ -1,70 +1,102 @@
-// The query operand of the `blocks` layout: in registers, or, where 12 warps on a multiprocessor hide more latency than
-// 8 with all registers (two head tiles, D = 128), in the warp's scratch of shared memory.
+// The query of a (sequence, KV head) as `blocks` pages need it: made once by a thread block, a warp for each of the four
+// blocks of channels, and read by all its warps from shared memory.
 #pragma once
+
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
+#include "kernels/decode/launch_params.h"
+#include "kernels/decode/query.cuh"
+
 namespace oscar::kernels {
+
+__device__ __forceinline__ float power_of_two(int e) {
+  return __uint_as_float(static_cast<std::uint32_t>(127 + e) << 23);
+}
 
 template <int D, int NT>
 struct BlockQuery {
-  static constexpr bool kInShared = D == 128 && NT == 2;
-  static constexpr int kStartAt = D / 16 * 32 * 8 * NT;  // byte of the starts behind the pairs
-  static constexpr int kSharedBytes = kInShared ? kStartAt + 4 * 4 * 8 * NT : 0;
-  static constexpr int kTiles = kInShared ? 1 : NT, kSteps = kInShared ? 1 : D / 16;
+  static constexpr int kSteps = D / 64;           // channel steps of 16 in a block
+  static constexpr int kWords = kSteps * NT * 2;  // of a lane and block: FP16 pairs, operand B
+  static constexpr int kVectors = (kWords + 3) / 4;
 
-  struct Pairs {
-    std::uint32_t x[NT][2];
-  };
-  struct Start {
-    float x[NT][2];
-  };
+  // In shared memory.
+  uint4 pairs[4][kVectors][32];  // word (k NT + n) 2 + r: q 2^i 2^-e of pair r of head tile n, channel step k
+  float4 starts[4][NT][4];  // [block][head tile][lane % 4]: what an accumulator starts from, of two heads, twice
+  float key_factor[4];      // of a scale: undoes the scaling of the query
+  float value_sigma[4];
 
-  // Operand B of channel step `step`: FP16 pair r of head tile n. shared: kSharedBytes of this warp.
-  __device__ __forceinline__ void set(std::uint8_t* shared, int n, int step, int r, std::uint32_t x, int lane) {
-    if constexpr (kInShared) {
-      reinterpret_cast<std::uint32_t*>(shared)[(step * 32 + lane) * 2 * NT + 2 * n + r] = x;
-    } else {
-      pair[n][step][r] = x;
-    }
-  }
-  __device__ __forceinline__ Pairs pairs(const std::uint8_t* shared, int step, int lane) const {
-    if constexpr (kInShared) {
-      const uint4 x = reinterpret_cast<const uint4*>(shared)[step * 32 + lane];
-      return {{{x.x, x.y}, {x.z, x.w}}};
-    } else {
-      Pairs out;
+  // What warp b < 4 reads of global memory for block b, before anything waits.
+  struct Source {
+    std::uint32_t pair[NT][kSteps][2];
+    float key_sigma, value_sigma;
+
+    // q: [group, D] BF16 as pairs. Heads past the group are zero.
+    __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int kv_head, int warp,
+                                         int lane) {
+      if (warp >= 4) return;
+      const int g = lane >> 2, t = lane & 3;
+      key_sigma = __ldg(a.p.key_sigma + 4 * kv_head + warp);
+      value_sigma = __ldg(a.p.value_sigma + 4 * kv_head + warp);
 #pragma unroll
-      for (int n = 0; n < NT; ++n) out.x[n][0] = pair[n][step][0], out.x[n][1] = pair[n][step][1];
-      return out;
-    }
-  }
-
-  // Where the accumulators of block b start, of the lane's two heads; lanes with equal lane % 4 have the same.
-  __device__ __forceinline__ void set_start(std::uint8_t* shared, int n, int b, const float (&x)[2], int lane) {
-    if constexpr (kInShared) {
-      if (lane < 4) {
-        reinterpret_cast<float2*>(shared + kStartAt)[(4 * b + lane) * NT + n] = make_float2(x[0], x[1]);
+      for (int n = 0; n < NT; ++n) {
+        const bool live = 8 * n + g < a.group;
+        const std::uint32_t* row = q + (8 * n + g) * (D / 2) + warp * (D / 8) + t;
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) pair[n][k][r] = live ? __ldg(row + 8 * k + 4 * r) : 0u;
       }
-    } else {
-      start[n][b][0] = x[0], start[n][b][1] = x[1];
     }
-  }
-  __device__ __forceinline__ Start starts(const std::uint8_t* shared, int b, int lane) const {
-    if constexpr (kInShared) {
-      const float4 x = reinterpret_cast<const float4*>(shared + kStartAt)[4 * b + (lane & 3)];
-      return {{{x.x, x.y}, {x.z, x.w}}};
-    } else {
-      Start out;
-#pragma unroll
-      for (int n = 0; n < NT; ++n) out.x[n][0] = start[n][b][0], out.x[n][1] = start[n][b][1];
-      return out;
-    }
-  }
+  };
 
- private:
-  std::uint32_t pair[kTiles][kSteps][2];
-  float start[kTiles][4][2];
+  // Called by all warps; the caller synchronises before anybody reads. i brings the largest query of the block into
+  // FP16's range; the deviation's power of two is part of it, its fraction goes to the scales.
+  __device__ __forceinline__ void make(const DecodeLaunch& a, const Source& source, int warp, int lane) {
+    if (warp >= 4) return;
+    std::uint32_t top = 0;  // non-negative floats compare like their bits
+#pragma unroll
+    for (int n = 0; n < NT; ++n)
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const std::uint32_t x = source.pair[n][k][r];
+          top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
+        }
+    const float factor = query_factor(__reduce_max_sync(0xffffffffu, top));
+    const int width = a.key.width[warp];
+    std::uint32_t words[4 * kVectors] = {};
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      float total = 0.0f;
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int e = width * (2 * k + r) & 7;
+          const std::uint32_t x = source.pair[n][k][r];
+          const float scaled = factor * power_of_two(-e);
+          const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
+          words[(k * NT + n) * 2 + r] = pair;
+          // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
+          const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+          total = fmaf(rounded.x + rounded.y, power_of_two(e), total);
+        }
+      float sums[2];
+      head_sums(total * (0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width))), lane, sums);
+      if (lane < 4) starts[warp][n][lane] = make_float4(sums[0], sums[1], sums[0], sums[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      pairs[warp][i][lane] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    if (lane == 0) {
+      key_factor[warp] = source.key_sigma * (0x1p24f / factor);
+      // A block without spread: its codes count for nothing, and window values can still be divided by it.
+      value_sigma[warp] = a.value.width[warp] == 0 ? 1.0f : fmaxf(source.value_sigma, 0x1p-60f);
+    }
+  }
 };
 
 }  // namespace oscar::kernels

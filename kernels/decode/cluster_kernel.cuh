@@ -73,10 +73,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
     // The body begins with page 0 whatever the length: no need to wait for it.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
   }
-  QueryPairs<D, C::NT> query;
-  query.load(static_cast<const std::uint32_t*>(p.q) +
+  typename C::Codes::Query query;
+  query.load(a,
+             static_cast<const std::uint32_t*>(p.q) +
                  (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
-             group, lane);
+             kv_head, warp, lane);
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
   const SequencePlan plan = SequencePlan::make(p, length);
@@ -84,12 +85,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
   if (p.sliding_window != 0) ids.load(table, share, 0, lane);
   RingPosition at;
-  std::uint8_t* scratch = pool + a.pool_bytes + warp * C::Codes::kScratchBytes;
+  std::uint8_t* item_shared = pool + a.pool_bytes;
+  std::uint8_t* scratch = item_shared + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
   windows.keep(shared.window_pages[warp], lane);
   WarpWork<C> work;
   // The first half of the cluster barrier says that a block has begun: waited for before the first store into it.
   work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, pool + warp * a.slots * a.slot_bytes,
-           scratch, lane, [] { cluster_arrive_relaxed(); });
+           scratch, item_shared, warp, lane, [] { cluster_arrive_relaxed(); });
 
   __syncthreads();
   const BlockMerge<C> merge(pool);

@@ -14,14 +14,14 @@ struct DecodeConfig {
   using Cluster = DecodeConfig<D, NT, kBlocks, true>;
   using Codes = std::conditional_t<kBlocks, BlockCodes<D, NT>, UniformCodes<D, NT>>;
   static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps on a multiprocessor, else 16
-  static constexpr bool kTwelve = kBlocks && BlockQuery<D, NT>::kInShared;
+  static constexpr bool kTwelve = kBlocks && NT == 2 && D == 128;
   static constexpr int kWarps = kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 2;
   static constexpr int kMaxSlots = 3;      // of a warp's ring
   static constexpr int kMergeRow = D + 4;  // floats; the padding keeps a warp's four head pairs in different banks
   static constexpr int kMergeBytes = kWarps * kHeads * (kMergeRow + 2) * 4;
-  static constexpr int kScratchBytes = kWarps * Codes::kScratchBytes;
+  static constexpr int kScratchBytes = kWarps * Codes::kScratchBytes + Codes::kItemBytes;
   static constexpr int kMaxCluster = 16;
   // Cluster kernel: what the blocks of a cluster send each other: outputs, m and l.
   static constexpr int receive_bytes(int group) {

@@ -13,6 +13,10 @@ struct BlockSide {
   std::int32_t plane[4];  // byte of the block's codes in the page
   std::int32_t params;    // byte of the first plane's 64 scale bytes
   std::int32_t block[4];  // block of plane i; the planes that do not exist name the blocks without codes
+
+  OSCAR_HD std::uint32_t widths() const {  // a byte for each block
+    return static_cast<std::uint32_t>(width[0] | width[1] << 8 | width[2] << 16 | width[3] << 24);
+  }
 };
 
 struct DecodeLaunch {

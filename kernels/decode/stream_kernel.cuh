@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
   ring.init(lane, a.slots);
   RingPosition at;
   std::uint8_t* slots = pool + warp * a.slots * a.slot_bytes;
-  std::uint8_t* scratch = pool + a.pool_bytes + warp * C::Codes::kScratchBytes;
+  std::uint8_t* item_shared = pool + a.pool_bytes;
+  std::uint8_t* scratch = item_shared + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
 
   BlockWork block(p, C::kWarps);
   if (block.empty) return;
@@ -72,13 +73,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     WindowPages windows;
     windows.load(p, sequence, lane);
     ids.load(p.page_table + static_cast<long long>(sequence) * p.max_pages, share, 0, lane);
-    QueryPairs<D, C::NT> query;
-    query.load(static_cast<const std::uint32_t*>(p.q) +
+    typename C::Codes::Query query;
+    query.load(a,
+               static_cast<const std::uint32_t*>(p.q) +
                    (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
-               group, lane);
+               kv_head, warp, lane);
     windows.keep(shared.window_pages[warp], lane);
     WarpWork<C> work;
-    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, slots, scratch, lane, [] {});
+    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, slots, scratch, item_shared, warp, lane,
+             [] {});
 
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
     __syncthreads();

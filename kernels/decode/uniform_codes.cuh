@@ -48,13 +48,21 @@ struct UniformCodes {
   static constexpr int kScratchBytes = 0;  // shared memory of a warp beside its ring
   static constexpr WeightRange kWeights{32768.0f, 8.0f};
 
+  // What a warp reads of global memory before anything waits.
+  struct Query : QueryPairs<D, NT> {
+    __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int, int, int lane) {
+      QueryPairs<D, NT>::load(q, a.group, lane);
+    }
+  };
+  static constexpr int kItemBytes = 0;  // shared memory of a thread block beside its warps'
+
   std::uint32_t query[NT][D / 16][2];  // FP16: q 2^exponent 4^-field
   float query_sum[NT][2];              // 2^-24 sum of the scaled query, for the lane's two heads
   float score_scale;                   // undoes both scalings, times softmax scale and log2 e
 
   // scale: softmax scale and log2 e.
-  __device__ __forceinline__ void prepare(const DecodeLaunch&, const QueryPairs<D, NT>& q, int, float scale,
-                                          std::uint8_t*, int lane) {
+  __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t*, int,
+                                          int lane) {
     std::uint32_t top = 0;  // non-negative floats compare like their bits
 #pragma unroll
     for (int n = 0; n < NT; ++n)
@@ -167,13 +175,12 @@ struct UniformCodes {
   __device__ __forceinline__ float unit(int step, int upper) const {
     return static_cast<float>(1 << (24 - 2 * field_exponent(value_field(step, upper).field)));
   }
-  __device__ __forceinline__ float inverse_unit(const DecodeLaunch&, const std::uint8_t*, int step, int upper) const {
+  __device__ __forceinline__ float inverse_unit(const DecodeLaunch&, int step, int upper) const {
     return 1.0f / unit(step, upper);
   }
 
   // state.o in units of the output.
-  __device__ __forceinline__ void finish(const DecodeLaunch&, WarpState<D, NT>& state, const std::uint8_t*,
-                                         int lane) const {
+  __device__ __forceinline__ void finish(const DecodeLaunch&, WarpState<D, NT>& state, int lane) const {
 #pragma unroll
     for (int n = 0; n < NT; ++n)
 #pragma unroll

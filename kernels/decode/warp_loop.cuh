@@ -88,8 +88,9 @@ struct WarpWork {
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
                                       const WarpShare& share, PageIds ids, const DecodeShared<C>& shared,
-                                      const QueryPairs<D, NT>& first_query, const CopyRing& ring, RingPosition& at,
-                                      std::uint8_t* slots, std::uint8_t* scratch, int lane, AfterIssue&& after_issue) {
+                                      const typename Codes::Query& query_source, const CopyRing& ring, RingPosition& at,
+                                      std::uint8_t* slots, std::uint8_t* scratch, std::uint8_t* item_shared, int warp,
+                                      int lane, AfterIssue&& after_issue) {
     const DecodeAttentionParams& p = a.p;
     const std::uint32_t slots_address = shared_address(slots);
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
@@ -110,7 +111,7 @@ struct WarpWork {
           if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
         } else {
           const int use = issued - share.pages;
-          source = window_source(p, plan, shared.window_pages[threadIdx.x / 32], sequence, kv_head,
+          source = window_source(p, plan, shared.window_pages[warp], sequence, kv_head,
                                  share.tile + (use >> 1) * share.stride, use & 1);
           bytes = window_tile_bytes(D) / 2;
         }
@@ -132,7 +133,7 @@ struct WarpWork {
 #pragma unroll 1
     for (int i = 0; i < a.slots; ++i) issue();
     after_issue();
-    codes.prepare(a, first_query, kv_head, scale, scratch, lane);
+    codes.prepare(a, query_source, scale, item_shared, warp, lane);
     state.clear();
 
 #pragma unroll 1
@@ -177,10 +178,10 @@ struct WarpWork {
       score_window<D, NT>(s, query, landed(), lane);
       release();
       softmax_weights<D, NT, 1>(state, s, w, scales, soft_cap, range, Codes::kWeights, lane);
-      accumulate_window<D, NT>(state, w, a, codes, scratch, landed(), lane);
+      accumulate_window<D, NT>(state, w, a, codes, landed(), lane);
       release();
     }
-    codes.finish(a, state, scratch, lane);
+    codes.finish(a, state, lane);
   }
 };
 

@@ -76,7 +76,6 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
     }
   }
   float p[M][NT][4];
-  float top = state.m[0][0] == kNoReference ? INFINITY : 0.0f;
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -99,10 +98,18 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
 #pragma unroll
     for (int n = 0; n < NT; ++n)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        w[m][n][c] = p[m][n][c] * token.value[m][c >> 1];
-        top = fmaxf(top, w[m][n][c]);
-      }
+      for (int c = 0; c < 4; ++c) w[m][n][c] = p[m][n][c] * token.value[m][c >> 1];
+  float tops[M];  // short chains
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    tops[m] = 0.0f;
+#pragma unroll
+    for (int n = 0; n < NT; ++n)
+      tops[m] = fmaxf(tops[m], fmaxf(fmaxf(w[m][n][0], w[m][n][1]), fmaxf(w[m][n][2], w[m][n][3])));
+  }
+#pragma unroll
+  for (int m = 1; m < M; ++m) tops[0] = fmaxf(tops[0], tops[m]);
+  const float top = state.m[0][0] == kNoReference ? INFINITY : tops[0];
   if (__any_sync(0xffffffffu, top > weights.limit)) {
 #pragma unroll
     for (int n = 0; n < NT; ++n)
@@ -142,11 +149,13 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
       }
   }
 #pragma unroll
-  for (int m = 0; m < M; ++m)
+  for (int n = 0; n < NT; ++n)
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      state.l[n][0] += p[m][n][0] + p[m][n][2];
-      state.l[n][1] += p[m][n][1] + p[m][n][3];
+    for (int h = 0; h < 2; ++h) {
+      float sum = p[0][n][h] + p[0][n][h + 2];
+#pragma unroll
+      for (int m = 1; m < M; ++m) sum += p[m][n][h] + p[m][n][h + 2];
+      state.l[n][h] += sum;
     }
 }
 

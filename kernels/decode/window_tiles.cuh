@@ -34,7 +34,7 @@ __device__ __forceinline__ void score_window(float (&s)[1][NT][4], const QueryPa
 template <int D, int NT, class Codes>
 __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const float (&p)[1][NT][4],
                                                   const DecodeLaunch& a, const Codes& codes,
-                                                  const std::uint8_t* scratch, const std::uint8_t* values, int lane) {
+                                                  const std::uint8_t* values, int lane) {
   std::uint32_t high[NT][2], low[NT][2];
 #pragma unroll
   for (int n = 0; n < NT; ++n)
@@ -48,7 +48,7 @@ __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     const uint4 v = *reinterpret_cast<const uint4*>(values + (step * 32 + lane) * 16);
-    const float unit[2] = {codes.inverse_unit(a, scratch, step, 0), codes.inverse_unit(a, scratch, step, 1)};
+    const float unit[2] = {codes.inverse_unit(a, step, 0), codes.inverse_unit(a, step, 1)};
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       float o[4] = {0.0f, 0.0f, 0.0f, 0.0f};
