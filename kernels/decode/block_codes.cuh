@@ -12,6 +12,7 @@
 
 #include <cuda_fp16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/decode/block_query.cuh"
@@ -25,7 +26,8 @@ namespace oscar::kernels {
 template <int D_, int NT_>
 struct BlockCodes {
   static constexpr int D = D_, NT = NT_;
-  static constexpr int kTiles = 4;            // a whole page at a time: the branches on the widths are paid once
+  // Worked on together. A whole page: the branches on the widths are paid once; half of one where registers lack.
+  static constexpr int kTiles = NT == 1 ? 4 : 2;
   static constexpr int kBlockSteps = D / 64;  // channel steps of 16 in a block
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
   // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [block][token % 8][token / 8], so that a
@@ -34,13 +36,14 @@ struct BlockCodes {
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride;
   static constexpr int kScratchBytes = 4 * 2 * kHalf;
-  using Query = typename BlockQuery<D, NT>::Source;
-  static constexpr int kItemBytes = sizeof(BlockQuery<D, NT>);  // shared memory of a thread block beside its warps'
+  using Shared = BlockQuery<D, NT>;
+  using Query = typename Shared::Source;
+  static constexpr int kItemBytes = sizeof(Shared);  // shared memory of a thread block beside its warps'
 
-  const BlockQuery<D, NT>* query;
+  SharedAddress query;                     // a BlockQuery<D, NT>
   std::uint32_t key_widths, value_widths;  // a byte for each block
   float score_scale;                       // softmax scale and log2 e
-  // Of the block whose scales this lane makes, that of plane lane / 8: what its key scales are multiplied by, words of
+  // Of the block whose scales this lane makes, that of plane lane / 8: what its key scales are multiplied by, bytes of
   // the scratch.
   float key_factor;
   int key_column, value_column;
@@ -48,50 +51,51 @@ struct BlockCodes {
   // Called by all threads of the block, which has read the query of the item before.
   __device__ __forceinline__ void prepare(const DecodeLaunch& a, const Query& source, float scale, std::uint8_t* item,
                                           int warp, int lane) {
-    BlockQuery<D, NT>* shared = reinterpret_cast<BlockQuery<D, NT>*>(item);
+    Shared* shared = reinterpret_cast<Shared*>(item);
     shared->make(a, source, warp, lane);
-    key_column = a.key.block[lane >> 3] * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2;
-    value_column = kValueAt + a.value.block[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2;
+    key_column = 4 * (a.key.block[lane >> 3] * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
+    value_column = 4 * (kValueAt + a.value.block[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2);
     key_widths = a.key.widths();
     value_widths = a.value.widths();
     score_scale = scale;
-    query = shared;
+    query = shared_address(item);
+    keep(query), keep(key_widths), keep(value_widths), keep(key_column), keep(value_column);
     __syncthreads();
     key_factor = shared->key_factor[a.key.block[lane >> 3]];
   }
 
   // Scales of a page, once for the warp: a lane takes four tokens of plane lane / 8 in each half. Lanes of planes that
   // the layout does not have write columns that count for nothing.
-  __device__ __forceinline__ void begin_page(const DecodeLaunch& a, const std::uint8_t* page, std::uint8_t* scratch,
+  __device__ __forceinline__ void begin_page(const DecodeLaunch& a, SharedAddress page, SharedAddress scratch,
                                              int lane) const {
-    const int at = (lane >> 3) * kPageTokens + (lane & 7) * 4;
-    const std::uint8_t *keys = page + a.key.params + at, *values = page + a.value.params + at;
-    float key[2][4], value[2][4];
+    const SharedAddress from = page + (lane >> 3) * kPageTokens + (lane & 7) * 4;
     std::uint32_t bytes[2][2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      bytes[half][0] = *reinterpret_cast<const std::uint32_t*>(keys + 32 * half);
-      bytes[half][1] = *reinterpret_cast<const std::uint32_t*>(values + 32 * half);
+      bytes[half][0] = load_shared_4(from + a.key.params + 32 * half);
+      bytes[half][1] = load_shared_4(from + a.value.params + 32 * half);
     }
+    float key[2][4], value[2][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       scales_of(bytes[half][0], key[half]);
       scales_of(bytes[half][1], value[half]);
     }
     __syncwarp();  // the page before has been read
-    std::uint32_t* words = reinterpret_cast<std::uint32_t*>(scratch);
+    const SharedAddress keys = scratch + key_column, values = scratch + value_column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[half * kHalf + key_column + 4 * i] = __float_as_uint(key_factor * key[half][i]);
-      words[half * kHalf + value_column] = pack_f16(value[half][0], value[half][1]);
-      words[half * kHalf + value_column + 4] = pack_f16(value[half][2], value[half][3]);
+      for (int i = 0; i < 4; ++i)
+        store_shared_4(keys + 4 * half * kHalf + 16 * i, __float_as_uint(key_factor * key[half][i]));
+      store_shared_4(values + 4 * half * kHalf, pack_f16(value[half][0], value[half][1]));
+      store_shared_4(values + 4 * half * kHalf + 16, pack_f16(value[half][2], value[half][3]));
     }
     __syncwarp();
   }
 
   __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kTiles][NT][4], TokenScales<kTiles>& scales,
-                                        const std::uint8_t* page, int, const std::uint8_t* scratch, int lane) const {
+                                        SharedAddress page, int tile, SharedAddress scratch, int lane) const {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       scales.key[m][0] = scales.key[m][1] = score_scale;
@@ -105,23 +109,23 @@ struct BlockCodes {
     for (int b = 0; b < 4; ++b) {
       const int width = key_widths >> (8 * b) & 0xff;
       if (width == 2) {
-        score_block<2>(s, b, page + a.key.plane[b], scratch, lane);
+        score_block<2>(s, b, page + a.key.plane[b], tile, scratch, lane);
       } else if (width == 1) {
-        score_block<1>(s, b, page + a.key.plane[b], scratch, lane);
+        score_block<1>(s, b, page + a.key.plane[b], tile, scratch, lane);
       } else if (width == 4) {
-        score_block<4>(s, b, page + a.key.plane[b], scratch, lane);
+        score_block<4>(s, b, page + a.key.plane[b], tile, scratch, lane);
       }
     }
   }
 
   // weights: probabilities as operand B.
   __device__ __forceinline__ void accumulate(const DecodeLaunch& a, WarpState<D, NT>& state,
-                                             const std::uint32_t (&p)[kTiles][NT][2], const std::uint8_t* page, int,
-                                             const std::uint8_t* scratch, int lane) const {
+                                             const std::uint32_t (&p)[kTiles][NT][2], SharedAddress page, int tile,
+                                             SharedAddress scratch, int lane) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kTiles / 2; ++half) {
       // Row b: scales of block b (b + 4: again); the rows 8 to 15 are not read.
-      const uint4 four = value_scales(scratch, half, lane >> 2 & 3, lane);
+      const uint4 four = value_scales(scratch, tile / 2 + half, lane >> 2 & 3, lane);
       const std::uint32_t low[4] = {four.x, four.x, four.y, four.y}, high[4] = {four.z, four.z, four.w, four.w};
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
@@ -133,11 +137,11 @@ struct BlockCodes {
     for (int b = 0; b < 4; ++b) {
       const int width = value_widths >> (8 * b) & 0xff;
       if (width == 2) {
-        accumulate_block<2>(state, p, b, page + a.value.plane[b], scratch, lane);
+        accumulate_block<2>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
       } else if (width == 1) {
-        accumulate_block<1>(state, p, b, page + a.value.plane[b], scratch, lane);
+        accumulate_block<1>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
       } else if (width == 4) {
-        accumulate_block<4>(state, p, b, page + a.value.plane[b], scratch, lane);
+        accumulate_block<4>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
       }
     }
   }
@@ -145,8 +149,11 @@ struct BlockCodes {
   __device__ __forceinline__ int exponent(const DecodeLaunch& a, int step, int upper) const {
     return a.value.width[step / kBlockSteps] * (2 * (step % kBlockSteps) + upper) & 7;
   }
+  __device__ __forceinline__ float value_sigma(int b) const {
+    return __uint_as_float(load_shared_4(query + offsetof(Shared, value_sigma) + 4 * b));
+  }
   __device__ __forceinline__ float inverse_unit(const DecodeLaunch& a, int step, int upper) const {
-    return __fdividef(power_of_two(exponent(a, step, upper) - 24), query->value_sigma[step / kBlockSteps]);
+    return __fdividef(power_of_two(exponent(a, step, upper) - 24), value_sigma(step / kBlockSteps));
   }
 
   __device__ __forceinline__ void finish(const DecodeLaunch& a, WarpState<D, NT>& state, int lane) const {
@@ -157,14 +164,14 @@ struct BlockCodes {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float offset = 0.5f - 0.5f * static_cast<float>(1 << a.value.width[b]);
-          const float sum = offset * __shfl_sync(0xffffffffu, state.zeros[n][h], 4 * b + (lane & 3));
+          const float sigma = value_sigma(b), sum = offset * __shfl_sync(0xffffffffu, state.zeros[n][h], 4 * b + (lane & 3));
 #pragma unroll
           for (int k = 0; k < kBlockSteps; ++k)
 #pragma unroll
             for (int upper = 0; upper < 2; ++upper) {
               const int step = b * kBlockSteps + k;
               float& o = state.o[n][step][2 * upper + h];
-              o = query->value_sigma[b] * fmaf(o, power_of_two(24 - exponent(a, step, upper)), sum);
+              o = sigma * fmaf(o, power_of_two(24 - exponent(a, step, upper)), sum);
             }
         }
   }
@@ -182,16 +189,17 @@ struct BlockCodes {
   }
 
   // FP16 pairs of tokens 2t + {0, 1}, + 8, + 16, + 24 of a half: t = lane % 4.
-  __device__ __forceinline__ static uint4 value_scales(const std::uint8_t* scratch, int half, int b, int lane) {
-    return *reinterpret_cast<const uint4*>(scratch + 4 * (half * kHalf + kValueAt + b * kValueStride) + 16 * (lane & 3));
+  __device__ __forceinline__ static uint4 value_scales(SharedAddress scratch, int half, int b, int lane) {
+    return load_shared_16(scratch + 4 * (half * kHalf + kValueAt + b * kValueStride) + 16 * (lane & 3));
   }
 
   template <int W>
-  __device__ __forceinline__ void score_block(float (&s)[kTiles][NT][4], int b, const std::uint8_t* plane,
-                                              const std::uint8_t* scratch, int lane) const {
-    uint4 q[BlockQuery<D, NT>::kVectors];
+  __device__ __forceinline__ void score_block(float (&s)[kTiles][NT][4], int b, SharedAddress plane, int tile,
+                                              SharedAddress scratch, int lane) const {
+    uint4 q[Shared::kVectors];
 #pragma unroll
-    for (int i = 0; i < BlockQuery<D, NT>::kVectors; ++i) q[i] = query->pairs[b][i][lane];
+    for (int i = 0; i < Shared::kVectors; ++i)
+      q[i] = load_shared_16(query + offsetof(Shared, pairs) + 512 * (b * Shared::kVectors + i) + 16 * lane);
     const auto pair = [&](int k, int n, int r) {
       const int word = (k * NT + n) * 2 + r;
       return (&q[word / 4].x)[word % 4];
@@ -199,61 +207,53 @@ struct BlockCodes {
     float start[NT][4];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      const float4 x = query->starts[b][n][lane & 3];
+      const float4 x = load_shared_float4(query + offsetof(Shared, starts) + 64 * (b * NT + n) + 16 * (lane & 3));
       start[n][0] = x.x, start[n][1] = x.y, start[n][2] = x.z, start[n][3] = x.w;
     }
-    constexpr int kAtOnce = NT == 1 ? kTiles : 2;  // tiles, as many as the registers allow: chains of MMAs side by side
-    BlockWords<D, W> words[2];
-    float scales[2][4];
+    BlockWords<D, W> words[kTiles / 2];
 #pragma unroll
-    for (int first = 0; first < kTiles; first += kAtOnce) {
+    for (int half = 0; half < kTiles / 2; ++half) words[half].load_keys(plane, tile + 2 * half, lane);
+    float acc[kTiles][NT][4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (2 * half < first || 2 * half >= first + kAtOnce) continue;
-        words[half].load_keys(plane, 2 * half, lane);
-        const float4 four =
-            *reinterpret_cast<const float4*>(scratch + 4 * (half * kHalf + b * kKeyStride) + 16 * (lane >> 2));
-        scales[half][0] = four.x, scales[half][1] = four.y, scales[half][2] = four.z, scales[half][3] = four.w;
-      }
-      float acc[kAtOnce][NT][4];
+    for (int k = 0; k < kBlockSteps; ++k)
 #pragma unroll
-      for (int k = 0; k < kBlockSteps; ++k)
+      for (int m = 0; m < kTiles; ++m) {
+        const BlockWords<D, W>& w = words[m / 2];
+        const std::uint32_t codes[4] = {w.key(m % 2, 0, 2 * k), w.key(m % 2, 1, 2 * k), w.key(m % 2, 0, 2 * k + 1),
+                                        w.key(m % 2, 1, 2 * k + 1)};
 #pragma unroll
-        for (int m = 0; m < kAtOnce; ++m) {
-          const BlockWords<D, W>& w = words[(first + m) / 2];
-          const int i = (first + m) % 2;
-          const std::uint32_t codes[4] = {w.key(i, 0, 2 * k), w.key(i, 1, 2 * k), w.key(i, 0, 2 * k + 1),
-                                          w.key(i, 1, 2 * k + 1)};
-#pragma unroll
-          for (int n = 0; n < NT; ++n) {
-            if (k == 0) {
-              mma_f16(acc[m][n], codes, pair(k, n, 0), pair(k, n, 1), start[n]);
-            } else {
-              mma_f16(acc[m][n], codes, pair(k, n, 0), pair(k, n, 1));
-            }
+        for (int n = 0; n < NT; ++n) {
+          if (k == 0) {
+            mma_f16(acc[m][n], codes, pair(k, n, 0), pair(k, n, 1), start[n]);
+          } else {
+            mma_f16(acc[m][n], codes, pair(k, n, 0), pair(k, n, 1));
           }
         }
+      }
 #pragma unroll
-      for (int m = 0; m < kAtOnce; ++m)
+    for (int half = 0; half < kTiles / 2; ++half) {
+      const float4 four =
+          load_shared_float4(scratch + 4 * ((tile / 2 + half) * kHalf + b * kKeyStride) + 16 * (lane >> 2));
+      const float scales[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
 #pragma unroll
         for (int n = 0; n < NT; ++n)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            float& to = s[first + m][n][c];
-            to = fmaf(acc[m][n][c], scales[(first + m) / 2][2 * ((first + m) % 2) + (c >> 1)], to);
-          }
+          for (int c = 0; c < 4; ++c)
+            s[2 * half + m][n][c] = fmaf(acc[2 * half + m][n][c], scales[2 * m + (c >> 1)], s[2 * half + m][n][c]);
     }
   }
 
   template <int W>
   __device__ __forceinline__ void accumulate_block(WarpState<D, NT>& state, const std::uint32_t (&p)[kTiles][NT][2],
-                                                   int b, const std::uint8_t* plane, const std::uint8_t* scratch,
-                                                   int lane) const {
+                                                   int b, SharedAddress plane, int tile,
+                                                   SharedAddress scratch, int lane) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kTiles / 2; ++half) {
       BlockWords<D, W> words;
-      words.load_values(plane, 2 * half, lane);
-      const uint4 four = value_scales(scratch, half, b, lane);
+      words.load_values(plane, tile + 2 * half, lane);
+      const uint4 four = value_scales(scratch, tile / 2 + half, b, lane);
       const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int m = 0; m < 2; ++m) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/decode/shared_memory.cuh"
+
 namespace oscar::kernels {
 
 // 32-bit words of one lane that hold the codes of 32 tokens (tiles T and T + 1, T even) of a block of width W.
@@ -12,19 +14,19 @@ struct BlockWords {
   static constexpr int R = D / 32 * W;
   std::uint32_t w[R >= 8 ? R / 4 : 2];
 
-  __device__ __forceinline__ static void load_vector(std::uint32_t* to, const std::uint8_t* from) {
+  __device__ __forceinline__ static void load_vector(std::uint32_t* to, SharedAddress from) {
     if constexpr (R == 32) {
-      const uint4 x = *reinterpret_cast<const uint4*>(from);
+      const uint4 x = load_shared_16(from);
       to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
     } else if constexpr (R == 16) {
-      const uint2 x = *reinterpret_cast<const uint2*>(from);
+      const uint2 x = load_shared_8(from);
       to[0] = x.x, to[1] = x.y;
     } else {
-      to[0] = *reinterpret_cast<const std::uint32_t*>(from);
+      to[0] = load_shared_4(from);
     }
   }
 
-  __device__ __forceinline__ void load_keys(const std::uint8_t* plane, int tile, int lane) {
+  __device__ __forceinline__ void load_keys(SharedAddress plane, int tile, int lane) {
     if constexpr (R >= 8) {
       constexpr int V = R / 8;
 #pragma unroll
@@ -42,7 +44,7 @@ struct BlockWords {
     return expand(R >= 8 ? m * (R / 8) + bit / 16 : 0, bit % 16, j);
   }
 
-  __device__ __forceinline__ void load_values(const std::uint8_t* plane, int tile, int lane) {
+  __device__ __forceinline__ void load_values(SharedAddress plane, int tile, int lane) {
     if constexpr (R >= 16) {
       constexpr int V = R / 8;
 #pragma unroll

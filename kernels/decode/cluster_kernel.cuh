@@ -84,14 +84,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   if (length <= 0) return;  // the whole cluster
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
   if (p.sliding_window != 0) ids.load(table, share, 0, lane);
-  RingPosition at;
+  RingPosition at{shared_address(pool) + warp * a.slots * a.slot_bytes};
   std::uint8_t* item_shared = pool + a.pool_bytes;
-  std::uint8_t* scratch = item_shared + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
+  SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
+  keep(at.slots), keep(scratch);
   windows.keep(shared.window_pages[warp], lane);
   WarpWork<C> work;
   // The first half of the cluster barrier says that a block has begun: waited for before the first store into it.
-  work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, pool + warp * a.slots * a.slot_bytes,
-           scratch, item_shared, warp, lane, [] { cluster_arrive_relaxed(); });
+  work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, scratch, item_shared, warp, lane,
+           [] { cluster_arrive_relaxed(); });
 
   __syncthreads();
   const BlockMerge<C> merge(pool);

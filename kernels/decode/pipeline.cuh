@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace oscar::kernels {
+#include "kernels/decode/shared_memory.cuh"
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace oscar::kernels {
 
 #if __CUDA_ARCH__ >= 900
 

@@ -18,10 +18,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
   const int group = a.group;
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
-  RingPosition at;
-  std::uint8_t* slots = pool + warp * a.slots * a.slot_bytes;
+  RingPosition at{shared_address(pool) + warp * a.slots * a.slot_bytes};
   std::uint8_t* item_shared = pool + a.pool_bytes;
-  std::uint8_t* scratch = item_shared + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
+  SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
+  keep(at.slots), keep(scratch);
 
   BlockWork block(p, C::kWarps);
   if (block.empty) return;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
                kv_head, warp, lane);
     windows.keep(shared.window_pages[warp], lane);
     WarpWork<C> work;
-    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, slots, scratch, item_shared, warp, lane,
+    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, scratch, item_shared, warp, lane,
              [] {});
 
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.

@@ -21,14 +21,14 @@ namespace oscar::kernels {
 template <int D>
 struct CodeWords {
   std::uint32_t w[D / 32];
-  __device__ __forceinline__ void load(const std::uint8_t* tile, int lane) {
+  __device__ __forceinline__ void load(SharedAddress tile, int lane) {
     if constexpr (D == 64) {
-      const uint2 x = *reinterpret_cast<const uint2*>(tile + lane * 8);
+      const uint2 x = load_shared_8(tile + lane * 8);
       w[0] = x.x, w[1] = x.y;
     } else {
 #pragma unroll
       for (int plane = 0; plane < D / 128; ++plane) {
-        const uint4 x = *reinterpret_cast<const uint4*>(tile + plane * 512 + lane * 16);
+        const uint4 x = load_shared_16(tile + plane * 512 + lane * 16);
         w[4 * plane] = x.x, w[4 * plane + 1] = x.y, w[4 * plane + 2] = x.z, w[4 * plane + 3] = x.w;
       }
     }
@@ -92,11 +92,11 @@ struct UniformCodes {
     score_scale = scale * (0x1p24f / factor);
   }
 
-  __device__ __forceinline__ void begin_page(const DecodeLaunch&, const std::uint8_t*, std::uint8_t*, int) const {}
+  __device__ __forceinline__ void begin_page(const DecodeLaunch&, SharedAddress, SharedAddress, int) const {}
 
   // Scores of the tiles from `tile` on, and their scales.
   __device__ __forceinline__ void score(const DecodeLaunch&, float (&s)[kTiles][NT][4], TokenScales<kTiles>& scales,
-                                        const std::uint8_t* page, int tile, const std::uint8_t*, int lane) const {
+                                        SharedAddress page, int tile, SharedAddress, int lane) const {
     constexpr int M = kTiles;
     const int g = lane >> 2;
     CodeWords<D> words[M];
@@ -121,13 +121,12 @@ struct UniformCodes {
       }
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      const __half2* keys = reinterpret_cast<const __half2*>(page + kPage.key_params()) + (tile + m) * kTileTokens;
-      const __half2* values = reinterpret_cast<const __half2*>(page + kPage.value_params()) + (tile + m) * kTileTokens;
+      const SharedAddress token = page + 4 * ((tile + m) * kTileTokens + g);
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const float2 k = __half22float2(keys[g + 8 * row]);
+        const float2 k = half_pair(load_shared_4(token + kPage.key_params() + 32 * row));
         scales.key[m][row] = k.x * score_scale;
-        scales.value[m][row] = __low2float(values[g + 8 * row]);
+        scales.value[m][row] = half_pair(load_shared_4(token + kPage.value_params() + 32 * row)).x;
 #pragma unroll
         for (int n = 0; n < NT; ++n)
 #pragma unroll
@@ -141,8 +140,8 @@ struct UniformCodes {
 
   // b: the weights as operand B.
   __device__ __forceinline__ void accumulate(const DecodeLaunch&, WarpState<D, NT>& state,
-                                             const std::uint32_t (&b)[kTiles][NT][2], const std::uint8_t* page,
-                                             int tile, const std::uint8_t*, int lane) const {
+                                             const std::uint32_t (&b)[kTiles][NT][2], SharedAddress page, int tile,
+                                             SharedAddress, int lane) const {
     constexpr int M = kTiles;
     const int g = lane >> 2, t = lane & 3;
     CodeWords<D> words[M];
@@ -161,14 +160,17 @@ struct UniformCodes {
       // The zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      const uint2* params =
-          reinterpret_cast<const uint2*>(page + kPage.value_params()) + (tile + m) * (kTileTokens / 2);
-      const uint2 low = params[t], high = params[t + 4];
+      const SharedAddress params = page + kPage.value_params() + 8 * ((tile + m) * (kTileTokens / 2) + t);
+      const uint2 low = load_shared_8(params), high = load_shared_8(params + 32);
       const std::uint32_t z[4] = {g == 0 ? __byte_perm(low.x, low.y, 0x7632) : 0u, 0u,
                                   g == 0 ? __byte_perm(high.x, high.y, 0x7632) : 0u, 0u};
 #pragma unroll
       for (int n = 0; n < NT; ++n) mma_f16(state.zeros[n], z, b[m][n][0], b[m][n][1]);
     }
+  }
+
+  __device__ __forceinline__ static float2 half_pair(std::uint32_t x) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&x));
   }
 
   // What one unit of the accumulator's row half `upper` of a channel step is worth in the output.

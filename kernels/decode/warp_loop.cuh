@@ -56,9 +56,10 @@ struct WindowPages {
   }
 };
 
-// The ring of a warp over a whole launch.
+// The ring of a warp over a whole launch: a slot is filled again as soon as it has been read.
 struct RingPosition {
-  int issue = 0, slot = 0, phase = 0;
+  SharedAddress slots;  // the warp's first
+  int slot = 0, phase = 0;
 };
 
 // A warp's registers while it works on one item.
@@ -89,10 +90,9 @@ struct WarpWork {
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
                                       const WarpShare& share, PageIds ids, const DecodeShared<C>& shared,
                                       const typename Codes::Query& query_source, const CopyRing& ring, RingPosition& at,
-                                      std::uint8_t* slots, std::uint8_t* scratch, std::uint8_t* item_shared, int warp,
-                                      int lane, AfterIssue&& after_issue) {
+                                      SharedAddress scratch, std::uint8_t* item_shared, int warp, int lane,
+                                      AfterIssue&& after_issue) {
     const DecodeAttentionParams& p = a.p;
-    const std::uint32_t slots_address = shared_address(slots);
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
     const int uses = share.pages + 2 * share.tiles;  // of slots; a BF16 tile takes two: keys, values
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
@@ -102,7 +102,7 @@ struct WarpWork {
     const long long page_stride = static_cast<long long>(p.kv_heads) * a.page_bytes;
 
     int issued = 0;
-    const auto issue = [&]() {
+    const auto issue = [&](int slot) {
       if (issued < uses) {
         const std::uint8_t* source;
         int bytes = a.page_bytes;
@@ -115,30 +115,33 @@ struct WarpWork {
                                  share.tile + (use >> 1) * share.stride, use & 1);
           bytes = window_tile_bytes(D) / 2;
         }
-        ring.copy(lane, at.issue, slots_address + at.issue * a.slot_bytes, source, bytes);
+        ring.copy(lane, slot, at.slots + slot * a.slot_bytes, source, bytes);
         ++issued;
-        at.issue = at.issue + 1 == a.slots ? 0 : at.issue + 1;
       }
       ring.commit();
     };
-    const auto landed = [&]() -> const std::uint8_t* {
+    const auto next = [&](int slot) { return slot + 1 == a.slots ? 0 : slot + 1; };
+    const auto landed = [&]() {
       ring.wait(at.slot, at.phase, a.slots);
-      return slots + at.slot * a.slot_bytes;
+      return at.slots + at.slot * a.slot_bytes;
     };
     const auto release = [&]() {
-      if (++at.slot == a.slots) at.slot = 0, at.phase ^= 1;
       __syncwarp();
-      issue();
+      issue(at.slot);
+      at.slot = next(at.slot);
+      if (at.slot == 0) at.phase ^= 1;
     };
-#pragma unroll 1
-    for (int i = 0; i < a.slots; ++i) issue();
+    issue(at.slot);  // every warp's first page before any warp's second
     after_issue();
     codes.prepare(a, query_source, scale, item_shared, warp, lane);
+#pragma unroll 1
+    for (int slot = next(at.slot); slot != at.slot; slot = next(slot)) issue(slot);
     state.clear();
 
 #pragma unroll 1
     for (int i = 0; i < share.pages; ++i) {
-      const std::uint8_t* data = landed();
+      SharedAddress data = landed();
+      keep(data);
       const int base = plan.body_begin + (share.page + i * share.stride) * kPageTokens;
       const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
       codes.begin_page(a, data, scratch, lane);

@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "kernels/decode/query.cuh"
+#include "kernels/decode/shared_memory.cuh"
 #include "kernels/decode/warp_state.cuh"
 
 namespace oscar::kernels {
 
 // q: the item's heads in global memory, [group, D] BF16 as pairs.
 template <int D, int NT>
-__device__ __forceinline__ void score_window(float (&s)[1][NT][4], const QueryPairs<D, NT>& q, const std::uint8_t* keys,
+__device__ __forceinline__ void score_window(float (&s)[1][NT][4], const QueryPairs<D, NT>& q, SharedAddress keys,
                                              int lane) {
   float odd[NT][4];
 #pragma unroll
@@ -19,7 +20,7 @@ __device__ __forceinline__ void score_window(float (&s)[1][NT][4], const QueryPa
     for (int c = 0; c < 4; ++c) s[0][n][c] = odd[n][c] = 0.0f;
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
-    const uint4 a = *reinterpret_cast<const uint4*>(keys + (step * 32 + lane) * 16);
+    const uint4 a = load_shared_16(keys + (step * 32 + lane) * 16);
 #pragma unroll
     for (int n = 0; n < NT; ++n) mma_bf16(step % 2 ? odd[n] : s[0][n], a, q.pair[n][step][0], q.pair[n][step][1]);
   }
@@ -34,7 +35,7 @@ __device__ __forceinline__ void score_window(float (&s)[1][NT][4], const QueryPa
 template <int D, int NT, class Codes>
 __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const float (&p)[1][NT][4],
                                                   const DecodeLaunch& a, const Codes& codes,
-                                                  const std::uint8_t* values, int lane) {
+                                                  SharedAddress values, int lane) {
   std::uint32_t high[NT][2], low[NT][2];
 #pragma unroll
   for (int n = 0; n < NT; ++n)
@@ -47,7 +48,7 @@ __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const
     }
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
-    const uint4 v = *reinterpret_cast<const uint4*>(values + (step * 32 + lane) * 16);
+    const uint4 v = load_shared_16(values + (step * 32 + lane) * 16);
     const float unit[2] = {codes.inverse_unit(a, step, 0), codes.inverse_unit(a, step, 1)};
 #pragma unroll
     for (int n = 0; n < NT; ++n) {

@@ -1,0 +1,44 @@
+// Shared memory by its 32-bit addresses. Through pointers the compiler makes the addresses again wherever it is short of
+// registers, which is everywhere in the decode kernels: a tenth of a page's instructions.
+#pragma once
+
+#include <cstdint>
+
+namespace oscar::kernels {
+
+using SharedAddress = std::uint32_t;
+
+__device__ __forceinline__ SharedAddress shared_address(const void* p) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
+}
+// A value that is kept in its register and not made again.
+template <class T>
+__device__ __forceinline__ void keep(T& x) {
+  static_assert(sizeof(T) == 4);
+  asm volatile("" : "+r"(x));
+}
+
+__device__ __forceinline__ std::uint32_t load_shared_4(SharedAddress at) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
+  return x;
+}
+__device__ __forceinline__ uint2 load_shared_8(SharedAddress at) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at));
+  return x;
+}
+__device__ __forceinline__ uint4 load_shared_16(SharedAddress at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at));
+  return x;
+}
+__device__ __forceinline__ float4 load_shared_float4(SharedAddress at) {
+  const uint4 x = load_shared_16(at);
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
+__device__ __forceinline__ void store_shared_4(SharedAddress at, std::uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
+}  // namespace oscar::kernels
