@@ -88,10 +88,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   std::uint8_t* item_shared = pool + a.pool_bytes;
   SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
   keep(at.slots), keep(scratch);
-  windows.keep(shared.window_pages[warp], lane);
   WarpWork<C> work;
   // The first half of the cluster barrier says that a block has begun: waited for before the first store into it.
-  work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, scratch, item_shared, warp, lane,
+  work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
            [] { cluster_arrive_relaxed(); });
 
   __syncthreads();

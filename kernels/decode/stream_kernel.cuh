@@ -78,9 +78,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
                static_cast<const std::uint32_t*>(p.q) +
                    (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
                kv_head, warp, lane);
-    windows.keep(shared.window_pages[warp], lane);
     WarpWork<C> work;
-    work.run(a, plan, sequence, kv_head, share, ids, shared, query, ring, at, scratch, item_shared, warp, lane,
+    work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
              [] {});
 
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.

@@ -10,22 +10,15 @@
 
 namespace oscar::kernels {
 
-// Pages page, page + stride, ... and BF16 tiles tile, tile + stride, ... of a sequence.
+// Pages page, page + stride, ... of the body and BF16 tiles tile, tile + stride, ... among the sequence's sink and ring
+// tiles.
 struct WarpShare {
-  int page, pages;  // first page of the body, and how many
-  int tile, tiles;  // first tile among the sequence's sink and ring tiles, and how many
-  int stride;
+  int page, page_end, tile, tile_end, stride;
 
   // Every `stride`-th of the pages [page_begin, page_end) from `index` on; tiles from the other end, so that the warps
   // with a page less begin with them.
   __device__ static WarpShare make(int page_begin, int page_end, int tile_begin, int tile_end, int index, int stride) {
-    WarpShare s;
-    s.stride = stride;
-    s.page = page_begin + index;
-    s.pages = max(0, page_end - s.page + stride - 1) / stride;
-    s.tile = tile_begin + stride - 1 - index;
-    s.tiles = max(0, tile_end - s.tile + stride - 1) / stride;
-    return s;
+    return {page_begin + index, page_end, tile_begin + stride - 1 - index, tile_end, stride};
   }
 };
 
@@ -33,7 +26,8 @@ struct WarpShare {
 struct PageIds {
   int id;
   __device__ __forceinline__ void load(const std::int32_t* table, const WarpShare& share, int from, int lane) {
-    id = from + lane < share.pages ? __ldg(table + share.page + (from + lane) * share.stride) : 0;
+    const int page = share.page + (from + lane) * share.stride;
+    id = page < share.page_end ? __ldg(table + page) : 0;
   }
   __device__ __forceinline__ int of(int i) const { return __shfl_sync(0xffffffffu, id, i & 31); }
 };
@@ -84,39 +78,37 @@ struct WarpWork {
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
   }
 
-  // ids: loaded for the share's first 32 pages. Its window pages are kept in shared memory. after_issue: called once
-  // the ring is filled.
+  // ids: loaded for the share's first 32 pages. after_issue: called once the first page is on its way.
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
-                                      const WarpShare& share, PageIds ids, const DecodeShared<C>& shared,
+                                      const WarpShare& share, PageIds ids, const WindowPages& windows,
+                                      DecodeShared<C>& shared,
                                       const typename Codes::Query& query_source, const CopyRing& ring, RingPosition& at,
                                       SharedAddress scratch, std::uint8_t* item_shared, int warp, int lane,
                                       AfterIssue&& after_issue) {
     const DecodeAttentionParams& p = a.p;
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
-    const int uses = share.pages + 2 * share.tiles;  // of slots; a BF16 tile takes two: keys, values
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
     const float soft_cap = p.soft_cap * kLog2E;
 
     const std::uint8_t* pages = p.pages + static_cast<long long>(kv_head) * a.page_bytes;
     const long long page_stride = static_cast<long long>(p.kv_heads) * a.page_bytes;
 
-    int issued = 0;
+    // What is next to be copied.
+    int issued = 0, issue_page = share.page, issue_tile = share.tile, half = 0;
     const auto issue = [&](int slot) {
-      if (issued < uses) {
-        const std::uint8_t* source;
-        int bytes = a.page_bytes;
-        if (issued < share.pages) {
-          source = pages + ids.of(issued) * page_stride;
-          if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
-        } else {
-          const int use = issued - share.pages;
-          source = window_source(p, plan, shared.window_pages[warp], sequence, kv_head,
-                                 share.tile + (use >> 1) * share.stride, use & 1);
-          bytes = window_tile_bytes(D) / 2;
-        }
-        ring.copy(lane, slot, at.slots + slot * a.slot_bytes, source, bytes);
+      if (issue_page < share.page_end) {
+        const std::uint8_t* source = pages + ids.of(issued) * page_stride;
+        if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
         ++issued;
+        issue_page += share.stride;
+        ring.copy(lane, slot, at.slots + slot * a.slot_bytes, source, a.page_bytes);
+      } else if (issue_tile < share.tile_end) {
+        const std::uint8_t* source =
+            window_source(p, plan, shared.window_pages[warp], sequence, kv_head, issue_tile, half);
+        if (half == 1) issue_tile += share.stride;
+        half ^= 1;  // a BF16 tile takes two slots: keys, values
+        ring.copy(lane, slot, at.slots + slot * a.slot_bytes, source, window_tile_bytes(D) / 2);
       }
       ring.commit();
     };
@@ -131,18 +123,22 @@ struct WarpWork {
       at.slot = next(at.slot);
       if (at.slot == 0) at.phase ^= 1;
     };
-    issue(at.slot);  // every warp's first page before any warp's second
+    // Every warp's first page before any warp's second.
+    const bool any_page = share.page < share.page_end;
+    if (any_page) issue(at.slot);
     after_issue();
+    windows.keep(shared.window_pages[warp], lane);
+    if (!any_page) issue(at.slot);
     codes.prepare(a, query_source, scale, item_shared, warp, lane);
 #pragma unroll 1
     for (int slot = next(at.slot); slot != at.slot; slot = next(slot)) issue(slot);
     state.clear();
 
 #pragma unroll 1
-    for (int i = 0; i < share.pages; ++i) {
+    for (int page = share.page; page < share.page_end; page += share.stride) {
       SharedAddress data = landed();
       keep(data);
-      const int base = plan.body_begin + (share.page + i * share.stride) * kPageTokens;
+      const int base = plan.body_begin + page * kPageTokens;
       const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
       codes.begin_page(a, data, scratch, lane);
       constexpr int M = Codes::kTiles;
@@ -166,8 +162,7 @@ struct WarpWork {
       release();
     }
 #pragma unroll 1
-    for (int i = 0; i < share.tiles; ++i) {
-      const int tile = share.tile + i * share.stride;
+    for (int tile = share.tile; tile < share.tile_end; tile += share.stride) {
       const bool sink = tile < plan.sink_tiles;
       const int base = sink ? tile * kTileTokens : plan.ring_position + (tile - plan.sink_tiles) * kTileTokens;
       const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
