@@ -110,11 +110,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   for (int i = 2 * tid; i < outputs; i += 2 * C::kThreads) {
     const int head = i / D, owner = i / slice;
     send(to_o + 4 * (i - owner * slice), owner, merge.output(head, i % D));
-    // A head belongs to the blocks from the one of its first output to that of its last.
-    if (i % D == 0 || i == owner * slice) {
-      send(to_m + 4 * head, owner, merge.reference(head));
-      send(to_l + 4 * head, owner, merge.sum(head));
-    }
+  }
+  // A head belongs to the blocks from the one of its first output to that of its last. The last warps have the fewest
+  // outputs to send.
+#pragma unroll 1
+  for (int head = C::kWarps - 1 - warp; head < group; head += C::kWarps) {
+    const float m = merge.reference(head), l = merge.sum(head);
+    const int owner = head * D / slice + lane;
+    if (owner <= (head * D + D - 1) / slice) send(to_m + 4 * head, owner, m), send(to_l + 4 * head, owner, l);
   }
   cluster_arrive();
   cluster_wait();

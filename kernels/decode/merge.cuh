@@ -40,11 +40,12 @@ struct BlockMerge {
         if (g == 0) m[warp * C::kHeads + 8 * n + 2 * t + h] = state.m[n][h];
     __syncthreads();
 #pragma unroll
-    for (int n = 0; n < C::NT; ++n)
+    for (int n = 0; n < C::NT; ++n) {
+      const float2 top = warp_reference(n, g, t);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int head = 8 * n + 2 * t + h;
-        const float factor = exp2_approx(state.m[n][h] - reference(head));
+        const float factor = exp2_approx(state.m[n][h] - (h == 0 ? top.x : top.y));
         float sum = state.l[n][h] * factor;
 #pragma unroll
         for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -56,7 +57,25 @@ struct BlockMerge {
             row[16 * i] = state.o[n][i][h] * factor, row[16 * i + 8] = state.o[n][i][h + 2] * factor;
         }
       }
+    }
     __syncthreads();
+  }
+
+  // The block's references of heads 8 n + 2t + {0, 1}: lanes of equal t share the warps out.
+  __device__ __forceinline__ float2 warp_reference(int n, int g, int t) const {
+    float2 top = make_float2(kNoReference, kNoReference);
+#pragma unroll
+    for (int v = 0; v < C::kWarps; v += 8) {
+      if (v + g >= C::kWarps) continue;
+      const float2 x = *reinterpret_cast<const float2*>(m + (v + g) * C::kHeads + 8 * n + 2 * t);
+      top.x = fmaxf(top.x, x.x), top.y = fmaxf(top.y, x.y);
+    }
+#pragma unroll
+    for (int offset = 4; offset < 32; offset *= 2) {
+      top.x = fmaxf(top.x, __shfl_xor_sync(0xffffffffu, top.x, offset));
+      top.y = fmaxf(top.y, __shfl_xor_sync(0xffffffffu, top.y, offset));
+    }
+    return top;
   }
 
   __device__ __forceinline__ float reference(int head) const {
