@@ -28,7 +28,7 @@ struct BlockCodes {
   static constexpr int D = D_, NT = NT_;
   // Worked on together. A whole page: the branches on the widths are paid once; half of one where registers lack.
   static constexpr int kTiles = NT == 1 ? 4 : 2;
-  static constexpr int kBlockSteps = D / 64;  // channel steps of 16 in a block
+  static constexpr int kBlockSteps = D / 64;             // channel steps of 16 in a block
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
   // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [block][token % 8][token / 8], so that a
   // lane reads its four tokens at once, then values, pairs of FP16 [block][pair % 4][pair / 4]. The strides between
@@ -164,7 +164,8 @@ struct BlockCodes {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float offset = 0.5f - 0.5f * static_cast<float>(1 << a.value.width[b]);
-          const float sigma = value_sigma(b), sum = offset * __shfl_sync(0xffffffffu, state.zeros[n][h], 4 * b + (lane & 3));
+          const float sigma = value_sigma(b),
+                      sum = offset * __shfl_sync(0xffffffffu, state.zeros[n][h], 4 * b + (lane & 3));
 #pragma unroll
           for (int k = 0; k < kBlockSteps; ++k)
 #pragma unroll
@@ -247,8 +248,8 @@ struct BlockCodes {
 
   template <int W>
   __device__ __forceinline__ void accumulate_block(WarpState<D, NT>& state, const std::uint32_t (&p)[kTiles][NT][2],
-                                                   int b, SharedAddress plane, int tile,
-                                                   SharedAddress scratch, int lane) const {
+                                                   int b, SharedAddress plane, int tile, SharedAddress scratch,
+                                                   int lane) const {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
       BlockWords<D, W> words;

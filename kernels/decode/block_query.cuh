@@ -1,5 +1,5 @@
-// The query of a (sequence, KV head) as `blocks` pages need it: made once by a thread block, a warp for each of the four
-// blocks of channels, and read by all its warps from shared memory.
+// The query of a (sequence, KV head) as `blocks` pages need it: made once by a thread block, a warp for each of the
+// four blocks of channels, and read by all its warps from shared memory.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -23,8 +23,8 @@ struct BlockQuery {
 
   // In shared memory.
   uint4 pairs[4][kVectors][32];  // word (k NT + n) 2 + r: q 2^i 2^-e of pair r of head tile n, channel step k
-  float4 starts[4][NT][4];  // [block][head tile][lane % 4]: what an accumulator starts from, of two heads, twice
-  float key_factor[4];      // of a scale: undoes the scaling of the query
+  float4 starts[4][NT][4];       // [block][head tile][lane % 4]: what an accumulator starts from, of two heads, twice
+  float key_factor[4];           // of a scale: undoes the scaling of the query
   float value_sigma[4];
 
   // What warp b < 4 reads of global memory for block b, before anything waits.

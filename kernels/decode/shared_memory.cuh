@@ -1,5 +1,5 @@
-// Shared memory by its 32-bit addresses. Through pointers the compiler makes the addresses again wherever it is short of
-// registers, which is everywhere in the decode kernels: a tenth of a page's instructions.
+// Shared memory by its 32-bit addresses. Through pointers the compiler makes the addresses again wherever it is short
+// of registers, which is everywhere in the decode kernels: a tenth of a page's instructions.
 #pragma once
 
 #include <cstdint>

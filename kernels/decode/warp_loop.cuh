@@ -82,10 +82,9 @@ struct WarpWork {
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
                                       const WarpShare& share, PageIds ids, const WindowPages& windows,
-                                      DecodeShared<C>& shared,
-                                      const typename Codes::Query& query_source, const CopyRing& ring, RingPosition& at,
-                                      SharedAddress scratch, std::uint8_t* item_shared, int warp, int lane,
-                                      AfterIssue&& after_issue) {
+                                      DecodeShared<C>& shared, const typename Codes::Query& query_source,
+                                      const CopyRing& ring, RingPosition& at, SharedAddress scratch,
+                                      std::uint8_t* item_shared, int warp, int lane, AfterIssue&& after_issue) {
     const DecodeAttentionParams& p = a.p;
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;

@@ -34,8 +34,8 @@ __device__ __forceinline__ void score_window(float (&s)[1][NT][4], const QueryPa
 // the accumulator of the codes.
 template <int D, int NT, class Codes>
 __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const float (&p)[1][NT][4],
-                                                  const DecodeLaunch& a, const Codes& codes,
-                                                  SharedAddress values, int lane) {
+                                                  const DecodeLaunch& a, const Codes& codes, SharedAddress values,
+                                                  int lane) {
   std::uint32_t high[NT][2], low[NT][2];
 #pragma unroll
   for (int n = 0; n < NT; ++n)

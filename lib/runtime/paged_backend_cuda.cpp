@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "kernels/common/page_layout.h"
 #include "kernels/decode_attention_cuda.h"
+#include "runtime/batch_steps.h"
 #include "runtime/page_codec.h"
 #include "runtime/paged_backend_cuda.h"
 
@@ -79,32 +80,25 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
   }
   const at::Tensor sinks = input.sinks.defined() ? input.sinks.to(device_, at::kFloat).contiguous() : at::Tensor();
 
-  std::vector<std::int64_t> offsets;
-  std::int64_t offset = 0, longest = 0;
-  for (const std::int64_t length : batch.lengths) {
-    offsets.push_back(offset);
-    offset += length;
-    longest = std::max(longest, length);
-  }
   const auto options = at::TensorOptions(at::kFloat).device(device_);
   at::Tensor out = at::empty({q.size(0), heads, d}, options);
   at::Tensor query =
       at::empty({static_cast<std::int64_t>(batch.lengths.size()), heads, d}, options.dtype(at::kBFloat16));
-  for (std::int64_t step = 0; step < longest; ++step) {
+  std::int64_t steps = 0;
+  for_each_step(batch, [&](const std::vector<StepToken>& tokens) {
+    ++steps;
     std::vector<std::int64_t> ids;
     std::vector<AppendJob> jobs;
     std::vector<PageRun> runs;
-    for (std::size_t s = 0; s < offsets.size(); ++s) {
-      if (step >= batch.lengths[s]) continue;
-      const std::int64_t position = batch.starts[s] + step;
-      DeviceCache::Sequence& held = cache_.reserve(input.layer, batch.ids[s], position + 1);
-      held.tokens[static_cast<std::size_t>(input.layer)] = position + 1;
+    for (const StepToken& token : tokens) {
+      DeviceCache::Sequence& held = cache_.reserve(input.layer, token.id, token.position + 1);
+      held.tokens[static_cast<std::size_t>(input.layer)] = token.position + 1;
       const auto index = static_cast<std::int32_t>(ids.size());
-      ids.push_back(batch.ids[s]);
-      jobs.push_back({static_cast<std::int32_t>(offsets[s] + step), index, static_cast<std::int32_t>(position)});
+      ids.push_back(token.id);
+      jobs.push_back({static_cast<std::int32_t>(token.row), index, static_cast<std::int32_t>(token.position)});
       if (!method_.quantised) continue;
-      add_ring_runs(held, index, method_.windows.quantised_end(position), method_.windows.quantised_end(position + 1),
-                    runs);
+      add_ring_runs(held, index, method_.windows.quantised_end(token.position),
+                    method_.windows.quantised_end(token.position + 1), runs);
     }
     tables_.clear();
     const Common common = add_sequences(ids, input.layer);
@@ -150,8 +144,8 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
       for (const AppendJob& job : jobs) to.push_back(job.row);
       out.index_copy_(0, at::tensor(to, at::kLong).to(device_), step_out);
     }
-  }
-  if (method_.quantised && (longest > 1 || input.layer == model_.layers - 1)) check_finite(input.layer);
+  });
+  if (method_.quantised && (steps > 1 || input.layer == model_.layers - 1)) check_finite(input.layer);
   return restore_outputs_on_device(out, l.value).to(input.q.options());
 }
 

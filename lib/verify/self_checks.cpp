@@ -16,7 +16,8 @@ constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2, kReaderLimitGpu =
 // Mean KL between the paths, as a share of the method's own KL to the baseline, and its floor. Rounding differs between
 // the paths; a key on the edge between two codes may take the other one, and the next layers carry that on. In BF16
 // the rounding of activations alone makes up to .0010 (oscar-tns on tiny-qwen3, H100).
-constexpr double kPathShare = 0.1, kPathFloor = 1e-5, kPathFloorBf16 = 2e-3;
+// In BF16 the paths' inputs differ by its rounding, which flips codes: up to .23 of a method's KL was seen (saw4).
+constexpr double kPathShare = 0.1, kPathShareBf16 = 0.4, kPathFloor = 1e-5, kPathFloorBf16 = 2e-3;
 
 // A cache this far from the baseline (nats) has lost the model, and the layers turn rounding into different wrong
 // answers: such a method is not judged.
@@ -92,14 +93,16 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
       lost += (lost.empty() ? "" : ", ") + scored.method->id;
       continue;
     }
-    const double limit = std::max(reduced ? kPathFloorBf16 : kPathFloor, kPathShare * own);
+    const double share = reduced ? kPathShareBf16 : kPathShare;
+    const double limit = std::max(reduced ? kPathFloorBf16 : kPathFloor, share * own);
     check.pass = check.pass.value_or(true) && difference <= limit;
     if (difference / limit <= worst) continue;
     worst = difference / limit;
     check.value = difference;
     check.limit = limit;
     check.detail = "largest against its limit: " + scored.method->id + ", mean KL of decode to prefill " +
-                   significant(difference, 3) + " (" + significant(limit, 3) + " allowed, a tenth of its own KL)";
+                   significant(difference, 3) + " (" + significant(limit, 3) + " allowed, " + significant(share, 1) +
+                   " of its own KL)";
   }
   if (!lost.empty()) {
     check.detail += (check.detail.empty() ? "" : "; ") + std::string("not judged, more than 1 nat from BF16: ") + lost;

@@ -14,10 +14,9 @@
 #include "kernels/common/page_layout.h"
 #include "model/layer.h"
 #include "model/rope.h"
+#include "runtime/backend_comparison.h"
 #include "runtime/cached_attention.h"
 #include "runtime/page_codec.h"
-#include "runtime/scenario.h"
-#include "support/gpu.h"
 
 namespace oscar {
 namespace {
@@ -28,47 +27,10 @@ Scenario make_scenario(std::int64_t d, std::int64_t kv_heads, std::int64_t group
   return make_scenario(d, kv_heads, group, basis, windows, uniform_code(static_cast<int>(d)));
 }
 
-AttentionInput part(const Call& call, const SequenceBatch& batch, std::int64_t begin, std::int64_t count,
-                    std::int64_t layer, at::Device device) {
-  AttentionInput input = call.input;
-  input.batch = &batch;
-  input.layer = layer;
-  for (auto [to, from] : {std::pair{&input.q, &call.input.q}, {&input.k, &call.input.k}, {&input.v, &call.input.v}}) {
-    *to = from->narrow(0, begin, count).to(device);
-  }
-  return input;
-}
-
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.to(at::kCPU, at::kDouble), y = b.to(at::kCPU, at::kDouble);
-  return ((x - y).norm() / y.norm()).item<double>();
-}
-
-class PagedBackendCuda : public ::testing::Test {
+class PagedBackendCuda : public BackendComparison {
  protected:
-  void SetUp() override { OSCAR_NEEDS_GPU(); }
-  const at::Device gpu_{at::kCUDA, 0};
-
-  // Both backends on the same call, as one ragged batch of whole sequences in each layer.
-  void compare(const Scenario& s, const Call& call, double limit) {
-    PagedAttention cpu(s.method, s.model), cuda(s.method, s.model, gpu_);
-    for (std::int64_t layer = 0; layer < 2; ++layer) {
-      const std::int64_t tokens = call.batch.tokens();
-      const at::Tensor expected = cpu.attend(part(call, call.batch, 0, tokens, layer, at::kCPU));
-      const at::Tensor found = cuda.attend(part(call, call.batch, 0, tokens, layer, gpu_));
-      EXPECT_LT(difference(found, expected), limit) << "layer " << layer;
-      for (const std::int64_t id : call.batch.ids) {
-        if (!s.method.quantised) continue;
-        const StoredPages a = cpu.stored(layer, id), b = cuda.stored(layer, id);
-        EXPECT_EQ(a.tokens, b.tokens);
-        expect_same_rows(s, a, b);
-      }
-    }
-    EXPECT_GT(cuda.allocated_bytes(), 0u);
-  }
-
   // Slots that hold no token yet may differ: token by token.
-  static void expect_same_rows(const Scenario& s, const StoredPages& a, const StoredPages& b) {
+  void expect_same_pages(const Scenario& s, const StoredPages& a, const StoredPages& b) override {
     ASSERT_EQ(a.pages.size(), b.pages.size());
     const std::int64_t d = s.model.head_dim, heads = s.model.kv_heads;
     std::int64_t differing = 0;
@@ -162,8 +124,8 @@ TEST_F(PagedBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
     const StoredPages a = at_once.stored(1, 7), b = in_parts.stored(1, 7), c = stepwise.stored(1, 7);
     EXPECT_EQ(a.tokens, c.tokens);
     EXPECT_EQ(b.tokens, c.tokens);
-    expect_same_rows(s, a, c);
-    expect_same_rows(s, b, c);
+    expect_same_pages(s, a, c);
+    expect_same_pages(s, b, c);
     const SequenceBatch tail{{7}, {11}, {490}};
     const at::Tensor expected = stepwise.attend(part(call, tail, 490, 11, 1, at::kCPU));
     const at::Tensor first = at_once.attend(part(call, tail, 490, 11, 1, gpu_));
