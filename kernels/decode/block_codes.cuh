@@ -107,12 +107,12 @@ struct BlockCodes {
     }
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
-      const int width = key_widths >> (8 * b) & 0xff;
-      if (width == 2) {
+      const auto width = [&](int w) { return (key_widths & static_cast<std::uint32_t>(w) << (8 * b)) != 0; };
+      if (width(2)) {
         score_block<2>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      } else if (width == 1) {
+      } else if (width(1)) {
         score_block<1>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      } else if (width == 4) {
+      } else if (width(4)) {
         score_block<4>(s, b, page + a.key.plane[b], tile, scratch, lane);
       }
     }
@@ -135,12 +135,12 @@ struct BlockCodes {
     }
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
-      const int width = value_widths >> (8 * b) & 0xff;
-      if (width == 2) {
+      const auto width = [&](int w) { return (value_widths & static_cast<std::uint32_t>(w) << (8 * b)) != 0; };
+      if (width(2)) {
         accumulate_block<2>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      } else if (width == 1) {
+      } else if (width(1)) {
         accumulate_block<1>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      } else if (width == 4) {
+      } else if (width(4)) {
         accumulate_block<4>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
       }
     }

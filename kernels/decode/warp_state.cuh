@@ -49,7 +49,7 @@ struct TokenRange {
 
 // Weights are FP16: the reference m moves only when one would leave its range, and then far enough to stay for long.
 struct WeightRange {
-  float limit;  // largest weight
+  float limit;  // of the sum of a lane's weights
   float top;    // log2 of the largest weight after a move
 };
 
@@ -99,17 +99,19 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
     for (int n = 0; n < NT; ++n)
 #pragma unroll
       for (int c = 0; c < 4; ++c) w[m][n][c] = p[m][n][c] * token.value[m][c >> 1];
-  float tops[M];  // short chains
+  // Weights are not negative: none leaves the range while their sum does not. (Sums and not maxima, because maxima
+  // would go to the integer pipe, which the expansion of codes keeps busy.)
+  float total = 0.0f;
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-    tops[m] = 0.0f;
+  for (int n = 0; n < NT; ++n)
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
-      tops[m] = fmaxf(tops[m], fmaxf(fmaxf(w[m][n][0], w[m][n][1]), fmaxf(w[m][n][2], w[m][n][3])));
-  }
+    for (int h = 0; h < 2; ++h) {
+      float sum = w[0][n][h] + w[0][n][h + 2];
 #pragma unroll
-  for (int m = 1; m < M; ++m) tops[0] = fmaxf(tops[0], tops[m]);
-  const float top = state.m[0][0] == kNoReference ? INFINITY : tops[0];
+      for (int m = 1; m < M; ++m) sum += w[m][n][h] + w[m][n][h + 2];
+      total += sum;
+    }
+  const float top = state.m[0][0] == kNoReference ? INFINITY : total;
   if (__any_sync(0xffffffffu, top > weights.limit)) {
 #pragma unroll
     for (int n = 0; n < NT; ++n)
