@@ -7,7 +7,7 @@
 // blocks are one MMA whose row b is the scales of block b.
 // Codes are read as FP16 subnormals by masks, as in uniform_codes.cuh. With rows of codes at nibble or byte boundaries
 // of each 16-bit half, a code's exponent is its place inside the byte, e(j) = w j mod 8, the same for all tokens.
-// The widths are launch constants: one uniform branch for each block and side in 32 tokens.
+// The widths are launch constants: a uniform branch for each block and side in a page (in half of one, see kTiles).
 #pragma once
 
 #include <cuda_fp16.h>

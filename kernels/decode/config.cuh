@@ -7,7 +7,8 @@
 namespace oscar::kernels {
 
 // kCluster: of the cluster kernel, one block of 16 warps on a multiprocessor where the registers allow; of the
-// streaming kernel two blocks of 8. With many registers one block of 8, or of 12 where the query is in shared memory.
+// streaming kernel two blocks of 8. With many registers one block of 8, or of 12 for `blocks`, whose query is in shared
+// memory, with two head tiles.
 template <int D_, int NT_, bool kBlocks, bool kCluster = false>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
