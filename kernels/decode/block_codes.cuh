@@ -7,7 +7,8 @@
 // blocks are one MMA whose row b is the scales of block b.
 // Codes are read as FP16 subnormals by masks, as in uniform_codes.cuh. With rows of codes at nibble or byte boundaries
 // of each 16-bit half, a code's exponent is its place inside the byte, e(j) = w j mod 8, the same for all tokens.
-// The widths are launch constants: a uniform branch for each block and side in a page (in half of one, see kTiles).
+// The widths are launch constants; blocks are worked on by falling width (plane_walk.cuh), and whatever belongs to one
+// is indexed by its rank: scales, query, accumulators. Channels come back into their order at the end.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,6 +19,7 @@
 #include "kernels/decode/block_query.cuh"
 #include "kernels/decode/block_words.cuh"
 #include "kernels/decode/launch_params.h"
+#include "kernels/decode/plane_walk.cuh"
 #include "kernels/decode/query.cuh"
 #include "kernels/decode/warp_state.cuh"
 
@@ -26,13 +28,14 @@ namespace oscar::kernels {
 template <int D_, int NT_>
 struct BlockCodes {
   static constexpr int D = D_, NT = NT_;
-  // Worked on together. A whole page: the branches on the widths are paid once; half of one where registers lack.
-  static constexpr int kTiles = NT == 1 ? 4 : 2;
+  // Worked on together: a whole page, so that the branches on the widths are paid once; scores of half of one where
+  // registers lack.
+  static constexpr int kTiles = 4, kScoreTiles = NT == 1 ? 4 : 2;
   static constexpr int kBlockSteps = D / 64;             // channel steps of 16 in a block
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
-  // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [block][token % 8][token / 8], so that a
-  // lane reads its four tokens at once, then values, pairs of FP16 [block][pair % 4][pair / 4]. The strides between
-  // blocks spread the banks.
+  // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [rank][token % 8][token / 8], so that a
+  // lane reads its four tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4]. The strides between
+  // ranks spread the banks.
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride;
   static constexpr int kScratchBytes = 4 * 2 * kHalf;
@@ -40,28 +43,33 @@ struct BlockCodes {
   using Query = typename Shared::Source;
   static constexpr int kItemBytes = sizeof(Shared);  // shared memory of a thread block beside its warps'
 
-  SharedAddress query;                     // a BlockQuery<D, NT>
-  std::uint32_t key_widths, value_widths;  // a byte for each block
+  SharedAddress query;                     // a BlockQuery<D, NT>, the lane's first vector
+  std::uint32_t key_widths, value_widths;  // a byte for each rank
   float score_scale;                       // softmax scale and log2 e
-  // Of the block whose scales this lane makes, that of plane lane / 8: what its key scales are multiplied by, bytes of
+  // Of the rank whose scales this lane makes, that of plane lane / 8: what its key scales are multiplied by, bytes of
   // the scratch.
   float key_factor;
   int key_column, value_column;
+  int key_scales, value_scales;  // bytes of the scratch from which this lane reads scales of rank 0
 
   // Called by all threads of the block, which has read the query of the item before.
   __device__ __forceinline__ void prepare(const DecodeLaunch& a, const Query& source, float scale, std::uint8_t* item,
                                           int warp, int lane) {
     Shared* shared = reinterpret_cast<Shared*>(item);
     shared->make(a, source, warp, lane);
-    key_column = 4 * (a.key.block[lane >> 3] * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
-    value_column = 4 * (kValueAt + a.value.block[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2);
-    key_widths = a.key.widths();
-    value_widths = a.value.widths();
+    const int rank = a.key.ranks[lane >> 3];
+    key_column = 4 * (rank * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
+    value_column = 4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2);
+    key_widths = pinned(a.key.widths(), lane);
+    value_widths = held(a.value.widths(), lane);
     score_scale = scale;
-    query = shared_address(item);
-    keep(query), keep(key_widths), keep(value_widths), keep(key_column), keep(value_column);
+    query = pinned(shared_address(item) + 16 * lane, lane);
+    keep(key_column), keep(value_column);
+    key_scales = held(16 * (lane >> 2), lane);
+    value_scales = held(4 * kValueAt + 16 * (lane & 3), lane);
     __syncthreads();
-    key_factor = shared->key_factor[a.key.block[lane >> 3]];
+    // A lane's four tokens are of one row half.
+    key_factor = shared->key_factor[rank] / (lane & 2 ? key_row_factor(D, a.key.width[rank]) : 1.0f);
   }
 
   // Scales of a page, once for the warp: a lane takes four tokens of plane lane / 8 in each half. Lanes of planes that
@@ -72,8 +80,8 @@ struct BlockCodes {
     std::uint32_t bytes[2][2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      bytes[half][0] = load_shared_4(from + a.key.params + 32 * half);
-      bytes[half][1] = load_shared_4(from + a.value.params + 32 * half);
+      bytes[half][0] = load_shared_4(from + a.key.scales + 32 * half);
+      bytes[half][1] = load_shared_4(from + a.value.scales + 32 * half);
     }
     float key[2][4], value[2][4];
 #pragma unroll
@@ -94,10 +102,11 @@ struct BlockCodes {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kTiles][NT][4], TokenScales<kTiles>& scales,
-                                        SharedAddress page, int tile, SharedAddress scratch, int lane) const {
+  __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kScoreTiles][NT][4],
+                                        TokenScales<kScoreTiles>& scales, SharedAddress page, int tile,
+                                        SharedAddress scratch, int lane) const {
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
+    for (int m = 0; m < kScoreTiles; ++m) {
       scales.key[m][0] = scales.key[m][1] = score_scale;
       scales.value[m][0] = scales.value[m][1] = 1.0f;
 #pragma unroll
@@ -105,17 +114,12 @@ struct BlockCodes {
 #pragma unroll
         for (int c = 0; c < 4; ++c) s[m][n][c] = 0.0f;
     }
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const auto width = [&](int w) { return (key_widths & static_cast<std::uint32_t>(w) << (8 * b)) != 0; };
-      if (width(2)) {
-        score_block<2>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      } else if (width(1)) {
-        score_block<1>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      } else if (width(4)) {
-        score_block<4>(s, b, page + a.key.plane[b], tile, scratch, lane);
-      }
-    }
+    const LaneTile at(lane, tile);
+    SharedAddress rank_0 = scratch + key_scales + 4 * kHalf * (tile / 2);
+    keep(rank_0);
+    each_plane(key_widths, [&]<int W, int kRank>() {
+      score_block<W>(s, kRank, page + a.key.codes[kRank], rank_0 + 4 * kKeyStride * kRank, at);
+    });
   }
 
   // weights: probabilities as operand B.
@@ -124,8 +128,9 @@ struct BlockCodes {
                                              SharedAddress scratch, int lane) const {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
-      // Row b: scales of block b (b + 4: again); the rows 8 to 15 are not read.
-      const uint4 four = value_scales(scratch, tile / 2 + half, lane >> 2 & 3, lane);
+      // Row b: scales of rank b (b + 4: again); the rows 8 to 15 are not read.
+      const int b = lane >> 2 & 3;
+      const uint4 four = load_shared_16(scratch + value_scales + 4 * (kHalf * (tile / 2 + half) + kValueStride * b));
       const std::uint32_t low[4] = {four.x, four.x, four.y, four.y}, high[4] = {four.z, four.z, four.w, four.w};
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
@@ -133,27 +138,26 @@ struct BlockCodes {
         mma_f16(state.zeros[n], high, p[2 * half + 1][n][0], p[2 * half + 1][n][1]);
       }
     }
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const auto width = [&](int w) { return (value_widths & static_cast<std::uint32_t>(w) << (8 * b)) != 0; };
-      if (width(2)) {
-        accumulate_block<2>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      } else if (width(1)) {
-        accumulate_block<1>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      } else if (width(4)) {
-        accumulate_block<4>(state, p, b, page + a.value.plane[b], tile, scratch, lane);
-      }
-    }
+    const LaneTile at(lane, tile);
+    SharedAddress rank_0 = scratch + value_scales + 4 * kHalf * (tile / 2);
+    keep(rank_0);
+    each_plane(value_widths, [&]<int W, int kRank>() {
+      accumulate_block<W>(state, p, kRank, page + a.value.codes[kRank], rank_0 + 4 * kValueStride * kRank, at);
+    });
   }
 
+  // The accumulators' channel steps, by rank -> those of the head.
+  __device__ __forceinline__ static int channel_step(const DecodeLaunch& a, int step) {
+    return a.value.block[step / kBlockSteps] * kBlockSteps + step % kBlockSteps;
+  }
   __device__ __forceinline__ int exponent(const DecodeLaunch& a, int step, int upper) const {
     return a.value.width[step / kBlockSteps] * (2 * (step % kBlockSteps) + upper) & 7;
   }
-  __device__ __forceinline__ float value_sigma(int b) const {
-    return __uint_as_float(load_shared_4(query + offsetof(Shared, value_sigma) + 4 * b));
+  __device__ __forceinline__ float value_sigma(int rank, int lane) const {
+    return __uint_as_float(load_shared_4(query - 16 * lane + offsetof(Shared, value_sigma) + 4 * rank));
   }
-  __device__ __forceinline__ float inverse_unit(const DecodeLaunch& a, int step, int upper) const {
-    return __fdividef(power_of_two(exponent(a, step, upper) - 24), value_sigma(step / kBlockSteps));
+  __device__ __forceinline__ float inverse_unit(const DecodeLaunch& a, int step, int upper, int lane) const {
+    return __fdividef(power_of_two(exponent(a, step, upper) - 24), value_sigma(step / kBlockSteps, lane));
   }
 
   __device__ __forceinline__ void finish(const DecodeLaunch& a, WarpState<D, NT>& state, int lane) const {
@@ -164,7 +168,7 @@ struct BlockCodes {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float offset = 0.5f - 0.5f * static_cast<float>(1 << a.value.width[b]);
-          const float sigma = value_sigma(b),
+          const float sigma = value_sigma(b, lane),
                       sum = offset * __shfl_sync(0xffffffffu, state.zeros[n][h], 4 * b + (lane & 3));
 #pragma unroll
           for (int k = 0; k < kBlockSteps; ++k)
@@ -189,18 +193,20 @@ struct BlockCodes {
     }
   }
 
-  // FP16 pairs of tokens 2t + {0, 1}, + 8, + 16, + 24 of a half: t = lane % 4.
-  __device__ __forceinline__ static uint4 value_scales(SharedAddress scratch, int half, int b, int lane) {
-    return load_shared_16(scratch + 4 * (half * kHalf + kValueAt + b * kValueStride) + 16 * (lane & 3));
+  // pinned() where registers suffice.
+  template <class T>
+  __device__ __forceinline__ static T held(T x, int lane) {
+    return NT == 1 ? pinned(x, lane) : x;
   }
 
+  // scale: the lane's scales of the rank in the first half, tokens g, g + 8, g + 16, g + 24.
   template <int W>
-  __device__ __forceinline__ void score_block(float (&s)[kTiles][NT][4], int b, SharedAddress plane, int tile,
-                                              SharedAddress scratch, int lane) const {
+  __device__ __forceinline__ void score_block(float (&s)[kScoreTiles][NT][4], int rank, SharedAddress plane,
+                                              SharedAddress scale, const LaneTile& at) const {
     uint4 q[Shared::kVectors];
 #pragma unroll
     for (int i = 0; i < Shared::kVectors; ++i)
-      q[i] = load_shared_16(query + offsetof(Shared, pairs) + 512 * (b * Shared::kVectors + i) + 16 * lane);
+      q[i] = load_shared_16(query + offsetof(Shared, pairs) + 512 * (rank * Shared::kVectors + i));
     const auto pair = [&](int k, int n, int r) {
       const int word = (k * NT + n) * 2 + r;
       return (&q[word / 4].x)[word % 4];
@@ -208,17 +214,17 @@ struct BlockCodes {
     float start[NT][4];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      const float4 x = load_shared_float4(query + offsetof(Shared, starts) + 64 * (b * NT + n) + 16 * (lane & 3));
+      const float4 x = load_shared_float4(query + offsetof(Shared, starts) + 512 * (rank * NT + n));
       start[n][0] = x.x, start[n][1] = x.y, start[n][2] = x.z, start[n][3] = x.w;
     }
-    BlockWords<D, W> words[kTiles / 2];
+    BlockWords<D, W> words[kScoreTiles / 2];
 #pragma unroll
-    for (int half = 0; half < kTiles / 2; ++half) words[half].load_keys(plane, tile + 2 * half, lane);
-    float acc[kTiles][NT][4];
+    for (int half = 0; half < kScoreTiles / 2; ++half) words[half].load_keys(plane, at, 2 * half);
+    float acc[kScoreTiles][NT][4];
 #pragma unroll
     for (int k = 0; k < kBlockSteps; ++k)
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
+      for (int m = 0; m < kScoreTiles; ++m) {
         const BlockWords<D, W>& w = words[m / 2];
         const std::uint32_t codes[4] = {w.key(m % 2, 0, 2 * k), w.key(m % 2, 1, 2 * k), w.key(m % 2, 0, 2 * k + 1),
                                         w.key(m % 2, 1, 2 * k + 1)};
@@ -232,9 +238,8 @@ struct BlockCodes {
         }
       }
 #pragma unroll
-    for (int half = 0; half < kTiles / 2; ++half) {
-      const float4 four =
-          load_shared_float4(scratch + 4 * ((tile / 2 + half) * kHalf + b * kKeyStride) + 16 * (lane >> 2));
+    for (int half = 0; half < kScoreTiles / 2; ++half) {
+      const float4 four = load_shared_float4(scale + 4 * kHalf * half);
       const float scales[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int m = 0; m < 2; ++m)
@@ -246,15 +251,17 @@ struct BlockCodes {
     }
   }
 
+  // scale: the same of pairs of tokens 2t + {0, 1}, + 8, + 16, + 24.
   template <int W>
-  __device__ __forceinline__ void accumulate_block(WarpState<D, NT>& state, const std::uint32_t (&p)[kTiles][NT][2],
-                                                   int b, SharedAddress plane, int tile, SharedAddress scratch,
-                                                   int lane) const {
+  __device__ __forceinline__ static void accumulate_block(WarpState<D, NT>& state,
+                                                          const std::uint32_t (&p)[kTiles][NT][2], int rank,
+                                                          SharedAddress plane, SharedAddress scale,
+                                                          const LaneTile& at) {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
       BlockWords<D, W> words;
-      words.load_values(plane, tile + 2 * half, lane);
-      const uint4 four = value_scales(scratch, tile / 2 + half, b, lane);
+      words.load_values(plane, at, 2 * half);
+      const uint4 four = load_shared_16(scale + 4 * kHalf * half);
       const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
@@ -268,7 +275,7 @@ struct BlockCodes {
           const std::uint32_t codes[4] = {words.value(m, 0, 2 * k), words.value(m, 0, 2 * k + 1),
                                           words.value(m, 1, 2 * k), words.value(m, 1, 2 * k + 1)};
 #pragma unroll
-          for (int n = 0; n < NT; ++n) mma_f16(state.o[n][b * kBlockSteps + k], codes, weight[n][0], weight[n][1]);
+          for (int n = 0; n < NT; ++n) mma_f16(state.o[n][rank * kBlockSteps + k], codes, weight[n][0], weight[n][1]);
         }
       }
     }

@@ -1,19 +1,17 @@
 // The query of a (sequence, KV head) as `blocks` pages need it: made once by a thread block, a warp for each of the
-// four blocks of channels, and read by all its warps from shared memory.
+// four blocks of channels, and read by all its warps from shared memory. Keys and values each in the order of their
+// ranks (launch_params.h).
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
+#include "kernels/decode/block_words.cuh"
 #include "kernels/decode/launch_params.h"
 #include "kernels/decode/query.cuh"
 
 namespace oscar::kernels {
-
-__device__ __forceinline__ float power_of_two(int e) {
-  return __uint_as_float(static_cast<std::uint32_t>(127 + e) << 23);
-}
 
 template <int D, int NT>
 struct BlockQuery {
@@ -21,9 +19,9 @@ struct BlockQuery {
   static constexpr int kWords = kSteps * NT * 2;  // of a lane and block: FP16 pairs, operand B
   static constexpr int kVectors = (kWords + 3) / 4;
 
-  // In shared memory.
+  // In shared memory; a vector for each lane.
   uint4 pairs[4][kVectors][32];  // word (k NT + n) 2 + r: q 2^i 2^-e of pair r of head tile n, channel step k
-  float4 starts[4][NT][4];       // [block][head tile][lane % 4]: what an accumulator starts from, of two heads, twice
+  float4 starts[4][NT][32];      // what an accumulator starts from: two heads, for the tokens of row halves 0 and 1
   float key_factor[4];           // of a scale: undoes the scaling of the query
   float value_sigma[4];
 
@@ -37,12 +35,13 @@ struct BlockQuery {
                                          int lane) {
       if (warp >= 4) return;
       const int g = lane >> 2, t = lane & 3;
-      key_sigma = __ldg(a.p.key_sigma + 4 * kv_head + warp);
-      value_sigma = __ldg(a.p.value_sigma + 4 * kv_head + warp);
+      const int block = a.key.block[warp];
+      key_sigma = __ldg(a.p.key_sigma + 4 * kv_head + block);
+      value_sigma = __ldg(a.p.value_sigma + 4 * kv_head + a.value.block[warp]);
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
         const bool live = 8 * n + g < a.group;
-        const std::uint32_t* row = q + (8 * n + g) * (D / 2) + warp * (D / 8) + t;
+        const std::uint32_t* row = q + (8 * n + g) * (D / 2) + block * (D / 8) + t;
 #pragma unroll
         for (int k = 0; k < kSteps; ++k)
 #pragma unroll
@@ -86,7 +85,8 @@ struct BlockQuery {
         }
       float sums[2];
       head_sums(total * (0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width))), lane, sums);
-      if (lane < 4) starts[warp][n][lane] = make_float4(sums[0], sums[1], sums[0], sums[1]);
+      const float up = key_row_factor(D, width);
+      starts[warp][n][lane] = make_float4(sums[0], sums[1], up * sums[0], up * sums[1]);
     }
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)

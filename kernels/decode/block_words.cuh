@@ -7,7 +7,29 @@
 
 namespace oscar::kernels {
 
-// 32-bit words of one lane that hold the codes of 32 tokens (tiles T and T + 1, T even) of a block of width W.
+__device__ __forceinline__ float power_of_two(int e) {
+  return __uint_as_float(static_cast<std::uint32_t>(127 + e) << 23);
+}
+
+// Keys: how much larger the codes of row half 1 (tokens g + 8) come out than those of half 0. Where both halves and all
+// their fields lie in one byte, half 1 is masked where it is, without a shift.
+__device__ __forceinline__ float key_row_factor(int head_dim, int width) {
+  const int bits = head_dim / 32 * width;
+  return bits < 8 ? power_of_two(bits) : 1.0f;
+}
+
+// A lane at a tile of a page. word = lane + 32 tile: a value of its own, so that an address of codes is one
+// instruction.
+struct LaneTile {
+  int lane, tile, word;
+
+  __device__ __forceinline__ LaneTile(int lane, int tile) : lane(lane), tile(tile), word(lane + 32 * tile) {
+    keep(word);
+  }
+};
+
+// 32-bit words of one lane that hold the codes of 32 tokens (tiles T = at.tile + up and T + 1, T even) of a block of
+// width W.
 // R: bits that 8 tokens (keys) or 16 tokens (values) take in a 16-bit half of a lane's words.
 template <int D, int W>
 struct BlockWords {
@@ -26,53 +48,56 @@ struct BlockWords {
     }
   }
 
-  __device__ __forceinline__ void load_keys(SharedAddress plane, int tile, int lane) {
+  __device__ __forceinline__ void load_keys(SharedAddress plane, const LaneTile& at, int up) {
     if constexpr (R >= 8) {
       constexpr int V = R / 8;
 #pragma unroll
-      for (int m = 0; m < 2; ++m) load_vector(w + m * V, plane + (tile + m) * (128 * V) + lane * (4 * V));
+      for (int m = 0; m < 2; ++m) load_vector(w + m * V, plane + at.word * (4 * V) + (up + m) * (128 * V));
     } else if constexpr (R == 4) {
-      load_vector(w, plane + tile * 64 + lane * 4);
+      load_vector(w, plane + at.word * 2 + at.lane * 2 + up * 64);
     } else {
-      load_vector(w, plane + lane * 4);
-      w[0] >>= 4 * tile;
+      load_vector(w, plane + at.lane * 4);
+      w[0] >>= 4 * (at.tile + up);
     }
   }
-  // Channel pair j of row half x of tile m: two FP16 subnormals c 2^e(j) 2^-24.
+  // Channel pair j of row half x of tile m: two FP16 subnormals c 2^e(j) 2^-24, times the row factor where x is 1.
   __device__ __forceinline__ std::uint32_t key(int m, int x, int j) const {
-    const int bit = R >= 8 ? x * R + W * j : (2 * m + x) * R + W * j;
-    return expand(R >= 8 ? m * (R / 8) + bit / 16 : 0, bit % 16, j);
+    if constexpr (R >= 8) {
+      const int bit = x * R + W * j;
+      return expand(m * (R / 8) + bit / 16, bit % 16, W * j % 8);
+    }
+    return expand(0, (2 * m + x) * R + W * j, x * R + W * j);
   }
 
-  __device__ __forceinline__ void load_values(SharedAddress plane, int tile, int lane) {
+  __device__ __forceinline__ void load_values(SharedAddress plane, const LaneTile& at, int up) {
     if constexpr (R >= 16) {
       constexpr int V = R / 8;
 #pragma unroll
-      for (int m = 0; m < 2; ++m) load_vector(w + m * V, plane + (tile + m) * (128 * V) + lane * (4 * V));
+      for (int m = 0; m < 2; ++m) load_vector(w + m * V, plane + at.word * (4 * V) + (up + m) * (128 * V));
     } else if constexpr (R == 8) {
 #pragma unroll
-      for (int b = 0; b < 2; ++b) load_vector(w + b, plane + (tile + b) * 128 + lane * 4);
+      for (int b = 0; b < 2; ++b) load_vector(w + b, plane + at.word * 4 + (up + b) * 128);
     } else if constexpr (R == 4) {
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
-        load_vector(w + b, plane + b * 128 + lane * 4);
-        w[b] >>= 4 * tile;
+        load_vector(w + b, plane + b * 128 + at.lane * 4);
+        w[b] >>= 4 * (at.tile + up);
       }
     } else {
-      load_vector(w, plane + lane * 4);
-      w[0] >>= 2 * tile;
+      load_vector(w, plane + at.lane * 4);
+      w[0] >>= 2 * (at.tile + up);
       w[1] = w[0] >> 8;
     }
   }
   // Row j of token half b of tile m.
   __device__ __forceinline__ std::uint32_t value(int m, int b, int j) const {
-    if constexpr (R >= 16) return expand(m * (R / 8) + 2 * (W * j / 16) + b, W * j % 16, j);
-    return expand(b, m * R + W * j, j);
+    if constexpr (R >= 16) return expand(m * (R / 8) + 2 * (W * j / 16) + b, W * j % 16, W * j % 8);
+    return expand(b, m * R + W * j, W * j % 8);
   }
 
  private:
-  __device__ __forceinline__ std::uint32_t expand(int word, int bit, int j) const {
-    const int e = W * j % 8;
+  // The field at `bit` of both halves of a word, as c 2^e 2^-24.
+  __device__ __forceinline__ std::uint32_t expand(int word, int bit, int e) const {
     const std::uint32_t mask = (0x00010001u * ((1u << W) - 1u)) << e;
     return (bit > e ? w[word] >> (bit - e) : w[word]) & mask;
   }

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
 
   __syncthreads();
   const BlockMerge<C> merge(pool);
-  merge.put(work.state, group, warp, lane);
+  merge.put(a, work.state, group, warp, lane);
 
   // Block r of a cluster adds up outputs [r, r + 1) slice.
   const int outputs = group * D, slice = ((outputs + size - 1) / size + 1) & ~1;

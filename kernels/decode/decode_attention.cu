@@ -1,5 +1,6 @@
 // Dispatch of decode_attention() to the kernels built for the head size, group and layout.
 #include <algorithm>
+#include <array>
 
 #include "kernels/decode/merge.cuh"
 
@@ -39,16 +40,21 @@ bool widths_valid(const std::uint8_t* widths) {
 
 BlockSide block_side_of(const SideLayout& side) {
   BlockSide out{};
-  for (int i = 0; i < side.planes; ++i) {
-    const PlaneLayout& plane = side.plane[i];
-    out.width[plane.sigma] = plane.width;
-    out.plane[plane.sigma] = plane.offset;
-    out.block[i] = plane.sigma;
-  }
-  int next = side.planes;
+  int rank = 0;
+  std::array<bool, 4> coded{};
+  for (int width = 4; width > 0; width /= 2)
+    for (int i = 0; i < side.planes; ++i) {
+      const PlaneLayout& plane = side.plane[i];
+      if (plane.width != width) continue;
+      out.block[rank] = plane.sigma;
+      out.width[rank] = width;
+      out.codes[rank] = plane.offset;
+      out.ranks[i] = rank++;
+      coded[static_cast<std::size_t>(plane.sigma)] = true;
+    }
   for (int b = 0; b < 4; ++b)
-    if (out.width[b] == 0) out.block[next++] = b;
-  out.params = side.param_offset;
+    if (!coded[static_cast<std::size_t>(b)]) out.block[rank] = b, out.ranks[rank] = rank, ++rank;
+  out.scales = side.param_offset;
   return out;
 }
 

@@ -7,14 +7,16 @@
 
 namespace oscar::kernels {
 
-// Keys or values of a `blocks` page.
+// Keys or values of a `blocks` page. The kernels work on the blocks by falling width, whatever their order in the page:
+// rank 0 is the widest.
 struct BlockSide {
-  std::int32_t width[4];  // of each block: 0, 1, 2, 4
-  std::int32_t plane[4];  // byte of the block's codes in the page
-  std::int32_t params;    // byte of the first plane's 64 scale bytes
-  std::int32_t block[4];  // block of plane i; the planes that do not exist name the blocks without codes
+  std::int32_t block[4];  // of each rank
+  std::int32_t width[4];  // of each rank: 4, 2, 1, 0
+  std::int32_t codes[4];  // of each rank: byte of its codes in the page
+  std::int32_t scales;    // byte of the first plane's 64 scale bytes
+  std::int32_t ranks[4];  // of each plane in the page; the planes that do not exist name the blocks without codes
 
-  OSCAR_HD std::uint32_t widths() const {  // a byte for each block
+  OSCAR_HD std::uint32_t widths() const {  // a byte for each rank
     return static_cast<std::uint32_t>(width[0] | width[1] << 8 | width[2] << 16 | width[3] << 24);
   }
 };

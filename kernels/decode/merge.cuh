@@ -31,7 +31,8 @@ struct BlockMerge {
       : m(reinterpret_cast<float*>(pool)), l(m + C::kWarps * C::kHeads), o(l + C::kWarps * C::kHeads) {}
 
   // Called by all threads; the pool is free. Ends with a barrier.
-  __device__ __forceinline__ void put(const WarpState<C::D, C::NT>& state, int group, int warp, int lane) const {
+  __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int group, int warp,
+                                      int lane) const {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int n = 0; n < C::NT; ++n)
@@ -53,8 +54,10 @@ struct BlockMerge {
         if (head < group) {
           float* row = o + (warp * C::kHeads + head) * C::kMergeRow + g;
 #pragma unroll
-          for (int i = 0; i < C::D / 16; ++i)
-            row[16 * i] = state.o[n][i][h] * factor, row[16 * i + 8] = state.o[n][i][h + 2] * factor;
+          for (int i = 0; i < C::D / 16; ++i) {
+            const int step = C::Codes::channel_step(a, i);
+            row[16 * step] = state.o[n][i][h] * factor, row[16 * step + 8] = state.o[n][i][h + 2] * factor;
+          }
         }
       }
     }

@@ -17,6 +17,12 @@ __device__ __forceinline__ void keep(T& x) {
   static_assert(sizeof(T) == 4);
   asm volatile("" : "+r"(x));
 }
+// The same where the assembler too would make it again, or move it to the registers of the warp, whose branches are
+// slower: it does not look through a shuffle. Called by all lanes.
+template <class T>
+__device__ __forceinline__ T pinned(T x, int lane) {
+  return __shfl_sync(0xffffffffu, x, lane);
+}
 
 __device__ __forceinline__ std::uint32_t load_shared_4(SharedAddress at) {
   std::uint32_t x;

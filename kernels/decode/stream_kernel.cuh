@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
     __syncthreads();
     const BlockMerge<C> merge(pool);
-    merge.put(work.state, group, warp, lane);
+    merge.put(a, work.state, group, warp, lane);
 
     // A block cuts at most two items: the one it begins in the middle of, and the one it leaves unfinished.
     Partial<C>& partial = partials[2 * blockIdx.x + (first_item ? 0 : 1)];

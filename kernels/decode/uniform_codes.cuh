@@ -44,8 +44,8 @@ template <int D_, int NT_>
 struct UniformCodes {
   static constexpr int D = D_, NT = NT_;
   static constexpr CodePage kPage{D};
-  static constexpr int kTiles = 2;         // tiles worked on together
-  static constexpr int kScratchBytes = 0;  // shared memory of a warp beside its ring
+  static constexpr int kTiles = 2, kScoreTiles = 2;  // tiles worked on together
+  static constexpr int kScratchBytes = 0;            // shared memory of a warp beside its ring
   static constexpr WeightRange kWeights{32768.0f, 8.0f};
 
   // What a warp reads of global memory before anything waits.
@@ -102,23 +102,10 @@ struct UniformCodes {
     CodeWords<D> words[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) words[m].load(page + kPage.key_codes() + (tile + m) * (kTileTokens * D / 4), lane);
-    float odd[M][NT][4];  // a second chain of MMAs, to halve the latency
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) s[m][n][c] = odd[m][n][c] = 0.0f;
-#pragma unroll
-    for (int step = 0; step < D / 16; ++step)
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        std::uint32_t a[4];
-#pragma unroll
-        for (int r = 0; r < 4; ++r) a[r] = words[m].expand(key_field(D, step, r));
-#pragma unroll
-        for (int n = 0; n < NT; ++n) mma_f16(step % 2 ? odd[m][n] : s[m][n], a, query[n][step][0], query[n][step][1]);
-      }
+    // Accumulators start at what the zero points take away. With one head tile a second chain of MMAs halves the
+    // latency; two are chains enough.
+    constexpr int kChains = NT == 1 ? 2 : 1;
+    float chain[kChains][M][NT][4];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       const SharedAddress token = page + 4 * ((tile + m) * kTileTokens + g);
@@ -131,11 +118,28 @@ struct UniformCodes {
         for (int n = 0; n < NT; ++n)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            const int c = 2 * row + h;
-            s[m][n][c] = fmaf(-k.y, query_sum[n][h], s[m][n][c] + odd[m][n][c]);
+            chain[0][m][n][2 * row + h] = -k.y * query_sum[n][h];
+            if (kChains == 2) chain[kChains - 1][m][n][2 * row + h] = 0.0f;
           }
       }
     }
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step)
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        std::uint32_t a[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r] = words[m].expand(key_field(D, step, r));
+#pragma unroll
+        for (int n = 0; n < NT; ++n) mma_f16(chain[step % kChains][m][n], a, query[n][step][0], query[n][step][1]);
+      }
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int n = 0; n < NT; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          s[m][n][c] = kChains == 2 ? chain[0][m][n][c] + chain[kChains - 1][m][n][c] : chain[0][m][n][c];
   }
 
   // b: the weights as operand B.
@@ -173,11 +177,12 @@ struct UniformCodes {
     return __half22float2(*reinterpret_cast<const __half2*>(&x));
   }
 
+  __device__ __forceinline__ static int channel_step(const DecodeLaunch&, int step) { return step; }
   // What one unit of the accumulator's row half `upper` of a channel step is worth in the output.
   __device__ __forceinline__ float unit(int step, int upper) const {
     return static_cast<float>(1 << (24 - 2 * field_exponent(value_field(step, upper).field)));
   }
-  __device__ __forceinline__ float inverse_unit(const DecodeLaunch&, int step, int upper) const {
+  __device__ __forceinline__ float inverse_unit(const DecodeLaunch&, int step, int upper, int) const {
     return 1.0f / unit(step, upper);
   }
 

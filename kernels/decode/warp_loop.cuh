@@ -78,6 +78,17 @@ struct WarpWork {
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
   }
 
+  // Moves the weights of a page's tiles S forward.
+  template <int S, int M>
+  __device__ __forceinline__ static void shift(std::uint32_t (&weights)[M][NT][2]) {
+#pragma unroll
+    for (int m = 0; m + S < M; ++m)
+#pragma unroll
+      for (int n = 0; n < NT; ++n)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) weights[m][n][r] = weights[m + S][n][r];
+  }
+
   // ids: loaded for the share's first 32 pages. after_issue: called once the first page is on its way.
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
@@ -140,23 +151,33 @@ struct WarpWork {
       const int base = plan.body_begin + page * kPageTokens;
       const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
       codes.begin_page(a, data, scratch, lane);
-      constexpr int M = Codes::kTiles;
+      constexpr int M = Codes::kTiles, S = Codes::kScoreTiles;
 #pragma unroll 1
-      for (int tile = 0; tile * kTileTokens < last; tile += M) {
-        float s[M][NT][4], w[M][NT][4];
-        TokenScales<M> scales;
-        codes.score(a, s, scales, data, tile, scratch, lane);
-        softmax_weights<D, NT, M>(state, s, w, scales, soft_cap,
-                                  {first - tile * kTileTokens, last - tile * kTileTokens}, Codes::kWeights, lane);
-        std::uint32_t weights[M][NT][2];  // operand B
+      for (int begin = 0; begin * kTileTokens < last; begin += M) {
+        std::uint32_t weights[M][NT][2] = {};  // FP16 pairs of two heads; those of the last S tiles enter at the end
+#pragma unroll 1
+        for (int tile = begin; tile < begin + M; tile += S) {
+          float s[S][NT][4], w[S][NT][4];
+          TokenScales<S> scales;
+          codes.score(a, s, scales, data, tile, scratch, lane);
+          shift<S>(weights);
+          softmax_weights<D, NT, S>(state, s, w, scales, soft_cap,
+                                    {first - tile * kTileTokens, last - tile * kTileTokens}, Codes::kWeights, weights,
+                                    lane);
+#pragma unroll
+          for (int m = 0; m < S; ++m)
+#pragma unroll
+            for (int n = 0; n < NT; ++n)
+#pragma unroll
+              for (int r = 0; r < 2; ++r) weights[M - S + m][n][r] = pack_f16(w[m][n][2 * r], w[m][n][2 * r + 1]);
+        }
 #pragma unroll
         for (int m = 0; m < M; ++m)
 #pragma unroll
-          for (int n = 0; n < NT; ++n) {
-            weights[m][n][0] = transpose_8x8(pack_f16(w[m][n][0], w[m][n][1]));
-            weights[m][n][1] = transpose_8x8(pack_f16(w[m][n][2], w[m][n][3]));
-          }
-        codes.accumulate(a, state, weights, data, tile, scratch, lane);
+          for (int n = 0; n < NT; ++n)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) weights[m][n][r] = transpose_8x8(weights[m][n][r]);  // operand B
+        codes.accumulate(a, state, weights, data, begin, scratch, lane);
       }
       release();
     }
@@ -174,7 +195,8 @@ struct WarpWork {
       TokenScales<1> scales{{{scale, scale}}, {{1.0f, 1.0f}}};
       score_window<D, NT>(s, query, landed(), lane);
       release();
-      softmax_weights<D, NT, 1>(state, s, w, scales, soft_cap, range, Codes::kWeights, lane);
+      std::uint32_t none[1][NT][2];
+      softmax_weights<D, NT, 1>(state, s, w, scales, soft_cap, range, Codes::kWeights, none, lane);
       accumulate_window<D, NT>(state, w, a, codes, landed(), lane);
       release();
     }

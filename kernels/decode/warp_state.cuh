@@ -53,12 +53,14 @@ struct WeightRange {
   float top;    // log2 of the largest weight after a move
 };
 
-// Scores s -> weights w = p value_scale; l and, where a weight leaves its range, m, l and the accumulators move.
+// Scores s -> weights w = p value_scale; l and, where a weight leaves its range, m, l, the accumulators and the weights
+// that wait move. waiting: [tile][head tile][row half], FP16 pairs of the lane's two heads.
 // soft_cap: times log2 e; 0: none.
-template <int D, int NT, int M>
+template <int D, int NT, int M, int kWaiting>
 __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (&s)[M][NT][4], float (&w)[M][NT][4],
                                                 TokenScales<M>& token, float soft_cap, const TokenRange& range,
-                                                const WeightRange weights, int lane) {
+                                                const WeightRange weights, std::uint32_t (&waiting)[kWaiting][NT][2],
+                                                int lane) {
   const int g = lane >> 2;
   const bool masked = !range.all(16 * M);
   if (soft_cap > 0.0f) {
@@ -113,6 +115,7 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
     }
   const float top = state.m[0][0] == kNoReference ? INFINITY : total;
   if (__any_sync(0xffffffffu, top > weights.limit)) {
+    float factors[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; ++n)
 #pragma unroll
@@ -131,7 +134,7 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
         for (int offset = 4; offset < 32; offset *= 2)
           highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
         const float reference = fmaxf(state.m[n][h], highest - weights.top);
-        const float factor = exp2_approx(state.m[n][h] - reference);
+        const float factor = factors[n][h] = exp2_approx(state.m[n][h] - reference);
         state.m[n][h] = reference;
         state.l[n][h] *= factor;
         state.zeros[n][h] *= factor;
@@ -149,6 +152,13 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
             w[m][n][c] = p[m][n][c] * token.value[m][row];
           }
       }
+#pragma unroll
+    for (int i = 0; i + M < kWaiting; ++i)
+#pragma unroll
+      for (int n = 0; n < NT; ++n)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          waiting[i][n][r] = multiply_f16(waiting[i][n][r], pack_f16(factors[n][0], factors[n][1]));
   }
 #pragma unroll
   for (int n = 0; n < NT; ++n)

@@ -48,8 +48,8 @@ __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const
     }
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
-    const uint4 v = load_shared_16(values + (step * 32 + lane) * 16);
-    const float unit[2] = {codes.inverse_unit(a, step, 0), codes.inverse_unit(a, step, 1)};
+    const uint4 v = load_shared_16(values + (Codes::channel_step(a, step) * 32 + lane) * 16);
+    const float unit[2] = {codes.inverse_unit(a, step, 0, lane), codes.inverse_unit(a, step, 1, lane)};
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       float o[4] = {0.0f, 0.0f, 0.0f, 0.0f};
