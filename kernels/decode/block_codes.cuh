@@ -38,7 +38,9 @@ struct BlockCodes {
   // ranks spread the banks.
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride;
-  static constexpr int kScratchBytes = 4 * 2 * kHalf;
+  static constexpr int kColumnsAt = 4 * 2 * kHalf;  // bytes; behind the scales: each lane's ScaleColumns, see below
+  static constexpr bool kColumnsShared = NT == 2;   // where registers lack
+  static constexpr int kScratchBytes = kColumnsAt + (kColumnsShared ? 512 : 0);
   using Shared = BlockQuery<D, NT>;
   using Query = typename Shared::Source;
   static constexpr int kItemBytes = sizeof(Shared);  // shared memory of a thread block beside its warps'
@@ -46,36 +48,47 @@ struct BlockCodes {
   SharedAddress query;                     // a BlockQuery<D, NT>, the lane's first vector
   std::uint32_t key_widths, value_widths;  // a byte for each rank
   float score_scale;                       // softmax scale and log2 e
-  // Of the rank whose scales this lane makes, that of plane lane / 8: what its key scales are multiplied by, bytes of
-  // the scratch.
-  float key_factor;
-  int key_column, value_column;
+  // Of the rank whose scales this lane makes, that of plane lane / 8: bytes of the scratch, and what its key scales are
+  // multiplied by.
+  struct ScaleColumns {
+    std::uint32_t key, value;
+    float key_factor;
+  };
+  ScaleColumns columns;
   int key_scales, value_scales;  // bytes of the scratch from which this lane reads scales of rank 0
 
   // Called by all threads of the block, which has read the query of the item before.
   __device__ __forceinline__ void prepare(const DecodeLaunch& a, const Query& source, float scale, std::uint8_t* item,
-                                          int warp, int lane) {
+                                          SharedAddress scratch, int warp, int lane) {
     Shared* shared = reinterpret_cast<Shared*>(item);
     shared->make(a, source, warp, lane);
     const int rank = a.key.ranks[lane >> 3];
-    key_column = 4 * (rank * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
-    value_column = 4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2);
+    columns.key = 4 * (rank * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
+    columns.value = 4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2);
     key_widths = pinned(a.key.widths(), lane);
     value_widths = held(a.value.widths(), lane);
     score_scale = scale;
     query = pinned(shared_address(item) + 16 * lane, lane);
-    keep(key_column), keep(value_column);
+    keep(columns.key), keep(columns.value);
     key_scales = held(16 * (lane >> 2), lane);
     value_scales = held(4 * kValueAt + 16 * (lane & 3), lane);
     __syncthreads();
     // A lane's four tokens are of one row half.
-    key_factor = shared->key_factor[rank] / (lane & 2 ? key_row_factor(D, a.key.width[rank]) : 1.0f);
+    columns.key_factor = shared->key_factor[rank] / (lane & 2 ? key_row_factor(D, a.key.width[rank]) : 1.0f);
+    if constexpr (kColumnsShared)
+      store_shared_16(scratch + kColumnsAt + 16 * lane,
+                      make_uint4(columns.key, columns.value, __float_as_uint(columns.key_factor), 0));
   }
 
   // Scales of a page, once for the warp: a lane takes four tokens of plane lane / 8 in each half. Lanes of planes that
   // the layout does not have write columns that count for nothing.
   __device__ __forceinline__ void begin_page(const DecodeLaunch& a, SharedAddress page, SharedAddress scratch,
                                              int lane) const {
+    ScaleColumns to = columns;
+    if constexpr (kColumnsShared) {
+      const uint4 x = load_shared_16(scratch + kColumnsAt + 16 * lane);
+      to = {x.x, x.y, __uint_as_float(x.z)};
+    }
     const SharedAddress from = page + (lane >> 3) * kPageTokens + (lane & 7) * 4;
     std::uint32_t bytes[2][2];
 #pragma unroll
@@ -90,12 +103,12 @@ struct BlockCodes {
       scales_of(bytes[half][1], value[half]);
     }
     __syncwarp();  // the page before has been read
-    const SharedAddress keys = scratch + key_column, values = scratch + value_column;
+    const SharedAddress keys = scratch + to.key, values = scratch + to.value;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        store_shared_4(keys + 4 * half * kHalf + 16 * i, __float_as_uint(key_factor * key[half][i]));
+        store_shared_4(keys + 4 * half * kHalf + 16 * i, __float_as_uint(to.key_factor * key[half][i]));
       store_shared_4(values + 4 * half * kHalf, pack_f16(value[half][0], value[half][1]));
       store_shared_4(values + 4 * half * kHalf + 16, pack_f16(value[half][2], value[half][3]));
     }

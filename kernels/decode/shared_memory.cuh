@@ -43,6 +43,9 @@ __device__ __forceinline__ float4 load_shared_float4(SharedAddress at) {
   const uint4 x = load_shared_16(at);
   return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
 }
+__device__ __forceinline__ void store_shared_16(SharedAddress at, uint4 x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
 __device__ __forceinline__ void store_shared_4(SharedAddress at, std::uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }

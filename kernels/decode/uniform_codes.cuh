@@ -61,8 +61,8 @@ struct UniformCodes {
   float score_scale;                   // undoes both scalings, times softmax scale and log2 e
 
   // scale: softmax scale and log2 e.
-  __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t*, int,
-                                          int lane) {
+  __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t*,
+                                          SharedAddress, int, int lane) {
     std::uint32_t top = 0;  // non-negative floats compare like their bits
 #pragma unroll
     for (int n = 0; n < NT; ++n)

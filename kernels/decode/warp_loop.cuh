@@ -139,7 +139,7 @@ struct WarpWork {
     after_issue();
     windows.keep(shared.window_pages[warp], lane);
     if (!any_page) issue(at.slot);
-    codes.prepare(a, query_source, scale, item_shared, warp, lane);
+    codes.prepare(a, query_source, scale, item_shared, scratch, warp, lane);
 #pragma unroll 1
     for (int slot = next(at.slot); slot != at.slot; slot = next(slot)) issue(slot);
     state.clear();
