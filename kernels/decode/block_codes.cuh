@@ -34,8 +34,8 @@ struct BlockCodes {
   static constexpr int kBlockSteps = D / 64;             // channel steps of 16 in a block
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
   // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [rank][token % 8][token / 8], so that a
-  // lane reads its four tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4]. The strides between
-  // ranks spread the banks.
+  // lane reads its four tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4 in the
+  // order 0, 2, 1, 3: an operand A as it is read]. The strides between ranks spread the banks.
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride;
   static constexpr int kColumnsAt = 4 * 2 * kHalf;  // bytes; behind the scales: each lane's ScaleColumns, see below
@@ -64,7 +64,8 @@ struct BlockCodes {
     shared->make(a, source, warp, lane);
     const int rank = a.key.ranks[lane >> 3];
     columns.key = 4 * (rank * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
-    columns.value = 4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 7) / 2);
+    columns.value =
+        4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 2) + (lane & 4) / 4);
     key_widths = pinned(a.key.widths(), lane);
     value_widths = held(a.value.widths(), lane);
     score_scale = scale;
@@ -141,10 +142,11 @@ struct BlockCodes {
                                              SharedAddress scratch, int lane) const {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
-      // Row b: scales of rank b (b + 4: again); the rows 8 to 15 are not read.
+      // Row b: scales of rank b (b + 4: again); nobody reads rows 8 to 15.
       const int b = lane >> 2 & 3;
       const uint4 four = load_shared_16(scratch + value_scales + 4 * (kHalf * (tile / 2 + half) + kValueStride * b));
-      const std::uint32_t low[4] = {four.x, four.x, four.y, four.y}, high[4] = {four.z, four.z, four.w, four.w};
+      const std::uint32_t low[4] = {four.x, four.y, four.z, four.w},
+                          high[4] = {four.y, any_content(), four.w, any_content()};
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
         mma_f16(state.zeros[n], low, p[2 * half][n][0], p[2 * half][n][1]);
@@ -282,7 +284,7 @@ struct BlockCodes {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
 #pragma unroll
-          for (int n = 0; n < NT; ++n) weight[n][r] = multiply_f16(p[2 * half + m][n][r], scales[2 * m + r]);
+          for (int n = 0; n < NT; ++n) weight[n][r] = multiply_f16(p[2 * half + m][n][r], scales[2 * r + m]);
 #pragma unroll
         for (int k = 0; k < kBlockSteps; ++k) {
           const std::uint32_t codes[4] = {words.value(m, 0, 2 * k), words.value(m, 0, 2 * k + 1),

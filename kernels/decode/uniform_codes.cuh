@@ -147,7 +147,7 @@ struct UniformCodes {
                                              const std::uint32_t (&b)[kTiles][NT][2], SharedAddress page, int tile,
                                              SharedAddress, int lane) const {
     constexpr int M = kTiles;
-    const int g = lane >> 2, t = lane & 3;
+    const int t = lane & 3;
     CodeWords<D> words[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) words[m].load(page + kPage.value_codes() + (tile + m) * (kTileTokens * D / 4), lane);
@@ -161,13 +161,13 @@ struct UniformCodes {
 #pragma unroll
         for (int n = 0; n < NT; ++n) mma_f16(state.o[n][step], a, b[m][n][0], b[m][n][1]);
       }
-      // The zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
+      // Rows 0 to 7 alike: the zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       const SharedAddress params = page + kPage.value_params() + 8 * ((tile + m) * (kTileTokens / 2) + t);
       const uint2 low = load_shared_8(params), high = load_shared_8(params + 32);
-      const std::uint32_t z[4] = {g == 0 ? __byte_perm(low.x, low.y, 0x7632) : 0u, 0u,
-                                  g == 0 ? __byte_perm(high.x, high.y, 0x7632) : 0u, 0u};
+      const std::uint32_t z[4] = {__byte_perm(low.x, low.y, 0x7632), any_content(), __byte_perm(high.x, high.y, 0x7632),
+                                  any_content()};
 #pragma unroll
       for (int n = 0; n < NT; ++n) mma_f16(state.zeros[n], z, b[m][n][0], b[m][n][1]);
     }
