@@ -60,9 +60,9 @@ TEST_P(PagedMethod, AgreesWithTheSimulatedPrefill) {
       PagedAttention paged(method, model(d));
       SimulatedPrefillAttention simulated(method);
       const at::Tensor a = paged.attend(input), b = simulated.attend(input);
-      // Equal up to rounding, and to a few codes that it flips: matrix products can differ in their last bits from run
-      // to run, and one code of saw4 is worth 2.4e-5. Other codes than these: 0.05, see below.
-      EXPECT_LT(((a - b).norm() / b.norm()).item<double>(), 2e-4) << "head size " << d << ", variant " << variant;
+      // saw4 was once seen 2.4e-5 apart, most likely by a code that rounding flipped.
+      const double limit = GetParam() == "saw4" ? 2e-4 : 1e-5;
+      EXPECT_LT(((a - b).norm() / b.norm()).item<double>(), limit) << "head size " << d << ", variant " << variant;
       FullAttention exact;
       if (variant == 0 && GetParam() != "saw4") {
         EXPECT_GT(((a - exact.attend(input)).norm() / b.norm()).item<double>(), 0.05) << "nothing was coded";
