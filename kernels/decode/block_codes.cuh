@@ -28,14 +28,15 @@ namespace oscar::kernels {
 template <int D_, int NT_>
 struct BlockCodes {
   static constexpr int D = D_, NT = NT_;
-  // Worked on together: a whole page, so that the branches on the widths are paid once; scores of half of one where
-  // registers lack.
-  static constexpr int kTiles = 4, kScoreTiles = NT == 1 ? 4 : 2;
+  using Head = HeadFragment<NT>;
+  // Tiles worked on together: a whole page, so that the branches on the widths are paid once.
+  static constexpr int kTiles = 4;
+  static constexpr bool kLean = NT == 2;                 // of softmax_weights()
   static constexpr int kBlockSteps = D / 64;             // channel steps of 16 in a block
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
-  // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32 [rank][token % 8][token / 8], so that a
-  // lane reads its four tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4 in the
-  // order 0, 2, 1, 3: an operand A as it is read]. The strides between ranks spread the banks.
+  // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32, of a rank in the order of key_word(),
+  // so that a lane reads its tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4 in the order of
+  // value_word(): the numbers of mma_sums() as they are read]. The strides between ranks spread the banks.
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride;
   static constexpr int kColumnsAt = 4 * 2 * kHalf;  // bytes; behind the scales: each lane's ScaleColumns, see below
@@ -63,15 +64,15 @@ struct BlockCodes {
     Shared* shared = reinterpret_cast<Shared*>(item);
     shared->make(a, source, warp, lane);
     const int rank = a.key.ranks[lane >> 3];
-    columns.key = 4 * (rank * kKeyStride + (lane & 1) * 16 + (lane & 7) / 2);
+    columns.key = 4 * (rank * kKeyStride + key_word(4 * (lane & 7)));
     columns.value =
-        4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + (lane & 2) + (lane & 4) / 4);
+        4 * (kValueAt + a.value.ranks[lane >> 3] * kValueStride + (lane & 1) * 8 + value_word((lane & 7) / 2));
     key_widths = pinned(a.key.widths(), lane);
-    value_widths = held(a.value.widths(), lane);
+    value_widths = pinned(a.value.widths(), lane);
     score_scale = scale;
     query = pinned(shared_address(item) + 16 * lane, lane);
     keep(columns.key), keep(columns.value);
-    key_scales = held(16 * (lane >> 2), lane);
+    key_scales = held(4 * key_word(Head::row(0, lane)), lane);
     value_scales = held(4 * kValueAt + 16 * (lane & 3), lane);
     __syncthreads();
     // A lane's four tokens are of one row half.
@@ -108,25 +109,32 @@ struct BlockCodes {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        store_shared_4(keys + 4 * half * kHalf + 16 * i, __float_as_uint(to.key_factor * key[half][i]));
+      for (int i = 0; i < 4; ++i) key[half][i] *= to.key_factor;
+      if constexpr (Head::kHeadRows) {
+#pragma unroll
+        for (int i = 0; i < 4; i += 2)
+          store_shared_8(keys + 4 * (half * kHalf + key_word(i)),
+                         make_uint2(__float_as_uint(key[half][i]), __float_as_uint(key[half][i + 1])));
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          store_shared_4(keys + 4 * (half * kHalf + key_word(i)), __float_as_uint(key[half][i]));
+      }
       store_shared_4(values + 4 * half * kHalf, pack_f16(value[half][0], value[half][1]));
       store_shared_4(values + 4 * half * kHalf + 16, pack_f16(value[half][2], value[half][3]));
     }
     __syncwarp();
   }
 
-  __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kScoreTiles][NT][4],
-                                        TokenScales<kScoreTiles>& scales, SharedAddress page, int tile,
+  __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kTiles][Head::kSize],
+                                        TokenScales<kTiles, NT>& scales, SharedAddress page, int tile,
                                         SharedAddress scratch, int lane) const {
 #pragma unroll
-    for (int m = 0; m < kScoreTiles; ++m) {
-      scales.key[m][0] = scales.key[m][1] = score_scale;
-      scales.value[m][0] = scales.value[m][1] = 1.0f;
+    for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
+      for (int r = 0; r < Head::kRows; ++r) scales.key[m][r] = score_scale, scales.value[m][r] = 1.0f;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) s[m][n][c] = 0.0f;
+      for (int k = 0; k < Head::kSize; ++k) s[m][k] = 0.0f;
     }
     const LaneTile at(lane, tile);
     SharedAddress rank_0 = scratch + key_scales + 4 * kHalf * (tile / 2);
@@ -136,28 +144,18 @@ struct BlockCodes {
     });
   }
 
-  // weights: probabilities as operand B.
+  // p: probabilities as the heads' operand.
   __device__ __forceinline__ void accumulate(const DecodeLaunch& a, WarpState<D, NT>& state,
-                                             const std::uint32_t (&p)[kTiles][NT][2], SharedAddress page, int tile,
-                                             SharedAddress scratch, int lane) const {
-#pragma unroll
-    for (int half = 0; half < kTiles / 2; ++half) {
-      // Row b: scales of rank b (b + 4: again); nobody reads rows 8 to 15.
-      const int b = lane >> 2 & 3;
-      const uint4 four = load_shared_16(scratch + value_scales + 4 * (kHalf * (tile / 2 + half) + kValueStride * b));
-      const std::uint32_t low[4] = {four.x, four.y, four.z, four.w},
-                          high[4] = {four.y, any_content(), four.w, any_content()};
-#pragma unroll
-      for (int n = 0; n < NT; ++n) {
-        mma_f16(state.zeros[n], low, p[2 * half][n][0], p[2 * half][n][1]);
-        mma_f16(state.zeros[n], high, p[2 * half + 1][n][0], p[2 * half + 1][n][1]);
-      }
-    }
+                                             const std::uint32_t (&p)[kTiles][Head::kWords], SharedAddress page,
+                                             int tile, SharedAddress scratch, int lane) const {
     const LaneTile at(lane, tile);
     SharedAddress rank_0 = scratch + value_scales + 4 * kHalf * (tile / 2);
     keep(rank_0);
+    // Sum b of the zero points: scales of rank b (b + 4: again).
+    const SharedAddress all_ranks = rank_0 + 4 * kValueStride * (lane >> 2 & 3);
     each_plane(value_widths, [&]<int W, int kRank>() {
-      accumulate_block<W>(state, p, kRank, page + a.value.codes[kRank], rank_0 + 4 * kValueStride * kRank, at);
+      accumulate_block<W, kRank>(state, p, page + a.value.codes[kRank], rank_0 + 4 * kValueStride * kRank, all_ranks,
+                                 at);
     });
   }
 
@@ -177,23 +175,18 @@ struct BlockCodes {
 
   __device__ __forceinline__ void finish(const DecodeLaunch& a, WarpState<D, NT>& state, int lane) const {
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
+    for (int b = 0; b < 4; ++b) {
+      const float sigma = value_sigma(b, lane), offset = 0.5f - 0.5f * static_cast<float>(1 << a.value.width[b]);
+      const float sums[2] = {offset * Head::sum_of(state.zeros, b, 0, lane),
+                             offset * Head::sum_of(state.zeros, b, 1, lane)};
 #pragma unroll
-      for (int b = 0; b < 4; ++b)
+      for (int step = b * kBlockSteps; step < (b + 1) * kBlockSteps; ++step)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const float offset = 0.5f - 0.5f * static_cast<float>(1 << a.value.width[b]);
-          const float sigma = value_sigma(b, lane),
-                      sum = offset * __shfl_sync(0xffffffffu, state.zeros[n][h], 4 * b + (lane & 3));
-#pragma unroll
-          for (int k = 0; k < kBlockSteps; ++k)
-#pragma unroll
-            for (int upper = 0; upper < 2; ++upper) {
-              const int step = b * kBlockSteps + k;
-              float& o = state.o[n][step][2 * upper + h];
-              o = sigma * fmaf(o, power_of_two(24 - exponent(a, step, upper)), sum);
-            }
+        for (int k = 0; k < Head::kSize; ++k) {
+          float& o = state.o[step][k];
+          o = sigma * fmaf(o, power_of_two(24 - exponent(a, step, Head::half_of(k))), sums[Head::head_of(k)]);
         }
+    }
   }
 
  private:
@@ -208,89 +201,109 @@ struct BlockCodes {
     }
   }
 
+  // Where the key scale of a token of a half page lies among its rank's. A lane's tokens Head::row(0) + ... are next to
+  // each other: [token % 8][token / 8] or, where it has pairs of tokens, [token / 2 % 4][token / 8][token % 2].
+  __device__ __forceinline__ static int key_word(int token) {
+    return Head::kHeadRows ? token / 2 % 4 * 8 + token / 8 * 2 + token % 2 : token % 8 * 4 + token / 8;
+  }
+
+  // Where pair / 4 of a half page's pairs lies in a vector: those of a tile are the words of an operand, in heads'
+  // columns those of two tiles alternate.
+  __device__ __forceinline__ static int value_word(int quarter) {
+    return Head::kHeadRows ? quarter : 2 * (quarter & 1) + quarter / 2;
+  }
+
   // pinned() where registers suffice.
   template <class T>
   __device__ __forceinline__ static T held(T x, int lane) {
     return NT == 1 ? pinned(x, lane) : x;
   }
 
-  // scale: the lane's scales of the rank in the first half, tokens g, g + 8, g + 16, g + 24.
+  // scale: the lane's scales of the rank in the first half, in the order of its tokens.
   template <int W>
-  __device__ __forceinline__ void score_block(float (&s)[kScoreTiles][NT][4], int rank, SharedAddress plane,
+  __device__ __forceinline__ void score_block(float (&s)[kTiles][Head::kSize], int rank, SharedAddress plane,
                                               SharedAddress scale, const LaneTile& at) const {
-    uint4 q[Shared::kVectors];
+    constexpr int kWords = Head::kWords;
+    uint4 vectors[Shared::kVectors];
 #pragma unroll
     for (int i = 0; i < Shared::kVectors; ++i)
-      q[i] = load_shared_16(query + offsetof(Shared, pairs) + 512 * (rank * Shared::kVectors + i));
-    const auto pair = [&](int k, int n, int r) {
-      const int word = (k * NT + n) * 2 + r;
-      return (&q[word / 4].x)[word % 4];
-    };
-    float start[NT][4];
+      vectors[i] = load_shared_16(query + offsetof(Shared, pairs) + 512 * (rank * Shared::kVectors + i));
+    std::uint32_t q[kBlockSteps][kWords];
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      const float4 x = load_shared_float4(query + offsetof(Shared, starts) + 512 * (rank * NT + n));
-      start[n][0] = x.x, start[n][1] = x.y, start[n][2] = x.z, start[n][3] = x.w;
+    for (int i = 0; i < kBlockSteps * kWords; ++i) q[i / kWords][i % kWords] = (&vectors[i / 4].x)[i % 4];
+    float start[Head::kSize];
+#pragma unroll
+    for (int i = 0; i < NT; ++i) {
+      const float4 x = load_shared_float4(query + offsetof(Shared, starts) + 512 * (rank * NT + i));
+      start[4 * i] = x.x, start[4 * i + 1] = x.y, start[4 * i + 2] = x.z, start[4 * i + 3] = x.w;
     }
-    BlockWords<D, W> words[kScoreTiles / 2];
+    BlockWords<D, W> words[kTiles / 2];
 #pragma unroll
-    for (int half = 0; half < kScoreTiles / 2; ++half) words[half].load_keys(plane, at, 2 * half);
-    float acc[kScoreTiles][NT][4];
+    for (int half = 0; half < kTiles / 2; ++half) words[half].load_keys(plane, at, 2 * half);
+    float acc[kTiles][Head::kSize];
 #pragma unroll
     for (int k = 0; k < kBlockSteps; ++k)
 #pragma unroll
-      for (int m = 0; m < kScoreTiles; ++m) {
+      for (int m = 0; m < kTiles; ++m) {
         const BlockWords<D, W>& w = words[m / 2];
         const std::uint32_t codes[4] = {w.key(m % 2, 0, 2 * k), w.key(m % 2, 1, 2 * k), w.key(m % 2, 0, 2 * k + 1),
                                         w.key(m % 2, 1, 2 * k + 1)};
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
-          if (k == 0) {
-            mma_f16(acc[m][n], codes, pair(k, n, 0), pair(k, n, 1), start[n]);
-          } else {
-            mma_f16(acc[m][n], codes, pair(k, n, 0), pair(k, n, 1));
-          }
+        if (k == 0) {
+          Head::mma(acc[m], codes, q[k], start);
+        } else {
+          Head::mma(acc[m], codes, q[k]);
         }
       }
 #pragma unroll
-    for (int half = 0; half < kScoreTiles / 2; ++half) {
-      const float4 four = load_shared_float4(scale + 4 * kHalf * half);
-      const float scales[4] = {four.x, four.y, four.z, four.w};
+    for (int half = 0; half < kTiles / 2; ++half) {
+      float scales[2 * Head::kRows];  // of two tiles
+#pragma unroll
+      for (int i = 0; i < 2 * Head::kRows; i += 4) {
+        const float4 four = load_shared_float4(scale + 4 * (kHalf * half + i));
+        scales[i] = four.x, scales[i + 1] = four.y, scales[i + 2] = four.z, scales[i + 3] = four.w;
+      }
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
-        for (int n = 0; n < NT; ++n)
-#pragma unroll
-          for (int c = 0; c < 4; ++c)
-            s[2 * half + m][n][c] = fmaf(acc[2 * half + m][n][c], scales[2 * m + (c >> 1)], s[2 * half + m][n][c]);
+        for (int k = 0; k < Head::kSize; ++k) {
+          float& sum = s[2 * half + m][k];
+          sum = fmaf(acc[2 * half + m][k], scales[Head::kRows * m + Head::row_of(k)], sum);
+        }
     }
   }
 
-  // scale: the same of pairs of tokens 2t + {0, 1}, + 8, + 16, + 24.
-  template <int W>
+  // scale: the same of pairs of tokens 2t + {0, 1}, + 8, + 16, + 24; all_ranks: of the rank whose sum the lane holds.
+  // Products of the zero points come with those of rank 0: their chain of sums then waits for nobody.
+  template <int W, int kRank>
   __device__ __forceinline__ static void accumulate_block(WarpState<D, NT>& state,
-                                                          const std::uint32_t (&p)[kTiles][NT][2], int rank,
+                                                          const std::uint32_t (&p)[kTiles][Head::kWords],
                                                           SharedAddress plane, SharedAddress scale,
-                                                          const LaneTile& at) {
+                                                          SharedAddress all_ranks, const LaneTile& at) {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
       BlockWords<D, W> words;
       words.load_values(plane, at, 2 * half);
       const uint4 four = load_shared_16(scale + 4 * kHalf * half);
       const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
+      uint4 all;
+      if constexpr (kRank == 0) all = load_shared_16(all_ranks + 4 * kHalf * half);
+      std::uint32_t weight[2][Head::kWords];
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int k = 0; k < Head::kWords; ++k)
+          weight[m][k] = multiply_f16(p[2 * half + m][k], scales[value_word(2 * m + k / NT)]);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        std::uint32_t weight[NT][2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-#pragma unroll
-          for (int n = 0; n < NT; ++n) weight[n][r] = multiply_f16(p[2 * half + m][n][r], scales[2 * r + m]);
+        if constexpr (kRank == 0) {
+          const std::uint32_t numbers[4] = {all.x, all.y, all.z, all.w};
+          Head::mma_sums(state.zeros, numbers, m, p[2 * half + m]);
+        }
 #pragma unroll
         for (int k = 0; k < kBlockSteps; ++k) {
           const std::uint32_t codes[4] = {words.value(m, 0, 2 * k), words.value(m, 0, 2 * k + 1),
                                           words.value(m, 1, 2 * k), words.value(m, 1, 2 * k + 1)};
-#pragma unroll
-          for (int n = 0; n < NT; ++n) mma_f16(state.o[n][rank * kBlockSteps + k], codes, weight[n][0], weight[n][1]);
+          Head::mma(state.o[kRank * kBlockSteps + k], codes, weight[m]);
         }
       }
     }

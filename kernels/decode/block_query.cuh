@@ -15,19 +15,20 @@ namespace oscar::kernels {
 
 template <int D, int NT>
 struct BlockQuery {
-  static constexpr int kSteps = D / 64;           // channel steps of 16 in a block
-  static constexpr int kWords = kSteps * NT * 2;  // of a lane and block: FP16 pairs, operand B
+  static constexpr int kSteps = D / 64;  // channel steps of 16 in a block
+  using Head = HeadFragment<NT>;
+  static constexpr int kWords = kSteps * Head::kWords;  // of a lane and block: FP16 pairs, the heads' operand
   static constexpr int kVectors = (kWords + 3) / 4;
 
   // In shared memory; a vector for each lane.
-  uint4 pairs[4][kVectors][32];  // word (k NT + n) 2 + r: q 2^i 2^-e of pair r of head tile n, channel step k
-  float4 starts[4][NT][32];      // what an accumulator starts from: two heads, for the tokens of row halves 0 and 1
+  uint4 pairs[4][kVectors][32];  // q 2^i 2^-e, [channel step][word]
+  float4 starts[4][NT][32];      // what a tile's registers start from
   float key_factor[4];           // of a scale: undoes the scaling of the query
   float value_sigma[4];
 
   // What warp b < 4 reads of global memory for block b, before anything waits.
   struct Source {
-    std::uint32_t pair[NT][kSteps][2];
+    std::uint32_t pair[kWords];
     float key_sigma, value_sigma;
 
     // q: [group, D] BF16 as pairs. Heads past the group are zero.
@@ -45,7 +46,7 @@ struct BlockQuery {
 #pragma unroll
         for (int k = 0; k < kSteps; ++k)
 #pragma unroll
-          for (int r = 0; r < 2; ++r) pair[n][k][r] = live ? __ldg(row + 8 * k + 4 * r) : 0u;
+          for (int r = 0; r < 2; ++r) pair[k * Head::kWords + r * NT + n] = live ? __ldg(row + 8 * k + 4 * r) : 0u;
       }
     }
   };
@@ -56,38 +57,37 @@ struct BlockQuery {
     if (warp >= 4) return;
     std::uint32_t top = 0;  // non-negative floats compare like their bits
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const std::uint32_t x = source.pair[n][k][r];
-          top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
-        }
+    for (int i = 0; i < kWords; ++i) {
+      const std::uint32_t x = source.pair[i];
+      top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
+    }
     const float factor = query_factor(__reduce_max_sync(0xffffffffu, top));
     const int width = a.key.width[warp];
     std::uint32_t words[4 * kVectors] = {};
+    float total[NT] = {};
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      float total = 0.0f;
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int e = width * (2 * k + r) & 7;
-          const std::uint32_t x = source.pair[n][k][r];
-          const float scaled = factor * power_of_two(-e);
-          const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
-          words[(k * NT + n) * 2 + r] = pair;
-          // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
-          const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-          total = fmaf(rounded.x + rounded.y, power_of_two(e), total);
-        }
-      float sums[2];
-      head_sums(total * (0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width))), lane, sums);
-      const float up = key_row_factor(D, width);
-      starts[warp][n][lane] = make_float4(sums[0], sums[1], up * sums[0], up * sums[1]);
+    for (int i = 0; i < kWords; ++i) {
+      const int r = i % Head::kWords / NT;
+      const int e = width * (2 * (i / Head::kWords) + r) & 7;
+      const std::uint32_t x = source.pair[i];
+      const float scaled = factor * power_of_two(-e);
+      const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
+      words[i] = pair;
+      // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
+      const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+      total[i % NT] = fmaf(rounded.x + rounded.y, power_of_two(e), total[i % NT]);
     }
+#pragma unroll
+    for (int n = 0; n < NT; ++n) total[n] *= 0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width));
+    float sums[2];
+    Head::head_sums(total, lane, sums);
+    const float up = key_row_factor(D, width);
+    float start[Head::kSize];
+#pragma unroll
+    for (int k = 0; k < Head::kSize; ++k) start[k] = (Head::half_of(k) == 0 ? 1.0f : up) * sums[Head::head_of(k)];
+#pragma unroll
+    for (int i = 0; i < NT; ++i)
+      starts[warp][i][lane] = make_float4(start[4 * i], start[4 * i + 1], start[4 * i + 2], start[4 * i + 3]);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
       pairs[warp][i][lane] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);

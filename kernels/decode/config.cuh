@@ -19,8 +19,8 @@ struct DecodeConfig {
   static constexpr int kWarps = kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 2;
-  static constexpr int kMaxSlots = 3;      // of a warp's ring
-  static constexpr int kMergeRow = D + 4;  // floats; the padding keeps a warp's four head pairs in different banks
+  static constexpr int kMaxSlots = 3;           // of a warp's ring
+  static constexpr int kMergeRow = D + 4 * NT;  // floats; the padding keeps the heads of a store in different banks
   static constexpr int kMergeBytes = kWarps * kHeads * (kMergeRow + 2) * 4;
   static constexpr int kScratchBytes = kWarps * Codes::kScratchBytes + Codes::kItemBytes;
   static constexpr int kMaxCluster = 16;

@@ -33,30 +33,31 @@ struct BlockMerge {
   // Called by all threads; the pool is free. Ends with a barrier.
   __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int group, int warp,
                                       int lane) const {
-    const int g = lane >> 2, t = lane & 3;
+    using Head = HeadFragment<C::NT>;
 #pragma unroll
-    for (int n = 0; n < C::NT; ++n)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        if (g == 0) m[warp * C::kHeads + 8 * n + 2 * t + h] = state.m[n][h];
+    for (int i = 0; i < 2; ++i)
+      if (Head::first_of_head(lane)) m[warp * C::kHeads + Head::head(i, lane)] = state.m[i];
     __syncthreads();
+    const float2 top = warp_reference(lane);
 #pragma unroll
-    for (int n = 0; n < C::NT; ++n) {
-      const float2 top = warp_reference(n, g, t);
+    for (int i = 0; i < 2; ++i) {
+      const int head = Head::head(i, lane);
+      const float factor = exp2_approx(state.m[i] - (i == 0 ? top.x : top.y));
+      const float sum = Head::over_head(state.l[i] * factor, [](float x, float y) { return x + y; });
+      if (Head::first_of_head(lane)) l[warp * C::kHeads + head] = sum;
+      if (head >= group) continue;
+      float* to = o + (warp * C::kHeads + head) * C::kMergeRow + Head::row(0, lane);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int head = 8 * n + 2 * t + h;
-        const float factor = exp2_approx(state.m[n][h] - (h == 0 ? top.x : top.y));
-        float sum = state.l[n][h] * factor;
+      for (int s = 0; s < C::D / 16; ++s) {
+        const int step = C::Codes::channel_step(a, s);
 #pragma unroll
-        for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-        if (g == 0) l[warp * C::kHeads + head] = sum;
-        if (head < group) {
-          float* row = o + (warp * C::kHeads + head) * C::kMergeRow + g;
-#pragma unroll
-          for (int i = 0; i < C::D / 16; ++i) {
-            const int step = C::Codes::channel_step(a, i);
-            row[16 * step] = state.o[n][i][h] * factor, row[16 * step + 8] = state.o[n][i][h + 2] * factor;
+        for (int half = 0; half < 2; ++half) {
+          const float x = state.o[s][Head::index(half, i, 0)] * factor;
+          if constexpr (Head::kHeadRows) {
+            *reinterpret_cast<float2*>(to + 16 * step + 8 * half) =
+                make_float2(x, state.o[s][Head::index(half, i, 1)] * factor);
+          } else {
+            to[16 * step + 8 * half] = x;
           }
         }
       }
@@ -64,21 +65,21 @@ struct BlockMerge {
     __syncthreads();
   }
 
-  // The block's references of heads 8 n + 2t + {0, 1}: lanes of equal t share the warps out.
-  __device__ __forceinline__ float2 warp_reference(int n, int g, int t) const {
+  // The block's references of the lane's two heads: lanes with the same heads share the warps out.
+  __device__ __forceinline__ float2 warp_reference(int lane) const {
+    using Head = HeadFragment<C::NT>;
+    constexpr int kLanes = Head::kHeadRows ? 4 : 8;
+    const int first = Head::kHeadRows ? lane & 3 : lane >> 2;
     float2 top = make_float2(kNoReference, kNoReference);
 #pragma unroll
-    for (int v = 0; v < C::kWarps; v += 8) {
-      if (v + g >= C::kWarps) continue;
-      const float2 x = *reinterpret_cast<const float2*>(m + (v + g) * C::kHeads + 8 * n + 2 * t);
+    for (int v = 0; v < C::kWarps; v += kLanes) {
+      if (v + first >= C::kWarps) continue;
+      const float* of = m + (v + first) * C::kHeads + Head::head(0, lane);
+      const float2 x = Head::kHeadRows ? make_float2(of[0], of[8]) : *reinterpret_cast<const float2*>(of);
       top.x = fmaxf(top.x, x.x), top.y = fmaxf(top.y, x.y);
     }
-#pragma unroll
-    for (int offset = 4; offset < 32; offset *= 2) {
-      top.x = fmaxf(top.x, __shfl_xor_sync(0xffffffffu, top.x, offset));
-      top.y = fmaxf(top.y, __shfl_xor_sync(0xffffffffu, top.y, offset));
-    }
-    return top;
+    const auto larger = [](float x, float y) { return fmaxf(x, y); };
+    return make_float2(Head::over_head(top.x, larger), Head::over_head(top.y, larger));
   }
 
   __device__ __forceinline__ float reference(int head) const {

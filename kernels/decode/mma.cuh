@@ -12,17 +12,16 @@ __device__ __forceinline__ std::uint32_t any_content() {
   return x;
 }
 
-// c += A b: A [16, 16], b [16, 8], c [16, 8] FP32; FP16 operands. Subnormal FP16 inputs are honoured.
-__device__ __forceinline__ void mma_f16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                        std::uint32_t b1) {
+// c += A b: A [16, 16], b [16, 8], c [16, 8] FP32, four registers; FP16 operands. Subnormal FP16 inputs are honoured.
+__device__ __forceinline__ void mma_f16(float* c, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // d = A b + from.
-__device__ __forceinline__ void mma_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
-                                        const float (&from)[4]) {
+__device__ __forceinline__ void mma_f16(float* d, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                                        const float* from) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
@@ -31,7 +30,7 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const std::uint32_t (&a)[
 }
 
 // The same with BF16 operands.
-__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
+__device__ __forceinline__ void mma_bf16(float* c, const uint4& a, std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

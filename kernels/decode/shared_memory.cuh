@@ -46,6 +46,9 @@ __device__ __forceinline__ float4 load_shared_float4(SharedAddress at) {
 __device__ __forceinline__ void store_shared_16(SharedAddress at, uint4 x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+__device__ __forceinline__ void store_shared_8(SharedAddress at, uint2 x) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(x.x), "r"(x.y) : "memory");
+}
 __device__ __forceinline__ void store_shared_4(SharedAddress at, std::uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }

@@ -44,9 +44,10 @@ template <int D_, int NT_>
 struct UniformCodes {
   static constexpr int D = D_, NT = NT_;
   static constexpr CodePage kPage{D};
-  static constexpr int kTiles = 2, kScoreTiles = 2;  // tiles worked on together
-  static constexpr int kScratchBytes = 0;            // shared memory of a warp beside its ring
+  static constexpr int kTiles = 2;         // tiles worked on together
+  static constexpr int kScratchBytes = 0;  // shared memory of a warp beside its ring
   static constexpr WeightRange kWeights{32768.0f, 8.0f};
+  static constexpr bool kLean = false;  // of softmax_weights()
 
   // What a warp reads of global memory before anything waits.
   struct Query : QueryPairs<D, NT> {
@@ -56,71 +57,66 @@ struct UniformCodes {
   };
   static constexpr int kItemBytes = 0;  // shared memory of a thread block beside its warps'
 
-  std::uint32_t query[NT][D / 16][2];  // FP16: q 2^exponent 4^-field
-  float query_sum[NT][2];              // 2^-24 sum of the scaled query, for the lane's two heads
-  float score_scale;                   // undoes both scalings, times softmax scale and log2 e
+  using Head = HeadFragment<NT>;
+  std::uint32_t query[D / 16][Head::kWords];  // FP16: q 2^exponent 4^-field
+  float query_sum[2];                         // 2^-24 sum of the scaled query, for the lane's two heads
+  float score_scale;                          // undoes both scalings, times softmax scale and log2 e
 
   // scale: softmax scale and log2 e.
   __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t*,
                                           SharedAddress, int, int lane) {
     std::uint32_t top = 0;  // non-negative floats compare like their bits
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
+    for (int step = 0; step < D / 16; ++step)
 #pragma unroll
-      for (int step = 0; step < D / 16; ++step)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const std::uint32_t x = q.pair[n][step][r];
-          top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
-        }
+      for (int k = 0; k < Head::kWords; ++k) {
+        const std::uint32_t x = q.pair[step][k];
+        top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
+      }
     const float factor = query_factor(__reduce_max_sync(0xffffffffu, top));
+    float total[NT] = {};
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      float total = 0.0f;
+    for (int step = 0; step < D / 16; ++step)
 #pragma unroll
-      for (int step = 0; step < D / 16; ++step)
+      for (int k = 0; k < Head::kWords; ++k) {
+        const std::uint32_t x = q.pair[step][k];
+        const float low = low_bf16(x) * factor, high = high_bf16(x) * factor;
+        total[k % NT] += low + high;
+        const float field = 1.0f / static_cast<float>(1 << (2 * field_exponent(key_field(D, step, k / NT * 2).field)));
+        query[step][k] = pack_f16(low * field, high * field);
+      }
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const std::uint32_t x = q.pair[n][step][r];
-          const float low = low_bf16(x) * factor, high = high_bf16(x) * factor;
-          total += low + high;
-          const float field = 1.0f / static_cast<float>(1 << (2 * field_exponent(key_field(D, step, 2 * r).field)));
-          query[n][step][r] = pack_f16(low * field, high * field);
-        }
-      head_sums(total * 0x1p-24f, lane, query_sum[n]);
-    }
+    for (int n = 0; n < NT; ++n) total[n] *= 0x1p-24f;
+    Head::head_sums(total, lane, query_sum);
     score_scale = scale * (0x1p24f / factor);
   }
 
   __device__ __forceinline__ void begin_page(const DecodeLaunch&, SharedAddress, SharedAddress, int) const {}
 
   // Scores of the tiles from `tile` on, and their scales.
-  __device__ __forceinline__ void score(const DecodeLaunch&, float (&s)[kTiles][NT][4], TokenScales<kTiles>& scales,
-                                        SharedAddress page, int tile, SharedAddress, int lane) const {
+  __device__ __forceinline__ void score(const DecodeLaunch&, float (&s)[kTiles][Head::kSize],
+                                        TokenScales<kTiles, NT>& scales, SharedAddress page, int tile, SharedAddress,
+                                        int lane) const {
     constexpr int M = kTiles;
-    const int g = lane >> 2;
     CodeWords<D> words[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) words[m].load(page + kPage.key_codes() + (tile + m) * (kTileTokens * D / 4), lane);
     // Accumulators start at what the zero points take away. With one head tile a second chain of MMAs halves the
-    // latency; two are chains enough.
+    // latency; with two there are two anyway.
     constexpr int kChains = NT == 1 ? 2 : 1;
-    float chain[kChains][M][NT][4];
+    float chain[kChains][M][Head::kSize];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      const SharedAddress token = page + 4 * ((tile + m) * kTileTokens + g);
+      float zero[Head::kRows];
+      token_params(page + kPage.key_params(), tile + m, lane, scales.key[m], zero);
+      float none[Head::kRows];
+      token_params(page + kPage.value_params(), tile + m, lane, scales.value[m], none);
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const float2 k = half_pair(load_shared_4(token + kPage.key_params() + 32 * row));
-        scales.key[m][row] = k.x * score_scale;
-        scales.value[m][row] = half_pair(load_shared_4(token + kPage.value_params() + 32 * row)).x;
+      for (int r = 0; r < Head::kRows; ++r) scales.key[m][r] *= score_scale;
 #pragma unroll
-        for (int n = 0; n < NT; ++n)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            chain[0][m][n][2 * row + h] = -k.y * query_sum[n][h];
-            if (kChains == 2) chain[kChains - 1][m][n][2 * row + h] = 0.0f;
-          }
+      for (int k = 0; k < Head::kSize; ++k) {
+        chain[0][m][k] = -zero[Head::row_of(k)] * query_sum[Head::head_of(k)];
+        if (kChains == 2) chain[kChains - 1][m][k] = 0.0f;
       }
     }
 #pragma unroll
@@ -130,22 +126,19 @@ struct UniformCodes {
         std::uint32_t a[4];
 #pragma unroll
         for (int r = 0; r < 4; ++r) a[r] = words[m].expand(key_field(D, step, r));
-#pragma unroll
-        for (int n = 0; n < NT; ++n) mma_f16(chain[step % kChains][m][n], a, query[n][step][0], query[n][step][1]);
+        Head::mma(chain[step % kChains][m], a, query[step]);
       }
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          s[m][n][c] = kChains == 2 ? chain[0][m][n][c] + chain[kChains - 1][m][n][c] : chain[0][m][n][c];
+      for (int k = 0; k < Head::kSize; ++k)
+        s[m][k] = kChains == 2 ? chain[0][m][k] + chain[kChains - 1][m][k] : chain[0][m][k];
   }
 
-  // b: the weights as operand B.
+  // b: the weights as the heads' operand.
   __device__ __forceinline__ void accumulate(const DecodeLaunch&, WarpState<D, NT>& state,
-                                             const std::uint32_t (&b)[kTiles][NT][2], SharedAddress page, int tile,
-                                             SharedAddress, int lane) const {
+                                             const std::uint32_t (&b)[kTiles][Head::kWords], SharedAddress page,
+                                             int tile, SharedAddress, int lane) const {
     constexpr int M = kTiles;
     const int t = lane & 3;
     CodeWords<D> words[M];
@@ -158,23 +151,38 @@ struct UniformCodes {
         std::uint32_t a[4];
 #pragma unroll
         for (int r = 0; r < 4; ++r) a[r] = words[m].expand(value_field(step, r));
-#pragma unroll
-        for (int n = 0; n < NT; ++n) mma_f16(state.o[n][step], a, b[m][n][0], b[m][n][1]);
+        Head::mma(state.o[step], a, b[m]);
       }
-      // Rows 0 to 7 alike: the zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
+      // All sums alike: the zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       const SharedAddress params = page + kPage.value_params() + 8 * ((tile + m) * (kTileTokens / 2) + t);
       const uint2 low = load_shared_8(params), high = load_shared_8(params + 32);
-      const std::uint32_t z[4] = {__byte_perm(low.x, low.y, 0x7632), any_content(), __byte_perm(high.x, high.y, 0x7632),
-                                  any_content()};
-#pragma unroll
-      for (int n = 0; n < NT; ++n) mma_f16(state.zeros[n], z, b[m][n][0], b[m][n][1]);
+      const std::uint32_t x = __byte_perm(low.x, low.y, 0x7632), y = __byte_perm(high.x, high.y, 0x7632);
+      const std::uint32_t z[4] = {x, Head::kHeadRows ? y : any_content(), y, any_content()};
+      Head::mma_sums(state.zeros, z, 0, b[m]);
     }
   }
 
-  __device__ __forceinline__ static float2 half_pair(std::uint32_t x) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&x));
+  // Scales and zero points of the lane's tokens of a tile.
+  __device__ __forceinline__ static void token_params(SharedAddress params, int tile, int lane,
+                                                      float (&scale)[Head::kRows], float (&zero)[Head::kRows]) {
+    const SharedAddress from = params + 4 * (tile * kTileTokens + Head::row(0, lane));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t pair[2];
+      if constexpr (Head::kHeadRows) {
+        const uint2 two = load_shared_8(from + 32 * half);
+        pair[0] = two.x, pair[1] = two.y;
+      } else {
+        pair[0] = load_shared_4(from + 32 * half);
+      }
+#pragma unroll
+      for (int sub = 0; sub < Head::kSub; ++sub) {
+        const float2 x = __half22float2(*reinterpret_cast<const __half2*>(&pair[sub]));
+        scale[half * Head::kSub + sub] = x.x, zero[half * Head::kSub + sub] = x.y;
+      }
+    }
   }
 
   __device__ __forceinline__ static int channel_step(const DecodeLaunch&, int step) { return step; }
@@ -188,18 +196,13 @@ struct UniformCodes {
 
   // state.o in units of the output.
   __device__ __forceinline__ void finish(const DecodeLaunch&, WarpState<D, NT>& state, int lane) const {
+    const float zeros[2] = {Head::sum_of(state.zeros, 0, 0, lane), Head::sum_of(state.zeros, 0, 1, lane)};
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
+    for (int step = 0; step < D / 16; ++step)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float zeros = __shfl_sync(0xffffffffu, state.zeros[n][h], lane & 3);
-#pragma unroll
-        for (int step = 0; step < D / 16; ++step)
-#pragma unroll
-          for (int upper = 0; upper < 2; ++upper) {
-            float& o = state.o[n][step][2 * upper + h];
-            o = o * unit(step, upper) - zeros;
-          }
+      for (int k = 0; k < Head::kSize; ++k) {
+        float& o = state.o[step][k];
+        o = o * unit(step, Head::half_of(k)) - zeros[Head::head_of(k)];
       }
   }
 };

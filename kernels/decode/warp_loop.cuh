@@ -61,6 +61,7 @@ template <class C>
 struct WarpWork {
   using Codes = typename C::Codes;
   static constexpr int D = C::D, NT = C::NT;
+  using Head = HeadFragment<NT>;
   WarpState<D, NT> state;
   Codes codes;
 
@@ -76,17 +77,6 @@ struct WarpWork {
     const int page = WindowPages::of(p, window_pages, sequence, tile / kTilesPerPage);
     return p.window_pages + (static_cast<long long>(page) * p.kv_heads + kv_head) * window_page_bytes(D) +
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
-  }
-
-  // Moves the weights of a page's tiles S forward.
-  template <int S, int M>
-  __device__ __forceinline__ static void shift(std::uint32_t (&weights)[M][NT][2]) {
-#pragma unroll
-    for (int m = 0; m + S < M; ++m)
-#pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) weights[m][n][r] = weights[m + S][n][r];
   }
 
   // ids: loaded for the share's first 32 pages. after_issue: called once the first page is on its way.
@@ -151,33 +141,27 @@ struct WarpWork {
       const int base = plan.body_begin + page * kPageTokens;
       const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
       codes.begin_page(a, data, scratch, lane);
-      constexpr int M = Codes::kTiles, S = Codes::kScoreTiles;
+      constexpr int M = Codes::kTiles;
 #pragma unroll 1
-      for (int begin = 0; begin * kTileTokens < last; begin += M) {
-        std::uint32_t weights[M][NT][2] = {};  // FP16 pairs of two heads; those of the last S tiles enter at the end
-#pragma unroll 1
-        for (int tile = begin; tile < begin + M; tile += S) {
-          float s[S][NT][4], w[S][NT][4];
-          TokenScales<S> scales;
-          codes.score(a, s, scales, data, tile, scratch, lane);
-          shift<S>(weights);
-          softmax_weights<D, NT, S>(state, s, w, scales, soft_cap,
-                                    {first - tile * kTileTokens, last - tile * kTileTokens}, Codes::kWeights, weights,
-                                    lane);
+      for (int tile = 0; tile * kTileTokens < last; tile += M) {
+        std::uint32_t weights[M][Head::kWords];  // FP16 pairs
+        float s[M][Head::kSize], w[M][Head::kSize];
+        TokenScales<M, NT> scales;
+        codes.score(a, s, scales, data, tile, scratch, lane);
+        softmax_weights<Codes::kLean>(state, s, w, scales, soft_cap,
+                                      TokenRange{first - tile * kTileTokens, last - tile * kTileTokens},
+                                      Codes::kWeights, lane, [&] {
 #pragma unroll
-          for (int m = 0; m < S; ++m)
+                                        for (int m = 0; m < M; ++m)
 #pragma unroll
-            for (int n = 0; n < NT; ++n)
-#pragma unroll
-              for (int r = 0; r < 2; ++r) weights[M - S + m][n][r] = pack_f16(w[m][n][2 * r], w[m][n][2 * r + 1]);
-        }
+                                          for (int k = 0; k < Head::kWords; ++k)
+                                            weights[m][k] = pack_f16(w[m][2 * k], w[m][2 * k + 1]);
+                                      });
 #pragma unroll
         for (int m = 0; m < M; ++m)
 #pragma unroll
-          for (int n = 0; n < NT; ++n)
-#pragma unroll
-            for (int r = 0; r < 2; ++r) weights[m][n][r] = transpose_8x8(weights[m][n][r]);  // operand B
-        codes.accumulate(a, state, weights, data, begin, scratch, lane);
+          for (int k = 0; k < Head::kWords; ++k) weights[m][k] = Head::operand(weights[m][k]);
+        codes.accumulate(a, state, weights, data, tile, scratch, lane);
       }
       release();
     }
@@ -191,12 +175,13 @@ struct WarpWork {
       query.load(static_cast<const std::uint32_t*>(p.q) +
                      (static_cast<long long>(sequence) * p.query_heads + kv_head * a.group) * (D / 2),
                  a.group, lane);
-      float s[1][NT][4], w[1][NT][4];
-      TokenScales<1> scales{{{scale, scale}}, {{1.0f, 1.0f}}};
+      float s[1][Head::kSize], w[1][Head::kSize];
+      TokenScales<1, NT> scales;
+#pragma unroll
+      for (int r = 0; r < Head::kRows; ++r) scales.key[0][r] = scale, scales.value[0][r] = 1.0f;
       score_window<D, NT>(s, query, landed(), lane);
       release();
-      std::uint32_t none[1][NT][2];
-      softmax_weights<D, NT, 1>(state, s, w, scales, soft_cap, range, Codes::kWeights, none, lane);
+      softmax_weights<Codes::kLean>(state, s, w, scales, soft_cap, range, Codes::kWeights, lane, [] {});
       accumulate_window<D, NT>(state, w, a, codes, landed(), lane);
       release();
     }

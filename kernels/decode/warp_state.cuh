@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/decode/mma.cuh"
+#include "kernels/decode/head_fragment.cuh"
 
 namespace oscar::kernels {
 
@@ -13,32 +13,40 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 
 template <int D, int NT>
 struct WarpState {
+  using Head = HeadFragment<NT>;
   static constexpr int kSteps = D / 16;
-  // Heads of a lane: 8 n + 2 t and 8 n + 2 t + 1 of column tile n.
-  float m[NT][2], l[NT][2];
-  float o[NT][kSteps][4];  // [channel step][row g: two heads, row g + 8: two heads], in units of the codes
-  float zeros[NT][4];      // row b: what the zero points of block b (uniform: block 0) take away
+  float m[2], l[2];              // of the lane's two heads
+  float o[kSteps][Head::kSize];  // [channel step], in units of the codes
+  float zeros[4];                // sum b: what the zero points of block b (uniform: block 0) take away
 
   __device__ __forceinline__ void clear() {
+    m[0] = m[1] = kNoReference;
+    l[0] = l[1] = 0.0f;
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      m[n][0] = m[n][1] = kNoReference;
-      l[n][0] = l[n][1] = 0.0f;
+    for (int i = 0; i < 4; ++i) zeros[i] = 0.0f;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) zeros[n][i] = 0.0f;
+    for (int s = 0; s < kSteps; ++s)
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s)
+      for (int k = 0; k < Head::kSize; ++k) o[s][k] = 0.0f;
+  }
+  // The lane's head i, to another reference.
+  __device__ __forceinline__ void rescale(int i, float factor) {
+    l[i] *= factor;
+    Head::scale_sums(zeros, i, factor);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) o[n][s][i] = 0.0f;
-    }
+    for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+      for (int k = 0; k < Head::kSize; ++k)
+        if (Head::head_of(k) == i) o[s][k] *= factor;
   }
 };
 
-// What the softmax needs to know of the lane's tokens, rows g and g + 8 of each tile.
-template <int M>
+// What the softmax needs to know of the lane's tokens of each tile.
+template <int M, int NT>
 struct TokenScales {
-  float key[M][2];    // factor of the score, times softmax scale and log2 e (with a soft cap: over the cap)
-  float value[M][2];  // factor between the probability and the weight that multiplies codes
+  float key[M]
+           [HeadFragment<NT>::kRows];  // factor of the score, times softmax scale and log2 e (soft cap: over the cap)
+  float value[M][HeadFragment<NT>::kRows];  // factor between the probability and the weight that multiplies codes
 };
 
 // Tokens of the tiles that take part, counted from the first tile's first token.
@@ -53,122 +61,94 @@ struct WeightRange {
   float top;    // log2 of the largest weight after a move
 };
 
-// Scores s -> weights w = p value_scale; l and, where a weight leaves its range, m, l, the accumulators and the weights
-// that wait move. waiting: [tile][head tile][row half], FP16 pairs of the lane's two heads.
-// soft_cap: times log2 e; 0: none.
-template <int D, int NT, int M, int kWaiting>
-__device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (&s)[M][NT][4], float (&w)[M][NT][4],
-                                                TokenScales<M>& token, float soft_cap, const TokenRange& range,
-                                                const WeightRange weights, std::uint32_t (&waiting)[kWaiting][NT][2],
-                                                int lane) {
-  const int g = lane >> 2;
+// Scores s -> weights w = p value_scale; l and, where a weight leaves its range, m, l and the accumulators move.
+// soft_cap: times log2 e; 0: none. take(): is to take the weights from w; called again where the reference has moved.
+// kLean: for many tiles and few registers. Cap and mask are one branch before the exponentials, and what comes after
+// them does not wait for the vote. Slower where registers suffice (H200: `uniform` 8 % with two head tiles).
+template <bool kLean, int D, int NT, int M, class Take>
+__device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (&s)[M][4 * NT], float (&w)[M][4 * NT],
+                                                TokenScales<M, NT>& token, float soft_cap, const TokenRange& range,
+                                                const WeightRange weights, int lane, Take&& take) {
+  using Head = HeadFragment<NT>;
+  constexpr int K = Head::kSize;
   const bool masked = !range.all(16 * M);
-  if (soft_cap > 0.0f) {
+  const auto out = [&](int m, int k) {
+    const int position = 16 * m + Head::row(Head::row_of(k), lane);
+    return position < range.first || position >= range.last;
+  };
+  if (soft_cap > 0.0f || (kLean && masked)) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
+      for (int k = 0; k < K; ++k) {
+        s[m][k] *= token.key[m][Head::row_of(k)];
+        // tanh x = 1 - 2 / (e^2x + 1): absolute error below 1e-6, and the cap multiplies an absolute error.
+        if (!kLean || soft_cap > 0.0f)
+          s[m][k] = soft_cap * (1.0f - __fdividef(2.0f, exp2_approx(2.0f * kLog2E * s[m][k]) + 1.0f));
+        if (kLean && out(m, k)) s[m][k] = -INFINITY;
+      }
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          // tanh x = 1 - 2 / (e^2x + 1): absolute error below 1e-6, and the cap multiplies an absolute error.
-          const float e = exp2_approx(2.0f * kLog2E * (s[m][n][c] * token.key[m][c >> 1]));
-          s[m][n][c] = soft_cap * (1.0f - __fdividef(2.0f, e + 1.0f));
-        }
-      token.key[m][0] = token.key[m][1] = 1.0f;
+      for (int r = 0; r < Head::kRows; ++r) token.key[m][r] = 1.0f;
     }
   }
-  float p[M][NT][4];
+  float p[M][K];
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) p[m][n][c] = exp2_approx(fmaf(s[m][n][c], token.key[m][c >> 1], -state.m[n][c & 1]));
-  if (masked) {
+    for (int k = 0; k < K; ++k)
+      p[m][k] = exp2_approx(fmaf(s[m][k], token.key[m][Head::row_of(k)], -state.m[Head::head_of(k)]));
+  if (!kLean && masked) {
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int position = 16 * m + g + 8 * (c >> 1);
-          if (position < range.first || position >= range.last) p[m][n][c] = 0.0f;
-        }
+      for (int k = 0; k < K; ++k)
+        if (out(m, k)) p[m][k] = 0.0f;
   }
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) w[m][n][c] = p[m][n][c] * token.value[m][c >> 1];
+    for (int k = 0; k < K; ++k) w[m][k] = p[m][k] * token.value[m][Head::row_of(k)];
   // Weights are not negative: none leaves the range while their sum does not. (Sums and not maxima, because maxima
-  // would go to the integer pipe, which the expansion of codes keeps busy.)
-  float total = 0.0f;
+  // would go to the integer pipe, which the expansion of codes keeps busy.) Without a reference they are infinite, or
+  // no numbers.
+  const float total = Head::lane_sum(w, 0) + Head::lane_sum(w, 1);
+  float sums[2];
+  if constexpr (kLean) {
+    sums[0] = Head::lane_sum(p, 0), sums[1] = Head::lane_sum(p, 1);
+    take();
+  }
+  if (__any_sync(0xffffffffu, !(total <= weights.limit))) {
 #pragma unroll
-  for (int n = 0; n < NT; ++n)
+    for (int i = 0; i < 2; ++i) {
+      float highest = -INFINITY;  // log2 of the largest weight, plus reference
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float sum = w[0][n][h] + w[0][n][h + 2];
+      for (int m = 0; m < M; ++m)
 #pragma unroll
-      for (int m = 1; m < M; ++m) sum += w[m][n][h] + w[m][n][h + 2];
-      total += sum;
-    }
-  const float top = state.m[0][0] == kNoReference ? INFINITY : total;
-  if (__any_sync(0xffffffffu, top > weights.limit)) {
-    float factors[NT][2];
-#pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float highest = -INFINITY;  // log2 of the largest weight, plus reference
-#pragma unroll
-        for (int m = 0; m < M; ++m)
-#pragma unroll
-          for (int row = 0; row < 2; ++row) {
-            const int position = 16 * m + g + 8 * row, c = 2 * row + h;
-            s[m][n][c] *= token.key[m][row];
-            if (masked && (position < range.first || position >= range.last)) s[m][n][c] = -INFINITY;
-            highest = fmaxf(highest, s[m][n][c] + __log2f(fmaxf(token.value[m][row], 0x1p-24f)));
-          }
-#pragma unroll
-        for (int offset = 4; offset < 32; offset *= 2)
-          highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, offset));
-        const float reference = fmaxf(state.m[n][h], highest - weights.top);
-        const float factor = factors[n][h] = exp2_approx(state.m[n][h] - reference);
-        state.m[n][h] = reference;
-        state.l[n][h] *= factor;
-        state.zeros[n][h] *= factor;
-#pragma unroll
-        for (int step = 0; step < D / 16; ++step) {
-          state.o[n][step][h] *= factor;
-          state.o[n][step][h + 2] *= factor;
+        for (int k = 0; k < K; ++k) {
+          if (Head::head_of(k) != i) continue;
+          s[m][k] *= token.key[m][Head::row_of(k)];
+          if (!kLean && masked && out(m, k)) s[m][k] = -INFINITY;
+          highest = fmaxf(highest, s[m][k] + __log2f(fmaxf(token.value[m][Head::row_of(k)], 0x1p-24f)));
         }
+      highest = Head::over_head(highest, [](float x, float y) { return fmaxf(x, y); });
+      const float reference = fmaxf(state.m[i], highest - weights.top);
+      state.rescale(i, exp2_approx(state.m[i] - reference));
+      state.m[i] = reference;
 #pragma unroll
-        for (int m = 0; m < M; ++m)
+      for (int m = 0; m < M; ++m)
 #pragma unroll
-          for (int row = 0; row < 2; ++row) {
-            const int c = 2 * row + h;
-            p[m][n][c] = exp2_approx(s[m][n][c] - reference);
-            w[m][n][c] = p[m][n][c] * token.value[m][row];
-          }
-      }
-#pragma unroll
-    for (int i = 0; i + M < kWaiting; ++i)
-#pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          waiting[i][n][r] = multiply_f16(waiting[i][n][r], pack_f16(factors[n][0], factors[n][1]));
+        for (int k = 0; k < K; ++k) {
+          if (Head::head_of(k) != i) continue;
+          p[m][k] = exp2_approx(s[m][k] - reference);
+          w[m][k] = p[m][k] * token.value[m][Head::row_of(k)];
+        }
+      if constexpr (kLean) sums[i] = Head::lane_sum(p, i);
+    }
+    if constexpr (kLean) take();
   }
 #pragma unroll
-  for (int n = 0; n < NT; ++n)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float sum = p[0][n][h] + p[0][n][h + 2];
-#pragma unroll
-      for (int m = 1; m < M; ++m) sum += p[m][n][h] + p[m][n][h + 2];
-      state.l[n][h] += sum;
-    }
+  for (int i = 0; i < 2; ++i) state.l[i] += kLean ? sums[i] : Head::lane_sum(p, i);
+  if constexpr (!kLean) take();
 }
 
 }  // namespace oscar::kernels
