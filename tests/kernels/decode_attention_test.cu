@@ -78,9 +78,11 @@ TEST_F(DecodeAttention, OneWorkspaceServesBatchesOfAnySize) {
 
 TEST_F(DecodeAttention, EveryGroupSize) {
   for (int group = 1; group <= 16; ++group) {
-    DecodeCase c{.batch = 2, .query_heads = 2 * group, .kv_heads = 2, .head_dim = 128, .lengths = {700, 1333}};
-    c.seed = group;
-    EXPECT_LT(error_of(c), kLimit) << "group " << group;
+    for (const bool blocks : {false, true}) {
+      DecodeCase c{.batch = 2, .query_heads = 2 * group, .kv_heads = 2, .head_dim = 128, .lengths = {700, 1333}};
+      c.seed = group, c.blocks = blocks;
+      EXPECT_LT(error_of(c), kLimit) << "group " << group << " blocks " << blocks;
+    }
   }
 }
 
@@ -102,23 +104,29 @@ TEST_F(DecodeAttention, EmptyTiersAndEmptySequences) {
 }
 
 TEST_F(DecodeAttention, SlidingWindowSoftCapAndSinks) {
-  for (int window : {1, 17, 100, 300, 700}) {
-    DecodeCase c{.batch = 3,
-                 .query_heads = 8,
-                 .kv_heads = 2,
-                 .head_dim = 128,
-                 .sliding_window = window,
-                 .lengths = {1, 600, 1500}};
-    EXPECT_LT(error_of(c), kLimit) << "window " << window;
+  for (const int group : {4, 12}) {
+    for (const bool blocks : {false, true}) {
+      for (const int window : {1, 17, 100, 300, 700}) {
+        DecodeCase c{.batch = 3,
+                     .query_heads = 2 * group,
+                     .kv_heads = 2,
+                     .head_dim = 128,
+                     .sliding_window = window,
+                     .lengths = {1, 600, 1500}};
+        c.blocks = blocks;
+        EXPECT_LT(error_of(c), kLimit) << "group " << group << " blocks " << blocks << " window " << window;
+      }
+      DecodeCase c{.batch = 2,
+                   .query_heads = 2 * group - 2,
+                   .kv_heads = 2,
+                   .head_dim = 128,
+                   .soft_cap = 3.0f,
+                   .sinks = true,
+                   .lengths = {200, 1500}};
+      c.blocks = blocks;
+      EXPECT_LT(error_of(c), kLimit) << "group " << group - 1 << " blocks " << blocks;
+    }
   }
-  DecodeCase c{.batch = 2,
-               .query_heads = 6,
-               .kv_heads = 2,
-               .head_dim = 128,
-               .soft_cap = 3.0f,
-               .sinks = true,
-               .lengths = {200, 1500}};
-  EXPECT_LT(error_of(c), kLimit);
 }
 
 TEST_F(DecodeAttention, RandomShapes) {
