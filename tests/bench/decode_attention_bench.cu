@@ -1,6 +1,6 @@
 // Times the decode attention kernel on random caches: L2 flushed before every call, CUDA graph replay, median.
 // Usage: decode_attention_bench [--json FILE] [--repeat N] [--layout NAME ...] [--kernel auto|stream|cluster ...]
-//                               [BATCHxCONTEXTxQ_HEADSxKV_HEADSxHEAD_DIM ...]
+//                               [BATCHxCONTEXTxQ_HEADSxKV_HEADS[xHEAD_DIM] ...]
 // Layouts: uniform, or the widths of the four blocks of keys and of values, such as 4211-2222. Without --layout:
 // uniform and two layouts of `blocks` with as many bytes.
 #include <cuda_bf16.h>
@@ -8,8 +8,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
+#include "tests/bench/attention_rows.h"
 #include "tests/bench/time_graph.h"
 #include "tests/kernels/decode_case.h"
 
@@ -48,10 +48,6 @@ __global__ void fill_bf16(__nv_bfloat16* x, long long n, unsigned seed) {
   }
 }
 
-struct Shape {
-  int batch, context, query_heads, kv_heads, head_dim;
-};
-
 struct Layout {
   std::string name = "uniform";
   bool blocks = false;
@@ -72,7 +68,7 @@ struct Layout {
 };
 
 // Bytes the kernel must read: codes and parameters of the body, BF16 rows of the windows (tokens, not tiles).
-double cache_bytes(const Shape& s, const PageLayout& page, int sink, int recent) {
+double cache_bytes(const AttentionShape& s, const PageLayout& page, int sink, int recent) {
   const double body = std::max(0, s.context - sink - recent), windows = std::min(s.context, sink + recent);
   return s.batch * static_cast<double>(s.kv_heads) * (body * page.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
 }
@@ -82,7 +78,7 @@ struct Timing {
 };
 
 // us < 0: this kernel does not serve the shape.
-Timing time_shape(const Shape& s, const Layout& layout, DecodeKernel kernel, int repeat,
+Timing time_shape(const AttentionShape& s, const Layout& layout, DecodeKernel kernel, int repeat,
                   const DeviceArray<std::uint8_t>& flush, std::size_t flush_bytes) {
   DecodeAttentionParams p{};
   p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
@@ -135,12 +131,12 @@ Timing time_shape(const Shape& s, const Layout& layout, DecodeKernel kernel, int
 int main_with(int argc, char** argv) {
   int repeat = 25;
   std::string json;
-  std::vector<Shape> shapes;
+  std::vector<AttentionShape> shapes;
   std::vector<Layout> layouts;
   std::vector<std::string> kernels;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
-    Shape s{};
+    AttentionShape s;
     if (a == "--repeat" && i + 1 < argc) {
       repeat = std::atoi(argv[++i]);
     } else if (a == "--json" && i + 1 < argc) {
@@ -149,8 +145,7 @@ int main_with(int argc, char** argv) {
       ++i;
     } else if (a == "--kernel" && i + 1 < argc) {
       kernels.push_back(argv[++i]);
-    } else if (std::sscanf(a.c_str(), "%dx%dx%dx%dx%d", &s.batch, &s.context, &s.query_heads, &s.kv_heads,
-                           &s.head_dim) == 5) {
+    } else if (s.parse(a)) {
       shapes.push_back(s);
     } else {
       std::fprintf(stderr, "unknown argument %s\n", a.c_str());
@@ -158,10 +153,8 @@ int main_with(int argc, char** argv) {
     }
   }
   if (shapes.empty()) {
-    for (auto [b, n] : {std::pair{1, 8192}, {1, 32768}, {1, 131072}, {8, 8192}, {8, 32768}, {32, 8192}, {64, 32768}}) {
-      shapes.push_back({b, n, 32, 8, 128});
-    }
-    for (auto [q, h] : {std::pair{64, 8}, {96, 8}, {40, 8}, {32, 32}}) shapes.push_back({8, 32768, q, h, 128});
+    shapes = published_shapes();
+    for (auto [q, h] : {std::pair{64, 8}, {96, 8}, {40, 8}, {32, 32}}) shapes.push_back({8, 32768, q, h});
   }
   if (layouts.empty()) {
     for (const char* name : {"uniform", "4211-4211", "2222-2222"}) Layout::parse(name, layouts.emplace_back());
@@ -172,8 +165,8 @@ int main_with(int argc, char** argv) {
   std::printf("%s, %d multiprocessors\n", device.name, device.multiProcessorCount);
   const std::size_t flush_bytes = 256u << 20;
   DeviceArray<std::uint8_t> flush(flush_bytes);
-  std::string rows;
-  for (const Shape& s : shapes) {
+  AttentionRows rows(device.name);
+  for (const AttentionShape& s : shapes) {
     for (const Layout& layout : layouts) {
       for (const std::string& name : kernels) {
         const DecodeKernel kernel = name == "stream"    ? DecodeKernel::kStream
@@ -181,31 +174,15 @@ int main_with(int argc, char** argv) {
                                                         : DecodeKernel::kAuto;
         const auto [us, bytes] = time_shape(s, layout, kernel, repeat, flush, flush_bytes);
         if (us < 0) continue;
-        std::printf("batch %3d context %6d heads %d/%d d %d %-9s %-7s: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch,
-                    s.context, s.query_heads, s.kv_heads, s.head_dim, layout.name.c_str(), name.c_str(), us,
-                    bytes / 1e6, bytes / us / 1e6);
-        char row[400];
-        std::snprintf(row, sizeof row,
-                      "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, "
-                      "\"head_dim\": %d, \"layout\": \"%s\", \"kernel\": \"%s\", \"us\": %.1f, \"bytes\": %.0f}",
-                      device.name, s.batch, s.context, s.query_heads, s.kv_heads, s.head_dim, layout.name.c_str(),
-                      name.c_str(), us, bytes);
-        rows += (rows.empty() ? "" : ",\n") + std::string(row);
+        rows.add(s, {{"layout", layout.name}, {"kernel", name}}, us, bytes);
       }
     }
   }
-  if (!json.empty()) std::ofstream(json) << "[\n" << rows << "\n]\n";
+  if (!json.empty()) rows.write(json);
   return 0;
 }
 
 }  // namespace
 }  // namespace oscar::kernels
 
-int main(int argc, char** argv) {
-  try {
-    return oscar::kernels::main_with(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return 4;
-  }
-}
+int main(int argc, char** argv) { return oscar::kernels::run_program(oscar::kernels::main_with, argc, argv); }

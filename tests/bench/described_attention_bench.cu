@@ -4,12 +4,12 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <tuple>
 
 #include "kernels/described_attention.h"
+#include "tests/bench/attention_rows.h"
 #include "tests/bench/time_graph.h"
 
 namespace oscar::kernels {
@@ -38,15 +38,11 @@ __global__ void fill_rows(float* q, long long q_count, std::uint16_t* rows, long
     rows[i] = static_cast<std::uint16_t>(0x3e00 + (i * 2654435761u >> 12) % 0x180);
 }
 
-struct Shape {
-  int batch, context, query_heads, kv_heads;
-};
-
 struct Timing {
   double us, bytes;
 };
 
-Timing time_shape(const Shape& s, int group, bool norms, int repeat, const DeviceArray<std::uint8_t>& flush,
+Timing time_shape(const AttentionShape& s, int group, bool norms, int repeat, const DeviceArray<std::uint8_t>& flush,
                   std::size_t flush_bytes) {
   // Keys leave the window in blocks of `group` tokens, values one by one.
   const int behind = s.context - kSink, value_body = behind - kRecent, key_body = value_body / group * group;
@@ -99,58 +95,41 @@ Timing time_shape(const Shape& s, int group, bool norms, int repeat, const Devic
 
 int main_with(int argc, char** argv) {
   int repeat = 25;
-  std::string json, rows;
-  std::vector<Shape> shapes;
+  std::string json;
+  std::vector<AttentionShape> shapes;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
-    Shape s{};
+    AttentionShape s;
     if (a == "--repeat" && i + 1 < argc) {
       repeat = std::atoi(argv[++i]);
     } else if (a == "--json" && i + 1 < argc) {
       json = argv[++i];
-    } else if (std::sscanf(a.c_str(), "%dx%dx%dx%d", &s.batch, &s.context, &s.query_heads, &s.kv_heads) == 4) {
+    } else if (s.parse(a) && s.head_dim == kDim) {
       shapes.push_back(s);
     } else {
       std::fprintf(stderr, "unknown argument %s\n", a.c_str());
       return 2;
     }
   }
-  if (shapes.empty()) {
-    for (auto [b, n] : {std::pair{1, 8192}, {1, 32768}, {1, 131072}, {8, 8192}, {8, 32768}, {32, 8192}, {64, 32768}}) {
-      shapes.push_back({b, n, 32, 8});
-    }
-  }
+  if (shapes.empty()) shapes = published_shapes();
   cudaDeviceProp device;
   check_cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+  AttentionRows rows(device.name);
   const std::size_t flush_bytes = 256u << 20;
   DeviceArray<std::uint8_t> flush(flush_bytes);
-  for (const Shape& s : shapes) {
+  for (const AttentionShape& s : shapes) {
     for (const auto& [method, group, norms] : {std::tuple<const char*, int, bool>{"oscar-tns", 32, true},
                                                {"oscar-tns-g128", 128, true},
                                                {"kivi2", 32, false}}) {
       const auto [us, bytes] = time_shape(s, group, norms, repeat, flush, flush_bytes);
-      std::printf("batch %3d context %6d heads %d/%d %-14s: %8.1f us  %7.1f MB  %5.2f TB/s\n", s.batch, s.context,
-                  s.query_heads, s.kv_heads, method, us, bytes / 1e6, bytes / us / 1e6);
-      char line[500];
-      std::snprintf(line, sizeof line,
-                    "  {\"gpu\": \"%s\", \"batch\": %d, \"context\": %d, \"q_heads\": %d, \"kv_heads\": %d, "
-                    "\"head_dim\": %d, \"method\": \"%s\", \"us\": %.1f, \"bytes\": %.0f}",
-                    device.name, s.batch, s.context, s.query_heads, s.kv_heads, kDim, method, us, bytes);
-      rows += (rows.empty() ? "" : ",\n") + std::string(line);
+      rows.add(s, {{"method", method}}, us, bytes);
     }
   }
-  if (!json.empty()) std::ofstream(json) << "[\n" << rows << "\n]\n";
+  if (!json.empty()) rows.write(json);
   return 0;
 }
 
 }  // namespace
 }  // namespace oscar::kernels
 
-int main(int argc, char** argv) {
-  try {
-    return oscar::kernels::main_with(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return 4;
-  }
-}
+int main(int argc, char** argv) { return oscar::kernels::run_program(oscar::kernels::main_with, argc, argv); }
