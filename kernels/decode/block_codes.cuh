@@ -232,11 +232,7 @@ struct BlockCodes {
 #pragma unroll
     for (int i = 0; i < kBlockSteps * kWords; ++i) q[i / kWords][i % kWords] = (&vectors[i / 4].x)[i % 4];
     float start[Head::kSize];
-#pragma unroll
-    for (int i = 0; i < NT; ++i) {
-      const float4 x = load_shared_float4(query + offsetof(Shared, starts) + 512 * (rank * NT + i));
-      start[4 * i] = x.x, start[4 * i + 1] = x.y, start[4 * i + 2] = x.z, start[4 * i + 3] = x.w;
-    }
+    load_shared_floats(start, query + offsetof(Shared, starts) + 512 * rank * NT, 512);
     BlockWords<D, W> words[kTiles / 2];
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) words[half].load_keys(plane, at, 2 * half);
@@ -257,11 +253,7 @@ struct BlockCodes {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
       float scales[2 * Head::kRows];  // of two tiles
-#pragma unroll
-      for (int i = 0; i < 2 * Head::kRows; i += 4) {
-        const float4 four = load_shared_float4(scale + 4 * (kHalf * half + i));
-        scales[i] = four.x, scales[i + 1] = four.y, scales[i + 2] = four.z, scales[i + 3] = four.w;
-      }
+      load_shared_floats(scales, scale + 4 * kHalf * half);
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll

@@ -28,26 +28,17 @@ struct BlockQuery {
 
   // What warp b < 4 reads of global memory for block b, before anything waits.
   struct Source {
-    std::uint32_t pair[kWords];
+    QueryPairs<D / 4, NT> query;
     float key_sigma, value_sigma;
 
-    // q: [group, D] BF16 as pairs. Heads past the group are zero.
+    // q: [group, D] BF16 as pairs.
     __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int kv_head, int warp,
                                          int lane) {
       if (warp >= 4) return;
-      const int g = lane >> 2, t = lane & 3;
       const int block = a.key.block[warp];
       key_sigma = __ldg(a.p.key_sigma + 4 * kv_head + block);
       value_sigma = __ldg(a.p.value_sigma + 4 * kv_head + a.value.block[warp]);
-#pragma unroll
-      for (int n = 0; n < NT; ++n) {
-        const bool live = 8 * n + g < a.group;
-        const std::uint32_t* row = q + (8 * n + g) * (D / 2) + block * (D / 8) + t;
-#pragma unroll
-        for (int k = 0; k < kSteps; ++k)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) pair[k * Head::kWords + r * NT + n] = live ? __ldg(row + 8 * k + 4 * r) : 0u;
-      }
+      query.load(q, D / 2, block * (D / 8), a.group, lane);
     }
   };
 
@@ -55,28 +46,23 @@ struct BlockQuery {
   // FP16's range; the deviation's power of two is part of it, its fraction goes to the scales.
   __device__ __forceinline__ void make(const DecodeLaunch& a, const Source& source, int warp, int lane) {
     if (warp >= 4) return;
-    std::uint32_t top = 0;  // non-negative floats compare like their bits
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const std::uint32_t x = source.pair[i];
-      top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
-    }
-    const float factor = query_factor(__reduce_max_sync(0xffffffffu, top));
+    const float factor = source.query.factor();
     const int width = a.key.width[warp];
     std::uint32_t words[4 * kVectors] = {};
     float total[NT] = {};
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const int r = i % Head::kWords / NT;
-      const int e = width * (2 * (i / Head::kWords) + r) & 7;
-      const std::uint32_t x = source.pair[i];
-      const float scaled = factor * power_of_two(-e);
-      const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
-      words[i] = pair;
-      // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
-      const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-      total[i % NT] = fmaf(rounded.x + rounded.y, power_of_two(e), total[i % NT]);
-    }
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int k = 0; k < Head::kWords; ++k) {
+        const int e = width * (2 * step + k / NT) & 7;
+        const std::uint32_t x = source.query.pair[step][k];
+        const float scaled = factor * power_of_two(-e);
+        const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
+        words[step * Head::kWords + k] = pair;
+        // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
+        const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+        total[k % NT] = fmaf(rounded.x + rounded.y, power_of_two(e), total[k % NT]);
+      }
 #pragma unroll
     for (int n = 0; n < NT; ++n) total[n] *= 0x1p-24f * (0.5f - 0.5f * static_cast<float>(1 << width));
     float sums[2];

@@ -10,26 +10,6 @@
 
 namespace oscar::kernels {
 
-// Lane 4 g + t holds head 8 n + g, channels 16 step + 8 r + 2t + {0, 1} as a pair, word r NT + n.
-template <int D, int NT>
-struct QueryPairs {
-  std::uint32_t pair[D / 16][2 * NT];
-
-  // q: [group, D] BF16 as pairs. Heads past the group are zero.
-  __device__ __forceinline__ void load(const std::uint32_t* q, int group, int lane) {
-    const int g = lane >> 2, t = lane & 3;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      const bool live = 8 * n + g < group;
-      const std::uint32_t* row = q + (8 * n + g) * (D / 2) + t;
-#pragma unroll
-      for (int step = 0; step < D / 16; ++step)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) pair[step][r * NT + n] = live ? __ldg(row + 8 * step + 4 * r) : 0u;
-    }
-  }
-};
-
 // The power of two that brings `largest`, the bits of a non-negative float, into [2^13, 2^14): small enough for FP16,
 // large enough that what the code fields divide by stays a normal number.
 __device__ __forceinline__ float query_factor(std::uint32_t largest) {
@@ -37,5 +17,36 @@ __device__ __forceinline__ float query_factor(std::uint32_t largest) {
   const int exponent = min(max(2 * 127 + 13 - static_cast<int>(largest >> 23), 1), 254);
   return __uint_as_float(static_cast<std::uint32_t>(exponent) << 23);
 }
+
+// D channels of the heads. Lane 4 g + t holds head 8 n + g, channels 16 step + 8 r + 2t + {0, 1} as a pair, word
+// r NT + n.
+template <int D, int NT>
+struct QueryPairs {
+  std::uint32_t pair[D / 16][2 * NT];
+
+  // q: BF16 as pairs, [group, row_pairs], of which the channels begin at pair `first`. Heads past the group are zero.
+  __device__ __forceinline__ void load(const std::uint32_t* q, int row_pairs, int first, int group, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const bool live = 8 * n + g < group;
+      const std::uint32_t* row = q + (8 * n + g) * row_pairs + first + t;
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) pair[step][r * NT + n] = live ? __ldg(row + 8 * step + 4 * r) : 0u;
+    }
+  }
+  // What brings the largest of the warp's elements into FP16's range. Called by all lanes.
+  __device__ __forceinline__ float factor() const {
+    std::uint32_t top = 0;  // non-negative floats compare like their bits
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step)
+#pragma unroll
+      for (int k = 0; k < 2 * NT; ++k)
+        top = max(top, max(pair[step][k] << 16 & 0x7fff0000u, pair[step][k] & 0x7fff0000u));
+    return query_factor(__reduce_max_sync(0xffffffffu, top));
+  }
+};
 
 }  // namespace oscar::kernels

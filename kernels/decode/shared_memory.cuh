@@ -39,9 +39,16 @@ __device__ __forceinline__ uint4 load_shared_16(SharedAddress at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at));
   return x;
 }
-__device__ __forceinline__ float4 load_shared_float4(SharedAddress at) {
-  const uint4 x = load_shared_16(at);
-  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+// N floats, four at a time; stride: bytes from four to the next.
+template <int N>
+__device__ __forceinline__ void load_shared_floats(float (&to)[N], SharedAddress at, int stride = 16) {
+  static_assert(N % 4 == 0);
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    const uint4 x = load_shared_16(at + i * stride);
+    to[4 * i] = __uint_as_float(x.x), to[4 * i + 1] = __uint_as_float(x.y);
+    to[4 * i + 2] = __uint_as_float(x.z), to[4 * i + 3] = __uint_as_float(x.w);
+  }
 }
 __device__ __forceinline__ void store_shared_16(SharedAddress at, uint4 x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");

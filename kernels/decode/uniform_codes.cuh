@@ -52,7 +52,7 @@ struct UniformCodes {
   // What a warp reads of global memory before anything waits.
   struct Query : QueryPairs<D, NT> {
     __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int, int, int lane) {
-      QueryPairs<D, NT>::load(q, a.group, lane);
+      QueryPairs<D, NT>::load(q, D / 2, 0, a.group, lane);
     }
   };
   static constexpr int kItemBytes = 0;  // shared memory of a thread block beside its warps'
@@ -65,15 +65,7 @@ struct UniformCodes {
   // scale: softmax scale and log2 e.
   __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t*,
                                           SharedAddress, int, int lane) {
-    std::uint32_t top = 0;  // non-negative floats compare like their bits
-#pragma unroll
-    for (int step = 0; step < D / 16; ++step)
-#pragma unroll
-      for (int k = 0; k < Head::kWords; ++k) {
-        const std::uint32_t x = q.pair[step][k];
-        top = max(top, max(x << 16 & 0x7fff0000u, x & 0x7fff0000u));
-      }
-    const float factor = query_factor(__reduce_max_sync(0xffffffffu, top));
+    const float factor = q.factor();
     float total[NT] = {};
 #pragma unroll
     for (int step = 0; step < D / 16; ++step)

@@ -174,7 +174,7 @@ struct WarpWork {
       QueryPairs<D, NT> query;
       query.load(static_cast<const std::uint32_t*>(p.q) +
                      (static_cast<long long>(sequence) * p.query_heads + kv_head * a.group) * (D / 2),
-                 a.group, lane);
+                 D / 2, 0, a.group, lane);
       float s[1][Head::kSize], w[1][Head::kSize];
       TokenScales<1, NT> scales;
 #pragma unroll

@@ -30,14 +30,19 @@ inline std::vector<AttentionShape> published_shapes() {
   return shapes;
 }
 
+struct Timing {
+  double us, bytes;
+};
+
 // Prints each result and keeps it as a line of JSON.
 class AttentionRows {
  public:
   explicit AttentionRows(std::string gpu) : gpu_(std::move(gpu)) {}
 
   // kind: what was timed, as pairs of name and value.
-  void add(const AttentionShape& s, const std::vector<std::pair<std::string, std::string>>& kind, double us,
-           double bytes) {
+  void add(const AttentionShape& s, const std::vector<std::pair<std::string, std::string>>& kind,
+           const Timing& timing) {
+    const auto& [us, bytes] = timing;
     std::string text, json;
     for (const auto& [name, value] : kind) {
       text += value + std::string(value.size() < 9 ? 10 - value.size() : 1, ' ');
@@ -59,8 +64,7 @@ class AttentionRows {
 };
 
 // Runs a program; an exception becomes one line and exit code 4.
-template <class Program>
-int run_program(Program&& program, int argc, char** argv) {
+inline int run_program(int (*program)(int, char**), int argc, char** argv) {
   try {
     return program(argc, argv);
   } catch (const std::exception& e) {

@@ -73,10 +73,6 @@ double cache_bytes(const AttentionShape& s, const PageLayout& page, int sink, in
   return s.batch * static_cast<double>(s.kv_heads) * (body * page.bytes() / kPageTokens + windows * 4.0 * s.head_dim);
 }
 
-struct Timing {
-  double us, bytes;
-};
-
 // us < 0: this kernel does not serve the shape.
 Timing time_shape(const AttentionShape& s, const Layout& layout, DecodeKernel kernel, int repeat,
                   const DeviceArray<std::uint8_t>& flush, std::size_t flush_bytes) {
@@ -172,9 +168,9 @@ int main_with(int argc, char** argv) {
         const DecodeKernel kernel = name == "stream"    ? DecodeKernel::kStream
                                     : name == "cluster" ? DecodeKernel::kCluster
                                                         : DecodeKernel::kAuto;
-        const auto [us, bytes] = time_shape(s, layout, kernel, repeat, flush, flush_bytes);
-        if (us < 0) continue;
-        rows.add(s, {{"layout", layout.name}, {"kernel", name}}, us, bytes);
+        const Timing timing = time_shape(s, layout, kernel, repeat, flush, flush_bytes);
+        if (timing.us < 0) continue;
+        rows.add(s, {{"layout", layout.name}, {"kernel", name}}, timing);
       }
     }
   }

@@ -38,10 +38,6 @@ __global__ void fill_rows(float* q, long long q_count, std::uint16_t* rows, long
     rows[i] = static_cast<std::uint16_t>(0x3e00 + (i * 2654435761u >> 12) % 0x180);
 }
 
-struct Timing {
-  double us, bytes;
-};
-
 Timing time_shape(const AttentionShape& s, int group, bool norms, int repeat, const DeviceArray<std::uint8_t>& flush,
                   std::size_t flush_bytes) {
   // Keys leave the window in blocks of `group` tokens, values one by one.
@@ -121,8 +117,7 @@ int main_with(int argc, char** argv) {
     for (const auto& [method, group, norms] : {std::tuple<const char*, int, bool>{"oscar-tns", 32, true},
                                                {"oscar-tns-g128", 128, true},
                                                {"kivi2", 32, false}}) {
-      const auto [us, bytes] = time_shape(s, group, norms, repeat, flush, flush_bytes);
-      rows.add(s, {{"method", method}}, us, bytes);
+      rows.add(s, {{"method", method}}, time_shape(s, group, norms, repeat, flush, flush_bytes));
     }
   }
   if (!json.empty()) rows.write(json);
