@@ -8,6 +8,11 @@ from conftest import SOURCE_DIR
 SAMPLE = SOURCE_DIR / "sample_data"
 
 
+def runs(ids, n=24):
+    """Runs of n tokens, except the ones that only stutter."""
+    return {r for i in range(len(ids) - n + 1) if len(set(r := tuple(ids[i : i + n]))) >= n // 3}
+
+
 def rows():
     return [json.loads(line) for line in (SAMPLE / "prompts.jsonl").read_text().splitlines()]
 
@@ -35,9 +40,6 @@ def test_prompts_and_heldout_text_share_no_passage():
     tokenizers = pytest.importorskip("tokenizers")
     tok = tokenizers.Tokenizer.from_file(str(SAMPLE / "tiny-qwen3" / "tokenizer.json"))
 
-    def runs(ids, n=24):
-        return {r for i in range(len(ids) - n + 1) if len(set(r := tuple(ids[i : i + n]))) >= n // 3}
-
     held = runs(tok.encode((SAMPLE / "heldout.txt").read_text()).ids)
     for number, row in enumerate(rows()):
         text = row.get("text") or row.get("prompt") or "\n".join(m["content"] for m in row.get("messages", []))
@@ -45,11 +47,36 @@ def test_prompts_and_heldout_text_share_no_passage():
         assert not held & runs(ids), f"row {number + 1}"
 
 
-def test_the_outlier_model_computes_the_same_function():
+def logits_of(folder):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     ids = torch.randint(0, 8000, (1, 200), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        a, b = (transformers.AutoModelForCausalLM.from_pretrained(SAMPLE / name, dtype=torch.float32)(ids).logits
-                for name in ("tiny-qwen3", "tiny-qwen3-outliers"))
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(ids).logits
+
+
+def test_the_outlier_model_computes_the_same_function():
+    a, b = (logits_of(SAMPLE / name) for name in ("tiny-qwen3", "tiny-qwen3-outliers"))
     assert (a - b).abs().max() < 1e-3 * (a.max() - a.min())
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen2", "tiny-qwen3"])
+def test_twins_made_by_the_script(name, tmp_path, monkeypatch):
+    """The same function, the same bytes every time, and channels of keys and values at least eight times as large."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    monkeypatch.syspath_prepend(SOURCE_DIR / "scripts")
+    make_outlier_twin = pytest.importorskip("make_outlier_twin")
+    for folder in ("a", "b"):
+        make_outlier_twin.write_twin(SAMPLE / name, tmp_path / folder, 20261122)
+    first = (tmp_path / "a" / "model.safetensors").read_bytes()
+    assert first == (tmp_path / "b" / "model.safetensors").read_bytes()
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(p.name for p in (SAMPLE / name).iterdir())
+    plain, twin = logits_of(SAMPLE / name), logits_of(tmp_path / "a")
+    assert (plain - twin).abs().max() < 1e-3 * (plain.max() - plain.min())
+    old, new = (safetensors.load_file(p / "model.safetensors") for p in (SAMPLE / name, tmp_path / "a"))
+    keys = "k_norm.weight" if name == "tiny-qwen3" else "k_proj.weight"
+    for layer in range(4):
+        for tensor in (keys, "v_proj.weight"):
+            full = f"model.layers.{layer}.self_attn.{tensor}"
+            ratio = (new[full].float().view(len(new[full]), -1) / old[full].float().view(len(old[full]), -1)).nanmedian(1)
+            assert ratio.values.max() >= 8, full
