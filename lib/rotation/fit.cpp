@@ -136,12 +136,12 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
   return out;
 }
 
-void set_widths(MetricSide& side, const std::array<std::uint8_t, kBlocks>& widths) {
+void set_widths(MetricSide& side, const Widths& widths) {
   side.transform.widths.assign(widths.begin(), widths.end());
   side.transform.sigma = at::ones({side.lambda.size(0), kBlocks}, at::kFloat);  // the transform has unit blocks
 }
 
-std::array<std::uint8_t, kBlocks> as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
+Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
 
 // The predicted energies of a side, by the factor that was measured for its layer.
 SideEnergy weighed(MetricSide& side, const std::vector<double>& weights, std::size_t layer) {

@@ -11,8 +11,6 @@
 namespace oscar {
 namespace {
 
-using Widths = std::array<std::uint8_t, kBlocks>;
-
 std::vector<SideEnergy> random_energies(std::size_t layers, std::uint64_t seed) {
   std::vector<SideEnergy> sides(layers);
   for (std::size_t l = 0; l < layers; ++l) {

@@ -1,0 +1,42 @@
+// Width profiles of one side of one layer, and how a budget of bits is shared out among them.
+//
+// A place is one side (keys or values) of one layer; its candidates are profiles, the widths of its four blocks, each
+// with the error it would cause alone. Errors add up over places. Within a place they may depend on the widths in any
+// way: the closed form of keys is not a sum over blocks (waterfill.h), and measured curves are numbers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "codec/codec.h"
+
+namespace oscar {
+
+using Widths = std::array<std::uint8_t, kBlocks>;  // bits of the blocks, strongest directions first
+
+struct ProfilePoint {
+  Widths widths{};
+  double error = 0.0;  // of this place alone; any unit that all places share
+};
+
+// The 35 profiles w0 >= w1 >= w2 >= w3 of widths 0, 1, 2, 4, in ascending order of their digits: 0-0-0-0 first.
+const std::vector<Widths>& falling_profiles();
+
+// Bits of each element of a row, scale bytes included: (sum over blocks with w > 0 of w d/4 + 8) / d.
+double profile_bits(const Widths& widths, int head_dim);
+
+// UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
+void require_budget(double bits, int head_dim);
+
+// One candidate for each place: the choice of least total error whose mean over the places of profile_bits() is at
+// most `bits`; of equal totals the cheapest. Exact: a knapsack over multiples of 8 bits (one row of a block costs a
+// multiple of it, since 32 divides head_dim). Returns the index of the choice in each place's list.
+// places: [P][candidates]. UsageError as require_budget(), and where the cheapest candidates together exceed the
+// budget. std::invalid_argument for no places, a place without candidates, an error that is no number, or a head_dim
+// that 32 does not divide.
+std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<ProfilePoint>>& places, int head_dim,
+                                           double bits);
+
+}  // namespace oscar
