@@ -80,3 +80,32 @@ def test_twins_made_by_the_script(name, tmp_path, monkeypatch):
             full = f"model.layers.{layer}.self_attn.{tensor}"
             ratio = (new[full].float().view(len(new[full]), -1) / old[full].float().view(len(old[full]), -1)).nanmedian(1)
             assert ratio.values.max() >= 8, full
+
+
+MODELS = ["tiny-llama", "tiny-qwen2"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_text_of_two_kinds_of_each_model(name):
+    tokenizers = pytest.importorskip("tokenizers")
+    tok = tokenizers.Tokenizer.from_file(str(SAMPLE / name / "tokenizer.json"))
+    folder = SAMPLE / "text" / name
+    expected = {"heldout-code.txt": 6, "heldout-stories.txt": 6}
+    if name != "tiny-qwen3":
+        expected["heldout.txt"] = 12
+    held = set()
+    for file, sequences in expected.items():
+        text = (folder / file).read_text(encoding="utf-8")
+        assert not any(ord(c) < 32 and c not in "\n\t" for c in text)
+        ids = tok.encode(text).ids
+        assert len(ids) >= sequences * 2048, file
+        fresh = runs(ids)
+        assert not fresh & held, f"{file} shares a passage with another held-out text"
+        held |= fresh
+    tokens = {"code": 0, "stories": 0}
+    for line in (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        ids = tok.encode(row["text"]).ids
+        assert not held & runs(ids)
+        tokens[row["kind"]] += len(ids)
+    assert all(9_000 <= count <= 18_000 for count in tokens.values()), tokens
