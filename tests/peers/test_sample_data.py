@@ -82,7 +82,7 @@ def test_twins_made_by_the_script(name, tmp_path, monkeypatch):
             assert ratio.values.max() >= 8, full
 
 
-MODELS = ["tiny-llama", "tiny-qwen2"]
+MODELS = ["tiny-llama", "tiny-qwen2", "tiny-qwen3"]
 
 
 @pytest.mark.parametrize("name", MODELS)
