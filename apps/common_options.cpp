@@ -54,7 +54,7 @@ constexpr const char* kOutOfMemoryHint = "out of memory; use a shorter --seq-len
 // `code`, unless what was printed did not reach its destination.
 int check_output(int code) {
   std::cout.flush();
-  if (std::cout && std::fflush(stdout) == 0) return code;
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   return fail(ExitCode::kEnvironment, "the result cannot be written to standard output (is the disk full?)");
 }
 
@@ -166,22 +166,6 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
     return errno != 0 || value < least || value > most ? expected : std::string();
   };
   return CLI::Validator(check, "");
-}
-
-std::string shell_command(const std::vector<std::string>& arguments) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  std::string command;
-  for (const std::string& argument : arguments) {
-    if (!command.empty()) command += ' ';
-    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) {
-      command += argument;
-      continue;
-    }
-    command += '\'';
-    for (const char c : argument) command += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    command += '\'';
-  }
-  return command;
 }
 
 }  // namespace oscar

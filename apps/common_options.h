@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/shell.h"
+
 namespace oscar {
 
 struct CommonOptions {
@@ -37,8 +39,5 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 
 std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
-
-// The arguments as one shell command, quoted where needed: for "resume with: ..." messages.
-std::string shell_command(const std::vector<std::string>& arguments);
 
 }  // namespace oscar

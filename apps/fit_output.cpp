@@ -4,8 +4,9 @@
 
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <sstream>
 
+#include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "rotation/transforms.h"
@@ -158,14 +159,16 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
                 {"peak_memory_bytes", plan.peak_memory_bytes},
                 {"disk_bytes", plan.output_bytes},
                 {"seconds", plan.seconds}};
-    std::cout << dump_json(out);
+    print_result(dump_json(out));
     return;
   }
-  std::cout << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size "
-            << plan.head_dim << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
-            << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
-            << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
-            << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+  std::ostringstream text;
+  text << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size " << plan.head_dim
+       << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
+       << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
+       << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
+       << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+  print_result(text.str());
 }
 
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json) {
@@ -182,19 +185,21 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     }
     out["clip"] = std::move(clips);
     out["fit"] = bundle.fit_report;
-    std::cout << dump_json(out);
+    print_result(dump_json(out));
     return;
   }
   const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
-  if (spectra) std::cout << spectrum_table(result) << "\n";
+  std::ostringstream text;
+  if (spectra) text << spectrum_table(result) << "\n";
   if (result.held_out_rows > 0) {
-    std::cout << table(result, true) << "\n" << table(result, false) << "\n";
+    text << table(result, true) << "\n" << table(result, false) << "\n";
   } else {
-    std::cout << "no sampled rows in the statistics: no errors are predicted\n";
+    text << "no sampled rows in the statistics: no errors are predicted\n";
   }
-  std::cout << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
-            << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
-            << " bits per quantised element\n";
+  text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
+       << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
+       << " bits per quantised element\n";
+  print_summary(text.str());
 }
 
 std::string bits_text(double bits) { return number(bits, "%.4g"); }
@@ -221,17 +226,17 @@ void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json) {
                       {"predicted_error", row.error},
                       {"bundle", row.directory}});
     }
-    std::cout << dump_json(Json{{"format_version", 1}, {"dry_run", dry_run}, {"pareto", std::move(list)}});
+    print_result(dump_json(Json{{"format_version", 1}, {"dry_run", dry_run}, {"pareto", std::move(list)}}));
     return;
   }
-  std::cout << " budget    bits       K       V  predicted error  bundle\n";
+  std::string text = " budget    bits       K       V  predicted error  bundle\n";
   for (const ParetoRow& row : rows) {
     char line[128];
     std::snprintf(line, sizeof line, "%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits,
                   row.value_bits, row.error);
-    std::cout << line << row.directory << "\n";
+    text += line + row.directory + "\n";
   }
-  if (dry_run) std::cout << "dry run: nothing was written\n";
+  dry_run ? print_result(text + "dry run: nothing was written\n") : print_summary(text);
 }
 
 }  // namespace oscar

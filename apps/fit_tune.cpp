@@ -67,16 +67,20 @@ void require_unseen(const Statistics& statistics, const std::string& text, const
 
 void print_tuned(const TuneResult& r, bool json) {
   if (json) return;
+  const auto print = [](const char* format, auto... values) {
+    char line[200];
+    std::snprintf(line, sizeof line, format, values...);
+    print_summary(line);
+  };
   if (!r.key_sensitivity.empty()) {
-    std::printf("sensitivity of each layer, measured over predicted (median 1)\nlayer      keys    values\n");
+    print_summary("sensitivity of each layer, measured over predicted (median 1)\nlayer      keys    values\n");
   }
   for (std::size_t i = 0; i < r.key_sensitivity.size(); ++i) {
-    std::printf("%5zu %9.3f %9.3f\n", i, r.key_sensitivity[i], r.value_sensitivity[i]);
+    print("%5zu %9.3f %9.3f\n", i, r.key_sensitivity[i], r.value_sensitivity[i]);
   }
-  std::printf("third split, unseen: closed form KL %.5f, retrieval %.1f%%; %s KL %.5f, retrieval %.1f%%\n",
-              r.closed_form.text_kl, 100 * r.closed_form.solved, r.closed_form_kept ? "kept," : "tuned",
-              r.chosen.text_kl, 100 * r.chosen.solved);
-  std::fflush(stdout);
+  print("third split, unseen: closed form KL %.5f, retrieval %.1f%%; %s KL %.5f, retrieval %.1f%%\n",
+        r.closed_form.text_kl, 100 * r.closed_form.solved, r.closed_form_kept ? "kept," : "tuned", r.chosen.text_kl,
+        100 * r.chosen.solved);
 }
 
 Json record_of(const TuneResult& r, const TuneOptions& o) {

@@ -1,6 +1,5 @@
 // oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
 #include <charconv>
-#include <iostream>
 
 #include "apps/collect_output.h"
 #include "apps/common_options.h"
@@ -140,7 +139,7 @@ int run_merge(const Arguments& a) {
 
 int run_show(const Arguments& a) {
   const Statistics statistics = load_statistics(a.shown);
-  std::cout << (a.common.json ? dump_json(show_json(statistics)) : show_text(statistics, locale_is_utf8()));
+  print_result(a.common.json ? dump_json(show_json(statistics)) : show_text(statistics, locale_is_utf8()));
   return 0;
 }
 

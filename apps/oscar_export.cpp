@@ -1,6 +1,4 @@
 // oscar-export: the files that serving engines load, from a bundle of oscar-fit.
-#include <iostream>
-
 #include "apps/common_options.h"
 #include "base/errors.h"
 #include "base/log.h"
@@ -24,12 +22,12 @@ struct Arguments {
 
 void print_files(const Arguments& a, const std::vector<std::string>& files, const char* note) {
   if (a.common.json) {
-    std::cout << dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}});
+    print_result(dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}}));
     return;
   }
-  std::cout << "format " << a.options.format << " in " << a.common.output << ":\n";
-  for (const std::string& name : files) std::cout << "  " << name << "\n";
-  std::cout << note;
+  print_summary("format " + a.options.format + " in " + a.common.output + ":\n");
+  for (const std::string& name : files) print_summary("  " + name + "\n");
+  print_summary(note);
 }
 
 int run_absorb(const Arguments& a, const Bundle& bundle) {
@@ -38,8 +36,8 @@ int run_absorb(const Arguments& a, const Bundle& bundle) {
   const Checkpoint source = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   check_absorb(source, bundle);
   if (a.common.dry_run) {
-    std::cout << "would write " << source.names().size() << " tensors, value projections and biases of "
-              << bundle.layers.size() << " layers changed, to " << a.common.output << "\n";
+    print_result("would write " + std::to_string(source.names().size()) + " tensors, value projections and biases of " +
+                 std::to_string(bundle.layers.size()) + " layers changed, to " + a.common.output + "\n");
     return 0;
   }
   AbsorbOptions options;
@@ -67,8 +65,8 @@ int run_export(Arguments& a) {
   }
   check_export(bundle, a.options);
   if (a.common.dry_run) {
-    std::cout << "would write format " << a.options.format << " of " << bundle.layers.size() << " layers to "
-              << a.common.output << "\n";
+    print_result("would write format " + a.options.format + " of " + std::to_string(bundle.layers.size()) +
+                 " layers to " + a.common.output + "\n");
     return 0;
   }
   const std::vector<std::string> files = export_bundle(bundle, a.common.output, a.options);

@@ -1,6 +1,5 @@
 // oscar-verify: quality of KV-cache methods against the BF16 cache on the user's own model and text.
 #include <algorithm>
-#include <iostream>
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
@@ -103,11 +102,11 @@ void add_report_options(CLI::App& app, Arguments& a) {
 int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool json) {
   const std::vector<std::string> lines = check_verify_source(source, checkpoint);
   if (json) {
-    std::cout << dump_json(Json{{"sound", true}, {"source", source.facts.source}, {"checked", lines}});
+    print_result(dump_json(Json{{"sound", true}, {"source", source.facts.source}, {"checked", lines}}));
     return 0;
   }
-  for (const std::string& line : lines) std::cout << "ok  " << line << "\n";
-  std::cout << source.facts.source << " is sound\n";
+  for (const std::string& line : lines) print_result("ok  " + line + "\n");
+  print_result(source.facts.source + " is sound\n");
   return 0;
 }
 
@@ -178,13 +177,13 @@ int run_verify(Arguments& a) {
   for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
   Verification verification(*model, tokenizer, std::move(judged), request);
   if (a.common.dry_run) {
-    std::cout << verification.plan_text();
+    print_result(verification.plan_text());
     return 0;
   }
   const VerifyReport report = verification.run();
   write_reports(a, report);
   verification.finish();
-  std::cout << (a.common.json ? report_json(report) : report_table(report, false));
+  print_result(a.common.json ? report_json(report) : report_table(report, false));
   for (const std::string& file : outputs) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
@@ -196,7 +195,7 @@ int run_plan(const Arguments& a) {
   if (!a.windows.empty()) windows = parse_windows(a.windows);
   const MemoryPlan plan =
       plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows);
-  std::cout << (a.common.json ? plan_json(plan) : plan_table(plan));
+  print_result(a.common.json ? plan_json(plan) : plan_table(plan));
   return 0;
 }
 

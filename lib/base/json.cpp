@@ -1,10 +1,13 @@
 #include "base/json.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <set>
 #include <vector>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
+#include "base/utf8.h"
 
 namespace oscar {
 namespace {
@@ -98,6 +101,47 @@ std::string as_string(const Json& value, const char* key, const std::string& whe
   return value.get<std::string>();
 }
 
+// JSON text in UTF-8 with unsafe characters, which stand inside its strings alone, as \uXXXX (a pair above U+FFFF). C0
+// was escaped by the writer.
+std::string escape_json(std::string text) {
+  const auto plain = [](char c) { return c >= 0 && c < 0x7F; };
+  if (std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text, at);
+    if (plain(text[at]) || !is_unsafe(step.value)) {
+      out.append(text, at, step.bytes);
+    } else {
+      const auto c = static_cast<unsigned>(step.value);
+      char units[16];
+      if (c < 0x10000) {
+        std::snprintf(units, sizeof units, "\\u%04x", c);
+      } else {
+        std::snprintf(units, sizeof units, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + (c & 0x3FF));
+      }
+      out += units;
+    }
+    at += step.bytes;
+  }
+  return out;
+}
+
+// A copy whose strings and keys are UTF-8.
+Json with_utf8_text(const Json& value) {
+  const auto clean = [](const std::string& text) { return is_utf8(text) ? text : escape_text(text, Lines::kMany); };
+  if (value.is_string()) return clean(value.get<std::string>());
+  if (!value.is_structured()) return value;
+  Json out = value.is_object() ? Json::object() : Json::array();
+  for (const auto& [key, item] : value.items()) {
+    if (value.is_object()) {
+      out[clean(key)] = with_utf8_text(item);
+    } else {
+      out.push_back(with_utf8_text(item));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where, int max_depth) {
@@ -157,9 +201,9 @@ const Json& json_array(const Json& object, const char* key, const std::string& w
 
 std::string dump_json(const Json& value) {
   try {
-    return value.dump(2) + "\n";
+    return escape_json(value.dump(2)) + "\n";
   } catch (const nlohmann::json::exception&) {
-    return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";  // text that is not UTF-8
+    return escape_json(with_utf8_text(value).dump(2)) + "\n";
   }
 }
 

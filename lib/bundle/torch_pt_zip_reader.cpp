@@ -2,7 +2,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "bundle/crc32.h"
 #include "bundle/torch_pt_zip.h"
 

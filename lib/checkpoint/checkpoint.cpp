@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 
 namespace oscar {
 namespace {

@@ -1,4 +1,5 @@
 // report.html: one self-contained page.
+#include "base/foreign_text.h"
 #include "verify/html/parts.h"
 #include "verify/number_text.h"
 #include "verify/report.h"
@@ -8,7 +9,7 @@ namespace html {
 
 std::string escape(std::string_view text) {
   std::string result;
-  for (const char c : text) {
+  for (const char c : escape_text(text)) {
     switch (c) {
       case '&':
         result += "&amp;";

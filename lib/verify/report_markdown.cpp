@@ -1,4 +1,5 @@
 // A short summary for a model card or a pull-request comment, and the gates and checks as JUnit XML.
+#include "base/markup.h"
 #include "verify/html/parts.h"
 #include "verify/number_text.h"
 #include "verify/report.h"
@@ -6,20 +7,10 @@
 namespace oscar {
 namespace {
 
-// | breaks a table row, a newline the table.
-std::string cell(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '|') safe += '\\';
-    safe += c == '\n' ? ' ' : c;
-  }
-  return safe;
-}
-
 std::string row_of(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = "| " + cell(m.id) + (m.judged ? " (judged)" : "") + " | " + (m.quantised ? m.comparison : "") +
-                    " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
+  std::string row = "| " + markdown_text(m.id) + (m.judged ? " (judged)" : "") + " | " +
+                    (m.quantised ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
                     grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
                     significant(q.kl.standard_error, 2) + " | " + significant(q.kl.p99, 3) + " | " +
                     fixed(q.ppl_ratio, 4) + " ± " + significant(q.ppl_ratio_error, 2) + " | " +
@@ -30,7 +21,7 @@ std::string row_of(const MethodReport& m) {
              (t.score ? percent(*t.score, 0) + "% ± " + percent(t.standard_error, 0) + " of " + std::to_string(t.n)
                       : "unsolved by BF16");
   }
-  return row + (tasks.empty() ? "-" : cell(tasks)) + " |\n";
+  return row + (tasks.empty() ? "-" : markdown_text(tasks)) + " |\n";
 }
 
 std::string verdict_of(const VerifyReport& r) {
@@ -54,9 +45,10 @@ std::string gate_text(const GateResult& g) {
 }  // namespace
 
 std::string report_markdown(const VerifyReport& r) {
-  std::string text = "## KV-cache quality of " + cell(r.model.name) + "\n\n" + std::to_string(r.scoring.sequences) +
-                     " sequences of " + grouped(r.scoring.context) + " tokens of `" + cell(r.text.name) + "`, " +
-                     grouped(r.scoring.tokens) + " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
+  std::string text = "## KV-cache quality of " + markdown_text(r.model.name) + "\n\n" +
+                     std::to_string(r.scoring.sequences) + " sequences of " + grouped(r.scoring.context) +
+                     " tokens of " + markdown_code(r.text.name) + ", " + grouped(r.scoring.tokens) +
+                     " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
   text +=
       "| method | compare | path | bits | bytes/sequence | KL mean (nats) | KL 99% | PPL ratio | same top | tasks |\n";
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
@@ -65,25 +57,26 @@ std::string report_markdown(const VerifyReport& r) {
   if (r.target_bits)
     text += "Compare `bytes`: every method at " + fixed(*r.target_bits, 2) + " bits by its own knobs.\n";
   for (const LeftOut& l : r.left_out)
-    text += "- left out: " + l.id + " (" + l.comparison + "): " + cell(l.reason) + "\n";
-  for (const TaskScore* t : task_columns(r)) text += "- " + baseline_share(*t) + "\n";
+    text += "- left out: " + markdown_text(l.id) + " (" + l.comparison + "): " + markdown_text(l.reason) + "\n";
+  for (const TaskScore* t : task_columns(r)) text += "- " + markdown_text(baseline_share(*t)) + "\n";
   if (!r.gates.empty() || !r.checks.empty()) text += "\n";
   for (const GateResult& g : r.gates)
-    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + cell(gate_text(g)) + "\n";
+    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + markdown_text(gate_text(g)) + "\n";
   for (const SelfCheck& c : r.checks) {
-    if (c.pass) text += std::string(*c.pass ? "- pass: " : "- **FAIL**: ") + c.name + ": " + cell(c.detail) + "\n";
+    if (c.pass)
+      text += std::string(*c.pass ? "- pass: " : "- **FAIL**: ") + c.name + ": " + markdown_text(c.detail) + "\n";
   }
   if (!r.baseline.empty()) {
-    text += "\nAgainst `" + cell(r.baseline) +
-            "`:\n\n| method | compare | path | KL before | KL now | PPL ratio before | PPL ratio now |\n"
+    text += "\nAgainst " + markdown_code(r.baseline) +
+            ":\n\n| method | compare | path | KL before | KL now | PPL ratio before | PPL ratio now |\n"
             "|---|---|---|---:|---:|---:|---:|\n";
     for (const BaselineChange& c : r.changes) {
-      text += "| " + cell(c.method) + " | " + c.comparison + " | " + c.path + " | " + significant(c.kl_before, 4) +
-              " | " + significant(c.kl_now, 4) + " | " + fixed(c.ppl_ratio_before, 4) + " | " +
-              fixed(c.ppl_ratio_now, 4) + " |\n";
+      text += "| " + markdown_text(c.method) + " | " + c.comparison + " | " + c.path + " | " +
+              significant(c.kl_before, 4) + " | " + significant(c.kl_now, 4) + " | " + fixed(c.ppl_ratio_before, 4) +
+              " | " + fixed(c.ppl_ratio_now, 4) + " |\n";
     }
   }
-  return text + "\nRepeat: `" + r.command + "`\n";
+  return text + "\nRepeat: " + markdown_code(r.command) + "\n";
 }
 
 std::string report_junit(const VerifyReport& r) {

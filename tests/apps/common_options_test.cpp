@@ -170,10 +170,5 @@ TEST(WholeNumber, BoundsAndSpelling) {
   EXPECT_NE(whole_number(0, UINT64_MAX)(more), "");
 }
 
-TEST(ShellCommand, QuotesWhatAShellWouldSplit) {
-  EXPECT_EQ(shell_command({"oscar-collect", "--model", "a b", "it's", ""}),
-            "oscar-collect --model 'a b' 'it'\\''s' ''");
-}
-
 }  // namespace
 }  // namespace oscar

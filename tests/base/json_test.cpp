@@ -63,6 +63,16 @@ TEST(Json, NamesWrongTypesAndMissingKeys) {
   EXPECT_THAT(message_of([&] { json_int(j, "f", "f.json"); }), HasSubstr("expected an integer"));
 }
 
+TEST(Json, WritesNothingThatATerminalObeys) {
+  const std::string text = "a\x1b[2J\x7f \xc2\x9b \xe2\x80\xae \xf3\xa0\x80\x81 \xe6\xa8\xa1";
+  const std::string written = dump_json(Json{{"k", text}});
+  EXPECT_EQ(written, "{\n  \"k\": \"a\\u001b[2J\\u007f \\u009b \\u202e \\udb40\\udc01 \xe6\xa8\xa1\"\n}\n");
+  EXPECT_EQ(json_string(parse_json(written, "t"), "k", "t"), text);
+  // Bytes that are not UTF-8, also in a key and inside lists.
+  EXPECT_EQ(dump_json(Json{{"a\xff", Json::array({"b\xfe", 1})}}),
+            "{\n  \"a\\\\xff\": [\n    \"b\\\\xfe\",\n    1\n  ]\n}\n");
+}
+
 TEST(Hash, KnownAnswers) {  // FIPS 180-4 examples
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");

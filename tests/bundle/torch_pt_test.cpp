@@ -11,7 +11,6 @@
 #include "bundle/crc32.h"
 #include "bundle/torch_pt_pickle.h"
 #include "bundle/torch_pt_zip.h"
-#include "bundle/utf8.h"
 #include "support/message_of.h"
 #include "support/temp_directory.h"
 
@@ -72,16 +71,6 @@ TEST(Crc32, KnownAnswers) {
   EXPECT_EQ(crc32({}), 0u);
   const std::string text = "The quick brown fox jumps over the lazy dog";
   EXPECT_EQ(crc32(bytes_of(text)), 0x414FA339u);
-}
-
-TEST(Utf8, WellFormedAndNot) {
-  for (const char* good : {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xef\xbf\xbf"}) {
-    EXPECT_TRUE(is_utf8(good)) << good;
-  }
-  for (const char* bad :
-       {"\x80", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "a\xe2\x82"}) {
-    EXPECT_FALSE(is_utf8(bad)) << bad;
-  }
 }
 
 TEST(TorchPt, PlainValuesRoundTrip) {

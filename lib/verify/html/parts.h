@@ -10,7 +10,8 @@
 
 namespace oscar::html {
 
-std::string escape(std::string_view text);  // & < > " '
+// & < > " ' as entities, everything that escape_text() (foreign_text.h) escapes as it shows it: good for HTML and XML.
+std::string escape(std::string_view text);
 
 std::string style_sheet();
 
