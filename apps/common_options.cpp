@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -153,6 +154,24 @@ int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const 
   set_progress_enabled(!options.no_progress && !options.quiet);
   install_interrupt_handler();
   return run_body(body);
+}
+
+void refuse_options(const CLI::App& app, const std::vector<std::string>& names, const std::string& why) {
+  for (const std::string& name : names) {
+    if (app.get_option(name)->count() > 0) throw UsageError(name + " " + why);
+  }
+}
+
+void refuse_other_options(const CLI::App& app, const std::vector<std::string>& used, const std::string& why) {
+  constexpr const char* kShared[] = {"--help",        "--version", "--quiet", "--verbose",
+                                     "--no-progress", "--json",    "--config"};
+  const auto named = [](const auto& list, const CLI::Option* option) {
+    return std::any_of(std::begin(list), std::end(list), [&](const auto& name) { return option->check_name(name); });
+  };
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || named(kShared, option) || named(used, option)) continue;
+    throw UsageError(option->get_name() + " " + why);
+  }
 }
 
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {

@@ -34,6 +34,12 @@ void add_output_options(CLI::App& app, CommonOptions& options, bool required);  
 // the exit code of a run that ended normally (0, or 1 for a failed gate).
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body);
 
+// UsageError "--name why" for the first of these options that was given (on the command line or in the file of
+// --config): an option that would do nothing is refused, not ignored.
+void refuse_options(const CLI::App& app, const std::vector<std::string>& names, const std::string& why);
+// The same for every option of `app` but those named and the flags that all commands share.
+void refuse_other_options(const CLI::App& app, const std::vector<std::string>& used, const std::string& why);
+
 // Checks a whole number: decimal digits without a leading zero (which CLI11 would read as octal), `least` to `most`.
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 

@@ -5,6 +5,7 @@
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "moments/collect.h"
@@ -29,7 +30,8 @@ struct Arguments {
 };
 
 void add_collect_options(CLI::App& app, Arguments& a) {
-  app.add_option("--prompts", a.prompts, "Calibration prompts: .jsonl rows or .txt documents")->type_name("FILE");
+  app.add_option("--prompts", a.prompts, "Calibration prompts: .jsonl rows or .txt documents (required)")
+      ->type_name("FILE");
   app.add_option("--tokens", a.collect.tokens, "Token budget over all prompts")
       ->capture_default_str()
       ->type_name("N")
@@ -50,6 +52,10 @@ void add_collect_options(CLI::App& app, Arguments& a) {
   app.add_option("--work-dir", a.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
   app.add_flag("--resume", a.collect.resume, "Continue the run in the work directory, if there is one");
+  app.add_flag("--text-hashes,!--no-text-hashes", a.collect.text_hashes,
+               "Record hashes of documents and passages, which tell whether a text was calibrated on; without them no "
+               "one can test that, neither you nor others")
+      ->default_str("on");
   app.add_flag("--stream-layers", a.collect.stream_layers, "Keep one layer's weights in memory; same results");
   app.add_option("--checkpoint-seconds", a.collect.checkpoint_seconds, "Time between checkpoints inside a layer")
       ->capture_default_str()
@@ -108,7 +114,7 @@ int run_collect(Arguments& a) {
   const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
   const ChatTemplate chat = ChatTemplate::from_model(directory);
   std::vector<fs::path> files(a.prompts.begin(), a.prompts.end());
-  for (const fs::path& file : files) options.files.push_back(file.filename().string());
+  for (const fs::path& file : files) options.files.push_back(utf8_text(file.filename().string()));
   const PromptSet prompts = load_prompts(files, tokenizer, chat, checkpoint.config().vocabulary);
   const TokenPlan plan = make_token_plan(prompts, options.tokens, options.seq_len);
   print_plan_notes(plan, options.tokens);
@@ -148,8 +154,10 @@ int main_collect(int argc, char** argv) {
   CLI::App app{"Collect attention statistics of a model for oscar-fit.", "oscar-collect"};
   set_up_app(app, a.common, kExample);
   add_model_options(app, a.common, false);
+  app.get_option("--model")->description("Model directory, or org/name in the Hugging Face cache (required)");
   add_collect_options(app, a);
   add_output_options(app, a.common, false);
+  app.get_option("--output")->description("Where to write the result (required, but for show)");
 
   CLI::App* merge = app.add_subcommand("merge", "Add up statistics of the same model on different prompts");
   merge->add_option("parts", a.parts, "Statistics files")->required()->expected(-2)->type_name("FILE");
@@ -162,8 +170,14 @@ int main_collect(int argc, char** argv) {
 
   a.collect.resume_command = resume_command(argc, argv);
   return run_app(app, a.common, argc, argv, [&] {
-    if (merge->parsed()) return run_merge(a);
-    if (show->parsed()) return run_show(a);
+    if (merge->parsed()) {
+      refuse_other_options(app, {"--output", "--overwrite", "--dry-run"}, "is not used by merge: drop it");
+      return run_merge(a);
+    }
+    if (show->parsed()) {
+      refuse_other_options(app, {}, "is not used by show: drop it");
+      return run_show(a);
+    }
     return run_collect(a);
   });
 }

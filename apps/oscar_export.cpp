@@ -62,6 +62,9 @@ int run_export(Arguments& a) {
     const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
     const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
     if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
+    const ModelLocation& location = checkpoint.location();
+    a.options.model_path =
+        location.revision.empty() ? fs::absolute(location.directory).lexically_normal().string() : location.name;
   }
   check_export(bundle, a.options);
   if (a.common.dry_run) {
@@ -88,11 +91,16 @@ int main_export(int argc, char** argv) {
   app.add_option("--dtype", a.dtype, "Of the tensors that absorbed changes (auto: float32)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
-  app.add_option("--model", a.common.model, "Check that the bundle was fitted on this model")
+  app.add_option("--model", a.common.model,
+                 "The model: checked against the bundle, and named in the serve command (required for absorbed)")
       ->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);
-  return run_app(app, a.common, argc, argv, [&] { return run_export(a); });
+  return run_app(app, a.common, argc, argv, [&] {
+    if (a.options.format != "absorbed") refuse_options(app, {"--dtype"}, "is for --format absorbed: drop it");
+    if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");
+    return run_export(a);
+  });
 }
 
 }  // namespace

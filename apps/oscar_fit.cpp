@@ -30,6 +30,7 @@ struct Arguments {
   std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
   std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
+  bool text_hashes = true;
   std::vector<double> pareto;
   TuneArguments tune;
   std::vector<std::string> tune_windows;
@@ -145,7 +146,7 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Argum
   fitted.result = fit(statistics, a.fit);
   progress.finish();
   a.fit.on_step = nullptr;
-  const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version()};
+  const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version(), a.text_hashes};
   fitted.bundle = bundle_from_fit(statistics, a.fit, fitted.result, a.windows, source);
   return fitted;
 }
@@ -177,12 +178,26 @@ int run_pareto(Arguments& a) {
   return 0;
 }
 
-int run_fit(Arguments& a) {
+// Options that would do nothing.
+void refuse_idle_options(const CLI::App& app, const Arguments& a) {
+  const std::string method = "is not used by --method " + a.fit.method + ": ";
+  if (!find_transform(a.fit.method).metric_aware) {
+    refuse_options(app, {"--exponent", "--damping"}, method + "it is for balanced and waterfill");
+  }
+  if (a.fit.method != "balanced") refuse_options(app, {"--widths"}, method + "it is for balanced");
+  if (!a.tune.text.empty()) return;
+  refuse_options(app,
+                 {"--tune-sequences", "--tune-context", "--tune-prompts", "--tune-windows", "--stream-layers",
+                  "--model", "--revision", "--seed"},
+                 "is a part of --tune, and none was asked for");
+}
+
+int run_fit(const CLI::App& app, Arguments& a) {
   parse_options(a);
+  refuse_idle_options(app, a);
   if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
     throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
   }
-  if (a.tune.text.empty() && !a.tune.window_choices.empty()) throw UsageError("--tune-windows is a part of --tune");
   if (!a.pareto.empty()) {
     if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
     return run_pareto(a);
@@ -274,6 +289,10 @@ int main_fit(int argc, char** argv) {
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();
+  app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,
+               "Put the statistics' hashes of the calibration text into the bundle (calibration_hashes.json), so that "
+               "oscar-verify can warn of text that was calibrated on; others can test texts by them, too")
+      ->default_str("on");
   app.add_option("--tune", a.tune.text,
                  "Waterfill and balanced: held-out text on which to measure the layers and search the constants; needs "
                  "--model")
@@ -295,7 +314,7 @@ int main_fit(int argc, char** argv) {
   app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
-  return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
+  return run_app(app, a.common, argc, argv, [&] { return run_fit(app, a); });
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ void add_source_options(CLI::App& app, Arguments& a) {
   app.add_option("--clip", a.clip, "Clip ratios of K and V for --rotations, whose files carry none (default 0.96,0.92)")
       ->type_name("K,V");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
-  app.add_option("--text", a.text, "Text to score, one UTF-8 document")->type_name("FILE");
+  app.add_option("--text", a.text, "Text to score, one UTF-8 document (required, but for --check-only and plan)")
+      ->type_name("FILE");
   app.add_option("--methods", a.request.methods,
                  "Methods, or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
       ->delimiter(',')
@@ -188,6 +189,18 @@ int run_verify(Arguments& a) {
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
+// Options that would do nothing.
+void refuse_idle_options(const CLI::App& app, const Arguments& a) {
+  const std::vector<std::string>& comparisons = a.request.comparisons;
+  if (std::find(comparisons.begin(), comparisons.end(), "bytes") == comparisons.end()) {
+    refuse_options(app, {"--bits"}, "is for --compare bytes, and this run does not compare so");
+  }
+  if (a.request.tasks.empty()) {
+    refuse_options(app, {"--task-lengths", "--task-prompts"}, "is for --tasks, and none was asked for");
+  }
+  if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");
+}
+
 int run_plan(const Arguments& a) {
   if (a.common.model.empty()) throw UsageError("plan needs --model");
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
@@ -217,6 +230,8 @@ int main_verify(int argc, char** argv) {
   CLI::App app{"Measure a bundle, and the methods it competes with, against the BF16 cache.", "oscar-verify"};
   set_up_app(app, a.common, kExample);
   add_model_options(app, a.common, false);
+  app.get_option("--model")->description(
+      "Model directory, or org/name in the Hugging Face cache (required, but for --check-only)");
   add_source_options(app, a);
   add_measurement_options(app, a);
   add_report_options(app, a);
@@ -231,7 +246,14 @@ int main_verify(int argc, char** argv) {
   if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
   a.request.resume_command = shell_command(again);
   a.request.command = shell_command(without_state_options(arguments));
-  return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a); });
+  return run_app(app, a.common, argc, argv, [&] {
+    if (plan->parsed()) {
+      refuse_other_options(app, {"--model", "--revision", "--windows"}, "is not used by plan: drop it");
+      return run_plan(a);
+    }
+    refuse_idle_options(app, a);
+    return run_verify(a);
+  });
 }
 
 }  // namespace

@@ -79,6 +79,8 @@ std::string printable(std::string_view text, std::size_t most_bytes) {
   return escape_text(text.substr(0, end)) + "...";
 }
 
+std::string utf8_text(const std::string& text) { return is_utf8(text) ? text : escape_text(text, Lines::kMany); }
+
 std::string quote_name(std::string_view name) { return "'" + printable(name) + "'"; }
 
 }  // namespace oscar

@@ -23,6 +23,9 @@ std::string escape_text(std::string_view text, Lines lines = Lines::kOne);
 // escape_text() of one line, cut behind most_bytes of `text` (between characters) with "..." where there was more.
 std::string printable(std::string_view text, std::size_t most_bytes = 80);
 
+// `text` itself where it is UTF-8, else escape_text() of it: what JSON can hold.
+std::string utf8_text(const std::string& text);
+
 // printable(name) in single quotes.
 std::string quote_name(std::string_view name);
 

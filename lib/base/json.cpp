@@ -128,13 +128,12 @@ std::string escape_json(std::string text) {
 
 // A copy whose strings and keys are UTF-8.
 Json with_utf8_text(const Json& value) {
-  const auto clean = [](const std::string& text) { return is_utf8(text) ? text : escape_text(text, Lines::kMany); };
-  if (value.is_string()) return clean(value.get<std::string>());
+  if (value.is_string()) return utf8_text(value.get<std::string>());
   if (!value.is_structured()) return value;
   Json out = value.is_object() ? Json::object() : Json::array();
   for (const auto& [key, item] : value.items()) {
     if (value.is_object()) {
-      out[clean(key)] = with_utf8_text(item);
+      out[utf8_text(key)] = with_utf8_text(item);
     } else {
       out.push_back(with_utf8_text(item));
     }

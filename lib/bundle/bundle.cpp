@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "bundle/atomic_directory.h"
+#include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "checkpoint/safetensors.h"
@@ -62,6 +63,7 @@ void check_files(const Manifest& manifest, const fs::path& directory) {
       }
       continue;
     }
+    if (!present && name == kCalibrationHashesName) continue;  // may be deleted before a bundle is passed on
     if (!present) throw InputError(path.string() + ": is missing; the manifest lists it");
     const std::uint64_t size = fs::file_size(path, ec);
     if (size != listed.bytes) {
@@ -113,6 +115,17 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
+// From their file; bundles of earlier versions hold them in the provenance.
+void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
+  Bundle& bundle = manifest.bundle;
+  if (bundle.provenance.contains("collection")) {
+    bundle.calibration_hashes = take_calibration_hashes(bundle.provenance["collection"]);
+  }
+  std::error_code ec;
+  if (!manifest.files.contains(kCalibrationHashesName) || !fs::exists(path, ec)) return;
+  bundle.calibration_hashes = calibration_hashes_from_json(read_json(path, kMaxManifestBytes), path.string());
+}
+
 }  // namespace
 
 void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
@@ -124,6 +137,11 @@ void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite
   files[kRotationsName] = describe(out.path() / kRotationsName);
   write_file_atomic(out.path() / kCardName, bundle_card(bundle));
   files[kCardName] = describe(out.path() / kCardName);
+  if (!bundle.calibration_hashes.empty()) {
+    const fs::path path = out.path() / kCalibrationHashesName;
+    write_file_atomic(path, dump_json(calibration_hashes_to_json(bundle.calibration_hashes)));
+    files[kCalibrationHashesName] = describe(path);
+  }
   write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
   out.commit();
 }
@@ -141,6 +159,7 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
   Manifest manifest = manifest_from_json(read_json(path, kMaxManifestBytes), path.string());
   check_files(manifest, directory);
   read_rotations(manifest, directory / kRotationsName);
+  read_calibration_hashes(manifest, directory / kCalibrationHashesName);
   if (check_numbers) {
     const std::vector<std::string> faults = check_bundle(manifest.bundle);
     if (!faults.empty()) {

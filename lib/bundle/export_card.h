@@ -10,9 +10,10 @@ namespace oscar {
 struct ExportCard {
   std::string format;                // sglang | sglang-v2 | sglang-v3
   std::string key_file, value_file;  // names in the export's directory
+  std::string model_path;            // of the serve command: org/name or an absolute path; empty: by the bundle's name
 };
 
-// report: report.json of oscar-verify, or null (the card then says that no numbers were given).
+// At most 80 lines. report: report.json of oscar-verify, or null (the card then says that no numbers were given).
 std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report);
 
 // Environment variables and command line for SGLang with the INT2 cache (names as in its OSCAR branch).

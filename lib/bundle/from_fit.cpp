@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
 #include "rotation/hadamard.h"
 #include "rotation/transforms.h"
@@ -118,11 +119,14 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.global_key_clip = result.global_key_clip;
   bundle.global_value_clip = result.global_value_clip;
   for (const LayerFit& layer : result.layers) bundle.layers.push_back(layer.transform);
+  Json collection = s.metadata;
+  Json hashes = take_calibration_hashes(collection);
+  if (source.text_hashes) bundle.calibration_hashes = std::move(hashes);
   bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},
                        {"options", options_json(s, o, result.fisher)},
-                       {"collection", s.metadata}};
+                       {"collection", std::move(collection)}};
   bundle.fit_report = report_json(result);
   return bundle;
 }

@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
+#include "checkpoint/model_name.h"
 #include "codec/feedback.h"
 
 namespace oscar {
@@ -253,13 +255,19 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   Bundle& bundle = manifest.bundle;
   bundle.method = json_string(json, "method", where);
   bundle.scope = json_string(json, "scope", where);
-  if (bundle.method.empty()) throw InputError(where + ": 'method' is empty");
+  if (!is_plain_word(bundle.method)) {
+    throw InputError(where + ": 'method' is " + quote_name(bundle.method) +
+                     ", expected a word of letters, digits, '_' and '-'");
+  }
   if (bundle.scope != "layer" && bundle.scope != "head") {
     throw InputError(where + ": 'scope' is '" + bundle.scope + "', expected 'layer' or 'head'");
   }
   bundle.model = json_object(json, "model", where);
   bundle.model_fingerprint = json_string(bundle.model, "fingerprint", where + ", model");
   bundle.model.erase("fingerprint");
+  if (bundle.model.contains("name")) {
+    bundle.model["name"] = read_model_name(json_string(bundle.model, "name", where + ", model", ""), where);
+  }
   read_layers(json, where, manifest);
   read_code(json, where, bundle);
   list_metrics(manifest);

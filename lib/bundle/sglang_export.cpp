@@ -203,6 +203,8 @@ std::vector<std::string> export_bundle(const Bundle& bundle, const fs::path& dir
   card.key_file = version == 2 ? "k_perhead.pt" : "k_rotation_" + (suffix.empty() ? "qqt_r_h_pbr" : suffix) + ".pt";
   card.value_file = version == 2 ? "v_perhead.pt" : "v_rotation_" + (suffix.empty() ? "sst_r_h_pbr" : suffix) + ".pt";
 
+  card.model_path = options.model_path;
+
   AtomicDirectory target(directory, options.overwrite, kChecksumsName);
   const Json provenance = provenance_of(bundle, options);
   std::string checksums;

@@ -15,6 +15,7 @@ struct ExportOptions {
   std::string format;          // sglang | sglang-v2 | sglang-v3
   std::optional<Json> report;  // report.json of oscar-verify, for the card's measured numbers
   std::string report_name;     // where it came from, for messages
+  std::string model_path;      // of the card's serve command (export_card.h)
   std::string tool_version;
   bool overwrite = false;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "moments/layer_fields.h"
 #include "moments/statistics.h"
@@ -131,7 +132,7 @@ Statistics load_statistics(const fs::path& path) {
   }
   const Json& model = json_object(s.metadata, "model", where);
   s.model_fingerprint = json_string(model, "fingerprint", where);
-  s.model_name = json_string(model, "name", where);
+  s.model_name = read_model_name(json_string(model, "name", where), where);
   s.architecture = json_string(model, "architecture", where);
   const std::int64_t layers = bounded(model, "layers", where, kMaxLayers);
   s.query_heads = bounded(model, "query_heads", where, kMaxHeads);
