@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "bundle/atomic_directory.h"
+#include "bundle/bundle_files.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "checkpoint/safetensors.h"
@@ -113,12 +113,32 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
+// The files that a manifest lists; those of every bundle where it cannot be read.
+std::set<std::string> own_files(const fs::path& directory) {
+  std::set<std::string> names = {kManifestName, kRotationsName, kCardName};
+  try {
+    const Json manifest = read_json(directory / kManifestName, kMaxManifestBytes);
+    for (const auto& item : json_object(manifest, "files", kManifestName).items()) names.insert(item.key());
+  } catch (const InputError&) {
+    // A damaged bundle is replaced all the same, if nothing else is beside it.
+  }
+  return names;
+}
+
 }  // namespace
+
+DirectoryKind bundle_directory() { return {kManifestName, own_files}; }
+
+std::vector<fs::path> bundle_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const std::string& name : names_inside(own_files(directory))) files.push_back(directory / name);
+  return files;
+}
 
 void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
   const std::vector<std::string> faults = check_bundle(bundle);
   if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());
-  AtomicDirectory out(directory, overwrite, kManifestName);
+  AtomicDirectory out(directory, overwrite, bundle_directory());
   std::map<std::string, BundleFile> files;
   write_rotations(bundle, out.path() / kRotationsName);
   files[kRotationsName] = describe(out.path() / kRotationsName);

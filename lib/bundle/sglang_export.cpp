@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <sstream>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -161,6 +163,19 @@ void check_layer(const LayerTransform& layer, const std::string& name, const Lay
   }
 }
 
+// The files that SHA256SUMS names: 64 digits, two spaces, the name.
+std::set<std::string> listed_files(const fs::path& directory) {
+  std::set<std::string> names;
+  std::error_code ec;
+  if (!fs::is_regular_file(directory / kChecksumsName, ec)) return names;
+  std::istringstream lines(read_file(directory / kChecksumsName, 1 << 20));
+  constexpr std::size_t kName = 66;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() > kName) names.insert(line.substr(kName));
+  }
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> export_formats() { return {"sglang", "sglang-v2", "sglang-v3"}; }
@@ -203,7 +218,7 @@ std::vector<std::string> export_bundle(const Bundle& bundle, const fs::path& dir
   card.key_file = version == 2 ? "k_perhead.pt" : "k_rotation_" + (suffix.empty() ? "qqt_r_h_pbr" : suffix) + ".pt";
   card.value_file = version == 2 ? "v_perhead.pt" : "v_rotation_" + (suffix.empty() ? "sst_r_h_pbr" : suffix) + ".pt";
 
-  AtomicDirectory target(directory, options.overwrite, kChecksumsName);
+  AtomicDirectory target(directory, options.overwrite, {kChecksumsName, listed_files});
   const Json provenance = provenance_of(bundle, options);
   std::string checksums;
   const auto add_checksum = [&](const std::string& name) {
