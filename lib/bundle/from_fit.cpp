@@ -109,7 +109,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
                   {"kv_heads", s.kv_heads},    {"head_dim", s.head_dim},
                   {"hidden", s.hidden}};
   const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
-  const std::string revision = facts.is_object() ? facts.value("revision", std::string()) : std::string();
+  const std::string revision = json_string(facts, "revision", source.statistics_name, "");
   if (!revision.empty()) bundle.model["revision"] = revision;
   bundle.windows = windows;
   bundle.encoder = to_string(o.encoder);

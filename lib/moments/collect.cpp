@@ -3,9 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <malloc.h>
-#include <signal.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,11 +13,13 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/progress.h"
 #include "model/decoder.h"
 #include "moments/moment_observer.h"
 #include "moments/run_record.h"
 #include "moments/spectrum.h"
+#include "moments/state_check.h"
 #include "moments/work_directory.h"
 
 namespace oscar {
@@ -30,21 +30,6 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
 constexpr std::size_t kStepsToTrim = 16;  // of the heap
-
-// A killed run may leave "output.tmp.<pid>" beside the output; it is ours to remove once that process is gone.
-void remove_stale_temporaries(const fs::path& output) {
-  const std::string prefix = output.filename().string() + ".tmp.";
-  std::error_code ec;
-  std::vector<fs::path> stale;
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  for (const auto& entry : fs::directory_iterator(folder, ec)) {
-    const std::string name = entry.path().filename().string();
-    const std::string pid = name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : "";
-    if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (::kill(std::stoi(pid), 0) != 0 && errno == ESRCH) stale.push_back(entry.path());
-  }
-  for (const fs::path& path : stale) fs::remove(path, ec);
-}
 
 SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
   SequenceBatch batch;
@@ -87,15 +72,46 @@ class Collector {
   }
 
  private:
-  void check_point(const ResumePoint& point) const {
-    if (point.layer > config_.layers || point.step > static_cast<std::int64_t>(plan_.steps.size()) ||
-        (point.step > 0 &&
-         (!point.sums.q_gram.defined() || (options_.far.enabled && !point.sums.fisher_count.defined()) ||
-          !point.sums.rows_q.defined() || !point.sums.residual_energy.defined()))) {
-      throw InputError(work_.path().string() + ": its state is damaged; delete the directory to start anew");
+  // What state files have to be like. The phases of positions depend on the lengths of the sequences alone.
+  StateFacts state_facts() const {
+    StateFacts run;
+    run.facts.query_heads = config_.query_heads;
+    run.facts.kv_heads = config_.kv_heads;
+    run.facts.head_dim = config_.head_dim;
+    run.facts.hidden = config_.hidden;
+    run.facts.tokens = plan_.tokens;
+    add_phases(run.facts);
+    for (const SampledToken& token : sample_) {
+      run.row_priority.push_back(token.priority);
+      run.row_position.push_back(token.position);
     }
-    for (std::int64_t layer = 0; layer < point.layer; ++layer)
-      work_.load_layer(layer);  // damage shows now, not at the end
+    run.far_pairs = options_.far.enabled;
+    return run;
+  }
+
+  void add_phases(Statistics& s) const {
+    const RopeFrequencies frequencies = rope_frequencies(config_.rope, config_.head_dim, config_.max_position);
+    std::vector<std::int64_t> lengths;
+    for (const Piece& piece : plan_.pieces) lengths.push_back(piece.length);
+    s.phase_gram = phase_gram(frequencies, lengths);
+    s.phase_frequency = frequencies.inverse.to(at::kDouble);
+  }
+
+  // Damage shows now, not at the end.
+  void check_point(const ResumePoint& point) const {
+    const StateFacts run = state_facts();
+    const std::string where = work_.file("point.safetensors").string();
+    const auto steps = static_cast<std::int64_t>(plan_.steps.size());
+    if (point.layer > config_.layers || point.step > (point.layer < config_.layers ? steps : 0)) {
+      throw InputError(where + ": names layer " + std::to_string(point.layer) + " and step " +
+                       std::to_string(point.step) + ", the run has " + std::to_string(config_.layers) + " layers of " +
+                       std::to_string(steps) + " steps; delete the work directory to start anew");
+    }
+    check_energy_sum(point.embedding_energy, run, where, "embedding_energy");
+    if (point.step > 0) check_running_sums(point.sums, run, where);
+    for (std::int64_t layer = 0; layer < point.layer; ++layer) {
+      check_finished_layer(work_.load_layer(layer), run, work_.layer_file(layer).string());
+    }
     if (point.layer < config_.layers) {
       log_info("resuming at layer " + std::to_string(point.layer) + ", step " + std::to_string(point.step) + " of " +
                std::to_string(plan_.steps.size()));
@@ -253,7 +269,7 @@ class Collector {
   }
 
   void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
-    work_.save_point({layer, step, sums, embedding_energy_});
+    work_.save_point({layer, step, sums, embedding_energy_, {}});
     saved_ = now();
   }
 
@@ -297,13 +313,7 @@ class Collector {
       s.layers.push_back(std::move(moments));
     }
     drop_empty_far_pairs(s);
-    if (s.layers.front().k_phase.defined()) {
-      const RopeFrequencies frequencies = rope_frequencies(config_.rope, config_.head_dim, config_.max_position);
-      std::vector<std::int64_t> lengths;
-      for (const Piece& piece : plan_.pieces) lengths.push_back(piece.length);
-      s.phase_gram = phase_gram(frequencies, lengths);
-      s.phase_frequency = frequencies.inverse.to(at::kDouble);
-    }
+    if (s.layers.front().k_phase.defined()) add_phases(s);
     save_statistics(s, options_.output);
   }
 
@@ -348,15 +358,11 @@ fs::path work_directory_of(const CollectOptions& options) {
 
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options) {
-  require_absent(options.output, options.overwrite);
-  if (fs::is_directory(options.output)) {
-    throw UsageError(options.output.string() + ": is a directory; name a file for the statistics");
-  }
+  require_output_file(options.output, options.overwrite);
   { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
   const c10::InferenceMode no_gradients;
   const std::string fingerprint = checkpoint.fingerprint();
   WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
-  remove_stale_temporaries(options.output);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
   if (work.threads() != at::get_num_threads()) {
     log_info("using " + std::to_string(work.threads()) + " threads, as the run was started with");

@@ -105,25 +105,42 @@ std::int64_t bounded(const Json& object, const char* key, const std::string& whe
   return value;
 }
 
-// The parts of the metadata that merge and show rely on.
+// A list of texts, where there is one.
+void check_texts(const Json& object, const char* key, const std::string& where) {
+  if (!object.contains(key)) return;
+  for (const Json& item : json_array(object, key, where)) {
+    if (!item.is_string()) throw InputError(where + ": '" + key + "' holds " + item.type_name() + ", expected texts");
+  }
+}
+
+void check_part(const Json& part, const std::string& where) {
+  const Json& prompts = json_object(part, "prompts", where);
+  json_string(prompts, "sha256", where);
+  for (const char* key : {"documents", "passages", "files"}) check_texts(prompts, key, where);
+  bounded(part, "tokens", where, kMaxTokens);
+  bounded(part, "sequences", where, kMaxTokens);
+  if (part.contains("options")) json_object(part, "options", where);
+}
+
+// The parts of the metadata that fit, tune, merge and show rely on.
 void check_records(const Json& metadata, const std::string& where) {
+  json_string(json_object(metadata, "model", where), "revision", where, "");
   if (metadata.contains("rows")) {
     const Json& rows = json_object(metadata, "rows", where);
     bounded(rows, "requested", where, kMaxTokens);
   }
   if (!metadata.contains("parts")) return;
   for (const Json& part : json_array(metadata, "parts", where)) {
-    json_string(json_object(part, "prompts", where), "sha256", where);
-    bounded(part, "tokens", where, kMaxTokens);
-    bounded(part, "sequences", where, kMaxTokens);
+    check_part(part, where);
   }
 }
 
 }  // namespace
 
-Statistics load_statistics(const fs::path& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  const std::string where = path.string() + " (metadata)";
+Statistics load_statistics(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
+
+Statistics read_statistics(const SafetensorsFile& file) {
+  const std::string where = file.path().string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
   if (bounded(s.metadata, "format_version", where, 1000000) != kStatisticsVersion) {
@@ -166,7 +183,7 @@ Statistics load_statistics(const fs::path& path) {
     layer.row_position = position;
   }
   reader.refuse_strangers();
-  check_statistics(s, path.string());
+  check_statistics(s, file.path().string());
   return s;
 }
 

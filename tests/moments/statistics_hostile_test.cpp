@@ -123,6 +123,16 @@ TEST_F(HostileStatistics, Facts) {
   EXPECT_THAT(change([](Json& j) { j["parts"][0] = 3; }), HasSubstr("expected a JSON object"));
   EXPECT_THAT(change([](Json& j) { j["parts"][0]["prompts"]["sha256"] = 7; }), HasSubstr("'sha256'"));
   EXPECT_THAT(change([](Json& j) { j["rows"]["requested"] = "all"; }), HasSubstr("'requested'"));
+  // What fit, tune, merge and show read later.
+  EXPECT_THAT(change([](Json& j) { j["model"]["revision"] = 7; }), HasSubstr("'revision'"));
+  EXPECT_THAT(change([](Json& j) { j["parts"][0]["options"] = "all"; }), HasSubstr("'options'"));
+  EXPECT_THAT(change([](Json& j) { j["parts"][0]["tokens"] = "all"; }), HasSubstr("'tokens'"));
+  for (const char* key : {"documents", "passages", "files"}) {
+    EXPECT_THAT(change([&](Json& j) { j["parts"][0]["prompts"][key] = 7; }), HasSubstr(key));
+    EXPECT_THAT(change([&](Json& j) { j["parts"][0]["prompts"][key] = {7}; }), HasSubstr(key));
+    EXPECT_THAT(change([&](Json& j) { j["parts"][0]["prompts"][key] = {{"a", 1}}; }), HasSubstr(key));
+  }
+  EXPECT_EQ(change([](Json& j) { j["model"]["revision"] = nullptr; }), "accepted");
 }
 
 TEST_F(HostileStatistics, Tensors) {
