@@ -107,8 +107,7 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   sequences.max_position = model.max_position;
   sequences.prefix = leading_special_tokens(tokenizer);
   // The context is checked before the text is read: it costs nothing.
-  cut_sequences(std::vector<std::int32_t>(static_cast<std::size_t>(std::max<std::int64_t>(request_.context, 1))),
-                {request_.context, 0, 1, model.max_position, {}, "the text"}, request_.windows);
+  check_sequence_options(sequences, request_.windows);
   sequences.text_name = request_.text.string();
   const std::vector<std::int32_t> ids = load_text(request_.text, tokenizer);
   for (const std::int32_t id : ids) {
