@@ -15,6 +15,7 @@ struct CommonOptions {
   std::string dtype = "auto";   // auto | bfloat16 | float32
   std::uint64_t seed = 0;
   std::string output;
+  std::string config;  // the file of --config, which is read like any other input
   bool overwrite = false, dry_run = false, json = false, no_progress = false, verbose = false, quiet = false;
 };
 
@@ -34,6 +35,9 @@ int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const 
 
 // Checks a whole number: decimal digits without a leading zero (which CLI11 would read as octal), `least` to `most`.
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+
+// Checks a finite number from `least` to `most`.
+CLI::Validator real_number(double least, double most);
 
 std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block

@@ -9,9 +9,11 @@
 
 #include "apps/device_choice.h"
 #include "base/errors.h"
+#include "base/file_roles.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "checkpoint/checkpoint_files.h"
 #include "text/document_hash.h"
 #include "text/passage_hashes.h"
 #include "text/prompts.h"
@@ -103,6 +105,11 @@ Tuned tune_options(const Statistics& statistics, const FitOptions& base, const W
     throw InputError("the statistics are of another model than " + common.model + " (fingerprint " +
                      statistics.model_fingerprint + ", found " + checkpoint.fingerprint() + ")");
   }
+  FileRoles roles;
+  roles.inputs(checkpoint_files(checkpoint.location()));
+  roles.output_directory(common.output, "-o");
+  roles.output(common.output + ".tune.json", "--tune's record");
+  roles.check();
   const fs::path& directory = checkpoint.location().directory;
   const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
   require_unseen(statistics, arguments.text, tokenizer, ChatTemplate::from_model(directory),

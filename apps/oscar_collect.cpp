@@ -5,9 +5,12 @@
 #include "apps/collect_output.h"
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 #include "moments/collect.h"
 #include "moments/collect_estimate.h"
 #include "moments/show.h"
@@ -55,7 +58,7 @@ void add_collect_options(CLI::App& app, Arguments& a) {
   app.add_option("--checkpoint-seconds", a.collect.checkpoint_seconds, "Time between checkpoints inside a layer")
       ->capture_default_str()
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 1e9).description(""));
+      ->check(real_number(0.0, 1e9));
 }
 
 FarPairs parse_far_pairs(const std::string& text) {
@@ -87,6 +90,7 @@ int run_collect(Arguments& a) {
   if (a.common.model.empty()) throw UsageError("--model is required (oscar-collect --help explains)");
   if (a.prompts.empty()) throw UsageError("--prompts is required (oscar-collect --help explains)");
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-collect --help explains)");
+  require_no_stdout(a.common.output, "statistics");
   CollectOptions& options = a.collect;
   options.output = a.common.output;
   options.work_dir = a.work_dir;
@@ -94,7 +98,7 @@ int run_collect(Arguments& a) {
   options.seed = a.common.seed;
   options.far = parse_far_pairs(a.far_pairs);
   options.tool_version = tool_version();
-  if (!a.common.dry_run) require_absent(options.output, options.overwrite);
+  if (!a.common.dry_run) require_output_file(options.output, options.overwrite);
   options.device = choose_device(a.common);
   options.dtype = choose_dtype(a.common, options.device);
 
@@ -105,6 +109,15 @@ int run_collect(Arguments& a) {
              std::to_string(limit));
     options.seq_len = limit;
   }
+  FileRoles roles;
+  roles.inputs({a.prompts.begin(), a.prompts.end()});
+  roles.inputs(checkpoint_files(checkpoint.location()));
+  roles.input(a.common.config);
+  roles.output(options.output, "-o");
+  for (const char* name : {"lock", "run.json", "removing.json", "point.safetensors"}) {
+    roles.output(work_directory_of(options) / name, "--work-dir");
+  }
+  roles.check();
   const fs::path& directory = checkpoint.location().directory;
   const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
   const ChatTemplate chat = ChatTemplate::from_model(directory);
@@ -128,7 +141,13 @@ int run_collect(Arguments& a) {
 
 int run_merge(const Arguments& a) {
   if (a.common.output.empty()) throw UsageError("merge needs -o/--output");
-  require_absent(a.common.output, a.common.overwrite);
+  require_no_stdout(a.common.output, "statistics");
+  if (!a.common.dry_run) require_output_file(a.common.output, a.common.overwrite);
+  FileRoles roles;
+  roles.inputs({a.parts.begin(), a.parts.end()});
+  roles.input(a.common.config);
+  roles.output(a.common.output, "-o");
+  roles.check();
   std::vector<Statistics> parts;
   for (const std::string& part : a.parts) parts.push_back(load_statistics(part));
   const Statistics merged = merge_statistics(parts, a.allow_same_prompts);
@@ -139,8 +158,15 @@ int run_merge(const Arguments& a) {
 }
 
 int run_show(const Arguments& a) {
+  const std::string output = a.common.output.empty() ? kStandardOutput : a.common.output;
+  if (output != kStandardOutput) require_output_file(output, a.common.overwrite);
+  FileRoles roles;
+  roles.inputs({a.shown, a.common.config});
+  if (output != kStandardOutput) roles.output(output, "-o");
+  roles.check();
   const Statistics statistics = load_statistics(a.shown);
-  std::cout << (a.common.json ? dump_json(show_json(statistics)) : show_text(statistics, locale_is_utf8()));
+  const std::string text = a.common.json ? dump_json(show_json(statistics)) : show_text(statistics, locale_is_utf8());
+  if (!a.common.dry_run) write_output(output, text);
   return 0;
 }
 

@@ -2,11 +2,14 @@
 #include <iostream>
 
 #include "apps/common_options.h"
+#include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/absorbed.h"
+#include "bundle/bundle_files.h"
 #include "bundle/sglang_export.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 
 namespace oscar {
 namespace {
@@ -32,10 +35,21 @@ void print_files(const Arguments& a, const std::vector<std::string>& files, cons
   std::cout << note;
 }
 
+// Nothing that is read may be written.
+void check_roles(const Arguments& a, const Checkpoint* model) {
+  FileRoles roles;
+  roles.inputs(bundle_files(a.bundle));
+  roles.inputs({a.report, a.common.config});
+  if (model != nullptr) roles.inputs(checkpoint_files(model->location()));
+  roles.output_directory(a.common.output, "-o");
+  roles.check();
+}
+
 int run_absorb(const Arguments& a, const Bundle& bundle) {
   if (a.common.model.empty()) throw UsageError("--format absorbed needs --model, the checkpoint to rewrite");
   if (!a.report.empty()) throw UsageError("--report is for formats with a model card; absorbed keeps the model's own");
   const Checkpoint source = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  check_roles(a, &source);
   check_absorb(source, bundle);
   if (a.common.dry_run) {
     std::cout << "would write " << source.names().size() << " tensors, value projections and biases of "
@@ -52,6 +66,8 @@ int run_absorb(const Arguments& a, const Bundle& bundle) {
 }
 
 int run_export(Arguments& a) {
+  require_no_stdout(a.common.output, "an export, which is a folder,");
+  check_roles(a, nullptr);
   a.options.overwrite = a.common.overwrite;
   a.options.tool_version = tool_version();
   const Bundle bundle = load_bundle(a.bundle);

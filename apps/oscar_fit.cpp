@@ -5,11 +5,12 @@
 #include "apps/device_choice.h"
 #include "apps/fit_output.h"
 #include "apps/fit_tune.h"
+#include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "bundle/atomic_directory.h"
+#include "bundle/bundle_files.h"
 #include "bundle/from_fit.h"
 #include "rotation/transforms.h"
 #include "rotation/waterfill.h"
@@ -150,20 +151,44 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Argum
   return fitted;
 }
 
+// fit_bundle() when `written` bundles of a run are complete, which an interruption leaves there.
+Fitted fit_next(const Statistics& statistics, const std::string& sha256, Arguments& a, std::size_t written) {
+  try {
+    return fit_bundle(statistics, sha256, a);
+  } catch (const InterruptedError&) {
+    if (written == 0) throw;
+    throw InterruptedError("interrupted; " + std::to_string(written) + " of " + std::to_string(a.pareto.size()) +
+                           " bundles are complete in " + a.common.output +
+                           ", run again with the budgets that are missing");
+  }
+}
+
+// Nothing that is read may be written. OUTPUT is one bundle; with --pareto it is a folder of them.
+void check_roles(const Arguments& a, const std::vector<fs::path>& outputs) {
+  FileRoles roles;
+  roles.inputs({a.statistics, a.tune.text, a.common.config});
+  for (const fs::path& output : outputs) roles.output_directory(output, "-o");
+  if (!a.tune.text.empty()) roles.output(a.common.output + ".tune.json", "--tune's record");
+  roles.check();
+}
+
 // One bundle for each budget, and a table of what they are predicted to cost.
 int run_pareto(Arguments& a) {
   if (a.fit.method != "waterfill") throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");
   const auto directory = [&](double bits) { return fs::path(a.common.output) / ("bits-" + bits_text(bits)); };
+  std::vector<fs::path> outputs;
   for (const double bits : a.pareto) {
-    AtomicDirectory::require_usable(directory(bits), a.common.overwrite, kManifestName);
+    outputs.push_back(directory(bits));
+    AtomicDirectory::require_usable(directory(bits), a.common.overwrite, bundle_directory());
   }
+  check_roles(a, outputs);
   const Statistics statistics = load_statistics(a.statistics);
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(statistics.head_dim));
   const std::string sha256 = sha256_file(a.statistics);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
-    const Fitted fitted = fit_bundle(statistics, sha256, a);
+    const Fitted fitted = fit_next(statistics, sha256, a, a.common.dry_run ? 0 : rows.size());
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
@@ -178,6 +203,7 @@ int run_pareto(Arguments& a) {
 }
 
 int run_fit(Arguments& a) {
+  require_no_stdout(a.common.output, "a bundle, which is a folder,");
   parse_options(a);
   if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
     throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
@@ -187,7 +213,8 @@ int run_fit(Arguments& a) {
     if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
     return run_pareto(a);
   }
-  AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
+  AtomicDirectory::require_usable(a.common.output, a.common.overwrite, bundle_directory());
+  check_roles(a, {a.common.output});
   const Statistics statistics = load_statistics(a.statistics);
   if (a.fit.method == "waterfill") {
     if (a.bits > 0.0) a.fit.bits = a.bits;
@@ -212,6 +239,18 @@ int run_fit(Arguments& a) {
   save_bundle(fitted.bundle, a.common.output, a.common.overwrite);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.common.json);
   return 0;
+}
+
+// Whatever was at work when tuning was interrupted: its trials are kept.
+int run_fit_or_tune(Arguments& a) {
+  try {
+    return run_fit(a);
+  } catch (const InterruptedError&) {
+    const fs::path trials = a.common.output + ".tune.json";
+    if (a.tune.text.empty() || !fs::exists(trials)) throw;
+    throw InterruptedError("interrupted; the trials so far are in " + trials.string() +
+                           ", the same command goes on from them");
+  }
 }
 
 int main_fit(int argc, char** argv) {
@@ -245,10 +284,10 @@ int main_fit(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "fisher", "moments"}))
       ->capture_default_str();
   app.add_option("--damping", a.fit.damping, "Damping of balanced and waterfill, relative to the diagonals")
-      ->check(CLI::Range(0.0, 0.1))
+      ->check(real_number(0.0, 0.1))
       ->capture_default_str();
   app.add_option("--exponent", a.fit.exponent, "Balanced and waterfill: 0 is orthogonal, 1 fully balanced")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(real_number(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--widths", a.widths, "Balanced: the same block widths in every layer, such as 4211,4210")
       ->type_name("K,V");
@@ -264,28 +303,28 @@ int main_fit(int argc, char** argv) {
   app.add_option("--bits", a.bits,
                  "Bits per quantised element, parameters included: for waterfill any budget (default 2.25), else 2 + "
                  "32/group (default: one group)")
-      ->check(CLI::PositiveNumber);
+      ->check(real_number(0.01, 100.0));
   app.add_option("--pareto", a.pareto,
                  "Waterfill: a bundle for each of these budgets, in folders of OUTPUT, and a table")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
+      ->check(real_number(0.01, 100.0))
       ->type_name("B,B,...");
   app.add_option("--windows", a.window_text, "BF16 tokens at the start and at the end")->capture_default_str();
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
-      ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
+      ->check(whole_number(32, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--tune", a.tune.text,
                  "Waterfill and balanced: held-out text on which to measure the layers and search the constants; needs "
                  "--model")
       ->type_name("TEXT");
   app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
+      ->check(whole_number(1, 1000))
       ->capture_default_str();
   app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
-      ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 24))
+      ->check(whole_number(64, std::uint64_t{1} << 24))
       ->capture_default_str();
   app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
+      ->check(whole_number(0, 10000))
       ->capture_default_str();
   app.add_option("--tune-windows", a.tune_windows,
                  "Waterfill: other BF16 windows to try, with as many bytes at --tune-context: 32,128;128,512")
@@ -294,8 +333,10 @@ int main_fit(int argc, char** argv) {
   app.add_flag("--stream-layers", a.tune.stream_layers, "--tune: keep one layer's weights in memory; same results");
   app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
-  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
-  return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
+  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")
+      ->capture_default_str()
+      ->check(whole_number(0, UINT64_MAX));
+  return run_app(app, a.common, argc, argv, [&] { return run_fit_or_tune(a); });
 }
 
 }  // namespace

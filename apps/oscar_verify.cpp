@@ -4,9 +4,12 @@
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/output_files.h"
 #include "apps/verify_source.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "bundle/bundle_files.h"
+#include "checkpoint/checkpoint_files.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
 
@@ -17,6 +20,8 @@ constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
     "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
+
+constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
 struct Arguments {
   CommonOptions common;
@@ -51,7 +56,8 @@ void add_source_options(CLI::App& app, Arguments& a) {
       ->type_name("authors,common,bytes");
   app.add_option("--bits", a.request.bits,
                  "Bits per element for --compare bytes (default: those of the bundle's method)")
-      ->type_name("B");
+      ->type_name("B")
+      ->check(real_number(0.01, 16.0));
   app.add_option("--windows", a.windows, "BF16 tokens at the start and at the end (default: the bundle's, or 64,256)")
       ->type_name("SINK,RECENT");
 }
@@ -60,23 +66,32 @@ void add_measurement_options(CLI::App& app, Arguments& a) {
   app.add_option("--path", a.path, "Whole sequences at once, token by token through the paged cache, or both")
       ->capture_default_str()
       ->check(CLI::IsMember({"prefill", "decode", "both"}));
-  app.add_option("--context", a.request.context, "Tokens of each sequence")->capture_default_str();
-  app.add_option("--tokens", a.request.tokens, "Tokens of the text to use; 0: all")->capture_default_str();
-  app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")->capture_default_str();
+  app.add_option("--context", a.request.context, "Tokens of each sequence")
+      ->capture_default_str()
+      ->check(whole_number(1, kMostTokens));
+  app.add_option("--tokens", a.request.tokens, "Tokens of the text to use; 0: all")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostTokens));
+  app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostTokens));
   app.add_option("--tasks", a.request.tasks,
                  "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, cwe, fwe, copy, or all")
       ->delimiter(',')
       ->type_name("NAME,...");
   app.add_option("--task-lengths", a.request.task_lengths, "Tokens of task prompts (default: the context)")
       ->delimiter(',')
-      ->type_name("N,...");
-  app.add_option("--task-prompts", a.request.task_prompts, "Prompts of each task and length")->capture_default_str();
+      ->type_name("N,...")
+      ->check(whole_number(1, kMostTokens));
+  app.add_option("--task-prompts", a.request.task_prompts, "Prompts of each task and length")
+      ->capture_default_str()
+      ->check(whole_number(1, 10000));
   app.add_option("--layer-sequences", a.request.layer_sequences, "Sequences that layer errors are measured on")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+      ->check(whole_number(1, std::uint64_t{1} << 30));
   app.add_option("--bootstrap", a.request.bootstrap_samples, "Bootstrap samples of the confidence intervals")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
+      ->check(whole_number(0, std::uint64_t{1} << 24));
 }
 
 void add_report_options(CLI::App& app, Arguments& a) {
@@ -112,26 +127,24 @@ int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool js
 }
 
 void write_reports(const Arguments& a, const VerifyReport& report) {
-  if (!a.report.empty()) write_file_atomic(a.report, report_json(report));
-  if (!a.html.empty()) write_file_atomic(a.html, report_html(report));
-  if (!a.markdown.empty()) write_file_atomic(a.markdown, report_markdown(report));
-  if (!a.junit.empty()) write_file_atomic(a.junit, report_junit(report));
+  if (!a.report.empty()) write_output(a.report, report_json(report));
+  if (!a.html.empty()) write_output(a.html, report_html(report));
+  if (!a.markdown.empty()) write_output(a.markdown, report_markdown(report));
+  if (!a.junit.empty()) write_output(a.junit, report_junit(report));
 }
 
-// The files this run writes. UsageError when two options name the same one.
-std::vector<std::string> output_files(const Arguments& a) {
-  const std::pair<const char*, std::string> options[] = {
-      {"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}};
-  std::vector<std::string> files;
-  for (const auto& [name, file] : options) {
-    if (file.empty()) continue;
-    for (const auto& [other, earlier] : options) {
-      if (other != name && earlier == file)
-        throw UsageError(std::string(other) + " and " + name + " name the same file");
-    }
-    files.push_back(file);
+// What this run reads; what it writes may be none of it.
+FileRoles file_roles(const Arguments& a, const Checkpoint* model) {
+  FileRoles roles;
+  for (const std::string& file : {a.text, a.baseline, a.common.config}) roles.input(file);
+  for (const std::string& bundle : a.bundles) roles.inputs(bundle_files(bundle));
+  for (std::size_t from = 0; from < a.rotations.size();) {
+    const std::size_t comma = std::min(a.rotations.find(',', from), a.rotations.size());
+    roles.input(a.rotations.substr(from, comma - from));
+    from = comma + 1;
   }
-  return files;
+  if (model != nullptr) roles.inputs(checkpoint_files(model->location()));
+  return roles;
 }
 
 int run_verify(Arguments& a) {
@@ -141,13 +154,15 @@ int run_verify(Arguments& a) {
   if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
   }
-  const std::vector<std::string> outputs = output_files(a);
-  if (!a.common.dry_run && !a.check_only) {
-    for (const std::string& file : outputs) require_absent(file, a.common.overwrite);
-  }
+  const OutputFiles outputs(
+      {{"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}});
+  if (!a.common.dry_run && !a.check_only) outputs.check(a.common);
   std::optional<Checkpoint> checkpoint;
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
+  FileRoles roles = file_roles(a, model);
+  outputs.add_to(roles);
+  roles.check();
   std::vector<VerifySource> sources;
   for (const std::string& bundle : a.bundles) sources.push_back(load_verify_source(bundle, "", a.clip, model));
   if (!a.rotations.empty()) sources.push_back(load_verify_source("", a.rotations, a.clip, model));
@@ -181,11 +196,12 @@ int run_verify(Arguments& a) {
     std::cout << verification.plan_text();
     return 0;
   }
+  outputs.probe();
   const VerifyReport report = verification.run();
   write_reports(a, report);
   verification.finish();
-  std::cout << (a.common.json ? report_json(report) : report_table(report, false));
-  for (const std::string& file : outputs) log_info("wrote " + file);
+  if (!outputs.to_stdout()) std::cout << (a.common.json ? report_json(report) : report_table(report, false));
+  for (const std::string& file : outputs.names()) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
@@ -222,8 +238,10 @@ int main_verify(int argc, char** argv) {
   add_measurement_options(app, a);
   add_report_options(app, a);
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");
-  plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24GiB or 80GB")->required();
-  plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")->delimiter(',');
+  plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24G, 24GiB or 80GB")->required();
+  plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")
+      ->delimiter(',')
+      ->check(whole_number(1, kMostTokens));
   plan->fallthrough();
   app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);
