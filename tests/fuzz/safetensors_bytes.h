@@ -1,0 +1,34 @@
+// Small safetensors files as byte strings, for seeds.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace oscar::fuzz {
+
+class SafetensorsBytes {
+ public:
+  template <class T>
+  void add(const std::string& name, const char* dtype, const std::vector<T>& values, std::string shape = {}) {
+    if (shape.empty()) shape = "[" + std::to_string(values.size()) + "]";
+    const std::size_t begin = data_.size();
+    data_.resize(begin + values.size() * sizeof(T));
+    std::memcpy(data_.data() + begin, values.data(), values.size() * sizeof(T));
+    header_ += (header_.empty() ? "\"" : ",\"") + name + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape +
+               R"(,"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(data_.size()) + "]}";
+  }
+  // metadata: the JSON object of the file's own.
+  std::string str(const std::string& metadata) const {
+    const std::string header = R"({"__metadata__":)" + metadata + "," + header_ + "}";
+    std::string bytes;
+    for (int i = 0; i < 8; ++i) bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
+    return bytes + header + data_;
+  }
+
+ private:
+  std::string header_, data_;
+};
+
+}  // namespace oscar::fuzz
