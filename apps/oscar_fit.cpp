@@ -128,6 +128,9 @@ void parse_options(Arguments& a) {
   } else if (a.clip != "search") {
     a.fit.clip = ClipMode::kFixed;
     std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
+    for (const float ratio : {a.fit.key_clip, a.fit.value_clip}) {
+      if (!(ratio >= 0.0F && ratio <= 1.0F)) throw UsageError("--clip " + a.clip + ": ratios are from 0 (off) to 1");
+    }
   }
   a.windows = parse_windows(a.window_text, "--windows");
   for (const std::string& text : a.tune_windows) a.tune.window_choices.push_back(parse_windows(text, "--tune-windows"));
