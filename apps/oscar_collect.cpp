@@ -26,7 +26,7 @@ struct Arguments {
   CollectOptions collect;
   std::vector<std::string> prompts, parts;
   std::string work_dir, shown, far_pairs = "64,256";
-  bool allow_same_prompts = false;
+  MergeOptions merge;
 };
 
 void add_collect_options(CLI::App& app, Arguments& a) {
@@ -131,8 +131,8 @@ int run_merge(const Arguments& a) {
   require_absent(a.common.output, a.common.overwrite);
   std::vector<Statistics> parts;
   for (const std::string& part : a.parts) parts.push_back(load_statistics(part));
-  const Statistics merged = merge_statistics(parts, a.allow_same_prompts);
-  if (a.allow_same_prompts) warn_of_same_prompts(merged);
+  const Statistics merged = merge_statistics(parts, a.merge);
+  if (a.merge.same_prompts) warn_of_same_prompts(merged);
   if (!a.common.dry_run) save_statistics(merged, a.common.output);
   print_merged(a.parts, merged, a.common);
   return 0;
@@ -154,7 +154,10 @@ int main_collect(int argc, char** argv) {
 
   CLI::App* merge = app.add_subcommand("merge", "Add up statistics of the same model on different prompts");
   merge->add_option("parts", a.parts, "Statistics files")->required()->expected(-2)->type_name("FILE");
-  merge->add_flag("--allow-same-prompts", a.allow_same_prompts, "Accept parts with the same prompt set");
+  merge->add_flag("--allow-same-prompts", a.merge.same_prompts, "Accept parts with the same prompt set");
+  merge->add_flag("--allow-mixed-dtypes", a.merge.mixed_dtypes, "Accept parts collected in different precisions");
+  merge->add_flag("--allow-missing-far-pairs", a.merge.missing_far_pairs,
+                  "Accept parts without far pairs beside parts that have them");
   merge->fallthrough();
   CLI::App* show = app.add_subcommand("show", "Print geometry, tokens and spectra of a statistics file");
   show->add_option("file", a.shown, "Statistics file")->required()->type_name("FILE");

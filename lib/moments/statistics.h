@@ -57,9 +57,16 @@ Statistics load_statistics(const fs::path& path);  // InputError on any fault, N
 // NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.
 void check_statistics(const Statistics& statistics, const std::string& where);
 
-// Sum of parts of the same model; InputError naming the difference otherwise, or when two parts hold the same prompt
-// set (unless allow_same_prompts). Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
+// What merge_statistics() lets pass because it was told to.
+struct MergeOptions {
+  bool same_prompts = false;       // two parts of one prompt set
+  bool mixed_dtypes = false;       // parts collected in other precisions: sums of differently rounded activations
+  bool missing_far_pairs = false;  // parts without far-pair metrics beside parts with them
+};
+
+// Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.
+// Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
 // its weights were normalised within each part. Row samples merge into the sample of the whole.
-Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts = false);
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {});
 
 }  // namespace oscar

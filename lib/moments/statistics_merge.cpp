@@ -142,12 +142,44 @@ void require_same_far_pairs(const std::vector<Statistics>& parts) {
   }
 }
 
+Json option_of(const Json& run, const char* name) {
+  const Json options = run.is_object() ? run.value("options", Json::object()) : Json::object();
+  return options.is_object() ? options.value(name, Json()) : Json();
+}
+
+void require_same_dtype(const std::vector<Statistics>& parts) {
+  std::string first;
+  for (const Statistics& part : parts) {
+    for (const Json& run : parts_of(part)) {
+      const Json dtype = option_of(run, "dtype");
+      if (!dtype.is_string()) continue;
+      if (first.empty()) first = dtype.get<std::string>();
+      if (dtype == first) continue;
+      throw InputError("the statistics were collected in different precisions: " + first + " and " +
+                       dtype.get<std::string>() + "; collect all parts with one --dtype, or pass --allow-mixed-dtypes");
+    }
+  }
+}
+
+// Far-pair metrics of some parts only would weigh the tokens of those parts alone.
+void require_far_pairs_everywhere(const std::vector<Statistics>& parts) {
+  const auto has = [](const Statistics& s) { return s.layers[0].fisher_count.defined(); };
+  if (std::none_of(parts.begin(), parts.end(), has)) return;
+  const auto without = std::find_if_not(parts.begin(), parts.end(), has);
+  if (without == parts.end()) return;
+  throw InputError("part " + std::to_string(without - parts.begin() + 1) + " of " + std::to_string(parts.size()) +
+                   " has no far pairs and others have: the far-pair metrics would be of their tokens alone; collect it "
+                   "with --far-pairs and prompts longer than its windows, or pass --allow-missing-far-pairs");
+}
+
 }  // namespace
 
-Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts) {
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options) {
   if (parts.empty()) throw UsageError("merge needs at least one statistics file");
   for (const Statistics& part : parts) require_same_model(parts[0], part);
 
+  if (!options.mixed_dtypes) require_same_dtype(parts);
+  if (!options.missing_far_pairs) require_far_pairs_everywhere(parts);
   require_same_far_pairs(parts);
   const Statistics& first = parts[0];
   Statistics out;
@@ -173,7 +205,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
   const std::vector<RowSource> rows = sampled ? merged_rows(parts, &requested) : std::vector<RowSource>();
 
   out.metadata = first.metadata.is_object() ? first.metadata : Json::object();
-  out.metadata["parts"] = merge_runs(parts, allow_same_prompts);
+  out.metadata["parts"] = merge_runs(parts, options.same_prompts);
   out.metadata["rows"] = Json{{"requested", requested}, {"kept", rows.size()}};
 
   for (std::size_t i = 0; i < first.layers.size(); ++i) {

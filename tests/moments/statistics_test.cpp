@@ -142,10 +142,33 @@ TEST(Statistics, MergeRefusesOtherModels) {
 TEST(Statistics, MergeRefusesTheSamePromptsTwice) {
   const Statistics a = random_statistics({.seed = 1});
   EXPECT_THAT(message_of([&] { merge_statistics({a, a}); }), HasSubstr("same prompt set"));
-  EXPECT_EQ(merge_statistics({a, a}, true).tokens, 2 * a.tokens);
+  EXPECT_EQ(merge_statistics({a, a}, {.same_prompts = true}).tokens, 2 * a.tokens);
   // Also when it hides inside an earlier merge.
   const Statistics m = merge_statistics({a, random_statistics({.seed = 2})});
   EXPECT_THAT(message_of([&] { merge_statistics({m, a}); }), HasSubstr("same prompt set"));
+}
+
+TEST(Statistics, MergeRefusesOtherPrecisionsUnlessTold) {
+  Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
+  a.metadata["parts"][0]["options"] = {{"dtype", "float32"}};
+  b.metadata["parts"][0]["options"] = {{"dtype", "bfloat16"}};
+  const std::string refusal = message_of([&] { merge_statistics({a, b}); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("float32 and bfloat16"), HasSubstr("--allow-mixed-dtypes")));
+  EXPECT_EQ(merge_statistics({a, b}, {.mixed_dtypes = true}).tokens, a.tokens + b.tokens);
+  b.metadata["parts"][0]["options"] = {{"dtype", "float32"}};
+  EXPECT_NO_THROW(merge_statistics({a, b}));
+}
+
+TEST(Statistics, MergeRefusesPartsWithoutFarPairsUnlessTold) {
+  Statistics a = random_statistics({.seed = 1});
+  const Statistics b = random_statistics({.seed = 2});
+  EXPECT_NO_THROW(merge_statistics({b, random_statistics({.seed = 3})}));  // none has any
+  for (LayerMoments& layer : a.layers) layer.fisher_count = at::ones({1}, at::kDouble);
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({a, b});
+              }),
+              AllOf(HasSubstr("part 2 of 2"), HasSubstr("--allow-missing-far-pairs")));
+  EXPECT_TRUE(merge_statistics({b, a}, {.missing_far_pairs = true}).layers[0].fisher_count.defined());
 }
 
 }  // namespace
