@@ -6,23 +6,12 @@
 #include <set>
 
 #include "base/log.h"
+#include "base/progress.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::size_t kNotesShown = 12;
-
-std::string duration_text(double seconds) {
-  char text[64];
-  if (seconds < 120) {
-    std::snprintf(text, sizeof text, "%.1f s", seconds);
-  } else if (seconds < 7200) {
-    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
-  }
-  return text;
-}
 
 std::string number(double value, const char* format) {
   char text[64];

@@ -7,6 +7,7 @@
 #include "apps/verify_source.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "verify/method_list.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
 
@@ -16,6 +17,7 @@ namespace {
 constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
+    "oscar-verify methods\n"
     "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
 
 struct Arguments {
@@ -40,8 +42,9 @@ void add_source_options(CLI::App& app, Arguments& a) {
       ->type_name("K,V");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.text, "Text to score, one UTF-8 document")->type_name("FILE");
-  app.add_option("--methods", a.request.methods,
-                 "Methods, or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
+  app.add_option(
+         "--methods", a.request.methods,
+         "Methods (oscar-verify methods lists them), or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
       ->delimiter(',')
       ->type_name("ID,...");
   app.add_option(
@@ -86,9 +89,10 @@ void add_report_options(CLI::App& app, Arguments& a) {
   app.add_option("--junit", a.junit, "Write gates and checks as JUnit XML")->type_name("FILE.xml");
   app.add_option("--baseline", a.baseline, "Earlier report of the same model and text to compare with")
       ->type_name("FILE.json");
-  app.add_option("--work-dir", a.work_dir, "Keep the state of the run here, so that it can go on when it was stopped")
+  app.add_option("--work-dir", a.work_dir,
+                 "Where the state of the run is kept, so that it can go on when it was stopped (default: REPORT.work)")
       ->type_name("DIR");
-  app.add_flag("--resume", a.request.resume, "Continue the run in --work-dir, if there is one");
+  app.add_flag("--resume", a.request.resume, "Continue the run in the work directory, if there is one");
   app.add_flag("--overwrite", a.common.overwrite, "Replace reports that exist");
   app.add_flag("--dry-run", a.common.dry_run, "Print the plan and measure nothing");
   GateLimits& gates = a.request.gates;
@@ -138,6 +142,7 @@ int run_verify(Arguments& a) {
   if (a.check_only && a.bundles.empty() && a.rotations.empty()) {
     throw UsageError("--check-only needs --bundle or --rotations");
   }
+  if (a.bundles.empty() && a.rotations.empty()) require_known_methods(a.request.methods);
   if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
   }
@@ -161,6 +166,7 @@ int run_verify(Arguments& a) {
   request.text = a.text;
   request.baseline = a.baseline;
   request.work_dir = a.work_dir;
+  if (a.work_dir.empty() && !a.report.empty()) request.work_dir = a.report + ".work";
   request.prefill = a.path != "decode";
   request.decode = a.path != "prefill";
   if (!a.windows.empty()) {
@@ -187,6 +193,15 @@ int run_verify(Arguments& a) {
   std::cout << (a.common.json ? report_json(report) : report_table(report, false));
   for (const std::string& file : outputs) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
+}
+
+int run_methods(const Arguments& a) {
+  std::optional<Checkpoint> checkpoint;
+  if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  const ModelConfig* model = checkpoint ? &checkpoint->config() : nullptr;
+  const std::vector<ListedMethod> methods = list_methods(model);
+  std::cout << (a.common.json ? method_list_json(methods) : method_list_table(methods, model));
+  return 0;
 }
 
 int run_plan(const Arguments& a) {
@@ -225,6 +240,8 @@ int main_verify(int argc, char** argv) {
   plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24GiB or 80GB")->required();
   plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")->delimiter(',');
   plan->fallthrough();
+  CLI::App* methods = app.add_subcommand("methods", "List the methods with their bits, windows and sources");
+  methods->fallthrough();
   app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);
   arguments[0] = "oscar-verify";  // wherever it was started from
@@ -232,7 +249,10 @@ int main_verify(int argc, char** argv) {
   if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
   a.request.resume_command = shell_command(again);
   a.request.command = shell_command(without_state_options(arguments));
-  return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a); });
+  return run_app(app, a.common, argc, argv, [&] {
+    if (plan->parsed()) return run_plan(a);
+    return methods->parsed() ? run_methods(a) : run_verify(a);
+  });
 }
 
 }  // namespace

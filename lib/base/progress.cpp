@@ -26,6 +26,18 @@ std::string clock_text(double s) {
 
 void set_progress_enabled(bool enabled) { g_enabled = enabled; }
 
+std::string duration_text(double seconds) {
+  char text[64];
+  if (seconds < 120) {
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+  } else if (seconds < 7200) {
+    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
+  }
+  return text;
+}
+
 Progress::Progress(std::string label, std::uint64_t total, std::string unit)
     : label_(std::move(label)),
       unit_(std::move(unit)),

@@ -10,6 +10,8 @@ namespace oscar {
 
 void set_progress_enabled(bool enabled);
 
+std::string duration_text(double seconds);  // "12.3 s", "45 min", "3.2 h"
+
 class Progress {
  public:
   // `unit` is plural ("tokens"); total in units.

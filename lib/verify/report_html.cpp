@@ -82,15 +82,18 @@ std::string report_html(const VerifyReport& report) {
   const std::string title = "KV-cache quality of " + html::escape(report.model.name);
   std::string page =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-      title + "</title>\n<style>" + html::style_sheet() + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"" +
+      html::content_security_policy() +
+      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" + title +
+      "</title>\n<style>" + std::string(html::page_css) + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
   page += "<p class=\"faint\">" + std::to_string(report.scoring.sequences) + " sequences of " +
           std::to_string(report.scoring.context) + " tokens of " + html::escape(report.text.name) + "</p>\n";
   page += html::verdict_banner(report);
-  page += "<h2>Methods</h2>\n" + html::method_table(report);
-  if (const std::string plot = html::pareto_plot(report); !plot.empty()) {
-    page += "<h2>Bits against KL</h2>\n" + plot;
+  for (const std::string& note : seen_notes(report)) {
+    page += "<div class=\"banner note\" role=\"note\">" + html::escape(note) + "</div>\n";
   }
+  page += "<h2>Methods</h2>\n" + html::method_table(report);
+  page += html::size_plots(report);
   if (const std::string plot = html::position_plot(report); !plot.empty()) {
     page += "<h2>KL by position</h2>\n" + plot;
   }
@@ -106,7 +109,7 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);
-  page += html::sorting_script();
+  page += "<script>" + std::string(html::page_js) + "</script>\n";
   return page + "</main>\n</body>\n</html>\n";
 }
 

@@ -21,14 +21,13 @@ std::string row_of(const MethodReport& m) {
   std::string row = "| " + cell(m.id) + (m.judged ? " (judged)" : "") + " | " + (m.quantised ? m.comparison : "") +
                     " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
                     grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
-                    significant(q.kl.standard_error, 2) + " | " + significant(q.kl.p99, 3) + " | " +
-                    fixed(q.ppl_ratio, 4) + " ± " + significant(q.ppl_ratio_error, 2) + " | " +
+                    half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " +
+                    fixed(q.ppl_ratio, 4) + " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " +
                     percent(q.same_top1, 2) + "% | ";
   std::string tasks;
   for (const TaskScore& t : m.tasks) {
     tasks += (tasks.empty() ? "" : ", ") + t.task + " " + std::to_string(t.length) + ": " +
-             (t.score ? percent(*t.score, 0) + "% ± " + percent(t.standard_error, 0) + " of " + std::to_string(t.n)
-                      : "unsolved by BF16");
+             (t.score ? share_text(t) : "unsolved by BF16");
   }
   return row + (tasks.empty() ? "-" : cell(tasks)) + " |\n";
 }
@@ -58,14 +57,23 @@ std::string report_markdown(const VerifyReport& r) {
                      " sequences of " + grouped(r.scoring.context) + " tokens of `" + cell(r.text.name) + "`, " +
                      grouped(r.scoring.tokens) + " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
   text +=
-      "| method | compare | path | bits | bytes/sequence | KL mean (nats) | KL 99% | PPL ratio | same top | tasks |\n";
+      "| method | compare | path | bits | bytes/sequence | KL mean (nats) ± 95% | KL 99% | PPL ratio ± 95% | same top "
+      "| tasks |\n";
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
-  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: standard error.\n";
-  if (r.target_bits)
-    text += "Compare `bytes`: every method at " + fixed(*r.target_bits, 2) + " bits by its own knobs.\n";
+  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) + ".\n";
+  if (r.target_bits) {
+    text +=
+        "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";
+  }
+  for (const MethodReport& m : r.methods) {
+    if (m.quantised && m.comparison != "common") {
+      text += "- settings of " + cell(m.id) + " (" + m.comparison + ", " + m.path + "): " + cell(m.settings) + "\n";
+    }
+  }
   for (const LeftOut& l : r.left_out)
     text += "- left out: " + l.id + " (" + l.comparison + "): " + cell(l.reason) + "\n";
+  for (const std::string& note : seen_notes(r)) text += "- **note**: " + cell(note) + "\n";
   for (const TaskScore* t : task_columns(r)) text += "- " + baseline_share(*t) + "\n";
   if (!r.gates.empty() || !r.checks.empty()) text += "\n";
   for (const GateResult& g : r.gates)
@@ -74,8 +82,9 @@ std::string report_markdown(const VerifyReport& r) {
     if (c.pass) text += std::string(*c.pass ? "- pass: " : "- **FAIL**: ") + c.name + ": " + cell(c.detail) + "\n";
   }
   if (!r.baseline.empty()) {
-    text += "\nAgainst `" + cell(r.baseline) +
-            "`:\n\n| method | compare | path | KL before | KL now | PPL ratio before | PPL ratio now |\n"
+    text += "\nAgainst `" + cell(r.baseline) + "`, on the " + grouped(r.baseline_tokens) +
+            " tokens that it scored:\n\n| method | compare | path | KL before | KL now | PPL ratio before | PPL ratio "
+            "now |\n"
             "|---|---|---|---:|---:|---:|---:|\n";
     for (const BaselineChange& c : r.changes) {
       text += "| " + cell(c.method) + " | " + c.comparison + " | " + c.path + " | " + significant(c.kl_before, 4) +

@@ -60,6 +60,14 @@ std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, 
   return named;
 }
 
+// The records of the prompts that the statistics of a bundle were collected on; null without them.
+Json calibration_parts(const Bundle& bundle) {
+  const Json& provenance = bundle.provenance;
+  if (!provenance.is_object() || !provenance.contains("collection")) return nullptr;
+  const Json& collection = provenance["collection"];
+  return collection.is_object() ? collection.value("parts", Json()) : Json();
+}
+
 }  // namespace
 
 Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::vector<JudgedBundle> bundles,
@@ -67,7 +75,7 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
   const ModelConfig& model = checkpoint.config();
   if (request_.resume && request_.work_dir.empty()) {
-    throw UsageError("--resume needs --work-dir, the directory that holds the state of the run");
+    throw UsageError("--resume needs --report or --work-dir: the state of a run is kept next to its report");
   }
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
@@ -119,10 +127,18 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
     }
   }
   set_ = cut_sequences(ids, sequences, request_.windows);
+  for (JudgedBundle& b : bundles_) {
+    const Json parts = calibration_parts(*b.bundle);
+    if (!parts.is_array() || parts.empty()) continue;
+    b.facts.calibration = find_seen_text(parts, ids);
+    if (!b.facts.calibration->seen()) continue;
+    log_warning(request_.text.string() + " " + b.facts.calibration->reason() + " that " + b.facts.source +
+                " was calibrated on, so that its figures are better than on unseen text");
+  }
   text_sha256_ = sha256_file(request_.text);
   if (earlier_) {
     const VerifyReport facts = empty_report();
-    earlier_->require_same(facts.model, facts.text, set_.context, facts.dtype);
+    earlier_->require_same(facts.model, facts.text, facts.scoring, facts.dtype);
   }
   if (set_.context < request_.context) {
     log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
@@ -169,6 +185,11 @@ void Verification::choose_methods() {
   }
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
+  for (const LeftOut& l : selection_.left_out) {
+    if (!contains(judged_, l.id)) continue;
+    throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgement: it " +
+                     l.reason + "; choose another --bits or --context, or leave out the bundle");
+  }
   baseline_ = make_method("bf16", model, nullptr, request_.windows);
 }
 
@@ -226,8 +247,7 @@ VerifyReport Verification::measure() {
     m.judged = contains(judged_, m.id);
     m.code_bits = scored.method->bits_per_element();
     m.bits_per_element = scored.method->bits_per_element_at(set_.context);
-    m.allocated_bytes = scored.method->paged() ? result.caches[index].allocated_bytes
-                                               : scored.method->engine->allocated_bytes(set_.context);
+    m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
     m.quality = summarise(scores, bootstrap);
     m.by_position = kl_by_position(scores, options.first_position, set_.context, kPositionBuckets);
     m.layers = result.layers[index];
@@ -256,7 +276,12 @@ VerifyReport Verification::measure() {
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   apply_gates(request_.gates, report);
-  if (earlier_) earlier_->compare(report, request_.gates.max_kl_increase);
+  if (earlier_) {
+    earlier_->compare(report, request_.gates.max_kl_increase, [&](std::size_t row) {
+      return summarise(scores_from(result.scores.row(row), earlier_->first_position(), earlier_->sequences()),
+                       bootstrap);
+    });
+  }
   return report;
 }
 
