@@ -218,6 +218,7 @@ std::optional<MethodDescription> with_bits(const MethodDescription& method, doub
   const double layers = static_cast<double>(model.layers);
   const double inner = model.layers >= 4 * m.boundary_layers ? (layers - 2.0 * m.boundary_layers) / layers : 1.0;
   const double target = (bits - (1.0 - inner) * 16.0) / inner;
+  *least = INFINITY;
   for (;;) {
     const bool paged = has_pages(m);
     const auto find = [&](const SideDescription& side) {
@@ -230,7 +231,8 @@ std::optional<MethodDescription> with_bits(const MethodDescription& method, doub
       });
     };
     const FoundWindows k = find(m.key), v = find(m.value);
-    *least = inner * 0.5 * (k.least_bits + v.least_bits) + (1.0 - inner) * 16.0;
+    // Either side has to come down to the target; the best of all groups counts.
+    *least = std::min(*least, inner * std::max(k.least_bits, v.least_bits) + (1.0 - inner) * 16.0);
     if (k.windows && v.windows) {
       // Sinks of both sides are equal, so that tiles of both sides hold the same tokens.
       const std::int64_t sink = std::min(k.windows->sink, v.windows->sink);
