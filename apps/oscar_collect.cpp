@@ -25,12 +25,19 @@ struct Arguments {
   CommonOptions common;
   CollectOptions collect;
   std::vector<std::string> prompts, parts;
-  std::string work_dir, shown, far_pairs = "64,256";
+  std::string work_dir, shown, date, far_pairs = "64,256";
+  PromptOptions prompt_options;
   bool allow_same_prompts = false;
 };
 
 void add_collect_options(CLI::App& app, Arguments& a) {
-  app.add_option("--prompts", a.prompts, "Calibration prompts: .jsonl rows or .txt documents")->type_name("FILE");
+  app.add_option("--prompts", a.prompts,
+                 "Calibration prompts: .jsonl rows or .txt documents, also .gz; - reads rows from stdin")
+      ->type_name("FILE");
+  app.add_flag("--skip-bad-rows", a.prompt_options.skip_bad_rows,
+               "Count rows that are malformed or that the chat template cannot render, and go on");
+  app.add_option("--date", a.date, "The day that chat templates are told which ask for it (default: today)")
+      ->type_name("YYYY-MM-DD");
   app.add_option("--tokens", a.collect.tokens, "Token budget over all prompts")
       ->capture_default_str()
       ->type_name("N")
@@ -107,10 +114,20 @@ int run_collect(Arguments& a) {
   }
   const fs::path& directory = checkpoint.location().directory;
   const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
-  const ChatTemplate chat = ChatTemplate::from_model(directory);
+  ChatTemplate chat = ChatTemplate::from_model(directory);
+  if (!a.date.empty()) chat.set_date(a.date);
   std::vector<fs::path> files(a.prompts.begin(), a.prompts.end());
-  for (const fs::path& file : files) options.files.push_back(file.filename().string());
-  const PromptSet prompts = load_prompts(files, tokenizer, chat, checkpoint.config().vocabulary);
+  for (const fs::path& file : files) options.files.push_back(file == "-" ? "stdin" : file.filename().string());
+  const PromptSet prompts = load_prompts(files, tokenizer, chat, checkpoint.config().vocabulary, a.prompt_options);
+  if (prompts.bad_rows > 0) {
+    log_info(std::to_string(prompts.bad_rows) +
+             " bad rows were skipped (--skip-bad-rows), the first: " + prompts.first_bad);
+  }
+  if (!prompts.date.empty() && a.date.empty()) {
+    log_info("the chat template writes the date, " + prompts.date + "; --date " + prompts.date +
+             " gives the same prompts on another day");
+    options.resume_command += " --date " + prompts.date;
+  }
   const TokenPlan plan = make_token_plan(prompts, options.tokens, options.seq_len);
   print_plan_notes(plan, options.tokens);
 

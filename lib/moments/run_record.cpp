@@ -67,17 +67,18 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
     passages.push_back(text);
   }
-  const Json prompt_record = {{"sha256", prompts.sha256},
-                              {"files", options.files},
-                              {"rows", prompts.prompts.size() + prompts.skipped.size()},
-                              {"used", plan.prompts_used},
-                              {"available_tokens", plan.available},
-                              {"cut", plan.cut},
-                              {"shortened", plan.shortened},
-                              {"unused", plan.unused},
-                              {"skipped", plan.skipped},
-                              {"documents", std::move(documents)},
-                              {"passages", std::move(passages)}};
+  Json prompt_record = {{"sha256", prompts.sha256},
+                        {"files", options.files},
+                        {"rows", prompts.prompts.size() + prompts.skipped.size()},
+                        {"used", plan.prompts_used},
+                        {"available_tokens", plan.available},
+                        {"cut", plan.cut},
+                        {"shortened", plan.shortened},
+                        {"unused", plan.unused},
+                        {"skipped", plan.skipped},
+                        {"documents", std::move(documents)},
+                        {"passages", std::move(passages)}};
+  if (!prompts.date.empty()) prompt_record["date"] = prompts.date;
   const Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
                      {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
                      {"options", options_record(options)}, {"tool_version", options.tool_version}};

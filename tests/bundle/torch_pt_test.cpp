@@ -292,6 +292,24 @@ TEST(TorchPtZip, RefusesDamagedArchives) {
   EXPECT_THAT(refusal(outside), HasSubstr("outside the file"));
 }
 
+// 2,000 entries over the same 32 MiB had their checksums computed 2,000 times.
+TEST(TorchPtZip, RefusesOverlappingEntries) {
+  std::string file;
+  ZipWriter zip([&](std::span<const std::byte> b) { file.append(reinterpret_cast<const char*>(b.data()), b.size()); });
+  zip.add("r/data/0", std::string_view("0123456789"));
+  zip.add("r/data/1", std::string_view("0123456789"));
+  zip.finish();
+  // The first entry's size in the central directory now reaches into the second one.
+  const std::size_t central = file.find("PK\x01\x02");
+  for (const std::size_t field : {20, 24}) file[central + field] = 120;
+  try {
+    const ZipReader reader(std::as_bytes(std::span(file)), "r.pt");
+    ADD_FAILURE() << "overlapping entries were accepted";
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "r.pt: two entries of the zip directory overlap; it is damaged");
+  }
+}
+
 TEST(TorchPtZip, RefusesWrongContents) {
   std::string two, none, big;
   const auto sink = [](std::string* out) {
