@@ -11,6 +11,7 @@
 #include "moments/collect.h"
 #include "moments/collect_estimate.h"
 #include "moments/show.h"
+#include "moments/statistics_weight.h"
 #include "text/prompts.h"
 
 namespace oscar {
@@ -19,6 +20,7 @@ namespace {
 constexpr const char* kExample =
     "oscar-collect --model Qwen/Qwen3-8B --prompts prompts.jsonl -o stats.safetensors\n"
     "oscar-collect merge part1.safetensors part2.safetensors -o stats.safetensors\n"
+    "oscar-collect merge window.safetensors today.safetensors --decay 0.5 -o window2.safetensors\n"
     "oscar-collect show stats.safetensors";
 
 struct Arguments {
@@ -27,6 +29,7 @@ struct Arguments {
   std::vector<std::string> prompts, parts;
   std::string work_dir, shown, far_pairs = "64,256";
   bool allow_same_prompts = false;
+  double decay = 1.0;
 };
 
 void add_collect_options(CLI::App& app, Arguments& a) {
@@ -131,6 +134,7 @@ int run_merge(const Arguments& a) {
   require_absent(a.common.output, a.common.overwrite);
   std::vector<Statistics> parts;
   for (const std::string& part : a.parts) parts.push_back(load_statistics(part));
+  if (a.decay < 1.0) parts = decayed_statistics(std::move(parts), a.decay);
   const Statistics merged = merge_statistics(parts, a.allow_same_prompts);
   if (a.allow_same_prompts) warn_of_same_prompts(merged);
   if (!a.common.dry_run) save_statistics(merged, a.common.output);
@@ -155,6 +159,12 @@ int main_collect(int argc, char** argv) {
   CLI::App* merge = app.add_subcommand("merge", "Add up statistics of the same model on different prompts");
   merge->add_option("parts", a.parts, "Statistics files")->required()->expected(-2)->type_name("FILE");
   merge->add_flag("--allow-same-prompts", a.allow_same_prompts, "Accept parts with the same prompt set");
+  merge
+      ->add_option("--decay", a.decay,
+                   "Moving window over traffic: parts are given from the oldest to the newest, and each counts D times "
+                   "as much as the one after it")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->type_name("D");
   merge->fallthrough();
   CLI::App* show = app.add_subcommand("show", "Print geometry, tokens and spectra of a statistics file");
   show->add_option("file", a.shown, "Statistics file")->required()->type_name("FILE");

@@ -3,6 +3,7 @@
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/fit_check.h"
 #include "apps/fit_output.h"
 #include "apps/fit_tune.h"
 #include "base/errors.h"
@@ -21,7 +22,8 @@ constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
-    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25";
+    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25\n"
+    "oscar-fit check bundle --statistics new.safetensors --max-regret 1.5";
 
 struct Arguments {
   CommonOptions common;
@@ -33,6 +35,7 @@ struct Arguments {
   std::vector<double> pareto;
   TuneArguments tune;
   std::vector<std::string> tune_windows;
+  CheckArguments check;
 };
 
 template <typename Number>
@@ -178,6 +181,8 @@ int run_pareto(Arguments& a) {
 }
 
 int run_fit(Arguments& a) {
+  if (a.statistics.empty()) throw UsageError("the statistics file is missing (oscar-fit --help explains)");
+  if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
   parse_options(a);
   if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
     throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
@@ -220,8 +225,8 @@ int main_fit(int argc, char** argv) {
   for (const TransformKind& kind : transform_kinds()) methods += "\n  " + kind.id + ": " + kind.summary;
   CLI::App app{"Fit 2-bit KV-cache rotations and clip ratios to statistics of oscar-collect.", "oscar-fit"};
   set_up_app(app, a.common, kExample);
-  app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->required()->type_name("FILE");
-  add_output_options(app, a.common, true);
+  app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->type_name("FILE");
+  add_output_options(app, a.common, false);
   app.add_option("--method", a.fit.method, "Transform:" + methods)->capture_default_str();
   app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "layer", "head"}))
@@ -295,7 +300,10 @@ int main_fit(int argc, char** argv) {
   app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
-  return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
+  const CLI::App* check = add_check_command(app, a.check);
+  app.require_subcommand(0, 1);
+  return run_app(app, a.common, argc, argv,
+                 [&] { return check->parsed() ? run_check(a.check, a.common.json) : run_fit(a); });
 }
 
 }  // namespace
