@@ -30,6 +30,7 @@ struct Arguments {
   std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
   std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
+  std::int64_t context = -1;  // of --context; -1: not given
   std::vector<double> pareto;
   TuneArguments tune;
   std::vector<std::string> tune_windows;
@@ -131,6 +132,16 @@ void parse_options(Arguments& a) {
   a.windows = parse_windows(a.window_text, "--windows");
   for (const std::string& text : a.tune_windows) a.tune.window_choices.push_back(parse_windows(text, "--tune-windows"));
   a.fit.sink = a.windows.sink;
+  a.fit.recent = a.windows.recent;
+}
+
+void choose_context(Arguments& a, const Statistics& statistics) {
+  if (find_transform(a.fit.method).metric_aware) {
+    a.fit.context = a.context >= 0 ? a.context : default_context(statistics);
+  } else if (a.context >= 0) {
+    throw UsageError("--context is for --method waterfill or balanced; " + a.fit.method +
+                     " is fitted to the calibration prompts as they are");
+  }
 }
 
 struct Fitted {
@@ -158,6 +169,7 @@ int run_pareto(Arguments& a) {
     AtomicDirectory::require_usable(directory(bits), a.common.overwrite, kManifestName);
   }
   const Statistics statistics = load_statistics(a.statistics);
+  choose_context(a, statistics);
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(statistics.head_dim));
   const std::string sha256 = sha256_file(a.statistics);
   std::vector<ParetoRow> rows;
@@ -189,6 +201,7 @@ int run_fit(Arguments& a) {
   }
   AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
   const Statistics statistics = load_statistics(a.statistics);
+  choose_context(a, statistics);
   if (a.fit.method == "waterfill") {
     if (a.bits > 0.0) a.fit.bits = a.bits;
   } else if (a.bits > 0.0) {
@@ -271,6 +284,11 @@ int main_fit(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->type_name("B,B,...");
   app.add_option("--windows", a.window_text, "BF16 tokens at the start and at the end")->capture_default_str();
+  app.add_option("--context", a.context,
+                 "Balanced and waterfill: tokens of the contexts that will be served, however short the calibration "
+                 "prompts were; keys are fitted to their mean over these positions. 0: to the positions of the prompts "
+                 "(default: the model's maximum, at most 131072)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();

@@ -64,6 +64,7 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
     json["metric"] = fisher ? "fisher" : "moments";
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;
+    json["context"] = o.context;
     if (o.method == "waterfill") json["bits"] = o.bits;
     if (!o.key_weights.empty()) json["weights"] = {{"key", o.key_weights}, {"value", o.value_weights}};
   }

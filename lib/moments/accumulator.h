@@ -22,6 +22,11 @@ inline constexpr std::int64_t kGpuBlockRows = 256, kGpuChunkRows = 16384;
 // sum += x^T x for each KV head, over all rows and the heads of its group. x [T, H, d] of any float type, H a multiple
 // of Hkv; head h belongs to KV head h / (H / Hkv). sum [Hkv, d, d] FP64.
 void add_gram(at::Tensor& sum, const at::Tensor& x);
+// The same for rows whose mean may be hundreds of times their deviation (key biases), with row_sum [Hkv, d] += 1 x:
+// multiplied about the mean of each chunk, which is put back in FP64, so that a covariance keeps its digits. H = Hkv.
+void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x);
+// Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
+at::Tensor exactly_symmetric(const at::Tensor& gram);
 
 class MomentAccumulator {
  public:

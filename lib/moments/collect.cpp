@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/decoder.h"
+#include "moments/layer_fields.h"
 #include "moments/moment_observer.h"
 #include "moments/run_record.h"
 #include "moments/spectrum.h"
@@ -157,7 +158,6 @@ class Collector {
     MirroredSpool& in = *hidden_[layer % 2];
     MirroredSpool& out = *hidden_[(layer + 1) % 2];
     observer.begin_layer(from == nullptr ? nullptr : &from->sums, decoder_->layer_weights(layer).o);
-    far_energy_ = from == nullptr || !options_.far.enabled ? 0.0 : from->sums.fisher_count[2].item<double>();
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
     const double start = now();
     std::int64_t tokens = 0;
@@ -169,7 +169,7 @@ class Collector {
       const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
       layer_watch_.stop();
       observer.check_step();
-      energy += residual_energy(next, step, "layer " + std::to_string(layer), &far_energy_);
+      energy += residual_energy(next, step, "layer " + std::to_string(layer));
       out.write(step.position, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
@@ -180,7 +180,6 @@ class Collector {
         keys_values_->sync();
         LayerMoments partial;
         observer.store_partial(partial);
-        if (options_.far.enabled) partial.fisher_count[2] = far_energy_;
         partial.residual_energy = energy_tensor(energy);
         save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
       }
@@ -201,7 +200,6 @@ class Collector {
   void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
     LayerMoments moments;
     observer.finish_layer(moments);
-    if (options_.far.enabled) moments.fisher_count[2] = far_energy_;
     watch_.start();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
@@ -219,8 +217,7 @@ class Collector {
   }
 
   // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
-  // far: gains the part of the tokens that have far keys.
-  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where, double* far = nullptr) {
+  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
     watch_.start();
     const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
     const at::Tensor total = norms.to(at::kDouble).square().sum();
@@ -230,20 +227,6 @@ class Collector {
       const std::int64_t row = norms.isfinite().logical_not().nonzero()[0][0].item<std::int64_t>();
       throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
                            " holds NaN or infinity; check the checkpoint, or try --dtype float32");
-    }
-    if (far != nullptr && options_.far.enabled) *far += far_energy(norms.to(at::kCPU), step);
-    return energy;
-  }
-
-  // Sum of |x|^2 over the tokens of a step that have far keys. norms: [tokens].
-  double far_energy(const at::Tensor& norms, const Step& step) const {
-    const std::int64_t near = options_.far.sink + options_.far.recent;
-    double energy = 0.0;
-    for (std::size_t i = step.first; i < step.first + step.count; ++i) {
-      const Piece& piece = plan_.pieces[i];
-      if (piece.length <= near) continue;
-      const at::Tensor tail = norms.narrow(0, piece.position - step.position + near, piece.length - near);
-      energy += tail.to(at::kDouble).square().sum().item<double>();
     }
     return energy;
   }
@@ -297,13 +280,6 @@ class Collector {
       s.layers.push_back(std::move(moments));
     }
     drop_empty_far_pairs(s);
-    if (s.layers.front().k_phase.defined()) {
-      const RopeFrequencies frequencies = rope_frequencies(config_.rope, config_.head_dim, config_.max_position);
-      std::vector<std::int64_t> lengths;
-      for (const Piece& piece : plan_.pieces) lengths.push_back(piece.length);
-      s.phase_gram = phase_gram(frequencies, lengths);
-      s.phase_frequency = frequencies.inverse.to(at::kDouble);
-    }
     save_statistics(s, options_.output);
   }
 
@@ -315,7 +291,8 @@ class Collector {
       report_.far_queries = std::max(report_.far_queries, m.fisher_count[0].item<double>());
     }
     if (report_.far_queries > 0.0) return;
-    for (LayerMoments& m : s.layers) m.fisher_q_gram = m.fisher_v_weight = m.fisher_count = at::Tensor();
+    for (LayerMoments& m : s.layers)
+      for (const FisherField& field : kFisherFields) m.*field.tensor = at::Tensor();
   }
 
   const Checkpoint& checkpoint_;
@@ -332,7 +309,6 @@ class Collector {
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
-  double far_energy_ = 0.0;        // of the layer at work
   double saved_ = now();
   CollectReport report_;
 };

@@ -5,6 +5,8 @@
 
 #include <cstdio>
 
+#include "model/layer.h"
+#include "model/rope.h"
 #include "text/document_hash.h"
 #include "text/passage_hashes.h"
 
@@ -47,6 +49,11 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   s.head_dim = config.head_dim;
   s.hidden = config.hidden;
   s.tokens = plan.tokens;
+  const RopeFrequencies frequencies = rope_frequencies(config.rope, config.head_dim, config.max_position);
+  s.rope_frequency = frequencies.inverse.to(at::kDouble);
+  s.rope_scale = frequencies.attention_factor;
+  s.attention_scale = attention_scale(config);
+  s.max_position = config.max_position;
 
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {

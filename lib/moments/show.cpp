@@ -67,6 +67,10 @@ Json show_json(const Statistics& s) {
     if (s.layers[i].residual_energy.defined()) {
       entry["residual_energy"] = s.layers[i].residual_energy[0].item<double>() / static_cast<double>(s.tokens);
     }
+    if (s.layers[i].attention_residual.defined()) {
+      const at::Tensor all = s.layers[i].attention_residual[0];
+      entry["attention_residual"] = (all[0] / all[1]).item<double>();
+    }
     layers.push_back(std::move(entry));
   }
   out["layers"] = std::move(layers);

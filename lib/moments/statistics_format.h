@@ -8,7 +8,6 @@
 namespace oscar {
 
 inline constexpr const char* kStatisticsFormat = "oscar-statistics";
-inline constexpr std::int64_t kStatisticsVersion = 1;
 
 // Bounds on what a file may claim, far above any model.
 inline constexpr std::int64_t kMaxLayers = 4096;

@@ -105,6 +105,11 @@ std::int64_t bounded(const Json& object, const char* key, const std::string& whe
   return value;
 }
 
+// Format 1 had the residual stream after the MLP as a third number of fisher_count: not what errors are weighed by.
+void drop_energy_after_mlp(at::Tensor& count) {
+  if (count.defined() && count.dim() == 1 && count.size(0) == 3) count = count.narrow(0, 0, 2).clone();
+}
+
 // The parts of the metadata that merge and show rely on.
 void check_records(const Json& metadata, const std::string& where) {
   if (metadata.contains("rows")) {
@@ -126,7 +131,8 @@ Statistics load_statistics(const fs::path& path) {
   const std::string where = path.string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
-  if (bounded(s.metadata, "format_version", where, 1000000) != kStatisticsVersion) {
+  s.format_version = std::stoll(entry(file, "format_version"));
+  if (bounded(s.metadata, "format_version", where, 1000000) != s.format_version) {
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }
   const Json& model = json_object(s.metadata, "model", where);
@@ -140,25 +146,42 @@ Statistics load_statistics(const fs::path& path) {
   s.hidden = bounded(model, "hidden", where, kMaxHidden);
   s.tokens = bounded(s.metadata, "tokens", where, kMaxTokens);
 
+  if (s.format_version >= 2) {
+    s.max_position = json_int(model, "max_position", where);
+    s.attention_scale = json_number(model, "attention_scale", where);
+    s.rope_scale = json_number(model, "rope_scale", where);
+  }
   check_records(s.metadata, where);
 
   TensorReader reader(file);
   const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
   const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
   s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
-  s.phase_gram = reader.optional("phase_gram", DType::kF64);
-  s.phase_frequency = reader.optional("phase_frequency", DType::kF64);
+  if (s.format_version >= 2) {
+    s.rope_frequency = reader.required("rope_frequency", DType::kF64);
+  } else {
+    for (const char* name : {"phase_gram", "phase_frequency"}) reader.find(name);  // no longer of use
+  }
   for (std::int64_t i = 0; i < layers; ++i) {
     LayerMoments& layer = s.layers.emplace_back();
     const std::string prefix = "layers." + std::to_string(i) + ".";
     for (const MomentField& field : kMomentFields) {
+      if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
     }
     for (const FisherField& field : kFisherFields) {
+      if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
     }
-    layer.k_phase = reader.optional(prefix + "k_phase", DType::kF64);
-    layer.residual_energy = reader.optional(prefix + "residual_energy", DType::kF64);
+    for (const EnergyField& field : kEnergyFields) {
+      if (field.since > s.format_version) continue;
+      layer.*field.tensor = field.required ? reader.required(prefix + field.name, DType::kF64)
+                                           : reader.optional(prefix + field.name, DType::kF64);
+    }
+    if (s.format_version < 2) {
+      reader.find(prefix + "k_phase");
+      drop_energy_after_mlp(layer.fisher_count);
+    }
     for (const RowField& field : kRowFields) {
       layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);
     }

@@ -32,6 +32,9 @@ void require_same_model(const Statistics& a, const Statistics& b) {
   require_same(a.head_dim, b.head_dim, "head_dim");
   require_same(a.hidden, b.hidden, "hidden size");
   require_same(a.model_fingerprint, b.model_fingerprint, "fingerprint");
+  if (a.format_version == b.format_version) return;
+  throw InputError("the statistics have different formats, " + std::to_string(a.format_version) + " and " +
+                   std::to_string(b.format_version) + ", which hold different sums; collect the older ones again");
 }
 
 Json parts_of(const Statistics& s) {
@@ -160,11 +163,13 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
   out.kv_heads = first.kv_heads;
   out.head_dim = first.head_dim;
   out.hidden = first.hidden;
+  out.format_version = first.format_version;
+  out.rope_frequency = first.rope_frequency;
+  out.rope_scale = first.rope_scale;
+  out.attention_scale = first.attention_scale;
+  out.max_position = first.max_position;
   for (const Statistics& part : parts) out.tokens += part.tokens;
   out.embedding_energy = sum_optional(parts, [](const Statistics& s) { return s.embedding_energy; });
-
-  out.phase_gram = sum_optional(parts, [](const Statistics& s) { return s.phase_gram; });
-  if (out.phase_gram.defined()) out.phase_frequency = first.phase_frequency;  // of the model
 
   const bool sampled = std::all_of(parts.begin(), parts.end(), [](const Statistics& s) {
     return s.layers[0].rows_q.defined() && !s.layers[0].row_priority.empty();
@@ -179,6 +184,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
   for (std::size_t i = 0; i < first.layers.size(); ++i) {
     LayerMoments& layer = out.layers.emplace_back();
     for (const MomentField& field : kMomentFields) {
+      if (field.since > out.format_version) continue;
       at::Tensor total = (first.layers[i].*field.tensor).clone();
       if (field.tensor != &LayerMoments::wo_gram) {  // a property of the weights, not a sum over tokens
         for (std::size_t p = 1; p < parts.size(); ++p) total += parts[p].layers[i].*field.tensor;
@@ -188,8 +194,9 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
     for (const FisherField& field : kFisherFields) {
       layer.*field.tensor = sum_present(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
     }
-    layer.k_phase = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].k_phase; });
-    layer.residual_energy = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].residual_energy; });
+    for (const EnergyField& field : kEnergyFields) {
+      layer.*field.tensor = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
+    }
     if (sampled) merge_rows(parts, rows, i, layer);
   }
   return out;

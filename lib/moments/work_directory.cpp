@@ -46,8 +46,7 @@ struct TensorFile {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
     for (const RowField& field : kRowFields) add(std::string("rows_") + field.name, moments.*field.tensor);
     for (const FisherField& field : kFisherFields) add(field.name, moments.*field.tensor);
-    add("k_phase", moments.k_phase);
-    add("residual_energy", moments.residual_energy);
+    for (const EnergyField& field : kEnergyFields) add(field.name, moments.*field.tensor);
   }
 };
 
@@ -68,8 +67,7 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   for (const MomentField& field : kMomentFields) out.*field.tensor = tensor_of(file, field.name);
   for (const RowField& field : kRowFields) out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
   for (const FisherField& field : kFisherFields) out.*field.tensor = tensor_of(file, field.name);
-  out.k_phase = tensor_of(file, "k_phase");
-  out.residual_energy = tensor_of(file, "residual_energy");
+  for (const EnergyField& field : kEnergyFields) out.*field.tensor = tensor_of(file, field.name);
   return out;
 }
 
@@ -122,7 +120,8 @@ LayerMoments WorkDirectory::load_layer(std::int64_t layer) const {
     throw InputError(file.path().string() + ": holds another layer; delete the directory to start anew");
   }
   LayerMoments moments = layer_of(file);
-  bool whole = moments.residual_energy.defined();
+  bool whole = true;
+  for (const EnergyField& field : kEnergyFields) whole = whole && (moments.*field.tensor).defined();
   for (const MomentField& field : kMomentFields) whole = whole && (moments.*field.tensor).defined();
   for (const RowField& field : kRowFields) whole = whole && (moments.*field.tensor).defined();
   if (!whole) throw InputError(file.path().string() + ": is incomplete; delete the directory to start anew");

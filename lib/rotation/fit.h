@@ -30,8 +30,12 @@ struct FitOptions {
   ClipMode clip = ClipMode::kSearch;
   float key_clip = 0.0f, value_clip = 0.0f;  // kFixed
   ClipObjective key_objective = ClipObjective::kAttention, value_objective = ClipObjective::kGain;
-  std::int64_t group = 0;       // quantisation group; 0: whole head
-  std::int64_t sink = 64;       // positions below are never quantised, so their rows do not count
+  std::int64_t group = 0;     // quantisation group; 0: whole head
+  std::int64_t sink = 64;     // positions below are never quantised, so their rows do not count
+  std::int64_t recent = 256;  // the last tokens of a context are never quantised
+  // Keys of balanced and waterfill are fitted to the positions of a context of this many tokens; 0: to those of the
+  // calibration prompts.
+  std::int64_t context = 0;
   std::int64_t max_rows = 512;  // sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
   at::Device device = at::kCPU;  // of the eigensolver; the search runs on the CPU
@@ -85,6 +89,13 @@ struct FitResult {
   std::int64_t fit_rows = 0, held_out_rows = 0;  // tokens in each half
   std::vector<std::string> warnings;             // what was degenerate, and what was done about it
 };
+
+// What the rows and metric of a side are taken from, by the options.
+MomentChoice moment_choice(const FitOptions& options, ValueTarget value_target, bool centred, bool rotated = false);
+
+// Tokens of context that a fit serves where nothing else is said: the model's maximum, at most 131,072; 0 where the
+// statistics do not allow to choose.
+std::int64_t default_context(const Statistics& statistics);
 
 // How often on_step will be called.
 std::int64_t fit_steps(const Statistics& statistics, const FitOptions& options);
