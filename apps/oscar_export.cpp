@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/absorbed.h"
+#include "bundle/export_report.h"
 #include "bundle/sglang_export.h"
 #include "checkpoint/checkpoint.h"
 
@@ -22,14 +23,24 @@ struct Arguments {
   ExportOptions options;
 };
 
-void print_files(const Arguments& a, const std::vector<std::string>& files, const char* note) {
+void print_files(const Arguments& a, const std::vector<std::string>& files, const std::vector<std::string>& changes,
+                 const char* note) {
   if (a.common.json) {
-    std::cout << dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}});
+    std::cout << dump_json(
+        Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}, {"changes", changes}});
     return;
   }
   std::cout << "format " << a.options.format << " in " << a.common.output << ":\n";
   for (const std::string& name : files) std::cout << "  " << name << "\n";
   std::cout << note;
+}
+
+// What is exported is not what was fitted: said once, with the fit that loses nothing.
+void warn_of_changes(const ServedForm& form, bool judged) {
+  if (form.changes.empty()) return;
+  log_warning("format " + form.format + " changes the bundle: " + changes_text(form) + "; " +
+              (judged ? "" : "judge what will be served with oscar-verify --as " + form.format + ", or ") +
+              "fit what the format carries without loss with oscar-fit --for " + form.format);
 }
 
 int run_absorb(const Arguments& a, const Bundle& bundle) {
@@ -46,7 +57,7 @@ int run_absorb(const Arguments& a, const Bundle& bundle) {
   options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   options.tool_version = tool_version();
   options.overwrite = a.common.overwrite;
-  print_files(a, absorb_values(source, bundle, a.common.output, options),
+  print_files(a, absorb_values(source, bundle, a.common.output, options), {},
               "oscar_bundle there goes with the new checkpoint: its values need no transform.\n");
   return 0;
 }
@@ -58,6 +69,7 @@ int run_export(Arguments& a) {
   if (!a.report.empty()) {
     a.options.report = read_json(a.report);
     a.options.report_name = a.report;
+    a.options.bundle_sha256 = bundle_hashes(a.bundle);
   }
   if (a.options.format == "absorbed") return run_absorb(a, bundle);
   if (!a.common.model.empty()) {
@@ -65,14 +77,15 @@ int run_export(Arguments& a) {
     const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
     if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
   }
-  check_export(bundle, a.options);
+  const ServedForm form = check_export(bundle, a.options);
+  warn_of_changes(form, a.options.report.has_value());
   if (a.common.dry_run) {
     std::cout << "would write format " << a.options.format << " of " << bundle.layers.size() << " layers to "
               << a.common.output << "\n";
     return 0;
   }
   const std::vector<std::string> files = export_bundle(bundle, a.common.output, a.options);
-  print_files(a, files, "README.md there has the serve command.\n");
+  print_files(a, files, form.changes, "README.md there has the serve command.\n");
   return 0;
 }
 
@@ -85,7 +98,10 @@ int main_export(int argc, char** argv) {
                  "sglang (one rotation a layer), sglang-v2 (one for each KV head), sglang-v3 (method balanced), or "
                  "absorbed (a Hugging Face checkpoint with the value transform inside; needs --model)")
       ->required();
-  app.add_option("--report", a.report, "report.json of oscar-verify, for the card's measured numbers")
+  app.add_option(
+         "--report", a.report,
+         "report.json of oscar-verify, for the card's measured numbers; it must have judged this bundle as this "
+         "format serves it (--as), and every gate must have passed")
       ->type_name("FILE");
   app.add_option("--dtype", a.dtype, "Of the tensors that absorbed changes (auto: float32)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "bundle/atomic_directory.h"
 #include "bundle/from_fit.h"
+#include "bundle/served_form.h"
 #include "rotation/transforms.h"
 #include "rotation/waterfill.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle\n"
+    "oscar-fit stats.safetensors -o bundle --for sglang          (what that format carries without loss)\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
     "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25";
@@ -28,7 +30,8 @@ struct Arguments {
   FitOptions fit;
   Windows windows;
   std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
-  std::string encoder = "auto", center = "auto", metric = "auto", widths;
+  std::string encoder = "auto", center = "auto", metric = "auto", widths, form;
+  bool method_given = false;
   double bits = 0.0;
   std::vector<double> pareto;
   TuneArguments tune;
@@ -81,6 +84,38 @@ std::vector<std::uint8_t> parse_widths(const std::string& text) {
   return widths;
 }
 
+// What a published format can carry is fitted; what it cannot and was asked for all the same is refused.
+void choose_for_format(Arguments& a) {
+  const std::vector<std::string>& formats = served_formats();
+  if (std::find(formats.begin(), formats.end(), a.form) == formats.end()) {
+    std::string list;
+    for (const std::string& name : formats) list += (list.empty() ? "" : ", ") + name;
+    throw UsageError("--for '" + a.form + "' is not a format that a bundle is served in; it is one of " + list);
+  }
+  if (!is_published_format(a.form)) return;
+  const bool general = a.form == "sglang-v3";
+  if (general && !a.method_given) a.fit.method = "balanced";
+  const TransformKind& kind = find_transform(a.fit.method);
+  if (a.fit.method == "waterfill" || !a.widths.empty() || (kind.metric_aware && !general)) {
+    throw UsageError("--for " + a.form + " cannot carry method " + a.fit.method +
+                     (a.widths.empty() ? "" : " with --widths") + "; fit with --method " +
+                     (general ? "balanced" : "oscar"));
+  }
+  const auto choose = [&](std::string& option, const char* flag, const std::string& value, const char* other = "") {
+    if (option == "auto") option = value;
+    if (option != value && option != other) {
+      throw UsageError(std::string(flag) + " " + option + " is not what --for " + a.form + " can carry: that is " +
+                       value);
+    }
+  };
+  choose(a.encoder, "--encoder", "minmax");
+  if (a.form != "sglang-v3")
+    choose(a.scope, "--scope", a.form == "sglang" ? "layer" : "head", a.form == "sglang" ? "" : "layer");
+  choose(a.center, "--center", general && kind.metric_aware ? "key" : "none", general ? "key" : "");
+  if (a.clip == "auto") a.clip = "search";
+  a.fit.one_clip = true;
+}
+
 // What a method takes where nothing was said: the published method as published, the metric-aware ones at their best.
 void choose_defaults(Arguments& a, const TransformKind& kind) {
   const auto choose = [](std::string& option, const char* value) {
@@ -104,6 +139,7 @@ Windows parse_windows(const std::string& text, const char* option) {
 }
 
 void parse_options(Arguments& a) {
+  if (!a.form.empty()) choose_for_format(a);
   choose_defaults(a, find_transform(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
   a.fit.value_target = a.value_target == "energy"   ? ValueTarget::kEnergy
@@ -147,6 +183,10 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Argum
   a.fit.on_step = nullptr;
   const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version()};
   fitted.bundle = bundle_from_fit(statistics, a.fit, fitted.result, a.windows, source);
+  if (!a.form.empty()) {
+    fitted.bundle.provenance["options"]["for"] = a.form;
+    served_form(fitted.bundle, a.form);  // refuses what the format cannot carry: odd windows or head sizes
+  }
   return fitted;
 }
 
@@ -223,6 +263,12 @@ int main_fit(int argc, char** argv) {
   app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->required()->type_name("FILE");
   add_output_options(app, a.common, true);
   app.add_option("--method", a.fit.method, "Transform:" + methods)->capture_default_str();
+  app.add_option(
+         "--for", a.form,
+         "Fit what this export format carries without loss: for sglang, sglang-v2 and sglang-v3 one clip ratio "
+         "for the keys and one for the values of all layers, and encoder minmax; sglang-v3 takes method balanced; "
+         "transformers and absorbed carry everything")
+      ->type_name("FORMAT");
   app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "layer", "head"}))
       ->capture_default_str();
@@ -295,7 +341,10 @@ int main_fit(int argc, char** argv) {
   app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
-  return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
+  return run_app(app, a.common, argc, argv, [&] {
+    a.method_given = app.get_option("--method")->count() > 0;
+    return run_fit(a);
+  });
 }
 
 }  // namespace

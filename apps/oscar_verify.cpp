@@ -1,6 +1,7 @@
 // oscar-verify: quality of KV-cache methods against the BF16 cache on the user's own model and text.
 #include <algorithm>
 #include <iostream>
+#include <string_view>
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
+    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --as sglang --text heldout.txt --report report.json\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
     "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
 
@@ -22,7 +24,7 @@ struct Arguments {
   CommonOptions common;
   VerifyRequest request;
   std::vector<std::string> bundles;
-  std::string rotations, clip, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
+  std::string rotations, clip, form, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
   bool check_only = false;
   std::string memory;                       // of plan
   std::vector<std::int64_t> plan_contexts;  // of plan
@@ -36,8 +38,14 @@ void add_source_options(CLI::App& app, Arguments& a) {
   app.add_option("--rotations", a.rotations, "Published rotation files to judge")
       ->type_name("K.pt,V.pt")
       ->excludes(bundle);
-  app.add_option("--clip", a.clip, "Clip ratios of K and V for --rotations, whose files carry none (default 0.96,0.92)")
+  app.add_option("--clip", a.clip,
+                 "Clip ratios of K and V for --rotations (default: those recorded in the files, or 0.96,0.92)")
       ->type_name("K,V");
+  app.add_option(
+         "--as", a.form,
+         "Judge the bundle as this export format serves it: sglang, sglang-v2, sglang-v3, transformers, absorbed "
+         "(default: the first of these that loses nothing of it)")
+      ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.text, "Text to score, one UTF-8 document")->type_name("FILE");
   app.add_option("--methods", a.request.methods,
@@ -134,7 +142,23 @@ std::vector<std::string> output_files(const Arguments& a) {
   return files;
 }
 
-int run_verify(Arguments& a) {
+// --check-only measures nothing: options that ask for numbers, or for files with numbers, would be ignored.
+void refuse_unused(const CLI::App& app) {
+  constexpr std::string_view kUsed[] = {"--help",        "--version", "--config", "--quiet",     "--verbose",
+                                        "--no-progress", "--json",    "--model",  "--revision",  "--bundle",
+                                        "--rotations",   "--clip",    "--as",     "--check-only"};
+  std::string given;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || std::find(std::begin(kUsed), std::end(kUsed), name) != std::end(kUsed)) continue;
+    given += (given.empty() ? "" : ", ") + name;
+  }
+  if (given.empty()) return;
+  throw UsageError("--check-only measures nothing, so it takes no " + given + ": leave that out, or --check-only");
+}
+
+int run_verify(Arguments& a, const CLI::App& app) {
+  if (a.check_only) refuse_unused(app);
   if (a.check_only && a.bundles.empty() && a.rotations.empty()) {
     throw UsageError("--check-only needs --bundle or --rotations");
   }
@@ -149,9 +173,10 @@ int run_verify(Arguments& a) {
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
   std::vector<VerifySource> sources;
-  for (const std::string& bundle : a.bundles) sources.push_back(load_verify_source(bundle, "", a.clip, model));
-  if (!a.rotations.empty()) sources.push_back(load_verify_source("", a.rotations, a.clip, model));
-  if (sources.empty()) load_verify_source("", "", a.clip, model);  // refuses --clip alone
+  for (const std::string& bundle : a.bundles)
+    sources.push_back(load_verify_source({bundle, "", a.clip, a.form}, model));
+  if (!a.rotations.empty()) sources.push_back(load_verify_source({"", a.rotations, a.clip, a.form}, model));
+  if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as alone
   if (a.check_only) {
     if (sources.size() != 1) throw UsageError("--check-only takes one bundle");
     return check_only(sources.front(), model, a.common.json);
@@ -232,7 +257,7 @@ int main_verify(int argc, char** argv) {
   if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
   a.request.resume_command = shell_command(again);
   a.request.command = shell_command(without_state_options(arguments));
-  return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a); });
+  return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a, app); });
 }
 
 }  // namespace

@@ -113,6 +113,15 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
+// Clip ratios, windows and the like, changed by hand or by another program, are not what was fitted. Looked at last,
+// so that a fault with a reason of its own is told by that reason.
+void check_manifest_numbers(const Json& json, const Manifest& manifest, const fs::path& path) {
+  if (manifest.numbers_sha256.empty() || manifest.numbers_sha256 == manifest_numbers_sha256(json)) return;
+  throw InputError(path.string() +
+                   ": its clip ratios, windows, code or other numbers were changed after the fit (its "
+                   "numbers_sha256 does not fit them); copy or fit the bundle again");
+}
+
 }  // namespace
 
 void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
@@ -138,7 +147,8 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
     throw InputError(directory.string() + ": holds no " + std::string(kManifestName) +
                      ", expected a bundle written by oscar-fit");
   }
-  Manifest manifest = manifest_from_json(read_json(path, kMaxManifestBytes), path.string());
+  const Json json = read_json(path, kMaxManifestBytes);
+  Manifest manifest = manifest_from_json(json, path.string());
   check_files(manifest, directory);
   read_rotations(manifest, directory / kRotationsName);
   if (check_numbers) {
@@ -148,6 +158,7 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
                        (faults.size() > 1 ? " (and " + std::to_string(faults.size() - 1) + " more faults)" : ""));
     }
   }
+  check_manifest_numbers(json, manifest, path);
   return std::move(manifest.bundle);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "bundle/manifest.h"
 #include "bundle/model_card.h"
 
 namespace oscar {
@@ -21,7 +22,7 @@ std::string number_at(const Json& object, const char* key) {
 
 // The methods of a report as a Markdown table.
 void measured(std::ostringstream& out, const Json& report) {
-  out << "Context " << number_at(report, "context")
+  out << "Judged in the form that this format serves. Context " << number_at(report, "context")
       << " tokens, KL in nats against the BF16 cache on the same tokens.\n\n"
       << "| method | path | bits per element | mean KL | 99.9 % KL | PPL ratio | same top token |\n"
       << "|---|---|---|---|---|---|---|\n";
@@ -53,8 +54,8 @@ std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
       << "export SGLANG_MIXED_KV_HP_DTYPE=bfloat16\n"
       << "export SGLANG_OSCAR_K_ROTATION_PATH=\"$PWD/" << card.key_file << "\"\n"
       << "export SGLANG_OSCAR_V_ROTATION_PATH=\"$PWD/" << card.value_file << "\"\n"
-      << "export SGLANG_OSCAR_K_CLIP_RATIO=" << significant(bundle.global_key_clip) << "\n"
-      << "export SGLANG_OSCAR_V_CLIP_RATIO=" << significant(bundle.global_value_clip) << "\n"
+      << "export SGLANG_OSCAR_K_CLIP_RATIO=" << json_float(bundle.global_key_clip) << "\n"
+      << "export SGLANG_OSCAR_V_CLIP_RATIO=" << json_float(bundle.global_value_clip) << "\n"
       << "python -m sglang.launch_server --model-path " << model << " \\\n"
       << "  --kv-cache-dtype int2 --kv-cache-quant-group-size " << group << " --page-size 8 \\\n"
       << "  --prefill-attention-backend fa3 --decode-attention-backend triton\n";
@@ -74,13 +75,13 @@ std::string export_card(const Bundle& bundle, const ExportCard& card, const Json
          "`calibration` records where the matrices come from; loaders ignore it.\n\n";
   out << "## Serve\n\nIn this directory, with an SGLang build that knows `--kv-cache-dtype int2`:\n\n```sh\n"
       << sglang_serve_command(bundle, card) << "```\n\n";
+  for (const std::string& change : card.changes) out << "Changed from the bundle as fitted: " << change << ".\n\n";
   out << "## Measured\n\n";
   if (report != nullptr) {
     measured(out, *report);
   } else {
-    out << "No report was given. `oscar-verify --report report.json`, then `oscar-export --report report.json`, puts "
-           "its "
-           "numbers here.\n";
+    out << "No report was given. `oscar-verify --as " << card.format
+        << " --report report.json`, then `oscar-export --report report.json`, puts its numbers here.\n";
   }
   if (!bundle.provenance.empty()) out << "\n## Provenance\n\n```json\n" << dump_json(bundle.provenance) << "```\n";
   return out.str();

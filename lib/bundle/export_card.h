@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "bundle/bundle.h"
 
@@ -10,9 +11,11 @@ namespace oscar {
 struct ExportCard {
   std::string format;                // sglang | sglang-v2 | sglang-v3
   std::string key_file, value_file;  // names in the export's directory
+  std::vector<std::string> changes;  // what the format changed of the bundle as fitted
 };
 
-// report: report.json of oscar-verify, or null (the card then says that no numbers were given).
+// bundle: as it is served (served_form.h). report: report.json of oscar-verify, or null (the card then says that no
+// numbers were given).
 std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report);
 
 // Environment variables and command line for SGLang with the INT2 cache (names as in its OSCAR branch).

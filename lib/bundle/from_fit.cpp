@@ -20,12 +20,15 @@ Json energy_json(const CapturedEnergy& energy) {
   return {{"identity", rounded(energy.identity)}, {"fit", rounded(energy.fit)}};
 }
 
-Json prediction_json(const SidePrediction& p) {
-  return {{"identity", rounded(p.identity)},
-          {"hadamard", rounded(p.hadamard)},
-          {"unclipped", rounded(p.unclipped)},
-          {"fit", rounded(p.fit)},
-          {"global_clip", rounded(p.global_clip)}};
+Json prediction_json(const SidePrediction& p, bool comparable) {
+  Json json = {{"identity", rounded(p.identity)},
+               {"hadamard", rounded(p.hadamard)},
+               {"unclipped", rounded(p.unclipped)},
+               {"fit", rounded(p.fit)}};
+  if (!comparable) return json;
+  json["error"] = rounded(p.error);
+  json["one_clip_error"] = rounded(p.one_clip_error);
+  return json;
 }
 
 Json spectrum_json(const SideSpectrum& side, const SideTransform& transform) {
@@ -47,9 +50,8 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
   json["value_target"] = value_target_name(o.value_target);
   switch (o.clip) {
     case ClipMode::kSearch:
-      json["clip"] = {{"mode", "search"},
-                      {"key_objective", objective_name(o.key_objective)},
-                      {"value_objective", objective_name(o.value_objective)}};
+      json["clip"] = {{"mode", "search"}, {"metric", fisher ? "fisher" : "moments"}};
+      if (o.one_clip) json["clip"]["one_for_all_layers"] = true;
       break;
     case ClipMode::kFixed:
       json["clip"] = {{"mode", "fixed"}, {"key", json_float(o.key_clip)}, {"value", json_float(o.value_clip)}};
@@ -86,8 +88,8 @@ Json report_json(const FitResult& result) {
                            {"value", spectrum_json(layer.value_spectrum, layer.transform.value)}};
     }
     if (result.held_out_rows > 0) {
-      entry["k_logit_error"] = prediction_json(layer.key);
-      entry["v_output_error"] = prediction_json(layer.value);
+      entry["k_logit_error"] = prediction_json(layer.key, result.fisher);
+      entry["v_output_error"] = prediction_json(layer.value, result.fisher);
     }
     layers.push_back(std::move(entry));
   }

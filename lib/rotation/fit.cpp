@@ -233,20 +233,27 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
 void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
              FitResult& result) {
   for (const Side side : {Side::kKey, Side::kValue}) {
-    const float global = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
+    const float one = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
+    const SideCosts costs = side_costs(s, side, o.metric);
     std::vector<std::vector<PredictionSums>> sums(s.layers.size(),
                                                   std::vector<PredictionSums>(static_cast<std::size_t>(s.kv_heads)));
     for_each_head(s.layers.size(), s.kv_heads, o.on_step, [&](std::size_t layer, std::int64_t head) {
       const LayerTransform& transform = result.layers[layer].transform;
       const SideTransform& own = side == Side::kKey ? transform.key : transform.value;
-      const HeadProblem problem = make_problem(s, layer, head, rows[layer].held_out, code, o.encoder);
+      HeadProblem problem = make_problem(s, layer, head, rows[layer].held_out, code, o.encoder);
+      problem.metric = costs.metric[layer][head];
       sums[layer][static_cast<std::size_t>(head)] =
-          predict_head(problem, side, own, head, own.code(s.head_dim, o.group), own.blocks() ? 0.0f : global);
+          predict_head(problem, side, own, head, own.code(s.head_dim, o.group), own.blocks() ? 0.0f : one);
     });
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       PredictionSums total;
       for (const PredictionSums& head : sums[layer]) total += head;
-      (side == Side::kKey ? result.layers[layer].key : result.layers[layer].value) = total.relative();
+      SidePrediction& out = side == Side::kKey ? result.layers[layer].key : result.layers[layer].value;
+      out = {
+          total.identity.relative(), total.hadamard.relative(), total.unclipped.relative(), total.fit.relative(), 0, 0};
+      if (!costs.far) continue;
+      out.error = costs.cost(layer, total.fit, result.held_out_rows);
+      out.one_clip_error = costs.cost(layer, total.one_clip, result.held_out_rows);
     }
   }
 }
@@ -268,8 +275,8 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   if (!kind.data_free) note_rank(s, result.warnings);
   FittedSide key, value;
   MetricModel metric;
+  result.fisher = o.metric != MetricSource::kMoments && has_fisher(s);
   if (kind.metric_aware) {
-    result.fisher = o.metric != MetricSource::kMoments && has_fisher(s);
     metric = fit_metric(s, o, result.warnings);
     note_rotating_mean(s, o, result.warnings);
     key.transforms = transforms_of(metric.key), value.transforms = transforms_of(metric.value);
@@ -303,13 +310,19 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
     set_clip(key.transforms, result.global_key_clip = o.key_clip);
     set_clip(value.transforms, result.global_value_clip = o.value_clip);
   } else if (o.clip == ClipMode::kSearch && result.held_out_rows >= kFewestRows) {
+    if (!result.fisher && !kind.metric_aware && o.metric == MetricSource::kAuto) {
+      result.warnings.push_back(
+          "the statistics hold no far-pair Fisher metrics: Q^T Q and W_O^T W_O weigh errors in the clip search, and "
+          "all "
+          "layers count alike for the one clip; collect again with sequences longer than both windows");
+    }
     for (FittedSide* side : {&key, &value}) {
       const bool is_key = side == &key;
-      const ClipSearch search{is_key ? Side::kKey : Side::kValue, o.scope, is_key ? o.key_objective : o.value_objective,
-                              code, o.encoder};
+      const ClipSearch search{is_key ? Side::kKey : Side::kValue, o.scope, o.metric, code, o.encoder};
       const ClipChoice choice = search_clip(s, side->transforms, rows, search, o.on_step);
       for (std::size_t layer = 0; layer < s.layers.size(); ++layer) side->transforms[layer].clip = choice.layers[layer];
-      (is_key ? result.global_key_clip : result.global_value_clip) = choice.global;
+      if (o.one_clip) set_clip(side->transforms, choice.one);
+      (is_key ? result.global_key_clip : result.global_value_clip) = choice.one;
     }
   } else if (o.clip == ClipMode::kSearch) {
     result.warnings.push_back("the statistics hold " + std::to_string(result.fit_rows + result.held_out_rows) +

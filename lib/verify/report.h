@@ -19,16 +19,25 @@ struct ModelFacts {
   std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
 };
 
+// What one layer clips with: [1 or Hkv] ratios of keys and values; 0: off.
+struct LayerClip {
+  std::int64_t layer = 0;
+  std::vector<double> key, value;
+};
+
 struct BundleFacts {
   std::string row;     // id of its rows among the methods
   std::string kind;    // bundle | published
   std::string source;  // directory name, or "K.pt + V.pt"
   std::string method, scope, encoder;
-  std::string model_fingerprint;              // empty: the files do not say
-  bool fingerprint_matches = false;           // false when it is empty, too
-  std::map<std::string, std::string> sha256;  // file name -> hash
-  double key_clip = 0, value_clip = 0;        // the global pair; 0: off or per layer
-  std::string clip_source;                    // bundle | option | default
+  std::string model_fingerprint;               // empty: the files do not say
+  bool fingerprint_matches = false;            // false when it is empty, too
+  std::map<std::string, std::string> sha256;   // file name -> hash
+  std::optional<double> key_clip, value_clip;  // the ratio that ran in all layers and heads, 0: off; empty: they differ
+  std::string clip_source;                     // bundle | option | file | default
+  std::vector<LayerClip> layer_clips;          // where a ratio differs between layers or heads
+  std::string served_as;                       // the form that was judged: served_form.h of the bundle's library
+  std::vector<std::string> served_changes;     // what the form changes of the bundle as fitted; empty: nothing
 };
 
 // Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of

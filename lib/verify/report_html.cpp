@@ -55,6 +55,8 @@ std::string provenance(const VerifyReport& r) {
   for (const BundleFacts& b : r.bundles) {
     text += entry("bundle", escape(b.source) + " (" + escape(b.method) + ", scope " + escape(b.scope) + ", encoder " +
                                 escape(b.encoder) + ")");
+    text += entry("served as", escape(b.served_as));
+    for (const std::string& change : b.served_changes) text += entry("changed by that form", escape(change));
     text += entry("fitted on", b.model_fingerprint.empty() ? std::string("unknown: the files do not say")
                                : b.fingerprint_matches     ? std::string("this model")
                                                            : std::string("another model"));

@@ -25,6 +25,22 @@ Json model_json(const ModelFacts& m) {
           {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
 }
 
+Json clip_json(const BundleFacts& b) {
+  const auto ratios = [](const std::vector<double>& values) {
+    Json list = Json::array();
+    for (const double rho : values) list.push_back(number(rho));
+    return list;
+  };
+  Json json = {
+      {"source", b.clip_source}, {"key", optional_number(b.key_clip)}, {"value", optional_number(b.value_clip)}};
+  if (b.layer_clips.empty()) return json;
+  json["layers"] = Json::array();
+  for (const LayerClip& l : b.layer_clips) {
+    json["layers"].push_back({{"layer", l.layer}, {"key", ratios(l.key)}, {"value", ratios(l.value)}});
+  }
+  return json;
+}
+
 Json bundle_json(const BundleFacts& b) {
   Json files = Json::object();
   for (const auto& [name, hash] : b.sha256) files[name] = hash;
@@ -36,7 +52,8 @@ Json bundle_json(const BundleFacts& b) {
           {"encoder", b.encoder},
           {"model_fingerprint", b.model_fingerprint.empty() ? Json(nullptr) : Json(b.model_fingerprint)},
           {"fingerprint_matches", b.fingerprint_matches},
-          {"clip", {{"source", b.clip_source}, {"key", number(b.key_clip)}, {"value", number(b.value_clip)}}},
+          {"clip", clip_json(b)},
+          {"served_as", {{"format", b.served_as}, {"changes", b.served_changes}}},
           {"sha256", files}};
 }
 

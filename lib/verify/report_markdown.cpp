@@ -61,6 +61,12 @@ std::string report_markdown(const VerifyReport& r) {
       "| method | compare | path | bits | bytes/sequence | KL mean (nats) | KL 99% | PPL ratio | same top | tasks |\n";
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
+  for (const BundleFacts& b : r.bundles) {
+    text += "\n`" + cell(b.row) + "` is judged as " + cell(b.served_as) + " serves it";
+    for (const std::string& change : b.served_changes)
+      text += (&change == b.served_changes.data() ? ": " : "; ") + cell(change);
+    text += ".\n";
+  }
   text += "\nBits: per element of K and V at this context, BF16 windows included. ±: standard error.\n";
   if (r.target_bits)
     text += "Compare `bytes`: every method at " + fixed(*r.target_bits, 2) + " bits by its own knobs.\n";

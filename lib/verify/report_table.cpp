@@ -120,7 +120,10 @@ std::string report_table(const VerifyReport& report, bool colour) {
     text += "compare bytes: all at " + fixed(*report.target_bits, 2) + " bits by their own knobs\n";
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
   for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
-  if (!report.bundles.empty()) text += "* under judgement\n";
+  for (const BundleFacts& b : report.bundles) {
+    text += "* under judgement: " + b.row + " as " + b.served_as + " serves it\n";
+    for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
+  }
   for (const GateResult& g : report.gates) text += verdict(g.pass, colour) + "  gate " + limit_text(g) + "\n";
   for (const SelfCheck& c : report.checks)
     text += verdict(c.pass, colour) + "  check " + c.name + ": " + c.detail + "\n";

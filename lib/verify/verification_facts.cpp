@@ -125,7 +125,10 @@ Json Verification::run_identity() const {
   const VerifyRequest& r = request_;
   Json bundle = Json::array();
   for (const JudgedBundle& b : bundles_) {
-    bundle.push_back({{"source", b.facts.source}, {"clip", {b.facts.key_clip, b.facts.value_clip}}});
+    const auto clip = [](const std::optional<double>& rho) { return rho ? Json(*rho) : Json(nullptr); };
+    bundle.push_back({{"source", b.facts.source},
+                      {"served_as", b.facts.served_as},
+                      {"clip", {clip(b.facts.key_clip), clip(b.facts.value_clip)}}});
     for (const auto& [name, hash] : b.facts.sha256) bundle.back()[name] = hash;
   }
   Json methods = Json::array(), windows = Json::array({r.windows.sink, r.windows.recent});

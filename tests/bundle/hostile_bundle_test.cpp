@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "bundle/bundle.h"
+#include "bundle/manifest.h"
 #include "bundle_fixture.h"
 #include "checkpoint/safetensors.h"
 #include "support/temp_directory.h"
@@ -50,6 +51,7 @@ class HostileBundle : public ::testing::Test {
     return after([&](Json& json) {
       json["files"][kRotationsName]["sha256"] = sha256_file(dir_ / kRotationsName);
       json["files"][kRotationsName]["bytes"] = fs::file_size(dir_ / kRotationsName);
+      json["numbers_sha256"] = manifest_numbers_sha256(json);
     });
   }
   static std::map<std::string, at::Tensor> tensors_of(const Bundle& bundle) {

@@ -68,7 +68,10 @@ inline VerifyReport sample_report(const GateLimits& limits) {
                 {{"rotations.safetensors", hash}},
                 0.96,
                 0.92,
-                "bundle"}};
+                "bundle",
+                {},
+                "sglang",
+                {}}};
   for (const char* side : {"key", "value"}) r.spectra.push_back({0, side, {9.0, 4.0, 1.0, 0.1}, {4.0, 3.0, 2.0, 1.0}});
   r.text = {"t.txt", hash, 1000};
   r.scoring = {384, 2, 232, 320, 128, 128.0 / 766.0};
