@@ -32,7 +32,7 @@ enum class CacheCode : std::uint8_t {
   kSymmetric4,   // q4_0 of ggml: d = (the x of largest magnitude)/-8, q = trunc(x/d + 8.5)
   kFloat8,       // E4M3 with scale 1, saturating at 448
   kLloydMax,     // FP16 norm; nearest centroid of the Lloyd-Max quantiser of N(0, 1) for each coordinate
-  kSinkhorn,     // KVarN: columns and rows of the tile scaled to equal deviation, then min/max (sinkhorn_code.h)
+  kSinkhorn,     // KVarN: columns and rows of the tile scaled to equal deviation, then min/max (sinkhorn_code.cpp)
   kBoosted,      // Kitty: kUniform per channel, the channels of largest mean |x| with boosted_bits
 };
 
