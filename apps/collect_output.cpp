@@ -2,27 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <set>
+#include <sstream>
 
 #include "base/log.h"
+#include "base/progress.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::size_t kNotesShown = 12;
-
-std::string duration_text(double seconds) {
-  char text[64];
-  if (seconds < 120) {
-    std::snprintf(text, sizeof text, "%.1f s", seconds);
-  } else if (seconds < 7200) {
-    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
-  }
-  return text;
-}
 
 std::string number(double value, const char* format) {
   char text[64];
@@ -72,19 +61,20 @@ void print_estimate(const TokenPlan& plan, const CollectOptions& options, const 
     out["output_bytes"] = e.output_bytes;
     out["seconds"] = e.seconds;
     out["seconds_from"] = how;
-    std::cout << dump_json(out);
+    print_result(dump_json(out));
     return;
   }
-  std::cout << "plan       " << counts(plan) << "\n"
-            << "weights    " << format_bytes(e.weight_bytes) << " in memory"
-            << (options.stream_layers ? " (one layer at a time)" : "") << "\n"
-            << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
-            << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n"
-                                   : std::string())
-            << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
-            << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
-            << "time       about " << duration_text(e.seconds) << " (" << how << ")\n"
-            << "dry run: nothing was written\n";
+  std::ostringstream text;
+  text << "plan       " << counts(plan) << "\n"
+       << "weights    " << format_bytes(e.weight_bytes) << " in memory"
+       << (options.stream_layers ? " (one layer at a time)" : "") << "\n"
+       << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
+       << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
+       << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
+       << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
+       << "time       about " << duration_text(e.seconds) << " (" << how << ")\n"
+       << "dry run: nothing was written\n";
+  print_result(text.str());
 }
 
 void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r, bool json) {
@@ -103,7 +93,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
                                {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
                                {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
     }
-    std::cout << dump_json(out);
+    print_result(dump_json(out));
     return;
   }
   double low = 1, high = 0;
@@ -117,28 +107,30 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
                 " tokens): no far-pair metrics were written; oscar-fit falls back to "
                 "Q^T Q and W_O^T W_O");
   }
-  std::cout << "wrote      " << options.output.string() << "\n"
-            << "collected  " << counts(plan) << "\n"
-            << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
-            << number(100 * high, "%.0f%%") << " of Q^T Q\n"
-            << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
-            << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
-            << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%")
-            << " in the far-pair metrics\n"
-            << "next       oscar-fit " << shell_command({options.output.string()}) << " -o bundle\n";
+  std::ostringstream text;
+  text << "wrote      " << options.output.string() << "\n"
+       << "collected  " << counts(plan) << "\n"
+       << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to " << number(100 * high, "%.0f%%")
+       << " of Q^T Q\n"
+       << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
+       << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
+       << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics\n"
+       << "next       oscar-fit " << shell_command({options.output.string()}) << " -o bundle\n";
+  print_summary(text.str());
 }
 
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {
   if (options.json) {
-    std::cout << dump_json({{"format_version", 1},
+    print_result(dump_json({{"format_version", 1},
                             {"dry_run", options.dry_run},
                             {"output", options.output},
                             {"merged", parts},
-                            {"tokens", merged.tokens}});
+                            {"tokens", merged.tokens}}));
     return;
   }
-  std::cout << (options.dry_run ? "would write " : "wrote      ") << options.output << "\n"
-            << "merged     " << parts.size() << " files, " << merged.tokens << " tokens\n";
+  const std::string text = (options.dry_run ? "would write " : "wrote      ") + options.output + "\nmerged     " +
+                           std::to_string(parts.size()) + " files, " + std::to_string(merged.tokens) + " tokens\n";
+  options.dry_run ? print_result(text) : print_summary(text);
 }
 
 void warn_of_same_prompts(const Statistics& merged) {

@@ -1,14 +1,21 @@
 #include "apps/common_options.h"
 
 #include <c10/util/Exception.h>
+#include <poll.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <new>
 #include <string_view>
 
+#include "apps/process_setup.h"
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/interrupt.h"
@@ -20,8 +27,10 @@ namespace {
 
 constexpr const char* kFooter =
     "Exit codes: 0 done; 1 a quality gate failed; 2 wrong usage; 3 bad input or format; 4 environment (no GPU, out of\n"
-    "memory, disk full); 5 numerical failure; 130 interrupted, resumable.\n"
-    "Results go to stdout, progress and messages to stderr; NO_COLOR is honoured.";
+    "memory, disk full); 5 numerical failure; 130 interrupted (SIGINT, SIGTERM, SIGHUP): the message says how to go "
+    "on.\n"
+    "Results go to stdout, progress and messages to stderr; NO_COLOR is honoured. org/name is looked up in\n"
+    "$HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub, whichever is set first.";
 
 // auto, cpu, cuda or cuda:<index>.
 std::string check_device(const std::string& value) {
@@ -33,6 +42,13 @@ std::string check_device(const std::string& value) {
     }
   }
   return "'" + value + "' is not a device; expected auto, cpu, cuda or cuda:<index>";
+}
+
+// A pipe would be waited for.
+std::string check_config_file(const std::string& path) {
+  std::error_code ec;
+  if (!fs::exists(path, ec) || fs::is_regular_file(path, ec)) return {};
+  return path + " is not a regular file";
 }
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
@@ -51,10 +67,13 @@ int fail(ExitCode code, const std::string& message) {
 
 constexpr const char* kOutOfMemoryHint = "out of memory; use a shorter --seq-len or --stream-layers, or free memory (";
 
-// `code`, unless what was printed did not reach its destination.
+// `code`, unless what was printed did not reach its destination. A reader that has seen enough (`| head`) ends the
+// process by SIGPIPE, as it ends every other program; where a parent had that ignored, with the same code.
 int check_output(int code) {
   std::cout.flush();
-  if (std::cout && std::fflush(stdout) == 0) return code;
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  if (::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) return 128 + SIGPIPE;  // a pipe nobody reads
   return fail(ExitCode::kEnvironment, "the result cannot be written to standard output (is the disk full?)");
 }
 
@@ -92,6 +111,23 @@ std::string parse_error_text(const CLI::ParseError& e) {
   return e.what();
 }
 
+int run_parsed(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) {  // --help, --version
+      app.exit(e);
+      return check_output(0);
+    }
+    return fail(ExitCode::kUsage, first_line(parse_error_text(e)) + " (" + app.get_name() + " --help explains)");
+  }
+  if (app.get_config_ptr()->count() > 0) options.config = app.get_config_ptr()->as<std::string>();
+  set_log_level(options.quiet ? LogLevel::kQuiet : options.verbose ? LogLevel::kVerbose : LogLevel::kNormal);
+  set_progress_enabled(!options.no_progress && !options.quiet);
+  install_interrupt_handler();
+  return run_body(body);
+}
+
 }  // namespace
 
 void set_up_app(CLI::App& app, CommonOptions& options, const std::string& example) {
@@ -108,7 +144,8 @@ void set_up_app(CLI::App& app, CommonOptions& options, const std::string& exampl
   app.add_flag("--no-progress", options.no_progress, "No progress bar");
   app.add_flag("--json", options.json, "Print the result as JSON on stdout");
   app.set_config("--config", "", "Read options from a TOML file: `seq-len = 2048`, `prompts = [\"a.jsonl\"]`")
-      ->type_name("FILE.toml");
+      ->type_name("FILE.toml")
+      ->check(CLI::Validator(check_config_file, ""));
   app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
@@ -140,19 +177,39 @@ void add_output_options(CLI::App& app, CommonOptions& options, bool required) {
 }
 
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) {  // --help, --version
-      app.exit(e);
-      return check_output(0);
-    }
-    return fail(ExitCode::kUsage, first_line(parse_error_text(e)) + " (" + app.get_name() + " --help explains)");
+  open_standard_descriptors();
+  return with_enough_stack([&] { return run_parsed(app, options, argc, argv, body); });
+}
+
+CLI::Validator real_number(double least, double most) {
+  const auto check = [least, most](std::string& text) -> std::string {
+    double value = 0.0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool number = end.ec == std::errc() && end.ptr == text.data() + text.size() && std::isfinite(value);
+    if (number && value >= least && value <= most) return {};
+    char range[64];
+    std::snprintf(range, sizeof range, "%.6g to %.6g", least, most);
+    return "'" + text + "' is not a number from " + range;
+  };
+  return CLI::Validator(check, "");
+}
+
+void refuse_options(const CLI::App& app, const std::vector<std::string>& names, const std::string& why) {
+  for (const std::string& name : names) {
+    if (app.get_option(name)->count() > 0) throw UsageError(name + " " + why);
   }
-  set_log_level(options.quiet ? LogLevel::kQuiet : options.verbose ? LogLevel::kVerbose : LogLevel::kNormal);
-  set_progress_enabled(!options.no_progress && !options.quiet);
-  install_interrupt_handler();
-  return run_body(body);
+}
+
+void refuse_other_options(const CLI::App& app, const std::vector<std::string>& used, const std::string& why) {
+  constexpr const char* kShared[] = {"--help",        "--version", "--quiet", "--verbose",
+                                     "--no-progress", "--json",    "--config"};
+  const auto named = [](const auto& list, const CLI::Option* option) {
+    return std::any_of(std::begin(list), std::end(list), [&](const auto& name) { return option->check_name(name); });
+  };
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || named(kShared, option) || named(used, option)) continue;
+    throw UsageError(option->get_name() + " " + why);
+  }
 }
 
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
@@ -166,22 +223,6 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
     return errno != 0 || value < least || value > most ? expected : std::string();
   };
   return CLI::Validator(check, "");
-}
-
-std::string shell_command(const std::vector<std::string>& arguments) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  std::string command;
-  for (const std::string& argument : arguments) {
-    if (!command.empty()) command += ' ';
-    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) {
-      command += argument;
-      continue;
-    }
-    command += '\'';
-    for (const char c : argument) command += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    command += '\'';
-  }
-  return command;
 }
 
 }  // namespace oscar

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/shell.h"
+
 namespace oscar {
 
 struct CommonOptions {
@@ -15,6 +17,7 @@ struct CommonOptions {
   std::string dtype = "auto";   // auto | bfloat16 | float32
   std::uint64_t seed = 0;
   std::string output;
+  std::string config;  // the file of --config, which is read like any other input
   bool overwrite = false, dry_run = false, json = false, no_progress = false, verbose = false, quiet = false;
 };
 
@@ -32,13 +35,19 @@ void add_output_options(CLI::App& app, CommonOptions& options, bool required);  
 // the exit code of a run that ended normally (0, or 1 for a failed gate).
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body);
 
+// UsageError "--name why" for the first of these options that was given (on the command line or in the file of
+// --config): an option that would do nothing is refused, not ignored.
+void refuse_options(const CLI::App& app, const std::vector<std::string>& names, const std::string& why);
+// The same for every option of `app` but those named and the flags that all commands share.
+void refuse_other_options(const CLI::App& app, const std::vector<std::string>& used, const std::string& why);
+
 // Checks a whole number: decimal digits without a leading zero (which CLI11 would read as octal), `least` to `most`.
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 
+// Checks a finite number from `least` to `most`.
+CLI::Validator real_number(double least, double most);
+
 std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
-
-// The arguments as one shell command, quoted where needed: for "resume with: ..." messages.
-std::string shell_command(const std::vector<std::string>& arguments);
 
 }  // namespace oscar

@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <sstream>
 
+#include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
+#include "bundle/served_form.h"
 #include "rotation/transforms.h"
 
 namespace oscar {
@@ -30,45 +32,44 @@ std::string clip_text(const SideTransform& side) {
   return (low <= 0.0f ? std::string("off") : number(low, "%.3f")) + "-" + number(high, "%.3f");
 }
 
-// energy: null where the method has no eigenvectors of a target; its spectrum is a table of its own.
-std::string row(const std::string& name, const CapturedEnergy* energy, const SidePrediction& p,
+// energy: null where the method has no eigenvectors of a target; its spectrum is a table of its own. comparable:
+// whether errors of layers are in one unit.
+std::string row(const std::string& name, const CapturedEnergy* energy, const SidePrediction& p, bool comparable,
                 const std::string& clip) {
-  char captured[40] = "-", text[160];
+  char captured[40] = "-", text[200];
   if (energy != nullptr) {
     std::snprintf(captured, sizeof captured, "%5.1f%% -> %5.1f%%", 100.0 * energy->identity, 100.0 * energy->fit);
   }
-  std::snprintf(text, sizeof text, "%5s  %16s   %9.4f %9.4f %9.4f %9.4f   %s\n", name.c_str(), captured, p.identity,
+  std::snprintf(text, sizeof text, "%5s  %16s   %9.4f %9.4f %9.4f %9.4f  %11s  ", name.c_str(), captured, p.identity,
                 p.hadamard, p.unclipped, p.fit, clip.c_str());
-  return text;
+  std::string line = text;
+  if (comparable) line += number(p.error, "%9.3g") + " " + number(p.one_clip_error, "%9.3g");
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
 }
 
-// One table: keys or values of all layers, and their mean.
+// One table: keys or values of all layers, and what they add up to.
 std::string table(const FitResult& result, bool key) {
-  std::string text = key ? "keys: relative error of the logits q k^T (held-out rows)\n"
-                         : "values: relative error of v W_O (held-out rows)\n";
-  text += "layer  energy in d/16      identity  Hadamard   no clip       fit   clip\n";
-  CapturedEnergy mean_energy;
-  SidePrediction mean;
+  std::string text =
+      key ? "keys: error of held-out rows, as queries read it" : "values: error of held-out rows, as W_O reads it";
+  text += "; relative to the rows, and as a share of the residual stream\n";
+  if (!result.fisher) text.erase(text.rfind(", and"), std::string(", and as a share of the residual stream").size());
+  text += "layer  energy in d/16      identity  Hadamard   no clip       fit         clip  ";
+  text += result.fisher ? "    share  one clip\n" : "\n";
+  SidePrediction sum;
   const bool captured = result.layers.front().key_spectrum.lambda.empty();
-  const double weight = 1.0 / static_cast<double>(result.layers.size());
   for (const LayerFit& layer : result.layers) {
     const CapturedEnergy& energy = key ? layer.key_energy : layer.value_energy;
     const SidePrediction& p = key ? layer.key : layer.value;
-    text += row(std::to_string(layer.transform.layer), captured ? &energy : nullptr, p,
+    text += row(std::to_string(layer.transform.layer), captured ? &energy : nullptr, p, result.fisher,
                 clip_text(key ? layer.transform.key : layer.transform.value));
-    mean_energy.identity += weight * energy.identity;
-    mean_energy.fit += weight * energy.fit;
-    mean.identity += weight * p.identity;
-    mean.hadamard += weight * p.hadamard;
-    mean.unclipped += weight * p.unclipped;
-    mean.fit += weight * p.fit;
-    mean.global_clip += weight * p.global_clip;
+    sum.error += p.error;
+    sum.one_clip_error += p.one_clip_error;
   }
-  const float global = key ? result.global_key_clip : result.global_value_clip;
-  text += row("mean", captured ? &mean_energy : nullptr, mean, "");
-  if (!captured) return text;
-  text += "with one clip for all layers (" + (global > 0.0f ? number(global, "%.3f") : std::string("off")) +
-          "): mean " + number(mean.global_clip, "%.4f") + "\n";
+  if (!result.fisher) return text;
+  const float one = key ? result.global_key_clip : result.global_value_clip;
+  text += "sum of shares " + number(sum.error, "%.3g") + "; with one clip for all layers (" +
+          (one > 0.0f ? number(one, "%.3f") : std::string("off")) + "): " + number(sum.one_clip_error, "%.3g") + "\n";
   return text;
 }
 
@@ -158,14 +159,16 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
                 {"peak_memory_bytes", plan.peak_memory_bytes},
                 {"disk_bytes", plan.output_bytes},
                 {"seconds", plan.seconds}};
-    std::cout << dump_json(out);
+    print_result(dump_json(out));
     return;
   }
-  std::cout << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size "
-            << plan.head_dim << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
-            << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
-            << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
-            << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+  std::ostringstream text;
+  text << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size " << plan.head_dim
+       << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
+       << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
+       << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
+       << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+  print_result(text.str());
 }
 
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json) {
@@ -181,20 +184,24 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
       clips.push_back({{"layer", layer.transform.layer}, {"key", std::move(key)}, {"value", std::move(value)}});
     }
     out["clip"] = std::move(clips);
+    out["served_as"] = lossless_form(bundle).format;
     out["fit"] = bundle.fit_report;
-    std::cout << dump_json(out);
+    print_result(dump_json(out));
     return;
   }
   const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
-  if (spectra) std::cout << spectrum_table(result) << "\n";
+  std::ostringstream text;
+  if (spectra) text << spectrum_table(result) << "\n";
   if (result.held_out_rows > 0) {
-    std::cout << table(result, true) << "\n" << table(result, false) << "\n";
+    text << table(result, true) << "\n" << table(result, false) << "\n";
   } else {
-    std::cout << "no sampled rows in the statistics: no errors are predicted\n";
+    text << "no sampled rows in the statistics: no errors are predicted\n";
   }
-  std::cout << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
-            << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
-            << " bits per quantised element\n";
+  text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
+       << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
+       << " bits per quantised element\n";
+  text << "served without loss as " << lossless_form(bundle).format << "\n";
+  print_summary(text.str());
 }
 
 std::string bits_text(double bits) { return number(bits, "%.4g"); }
@@ -221,17 +228,17 @@ void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json) {
                       {"predicted_error", row.error},
                       {"bundle", row.directory}});
     }
-    std::cout << dump_json(Json{{"format_version", 1}, {"dry_run", dry_run}, {"pareto", std::move(list)}});
+    print_result(dump_json(Json{{"format_version", 1}, {"dry_run", dry_run}, {"pareto", std::move(list)}}));
     return;
   }
-  std::cout << " budget    bits       K       V  predicted error  bundle\n";
+  std::string text = " budget    bits       K       V  predicted error  bundle\n";
   for (const ParetoRow& row : rows) {
     char line[128];
     std::snprintf(line, sizeof line, "%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits,
                   row.value_bits, row.error);
-    std::cout << line << row.directory << "\n";
+    text += line + row.directory + "\n";
   }
-  if (dry_run) std::cout << "dry run: nothing was written\n";
+  dry_run ? print_result(text + "dry run: nothing was written\n") : print_summary(text);
 }
 
 }  // namespace oscar

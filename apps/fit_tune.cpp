@@ -3,80 +3,51 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
-#include <set>
 
 #include "apps/device_choice.h"
 #include "base/errors.h"
+#include "base/file_roles.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "text/document_hash.h"
-#include "text/passage_hashes.h"
+#include "checkpoint/checkpoint_files.h"
 #include "text/prompts.h"
+#include "text/seen_text.h"
 #include "tune/tune.h"
 
 namespace oscar {
 namespace {
-
-constexpr double kMostShared = 0.01;  // of a text's passages: templates and licences recur everywhere
-
-// 16 hexadecimal digits; InputError for anything else.
-std::uint64_t hash_value(const Json& json) {
-  const std::string text = json.is_string() ? json.get<std::string>() : std::string();
-  std::uint64_t value = 0;
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (text.size() != 16 || end.ptr != text.data() + text.size()) {
-    throw InputError("the statistics hold a passage hash that is not 16 hexadecimal digits");
-  }
-  return value;
-}
 
 // A text that was calibrated on would flatter every choice. Documents are known by the hash of their tokens, passages
 // by those of their runs of tokens.
 void require_unseen(const Statistics& statistics, const std::string& text, const Tokenizer& tokenizer,
                     const ChatTemplate& chat, std::int64_t vocabulary) {
   if (!statistics.metadata.is_object() || !statistics.metadata.contains("parts")) return;
-  std::set<std::string> seen;
-  std::vector<std::vector<std::uint64_t>> records;
-  for (const Json& part : statistics.metadata["parts"]) {
-    const Json prompts = part.value("prompts", Json::object());
-    for (const Json& hash : prompts.value("documents", Json::array())) seen.insert(hash);
-    std::vector<std::uint64_t>& record = records.emplace_back();
-    for (const Json& hash : prompts.value("passages", Json::array())) record.push_back(hash_value(hash));
-    std::sort(record.begin(), record.end());
-  }
   for (const Prompt& document : load_prompts({text}, tokenizer, chat, vocabulary).prompts) {
-    const std::string hash = document_hash(document.ids);
-    if (seen.contains(hash)) {
-      throw InputError(document.source + ": the statistics were collected on this document (hash " + hash +
-                       "); tune on text that was not");
-    }
-    for (const std::vector<std::uint64_t>& record : records) {
-      const SharedPassages found = shared_passages(record, document.ids);
-      if (found.shared < 2 || static_cast<double>(found.shared) < kMostShared * static_cast<double>(found.judged)) {
-        continue;
-      }
-      throw InputError(document.source + ": shares passages with the prompts that the statistics were collected on (" +
-                       std::to_string(found.shared) + " of " + std::to_string(found.judged) +
-                       " that were compared); tune on text that was not");
-    }
+    const SeenText found = find_seen_text(statistics.metadata["parts"], document.ids);
+    if (!found.seen()) continue;
+    throw InputError(document.source + ": " + found.reason() +
+                     " that the statistics were collected on; tune on text that was not");
   }
 }
 
 void print_tuned(const TuneResult& r, bool json) {
   if (json) return;
+  const auto print = [](const char* format, auto... values) {
+    char line[200];
+    std::snprintf(line, sizeof line, format, values...);
+    print_summary(line);
+  };
   if (!r.key_sensitivity.empty()) {
-    std::printf("sensitivity of each layer, measured over predicted (median 1)\nlayer      keys    values\n");
+    print_summary("sensitivity of each layer, measured over predicted (median 1)\nlayer      keys    values\n");
   }
   for (std::size_t i = 0; i < r.key_sensitivity.size(); ++i) {
-    std::printf("%5zu %9.3f %9.3f\n", i, r.key_sensitivity[i], r.value_sensitivity[i]);
+    print("%5zu %9.3f %9.3f\n", i, r.key_sensitivity[i], r.value_sensitivity[i]);
   }
-  std::printf("third split, unseen: closed form KL %.5f, retrieval %.1f%%; %s KL %.5f, retrieval %.1f%%\n",
-              r.closed_form.text_kl, 100 * r.closed_form.solved, r.closed_form_kept ? "kept," : "tuned",
-              r.chosen.text_kl, 100 * r.chosen.solved);
-  std::fflush(stdout);
+  print("third split, unseen: closed form KL %.5f, retrieval %.1f%%; %s KL %.5f, retrieval %.1f%%\n",
+        r.closed_form.text_kl, 100 * r.closed_form.solved, r.closed_form_kept ? "kept," : "tuned", r.chosen.text_kl,
+        100 * r.chosen.solved);
 }
 
 Json record_of(const TuneResult& r, const TuneOptions& o) {
@@ -103,6 +74,11 @@ Tuned tune_options(const Statistics& statistics, const FitOptions& base, const W
     throw InputError("the statistics are of another model than " + common.model + " (fingerprint " +
                      statistics.model_fingerprint + ", found " + checkpoint.fingerprint() + ")");
   }
+  FileRoles roles;
+  roles.inputs(checkpoint_files(checkpoint.location()));
+  roles.output_directory(common.output, "-o");
+  roles.output(common.output + ".tune.json", "--tune's record");
+  roles.check();
   const fs::path& directory = checkpoint.location().directory;
   const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
   require_unseen(statistics, arguments.text, tokenizer, ChatTemplate::from_model(directory),

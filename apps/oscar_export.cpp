@@ -1,12 +1,14 @@
 // oscar-export: the files that serving engines load, from a bundle of oscar-fit.
-#include <iostream>
-
 #include "apps/common_options.h"
+#include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/absorbed.h"
+#include "bundle/bundle_files.h"
+#include "bundle/export_report.h"
 #include "bundle/sglang_export.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 
 namespace oscar {
 namespace {
@@ -22,57 +24,85 @@ struct Arguments {
   ExportOptions options;
 };
 
-void print_files(const Arguments& a, const std::vector<std::string>& files, const char* note) {
+void print_files(const Arguments& a, const std::vector<std::string>& files, const std::vector<std::string>& changes,
+                 const char* note) {
   if (a.common.json) {
-    std::cout << dump_json(Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}});
+    print_result(dump_json(
+        Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}, {"changes", changes}}));
     return;
   }
-  std::cout << "format " << a.options.format << " in " << a.common.output << ":\n";
-  for (const std::string& name : files) std::cout << "  " << name << "\n";
-  std::cout << note;
+  print_summary("format " + a.options.format + " in " + a.common.output + ":\n");
+  for (const std::string& name : files) print_summary("  " + name + "\n");
+  print_summary(note);
+}
+
+// Nothing that is read may be written.
+void check_roles(const Arguments& a, const Checkpoint* model) {
+  FileRoles roles;
+  roles.inputs(bundle_files(a.bundle));
+  roles.inputs({a.report, a.common.config});
+  if (model != nullptr) roles.inputs(checkpoint_files(model->location()));
+  roles.output_directory(a.common.output, "-o");
+  roles.check();
+}
+
+// What is exported is not what was fitted: said once, with the fit that loses nothing.
+void warn_of_changes(const ServedForm& form, bool judged) {
+  if (form.changes.empty()) return;
+  log_warning("format " + form.format + " changes the bundle: " + changes_text(form) + "; " +
+              (judged ? "" : "judge what will be served with oscar-verify --as " + form.format + ", or ") +
+              "fit what the format carries without loss with oscar-fit --for " + form.format);
 }
 
 int run_absorb(const Arguments& a, const Bundle& bundle) {
   if (a.common.model.empty()) throw UsageError("--format absorbed needs --model, the checkpoint to rewrite");
   if (!a.report.empty()) throw UsageError("--report is for formats with a model card; absorbed keeps the model's own");
   const Checkpoint source = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  check_roles(a, &source);
   check_absorb(source, bundle);
   if (a.common.dry_run) {
-    std::cout << "would write " << source.names().size() << " tensors, value projections and biases of "
-              << bundle.layers.size() << " layers changed, to " << a.common.output << "\n";
+    print_result("would write " + std::to_string(source.names().size()) + " tensors, value projections and biases of " +
+                 std::to_string(bundle.layers.size()) + " layers changed, to " + a.common.output + "\n");
     return 0;
   }
   AbsorbOptions options;
   options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   options.tool_version = tool_version();
   options.overwrite = a.common.overwrite;
-  print_files(a, absorb_values(source, bundle, a.common.output, options),
+  print_files(a, absorb_values(source, bundle, a.common.output, options), {},
               "oscar_bundle there goes with the new checkpoint: its values need no transform.\n");
   return 0;
 }
 
 int run_export(Arguments& a) {
+  require_no_stdout(a.common.output, "an export, which is a folder,");
+  check_roles(a, nullptr);
   a.options.overwrite = a.common.overwrite;
   a.options.tool_version = tool_version();
   const Bundle bundle = load_bundle(a.bundle);
   if (!a.report.empty()) {
     a.options.report = read_json(a.report);
     a.options.report_name = a.report;
+    a.options.bundle_sha256 = bundle_hashes(a.bundle);
   }
   if (a.options.format == "absorbed") return run_absorb(a, bundle);
   if (!a.common.model.empty()) {
     const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
     const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
     if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
+    const ModelLocation& location = checkpoint.location();
+    a.options.model_path =
+        location.revision.empty() ? fs::absolute(location.directory).lexically_normal().string() : location.name;
   }
-  check_export(bundle, a.options);
+  const ServedForm form = check_export(bundle, a.options);
+  warn_of_changes(form, a.options.report.has_value());
   if (a.common.dry_run) {
-    std::cout << "would write format " << a.options.format << " of " << bundle.layers.size() << " layers to "
-              << a.common.output << "\n";
+    print_result("would write format " + a.options.format + " of " + std::to_string(bundle.layers.size()) +
+                 " layers to " + a.common.output + "\n");
     return 0;
   }
   const std::vector<std::string> files = export_bundle(bundle, a.common.output, a.options);
-  print_files(a, files, "README.md there has the serve command.\n");
+  print_files(a, files, form.changes, "README.md there has the serve command.\n");
   return 0;
 }
 
@@ -85,16 +115,24 @@ int main_export(int argc, char** argv) {
                  "sglang (one rotation a layer), sglang-v2 (one for each KV head), sglang-v3 (method balanced), or "
                  "absorbed (a Hugging Face checkpoint with the value transform inside; needs --model)")
       ->required();
-  app.add_option("--report", a.report, "report.json of oscar-verify, for the card's measured numbers")
+  app.add_option(
+         "--report", a.report,
+         "report.json of oscar-verify, for the card's measured numbers; it must have judged this bundle as this "
+         "format serves it (--as), and every gate must have passed")
       ->type_name("FILE");
   app.add_option("--dtype", a.dtype, "Of the tensors that absorbed changes (auto: float32)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
-  app.add_option("--model", a.common.model, "Check that the bundle was fitted on this model")
+  app.add_option("--model", a.common.model,
+                 "The model: checked against the bundle, and named in the serve command (required for absorbed)")
       ->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);
-  return run_app(app, a.common, argc, argv, [&] { return run_export(a); });
+  return run_app(app, a.common, argc, argv, [&] {
+    if (a.options.format != "absorbed") refuse_options(app, {"--dtype"}, "is for --format absorbed: drop it");
+    if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");
+    return run_export(a);
+  });
 }
 
 }  // namespace

@@ -3,14 +3,17 @@
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/fit_check.h"
 #include "apps/fit_output.h"
 #include "apps/fit_tune.h"
+#include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "bundle/atomic_directory.h"
+#include "bundle/bundle_files.h"
 #include "bundle/from_fit.h"
+#include "bundle/served_form.h"
 #include "rotation/transforms.h"
 #include "rotation/waterfill.h"
 
@@ -19,20 +22,26 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle\n"
+    "oscar-fit stats.safetensors -o bundle --for sglang          (what that format carries without loss)\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
-    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25";
+    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25\n"
+    "oscar-fit check bundle --statistics new.safetensors --max-regret 1.5";
 
 struct Arguments {
   CommonOptions common;
   FitOptions fit;
   Windows windows;
   std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
-  std::string encoder = "auto", center = "auto", metric = "auto", widths;
+  std::string encoder = "auto", center = "auto", metric = "auto", widths, form;
+  bool method_given = false;
   double bits = 0.0;
+  bool text_hashes = true;
+  std::int64_t context = -1;  // of --context; -1: not given
   std::vector<double> pareto;
   TuneArguments tune;
   std::vector<std::string> tune_windows;
+  CheckArguments check;
 };
 
 template <typename Number>
@@ -81,6 +90,38 @@ std::vector<std::uint8_t> parse_widths(const std::string& text) {
   return widths;
 }
 
+// What a published format can carry is fitted; what it cannot and was asked for all the same is refused.
+void choose_for_format(Arguments& a) {
+  const std::vector<std::string>& formats = served_formats();
+  if (std::find(formats.begin(), formats.end(), a.form) == formats.end()) {
+    std::string list;
+    for (const std::string& name : formats) list += (list.empty() ? "" : ", ") + name;
+    throw UsageError("--for '" + a.form + "' is not a format that a bundle is served in; it is one of " + list);
+  }
+  if (!is_published_format(a.form)) return;
+  const bool general = a.form == "sglang-v3";
+  if (general && !a.method_given) a.fit.method = "balanced";
+  const TransformKind& kind = find_transform(a.fit.method);
+  if (a.fit.method == "waterfill" || !a.widths.empty() || (kind.metric_aware && !general)) {
+    throw UsageError("--for " + a.form + " cannot carry method " + a.fit.method +
+                     (a.widths.empty() ? "" : " with --widths") + "; fit with --method " +
+                     (general ? "balanced" : "oscar"));
+  }
+  const auto choose = [&](std::string& option, const char* flag, const std::string& value, const char* other = "") {
+    if (option == "auto") option = value;
+    if (option != value && option != other) {
+      throw UsageError(std::string(flag) + " " + option + " is not what --for " + a.form + " can carry: that is " +
+                       value);
+    }
+  };
+  choose(a.encoder, "--encoder", "minmax");
+  if (a.form != "sglang-v3")
+    choose(a.scope, "--scope", a.form == "sglang" ? "layer" : "head", a.form == "sglang" ? "" : "layer");
+  choose(a.center, "--center", general && kind.metric_aware ? "key" : "none", general ? "key" : "");
+  if (a.clip == "auto") a.clip = "search";
+  a.fit.one_clip = true;
+}
+
 // What a method takes where nothing was said: the published method as published, the metric-aware ones at their best.
 void choose_defaults(Arguments& a, const TransformKind& kind) {
   const auto choose = [](std::string& option, const char* value) {
@@ -104,6 +145,7 @@ Windows parse_windows(const std::string& text, const char* option) {
 }
 
 void parse_options(Arguments& a) {
+  if (!a.form.empty()) choose_for_format(a);
   choose_defaults(a, find_transform(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
   a.fit.value_target = a.value_target == "energy"   ? ValueTarget::kEnergy
@@ -127,10 +169,23 @@ void parse_options(Arguments& a) {
   } else if (a.clip != "search") {
     a.fit.clip = ClipMode::kFixed;
     std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
+    for (const float ratio : {a.fit.key_clip, a.fit.value_clip}) {
+      if (!(ratio >= 0.0F && ratio <= 1.0F)) throw UsageError("--clip " + a.clip + ": ratios are from 0 (off) to 1");
+    }
   }
   a.windows = parse_windows(a.window_text, "--windows");
   for (const std::string& text : a.tune_windows) a.tune.window_choices.push_back(parse_windows(text, "--tune-windows"));
   a.fit.sink = a.windows.sink;
+  a.fit.recent = a.windows.recent;
+}
+
+void choose_context(Arguments& a, const Statistics& statistics) {
+  if (find_transform(a.fit.method).metric_aware) {
+    a.fit.context = a.context >= 0 ? a.context : default_context(statistics);
+  } else if (a.context >= 0) {
+    throw UsageError("--context is for --method waterfill or balanced; " + a.fit.method +
+                     " is fitted to the calibration prompts as they are");
+  }
 }
 
 struct Fitted {
@@ -145,25 +200,54 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Argum
   fitted.result = fit(statistics, a.fit);
   progress.finish();
   a.fit.on_step = nullptr;
-  const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version()};
+  const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version(), a.text_hashes};
   fitted.bundle = bundle_from_fit(statistics, a.fit, fitted.result, a.windows, source);
+  if (!a.form.empty()) {
+    fitted.bundle.provenance["options"]["for"] = a.form;
+    served_form(fitted.bundle, a.form);  // refuses what the format cannot carry: odd windows or head sizes
+  }
   return fitted;
+}
+
+// fit_bundle() when `written` bundles of a run are complete, which an interruption leaves there.
+Fitted fit_next(const Statistics& statistics, const std::string& sha256, Arguments& a, std::size_t written) {
+  try {
+    return fit_bundle(statistics, sha256, a);
+  } catch (const InterruptedError&) {
+    if (written == 0) throw;
+    throw InterruptedError("interrupted; " + std::to_string(written) + " of " + std::to_string(a.pareto.size()) +
+                           " bundles are complete in " + a.common.output +
+                           ", run again with the budgets that are missing");
+  }
+}
+
+// Nothing that is read may be written. OUTPUT is one bundle; with --pareto it is a folder of them.
+void check_roles(const Arguments& a, const std::vector<fs::path>& outputs) {
+  FileRoles roles;
+  roles.inputs({a.statistics, a.tune.text, a.common.config});
+  for (const fs::path& output : outputs) roles.output_directory(output, "-o");
+  if (!a.tune.text.empty()) roles.output(a.common.output + ".tune.json", "--tune's record");
+  roles.check();
 }
 
 // One bundle for each budget, and a table of what they are predicted to cost.
 int run_pareto(Arguments& a) {
   if (a.fit.method != "waterfill") throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");
   const auto directory = [&](double bits) { return fs::path(a.common.output) / ("bits-" + bits_text(bits)); };
+  std::vector<fs::path> outputs;
   for (const double bits : a.pareto) {
-    AtomicDirectory::require_usable(directory(bits), a.common.overwrite, kManifestName);
+    outputs.push_back(directory(bits));
+    AtomicDirectory::require_usable(directory(bits), a.common.overwrite, bundle_directory());
   }
+  check_roles(a, outputs);
   const Statistics statistics = load_statistics(a.statistics);
+  choose_context(a, statistics);
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(statistics.head_dim));
   const std::string sha256 = sha256_file(a.statistics);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
-    const Fitted fitted = fit_bundle(statistics, sha256, a);
+    const Fitted fitted = fit_next(statistics, sha256, a, a.common.dry_run ? 0 : rows.size());
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
@@ -177,18 +261,37 @@ int run_pareto(Arguments& a) {
   return 0;
 }
 
-int run_fit(Arguments& a) {
+// Options that would do nothing.
+void refuse_idle_options(const CLI::App& app, const Arguments& a) {
+  const std::string method = "is not used by --method " + a.fit.method + ": ";
+  if (!find_transform(a.fit.method).metric_aware) {
+    refuse_options(app, {"--exponent", "--damping"}, method + "it is for balanced and waterfill");
+  }
+  if (a.fit.method != "balanced") refuse_options(app, {"--widths"}, method + "it is for balanced");
+  if (!a.tune.text.empty()) return;
+  refuse_options(app,
+                 {"--tune-sequences", "--tune-context", "--tune-prompts", "--tune-windows", "--stream-layers",
+                  "--model", "--revision", "--seed"},
+                 "is a part of --tune, and none was asked for");
+}
+
+int run_fit(const CLI::App& app, Arguments& a) {
+  if (a.statistics.empty()) throw UsageError("the statistics file is missing (oscar-fit --help explains)");
+  if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
+  require_no_stdout(a.common.output, "a bundle, which is a folder,");
   parse_options(a);
+  refuse_idle_options(app, a);
   if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
     throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
   }
-  if (a.tune.text.empty() && !a.tune.window_choices.empty()) throw UsageError("--tune-windows is a part of --tune");
   if (!a.pareto.empty()) {
     if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
     return run_pareto(a);
   }
-  AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
+  AtomicDirectory::require_usable(a.common.output, a.common.overwrite, bundle_directory());
+  check_roles(a, {a.common.output});
   const Statistics statistics = load_statistics(a.statistics);
+  choose_context(a, statistics);
   if (a.fit.method == "waterfill") {
     if (a.bits > 0.0) a.fit.bits = a.bits;
   } else if (a.bits > 0.0) {
@@ -214,15 +317,33 @@ int run_fit(Arguments& a) {
   return 0;
 }
 
+// Whatever was at work when tuning was interrupted: its trials are kept.
+int run_fit_or_tune(const CLI::App& app, Arguments& a) {
+  try {
+    return run_fit(app, a);
+  } catch (const InterruptedError&) {
+    const fs::path trials = a.common.output + ".tune.json";
+    if (a.tune.text.empty() || !fs::exists(trials)) throw;
+    throw InterruptedError("interrupted; the trials so far are in " + trials.string() +
+                           ", the same command goes on from them");
+  }
+}
+
 int main_fit(int argc, char** argv) {
   Arguments a;
   std::string methods;
   for (const TransformKind& kind : transform_kinds()) methods += "\n  " + kind.id + ": " + kind.summary;
   CLI::App app{"Fit 2-bit KV-cache rotations and clip ratios to statistics of oscar-collect.", "oscar-fit"};
   set_up_app(app, a.common, kExample);
-  app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->required()->type_name("FILE");
-  add_output_options(app, a.common, true);
+  app.add_option("statistics", a.statistics, "Statistics file of oscar-collect")->type_name("FILE");
+  add_output_options(app, a.common, false);
   app.add_option("--method", a.fit.method, "Transform:" + methods)->capture_default_str();
+  app.add_option(
+         "--for", a.form,
+         "Fit what this export format carries without loss: for sglang, sglang-v2 and sglang-v3 one clip ratio "
+         "for the keys and one for the values of all layers, and encoder minmax; sglang-v3 takes method balanced; "
+         "transformers and absorbed carry everything")
+      ->type_name("FORMAT");
   app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "layer", "head"}))
       ->capture_default_str();
@@ -245,10 +366,10 @@ int main_fit(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "fisher", "moments"}))
       ->capture_default_str();
   app.add_option("--damping", a.fit.damping, "Damping of balanced and waterfill, relative to the diagonals")
-      ->check(CLI::Range(0.0, 0.1))
+      ->check(real_number(0.0, 0.1))
       ->capture_default_str();
   app.add_option("--exponent", a.fit.exponent, "Balanced and waterfill: 0 is orthogonal, 1 fully balanced")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(real_number(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--widths", a.widths, "Balanced: the same block widths in every layer, such as 4211,4210")
       ->type_name("K,V");
@@ -264,28 +385,37 @@ int main_fit(int argc, char** argv) {
   app.add_option("--bits", a.bits,
                  "Bits per quantised element, parameters included: for waterfill any budget (default 2.25), else 2 + "
                  "32/group (default: one group)")
-      ->check(CLI::PositiveNumber);
+      ->check(real_number(0.01, 100.0));
   app.add_option("--pareto", a.pareto,
                  "Waterfill: a bundle for each of these budgets, in folders of OUTPUT, and a table")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
+      ->check(real_number(0.01, 100.0))
       ->type_name("B,B,...");
   app.add_option("--windows", a.window_text, "BF16 tokens at the start and at the end")->capture_default_str();
+  app.add_option("--context", a.context,
+                 "Balanced and waterfill: tokens of the contexts that will be served, however short the calibration "
+                 "prompts were; keys are fitted to their mean over these positions. 0: to the positions of the prompts "
+                 "(default: the model's maximum, at most 131072)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
-      ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
+      ->check(whole_number(32, std::uint64_t{1} << 20))
       ->capture_default_str();
+  app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,
+               "Put the statistics' hashes of the calibration text into the bundle (calibration_hashes.json), so that "
+               "oscar-verify can warn of text that was calibrated on; others can test texts by them, too")
+      ->default_str("on");
   app.add_option("--tune", a.tune.text,
                  "Waterfill and balanced: held-out text on which to measure the layers and search the constants; needs "
                  "--model")
       ->type_name("TEXT");
   app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
+      ->check(whole_number(1, 1000))
       ->capture_default_str();
   app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
-      ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 24))
+      ->check(whole_number(64, std::uint64_t{1} << 24))
       ->capture_default_str();
   app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
+      ->check(whole_number(0, 10000))
       ->capture_default_str();
   app.add_option("--tune-windows", a.tune_windows,
                  "Waterfill: other BF16 windows to try, with as many bytes at --tune-context: 32,128;128,512")
@@ -294,8 +424,15 @@ int main_fit(int argc, char** argv) {
   app.add_flag("--stream-layers", a.tune.stream_layers, "--tune: keep one layer's weights in memory; same results");
   app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
-  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
-  return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
+  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")
+      ->capture_default_str()
+      ->check(whole_number(0, UINT64_MAX));
+  const CLI::App* check = add_check_command(app, a.check);
+  app.require_subcommand(0, 1);
+  return run_app(app, a.common, argc, argv, [&] {
+    a.method_given = app.get_option("--method")->count() > 0;
+    return check->parsed() ? run_check(a.check, a.common.json) : run_fit_or_tune(app, a);
+  });
 }
 
 }  // namespace

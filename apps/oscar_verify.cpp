@@ -1,12 +1,16 @@
 // oscar-verify: quality of KV-cache methods against the BF16 cache on the user's own model and text.
 #include <algorithm>
-#include <iostream>
+#include <string_view>
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/output_files.h"
 #include "apps/verify_source.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "bundle/bundle_files.h"
+#include "checkpoint/checkpoint_files.h"
+#include "verify/method_list.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
 
@@ -15,14 +19,18 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
+    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --as sglang --text heldout.txt --report report.json\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
+    "oscar-verify methods\n"
     "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
+
+constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
 struct Arguments {
   CommonOptions common;
   VerifyRequest request;
   std::vector<std::string> bundles;
-  std::string rotations, clip, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
+  std::string rotations, clip, form, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
   bool check_only = false;
   std::string memory;                       // of plan
   std::vector<std::int64_t> plan_contexts;  // of plan
@@ -36,12 +44,21 @@ void add_source_options(CLI::App& app, Arguments& a) {
   app.add_option("--rotations", a.rotations, "Published rotation files to judge")
       ->type_name("K.pt,V.pt")
       ->excludes(bundle);
-  app.add_option("--clip", a.clip, "Clip ratios of K and V for --rotations, whose files carry none (default 0.96,0.92)")
+  app.add_option("--clip", a.clip,
+                 "Clip ratios of K and V for --rotations (default: those recorded in the files, or 0.96,0.92)")
       ->type_name("K,V");
+  app.add_option(
+         "--as", a.form,
+         "Judge the bundle as this export format serves it: sglang, sglang-v2, sglang-v3, transformers, absorbed "
+         "(default: the first of these that loses nothing of it)")
+      ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
-  app.add_option("--text", a.text, "Text to score, one UTF-8 document")->type_name("FILE");
-  app.add_option("--methods", a.request.methods,
-                 "Methods, or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
+  app.add_option("--text", a.text,
+                 "Text to score, one UTF-8 document (required, but for --check-only, methods and plan)")
+      ->type_name("FILE");
+  app.add_option(
+         "--methods", a.request.methods,
+         "Methods (oscar-verify methods lists them), or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
       ->delimiter(',')
       ->type_name("ID,...");
   app.add_option(
@@ -51,7 +68,8 @@ void add_source_options(CLI::App& app, Arguments& a) {
       ->type_name("authors,common,bytes");
   app.add_option("--bits", a.request.bits,
                  "Bits per element for --compare bytes (default: those of the bundle's method)")
-      ->type_name("B");
+      ->type_name("B")
+      ->check(real_number(0.01, 16.0));
   app.add_option("--windows", a.windows, "BF16 tokens at the start and at the end (default: the bundle's, or 64,256)")
       ->type_name("SINK,RECENT");
 }
@@ -60,23 +78,32 @@ void add_measurement_options(CLI::App& app, Arguments& a) {
   app.add_option("--path", a.path, "Whole sequences at once, token by token through the paged cache, or both")
       ->capture_default_str()
       ->check(CLI::IsMember({"prefill", "decode", "both"}));
-  app.add_option("--context", a.request.context, "Tokens of each sequence")->capture_default_str();
-  app.add_option("--tokens", a.request.tokens, "Tokens of the text to use; 0: all")->capture_default_str();
-  app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")->capture_default_str();
+  app.add_option("--context", a.request.context, "Tokens of each sequence")
+      ->capture_default_str()
+      ->check(whole_number(1, kMostTokens));
+  app.add_option("--tokens", a.request.tokens, "Tokens of the text to use; 0: all")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostTokens));
+  app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostTokens));
   app.add_option("--tasks", a.request.tasks,
                  "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, cwe, fwe, copy, or all")
       ->delimiter(',')
       ->type_name("NAME,...");
   app.add_option("--task-lengths", a.request.task_lengths, "Tokens of task prompts (default: the context)")
       ->delimiter(',')
-      ->type_name("N,...");
-  app.add_option("--task-prompts", a.request.task_prompts, "Prompts of each task and length")->capture_default_str();
+      ->type_name("N,...")
+      ->check(whole_number(1, kMostTokens));
+  app.add_option("--task-prompts", a.request.task_prompts, "Prompts of each task and length")
+      ->capture_default_str()
+      ->check(whole_number(1, 10000));
   app.add_option("--layer-sequences", a.request.layer_sequences, "Sequences that layer errors are measured on")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+      ->check(whole_number(1, std::uint64_t{1} << 30));
   app.add_option("--bootstrap", a.request.bootstrap_samples, "Bootstrap samples of the confidence intervals")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
+      ->check(whole_number(0, std::uint64_t{1} << 24));
 }
 
 void add_report_options(CLI::App& app, Arguments& a) {
@@ -86,9 +113,10 @@ void add_report_options(CLI::App& app, Arguments& a) {
   app.add_option("--junit", a.junit, "Write gates and checks as JUnit XML")->type_name("FILE.xml");
   app.add_option("--baseline", a.baseline, "Earlier report of the same model and text to compare with")
       ->type_name("FILE.json");
-  app.add_option("--work-dir", a.work_dir, "Keep the state of the run here, so that it can go on when it was stopped")
+  app.add_option("--work-dir", a.work_dir,
+                 "Where the state of the run is kept, so that it can go on when it was stopped (default: REPORT.work)")
       ->type_name("DIR");
-  app.add_flag("--resume", a.request.resume, "Continue the run in --work-dir, if there is one");
+  app.add_flag("--resume", a.request.resume, "Continue the run in the work directory, if there is one");
   app.add_flag("--overwrite", a.common.overwrite, "Replace reports that exist");
   app.add_flag("--dry-run", a.common.dry_run, "Print the plan and measure nothing");
   GateLimits& gates = a.request.gates;
@@ -103,55 +131,61 @@ void add_report_options(CLI::App& app, Arguments& a) {
 int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool json) {
   const std::vector<std::string> lines = check_verify_source(source, checkpoint);
   if (json) {
-    std::cout << dump_json(Json{{"sound", true}, {"source", source.facts.source}, {"checked", lines}});
+    print_result(dump_json(Json{{"sound", true}, {"source", source.facts.source}, {"checked", lines}}));
     return 0;
   }
-  for (const std::string& line : lines) std::cout << "ok  " << line << "\n";
-  std::cout << source.facts.source << " is sound\n";
+  for (const std::string& line : lines) print_result("ok  " + line + "\n");
+  print_result(source.facts.source + " is sound\n");
   return 0;
 }
 
 void write_reports(const Arguments& a, const VerifyReport& report) {
-  if (!a.report.empty()) write_file_atomic(a.report, report_json(report));
-  if (!a.html.empty()) write_file_atomic(a.html, report_html(report));
-  if (!a.markdown.empty()) write_file_atomic(a.markdown, report_markdown(report));
-  if (!a.junit.empty()) write_file_atomic(a.junit, report_junit(report));
+  if (!a.report.empty()) write_output(a.report, report_json(report));
+  if (!a.html.empty()) write_output(a.html, report_html(report));
+  if (!a.markdown.empty()) write_output(a.markdown, report_markdown(report));
+  if (!a.junit.empty()) write_output(a.junit, report_junit(report));
 }
 
-// The files this run writes. UsageError when two options name the same one.
-std::vector<std::string> output_files(const Arguments& a) {
-  const std::pair<const char*, std::string> options[] = {
-      {"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}};
-  std::vector<std::string> files;
-  for (const auto& [name, file] : options) {
-    if (file.empty()) continue;
-    for (const auto& [other, earlier] : options) {
-      if (other != name && earlier == file)
-        throw UsageError(std::string(other) + " and " + name + " name the same file");
-    }
-    files.push_back(file);
+// What this run reads; what it writes may be none of it.
+FileRoles file_roles(const Arguments& a, const Checkpoint* model) {
+  FileRoles roles;
+  for (const std::string& file : {a.text, a.baseline, a.common.config}) roles.input(file);
+  for (const std::string& bundle : a.bundles) roles.inputs(bundle_files(bundle));
+  for (std::size_t from = 0; from < a.rotations.size();) {
+    const std::size_t comma = std::min(a.rotations.find(',', from), a.rotations.size());
+    roles.input(a.rotations.substr(from, comma - from));
+    from = comma + 1;
   }
-  return files;
+  if (model != nullptr) roles.inputs(checkpoint_files(model->location()));
+  return roles;
 }
 
-int run_verify(Arguments& a) {
+int run_verify(Arguments& a, const CLI::App& app) {
+  if (a.check_only) {
+    refuse_other_options(app, {"--model", "--revision", "--bundle", "--rotations", "--clip", "--as", "--check-only"},
+                         "is not used by --check-only, which measures nothing: drop one of them");
+  }
   if (a.check_only && a.bundles.empty() && a.rotations.empty()) {
     throw UsageError("--check-only needs --bundle or --rotations");
   }
+  if (a.bundles.empty() && a.rotations.empty()) require_known_methods(a.request.methods);
   if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
   }
-  const std::vector<std::string> outputs = output_files(a);
-  if (!a.common.dry_run && !a.check_only) {
-    for (const std::string& file : outputs) require_absent(file, a.common.overwrite);
-  }
+  const OutputFiles outputs(
+      {{"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}});
+  if (!a.common.dry_run && !a.check_only) outputs.check(a.common);
   std::optional<Checkpoint> checkpoint;
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
+  FileRoles roles = file_roles(a, model);
+  outputs.add_to(roles);
+  roles.check();
   std::vector<VerifySource> sources;
-  for (const std::string& bundle : a.bundles) sources.push_back(load_verify_source(bundle, "", a.clip, model));
-  if (!a.rotations.empty()) sources.push_back(load_verify_source("", a.rotations, a.clip, model));
-  if (sources.empty()) load_verify_source("", "", a.clip, model);  // refuses --clip alone
+  for (const std::string& bundle : a.bundles)
+    sources.push_back(load_verify_source({bundle, "", a.clip, a.form}, model));
+  if (!a.rotations.empty()) sources.push_back(load_verify_source({"", a.rotations, a.clip, a.form}, model));
+  if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as alone
   if (a.check_only) {
     if (sources.size() != 1) throw UsageError("--check-only takes one bundle");
     return check_only(sources.front(), model, a.common.json);
@@ -161,6 +195,7 @@ int run_verify(Arguments& a) {
   request.text = a.text;
   request.baseline = a.baseline;
   request.work_dir = a.work_dir;
+  if (a.work_dir.empty() && !a.report.empty()) request.work_dir = a.report + ".work";
   request.prefill = a.path != "decode";
   request.decode = a.path != "prefill";
   if (!a.windows.empty()) {
@@ -178,15 +213,37 @@ int run_verify(Arguments& a) {
   for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
   Verification verification(*model, tokenizer, std::move(judged), request);
   if (a.common.dry_run) {
-    std::cout << verification.plan_text();
+    print_result(verification.plan_text());
     return 0;
   }
+  outputs.probe();
   const VerifyReport report = verification.run();
   write_reports(a, report);
   verification.finish();
-  std::cout << (a.common.json ? report_json(report) : report_table(report, false));
-  for (const std::string& file : outputs) log_info("wrote " + file);
+  if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report, false));
+  for (const std::string& file : outputs.names()) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
+}
+
+// Options that would do nothing.
+void refuse_idle_options(const CLI::App& app, const Arguments& a) {
+  const std::vector<std::string>& comparisons = a.request.comparisons;
+  if (std::find(comparisons.begin(), comparisons.end(), "bytes") == comparisons.end()) {
+    refuse_options(app, {"--bits"}, "is for --compare bytes, and this run does not compare so");
+  }
+  if (a.request.tasks.empty()) {
+    refuse_options(app, {"--task-lengths", "--task-prompts"}, "is for --tasks, and none was asked for");
+  }
+  if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");
+}
+
+int run_methods(const Arguments& a) {
+  std::optional<Checkpoint> checkpoint;
+  if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  const ModelConfig* model = checkpoint ? &checkpoint->config() : nullptr;
+  const std::vector<ListedMethod> methods = list_methods(model);
+  print_result(a.common.json ? method_list_json(methods) : method_list_table(methods, model));
+  return 0;
 }
 
 int run_plan(const Arguments& a) {
@@ -196,7 +253,7 @@ int run_plan(const Arguments& a) {
   if (!a.windows.empty()) windows = parse_windows(a.windows);
   const MemoryPlan plan =
       plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows);
-  std::cout << (a.common.json ? plan_json(plan) : plan_table(plan));
+  print_result(a.common.json ? plan_json(plan) : plan_table(plan));
   return 0;
 }
 
@@ -218,13 +275,19 @@ int main_verify(int argc, char** argv) {
   CLI::App app{"Measure a bundle, and the methods it competes with, against the BF16 cache.", "oscar-verify"};
   set_up_app(app, a.common, kExample);
   add_model_options(app, a.common, false);
+  app.get_option("--model")->description(
+      "Model directory, or org/name in the Hugging Face cache (required, but for --check-only)");
   add_source_options(app, a);
   add_measurement_options(app, a);
   add_report_options(app, a);
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");
-  plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24GiB or 80GB")->required();
-  plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")->delimiter(',');
+  plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24G, 24GiB or 80GB")->required();
+  plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")
+      ->delimiter(',')
+      ->check(whole_number(1, kMostTokens));
   plan->fallthrough();
+  CLI::App* methods = app.add_subcommand("methods", "List the methods with their bits, windows and sources");
+  methods->fallthrough();
   app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);
   arguments[0] = "oscar-verify";  // wherever it was started from
@@ -232,7 +295,18 @@ int main_verify(int argc, char** argv) {
   if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
   a.request.resume_command = shell_command(again);
   a.request.command = shell_command(without_state_options(arguments));
-  return run_app(app, a.common, argc, argv, [&] { return plan->parsed() ? run_plan(a) : run_verify(a); });
+  return run_app(app, a.common, argc, argv, [&] {
+    if (plan->parsed()) {
+      refuse_other_options(app, {"--model", "--revision", "--windows"}, "is not used by plan: drop it");
+      return run_plan(a);
+    }
+    if (methods->parsed()) {
+      refuse_other_options(app, {"--model", "--revision"}, "is not used by methods: drop it");
+      return run_methods(a);
+    }
+    refuse_idle_options(app, a);
+    return run_verify(a, app);
+  });
 }
 
 }  // namespace

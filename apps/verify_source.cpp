@@ -5,12 +5,15 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "bundle/absorbed.h"
+#include "bundle/export_report.h"
+#include "bundle/manifest.h"
 #include "bundle/published.h"
+#include "bundle/served_form.h"
+#include "rotation/clip_search.h"
 
 namespace oscar {
 namespace {
-
-constexpr float kPublishedKeyClip = 0.96f, kPublishedValueClip = 0.92f;  // of the published launch lines
 
 struct TextPair {
   std::string first, second;
@@ -34,14 +37,35 @@ Number parse_number(const std::string& text, const std::string& flag) {
   return value;
 }
 
+// 0.434, not 0.433999985.
+double shortest(float rho) { return json_float(rho).get<double>(); }
+
+// The ratio that every layer and head of a side runs with; empty when they differ.
+std::optional<double> one_clip(const Bundle& bundle, bool key) {
+  const float first = (key ? bundle.layers.front().key : bundle.layers.front().value).clip.front();
+  for (const LayerTransform& layer : bundle.layers) {
+    for (const float rho : (key ? layer.key : layer.value).clip) {
+      if (rho != first) return std::nullopt;
+    }
+  }
+  return shortest(first);
+}
+
 BundleFacts facts_of(const Bundle& bundle) {
   BundleFacts facts;
   facts.method = bundle.method;
   facts.scope = bundle.scope;
   facts.encoder = bundle.encoder;
   facts.model_fingerprint = bundle.model_fingerprint;
-  facts.key_clip = bundle.global_key_clip;
-  facts.value_clip = bundle.global_value_clip;
+  facts.key_clip = one_clip(bundle, true);
+  facts.value_clip = one_clip(bundle, false);
+  if (facts.key_clip && facts.value_clip) return facts;
+  for (const LayerTransform& layer : bundle.layers) {
+    LayerClip& clip = facts.layer_clips.emplace_back();
+    clip.layer = layer.layer;
+    for (const float rho : layer.key.clip) clip.key.push_back(shortest(rho));
+    for (const float rho : layer.value.clip) clip.value.push_back(shortest(rho));
+  }
   return facts;
 }
 
@@ -50,20 +74,31 @@ std::string base_name(fs::path path) {
   return path.filename().string();
 }
 
-VerifySource load_bundle_source(const fs::path& directory) {
+VerifySource load_bundle_source(const fs::path& directory, const std::string& form) {
+  const Bundle fitted = load_bundle(directory);
+  ServedForm served = form.empty() ? lossless_form(fitted) : served_form(fitted, form);
   VerifySource source;
-  source.bundle = load_bundle(directory);
-  source.facts = facts_of(*source.bundle);
+  source.facts = facts_of(served.bundle);
   source.facts.kind = "bundle";
   source.facts.source = base_name(directory);
   source.facts.clip_source = "bundle";
-  for (const char* name : {kManifestName, kRotationsName}) {
-    source.facts.sha256[name] = sha256_file(directory / name);
-  }
+  source.facts.served_as = served.format;
+  source.facts.served_changes = served.changes;
+  source.facts.sha256 = bundle_hashes(directory);
+  source.bundle = std::move(served.bundle);
   return source;
 }
 
-VerifySource load_published_source(const std::string& files, const std::string& clip) {
+void set_clip(Bundle& bundle, float key, float value) {
+  for (LayerTransform& layer : bundle.layers) {
+    layer.key.clip = {key};
+    layer.value.clip = {value};
+  }
+  bundle.global_key_clip = key;
+  bundle.global_value_clip = value;
+}
+
+VerifySource load_published_source(const std::string& files, const std::string& clip, const std::string& form) {
   const auto [key, value] = split_pair(files, "--rotations", "K.pt,V.pt");
   float key_clip = kPublishedKeyClip, value_clip = kPublishedValueClip;
   if (!clip.empty()) {
@@ -76,16 +111,17 @@ VerifySource load_published_source(const std::string& files, const std::string& 
   }
   VerifySource source;
   source.bundle = bundle_from_published(key, value);
-  for (LayerTransform& layer : source.bundle->layers) {
-    layer.key.clip = {key_clip};
-    layer.value.clip = {value_clip};
+  const std::string format = published_format(*source.bundle);
+  if (!form.empty() && form != format) {
+    throw UsageError("--as " + form + " is for --bundle; the files of --rotations are served as " + format);
   }
-  source.bundle->global_key_clip = key_clip;
-  source.bundle->global_value_clip = value_clip;
+  const bool recorded = has_recorded_clip(*source.bundle);
+  if (!clip.empty() || !recorded) set_clip(*source.bundle, key_clip, value_clip);
   source.facts = facts_of(*source.bundle);
   source.facts.kind = "published";
   source.facts.source = base_name(key) + "," + base_name(value);
-  source.facts.clip_source = clip.empty() ? "default" : "option";
+  source.facts.clip_source = !clip.empty() ? "option" : recorded ? "file" : "default";
+  source.facts.served_as = format;
   for (const std::string& file : {key, value}) {
     if (fs::is_regular_file(file)) source.facts.sha256[base_name(file)] = sha256_file(file);
   }
@@ -107,17 +143,22 @@ WindowPolicy parse_windows(const std::string& text) {
   return windows;
 }
 
-VerifySource load_verify_source(const std::string& bundle, const std::string& rotations, const std::string& clip,
-                                const Checkpoint* checkpoint) {
-  if (!clip.empty() && rotations.empty()) throw UsageError("--clip is for --rotations; a bundle carries its own");
+VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* checkpoint) {
+  if (!request.clip.empty() && request.rotations.empty()) {
+    throw UsageError("--clip is for --rotations; a bundle carries its own");
+  }
   VerifySource source;
-  if (!bundle.empty()) source = load_bundle_source(bundle);
-  if (!rotations.empty()) source = load_published_source(rotations, clip);
+  if (!request.bundle.empty()) source = load_bundle_source(request.bundle, request.form);
+  if (!request.rotations.empty()) source = load_published_source(request.rotations, request.clip, request.form);
+  if (!source.bundle && !request.form.empty()) {
+    throw UsageError("--as says how a bundle is served: it needs --bundle");
+  }
   if (source.bundle && checkpoint != nullptr) {
     const std::string fingerprint = checkpoint->fingerprint();
     const std::vector<std::string> faults = check_bundle_model(*source.bundle, checkpoint->config(), fingerprint);
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
+    if (source.facts.served_as == "absorbed") check_absorb(*checkpoint, *source.bundle);
   }
   return source;
 }
@@ -130,6 +171,8 @@ std::vector<std::string> check_verify_source(const VerifySource& source, const C
   std::vector<std::string> lines;
   lines.push_back("structure: method " + bundle.method + ", scope " + bundle.scope + ", " +
                   std::to_string(bundle.layers.size()) + " layers of head_dim " + std::to_string(first.head_dim));
+  lines.push_back("served as: " + source.facts.served_as);
+  for (const std::string& change : source.facts.served_changes) lines.push_back("  changed by that form: " + change);
   for (const auto& [name, hash] : source.facts.sha256) lines.push_back("sha256 of " + name + ": " + hash);
   lines.emplace_back("numbers: finite, K and V of equal shape, rotations orthogonal (max |M M^T - I| <= 1e-4)");
   if (checkpoint == nullptr) {

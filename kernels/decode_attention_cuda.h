@@ -1,7 +1,7 @@
 // Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
 // and its quantised body (pages of layout `uniform` with group = head_dim and FP16 parameters, or of layout `blocks`),
 // all in rotated space, in one launch.
-// CPU twin (the specification): lib/runtime/decode_attention_twin.h. Raw pointers, no LibTorch.
+// CPU reference (the specification): lib/runtime/decode_attention.h. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -3,8 +3,10 @@
 // Plain FP32 arithmetic for verification, not for serving. CPU twins (the specification): decode_attention_reference,
 // decode_attention_cpu (lib/runtime/decode_attention.h) and DescribedCache::attend. Raw pointers, no LibTorch.
 //
-//   logit_j = scale (<q, khat_j> + <u, phases_j>) + logit_shift, then soft_cap tanh(logit / soft_cap) where soft_cap >
-//   0 o = sum_j p_j vhat_j,  p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit))
+//   logit_j = scale (<q, khat_j> + <u, phases_j>) + logit_shift
+//   logit_j = soft_cap tanh(logit_j / soft_cap), where soft_cap > 0
+//   p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit))
+//   o = sum_j p_j vhat_j
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -2,7 +2,13 @@
 set -euo pipefail
 
 OSCAR_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# The virtual environment lies outside the checkout, so that clones share it.
+# The virtual environment lies outside the checkout, so that clones share it: in the cache of the user, whose home the
+# user database knows where HOME is not set (services, containers); without either, in the build folder.
+if [ -z "${HOME:-}" ]; then
+  HOME=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6 || true)
+  [ -n "$HOME" ] && [ -d "$HOME" ] || HOME=$OSCAR_ROOT/build/home
+  export HOME
+fi
 OSCAR_ENV=${OSCAR_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/oscar-toolchain/env}
 OSCAR_LOGS=${OSCAR_LOGS:-$OSCAR_ROOT/build/logs}
 

@@ -30,8 +30,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Writes to a temporary name beside `path`, then syncs and renames in commit(). Without commit() the destructor
-// removes the temporary file and `path` is left as it was.
+// Writes beside `path` under a temporary name, then syncs and renames in commit(); without it `path` is left alone.
+// Folders above are made, a replaced file hands its mode on; UsageError for links, devices and pipes (output_file.h).
 class AtomicFile {
  public:
   explicit AtomicFile(const fs::path& path);
@@ -56,8 +56,8 @@ void make_directory(const fs::path& path);
 // Throws UsageError when `path` exists and overwriting was not asked for. Call it before any long work.
 void require_absent(const fs::path& path, bool overwrite);
 
-// An advisory lock on a file (created when absent), held until destruction. EnvironmentError "another run uses ..."
-// when another process holds it.
+// An advisory lock on a file (created when absent, no link followed), held until destruction. EnvironmentError "another
+// run uses ..." when another process holds it.
 class FileLock {
  public:
   explicit FileLock(const fs::path& path);

@@ -4,23 +4,49 @@
 
 #include <atomic>
 #include <csignal>
+#include <ctime>
 
 namespace oscar {
 namespace {
-std::atomic<int> g_requests{0};
 
-extern "C" void on_signal(int) {
-  if (g_requests.fetch_add(1) >= 1) _exit(130);
+// `timeout` and shells may send one request to the process and to its group; further ones within this time are the
+// same.
+constexpr double kSameRequestSeconds = 0.5;
+constexpr int kInterruptedCode = 130;
+
+std::atomic<bool> g_requested{false};
+std::atomic<double> g_first{0.0};
+static_assert(std::atomic<double>::is_always_lock_free, "a signal handler stores it");
+
+double now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+extern "C" void on_signal(int number) {
+  if (!g_requested.exchange(true)) {
+    g_first.store(now());
+    return;
+  }
+  // A terminal that closes may send any number of SIGHUP: they never cut the saving of state short.
+  if (number != SIGHUP && now() - g_first.load() > kSameRequestSeconds) _exit(kInterruptedCode);
+}
+
 }  // namespace
 
 void install_interrupt_handler() {
   struct sigaction action {};
+  struct sigaction before {};
   action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  for (const int number : kSignals) {
+    // What was to be ignored (nohup, a job in the background) stays ignored.
+    if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    ::sigaction(number, &action, nullptr);
+  }
 }
 
-bool interrupt_requested() { return g_requests.load() > 0; }
+bool interrupt_requested() { return g_requested.load(); }
 
 }  // namespace oscar

@@ -1,9 +1,9 @@
-// SIGINT and SIGTERM as a flag that long loops poll between steps.
+// SIGINT, SIGTERM and SIGHUP as a flag that long loops poll between steps.
 #pragma once
 
 namespace oscar {
 
-// Installs the handlers once. A second SIGINT ends the process at once with exit code 130.
+// A second SIGINT or SIGTERM, half a second or more later, ends the process with 130. What was ignored stays ignored.
 void install_interrupt_handler();
 bool interrupt_requested();
 

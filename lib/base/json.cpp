@@ -1,62 +1,121 @@
 #include "base/json.h"
 
-#include <set>
+#include <algorithm>
+#include <cstdio>
+#include <unordered_set>
 #include <vector>
 
+#include "base/budget.h"
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
+#include "base/json_fault.h"
+#include "base/utf8.h"
 
 namespace oscar {
 namespace {
 
-// A parser callback that refuses duplicate keys and excessive depth while the text is read.
-class StrictReader {
+// Builds a value from the parser's events. nlohmann's own builder searches the members read so far for every key, which
+// takes minutes for an object of 100,000 keys; here members are appended, and a set knows the keys of a large object.
+class Builder {
  public:
-  StrictReader(std::string where, int max_depth) : where_(std::move(where)), max_depth_(max_depth) {}
+  Builder(std::string_view text, const std::string& where, int max_depth)
+      : text_(text), where_(where), max_depth_(static_cast<std::size_t>(max_depth)) {}
+  Json take() { return std::move(root_); }
 
-  bool operator()(int depth, nlohmann::detail::parse_event_t event, Json& parsed) {
-    using Event = nlohmann::detail::parse_event_t;
-    if (depth > max_depth_) {
-      throw InputError(where_ + ": JSON is nested deeper than " + std::to_string(max_depth_) + " levels");
-    }
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end && !keys_.empty()) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second) {
-      throw InputError(where_ + ": JSON object has the key " + quote_name(parsed.get<std::string>()) + " twice");
-    }
+  bool null() { return scalar(nullptr); }
+  bool boolean(bool value) { return scalar(value); }
+  bool number_integer(std::int64_t value) { return scalar(value); }
+  bool number_unsigned(std::uint64_t value) { return scalar(value); }
+  bool number_float(double value, const std::string&) { return scalar(value); }
+  bool string(std::string& value) {
+    charge(value.size());
+    return scalar(std::move(value));
+  }
+  bool binary(Json::binary_t&) { return false; }  // no JSON text holds any
+
+  bool start_object(std::size_t) { return open(Json::object()); }
+  bool start_array(std::size_t) { return open(Json::array()); }
+  bool key(std::string& name) {
+    charge(name.size());
+    Level& level = levels_.back();
+    if (repeats(level, name)) throw InputError(where_ + ": JSON object has the key " + quote_name(name) + " twice");
+    level.container->get_ref<Json::object_t&>().emplace_back(std::move(name), nullptr);
     return true;
+  }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool parse_error(std::size_t bytes_read, const std::string&, const nlohmann::detail::exception& e) {
+    throw InputError(where_ + ": " + json_fault(text_, bytes_read, e.what()));
   }
 
  private:
-  std::string where_;
-  int max_depth_;
-  std::vector<std::set<std::string>> keys_;
+  struct Level {
+    Json* container;
+    std::unordered_set<std::string> keys;  // of an object with more than kFewKeys
+  };
+  static constexpr std::size_t kFewKeys = 16;
+  static constexpr std::uint64_t kValueSteps = 100;
+
+  static void charge(std::size_t bytes) {
+    Budget::spend(kValueSteps + bytes);
+    Budget::hold(sizeof(Json) + bytes);
+  }
+
+  static bool repeats(Level& level, const std::string& name) {
+    const auto& members = level.container->get_ref<const Json::object_t&>();
+    if (members.size() < kFewKeys) {
+      return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.first == name; });
+    }
+    if (members.size() == kFewKeys) {
+      for (const auto& member : members) level.keys.insert(member.first);
+    }
+    Budget::hold(name.size() + 64);
+    return !level.keys.insert(name).second;
+  }
+
+  // The open containers are each the last member of the one before, so these pointers stay good.
+  Json* place(Json value) {
+    charge(0);
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& container = *levels_.back().container;
+    if (container.is_array()) {
+      container.push_back(std::move(value));
+      return &container.back();
+    }
+    Json& member = container.get_ref<Json::object_t&>().back().second;
+    member = std::move(value);
+    return &member;
+  }
+  bool scalar(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  // A deeper value would exhaust the stack when it is destroyed.
+  bool open(Json value) {
+    if (levels_.size() == max_depth_) {
+      throw InputError(where_ + ": JSON is nested deeper than " + std::to_string(max_depth_) + " levels");
+    }
+    Json* placed = place(std::move(value));
+    levels_.push_back({placed, {}});
+    return true;
+  }
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  const std::string_view text_;
+  const std::string& where_;
+  const std::size_t max_depth_;
+  Json root_;
+  std::vector<Level> levels_;
 };
 
-// The depth is checked before parsing too: the parser itself recurses for neither arrays nor objects, but the
-// destructor of a very deep value would.
-void check_depth(std::string_view text, const std::string& where, int max_depth) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > max_depth) {
-        throw InputError(where + ": JSON is nested deeper than " + std::to_string(max_depth) + " levels");
-      }
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-}
+// Beyond these a file is no configuration, manifest or record: some 20 million values.
+constexpr Budget::Limits kJsonLimits{2'000'000'000, std::uint64_t{1} << 30};
 
 const Json* find(const Json& object, const char* key, const std::string& where) {
   if (!object.is_object()) throw InputError(where + ": found " + object.type_name() + ", expected a JSON object");
@@ -98,19 +157,53 @@ std::string as_string(const Json& value, const char* key, const std::string& whe
   return value.get<std::string>();
 }
 
+// JSON text in UTF-8 with unsafe characters, which stand inside its strings alone, as \uXXXX (a pair above U+FFFF). C0
+// was escaped by the writer.
+std::string escape_json(std::string text) {
+  const auto plain = [](char c) { return c >= 0 && c < 0x7F; };
+  if (std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text, at);
+    if (plain(text[at]) || !is_unsafe(step.value)) {
+      out.append(text, at, step.bytes);
+    } else {
+      const auto c = static_cast<unsigned>(step.value);
+      char units[16];
+      if (c < 0x10000) {
+        std::snprintf(units, sizeof units, "\\u%04x", c);
+      } else {
+        std::snprintf(units, sizeof units, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + (c & 0x3FF));
+      }
+      out += units;
+    }
+    at += step.bytes;
+  }
+  return out;
+}
+
+// A copy whose strings and keys are UTF-8.
+Json with_utf8_text(const Json& value) {
+  if (value.is_string()) return utf8_text(value.get<std::string>());
+  if (!value.is_structured()) return value;
+  Json out = value.is_object() ? Json::object() : Json::array();
+  for (const auto& [key, item] : value.items()) {
+    if (value.is_object()) {
+      out[utf8_text(key)] = with_utf8_text(item);
+    } else {
+      out.push_back(with_utf8_text(item));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where, int max_depth) {
-  check_depth(text, where, max_depth);
-  try {
-    return Json::parse(text.begin(), text.end(), StrictReader(where, max_depth));
-  } catch (const nlohmann::json::exception& e) {
-    // The parser repeats the token it stopped at, which may be as long as the file.
-    constexpr std::size_t kShown = 200;
-    const std::string why = e.what();
-    throw InputError(where + ": is not valid JSON (" + (why.size() > kShown ? why.substr(0, kShown) + "..." : why) +
-                     ")");
-  }
+  const Budget budget(where + ": reading this JSON", kJsonLimits);
+  Builder builder(text, where, max_depth);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
 }
 
 Json read_json(const fs::path& path, std::uint64_t max_bytes) {
@@ -157,9 +250,9 @@ const Json& json_array(const Json& object, const char* key, const std::string& w
 
 std::string dump_json(const Json& value) {
   try {
-    return value.dump(2) + "\n";
+    return escape_json(value.dump(2)) + "\n";
   } catch (const nlohmann::json::exception&) {
-    return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";  // text that is not UTF-8
+    return escape_json(with_utf8_text(value).dump(2)) + "\n";
   }
 }
 

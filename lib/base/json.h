@@ -30,7 +30,7 @@ std::string json_string(const Json& object, const char* key, const std::string& 
 const Json& json_object(const Json& object, const char* key, const std::string& where);
 const Json& json_array(const Json& object, const char* key, const std::string& where);
 
-// Two-space indentation and a final newline.
+// Two spaces, a final newline; unsafe characters (foreign_text.h) as \uXXXX, bytes that are not UTF-8 as escape_text().
 std::string dump_json(const Json& value);
 
 }  // namespace oscar

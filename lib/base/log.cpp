@@ -5,11 +5,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/foreign_text.h"
+
 namespace oscar {
 namespace {
 LogLevel g_level = LogLevel::kNormal;
 
-void print(const char* colour, const char* prefix, const std::string& message) {
+void print(const char* colour, const char* prefix, const std::string& text) {
+  const std::string message = escape_text(text);
   // "\r\033[K" clears a progress bar that may stand on the line.
   const char* clear = stderr_is_terminal() ? "\r\033[K" : "";
   if (use_colour() && *colour != '\0') {
@@ -30,6 +33,14 @@ void log_detail(const std::string& message) {
 }
 void log_warning(const std::string& message) { print("\033[33m", "warning: ", message); }
 void log_error(const std::string& message) { print("\033[31m", "error: ", message); }
+
+void print_result(const std::string& text) {
+  const std::string safe = escape_text(text, Lines::kMany);
+  std::fwrite(safe.data(), 1, safe.size(), stdout);
+}
+void print_summary(const std::string& text) {
+  if (g_level >= LogLevel::kNormal) print_result(text);
+}
 
 bool stderr_is_terminal() {
   static const bool terminal = ::isatty(2) == 1;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 
+#include "base/foreign_text.h"
 #include "base/log.h"
 
 namespace oscar {
@@ -26,9 +26,21 @@ std::string clock_text(double s) {
 
 void set_progress_enabled(bool enabled) { g_enabled = enabled; }
 
+std::string duration_text(double seconds) {
+  char text[64];
+  if (seconds < 120) {
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+  } else if (seconds < 7200) {
+    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
+  }
+  return text;
+}
+
 Progress::Progress(std::string label, std::uint64_t total, std::string unit)
-    : label_(std::move(label)),
-      unit_(std::move(unit)),
+    : label_(escape_text(label)),
+      unit_(escape_text(unit)),
       total_(std::max<std::uint64_t>(total, 1)),
       start_(std::chrono::steady_clock::now()),
       shown_(start_) {}
@@ -61,6 +73,7 @@ void Progress::show(bool last) {
   if (stderr_is_terminal()) {
     constexpr int kWidth = 24;
     const int full = static_cast<int>(fraction * kWidth);
+    // Label, unit and note were escaped when they were set.
     const std::string bar = std::string(full, '#') + std::string(kWidth - full, '.');
     std::fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %.0f %s/s  %s%s", label_.c_str(), bar.c_str(), 100 * fraction, rate,
                  unit_.c_str(), tail.c_str(), last ? "\n" : "");

@@ -6,9 +6,13 @@
 #include <cstdint>
 #include <string>
 
+#include "base/foreign_text.h"
+
 namespace oscar {
 
 void set_progress_enabled(bool enabled);
+
+std::string duration_text(double seconds);  // "12.3 s", "45 min", "3.2 h"
 
 class Progress {
  public:
@@ -18,7 +22,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void advance(std::uint64_t units);
-  void set_note(std::string note) { note_ = std::move(note); }  // shown after the rate
+  void set_note(const std::string& note) { note_ = escape_text(note); }  // shown after the rate
   void finish();
 
  private:

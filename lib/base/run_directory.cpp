@@ -1,66 +1,105 @@
 #include "base/run_directory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/temporary.h"
 
 namespace oscar {
 namespace {
 
 constexpr const char* kRun = "run.json";
+constexpr const char* kRemoving = "removing.json";  // run.json of a run whose files are being removed
+constexpr std::uint64_t kMostRunBytes = 1 << 20;
+constexpr std::int64_t kMostThreads = 1 << 16;
+constexpr std::size_t kMostShown = 200;  // bytes of a value in a message
 
 std::string option_flag(std::string key) {
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
 }
 
-std::string value_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string value_text(const Json& value) {
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
+  return text;
+}
 
-// Throws naming the first difference between the run that is in the directory and the one that was asked for.
-void require_same_run(const fs::path& path, const Json& found, const Json& wanted, const RunDirectory::Inputs& inputs) {
+Json member(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() ? Json() : *found;
+}
+
+bool is_there(const fs::path& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0;
+}
+
+}  // namespace
+
+Json parse_run_record(std::string_view text, const std::string& where) {
+  Json run = parse_json(text, where);
+  const std::int64_t threads = json_int(run, "threads", where);
+  if (threads < 1 || threads > kMostThreads) {
+    throw InputError(where + ": 'threads' is " + std::to_string(threads) + ", expected 1 to " +
+                     std::to_string(kMostThreads) + "; delete the directory to start anew");
+  }
+  json_object(run, "options", where);
+  json_string(run, "tool_version", where);
+  return run;
+}
+
+void require_same_run(const fs::path& path, const Json& found, const Json& wanted, const RunInputs& inputs) {
   const std::string where = path.string() + ": the run in it ";
   const std::string advice = "; continue with what it was started with, or delete the directory to start anew";
-  const auto differs = [&](const std::string& key) { return found.value(key, Json()) != wanted.value(key, Json()); };
+  const auto differs = [&](const std::string& key) { return member(found, key) != member(wanted, key); };
   for (const auto& [key, text] : inputs) {
     if (differs(key)) throw InputError(where + text + advice);
   }
-  const Json found_options = found.value("options", Json::object());
+  const Json found_options = member(found, "options");
   for (const auto& item : wanted["options"].items()) {
-    const Json before = found_options.value(item.key(), Json());
+    const Json before = member(found_options, item.key());
     if (before == item.value()) continue;
     throw UsageError(where + "has " + option_flag(item.key()) + " " + value_text(before) + ", this one " +
                      value_text(item.value()) + advice);
   }
   if (differs("tool_version")) {
-    throw UsageError(where + "was started by version " + value_text(found.value("tool_version", Json())) +
+    throw UsageError(where + "was started by version " + value_text(member(found, "tool_version")) +
                      " of this program, this is " + value_text(wanted["tool_version"]) + advice);
   }
 }
 
-}  // namespace
-
-RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, const Inputs& inputs,
+RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, const RunInputs& inputs,
                            std::function<bool(const std::string&)> is_run_file)
     : path_(path), is_run_file_(std::move(is_run_file)) {
   make_directory(path);
   lock_.emplace(path / "lock");
-  if (fs::exists(path / kRun)) {
+  if (is_there(path / kRun)) {
     if (!resume) {
       throw UsageError(path.string() + ": holds an unfinished run; continue it with --resume, or delete it");
     }
-    const std::string text = read_file(path / kRun, 1 << 20);
-    const Json found = parse_json(text, (path / kRun).string());
+    const std::string text = read_file(path / kRun, kMostRunBytes);
+    const Json found = parse_run_record(text, (path / kRun).string());
     require_same_run(path, found, run, inputs);
-    threads_ = static_cast<int>(std::clamp<std::int64_t>(json_int(found, "threads", (path / kRun).string()), 1, 1024));
+    threads_ = static_cast<int>(json_int(found, "threads", (path / kRun).string()));
     run_id_ = sha256_hex(text);
     resumed_ = true;
-    remove_files(true);
+    for (const fs::path& file : run_files()) remove_stale_temporaries(file);
     return;
   }
   if (resume) log_info(path.string() + ": holds no run to resume; starting one");
-  remove_files(false);  // of a run whose removal was cut short
+  if (is_there(path / kRemoving)) {
+    remove_files();  // the rest of a run whose removal was cut short
+  }
+  for (const fs::path& stranger : run_files()) {
+    if (!is_there(stranger)) continue;
+    throw UsageError(stranger.string() + ": is in the way of a run's file and belongs to no run (there is no " + kRun +
+                     " beside it); choose another work directory, or move it away");
+  }
   const std::string text = dump_json(run);
   threads_ = static_cast<int>(json_int(run, "threads", kRun));
   run_id_ = sha256_hex(text);
@@ -72,24 +111,35 @@ void RunDirectory::require_own(const std::string& found, const fs::path& where) 
   throw InputError(where.string() + ": belongs to another run; delete the directory to start anew");
 }
 
-void RunDirectory::remove_files(bool temporaries_only) const {
+// What is there under the names of a run's files, or was being written under them.
+std::vector<fs::path> RunDirectory::run_files() const {
   std::error_code ec;
-  std::vector<fs::path> doomed;
-  for (const auto& entry : fs::directory_iterator(path_, ec)) {
-    const std::string name = entry.path().filename().string();
-    const std::size_t suffix = name.find(".tmp.");  // left half-written by a killed run
-    const std::string stem = name.substr(0, suffix);
-    if (stem != kRun && !is_run_file_(stem)) continue;
-    if (temporaries_only && suffix == std::string::npos) continue;
-    doomed.push_back(entry.path());
+  std::vector<fs::path> files;
+  for (fs::directory_iterator it(path_, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    const std::string stem = name.substr(0, name.find(".tmp."));
+    if (is_run_file_(name)) {
+      files.push_back(it->path());
+    } else if (is_run_file_(stem) && is_temporary_of(name, stem)) {
+      files.push_back(path_ / stem);
+    }
   }
-  for (const fs::path& path : doomed) fs::remove(path, ec);
+  return files;
+}
+
+void RunDirectory::remove_files() const {
+  std::error_code ec;
+  for (const fs::path& file : run_files()) {
+    remove_stale_temporaries(file);
+    fs::remove(file, ec);
+  }
+  fs::remove(path_ / kRemoving, ec);
 }
 
 void RunDirectory::remove() {
   std::error_code ec;
-  fs::remove(path_ / kRun, ec);  // first: what is left of a half-removed directory is then no run
-  remove_files(false);
+  fs::rename(path_ / kRun, path_ / kRemoving, ec);  // what is left of a half-removed directory is then no run
+  remove_files();
   fs::remove(path_ / "lock", ec);
   fs::remove(path_, ec);  // fails, as it should, when the directory holds other files
   lock_.reset();

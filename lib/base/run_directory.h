@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,16 +15,25 @@
 
 namespace oscar {
 
+// Which members of run.json are files of the user: the key, and what to say when it differs ("is of another model").
+using RunInputs = std::vector<std::pair<std::string, std::string>>;
+
+// The content of a run.json. InputError for another form than {tool_version: text, threads: 1 to 65536, options:
+// {...}}.
+Json parse_run_record(std::string_view text, const std::string& where);
+
+// Throws naming the first difference between the run in `path` and the one that was asked for: InputError for inputs,
+// UsageError for options and versions.
+void require_same_run(const fs::path& path, const Json& found, const Json& wanted, const RunInputs& inputs);
+
 class RunDirectory {
  public:
-  // Which members of run.json are files of the user: the key, and what to say when it differs ("is of another model").
-  using Inputs = std::vector<std::pair<std::string, std::string>>;
-
   // Creates or opens and locks the directory. `run`: {tool_version, threads, the inputs, options{...}}. "threads" is
   // recorded but not compared: the rounding of a GEMM depends on it, so the first value is kept. With a run in it:
-  // UsageError unless `resume`, and the difference named when it is another run (InputError for inputs, UsageError for
-  // options). Without one, `resume` just starts. is_run_file: which names, besides lock and run.json, belong to runs.
-  RunDirectory(const fs::path& path, const Json& run, bool resume, const Inputs& inputs,
+  // UsageError unless `resume`, and the difference named when it is another run (require_same_run). Without one,
+  // `resume` just starts. is_run_file: which names, besides lock and run.json, belong to runs; files of such names that
+  // are there without a run are other people's (UsageError).
+  RunDirectory(const fs::path& path, const Json& run, bool resume, const RunInputs& inputs,
                std::function<bool(const std::string&)> is_run_file);
 
   const fs::path& path() const { return path_; }
@@ -38,7 +48,8 @@ class RunDirectory {
   void remove();  // the run's files, and the directory when nothing else is in it
 
  private:
-  void remove_files(bool temporaries_only) const;
+  std::vector<fs::path> run_files() const;
+  void remove_files() const;
 
   fs::path path_;
   std::function<bool(const std::string&)> is_run_file_;

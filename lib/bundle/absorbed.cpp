@@ -8,8 +8,9 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/interrupt.h"
 #include "bundle/absorbed_weights.h"
-#include "bundle/atomic_directory.h"
+#include "bundle/bundle_files.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {
@@ -45,6 +46,27 @@ std::map<std::string, std::string> weight_files(const Checkpoint& source) {
     return files;
   }
   return parse_shard_index(read_file(directory / kIndex, std::uint64_t{128} << 20), (directory / kIndex).string());
+}
+
+// A checkpoint from somewhere may hold links to anything that its user can read, and the new one is made to be given
+// away. InputError for a link that leads out of the checkpoint. In the Hugging Face cache, all files of
+// models--ORG--NAME/snapshots/COMMIT are links into the blobs of that repository.
+void require_inside(const fs::path& directory, const fs::path& file) {
+  std::error_code ec;
+  const fs::path root = fs::canonical(directory, ec), real = fs::canonical(file, ec);
+  const auto below = [&real](const fs::path& folder) {
+    return std::mismatch(folder.begin(), folder.end(), real.begin(), real.end()).first == folder.end();
+  };
+  const fs::path snapshots = root.parent_path(), repository = snapshots.parent_path();
+  const bool hub = snapshots.filename() == "snapshots" && repository.filename().string().starts_with("models--");
+  if (!ec && (below(root) || (hub && below(repository / "blobs")))) return;
+  throw InputError(file.string() + ": is a link that leads out of the checkpoint" +
+                   (ec ? std::string() : " to " + real.string()) +
+                   ", so its content is not copied; put the file itself there, or remove the link");
+}
+
+void stop_if_interrupted() {
+  if (interrupt_requested()) throw InterruptedError("interrupted; nothing was written, run the same command again");
 }
 
 bool is_weight_file(const fs::path& path) {
@@ -100,7 +122,10 @@ class Writer {
       }
     }
     std::set<std::string> names;
+    for (const auto& [file, of_layers] : shards)
+      require_inside(source_.location().directory, source_.location().directory / file);
     for (const auto& [file, of_layers] : shards) {
+      stop_if_interrupted();
       names.insert(file);
       fs::create_directories((directory_ / file).parent_path());
       if (of_layers.empty()) {
@@ -115,7 +140,8 @@ class Writer {
       }
       write_shard(source_, file, changed, dtype_, directory_ / file);
       for (const NewTensor* tensor : changed) added_[tensor->name] = file;
-      std::erase_if(made_, [&](const auto& made) { return !of_layers.contains(made.first); });
+      const auto& kept = of_layers;  // C++17 lambdas capture no structured bindings
+      std::erase_if(made_, [&kept](const auto& made) { return !kept.contains(made.first); });
     }
     if (fs::exists(source_.location().directory / kSingle)) return names;
     for (const auto& [tensor, file] : added_) files_[tensor] = file;
@@ -160,6 +186,36 @@ Bundle remaining_bundle(const Bundle& bundle, const std::string& fingerprint) {
   return rest;
 }
 
+// Tokenizer and other files that go along unchanged. InputError for links that lead out of the checkpoint.
+std::vector<fs::path> other_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  require_inside(directory, directory / "config.json");
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    std::error_code ec;
+    if (!entry.is_regular_file(ec) || is_weight_file(entry.path()) || name == "config.json" || name == kAbsorbedName) {
+      continue;
+    }
+    require_inside(directory, entry.path());
+    files.push_back(entry.path());
+  }
+  return files;
+}
+
+// The files that the record of an absorbed checkpoint lists, and those of the bundle in it.
+std::set<std::string> recorded_files(const fs::path& directory) {
+  std::set<std::string> names;
+  try {
+    const Json record = read_json(directory / kAbsorbedName, std::uint64_t{64} << 20);
+    for (const auto& item : json_object(record, "sha256", kAbsorbedName).items()) names.insert(item.key());
+  } catch (const InputError&) {
+    return names;  // then every file in the directory is foreign
+  }
+  const std::string folder = kAbsorbedBundle;
+  for (const std::string& name : bundle_directory().own_files(directory / folder)) names.insert(folder + "/" + name);
+  return names;
+}
+
 }  // namespace
 
 void check_absorb(const Checkpoint& source, const Bundle& bundle) {
@@ -175,16 +231,13 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
 std::vector<std::string> absorb_values(const Checkpoint& source, const Bundle& bundle, const fs::path& directory,
                                        const AbsorbOptions& options) {
   check_absorb(source, bundle);
-  AtomicDirectory target(directory, options.overwrite, kAbsorbedName);
+  AtomicDirectory target(directory, options.overwrite, {kAbsorbedName, recorded_files});
   const std::string fingerprint = source.fingerprint();
+  const std::vector<fs::path> others = other_files(source.location().directory);
   std::set<std::string> names = Writer(source, bundle, target.path(), options.dtype).write();
-  for (const fs::directory_entry& entry : fs::directory_iterator(source.location().directory)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || is_weight_file(entry.path()) || name == "config.json" || name == kAbsorbedName) {
-      continue;
-    }
-    fs::copy_file(entry.path(), target.path() / name);
-    names.insert(name);
+  for (const fs::path& file : others) {
+    fs::copy_file(file, target.path() / file.filename());
+    names.insert(file.filename().string());
   }
   const Json config = needs_new_biases(source, bundle) ? config_with_biases(source) : raw_config(source);
   write_file_atomic(target.path() / "config.json", dump_json(config));

@@ -2,15 +2,23 @@
 
 #include <fcntl.h>
 #include <stdio.h>  // renameat2 (GNU)
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/errors.h"
+#include "base/log.h"
+#include "base/output_file.h"
+#include "base/temporary.h"
 
 namespace oscar {
 namespace {
+
+constexpr int kNames = 16;  // tried, where others remove temporaries at the same moment
 
 // "out/" and "out" are the same directory; a link to a directory is followed.
 fs::path normalise(const fs::path& target) {
@@ -24,13 +32,6 @@ fs::path normalise(const fs::path& target) {
   return path;
 }
 
-void sync_directory(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
-}
-
 [[noreturn]] void throw_rename_error(const fs::path& target) {
   const int code = errno;
   if (code == ENOTEMPTY || code == EEXIST) {
@@ -39,9 +40,41 @@ void sync_directory(const fs::path& path) {
   throw EnvironmentError(target.string() + ": the directory cannot be put in place (" + std::strerror(code) + ")");
 }
 
+// A new name beside the target that no run removes.
+fs::path name_aside(const fs::path& target) {
+  std::string name = temporary_path(target).string();
+  return name.replace(name.rfind(".tmp."), 5, ".old.");
+}
+
+// Something in the directory that is not one of `own`, which are files, or a folder above one of them; empty: nothing.
+std::string find_foreign(const fs::path& directory, const std::set<std::string>& own) {
+  std::error_code ec;
+  for (fs::recursive_directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().lexically_relative(directory).generic_string();
+    const fs::file_type type = it->symlink_status(ec).type();
+    if (type == fs::file_type::regular && own.contains(name)) continue;
+    const auto below = own.lower_bound(name + "/");
+    if (type == fs::file_type::directory && below != own.end() && below->starts_with(name + "/")) continue;
+    return name;
+  }
+  if (ec) return ec.message();
+  return {};
+}
+
 }  // namespace
 
-void AtomicDirectory::require_usable(const fs::path& target, bool overwrite, const std::string& marker) {
+std::set<std::string> names_inside(const std::set<std::string>& names) {
+  std::set<std::string> inside;
+  for (const std::string& name : names) {
+    const fs::path path(name);
+    bool plain = !name.empty() && path.is_relative() && path.has_filename() && name == path.lexically_normal().string();
+    for (const fs::path& part : path) plain = plain && part != ".." && part != ".";
+    if (plain) inside.insert(name);
+  }
+  return inside;
+}
+
+void AtomicDirectory::require_usable(const fs::path& target, bool overwrite, const DirectoryKind& kind) {
   const fs::path path = normalise(target);
   std::error_code ec;
   if (!fs::exists(fs::symlink_status(path, ec))) return;
@@ -49,54 +82,106 @@ void AtomicDirectory::require_usable(const fs::path& target, bool overwrite, con
   if (!fs::is_directory(path, ec)) {
     throw UsageError(path.string() + ": is a file, expected a directory or a new name; choose another output");
   }
-  if (!fs::is_empty(path, ec) && !fs::exists(path / marker, ec)) {
-    throw UsageError(path.string() + ": exists and holds no " + marker +
+  if (fs::is_empty(path, ec)) return;
+  if (!fs::is_regular_file(fs::symlink_status(path / kind.marker, ec))) {
+    throw UsageError(path.string() + ": exists and holds no " + kind.marker +
                      ", so --overwrite will not replace it; choose another output");
+  }
+  std::set<std::string> own = names_inside(kind.own_files(path));
+  own.insert(kind.marker);
+  const std::string foreign = find_foreign(path, own);
+  if (!foreign.empty()) {
+    throw UsageError(path.string() + ": holds '" + foreign +
+                     "', which is none of the files that were written there, so --overwrite will not replace the " +
+                     "directory; move it away or choose another output");
   }
 }
 
-AtomicDirectory::AtomicDirectory(const fs::path& target, bool overwrite, const std::string& marker)
-    : target_(normalise(target)) {
-  require_usable(target, overwrite, marker);
+AtomicDirectory::AtomicDirectory(const fs::path& target, bool overwrite, DirectoryKind kind)
+    : target_(normalise(target)), kind_(std::move(kind)), overwrite_(overwrite) {
+  require_usable(target, overwrite, kind_);
   if (target_.has_parent_path()) make_directory(target_.parent_path());
-  fs::path building = target_;
-  building += ".tmp." + std::to_string(::getpid());
+  remove_stale_temporaries(target_);
   std::error_code ec;
-  fs::remove_all(building, ec);  // of a dead process that had this id
-  if (!fs::create_directory(building, ec) || ec) {
-    throw EnvironmentError(target_.string() + ": cannot be written (" +
-                           (ec ? ec.message() : std::string("its temporary name is taken")) +
-                           "); choose a writable place for the output");
+  const mode_t mode = fs::exists(target_, ec) ? 0700 : 0777;
+  for (int i = 0; i < kNames && fd_ < 0; ++i) {
+    building_ = temporary_path(target_);
+    if (::mkdir(building_.c_str(), mode) != 0) {
+      const int code = errno;
+      if (code == EEXIST) continue;
+      throw EnvironmentError(target_.string() + ": cannot be written (" + std::strerror(code) +
+                             "); choose a writable place for the output");
+    }
+    fd_ = ::open(building_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd_ >= 0 && !lock_temporary(fd_)) ::close(std::exchange(fd_, -1));
   }
-  building_ = building;
+  if (fd_ < 0) {
+    throw EnvironmentError(target_.string() + ": cannot be written (no temporary name beside it is free)");
+  }
 }
 
 AtomicDirectory::~AtomicDirectory() {
-  if (building_.empty()) return;
   std::error_code ec;
-  fs::remove_all(building_, ec);
+  if (!building_.empty()) fs::remove_all(building_, ec);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void AtomicDirectory::keep_modes() const {
+  struct stat st {};
+  std::error_code ec;
+  for (fs::recursive_directory_iterator it(building_, ec), end; !ec && it != end; it.increment(ec)) {
+    const fs::path before = target_ / it->path().lexically_relative(building_);
+    if (::lstat(before.c_str(), &st) == 0 && !S_ISLNK(st.st_mode)) ::chmod(it->path().c_str(), st.st_mode & 0777);
+  }
+  if (::stat(target_.c_str(), &st) == 0) ::fchmod(fd_, st.st_mode & 0777);
+}
+
+// Exactly what require_usable() found to be ours. What has come in since then stays, under a name that no run takes for
+// a temporary.
+void AtomicDirectory::remove_replaced(const fs::path& old) const {
+  std::error_code ec;
+  std::set<std::string> own = names_inside(kind_.own_files(old));
+  own.insert(kind_.marker);
+  std::vector<fs::path> folders;
+  for (fs::recursive_directory_iterator it(old, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->symlink_status(ec).type() == fs::file_type::directory) folders.push_back(it->path());
+  }
+  for (const std::string& name : own) fs::remove(old / name, ec);
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) fs::remove(*folder, ec);
+  if (fs::remove(old, ec) || !fs::exists(old, ec)) return;
+  const fs::path kept = name_aside(target_);
+  if (old != kept) fs::rename(old, kept, ec);
+  log_warning((ec ? old : kept).string() + ": holds files that came into the replaced directory meanwhile");
+}
+
+// The directory that is there gives way: swapped in one step where the file system can, else moved aside for a moment.
+void AtomicDirectory::replace() {
+  require_usable(target_, overwrite_, kind_);  // nothing has come there since the work began
+  keep_modes();
+  sync_directory(building_);
+  if (::renameat2(AT_FDCWD, building_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
+    return remove_replaced(std::exchange(building_, fs::path()));
+  }
+  const fs::path aside = name_aside(target_);
+  if (::rename(target_.c_str(), aside.c_str()) != 0) throw_rename_error(target_);
+  if (::rename(building_.c_str(), target_.c_str()) != 0) {
+    const int code = errno;
+    const bool back = ::rename(aside.c_str(), target_.c_str()) == 0;
+    errno = code;
+    if (back) throw_rename_error(target_);
+    throw EnvironmentError(target_.string() + ": the directory cannot be put in place (" + std::strerror(code) +
+                           "); the one that was there is " + aside.string());
+  }
+  building_.clear();
+  remove_replaced(aside);
 }
 
 void AtomicDirectory::commit() {
-  sync_directory(building_);
   std::error_code ec;
   if (fs::exists(fs::symlink_status(target_, ec))) {
-    // Swap old and new in one step where the file system can; the destructor then removes the old one.
-    if (::renameat2(AT_FDCWD, building_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
-      sync_directory(target_.parent_path());
-      return;
-    }
-    fs::path old = target_;
-    old += ".old." + std::to_string(::getpid());
-    if (::rename(target_.c_str(), old.c_str()) != 0) throw_rename_error(target_);
-    if (::rename(building_.c_str(), target_.c_str()) != 0) {
-      const int code = errno;
-      if (::rename(old.c_str(), target_.c_str()) != 0) errno = code;
-      errno = code;
-      throw_rename_error(target_);
-    }
-    building_ = old;
+    replace();
   } else {
+    sync_directory(building_);
     if (::rename(building_.c_str(), target_.c_str()) != 0) throw_rename_error(target_);
     building_.clear();
   }

@@ -7,7 +7,8 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "bundle/atomic_directory.h"
+#include "bundle/bundle_files.h"
+#include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "checkpoint/safetensors.h"
@@ -62,6 +63,7 @@ void check_files(const Manifest& manifest, const fs::path& directory) {
       }
       continue;
     }
+    if (!present && name == kCalibrationHashesName) continue;  // may be deleted before a bundle is passed on
     if (!present) throw InputError(path.string() + ": is missing; the manifest lists it");
     const std::uint64_t size = fs::file_size(path, ec);
     if (size != listed.bytes) {
@@ -113,17 +115,62 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
+// From their file; bundles of earlier versions hold them in the provenance.
+void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
+  Bundle& bundle = manifest.bundle;
+  if (bundle.provenance.contains("collection")) {
+    bundle.calibration_hashes = take_calibration_hashes(bundle.provenance["collection"]);
+  }
+  std::error_code ec;
+  if (!manifest.files.contains(kCalibrationHashesName) || !fs::exists(path, ec)) return;
+  bundle.calibration_hashes = calibration_hashes_from_json(read_json(path, kMaxManifestBytes), path.string());
+}
+
+// The files that a manifest lists; those of every bundle where it cannot be read.
+std::set<std::string> own_files(const fs::path& directory) {
+  std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName};
+  try {
+    const Json manifest = read_json(directory / kManifestName, kMaxManifestBytes);
+    for (const auto& item : json_object(manifest, "files", kManifestName).items()) names.insert(item.key());
+  } catch (const InputError&) {
+    // A damaged bundle is replaced all the same, if nothing else is beside it.
+  }
+  return names;
+}
+
+// Clip ratios, windows and the like, changed by hand or by another program, are not what was fitted. Looked at last,
+// so that a fault with a reason of its own is told by that reason.
+void check_manifest_numbers(const Json& json, const Manifest& manifest, const fs::path& path) {
+  if (manifest.numbers_sha256.empty() || manifest.numbers_sha256 == manifest_numbers_sha256(json)) return;
+  throw InputError(path.string() +
+                   ": its clip ratios, windows, code or other numbers were changed after the fit (its "
+                   "numbers_sha256 does not fit them); copy or fit the bundle again");
+}
+
 }  // namespace
+
+DirectoryKind bundle_directory() { return {kManifestName, own_files}; }
+
+std::vector<fs::path> bundle_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const std::string& name : names_inside(own_files(directory))) files.push_back(directory / name);
+  return files;
+}
 
 void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
   const std::vector<std::string> faults = check_bundle(bundle);
   if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());
-  AtomicDirectory out(directory, overwrite, kManifestName);
+  AtomicDirectory out(directory, overwrite, bundle_directory());
   std::map<std::string, BundleFile> files;
   write_rotations(bundle, out.path() / kRotationsName);
   files[kRotationsName] = describe(out.path() / kRotationsName);
   write_file_atomic(out.path() / kCardName, bundle_card(bundle));
   files[kCardName] = describe(out.path() / kCardName);
+  if (!bundle.calibration_hashes.empty()) {
+    const fs::path path = out.path() / kCalibrationHashesName;
+    write_file_atomic(path, dump_json(calibration_hashes_to_json(bundle.calibration_hashes)));
+    files[kCalibrationHashesName] = describe(path);
+  }
   write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
   out.commit();
 }
@@ -138,9 +185,11 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
     throw InputError(directory.string() + ": holds no " + std::string(kManifestName) +
                      ", expected a bundle written by oscar-fit");
   }
-  Manifest manifest = manifest_from_json(read_json(path, kMaxManifestBytes), path.string());
+  const Json json = read_json(path, kMaxManifestBytes);
+  Manifest manifest = manifest_from_json(json, path.string());
   check_files(manifest, directory);
   read_rotations(manifest, directory / kRotationsName);
+  read_calibration_hashes(manifest, directory / kCalibrationHashesName);
   if (check_numbers) {
     const std::vector<std::string> faults = check_bundle(manifest.bundle);
     if (!faults.empty()) {
@@ -148,6 +197,7 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
                        (faults.size() > 1 ? " (and " + std::to_string(faults.size() - 1) + " more faults)" : ""));
     }
   }
+  check_manifest_numbers(json, manifest, path);
   return std::move(manifest.bundle);
 }
 

@@ -1,5 +1,6 @@
 // A bundle: what oscar-fit writes and oscar-verify / oscar-export read. Directory with oscar_bundle.json (manifest),
-// rotations.safetensors (F32) and README.md (model card). Byte-level description: schemas/README.md.
+// rotations.safetensors (F32), README.md (model card) and
+// calibration_hashes.json (may be left out). Byte-level description: schemas/README.md.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,7 @@ struct Bundle {
   std::vector<LayerTransform> layers;                // ascending layer ids
   Json provenance = Json::object();                  // statistics file, prompt set, options, tool version
   Json fit_report = Json::object();                  // per layer: captured energy, predicted errors
+  Json calibration_hashes = Json::array();           // of the calibration text, a file of its own; may be empty
 };
 
 // Writes the directory atomically (built beside and renamed). UsageError when it exists and overwrite is false, or

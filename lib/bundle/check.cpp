@@ -161,8 +161,8 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
       break;
     }
     if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);
-    // Published files hold one shared matrix and do not say how many heads use it (kv_heads 1 there).
-    const bool heads_known = layer.kv_heads != 1 || !bundle.model_fingerprint.empty();
+    // Published files with one shared matrix do not say how many heads use it (kv_heads 1 there).
+    const bool heads_known = layer.kv_heads != 1 || bundle.method != "published";
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;
   }

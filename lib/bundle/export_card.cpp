@@ -3,10 +3,17 @@
 #include <cstdio>
 #include <sstream>
 
+#include "base/foreign_text.h"
+#include "base/markup.h"
+#include "base/shell.h"
+#include "bundle/manifest.h"
 #include "bundle/model_card.h"
+#include "checkpoint/model_name.h"
 
 namespace oscar {
 namespace {
+
+constexpr std::size_t kMostRows = 10, kMostOthers = 6;  // in the table; of methods that are not judged
 
 std::string significant(double value) {
   char text[32];
@@ -21,21 +28,51 @@ std::string number_at(const Json& object, const char* key) {
 
 // The methods of a report as a Markdown table.
 void measured(std::ostringstream& out, const Json& report) {
-  out << "Context " << number_at(report, "context")
+  out << "Judged in the form that this format serves. Context " << number_at(report, "context")
       << " tokens, KL in nats against the BF16 cache on the same tokens.\n\n"
       << "| method | path | bits per element | mean KL | 99.9 % KL | PPL ratio | same top token |\n"
       << "|---|---|---|---|---|---|---|\n";
   if (!report.contains("methods") || !report["methods"].is_array()) return;
+  std::size_t shown = 0, left_out = 0;
   for (const Json& method : report["methods"]) {
+    const bool judged = method.is_object() && method.contains("judged") && method["judged"] == true;
+    if (shown >= (judged ? kMostRows : kMostOthers)) {
+      ++left_out;
+      continue;
+    }
+    ++shown;
     const auto text = [&](const char* key) {
-      return method.is_object() && method.contains(key) && method[key].is_string() ? method[key].get<std::string>()
-                                                                                   : "-";
+      return method.is_object() && method.contains(key) && method[key].is_string()
+                 ? markdown_text(printable(method[key].get<std::string>()))
+                 : std::string("-");
     };
     const Json kl = method.is_object() && method.contains("kl") ? method["kl"] : Json::object();
     out << "| " << text("id") << " | " << text("path") << " | " << number_at(method, "bits_per_element") << " | "
         << number_at(kl, "mean") << " | " << number_at(kl, "p999") << " | " << number_at(method, "ppl_ratio") << " | "
         << number_at(method, "same_top1") << " |\n";
   }
+  if (left_out > 0) out << "\nThe report has " << left_out << " more rows.\n";
+}
+
+constexpr const char* kUnknownFolder = "/path/to/";
+
+// What --model-path takes: org/name, or the absolute path of a directory.
+std::string served_model(const Bundle& bundle, const ExportCard& card) {
+  if (!card.model_path.empty()) return card.model_path;
+  const std::string name = bundle.model.contains("name") && bundle.model["name"].is_string()
+                               ? plain_model_name(bundle.model["name"].get<std::string>())
+                               : std::string();
+  return name.find('/') != std::string::npos ? name : kUnknownFolder + (name.empty() ? "model" : name);
+}
+
+// Which build of the engine reads a format.
+std::string engine_text(const std::string& format) {
+  const std::string fork =
+      "the OSCAR branch of SGLang (repository FutureMLS-Lab/OSCAR), installed from source: no release of SGLang up to "
+      "0.5.23 knows `--kv-cache-dtype int2`.";
+  if (format == "sglang") return "These files are read by " + fork;
+  return "These files are read by " + fork + " They need its `sglang-rebase` branch of August 2026 or later: " +
+         "earlier builds read version 1 alone (`oscar-export --format sglang`).";
 }
 
 }  // namespace
@@ -43,19 +80,16 @@ void measured(std::ostringstream& out, const Json& report) {
 std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
   const LayerTransform& layer = bundle.layers.front();
   const std::int64_t group = bundle.group > 0 ? bundle.group : layer.head_dim;
-  const std::string model = bundle.model.contains("name") && bundle.model["name"].is_string()
-                                ? bundle.model["name"].get<std::string>()
-                                : std::string("MODEL");
   std::ostringstream out;
   out << "export SGLANG_ENABLE_MIXED_KV_WINDOWS=1\n"
       << "export SGLANG_MIXED_KV_PREFIX_TOKENS=" << bundle.windows.sink << "\n"
       << "export SGLANG_MIXED_KV_RECENT_TOKENS=" << bundle.windows.recent << "\n"
       << "export SGLANG_MIXED_KV_HP_DTYPE=bfloat16\n"
-      << "export SGLANG_OSCAR_K_ROTATION_PATH=\"$PWD/" << card.key_file << "\"\n"
-      << "export SGLANG_OSCAR_V_ROTATION_PATH=\"$PWD/" << card.value_file << "\"\n"
-      << "export SGLANG_OSCAR_K_CLIP_RATIO=" << significant(bundle.global_key_clip) << "\n"
-      << "export SGLANG_OSCAR_V_CLIP_RATIO=" << significant(bundle.global_value_clip) << "\n"
-      << "python -m sglang.launch_server --model-path " << model << " \\\n"
+      << "export SGLANG_OSCAR_K_ROTATION_PATH=\"$PWD\"/" << shell_word(card.key_file) << "\n"
+      << "export SGLANG_OSCAR_V_ROTATION_PATH=\"$PWD\"/" << shell_word(card.value_file) << "\n"
+      << "export SGLANG_OSCAR_K_CLIP_RATIO=" << json_float(bundle.global_key_clip) << "\n"
+      << "export SGLANG_OSCAR_V_CLIP_RATIO=" << json_float(bundle.global_value_clip) << "\n"
+      << "python -m sglang.launch_server --model-path " << shell_word(served_model(bundle, card)) << " \\\n"
       << "  --kv-cache-dtype int2 --kv-cache-quant-group-size " << group << " --page-size 8 \\\n"
       << "  --prefill-attention-backend fa3 --decode-attention-backend triton\n";
   return out.str();
@@ -72,18 +106,23 @@ std::string export_card(const Bundle& bundle, const ExportCard& card, const Json
               : "version 3 (query side, key mean and output side where the transform has them)")
       << ", loadable with `torch.load(..., weights_only=True)`. `SHA256SUMS` is checked with `sha256sum -c`. The key "
          "`calibration` records where the matrices come from; loaders ignore it.\n\n";
-  out << "## Serve\n\nIn this directory, with an SGLang build that knows `--kv-cache-dtype int2`:\n\n```sh\n"
+  out << "## Serve\n\n"
+      << engine_text(card.format) << " In this directory:\n\n```sh\n"
       << sglang_serve_command(bundle, card) << "```\n\n";
+  if (served_model(bundle, card).starts_with(kUnknownFolder)) {
+    out << "`" << kUnknownFolder
+        << "` stands for the folder that holds the model; `oscar-export --model` writes it.\n\n";
+  }
+  for (const std::string& change : card.changes)
+    out << "Changed from the bundle as fitted: " << markdown_text(change) << ".\n\n";
   out << "## Measured\n\n";
   if (report != nullptr) {
     measured(out, *report);
   } else {
-    out << "No report was given. `oscar-verify --report report.json`, then `oscar-export --report report.json`, puts "
-           "its "
-           "numbers here.\n";
+    out << "No report was given. `oscar-verify --as " << card.format
+        << " --report report.json`, then `oscar-export --report report.json`, puts its numbers here.\n";
   }
-  if (!bundle.provenance.empty()) out << "\n## Provenance\n\n```json\n" << dump_json(bundle.provenance) << "```\n";
-  return out.str();
+  return out.str() + "\n" + provenance_section(bundle);
 }
 
 }  // namespace oscar

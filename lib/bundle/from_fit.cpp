@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
 #include "rotation/hadamard.h"
 #include "rotation/transforms.h"
@@ -20,12 +21,15 @@ Json energy_json(const CapturedEnergy& energy) {
   return {{"identity", rounded(energy.identity)}, {"fit", rounded(energy.fit)}};
 }
 
-Json prediction_json(const SidePrediction& p) {
-  return {{"identity", rounded(p.identity)},
-          {"hadamard", rounded(p.hadamard)},
-          {"unclipped", rounded(p.unclipped)},
-          {"fit", rounded(p.fit)},
-          {"global_clip", rounded(p.global_clip)}};
+Json prediction_json(const SidePrediction& p, bool comparable) {
+  Json json = {{"identity", rounded(p.identity)},
+               {"hadamard", rounded(p.hadamard)},
+               {"unclipped", rounded(p.unclipped)},
+               {"fit", rounded(p.fit)}};
+  if (!comparable) return json;
+  json["error"] = rounded(p.error);
+  json["one_clip_error"] = rounded(p.one_clip_error);
+  return json;
 }
 
 Json spectrum_json(const SideSpectrum& side, const SideTransform& transform) {
@@ -47,9 +51,8 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
   json["value_target"] = value_target_name(o.value_target);
   switch (o.clip) {
     case ClipMode::kSearch:
-      json["clip"] = {{"mode", "search"},
-                      {"key_objective", objective_name(o.key_objective)},
-                      {"value_objective", objective_name(o.value_objective)}};
+      json["clip"] = {{"mode", "search"}, {"metric", fisher ? "fisher" : "moments"}};
+      if (o.one_clip) json["clip"]["one_for_all_layers"] = true;
       break;
     case ClipMode::kFixed:
       json["clip"] = {{"mode", "fixed"}, {"key", json_float(o.key_clip)}, {"value", json_float(o.value_clip)}};
@@ -64,6 +67,7 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
     json["metric"] = fisher ? "fisher" : "moments";
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;
+    json["context"] = o.context;
     if (o.method == "waterfill") json["bits"] = o.bits;
     if (!o.key_weights.empty()) json["weights"] = {{"key", o.key_weights}, {"value", o.value_weights}};
   }
@@ -86,8 +90,8 @@ Json report_json(const FitResult& result) {
                            {"value", spectrum_json(layer.value_spectrum, layer.transform.value)}};
     }
     if (result.held_out_rows > 0) {
-      entry["k_logit_error"] = prediction_json(layer.key);
-      entry["v_output_error"] = prediction_json(layer.value);
+      entry["k_logit_error"] = prediction_json(layer.key, result.fisher);
+      entry["v_output_error"] = prediction_json(layer.value, result.fisher);
     }
     layers.push_back(std::move(entry));
   }
@@ -109,7 +113,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
                   {"kv_heads", s.kv_heads},    {"head_dim", s.head_dim},
                   {"hidden", s.hidden}};
   const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
-  const std::string revision = facts.is_object() ? facts.value("revision", std::string()) : std::string();
+  const std::string revision = json_string(facts, "revision", source.statistics_name, "");
   if (!revision.empty()) bundle.model["revision"] = revision;
   bundle.windows = windows;
   bundle.encoder = to_string(o.encoder);
@@ -118,11 +122,14 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.global_key_clip = result.global_key_clip;
   bundle.global_value_clip = result.global_value_clip;
   for (const LayerFit& layer : result.layers) bundle.layers.push_back(layer.transform);
+  Json collection = s.metadata;
+  Json hashes = take_calibration_hashes(collection);
+  if (source.text_hashes) bundle.calibration_hashes = std::move(hashes);
   bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},
                        {"options", options_json(s, o, result.fisher)},
-                       {"collection", s.metadata}};
+                       {"collection", std::move(collection)}};
   bundle.fit_report = report_json(result);
   return bundle;
 }

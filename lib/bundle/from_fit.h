@@ -11,6 +11,7 @@ struct FitSource {
   std::string statistics_name;  // file name, without its folder
   std::string statistics_sha256;
   std::string tool_version;
+  bool text_hashes = true;  // put the statistics' hashes of the calibration text into the bundle
 };
 
 Bundle bundle_from_fit(const Statistics& statistics, const FitOptions& options, const FitResult& result,

@@ -7,6 +7,9 @@
 #include <cstdlib>
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
+#include "base/hash.h"
+#include "checkpoint/model_name.h"
 #include "codec/feedback.h"
 
 namespace oscar {
@@ -184,7 +187,35 @@ void list_metrics(Manifest& manifest) {
   }
 }
 
+constexpr const char* kNumbers[] = {"code",   "files",  "format_version", "global_clip", "hadamard_block",
+                                    "layers", "method", "scope",          "windows"};  // sorted
+
+// One text for one content, whichever program wrote the JSON.
+nlohmann::json sorted(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  nlohmann::json out;
+  if (value.is_object()) {
+    out = nlohmann::json::object();
+    for (const auto& [key, item] : value.items()) out[key] = sorted(item);
+  } else if (value.is_array()) {
+    out = nlohmann::json::array();
+    for (const Json& item : value) out.push_back(sorted(item));
+  } else if (value.is_string()) {
+    out = value.get<std::string>();
+  } else if (value.is_boolean()) {
+    out = value.get<bool>();
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string manifest_numbers_sha256(const Json& manifest) {
+  nlohmann::json numbers = nlohmann::json::object();
+  for (const char* key : kNumbers) numbers[key] = sorted(manifest.at(key));
+  numbers["fingerprint"] = manifest.at("model").at("fingerprint").get<std::string>();
+  return sha256_hex(numbers.dump());
+}
 
 std::string tensor_name(std::int64_t layer, bool key, const char* part) {
   return "layers." + std::to_string(layer) + (key ? ".k." : ".v.") + part;
@@ -232,6 +263,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   Json listed = Json::object();
   for (const auto& [name, file] : files) listed[name] = {{"sha256", file.sha256}, {"bytes", file.bytes}};
   json["files"] = std::move(listed);
+  json["numbers_sha256"] = manifest_numbers_sha256(json);
   json["provenance"] = bundle.provenance;
   json["fit"] = bundle.fit_report;
   return json;
@@ -253,13 +285,19 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   Bundle& bundle = manifest.bundle;
   bundle.method = json_string(json, "method", where);
   bundle.scope = json_string(json, "scope", where);
-  if (bundle.method.empty()) throw InputError(where + ": 'method' is empty");
+  if (!is_plain_word(bundle.method)) {
+    throw InputError(where + ": 'method' is " + quote_name(bundle.method) +
+                     ", expected a word of letters, digits, '_' and '-'");
+  }
   if (bundle.scope != "layer" && bundle.scope != "head") {
     throw InputError(where + ": 'scope' is '" + bundle.scope + "', expected 'layer' or 'head'");
   }
   bundle.model = json_object(json, "model", where);
   bundle.model_fingerprint = json_string(bundle.model, "fingerprint", where + ", model");
   bundle.model.erase("fingerprint");
+  if (bundle.model.contains("name")) {
+    bundle.model["name"] = read_model_name(json_string(bundle.model, "name", where + ", model", ""), where);
+  }
   read_layers(json, where, manifest);
   read_code(json, where, bundle);
   list_metrics(manifest);
@@ -278,6 +316,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   bundle.global_key_clip = clip_value(clip.at("key"), where + ", global_clip");
   bundle.global_value_clip = clip_value(clip.at("value"), where + ", global_clip");
   read_files(json, where, manifest);
+  manifest.numbers_sha256 = json_string(json, "numbers_sha256", where, "");
   bundle.provenance = json_object(json, "provenance", where);
   bundle.fit_report = json_object(json, "fit", where);
   return manifest;

@@ -15,7 +15,8 @@ struct BundleFile {
 };
 
 struct Manifest {
-  Bundle bundle;  // its tensors are left undefined
+  Bundle bundle;               // its tensors are left undefined
+  std::string numbers_sha256;  // as the manifest states it; empty: written before there was one
   std::map<std::string, BundleFile> files;
   // Which tensors rotations.safetensors must hold, and their shapes, by name.
   std::map<std::string, std::vector<std::int64_t>> tensors;
@@ -24,6 +25,11 @@ struct Manifest {
 Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFile>& files);
 // InputError naming `where` for anything that is missing, of a wrong type, out of range or of a newer version.
 Manifest manifest_from_json(const Json& json, const std::string& where);
+
+// SHA-256 over what a manifest says that numbers depend on: method, scope, fingerprint, code, windows, Hadamard block,
+// clip ratios, layers and the hashes of the other files, as JSON with sorted keys and no spaces, every number as the
+// shortest text of a double. `provenance`, `fit` and the names of the model are for people and do not count.
+std::string manifest_numbers_sha256(const Json& manifest);
 
 // "layers.3.k.forward"
 std::string tensor_name(std::int64_t layer, bool key, const char* part);

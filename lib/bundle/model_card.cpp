@@ -4,21 +4,27 @@
 #include <cstdio>
 #include <sstream>
 
+#include "base/foreign_text.h"
+#include "base/markup.h"
+#include "checkpoint/model_name.h"
+
 namespace oscar {
 namespace {
+
+constexpr std::size_t kMostText = 300, kMostSets = 3;  // bytes of a value, prompt sets that a card lists
 
 std::string text_of(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key) || object[key].is_null()) return "";
   const Json& value = object[key];
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 // YAML double-quoted scalar.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : escape_text(text)) {
     if (c == '"' || c == '\\') out += '\\';
-    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    out += c;
   }
   return out + "\"";
 }
@@ -30,7 +36,23 @@ std::string decimals(double value, int digits) {
 }
 
 void row(std::ostringstream& out, const std::string& name, const std::string& value) {
-  if (!value.empty()) out << "| " << name << " | " << value << " |\n";
+  if (!value.empty()) out << "| " << name << " | " << markdown_text(printable(value, kMostText)) << " |\n";
+}
+
+Json member(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) ? object[key] : Json();
+}
+
+// "a.jsonl, b.jsonl: 30000 tokens in 12 sequences, set 0123456789ab"
+std::string prompt_set_text(const Json& part) {
+  const Json prompts = member(part, "prompts"), files = member(prompts, "files");
+  std::string names;
+  if (files.is_array()) {
+    for (const Json& file : files)
+      names += (names.empty() ? "" : ", ") + (file.is_string() ? file.get<std::string>() : "");
+  }
+  return printable(names.empty() ? "unnamed" : names, kMostText) + ": " + text_of(part, "tokens") + " tokens in " +
+         text_of(part, "sequences") + " sequences, set " + printable(text_of(prompts, "sha256"), 12);
 }
 
 }  // namespace
@@ -53,9 +75,9 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
   std::ostringstream out;
   const std::string name = text_of(bundle.model, "name");
   out << "---\n";
-  if (std::count(name.begin(), name.end(), '/') == 1) out << "base_model: " << quoted(name) << "\n";
+  if (is_model_name(name) && name.find('/') != std::string::npos) out << "base_model: " << quoted(name) << "\n";
   out << "library_name: oscar\ntags:\n- kv-cache\n- quantization\n- int2\n- " << quoted(bundle.method) << "\n---\n\n";
-  out << "# " << title << (name.empty() ? "" : " for " + name) << "\n\n";
+  out << "# " << title << (name.empty() ? "" : " for " + markdown_text(name)) << "\n\n";
   out << "| | |\n|---|---|\n";
   row(out, "model", name);
   row(out, "architecture", text_of(bundle.model, "architecture"));
@@ -80,6 +102,31 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
   return out.str();
 }
 
+std::string provenance_section(const Bundle& bundle) {
+  const Json& p = bundle.provenance;
+  if (p.empty()) return "";
+  std::ostringstream out;
+  out << "## Provenance\n\n| | |\n|---|---|\n";
+  const Json tool = member(p, "tool"), statistics = member(p, "statistics");
+  if (tool.is_object()) row(out, "tool", text_of(tool, "name") + " " + text_of(tool, "version"));
+  row(out, "statistics", text_of(statistics, "file"));
+  row(out, "their sha256", text_of(statistics, "sha256"));
+  row(out, "calibration tokens", text_of(p, "tokens"));
+  const Json collection = member(p, "collection"), parts = member(collection, "parts");
+  for (std::size_t i = 0; parts.is_array() && i < std::min(parts.size(), kMostSets); ++i) {
+    row(out, "prompts", prompt_set_text(parts[i]));
+  }
+  if (parts.is_array() && parts.size() > kMostSets) {
+    row(out, "prompts", "and " + std::to_string(parts.size() - kMostSets) + " more sets");
+  }
+  for (const char* key : {"options", "tuning", "absorbed", "key_objective", "value_objective"}) {
+    const std::string text = text_of(p, key);
+    if (!text.empty()) out << "| " << key << " | " << markdown_code(printable(text, kMostText)) << " |\n";
+  }
+  out << "\nThe manifest of the bundle (`" << kManifestName << "`) has the whole record.\n";
+  return out.str();
+}
+
 std::string bundle_card(const Bundle& bundle) {
   std::ostringstream out;
   out << card_head(bundle, "2-bit KV-cache rotations");
@@ -88,8 +135,7 @@ std::string bundle_card(const Bundle& bundle) {
          "transpose of M_V.\n\n"
          "No measured quality is recorded here: run `oscar-verify --model ... --bundle ... --text ...` on your own "
          "text, then `oscar-export --report` to put its numbers into the card of the exported files.\n";
-  if (!bundle.provenance.empty()) out << "\n## Provenance\n\n```json\n" << dump_json(bundle.provenance) << "```\n";
-  return out.str();
+  return out.str() + "\n" + provenance_section(bundle);
 }
 
 }  // namespace oscar

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/errors.h"
 #include "rotation/hadamard.h"
@@ -41,6 +42,65 @@ SideTransform side_of(const RotationLayer& layer, bool key) {
   return side;
 }
 
+// What oscar-export recorded beside the matrices. Empty members: the file does not say.
+struct Record {
+  std::string fingerprint;
+  std::optional<float> key_clip, value_clip;
+  std::optional<std::int64_t> sink, recent, group;
+  bool operator==(const Record&) const = default;
+};
+
+float recorded_ratio(const Json& clip, const char* side, const std::string& where) {
+  const double rho = json_number(clip, side, where);
+  if (!(rho >= 0.0 && rho <= 1.0)) {
+    throw InputError(where + ": '" + side + "' is " + clip.at(side).dump() + ", expected a clip ratio from 0 to 1");
+  }
+  return static_cast<float>(rho);
+}
+
+std::int64_t recorded_count(const Json& object, const char* key, const std::string& where) {
+  const std::int64_t count = json_int(object, key, where);
+  if (count < 0 || count > std::int64_t{1} << 30) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(count) +
+                     ", expected a number of tokens or channels");
+  }
+  return count;
+}
+
+// Other programs have a `calibration`, too: ours is told by its clip ratios, and must then be sound.
+Record record_of(const RotationFile& file, const std::string& name) {
+  Record record;
+  if (!file.extra.contains("calibration") || !file.extra["calibration"].is_object()) return record;
+  const Json& calibration = file.extra["calibration"];
+  const std::string where = name + ", calibration";
+  if (!calibration.contains("clip_ratio")) return record;
+  record.fingerprint = json_string(calibration, "model_fingerprint", where, "");
+  const Json& clip = json_object(calibration, "clip_ratio", where);
+  record.key_clip = recorded_ratio(clip, "key", where + ".clip_ratio");
+  record.value_clip = recorded_ratio(clip, "value", where + ".clip_ratio");
+  if (calibration.contains("windows")) {
+    const Json& windows = json_object(calibration, "windows", where);
+    record.sink = recorded_count(windows, "sink", where + ".windows");
+    record.recent = recorded_count(windows, "recent", where + ".windows");
+  }
+  if (calibration.contains("group")) record.group = recorded_count(calibration, "group", where);
+  return record;
+}
+
+void use_record(const Record& record, Bundle& bundle) {
+  bundle.model_fingerprint = record.fingerprint;
+  if (record.sink) bundle.windows = {*record.sink, *record.recent};
+  if (record.group) bundle.group = *record.group;
+  if (!record.key_clip) return;
+  bundle.global_key_clip = *record.key_clip;
+  bundle.global_value_clip = *record.value_clip;
+  for (LayerTransform& layer : bundle.layers) {
+    layer.key.clip = {*record.key_clip};
+    layer.value.clip = {*record.value_clip};
+  }
+  bundle.provenance["recorded_clip"] = true;
+}
+
 std::string ids_of(const RotationFile& file) {
   const std::int64_t first = file.layers.front().layer, last = file.layers.back().layer;
   return std::to_string(file.layers.size()) + " layers from " + std::to_string(first) + " to " + std::to_string(last);
@@ -66,6 +126,11 @@ Bundle bundle_from_rotations(const RotationFile& key, const std::string& key_nam
   if (!same_layers) {
     throw InputError(value_name + ": has " + ids_of(value) + ", " + key_name + " has " + ids_of(key) +
                      "; the two do not belong together");
+  }
+  const Record record = record_of(key, key_name);
+  if (!(record == record_of(value, value_name))) {
+    throw InputError(value_name + ": records another model, other clip ratios, windows or groups than " + key_name +
+                     "; the two are not of one export");
   }
   Bundle bundle;
   bundle.method = "published";
@@ -96,7 +161,15 @@ Bundle bundle_from_rotations(const RotationFile& key, const std::string& key_nam
   bundle.provenance["key_objective"] = key.objective;
   bundle.provenance["value_objective"] = value.objective;
   bundle.provenance["format_version"] = key.format_version;
+  use_record(record, bundle);
   return bundle;
+}
+
+bool has_recorded_clip(const Bundle& bundle) { return bundle.provenance.contains("recorded_clip"); }
+
+std::string published_format(const Bundle& bundle) {
+  const std::int64_t version = bundle.provenance.at("format_version").get<std::int64_t>();
+  return version >= 3 ? "sglang-v3" : (version == 2 ? "sglang-v2" : "sglang");
 }
 
 Bundle bundle_from_published(const fs::path& key_file, const fs::path& value_file) {

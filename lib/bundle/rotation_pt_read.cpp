@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "bundle/rotation_pt.h"
 #include "bundle/torch_pt.h"
 

@@ -4,25 +4,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <sstream>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "bundle/atomic_directory.h"
 #include "bundle/export_card.h"
+#include "bundle/export_report.h"
+#include "bundle/manifest.h"
 #include "bundle/rotation_pt.h"
 
 namespace oscar {
 namespace {
 
 constexpr const char* kChecksumsName = "SHA256SUMS";
-// Published: the window sizes are counted in quantisation pages of 8 tokens.
-constexpr std::int64_t kWindowStep = 8;
-
-bool per_head(const Bundle& bundle) {
-  return std::any_of(bundle.layers.begin(), bundle.layers.end(), [](const LayerTransform& layer) {
-    return layer.key.forward.size(0) > 1 || layer.value.forward.size(0) > 1;
-  });
-}
 
 RotationArray array_of(const at::Tensor& tensor) {
   const at::Tensor data = tensor.to(at::kFloat).contiguous();
@@ -118,54 +114,31 @@ Json provenance_of(const Bundle& bundle, const ExportOptions& options) {
   provenance["post_rope"] = true;
   provenance["accumulator_dtype"] = "float64";
   provenance["windows"] = {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}};
-  provenance["clip_ratio"] = {{"key", bundle.global_key_clip}, {"value", bundle.global_value_clip}};
+  provenance["clip_ratio"] = {{"key", json_float(bundle.global_key_clip)},
+                              {"value", json_float(bundle.global_value_clip)}};
+  provenance["group"] = bundle.group;
   provenance["fit"] = bundle.provenance;
   return provenance;
 }
 
-void check_report(const Bundle& bundle, const ExportOptions& options) {
-  if (!options.report) return;
-  const std::string& where = options.report_name;
-  const Json& model = json_object(*options.report, "model", where);
-  const std::string fingerprint = json_string(model, "fingerprint", where, "");
-  if (!bundle.model_fingerprint.empty() && fingerprint != bundle.model_fingerprint) {
-    throw InputError(where + ": is the report of another model (fingerprint " + fingerprint + ", the bundle has " +
-                     bundle.model_fingerprint + ")");
+// The files that SHA256SUMS names: 64 digits, two spaces, the name.
+std::set<std::string> listed_files(const fs::path& directory) {
+  std::set<std::string> names;
+  std::error_code ec;
+  if (!fs::is_regular_file(directory / kChecksumsName, ec)) return names;
+  std::istringstream lines(read_file(directory / kChecksumsName, 1 << 20));
+  constexpr std::size_t kName = 66;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() > kName) names.insert(line.substr(kName));
   }
-}
-
-// What a format cannot carry, with the nearest way out.
-void check_layer(const LayerTransform& layer, const std::string& name, const LayerTransform& first,
-                 const std::string& format) {
-  if (layer.key.blocks() || layer.value.blocks()) {
-    throw InputError(name + " of the bundle has block widths, which no format of the engine can carry; fit with " +
-                     "--method balanced --center key and export it as sglang-v3");
-  }
-  if (layer.key.rotated_mean) {
-    throw InputError(name + " of the bundle is centred by the mean of keys before RoPE, which format " + format +
-                     " cannot carry: fit again with --center key");
-  }
-  const bool general = !layer.key.orthogonal() || !layer.value.orthogonal() || layer.key.mean.defined();
-  if (format != "sglang-v3" && (general || layer.value.mean.defined())) {
-    throw InputError(name + " of the bundle has a mean or a transform that is not orthogonal, which format " + format +
-                     " cannot carry; export it as sglang-v3, or fit with --method oscar");
-  }
-  if (layer.value.mean.defined()) {
-    throw InputError(name + " of the bundle has a value mean, which format " + format +
-                     " cannot carry; fit with --center key");
-  }
-  if (layer.key.orthogonal() != first.key.orthogonal() || layer.value.orthogonal() != first.value.orthogonal() ||
-      layer.key.mean.defined() != first.key.mean.defined()) {
-    throw InputError(name + " of the bundle has another kind of transform than the first layer, which format " +
-                     format + " cannot carry; fit all layers with one method");
-  }
+  return names;
 }
 
 }  // namespace
 
 std::vector<std::string> export_formats() { return {"sglang", "sglang-v2", "sglang-v3"}; }
 
-void check_export(const Bundle& bundle, const ExportOptions& options) {
+ServedForm check_export(const Bundle& bundle, const ExportOptions& options) {
   const std::vector<std::string> formats = export_formats();
   if (std::find(formats.begin(), formats.end(), options.format) == formats.end()) {
     std::string list;
@@ -173,37 +146,23 @@ void check_export(const Bundle& bundle, const ExportOptions& options) {
     throw UsageError("--format '" + options.format + "' is not one that this version writes; it writes " + list +
                      ", absorbed");
   }
-  for (const LayerTransform& layer : bundle.layers) {
-    const std::string name = "layer " + std::to_string(layer.layer);
-    check_layer(layer, name, bundle.layers.front(), options.format);
-    if ((layer.head_dim & (layer.head_dim - 1)) != 0) {
-      throw InputError(name + " of the bundle has head_dim " + std::to_string(layer.head_dim) + "; engines that load " +
-                       options.format + " need a power of two");
-    }
-  }
-  if (options.format == "sglang" && per_head(bundle)) {
-    throw InputError(
-        "the bundle has one rotation for each KV head, which format sglang cannot carry; export it as sglang-v2, or "
-        "fit with --scope layer");
-  }
-  for (const std::int64_t window : {bundle.windows.sink, bundle.windows.recent}) {
-    if (window % kWindowStep != 0) {
-      throw InputError("the bundle has a BF16 window of " + std::to_string(window) + " tokens; engines that load " +
-                       options.format + " need multiples of 8");
-    }
-  }
-  check_report(bundle, options);
+  ServedForm form = served_form(bundle, options.format);
+  if (options.report) check_export_report(*options.report, options.report_name, form, options.bundle_sha256);
+  return form;
 }
 
-std::vector<std::string> export_bundle(const Bundle& bundle, const fs::path& directory, const ExportOptions& options) {
-  check_export(bundle, options);
+std::vector<std::string> export_bundle(const Bundle& fitted, const fs::path& directory, const ExportOptions& options) {
+  const ServedForm form = check_export(fitted, options);
+  const Bundle& bundle = form.bundle;
   const int version = version_of(options.format);
-  ExportCard card{.format = options.format};
+  ExportCard card{.format = options.format, .changes = form.changes};
   const std::string suffix = version == 3 ? "oscar2_" + bundle.method : (bundle.method == "oscar" ? "" : bundle.method);
   card.key_file = version == 2 ? "k_perhead.pt" : "k_rotation_" + (suffix.empty() ? "qqt_r_h_pbr" : suffix) + ".pt";
   card.value_file = version == 2 ? "v_perhead.pt" : "v_rotation_" + (suffix.empty() ? "sst_r_h_pbr" : suffix) + ".pt";
 
-  AtomicDirectory target(directory, options.overwrite, kChecksumsName);
+  card.model_path = options.model_path;
+
+  AtomicDirectory target(directory, options.overwrite, {kChecksumsName, listed_files});
   const Json provenance = provenance_of(bundle, options);
   std::string checksums;
   const auto add_checksum = [&](const std::string& name) {

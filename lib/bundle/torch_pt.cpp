@@ -3,11 +3,11 @@
 #include <cstdio>
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/hash.h"
-#include "base/quote_name.h"
+#include "base/utf8.h"
 #include "bundle/torch_pt_pickle.h"
 #include "bundle/torch_pt_zip.h"
-#include "bundle/utf8.h"
 
 namespace oscar {
 namespace {

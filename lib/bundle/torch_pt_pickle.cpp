@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
-#include "bundle/utf8.h"
+#include "base/foreign_text.h"
+#include "base/utf8.h"
 
 namespace oscar {
 namespace {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
+#include "base/utf8.h"
 #include "bundle/torch_pt_nodes.h"
 #include "bundle/torch_pt_pickle.h"
-#include "bundle/utf8.h"
 
 namespace oscar {
 namespace {

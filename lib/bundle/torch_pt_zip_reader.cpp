@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+#include "base/budget.h"
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "bundle/crc32.h"
 #include "bundle/torch_pt_zip.h"
 
@@ -105,7 +107,9 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
   const Fields f(bytes_, where_);
   if (count > size / kCentralSize) throw InputError(where_ + ": the zip directory is shorter than its entries");
   std::uint64_t at = offset;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;  // begin and end of each entry, header included
   for (std::uint64_t i = 0; i < count; ++i) {
+    Budget::spend(300);
     if (f.u32(at) != kCentral) throw InputError(where_ + ": the zip directory is damaged");
     const std::uint16_t flags = f.u16(at + 8), method = f.u16(at + 10);
     const std::uint64_t name_size = f.u16(at + 28), extra_size = f.u16(at + 30), comment_size = f.u16(at + 32);
@@ -124,7 +128,15 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
     if (!entries_.emplace(name, Entry{f.range(content, e.size), f.u32(at + 16), false}).second) {
       throw InputError(where_ + ": the entry " + quote_name(name) + " is there twice");
     }
+    places.emplace_back(e.offset, content + e.size);
     at += kCentralSize + name_size + extra_size + comment_size;
+  }
+  // Entries that share bytes would have the same content checked again and again.
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    if (places[i].first < places[i - 1].second) {
+      throw InputError(where_ + ": two entries of the zip directory overlap; it is damaged");
+    }
   }
 }
 

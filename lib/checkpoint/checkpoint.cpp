@@ -1,9 +1,13 @@
 #include "checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {
@@ -37,12 +41,17 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
     std::set<std::string> files;
     for (const auto& [tensor, file] : weight_map) files.insert(file);
     std::map<std::string, std::size_t> shard_of;
+    std::map<std::pair<dev_t, ino_t>, std::size_t> opened;
     for (const std::string& file : files) {
       if (!present(location.directory / file)) {
         throw InputError(index.string() + ": the shard " + quote_name(file) + " is missing; complete the checkpoint");
       }
-      shard_of.emplace(file, checkpoint.shards_.size());
-      checkpoint.shards_.push_back(SafetensorsFile::open(location.directory / file));
+      // An index may name one file in many ways ("a", "./a", links): it is mapped and read once.
+      struct stat info {};
+      const bool known_file = ::stat((location.directory / file).c_str(), &info) == 0;
+      const auto [same, fresh] = opened.emplace(std::pair(info.st_dev, info.st_ino), checkpoint.shards_.size());
+      shard_of.emplace(file, same->second);
+      if (fresh || !known_file) checkpoint.shards_.push_back(SafetensorsFile::open(location.directory / file));
     }
     for (const auto& [tensor, file] : weight_map) {
       checkpoint.index_.emplace(tensor, &checkpoint.shards_[shard_of.at(file)].at(tensor));

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "checkpoint/rope_config.h"
 
 namespace oscar {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 
 namespace oscar {
 namespace {
@@ -68,7 +68,10 @@ fs::path expand_home(const std::string& path) {
 }
 
 fs::path hub_cache() {
-  if (const char* hub = environment("HF_HUB_CACHE")) return expand_home(hub);
+  // The order of huggingface_hub; the second is its older name.
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const char* hub = environment(name)) return expand_home(hub);
+  }
   if (const char* home = environment("HF_HOME")) return expand_home(home) / "hub";
   if (const char* cache = environment("XDG_CACHE_HOME")) return expand_home(cache) / "huggingface" / "hub";
   return expand_home("~/.cache/huggingface/hub");

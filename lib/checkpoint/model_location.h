@@ -13,9 +13,9 @@ struct ModelLocation {
   std::string revision;  // commit hash of the snapshot; empty for a plain directory
 };
 
-// `model` is a directory, or org/name looked up in $HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub
-// (refs/<revision> -> snapshots/<commit>; a commit hash is accepted as revision). A miss throws InputError with the
-// `hf download` command that would fetch it.
+// `model` is a directory, or org/name looked up in $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub,
+// ~/.cache/huggingface/hub (refs/<revision> -> snapshots/<commit>; a commit hash is accepted as revision). A miss
+// throws InputError with the `hf download` command that would fetch it.
 ModelLocation locate_model(const std::string& model, const std::string& revision = "");
 
 }  // namespace oscar

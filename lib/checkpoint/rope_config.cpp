@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 
 namespace oscar {
 namespace {

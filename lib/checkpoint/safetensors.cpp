@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace oscar {

@@ -5,8 +5,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/budget.h"
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 
 namespace oscar {
 namespace {
@@ -32,6 +33,7 @@ class HeaderReader {
   }
 
   bool key(std::string& name) {
+    Budget::spend(200 + name.size());
     if (state_ == State::kTop) {
       if (!names_.insert(name).second) fail("the header has the name " + quote_name(name) + " twice");
       metadata_ = name == "__metadata__";

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
 

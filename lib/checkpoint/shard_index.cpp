@@ -5,8 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/budget.h"
 #include "base/errors.h"
-#include "base/quote_name.h"
+#include "base/foreign_text.h"
 
 namespace oscar {
 namespace {
@@ -43,6 +44,7 @@ class IndexReader {
   }
 
   bool key(std::string& name) {
+    Budget::spend(200 + name.size());
     if (depth_ == 1) {
       next_is_map_ = name == "weight_map";
       if (next_is_map_ && std::exchange(found_, true)) fail("has 'weight_map' twice");

@@ -3,7 +3,8 @@
 //
 // A layout says what is stored, and is all a reader needs. An encoder says how the stored numbers are chosen; readers
 // never see it. All arithmetic is IEEE single precision, round to nearest even, each operation rounded on its own (no
-// fused multiply-add, no reassociation, no flush to zero); sums of floats run in the order of fixed_sum.h.
+// fused multiply-add, no reassociation, no flush to zero); sums of floats run in the order of fixed_sum()
+// (row_math.h).
 //
 // Layout `uniform`, group of G channels: 2-bit codes q, scale s and zero point z as 16-bit floats; xhat = (q - z) s.
 // Layout `blocks`: four blocks of d/4 channels, widths w from {0, 1, 2, 4} bits, one scale byte e for each block with

@@ -1,5 +1,6 @@
 #include "methods/description.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
@@ -97,6 +98,15 @@ double bits_per_element(const SideDescription& side, int heads, int head_dim) {
     bits += 16.0 * lines / (kSinkhornTile * static_cast<double>(head_dim));
   }
   return bits;
+}
+
+double held_bytes(const SideDescription& side, bool paged, int heads, int head_dim, std::int64_t tokens) {
+  const std::int64_t unit = paged ? kDescribedPageTokens : 1;
+  const std::int64_t coded = side.windows.quantised_end(tokens) - side.windows.sink;
+  const std::int64_t buffer = std::min(side.windows.sink + side.windows.recent + side.windows.flush - 1, tokens);
+  const double bits = bits_per_element(side, heads, head_dim) * static_cast<double>((coded + unit - 1) / unit * unit) +
+                      16.0 * static_cast<double>(buffer);
+  return bits * static_cast<double>(heads) * head_dim / 8.0;
 }
 
 void require_fit(const MethodDescription& method, int heads, int head_dim) {

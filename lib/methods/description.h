@@ -32,7 +32,7 @@ enum class CacheCode : std::uint8_t {
   kSymmetric4,   // q4_0 of ggml: d = (the x of largest magnitude)/-8, q = trunc(x/d + 8.5)
   kFloat8,       // E4M3 with scale 1, saturating at 448
   kLloydMax,     // FP16 norm; nearest centroid of the Lloyd-Max quantiser of N(0, 1) for each coordinate
-  kSinkhorn,     // KVarN: columns and rows of the tile scaled to equal deviation, then min/max (sinkhorn_code.h)
+  kSinkhorn,     // KVarN: columns and rows of the tile scaled to equal deviation, then min/max (sinkhorn_code.cpp)
   kBoosted,      // Kitty: kUniform per channel, the channels of largest mean |x| with boosted_bits
 };
 
@@ -69,8 +69,15 @@ std::int64_t hadamard_order_of(const SideDescription& side, std::int64_t head_di
 // either axis, after no rotation or a Hadamard one of the head, in all layers.
 bool has_pages(const MethodDescription& method);
 
+inline constexpr int kDescribedPageTokens = 128;  // of a page of the paged cache
+
 // Bits of one element of a coded token, parameters included, for H heads of d channels.
 double bits_per_element(const SideDescription& side, int heads, int head_dim);
+
+// Bytes that a sequence of `tokens` tokens holds of one side of a coded layer: codes with their parameters, in whole
+// pages where the paged cache has them (paged), and the full-precision buffer of sink, recent window and open block at
+// its capacity, at most the sequence.
+double held_bytes(const SideDescription& side, bool paged, int heads, int head_dim, std::int64_t tokens);
 
 // UsageError when head size or number of heads do not fit.
 void require_fit(const MethodDescription& method, int heads, int head_dim);

@@ -121,13 +121,8 @@ double MethodEngine::bits_per_element() const {
 }
 
 double MethodEngine::bits_per_element_at(std::int64_t context) const {
-  double bits = 0;
-  for (const SideDescription* s : {&description_.key, &description_.value}) {
-    const double coded = oscar::bits_per_element(*s, static_cast<int>(heads_), static_cast<int>(head_dim_));
-    bits += 0.5 * bits_with_windows(coded, s->windows, context);
-  }
-  const double inner = static_cast<double>(layers_ - 2 * boundary_) / static_cast<double>(layers_);
-  return inner * bits + (1.0 - inner) * 16.0;
+  const double elements = 2.0 * static_cast<double>(layers_ * heads_ * head_dim_ * std::max<std::int64_t>(context, 1));
+  return 8.0 * held(context) / elements;
 }
 
 // Order of the Hadamard blocks of a row; 0: the basis is none.
@@ -199,23 +194,18 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   return x.contiguous();
 }
 
-std::uint64_t MethodEngine::allocated_bytes(std::int64_t tokens) const {
-  double bytes = 0;
-  for (std::int64_t layer = 0; layer < layers_; ++layer) {
-    for (const SideDescription* s : {&description_.key, &description_.value}) {
-      const double element = static_cast<double>(heads_ * head_dim_);
-      if (!quantised(layer)) {
-        bytes += 2.0 * element * static_cast<double>(tokens);
-        continue;
-      }
-      const std::int64_t coded = s->windows.quantised_end(tokens) - std::min(s->windows.sink, tokens);
-      const std::int64_t buffer = s->windows.sink + s->windows.recent + s->windows.flush - 1;
-      bytes += static_cast<double>(coded) * element *
-               oscar::bits_per_element(*s, static_cast<int>(heads_), static_cast<int>(head_dim_)) / 8.0;
-      bytes += static_cast<double>(std::min(buffer, tokens)) * element * 2.0;
-    }
+double MethodEngine::held(std::int64_t tokens) const {
+  const bool paged = has_pages(description_);
+  double coded = 0;
+  for (const SideDescription* s : {&description_.key, &description_.value}) {
+    coded += held_bytes(*s, paged, static_cast<int>(heads_), static_cast<int>(head_dim_), tokens);
   }
-  return static_cast<std::uint64_t>(std::ceil(bytes));
+  const double full = 4.0 * static_cast<double>(heads_ * head_dim_ * tokens);  // both sides in BF16
+  return static_cast<double>(layers_ - 2 * boundary_) * coded + 2.0 * static_cast<double>(boundary_) * full;
+}
+
+std::uint64_t MethodEngine::allocated_bytes(std::int64_t tokens) const {
+  return static_cast<std::uint64_t>(std::ceil(held(tokens)));
 }
 
 }  // namespace oscar

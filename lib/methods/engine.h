@@ -26,18 +26,19 @@ class MethodEngine {
   bool quantised(std::int64_t layer) const;  // false for boundary layers, which stay in BF16
   // Bits of one element of a coded token, boundary layers left out; mean of keys and values.
   double bits_per_element() const;
-  double bits_per_element_at(std::int64_t context) const;  // windows included, mean over all layers
+  // What a sequence of `context` tokens holds (allocated_bytes), over its elements.
+  double bits_per_element_at(std::int64_t context) const;
 
   // rows: [T, H, d] FP32, the tokens from position 0 on, on the CPU or a GPU. Returns [T, H, d]: the decoded values of
   // every token from the sink on whose tile is complete, the rows themselves elsewhere. NumericalError when a row is
   // not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
-  // Memory of one sequence of `tokens` tokens, in bytes, all layers: whole tiles of codes and parameters, and the
-  // full-precision buffers at their capacity (sink + recent + one block), at most the sequence.
+  // Memory of one sequence of `tokens` tokens, in bytes, all layers: held_bytes() of both sides.
   std::uint64_t allocated_bytes(std::int64_t tokens) const;
 
  private:
+  double held(std::int64_t tokens) const;  // allocated_bytes before it is rounded up
   std::int64_t hadamard_order(const SideDescription& side) const;
   at::Tensor basis_matrix(const at::Tensor& rows) const;
 

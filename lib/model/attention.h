@@ -35,6 +35,10 @@ class Attention {
   virtual ~Attention() = default;
   // O = softmax(q kT scale + mask) v per query head, before W_O: [T, Hq, d], same dtype as q.
   virtual at::Tensor attend(const AttentionInput& input) = 0;
+  // The residual stream [T, hidden] with the attention branch added (after the branch's own norm where a family has
+  // one) and the MLP not yet: what the next norm divides by. Called once after each attend(); the tensor is only valid
+  // during the call.
+  virtual void added(const AttentionInput& /*input*/, const at::Tensor& /*residual*/) {}
 };
 
 // Causal attention over the new tokens alone (starts must be 0): the BF16/FP32 reference of prefill.

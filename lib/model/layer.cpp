@@ -36,6 +36,8 @@ at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights) {
   return out;
 }
 
+double attention_scale(const ModelConfig& config) { return 1.0 / std::sqrt(static_cast<double>(config.head_dim)); }
+
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
                          Attention& attention) {
@@ -52,11 +54,12 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   input.q = apply_rope(q, table);
   input.k = apply_rope(k, table);
   input.v = at::linear(normed, weights.v, weights.v_bias).view({tokens, config.kv_heads, dim});
-  input.scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  input.scale = attention_scale(config);
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
 
   const at::Tensor heads = attention.attend(input).reshape({tokens, config.query_heads * dim});
   at::Tensor residual = at::linear(heads, weights.o, weights.o_bias).add_(hidden);
+  attention.added(input, residual);
   const at::Tensor mlp = gated_mlp(rms_norm(residual, weights.post_attention_norm, config.rms_eps), weights);
   return residual.add_(mlp);
 }

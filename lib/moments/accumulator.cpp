@@ -18,9 +18,6 @@ at::Tensor by_kv_head(const at::Tensor& x, std::int64_t kv_heads) {
   return out.view({kv_heads, n * g, d});
 }
 
-// Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
-at::Tensor symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
-
 std::int64_t chunk_rows(const at::Tensor& x) { return x.is_cuda() ? kGpuChunkRows : kChunkRows; }
 
 // Calls fn(first, count) over [0, total) in chunks of `size`.
@@ -46,9 +43,7 @@ at::Tensor gram_of(const at::Tensor& x) {
   return gram;
 }
 
-// gram += x^T x and sum += 1 x, for rows whose mean may be hundreds of times their deviation (key biases): each chunk
-// is multiplied about its own mean, which is put back in FP64, so that a covariance taken from the sums later keeps its
-// digits.
+// gram += x^T x and sum += 1 x: each chunk is multiplied about its own mean.
 void add_moments_about_mean(at::Tensor& gram, at::Tensor& sum, const at::Tensor& x) {
   if (device_gram_about_mean(gram, sum, x)) return;
   const std::int64_t kv_heads = gram.size(0);
@@ -79,6 +74,12 @@ void add_moments(at::Tensor& gram, const at::Tensor& x) {
 }  // namespace
 
 void add_gram(at::Tensor& sum, const at::Tensor& x) { add_moments(sum, x); }
+
+void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x) {
+  add_moments_about_mean(sum, row_sum, x);
+}
+
+at::Tensor exactly_symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
 
 MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device) {
   const auto options = at::TensorOptions(at::kDouble).device(device);
@@ -119,7 +120,7 @@ void MomentAccumulator::store(LayerMoments& out) const {
 
 void MomentAccumulator::finish(LayerMoments& out) const {
   store(out);
-  for (at::Tensor* gram : {&out.q_gram, &out.k_gram, &out.v_gram, &out.o_gram}) *gram = symmetric(*gram);
+  for (at::Tensor* gram : {&out.q_gram, &out.k_gram, &out.v_gram, &out.o_gram}) *gram = exactly_symmetric(*gram);
 }
 
 void MomentAccumulator::restore(const LayerMoments& from) {
@@ -154,7 +155,7 @@ void EnergyAccumulator::add(const at::Tensor& k, const at::Tensor& v) {
 
 at::Tensor EnergyAccumulator::energy_gram() const {
   const at::Tensor norm = at::where(weight_ > 0, static_cast<double>(tokens_) / weight_, at::zeros_like(weight_));
-  return symmetric(gram_ * norm.view({-1, 1, 1}));
+  return exactly_symmetric(gram_ * norm.view({-1, 1, 1}));
 }
 
 at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_heads, std::int64_t head_dim) {
@@ -166,7 +167,7 @@ at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_he
         heads.narrow(0, first, count).permute({1, 0, 2, 3}).to(at::kDouble).reshape({kv_heads, -1, head_dim});
     gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
   });
-  return symmetric(gram).cpu();
+  return exactly_symmetric(gram).cpu();
 }
 
 }  // namespace oscar

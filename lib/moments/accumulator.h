@@ -1,6 +1,7 @@
-// Streamed second moments of one layer (design section 4). Sums are FP64; products are FP32 over blocks of rows,
-// added to them in a fixed order. The FP32 part is short, so the relative error of a sum stays near 1e-7 (measured
-// in tests/moments) and does not grow with the number of tokens. CPU and GPU results differ by less than 1e-6.
+// Streamed second moments of one layer (README.md, "What each file is"). Sums are FP64; products are FP32 over blocks
+// of rows, added to them in a fixed order. The FP32 part is short, so the relative error of a sum stays near 1e-7
+// (measured in tests/moments) and does not grow with the number of tokens. CPU and GPU results differ by less than
+// 1e-6.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +23,11 @@ inline constexpr std::int64_t kGpuBlockRows = 256, kGpuChunkRows = 16384;
 // sum += x^T x for each KV head, over all rows and the heads of its group. x [T, H, d] of any float type, H a multiple
 // of Hkv; head h belongs to KV head h / (H / Hkv). sum [Hkv, d, d] FP64.
 void add_gram(at::Tensor& sum, const at::Tensor& x);
+// The same for rows whose mean may be hundreds of times their deviation (key biases), with row_sum [Hkv, d] += 1 x:
+// multiplied about the mean of each chunk, which is put back in FP64, so that a covariance keeps its digits. H = Hkv.
+void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x);
+// Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
+at::Tensor exactly_symmetric(const at::Tensor& gram);
 
 class MomentAccumulator {
  public:

@@ -3,9 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <malloc.h>
-#include <signal.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,11 +13,14 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/progress.h"
 #include "model/decoder.h"
+#include "moments/layer_fields.h"
 #include "moments/moment_observer.h"
 #include "moments/run_record.h"
 #include "moments/spectrum.h"
+#include "moments/state_check.h"
 #include "moments/work_directory.h"
 
 namespace oscar {
@@ -30,21 +31,6 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
 constexpr std::size_t kStepsToTrim = 16;  // of the heap
-
-// A killed run may leave "output.tmp.<pid>" beside the output; it is ours to remove once that process is gone.
-void remove_stale_temporaries(const fs::path& output) {
-  const std::string prefix = output.filename().string() + ".tmp.";
-  std::error_code ec;
-  std::vector<fs::path> stale;
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  for (const auto& entry : fs::directory_iterator(folder, ec)) {
-    const std::string name = entry.path().filename().string();
-    const std::string pid = name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : "";
-    if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (::kill(std::stoi(pid), 0) != 0 && errno == ESRCH) stale.push_back(entry.path());
-  }
-  for (const fs::path& path : stale) fs::remove(path, ec);
-}
 
 SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
   SequenceBatch batch;
@@ -87,15 +73,34 @@ class Collector {
   }
 
  private:
-  void check_point(const ResumePoint& point) const {
-    if (point.layer > config_.layers || point.step > static_cast<std::int64_t>(plan_.steps.size()) ||
-        (point.step > 0 &&
-         (!point.sums.q_gram.defined() || (options_.far.enabled && !point.sums.fisher_count.defined()) ||
-          !point.sums.rows_q.defined() || !point.sums.residual_energy.defined()))) {
-      throw InputError(work_.path().string() + ": its state is damaged; delete the directory to start anew");
+  // What state files have to be like.
+  StateFacts state_facts() const {
+    StateFacts run;
+    run.facts = statistics_header(checkpoint_, fingerprint_, prompts_, plan_, options_,
+                                  static_cast<std::int64_t>(sample_.size()));
+    for (const SampledToken& token : sample_) {
+      run.row_priority.push_back(token.priority);
+      run.row_position.push_back(token.position);
     }
-    for (std::int64_t layer = 0; layer < point.layer; ++layer)
-      work_.load_layer(layer);  // damage shows now, not at the end
+    run.far_pairs = options_.far.enabled;
+    return run;
+  }
+
+  // Damage shows now, not at the end.
+  void check_point(const ResumePoint& point) const {
+    const StateFacts run = state_facts();
+    const std::string where = work_.file("point.safetensors").string();
+    const auto steps = static_cast<std::int64_t>(plan_.steps.size());
+    if (point.layer > config_.layers || point.step > (point.layer < config_.layers ? steps : 0)) {
+      throw InputError(where + ": names layer " + std::to_string(point.layer) + " and step " +
+                       std::to_string(point.step) + ", the run has " + std::to_string(config_.layers) + " layers of " +
+                       std::to_string(steps) + " steps; delete the work directory to start anew");
+    }
+    check_energy_sum(point.embedding_energy, run, where, "embedding_energy");
+    if (point.step > 0) check_running_sums(point.sums, run, where);
+    for (std::int64_t layer = 0; layer < point.layer; ++layer) {
+      check_finished_layer(work_.load_layer(layer), run, work_.layer_file(layer).string());
+    }
     if (point.layer < config_.layers) {
       log_info("resuming at layer " + std::to_string(point.layer) + ", step " + std::to_string(point.step) + " of " +
                std::to_string(plan_.steps.size()));
@@ -157,7 +162,6 @@ class Collector {
     MirroredSpool& in = *hidden_[layer % 2];
     MirroredSpool& out = *hidden_[(layer + 1) % 2];
     observer.begin_layer(from == nullptr ? nullptr : &from->sums, decoder_->layer_weights(layer).o);
-    far_energy_ = from == nullptr || !options_.far.enabled ? 0.0 : from->sums.fisher_count[2].item<double>();
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
     const double start = now();
     std::int64_t tokens = 0;
@@ -169,7 +173,7 @@ class Collector {
       const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
       layer_watch_.stop();
       observer.check_step();
-      energy += residual_energy(next, step, "layer " + std::to_string(layer), &far_energy_);
+      energy += residual_energy(next, step, "layer " + std::to_string(layer));
       out.write(step.position, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
@@ -180,7 +184,6 @@ class Collector {
         keys_values_->sync();
         LayerMoments partial;
         observer.store_partial(partial);
-        if (options_.far.enabled) partial.fisher_count[2] = far_energy_;
         partial.residual_energy = energy_tensor(energy);
         save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
       }
@@ -201,7 +204,6 @@ class Collector {
   void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
     LayerMoments moments;
     observer.finish_layer(moments);
-    if (options_.far.enabled) moments.fisher_count[2] = far_energy_;
     watch_.start();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
@@ -219,8 +221,7 @@ class Collector {
   }
 
   // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
-  // far: gains the part of the tokens that have far keys.
-  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where, double* far = nullptr) {
+  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
     watch_.start();
     const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
     const at::Tensor total = norms.to(at::kDouble).square().sum();
@@ -231,20 +232,6 @@ class Collector {
       throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
                            " holds NaN or infinity; check the checkpoint, or try --dtype float32");
     }
-    if (far != nullptr && options_.far.enabled) *far += far_energy(norms.to(at::kCPU), step);
-    return energy;
-  }
-
-  // Sum of |x|^2 over the tokens of a step that have far keys. norms: [tokens].
-  double far_energy(const at::Tensor& norms, const Step& step) const {
-    const std::int64_t near = options_.far.sink + options_.far.recent;
-    double energy = 0.0;
-    for (std::size_t i = step.first; i < step.first + step.count; ++i) {
-      const Piece& piece = plan_.pieces[i];
-      if (piece.length <= near) continue;
-      const at::Tensor tail = norms.narrow(0, piece.position - step.position + near, piece.length - near);
-      energy += tail.to(at::kDouble).square().sum().item<double>();
-    }
     return energy;
   }
 
@@ -253,7 +240,7 @@ class Collector {
   }
 
   void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
-    work_.save_point({layer, step, sums, embedding_energy_});
+    work_.save_point({layer, step, sums, embedding_energy_, {}});
     saved_ = now();
   }
 
@@ -297,13 +284,6 @@ class Collector {
       s.layers.push_back(std::move(moments));
     }
     drop_empty_far_pairs(s);
-    if (s.layers.front().k_phase.defined()) {
-      const RopeFrequencies frequencies = rope_frequencies(config_.rope, config_.head_dim, config_.max_position);
-      std::vector<std::int64_t> lengths;
-      for (const Piece& piece : plan_.pieces) lengths.push_back(piece.length);
-      s.phase_gram = phase_gram(frequencies, lengths);
-      s.phase_frequency = frequencies.inverse.to(at::kDouble);
-    }
     save_statistics(s, options_.output);
   }
 
@@ -315,7 +295,8 @@ class Collector {
       report_.far_queries = std::max(report_.far_queries, m.fisher_count[0].item<double>());
     }
     if (report_.far_queries > 0.0) return;
-    for (LayerMoments& m : s.layers) m.fisher_q_gram = m.fisher_v_weight = m.fisher_count = at::Tensor();
+    for (LayerMoments& m : s.layers)
+      for (const FisherField& field : kFisherFields) m.*field.tensor = at::Tensor();
   }
 
   const Checkpoint& checkpoint_;
@@ -332,7 +313,6 @@ class Collector {
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
-  double far_energy_ = 0.0;        // of the layer at work
   double saved_ = now();
   CollectReport report_;
 };
@@ -348,15 +328,11 @@ fs::path work_directory_of(const CollectOptions& options) {
 
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options) {
-  require_absent(options.output, options.overwrite);
-  if (fs::is_directory(options.output)) {
-    throw UsageError(options.output.string() + ": is a directory; name a file for the statistics");
-  }
+  require_output_file(options.output, options.overwrite);
   { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
   const c10::InferenceMode no_gradients;
   const std::string fingerprint = checkpoint.fingerprint();
   WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
-  remove_stale_temporaries(options.output);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
   if (work.threads() != at::get_num_threads()) {
     log_info("using " + std::to_string(work.threads()) + " threads, as the run was started with");

@@ -35,6 +35,7 @@ struct CollectOptions {
   std::string tool_version;          // recorded, and compared when a run is resumed
   std::string resume_command;        // for the message of an interrupted run
   std::vector<std::string> files;    // names of the prompt files, recorded
+  bool text_hashes = true;           // record hashes of documents and passages
   std::function<void()> after_step;  // called after each step of each layer; tests stop a run here
 };
 

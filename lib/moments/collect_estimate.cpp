@@ -65,11 +65,12 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
   const auto hidden = tokens * width * static_cast<std::uint64_t>(c.hidden);
   const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
-  // FP32 copies and partial products of the moments; scores of the far pairs and what is computed from them.
+  // FP32 copies of the moments' rows as they are and before RoPE, and partial products; scores of the far pairs and
+  // what is computed from them.
   const std::uint64_t chunk = std::uint64_t{4} * static_cast<std::uint64_t>(kGpuChunkRows * c.kv_heads * c.head_dim);
   const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
   constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
-  return weights + step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 3 * chunk + far + kLibraries;
+  return weights + step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far + kLibraries;
 }
 
 std::int64_t longest_step(const TokenPlan& plan) {
@@ -96,11 +97,11 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.weight_bytes = width * (options.stream_layers ? largest : all);
 
   const std::uint64_t gram = hkv * d * d * 8;
-  // Seven moments of every layer, k_phase among them, and two of far pairs where there are some; the phases' own once.
-  const std::uint64_t grams = options.far.enabled && plan.longest > options.far.sink + options.far.recent ? 9 : 7;
+  // Eight moments of every layer, and three of far pairs where there are some.
+  const std::uint64_t grams = options.far.enabled && plan.longest > options.far.sink + options.far.recent ? 11 : 8;
   const std::uint64_t layer_bytes =
-      grams * gram + 2 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
-  e.output_bytes = layers * layer_bytes + rows * 16 + d * d * 8;
+      grams * gram + 3 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
+  e.output_bytes = layers * layer_bytes + rows * 16 + d * 4;
   e.disk_bytes = tokens * width * (2 * static_cast<std::uint64_t>(c.hidden) + 2 * hkv * d) + 2 * e.output_bytes;
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;

@@ -14,8 +14,6 @@ constexpr std::int64_t kQueryBlock = 256;
 // FP32 scores held at once: what a cache holds; on a GPU, enough to keep it busy.
 constexpr std::int64_t kScoreElements = std::int64_t{1} << 22, kGpuScoreElements = kFarScores;
 
-at::Tensor symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
-
 // [T, H, d] of any float type -> [Hkv, g T', d] FP32, the group's heads one after another.
 at::Tensor by_group(const at::Tensor& x, std::int64_t kv_heads) {
   const std::int64_t tokens = x.size(0), group = x.size(1) / kv_heads, d = x.size(2);
@@ -35,26 +33,28 @@ void FisherAccumulator::begin_layer(const at::Tensor& o_weight, const LayerMomen
   const auto [values, vectors] = at::linalg_eigh(head_gram_.cpu());
   factor_ = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(1)).to(device_, at::kFloat).contiguous();
   q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
+  pre_q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   v_weight_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   queries_ = pair_count_ = 0.0;
   if (partial == nullptr || !partial->fisher_count.defined()) return;
   q_gram_.copy_(partial->fisher_q_gram);
+  pre_q_gram_.copy_(partial->fisher_pre_q_gram);
   v_weight_.copy_(partial->fisher_v_weight);
   queries_ = partial->fisher_count[0].item<double>();
   pair_count_ = partial->fisher_count[1].item<double>();
 }
 
-void FisherAccumulator::add(const AttentionInput& input, const at::Tensor& output) {
+void FisherAccumulator::add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows) {
   if (!pairs_.enabled) return;
   std::int64_t offset = 0;
   for (const std::int64_t length : input.batch->lengths) {
-    if (length > pairs_.sink + pairs_.recent) add_sequence(input, output, offset, length);
+    if (length > pairs_.sink + pairs_.recent) add_sequence(input, output, rows, offset, length);
     offset += length;
   }
 }
 
-void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tensor& output, std::int64_t offset,
-                                     std::int64_t length) {
+void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tensor& output,
+                                     const Unrotation::Rows& rows, std::int64_t offset, std::int64_t length) {
   const std::int64_t group = query_heads_ / kv_heads_, d = head_dim_, window = input.sliding_window;
   const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor v = input.v.narrow(0, offset, length).to(at::kFloat).transpose(0, 1);
@@ -97,6 +97,11 @@ void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tens
     const at::Tensor moved = distance.mul_(p).sum(-1);  // sum_j w_ij
     const at::Tensor weighted = q * moved.view({kv_heads_, group * count, 1}).sqrt();
     q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
+    const at::Tensor before =
+        turned_back(weighted.view({kv_heads_, group, count, d}), rows.cos.narrow(0, offset + first, count),
+                    rows.sin.narrow(0, offset + first, count))
+            .view({kv_heads_, group * count, d});
+    pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
     const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
     v_weight_.add_((head_gram_.view({kv_heads_, group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
     for (std::int64_t query = first; query < reach; ++query) {  // keys [sink or the window's first, query - recent]
@@ -111,15 +116,17 @@ void FisherAccumulator::add_sequence(const AttentionInput& input, const at::Tens
 void FisherAccumulator::store(LayerMoments& out) const {
   if (!pairs_.enabled) return;
   out.fisher_q_gram = q_gram_.cpu().clone();
+  out.fisher_pre_q_gram = pre_q_gram_.cpu().clone();
   out.fisher_v_weight = v_weight_.cpu().clone();
-  out.fisher_count = at::tensor({queries_, pair_count_, 0.0}, at::kDouble);
+  out.fisher_count = at::tensor({queries_, pair_count_}, at::kDouble);
 }
 
 void FisherAccumulator::finish(LayerMoments& out) const {
   store(out);
   if (!pairs_.enabled) return;
-  out.fisher_q_gram = symmetric(out.fisher_q_gram);
-  out.fisher_v_weight = symmetric(out.fisher_v_weight);
+  for (at::Tensor* gram : {&out.fisher_q_gram, &out.fisher_pre_q_gram, &out.fisher_v_weight}) {
+    *gram = exactly_symmetric(*gram);
+  }
 }
 
 }  // namespace oscar

@@ -12,6 +12,7 @@
 
 #include "model/attention.h"
 #include "moments/statistics.h"
+#include "moments/unrotation.h"
 
 namespace oscar {
 
@@ -29,20 +30,21 @@ class FisherAccumulator {
 
   // o_weight [hidden, Hq d]; partial: null, or sums to go on from.
   void begin_layer(const at::Tensor& o_weight, const LayerMoments* partial);
-  // Whole sequences (starts 0). output [T, Hq, d]: of the attention, before W_O.
-  void add(const AttentionInput& input, const at::Tensor& output);
-  void store(LayerMoments& out) const;   // fisher_q_gram, fisher_v_weight, fisher_count without the residual's energy
+  // Whole sequences (starts 0). output [T, Hq, d]: of the attention, before W_O. rows: of the input's batch.
+  void add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows);
+  void store(LayerMoments& out) const;   // fisher_q_gram, fisher_pre_q_gram, fisher_v_weight, fisher_count
   void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric
 
  private:
-  void add_sequence(const AttentionInput& input, const at::Tensor& output, std::int64_t offset, std::int64_t length);
+  void add_sequence(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
+                    std::int64_t offset, std::int64_t length);
 
   std::int64_t query_heads_, kv_heads_, head_dim_;
   FarPairs pairs_;
   at::Device device_;
   at::Tensor head_gram_;  // [Hq, d, d] FP64: W^T W of each query head
   at::Tensor factor_;     // [Hq, d, d] FP32: F F^T = W^T W, so |W x| = |x F|
-  at::Tensor q_gram_, v_weight_;
+  at::Tensor q_gram_, pre_q_gram_, v_weight_;
   double queries_ = 0.0, pair_count_ = 0.0;
 };
 

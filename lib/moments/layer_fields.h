@@ -14,11 +14,12 @@ namespace oscar {
 struct MomentField {
   const char* name;
   at::Tensor LayerMoments::*tensor;
-  bool gram;  // [Hkv, d, d], symmetric; otherwise [Hkv, d]
+  bool gram;               // [Hkv, d, d], symmetric; otherwise [Hkv, d]
+  std::int64_t since = 1;  // format version that brought it; required from then on
 };
 
 // FP64 moments of one layer; all are sums except wo_gram, which belongs to the weights.
-inline constexpr std::array<MomentField, 8> kMomentFields = {{
+inline constexpr std::array<MomentField, 11> kMomentFields = {{
     {"q_gram", &LayerMoments::q_gram, true},
     {"k_gram", &LayerMoments::k_gram, true},
     {"k_sum", &LayerMoments::k_sum, false},
@@ -27,19 +28,37 @@ inline constexpr std::array<MomentField, 8> kMomentFields = {{
     {"o_gram", &LayerMoments::o_gram, true},
     {"energy_gram", &LayerMoments::energy_gram, true},
     {"wo_gram", &LayerMoments::wo_gram, true},
+    {"pre_q_gram", &LayerMoments::pre_q_gram, true, 2},
+    {"pre_k_gram", &LayerMoments::pre_k_gram, true, 2},
+    {"pre_k_sum", &LayerMoments::pre_k_sum, false, 2},
 }};
 
 // Optional sums of the far pairs, all or none.
 struct FisherField {
   const char* name;
   at::Tensor LayerMoments::*tensor;
-  bool gram;  // [Hkv, d, d]; otherwise [3]
+  bool gram;  // [Hkv, d, d]; otherwise [2]
+  std::int64_t since = 1;
 };
 
-inline constexpr std::array<FisherField, 3> kFisherFields = {{
+inline constexpr std::array<FisherField, 4> kFisherFields = {{
     {"fisher_q_gram", &LayerMoments::fisher_q_gram, true},
     {"fisher_v_weight", &LayerMoments::fisher_v_weight, true},
+    {"fisher_pre_q_gram", &LayerMoments::fisher_pre_q_gram, true, 2},
     {"fisher_count", &LayerMoments::fisher_count, false},
+}};
+
+// Energies of the residual stream with their counts. All are sums.
+struct EnergyField {
+  const char* name;
+  at::Tensor LayerMoments::*tensor;
+  std::int64_t since = 1;
+  bool required = false;  // from that format on
+};
+
+inline constexpr std::array<EnergyField, 2> kEnergyFields = {{
+    {"attention_residual", &LayerMoments::attention_residual, 2, true},
+    {"residual_energy", &LayerMoments::residual_energy},
 }};
 
 struct RowField {

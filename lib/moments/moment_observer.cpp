@@ -40,7 +40,9 @@ MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, cons
       device_(device),
       moments_(config.kv_heads, config.head_dim, device),
       fisher_(config.query_heads, config.kv_heads, config.head_dim, pairs, device),
-      phase_(config, device),
+      unrotation_(rope_frequencies(config.rope, config.head_dim, config.max_position), device),
+      pre_rope_(config.kv_heads, config.head_dim, device),
+      residual_(pairs, device),
       watch_(device),
       far_watch_(device) {
   for (std::size_t row = 0; row < sample_.size(); ++row) {
@@ -53,7 +55,8 @@ void MomentObserver::begin_layer(const LayerMoments* partial, const at::Tensor& 
   const auto rows = static_cast<std::int64_t>(sample_.size());
   moments_ = MomentAccumulator(config_.kv_heads, config_.head_dim, device_);
   fisher_.begin_layer(o_weight, partial);
-  phase_.begin_layer(partial);
+  pre_rope_.begin_layer(partial);
+  residual_.begin_layer(partial);
   if (partial != nullptr) {
     moments_.restore(*partial);
     rows_q_ = partial->rows_q.clone().to(device_);
@@ -76,7 +79,8 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   watch_.start();
   const at::Tensor keys_values = at::cat({input.k, input.v}, 1);
   moments_.add(input.q, keys_values, output);
-  phase_.add(input);
+  const Unrotation::Rows& rows = unrotation_.rows_of(*input.batch);
+  pre_rope_.add(input, rows);
   total_ = moments_.trace();
   input_ = input;
   output_ = output;
@@ -85,8 +89,14 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   keys_values_->write(step_->position, keys_values);
   watch_.stop();
   far_watch_.start();
-  fisher_.add(input, output);
+  fisher_.add(input, output, rows);
   far_watch_.stop();
+}
+
+void MomentObserver::added(const AttentionInput& input, const at::Tensor& residual) {
+  watch_.start();
+  residual_.add(*input.batch, residual);
+  watch_.stop();
 }
 
 void MomentObserver::check_step() {
@@ -140,7 +150,8 @@ void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& outpu
 void MomentObserver::store_partial(LayerMoments& out) const {
   moments_.store(out);
   fisher_.store(out);
-  phase_.store(out);
+  pre_rope_.store(out);
+  residual_.store(out);
   out.rows_q = rows_q_.to(at::kCPU);
   out.rows_k = rows_k_.to(at::kCPU);
   out.rows_v = rows_v_.to(at::kCPU);
@@ -149,7 +160,8 @@ void MomentObserver::store_partial(LayerMoments& out) const {
 void MomentObserver::finish_layer(LayerMoments& out) const {
   moments_.finish(out);
   fisher_.finish(out);
-  phase_.store(out);
+  pre_rope_.finish(out);
+  residual_.store(out);
   out.rows_q = rows_q_.to(at::kCPU);
   out.rows_k = rows_k_.to(at::kCPU);
   out.rows_v = rows_v_.to(at::kCPU);

@@ -12,7 +12,8 @@
 #include "moments/accumulator.h"
 #include "moments/fisher.h"
 #include "moments/mirrored_spool.h"
-#include "moments/phase_moments.h"
+#include "moments/pre_rope_moments.h"
+#include "moments/residual_energy.h"
 #include "moments/row_sample.h"
 #include "moments/stopwatch.h"
 #include "moments/token_plan.h"
@@ -37,6 +38,7 @@ class MomentObserver : public AttentionObserver {
   void check_step();
   double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
   double far_seconds() { return far_watch_.seconds(); }  // in the far-pair metrics
+  void added(const AttentionInput& input, const at::Tensor& residual) override;
 
  protected:
   void observe(const AttentionInput& input, const at::Tensor& output) override;
@@ -57,7 +59,9 @@ class MomentObserver : public AttentionObserver {
   at::Device device_;
   MomentAccumulator moments_;
   FisherAccumulator fisher_;
-  PhaseAccumulator phase_;
+  Unrotation unrotation_;
+  PreRopeAccumulator pre_rope_;
+  ResidualAccumulator residual_;
   at::Tensor rows_q_, rows_k_, rows_v_;       // FP32 on the device
   std::map<std::int64_t, StepRows> rows_of_;  // by position of the step: the same in every layer
   const Step* step_ = nullptr;

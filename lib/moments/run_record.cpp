@@ -5,6 +5,9 @@
 
 #include <cstdio>
 
+#include "checkpoint/model_name.h"
+#include "model/layer.h"
+#include "model/rope.h"
 #include "text/document_hash.h"
 #include "text/passage_hashes.h"
 
@@ -25,13 +28,32 @@ Json options_record(const CollectOptions& options) {
           {"device", options.device.is_cpu() ? "cpu" : "cuda"}};
 }
 
+// What tells whether another text holds documents or passages of the prompts.
+void add_text_hashes(const PromptSet& prompts, Json& record) {
+  Json documents = Json::array(), passages = Json::array();
+  std::vector<std::vector<std::int32_t>> ids;
+  for (const Prompt& prompt : prompts.prompts) {
+    documents.push_back(document_hash(prompt.ids));
+    ids.push_back(prompt.ids);
+  }
+  for (const std::uint64_t hash : passage_hashes(ids, kPassageHashes)) {
+    char text[24];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+    passages.push_back(text);
+  }
+  record["documents"] = std::move(documents);
+  record["passages"] = std::move(passages);
+}
+
 }  // namespace
 
 Json run_identity(const std::string& fingerprint, const PromptSet& prompts, const CollectOptions& options) {
+  Json record = options_record(options);
+  record["text_hashes"] = options.text_hashes;
   return {{"tool_version", options.tool_version},
           {"model", fingerprint},
           {"prompts", prompts.sha256},
-          {"options", options_record(options)},
+          {"options", std::move(record)},
           {"threads", at::get_num_threads()}};
 }
 
@@ -40,13 +62,18 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   const ModelConfig& config = checkpoint.config();
   Statistics s;
   s.model_fingerprint = fingerprint;
-  s.model_name = checkpoint.location().name;
+  s.model_name = plain_model_name(checkpoint.location().name);
   s.architecture = config.architecture;
   s.query_heads = config.query_heads;
   s.kv_heads = config.kv_heads;
   s.head_dim = config.head_dim;
   s.hidden = config.hidden;
   s.tokens = plan.tokens;
+  const RopeFrequencies frequencies = rope_frequencies(config.rope, config.head_dim, config.max_position);
+  s.rope_frequency = frequencies.inverse.to(at::kDouble);
+  s.rope_scale = frequencies.attention_factor;
+  s.attention_scale = attention_scale(config);
+  s.max_position = config.max_position;
 
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {
@@ -57,27 +84,17 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                         {"head_dim", config.head_dim},
                         {"sliding_window", window}});
   }
-  Json documents = Json::array();
-  for (const Prompt& prompt : prompts.prompts) documents.push_back(document_hash(prompt.ids));
-  std::vector<std::vector<std::int32_t>> ids;
-  for (const Prompt& prompt : prompts.prompts) ids.push_back(prompt.ids);
-  Json passages = Json::array();
-  for (const std::uint64_t hash : passage_hashes(ids, kPassageHashes)) {
-    char text[24];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-    passages.push_back(text);
-  }
-  const Json prompt_record = {{"sha256", prompts.sha256},
-                              {"files", options.files},
-                              {"rows", prompts.prompts.size() + prompts.skipped.size()},
-                              {"used", plan.prompts_used},
-                              {"available_tokens", plan.available},
-                              {"cut", plan.cut},
-                              {"shortened", plan.shortened},
-                              {"unused", plan.unused},
-                              {"skipped", plan.skipped},
-                              {"documents", std::move(documents)},
-                              {"passages", std::move(passages)}};
+  Json prompt_record = {{"sha256", prompts.sha256},
+                        {"files", options.files},
+                        {"rows", prompts.prompts.size() + prompts.skipped.size()},
+                        {"used", plan.prompts_used},
+                        {"available_tokens", plan.available},
+                        {"cut", plan.cut},
+                        {"shortened", plan.shortened},
+                        {"unused", plan.unused},
+                        {"skipped", plan.skipped}};
+  if (!prompts.date.empty()) prompt_record["date"] = prompts.date;
+  if (options.text_hashes) add_text_hashes(prompts, prompt_record);
   const Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
                      {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
                      {"options", options_record(options)}, {"tool_version", options.tool_version}};

@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/foreign_text.h"
 #include "moments/spectrum.h"
 #include "moments/statistics_format.h"
 
 namespace oscar {
 namespace {
+
+constexpr std::size_t kShownText = 80;  // bytes of a name
 
 // The matrices worth a spectrum, in the order they are shown.
 struct Shown {
@@ -40,15 +43,9 @@ std::string short_hash(const std::string& hash) {
   return hash.substr(0, digits + 12);
 }
 
-// Text from a file for a terminal: control characters, which could move the cursor, are replaced.
-std::string plain(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
+std::string text_of(const Json& value) {
+  return printable(value.is_string() ? value.get<std::string>() : value.dump(), kShownText);
 }
-
-std::string text_of(const Json& value) { return plain(value.is_string() ? value.get<std::string>() : value.dump()); }
 
 }  // namespace
 
@@ -67,6 +64,10 @@ Json show_json(const Statistics& s) {
     if (s.layers[i].residual_energy.defined()) {
       entry["residual_energy"] = s.layers[i].residual_energy[0].item<double>() / static_cast<double>(s.tokens);
     }
+    if (s.layers[i].attention_residual.defined()) {
+      const at::Tensor all = s.layers[i].attention_residual[0];
+      entry["attention_residual"] = (all[0] / all[1]).item<double>();
+    }
     layers.push_back(std::move(entry));
   }
   out["layers"] = std::move(layers);
@@ -80,8 +81,9 @@ std::string show_text(const Statistics& s, bool utf8) {
     std::snprintf(line, sizeof line, format, values...);
     text += line;
   };
-  print("model      %s (%s)\n", plain(s.model_name).c_str(), plain(s.architecture).c_str());
-  print("           fingerprint %s\n", plain(short_hash(s.model_fingerprint)).c_str());
+  print("model      %s (%s)\n", printable(s.model_name, kShownText).c_str(),
+        printable(s.architecture, kShownText).c_str());
+  print("           fingerprint %s\n", printable(short_hash(s.model_fingerprint)).c_str());
   print("geometry   %zu layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n", s.layers.size(),
         static_cast<long long>(s.query_heads), static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim),
         static_cast<long long>(s.hidden));
@@ -95,9 +97,9 @@ std::string show_text(const Statistics& s, bool utf8) {
           short_hash(text_of(prompts["sha256"])).c_str());
   }
   print("row sample %zu tokens for each layer\n\n", s.layers[0].row_priority.size());
-  print(
+  text +=
       "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions, effective number of\n"
-      "directions (participation ratio), and the eigenvalues from strongest to weakest (log scale, 6 decades).\n");
+      "directions (participation ratio), and the eigenvalues from strongest to weakest (log scale, 6 decades).\n";
   for (const Shown& shown : kShown) {
     print("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
     for (std::size_t i = 0; i < s.layers.size(); ++i) {

@@ -7,7 +7,7 @@
 
 namespace oscar {
 
-Json show_json(const Statistics& statistics);  // schemas/statistics_show.schema.json
+Json show_json(const Statistics& statistics);  // schemas/statistics.schema.json
 std::string show_text(const Statistics& statistics, bool utf8);
 
 // Whether the locale of the environment (LC_ALL, LC_CTYPE, LANG) writes UTF-8.

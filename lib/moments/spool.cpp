@@ -28,7 +28,9 @@ Spool::Spool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> 
   row_bytes_ = c10::elementSize(dtype);
   for (const std::int64_t n : shape_) row_bytes_ *= static_cast<std::uint64_t>(n);
   const std::uint64_t size = row_bytes_ * static_cast<std::uint64_t>(rows);
-  fd_ = ::open(path.c_str(), keep ? O_RDWR | O_CLOEXEC : O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // A new file is new: never one that a link leads to, and never the content of one that has another name, too.
+  if (!keep) ::unlink(path.c_str());
+  fd_ = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (keep ? 0 : O_CREAT | O_EXCL), 0644);
   if (fd_ < 0) {
     if (keep && errno == ENOENT)
       throw InputError(path.string() + ": is missing, so the run cannot be resumed; start it anew");
@@ -36,9 +38,11 @@ Spool::Spool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> 
   }
   if (keep) {
     struct stat st {};
-    if (::fstat(fd_, &st) != 0 || static_cast<std::uint64_t>(st.st_size) != size) {
+    if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1 ||
+        static_cast<std::uint64_t>(st.st_size) != size) {
       ::close(std::exchange(fd_, -1));
-      throw InputError(path.string() + ": has another size than the run needs, so it cannot be resumed; start it anew");
+      throw InputError(path.string() + ": is not the file of " + format_bytes(size) +
+                       " that the run needs, so it cannot be resumed; start it anew");
     }
     return;
   }

@@ -12,7 +12,7 @@
 
 namespace oscar {
 
-// All FP64 on the CPU, sums (not means) so that parts merge exactly. Letters: design section 4. Row vectors.
+// All FP64 on the CPU, sums (not means) so that parts merge exactly. Letters: schemas/README.md. Row vectors.
 struct LayerMoments {
   at::Tensor q_gram;       // [Hkv, d, d]  sum over tokens and the group's query heads of q^T q
   at::Tensor k_gram;       // [Hkv, d, d]  sum k^T k
@@ -30,22 +30,35 @@ struct LayerMoments {
   std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
   // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.
   // w_ij = p_ij^2 |W_O (v_j - o_i)|^2, p the softmax weights, |W_O x|^2 of the query head's own columns.
-  at::Tensor fisher_q_gram;    // [Hkv, d, d]  sum over far queries and the group of (sum_j w_ij) q_i^T q_i scale^2
-  at::Tensor fisher_v_weight;  // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
-  at::Tensor fisher_count;     // [3] queries with a far key; pairs of a query and a far key; sum of |x|^2 of these
-                               //     queries' residual stream after the layer
-  at::Tensor k_phase;  // [Hkv, d, d] optional: sum k_p^T c_p, c_p the phases of the position (model/phase_table.h)
+  at::Tensor fisher_q_gram;      // [Hkv, d, d]  sum over far queries and the group of (sum_j w_ij) q_i^T q_i scale^2
+  at::Tensor fisher_v_weight;    // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
+  at::Tensor fisher_pre_q_gram;  // [Hkv, d, d]  as fisher_q_gram, of the queries before RoPE (from format 2 on)
+  at::Tensor fisher_count;       // [2] queries with a far key; pairs of a query and a far key
+  // From format 2 on. Rows before RoPE: what attention saw, turned back to position 0 (unrotation.h).
+  at::Tensor pre_q_gram;  // [Hkv, d, d]  as q_gram
+  at::Tensor pre_k_gram;  // [Hkv, d, d]  as k_gram
+  at::Tensor pre_k_sum;   // [Hkv, d]
+  // [2, 2] the residual stream with the attention output added, before the MLP. Rows: all tokens; tokens in position
+  // sink + recent of the far pairs or later (zeros where they were not collected). Columns: sum of |x|^2; tokens.
+  at::Tensor attention_residual;
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
+inline constexpr std::int64_t kStatisticsVersion = 2;
+
 struct Statistics {
+  // 1: without what LayerMoments and the facts below have "from format 2 on".
+  std::int64_t format_version = kStatisticsVersion;
   std::string model_fingerprint, model_name, architecture;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
   std::int64_t tokens = 0;      // summed over prompts
   at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
-  at::Tensor phase_gram;        // [d, d] with k_phase: sum over the same tokens of c_p^T c_p
-  at::Tensor phase_frequency;   // [d/2] FP64 with k_phase: radians per token
-  Json metadata;                // everything else that is recorded: schemas/statistics.schema.json
+  // From format 2 on.
+  at::Tensor rope_frequency;  // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
+  double rope_scale = 1.0;    // what RoPE multiplies turning channels of q and k by (yarn)
+  double attention_scale = 0.0;   // of q k^T in the softmax; 0: unknown
+  std::int64_t max_position = 0;  // that the model was made for; 0: unknown
+  Json metadata;                  // everything else that is recorded: schemas/statistics.schema.json
   std::vector<LayerMoments> layers;
 };
 
@@ -57,9 +70,16 @@ Statistics load_statistics(const fs::path& path);  // InputError on any fault, N
 // NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.
 void check_statistics(const Statistics& statistics, const std::string& where);
 
-// Sum of parts of the same model; InputError naming the difference otherwise, or when two parts hold the same prompt
-// set (unless allow_same_prompts). Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
+// What merge_statistics() lets pass because it was told to.
+struct MergeOptions {
+  bool same_prompts = false;       // two parts of one prompt set
+  bool mixed_dtypes = false;       // parts collected in other precisions: sums of differently rounded activations
+  bool missing_far_pairs = false;  // parts without far-pair metrics beside parts with them
+};
+
+// Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.
+// Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
 // its weights were normalised within each part. Row samples merge into the sample of the whole.
-Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts = false);
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {});
 
 }  // namespace oscar

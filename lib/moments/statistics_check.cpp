@@ -72,6 +72,7 @@ void check_fisher(const Statistics& s, std::size_t i, const std::string& where) 
   const LayerMoments& layer = s.layers[i];
   const std::string prefix = "layers." + std::to_string(i) + ".";
   for (const FisherField& field : kFisherFields) {
+    if (field.since > s.format_version) continue;
     const at::Tensor& t = layer.*field.tensor;
     if (t.defined() != s.layers[0].fisher_count.defined()) {
       refuse(where, prefix + field.name, "is there alone; the sums of far pairs come all together or not at all");
@@ -82,7 +83,7 @@ void check_fisher(const Statistics& s, std::size_t i, const std::string& where) 
       check_gram(t, where, prefix + field.name);
       continue;
     }
-    check_shape(t, {3}, at::kDouble, where, prefix + field.name);
+    check_shape(t, {2}, at::kDouble, where, prefix + field.name);
     const double queries = t[0].item<double>();
     if (t.min().item<double>() < 0 || queries > static_cast<double>(s.tokens) || t[1].item<double>() < queries) {
       refuse(where, prefix + field.name,
@@ -91,31 +92,57 @@ void check_fisher(const Statistics& s, std::size_t i, const std::string& where) 
   }
 }
 
-// phase_gram and phase_frequency come together, and with the k_phase of every layer.
-void check_phase_gram(const Statistics& s, const std::string& where) {
-  if (s.phase_gram.defined() != s.phase_frequency.defined()) {
-    refuse(where, "phase_gram", "is there without phase_frequency, or the other way round");
+// Facts of the model that came with format 2.
+void check_model_facts(const Statistics& s, const std::string& where) {
+  if (s.format_version < 2) return;
+  const auto positive = [](double value) { return value > 0.0 && value < 1e6; };
+  if (!positive(s.attention_scale) || !positive(s.rope_scale) || s.max_position < 0 || s.max_position > kMaxTokens) {
+    throw InputError(where + ": impossible facts of the model: attention_scale " + std::to_string(s.attention_scale) +
+                     ", rope_scale " + std::to_string(s.rope_scale) + ", max_position " +
+                     std::to_string(s.max_position));
   }
-  if (!s.phase_gram.defined()) return;
-  check_shape(s.phase_gram, {s.head_dim, s.head_dim}, at::kDouble, where, "phase_gram");
-  check_gram(s.phase_gram, where, "phase_gram");
-  check_shape(s.phase_frequency, {s.head_dim / 2}, at::kDouble, where, "phase_frequency");
-  if (s.phase_frequency.min().item<double>() < 0.0) refuse(where, "phase_frequency", "has a negative frequency");
+  const at::Tensor& f = s.rope_frequency;
+  if (!f.defined() || f.dim() != 1 || 2 * f.size(0) > s.head_dim) {
+    refuse(where, "rope_frequency", "is not a list of at most " + std::to_string(s.head_dim / 2) + " frequencies");
+  }
+  check_shape(f, f.sizes(), at::kDouble, where, "rope_frequency");
+  if (f.numel() > 0 && f.min().item<double>() < 0.0) refuse(where, "rope_frequency", "has a negative frequency");
 }
 
-void check_phase(const Statistics& s, std::size_t i, const std::string& where) {
-  const at::Tensor& t = s.layers[i].k_phase;
-  const std::string name = "layers." + std::to_string(i) + ".k_phase";
-  if (t.defined() != s.phase_gram.defined()) {
-    refuse(where, name, "and phase_gram come together or not at all");
+// Turning rows changes no row's length: both grams have the same trace, but for the factor of turning channels.
+void check_turned(const at::Tensor& before, const at::Tensor& after, const Statistics& s, const std::string& where,
+                  const std::string& name) {
+  const std::int64_t turning = 2 * s.rope_frequency.size(0);
+  const at::Tensor diagonal = before.diagonal(0, 1, 2);
+  const at::Tensor size = diagonal.narrow(1, 0, turning).sum(1) * (s.rope_scale * s.rope_scale) +
+                          diagonal.narrow(1, turning, s.head_dim - turning).sum(1);
+  const at::Tensor expected = after.diagonal(0, 1, 2).sum(1);
+  if (((size - expected).abs() - 1e-3 * expected).max().item<double>() > 0.0) {
+    refuse(where, name, "is not of the same rows as its counterpart after RoPE");
   }
-  if (!t.defined()) return;
-  check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, name);
-  // (sum k_i c_j)^2 <= sum k_i^2 sum c_j^2.
-  const at::Tensor keys = s.layers[i].k_gram.diagonal(0, -2, -1).unsqueeze(-1);
-  const at::Tensor bound = keys * s.phase_gram.diagonal().clamp_min(0.0);
-  if ((t.square() - bound * (1 + kSlack)).max().item<double>() > kSlack * bound.max().item<double>()) {
-    refuse(where, name, "is too large for k_gram and phase_gram");
+}
+
+void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where) {
+  if (s.format_version < 2) return;
+  const LayerMoments& layer = s.layers[i];
+  const std::string prefix = "layers." + std::to_string(i) + ".";
+  check_sum(layer.pre_k_sum, layer.pre_k_gram, s.tokens, where, prefix + "pre_k_sum");
+  check_turned(layer.pre_k_gram, layer.k_gram, s, where, prefix + "pre_k_gram");
+  check_turned(layer.pre_q_gram, layer.q_gram, s, where, prefix + "pre_q_gram");
+  if (layer.fisher_q_gram.defined()) {
+    check_turned(layer.fisher_pre_q_gram, layer.fisher_q_gram, s, where, prefix + "fisher_pre_q_gram");
+  }
+}
+
+void check_attention_residual(const Statistics& s, std::size_t i, const std::string& where) {
+  if (s.format_version < 2) return;
+  const at::Tensor& t = s.layers[i].attention_residual;
+  const std::string name = "layers." + std::to_string(i) + ".attention_residual";
+  check_shape(t, {2, 2}, at::kDouble, where, name);
+  const double far = t[1][1].item<double>(), tokens = static_cast<double>(s.tokens);
+  const bool counted = !s.layers[i].fisher_count.defined() || far >= s.layers[i].fisher_count[0].item<double>();
+  if (t.min().item<double>() < 0 || t[0][1].item<double>() != tokens || far > tokens || !counted) {
+    refuse(where, name, "is not an energy over " + std::to_string(s.tokens) + " tokens and the far ones among them");
   }
 }
 
@@ -155,12 +182,16 @@ void check_statistics(const Statistics& s, const std::string& where) {
   if (!in(s.tokens, kMaxTokens)) {
     throw InputError(where + ": " + std::to_string(s.tokens) + " tokens is not a count of calibration tokens");
   }
-  check_phase_gram(s, where);
+  if (s.format_version < 1 || s.format_version > kStatisticsVersion) {
+    throw InputError(where + ": format " + std::to_string(s.format_version) + " is none that this program knows");
+  }
+  check_model_facts(s, where);
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerMoments& layer = s.layers[i];
     const std::string prefix = "layers." + std::to_string(i) + ".";
     for (const MomentField& field : kMomentFields) {
+      if (field.since > s.format_version) continue;
       const at::Tensor& t = layer.*field.tensor;
       if (field.gram) {
         check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
@@ -172,7 +203,8 @@ void check_statistics(const Statistics& s, const std::string& where) {
     check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
     check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
     check_fisher(s, i, where);
-    check_phase(s, i, where);
+    check_pre_rope(s, i, where);
+    check_attention_residual(s, i, where);
     if (layer.residual_energy.defined()) {
       check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
     }

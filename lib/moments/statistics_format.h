@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
+#include "checkpoint/safetensors.h"
 #include "moments/statistics.h"
 
 namespace oscar {
 
 inline constexpr const char* kStatisticsFormat = "oscar-statistics";
-inline constexpr std::int64_t kStatisticsVersion = 1;
 
 // Bounds on what a file may claim, far above any model.
 inline constexpr std::int64_t kMaxLayers = 4096;
@@ -16,6 +16,9 @@ inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kMaxHeadDim = 4096;
 inline constexpr std::int64_t kMaxHidden = std::int64_t{1} << 24;
 inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 50;
+
+// As load_statistics(), of an open file.
+Statistics read_statistics(const SafetensorsFile& file);
 
 // The JSON that goes into the file: the struct's facts first, then everything else of `metadata`.
 Json statistics_metadata(const Statistics& statistics);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "moments/layer_fields.h"
 #include "moments/statistics.h"
@@ -105,33 +106,57 @@ std::int64_t bounded(const Json& object, const char* key, const std::string& whe
   return value;
 }
 
+// A list of texts, where there is one.
+void check_texts(const Json& object, const char* key, const std::string& where) {
+  if (!object.contains(key)) return;
+  for (const Json& item : json_array(object, key, where)) {
+    if (!item.is_string()) throw InputError(where + ": '" + key + "' holds " + item.type_name() + ", expected texts");
+  }
+}
+
+void check_part(const Json& part, const std::string& where) {
+  const Json& prompts = json_object(part, "prompts", where);
+  json_string(prompts, "sha256", where);
+  for (const char* key : {"documents", "passages", "files"}) check_texts(prompts, key, where);
+  bounded(part, "tokens", where, kMaxTokens);
+  bounded(part, "sequences", where, kMaxTokens);
+  if (part.contains("options")) json_object(part, "options", where);
+}
+
+// The parts of the metadata that fit, tune, merge and show rely on.
+// Format 1 had the residual stream after the MLP as a third number of fisher_count: not what errors are weighed by.
+void drop_energy_after_mlp(at::Tensor& count) {
+  if (count.defined() && count.dim() == 1 && count.size(0) == 3) count = count.narrow(0, 0, 2).clone();
+}
+
 // The parts of the metadata that merge and show rely on.
 void check_records(const Json& metadata, const std::string& where) {
+  json_string(json_object(metadata, "model", where), "revision", where, "");
   if (metadata.contains("rows")) {
     const Json& rows = json_object(metadata, "rows", where);
     bounded(rows, "requested", where, kMaxTokens);
   }
   if (!metadata.contains("parts")) return;
   for (const Json& part : json_array(metadata, "parts", where)) {
-    json_string(json_object(part, "prompts", where), "sha256", where);
-    bounded(part, "tokens", where, kMaxTokens);
-    bounded(part, "sequences", where, kMaxTokens);
+    check_part(part, where);
   }
 }
 
 }  // namespace
 
-Statistics load_statistics(const fs::path& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  const std::string where = path.string() + " (metadata)";
+Statistics load_statistics(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
+
+Statistics read_statistics(const SafetensorsFile& file) {
+  const std::string where = file.path().string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
-  if (bounded(s.metadata, "format_version", where, 1000000) != kStatisticsVersion) {
+  s.format_version = std::stoll(entry(file, "format_version"));
+  if (bounded(s.metadata, "format_version", where, 1000000) != s.format_version) {
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }
   const Json& model = json_object(s.metadata, "model", where);
   s.model_fingerprint = json_string(model, "fingerprint", where);
-  s.model_name = json_string(model, "name", where);
+  s.model_name = read_model_name(json_string(model, "name", where), where);
   s.architecture = json_string(model, "architecture", where);
   const std::int64_t layers = bounded(model, "layers", where, kMaxLayers);
   s.query_heads = bounded(model, "query_heads", where, kMaxHeads);
@@ -140,25 +165,42 @@ Statistics load_statistics(const fs::path& path) {
   s.hidden = bounded(model, "hidden", where, kMaxHidden);
   s.tokens = bounded(s.metadata, "tokens", where, kMaxTokens);
 
+  if (s.format_version >= 2) {
+    s.max_position = json_int(model, "max_position", where);
+    s.attention_scale = json_number(model, "attention_scale", where);
+    s.rope_scale = json_number(model, "rope_scale", where);
+  }
   check_records(s.metadata, where);
 
   TensorReader reader(file);
   const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
   const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
   s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
-  s.phase_gram = reader.optional("phase_gram", DType::kF64);
-  s.phase_frequency = reader.optional("phase_frequency", DType::kF64);
+  if (s.format_version >= 2) {
+    s.rope_frequency = reader.required("rope_frequency", DType::kF64);
+  } else {
+    for (const char* name : {"phase_gram", "phase_frequency"}) reader.find(name);  // no longer of use
+  }
   for (std::int64_t i = 0; i < layers; ++i) {
     LayerMoments& layer = s.layers.emplace_back();
     const std::string prefix = "layers." + std::to_string(i) + ".";
     for (const MomentField& field : kMomentFields) {
+      if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
     }
     for (const FisherField& field : kFisherFields) {
+      if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
     }
-    layer.k_phase = reader.optional(prefix + "k_phase", DType::kF64);
-    layer.residual_energy = reader.optional(prefix + "residual_energy", DType::kF64);
+    for (const EnergyField& field : kEnergyFields) {
+      if (field.since > s.format_version) continue;
+      layer.*field.tensor = field.required ? reader.required(prefix + field.name, DType::kF64)
+                                           : reader.optional(prefix + field.name, DType::kF64);
+    }
+    if (s.format_version < 2) {
+      reader.find(prefix + "k_phase");
+      drop_energy_after_mlp(layer.fisher_count);
+    }
     for (const RowField& field : kRowFields) {
       layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);
     }
@@ -166,7 +208,7 @@ Statistics load_statistics(const fs::path& path) {
     layer.row_position = position;
   }
   reader.refuse_strangers();
-  check_statistics(s, path.string());
+  check_statistics(s, file.path().string());
   return s;
 }
 

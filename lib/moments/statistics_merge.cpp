@@ -32,6 +32,9 @@ void require_same_model(const Statistics& a, const Statistics& b) {
   require_same(a.head_dim, b.head_dim, "head_dim");
   require_same(a.hidden, b.hidden, "hidden size");
   require_same(a.model_fingerprint, b.model_fingerprint, "fingerprint");
+  if (a.format_version == b.format_version) return;
+  throw InputError("the statistics have different formats, " + std::to_string(a.format_version) + " and " +
+                   std::to_string(b.format_version) + ", which hold different sums; collect the older ones again");
 }
 
 Json parts_of(const Statistics& s) {
@@ -142,12 +145,44 @@ void require_same_far_pairs(const std::vector<Statistics>& parts) {
   }
 }
 
+Json option_of(const Json& run, const char* name) {
+  const Json options = run.is_object() ? run.value("options", Json::object()) : Json::object();
+  return options.is_object() ? options.value(name, Json()) : Json();
+}
+
+void require_same_dtype(const std::vector<Statistics>& parts) {
+  std::string first;
+  for (const Statistics& part : parts) {
+    for (const Json& run : parts_of(part)) {
+      const Json dtype = option_of(run, "dtype");
+      if (!dtype.is_string()) continue;
+      if (first.empty()) first = dtype.get<std::string>();
+      if (dtype == first) continue;
+      throw InputError("the statistics were collected in different precisions: " + first + " and " +
+                       dtype.get<std::string>() + "; collect all parts with one --dtype, or pass --allow-mixed-dtypes");
+    }
+  }
+}
+
+// Far-pair metrics of some parts only would weigh the tokens of those parts alone.
+void require_far_pairs_everywhere(const std::vector<Statistics>& parts) {
+  const auto has = [](const Statistics& s) { return s.layers[0].fisher_count.defined(); };
+  if (std::none_of(parts.begin(), parts.end(), has)) return;
+  const auto without = std::find_if_not(parts.begin(), parts.end(), has);
+  if (without == parts.end()) return;
+  throw InputError("part " + std::to_string(without - parts.begin() + 1) + " of " + std::to_string(parts.size()) +
+                   " has no far pairs and others have: the far-pair metrics would be of their tokens alone; collect it "
+                   "with --far-pairs and prompts longer than its windows, or pass --allow-missing-far-pairs");
+}
+
 }  // namespace
 
-Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_same_prompts) {
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options) {
   if (parts.empty()) throw UsageError("merge needs at least one statistics file");
   for (const Statistics& part : parts) require_same_model(parts[0], part);
 
+  if (!options.mixed_dtypes) require_same_dtype(parts);
+  if (!options.missing_far_pairs) require_far_pairs_everywhere(parts);
   require_same_far_pairs(parts);
   const Statistics& first = parts[0];
   Statistics out;
@@ -160,11 +195,13 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
   out.kv_heads = first.kv_heads;
   out.head_dim = first.head_dim;
   out.hidden = first.hidden;
+  out.format_version = first.format_version;
+  out.rope_frequency = first.rope_frequency;
+  out.rope_scale = first.rope_scale;
+  out.attention_scale = first.attention_scale;
+  out.max_position = first.max_position;
   for (const Statistics& part : parts) out.tokens += part.tokens;
   out.embedding_energy = sum_optional(parts, [](const Statistics& s) { return s.embedding_energy; });
-
-  out.phase_gram = sum_optional(parts, [](const Statistics& s) { return s.phase_gram; });
-  if (out.phase_gram.defined()) out.phase_frequency = first.phase_frequency;  // of the model
 
   const bool sampled = std::all_of(parts.begin(), parts.end(), [](const Statistics& s) {
     return s.layers[0].rows_q.defined() && !s.layers[0].row_priority.empty();
@@ -173,12 +210,13 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
   const std::vector<RowSource> rows = sampled ? merged_rows(parts, &requested) : std::vector<RowSource>();
 
   out.metadata = first.metadata.is_object() ? first.metadata : Json::object();
-  out.metadata["parts"] = merge_runs(parts, allow_same_prompts);
+  out.metadata["parts"] = merge_runs(parts, options.same_prompts);
   out.metadata["rows"] = Json{{"requested", requested}, {"kept", rows.size()}};
 
   for (std::size_t i = 0; i < first.layers.size(); ++i) {
     LayerMoments& layer = out.layers.emplace_back();
     for (const MomentField& field : kMomentFields) {
+      if (field.since > out.format_version) continue;
       at::Tensor total = (first.layers[i].*field.tensor).clone();
       if (field.tensor != &LayerMoments::wo_gram) {  // a property of the weights, not a sum over tokens
         for (std::size_t p = 1; p < parts.size(); ++p) total += parts[p].layers[i].*field.tensor;
@@ -188,8 +226,9 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, bool allow_sam
     for (const FisherField& field : kFisherFields) {
       layer.*field.tensor = sum_present(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
     }
-    layer.k_phase = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].k_phase; });
-    layer.residual_energy = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].residual_energy; });
+    for (const EnergyField& field : kEnergyFields) {
+      layer.*field.tensor = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
+    }
     if (sampled) merge_rows(parts, rows, i, layer);
   }
   return out;

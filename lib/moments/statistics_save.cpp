@@ -39,7 +39,7 @@ class ViewList {
 
 Json statistics_metadata(const Statistics& s) {
   Json out;
-  out["format_version"] = kStatisticsVersion;
+  out["format_version"] = s.format_version;
   const Json given = s.metadata.is_object() ? s.metadata : Json::object();
   if (given.contains("tool")) out["tool"] = given["tool"];
   Json model = given.value("model", Json::object());
@@ -51,6 +51,11 @@ Json statistics_metadata(const Statistics& s) {
   model["kv_heads"] = s.kv_heads;
   model["head_dim"] = s.head_dim;
   model["hidden"] = s.hidden;
+  if (s.format_version >= 2) {
+    model["max_position"] = s.max_position;
+    model["attention_scale"] = s.attention_scale;
+    model["rope_scale"] = s.rope_scale;
+  }
   out["model"] = std::move(model);
   out["tokens"] = s.tokens;
   for (const auto& item : given.items()) {
@@ -65,27 +70,29 @@ void save_statistics(const Statistics& s, const fs::path& path) {
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerMoments& layer = s.layers[i];
     const std::string prefix = "layers." + std::to_string(i) + ".";
-    for (const MomentField& field : kMomentFields) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
+    for (const MomentField& field : kMomentFields) {
+      if (field.since <= s.format_version) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
+    }
     for (const FisherField& field : kFisherFields) {
       if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     }
-    if (layer.k_phase.defined()) views.add(prefix + "k_phase", layer.k_phase, DType::kF64);
-    if (layer.residual_energy.defined()) views.add(prefix + "residual_energy", layer.residual_energy, DType::kF64);
+    for (const EnergyField& field : kEnergyFields) {
+      if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
+    }
     if (!layer.rows_q.defined()) continue;
     for (const RowField& field : kRowFields) {
       views.add("rows." + std::to_string(i) + "." + field.name, layer.*field.tensor, DType::kF32);
     }
   }
   if (s.embedding_energy.defined()) views.add("embedding_energy", s.embedding_energy, DType::kF64);
-  if (s.phase_gram.defined()) views.add("phase_gram", s.phase_gram, DType::kF64);
-  if (s.phase_frequency.defined()) views.add("phase_frequency", s.phase_frequency, DType::kF64);
+  if (s.rope_frequency.defined()) views.add("rope_frequency", s.rope_frequency, DType::kF64);
   if (!s.layers.empty() && s.layers[0].rows_q.defined()) {
     views.add("rows.priority", s.layers[0].row_priority, DType::kU64);
     if (!s.layers[0].row_position.empty()) views.add("rows.position", s.layers[0].row_position, DType::kI64);
   }
   write_safetensors(path, views.take(),
                     {{"format", kStatisticsFormat},
-                     {"format_version", std::to_string(kStatisticsVersion)},
+                     {"format_version", std::to_string(s.format_version)},
                      {"oscar", statistics_metadata(s).dump()}});
 }
 

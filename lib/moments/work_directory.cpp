@@ -25,7 +25,10 @@ std::string layer_name(std::int64_t layer) {
 
 bool is_run_file(const std::string& name) {
   static const std::set<std::string> kNames = {kPoint, "hidden-0.bin", "hidden-1.bin", "kv.bin"};
-  return kNames.contains(name) || (name.starts_with("layer-") && name.ends_with(".safetensors"));
+  if (kNames.contains(name)) return true;
+  const std::string digits = name.starts_with("layer-") ? name.substr(6, name.find('.') - 6) : std::string();
+  return digits.size() >= 4 && digits.size() <= 9 && digits.find_first_not_of("0123456789") == std::string::npos &&
+         name == layer_name(std::stoll(digits));
 }
 
 // Named tensors of a file and their memory, until it is written.
@@ -46,8 +49,7 @@ struct TensorFile {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
     for (const RowField& field : kRowFields) add(std::string("rows_") + field.name, moments.*field.tensor);
     for (const FisherField& field : kFisherFields) add(field.name, moments.*field.tensor);
-    add("k_phase", moments.k_phase);
-    add("residual_energy", moments.residual_energy);
+    for (const EnergyField& field : kEnergyFields) add(field.name, moments.*field.tensor);
   }
 };
 
@@ -56,7 +58,7 @@ at::Tensor tensor_of(const SafetensorsFile& file, const std::string& name) {
   if (view == nullptr) return {};
   if (view->dtype != DType::kF64 && view->dtype != DType::kF32) {
     throw InputError(file.path().string() + ": tensor '" + name + "' is " + dtype_name(view->dtype) +
-                     ", so the work directory is damaged; start the run anew");
+                     ", so the work directory is damaged; delete it to start anew");
   }
   at::Tensor t = at::empty(view->shape, at::TensorOptions(view->dtype == DType::kF64 ? at::kDouble : at::kFloat));
   if (!view->data.empty()) std::memcpy(t.mutable_data_ptr(), view->data.data(), view->data.size());
@@ -68,22 +70,34 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   for (const MomentField& field : kMomentFields) out.*field.tensor = tensor_of(file, field.name);
   for (const RowField& field : kRowFields) out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
   for (const FisherField& field : kFisherFields) out.*field.tensor = tensor_of(file, field.name);
-  out.k_phase = tensor_of(file, "k_phase");
-  out.residual_energy = tensor_of(file, "residual_energy");
+  for (const EnergyField& field : kEnergyFields) out.*field.tensor = tensor_of(file, field.name);
   return out;
 }
 
-Json read_state(const SafetensorsFile& file, const RunDirectory& run) {
+Json read_state(const SafetensorsFile& file) {
   const auto state = file.metadata().find("state");
   if (state == file.metadata().end()) {
     throw InputError(file.path().string() + ": holds no state of a run; delete the directory to start anew");
   }
-  Json json = parse_json(state->second, file.path().string());
-  run.require_own(json_string(json, "run", file.path().string()), file.path());
-  return json;
+  return parse_json(state->second, file.path().string());
 }
 
 }  // namespace
+
+ResumePoint read_point(const SafetensorsFile& file) {
+  const Json state = read_state(file);
+  const std::string where = file.path().string();
+  ResumePoint point;
+  point.run = json_string(state, "run", where);
+  point.layer = json_int(state, "layer", where);
+  point.step = json_int(state, "step", where);
+  point.sums = layer_of(file);
+  point.embedding_energy = tensor_of(file, "embedding_energy");
+  if (point.layer < 0 || point.step < 0) {
+    throw InputError(where + ": names a negative layer or step; delete the directory to start anew");
+  }
+  return point;
+}
 
 WorkDirectory::WorkDirectory(const fs::path& path, const Json& run, bool resume)
     : run_(path, run, resume,
@@ -93,17 +107,8 @@ WorkDirectory::WorkDirectory(const fs::path& path, const Json& run, bool resume)
 
 std::optional<ResumePoint> WorkDirectory::load_point() const {
   if (!fs::exists(file(kPoint))) return std::nullopt;
-  const SafetensorsFile file = SafetensorsFile::open(this->file(kPoint));
-  const Json state = read_state(file, run_);
-  const std::string where = file.path().string();
-  ResumePoint point;
-  point.layer = json_int(state, "layer", where);
-  point.step = json_int(state, "step", where);
-  point.sums = layer_of(file);
-  point.embedding_energy = tensor_of(file, "embedding_energy");
-  if (point.layer < 0 || point.step < 0 || !point.embedding_energy.defined()) {
-    throw InputError(where + ": is damaged; delete the directory to start anew");
-  }
+  ResumePoint point = read_point(SafetensorsFile::open(file(kPoint)));
+  run_.require_own(point.run, file(kPoint));
   return point;
 }
 
@@ -115,25 +120,23 @@ void WorkDirectory::save_point(const ResumePoint& point) const {
   write_safetensors(this->file(kPoint), file.views, {{"state", state.dump()}});
 }
 
+fs::path WorkDirectory::layer_file(std::int64_t layer) const { return file(layer_name(layer)); }
+
 LayerMoments WorkDirectory::load_layer(std::int64_t layer) const {
-  const SafetensorsFile file = SafetensorsFile::open(this->file(layer_name(layer)));
-  const Json state = read_state(file, run_);
+  const SafetensorsFile file = SafetensorsFile::open(layer_file(layer));
+  const Json state = read_state(file);
+  run_.require_own(json_string(state, "run", file.path().string()), file.path());
   if (json_int(state, "layer", file.path().string()) != layer) {
     throw InputError(file.path().string() + ": holds another layer; delete the directory to start anew");
   }
-  LayerMoments moments = layer_of(file);
-  bool whole = moments.residual_energy.defined();
-  for (const MomentField& field : kMomentFields) whole = whole && (moments.*field.tensor).defined();
-  for (const RowField& field : kRowFields) whole = whole && (moments.*field.tensor).defined();
-  if (!whole) throw InputError(file.path().string() + ": is incomplete; delete the directory to start anew");
-  return moments;
+  return layer_of(file);
 }
 
 void WorkDirectory::save_layer(std::int64_t layer, const LayerMoments& moments) const {
   TensorFile file;
   file.add_layer(moments);
   const Json state = {{"run", run_.run_id()}, {"layer", layer}};
-  write_safetensors(this->file(layer_name(layer)), file.views, {{"state", state.dump()}});
+  write_safetensors(layer_file(layer), file.views, {{"state", state.dump()}});
 }
 
 }  // namespace oscar

@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/run_directory.h"
+#include "checkpoint/safetensors.h"
 #include "moments/statistics.h"
 
 namespace oscar {
@@ -24,7 +25,11 @@ struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0
   at::Tensor embedding_energy;
+  std::string run;  // whose it is: the id of its directory's run
 };
+
+// What a point file says. InputError for another form; its tensors are unchecked (state_check.h judges them).
+ResumePoint read_point(const SafetensorsFile& file);
 
 class WorkDirectory {
  public:
@@ -35,9 +40,10 @@ class WorkDirectory {
   int threads() const { return run_.threads(); }
   fs::path file(const std::string& name) const { return run_.file(name); }
 
-  std::optional<ResumePoint> load_point() const;  // nullopt: from the beginning
+  std::optional<ResumePoint> load_point() const;  // nullopt: from the beginning; sums unchecked
   void save_point(const ResumePoint& point) const;
-  LayerMoments load_layer(std::int64_t layer) const;
+  fs::path layer_file(std::int64_t layer) const;
+  LayerMoments load_layer(std::int64_t layer) const;  // whatever is there: state_check.h judges it
   void save_layer(std::int64_t layer, const LayerMoments& moments) const;
 
   void remove() { run_.remove(); }

@@ -1,44 +1,43 @@
 #include "rotation/clip_search.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "rotation/for_each_head.h"
+#include "rotation/head_scorer.h"
 #include "rotation/predict.h"
 
 namespace oscar {
 namespace {
 
-// relative[layer or head][candidate]; the first smallest of the sums over the first index.
-std::size_t smallest_sum(const std::vector<std::vector<double>>& relative) {
-  std::vector<double> sums(relative.front().size(), 0.0);
-  for (const std::vector<double>& row : relative) {
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += row[i];
-  }
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < sums.size(); ++i) {
-    if (sums[i] < sums[best]) best = i;
-  }
-  return best;
+// The first of the least.
+std::size_t least(const std::vector<double>& errors) {
+  return static_cast<std::size_t>(std::min_element(errors.begin(), errors.end()) - errors.begin());
 }
 
 // Errors of one side of the model on one half of the rows.
 class Measure {
  public:
   Measure(const Statistics& s, const std::vector<SideTransform>& transforms, const std::vector<LayerRows>& rows,
-          const ClipSearch& search, bool held_out)
-      : s_(s), transforms_(transforms), rows_(rows), search_(search), held_out_(held_out) {}
+          const ClipSearch& search)
+      : s_(s),
+        transforms_(transforms),
+        rows_(rows),
+        search_(search),
+        costs_(side_costs(s, search.side, search.metric)) {}
 
   // [layer][head][ratio]; ratios(layer, head) gives the clip ratios to measure.
-  std::vector<std::vector<std::vector<ErrorSum>>> operator()(
-      const std::function<std::vector<float>(std::size_t, std::int64_t)>& ratios,
-      const std::function<void()>& on_head) const {
+  using Sums = std::vector<std::vector<std::vector<ErrorSum>>>;
+  Sums operator()(bool held_out, const std::function<std::vector<float>(std::size_t, std::int64_t)>& ratios,
+                  const std::function<void()>& on_head) const {
     const auto heads = static_cast<std::size_t>(s_.kv_heads);
-    std::vector<std::vector<std::vector<ErrorSum>>> sums(s_.layers.size(), std::vector<std::vector<ErrorSum>>(heads));
+    Sums sums(s_.layers.size(), std::vector<std::vector<ErrorSum>>(heads));
     for_each_head(s_.layers.size(), s_.kv_heads, on_head, [&](std::size_t layer, std::int64_t head) {
-      const RowSet& set = held_out_ ? rows_[layer].held_out : rows_[layer].fit;
+      const RowSet& set = held_out ? rows_[layer].held_out : rows_[layer].fit;
       HeadProblem problem = make_problem(s_, layer, head, set, search_.code, search_.encoder);
+      problem.metric = costs_.metric[layer][head];
       use_transform(problem, search_.side, transforms_[layer], head);
-      const std::unique_ptr<HeadScorer> scorer = make_scorer(search_.objective, problem);
+      const auto scorer = search_.side == Side::kKey ? metric_scorer(problem) : gain_scorer(problem);
       for (const float rho : ratios(layer, head)) {
         sums[layer][static_cast<std::size_t>(head)].push_back(scorer->score(rho));
       }
@@ -46,56 +45,41 @@ class Measure {
     return sums;
   }
 
+  // [ratio] of the heads [first, last) of a layer together.
+  std::vector<double> costs(const Sums& sums, std::size_t layer, std::size_t first, std::size_t last) const {
+    std::vector<ErrorSum> total(sums[layer][first].size());
+    for (std::size_t head = first; head < last; ++head) {
+      for (std::size_t i = 0; i < total.size(); ++i) total[i] += sums[layer][head][i];
+    }
+    std::vector<double> costs;
+    for (const ErrorSum& sum : total) costs.push_back(costs_.cost(layer, sum, rows_[layer].fit.tokens()));
+    return costs;
+  }
+  std::vector<double> costs(const Sums& sums, std::size_t layer) const {
+    return costs(sums, layer, 0, sums[layer].size());
+  }
+
  private:
   const Statistics& s_;
   const std::vector<SideTransform>& transforms_;
   const std::vector<LayerRows>& rows_;
   const ClipSearch& search_;
-  bool held_out_;
+  SideCosts costs_;
 };
 
-// Relative errors of a layer: heads added up first.
-std::vector<double> layer_errors(const std::vector<std::vector<ErrorSum>>& heads) {
-  std::vector<ErrorSum> sums(heads.front().size());
-  for (const std::vector<ErrorSum>& head : heads) {
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += head[i];
-  }
-  std::vector<double> relative;
-  for (const ErrorSum& sum : sums) relative.push_back(sum.relative());
-  return relative;
-}
+// Held-out errors of one choice: of no clip, the published ratio and what was found.
+struct Trial {
+  double none = 0.0, usual = 0.0, found = 0.0;
+  double least() const { return std::min(none, found); }
+};
 
-std::vector<double> head_errors(const std::vector<ErrorSum>& head) {
-  std::vector<double> relative;
-  for (const ErrorSum& sum : head) relative.push_back(sum.relative());
-  return relative;
+// What the held-out rows leave of a choice. ahead: the search is clearly ahead of the published ratio.
+float settle(float choice, float published, const Trial& errors, bool ahead) {
+  if (ahead) return errors.found < errors.none ? choice : 0.0f;
+  return errors.usual < errors.none ? published : 0.0f;
 }
 
 }  // namespace
-
-const char* objective_name(ClipObjective objective) {
-  switch (objective) {
-    case ClipObjective::kMetric:
-      return "metric";
-    case ClipObjective::kGain:
-      return "gain";
-    case ClipObjective::kAttention:
-      break;
-  }
-  return "attention";
-}
-
-std::unique_ptr<HeadScorer> make_scorer(ClipObjective objective, const HeadProblem& problem) {
-  switch (objective) {
-    case ClipObjective::kMetric:
-      return metric_scorer(problem);
-    case ClipObjective::kGain:
-      return gain_scorer(problem);
-    case ClipObjective::kAttention:
-      break;
-  }
-  return attention_scorer(problem);
-}
 
 std::vector<float> clip_candidates(std::int64_t d) {
   std::vector<float> ratios = {0.0f};
@@ -115,44 +99,58 @@ ClipChoice search_clip(const Statistics& s, const std::vector<SideTransform>& tr
                        const std::vector<LayerRows>& rows, const ClipSearch& search,
                        const std::function<void()>& on_head) {
   const std::vector<float> candidates = clip_candidates(s.head_dim);
-  const auto fit =
-      Measure(s, transforms, rows, search, false)([&](std::size_t, std::int64_t) { return candidates; }, on_head);
+  const Measure measure(s, transforms, rows, search);
+  const auto fit = measure(
+      false, [&](std::size_t, std::int64_t) { return candidates; }, on_head);
   // The best of each layer or head, and of all layers together.
   std::vector<std::vector<float>> best(s.layers.size());
-  std::vector<std::vector<double>> curves;
+  std::vector<double> together(candidates.size(), 0.0);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    curves.push_back(layer_errors(fit[layer]));
+    const std::vector<double> errors = measure.costs(fit, layer);
+    for (std::size_t i = 0; i < candidates.size(); ++i) together[i] += errors[i];
     if (search.scope == Scope::kLayer) {
-      best[layer] = {candidates[smallest_sum({curves.back()})]};
+      best[layer] = {candidates[least(errors)]};
     } else {
-      for (const std::vector<ErrorSum>& head : fit[layer]) {
-        best[layer].push_back(candidates[smallest_sum({head_errors(head)})]);
+      for (std::size_t head = 0; head < fit[layer].size(); ++head) {
+        best[layer].push_back(candidates[least(measure.costs(fit, layer, head, head + 1))]);
       }
     }
   }
-  const float best_global = candidates[smallest_sum(curves)];
+  const float best_one = candidates[least(together)];
 
-  // Held-out rows decide between no clip and what was found.
-  const auto held_out = Measure(s, transforms, rows, search, true)(
-      [&](std::size_t layer, std::int64_t head) {
-        const std::vector<float>& found = best[layer];
-        return std::vector<float>{0.0f, found[found.size() == 1 ? 0 : static_cast<std::size_t>(head)], best_global};
-      },
-      {});
-  ClipChoice choice;
-  double none = 0.0, with_global = 0.0;
+  // Held-out rows decide between no clip, the published ratio and what was found.
+  const float published = search.side == Side::kKey ? kPublishedKeyClip : kPublishedValueClip;
+  const auto held_out =
+      measure(true,
+              [&](std::size_t layer, std::int64_t head) {
+                const std::vector<float>& found = best[layer];
+                return std::vector<float>{0.0f, published,
+                                          found[found.size() == 1 ? 0 : static_cast<std::size_t>(head)], best_one};
+              },
+              {});
+  // [layer][1 or Hkv], and the sums that decide for the whole side.
+  std::vector<std::vector<Trial>> trials(s.layers.size());
+  double searched = 0.0, usual = 0.0;
+  Trial one;
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    const std::vector<double> errors = layer_errors(held_out[layer]);
-    none += errors[0];
-    with_global += errors[2];
-    std::vector<float> kept = best[layer];
-    for (std::size_t i = 0; i < kept.size(); ++i) {
-      const std::vector<double> own = search.scope == Scope::kLayer ? errors : head_errors(held_out[layer][i]);
-      if (!(own[1] < own[0])) kept[i] = 0.0f;
+    const std::vector<double> errors = measure.costs(held_out, layer);
+    one.none += errors[0], one.usual += errors[1], one.found += errors[3];
+    for (std::size_t i = 0; i < best[layer].size(); ++i) {
+      const std::vector<double> own = search.scope == Scope::kLayer ? errors : measure.costs(held_out, layer, i, i + 1);
+      trials[layer].push_back({own[0], own[1], own[2]});
+      searched += trials[layer].back().least(), usual += own[1];
+    }
+  }
+  ClipChoice choice;
+  const bool ahead = searched < kClearlyAhead * usual;
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    std::vector<float> kept;
+    for (std::size_t i = 0; i < best[layer].size(); ++i) {
+      kept.push_back(settle(best[layer][i], published, trials[layer][i], ahead));
     }
     choice.layers.push_back(std::move(kept));
   }
-  choice.global = with_global < none ? best_global : 0.0f;
+  choice.one = settle(best_one, published, one, one.least() < kClearlyAhead * one.usual);
   return choice;
 }
 

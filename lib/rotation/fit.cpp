@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "base/errors.h"
-#include "moments/phase_moments.h"
+#include "moments/pre_rope_moments.h"
 #include "rotation/eigen.h"
 #include "rotation/feedback_metric.h"
 #include "rotation/fit_rows.h"
@@ -45,6 +45,16 @@ void check_options(const Statistics& s, const FitOptions& o) {
   }
   if (!o.key_widths.empty() && o.method != "balanced") {
     throw UsageError("fixed block widths are for --method balanced; " + o.method + " does not take them");
+  }
+  if (o.method == "waterfill" && !s.layers.front().attention_residual.defined()) {
+    throw InputError(
+        "the statistics are of format 1, which measured the residual stream after the MLP: method waterfill would give "
+        "the wrong layers their bits; collect the statistics again with this version (methods oscar and balanced still "
+        "take these)");
+  }
+  if (o.context < 0) throw UsageError("--context " + std::to_string(o.context) + " is no number of tokens");
+  if (o.center == Center::kRope && find_transform(o.method).metric_aware && o.context == 0) {
+    throw UsageError("--center rope is fitted to the positions of a context: pass a --context above 0");
   }
   if (o.clip == ClipMode::kFixed && (!ratio(o.key_clip) || !ratio(o.value_clip))) {
     throw UsageError("a clip ratio lies between 0 (off) and 1");
@@ -101,7 +111,7 @@ void centre(const Statistics& s, Side side, bool rotated, std::vector<SideTransf
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     const LayerMoments& m = s.layers[layer];
     if (rotated) {
-      transforms[layer].mean = rotated_key_moments(s, layer).mean.to(at::kFloat).contiguous();
+      transforms[layer].mean = pre_rope_key_mean(s, layer).to(at::kFloat).contiguous();
       transforms[layer].rotated_mean = true;
       continue;
     }
@@ -129,7 +139,8 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
     double mean_square = 0.0;  // one block of d channels at 2 bits
     for (std::int64_t h = 0; h < side.lambda.size(0); ++h) {
       const double m = side.lambda[h].mean().item<double>();
-      mean_square += m * m;
+      mean_square +=
+          m * m * logit_noise_factor(logit_noise(side.energy.heads[static_cast<std::size_t>(h)], {2, 2, 2, 2}));
     }
     out.error = block_distortion(2) * static_cast<double>(head_dim) * mean_square / side.residual;
   }
@@ -146,7 +157,9 @@ Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2],
 // The predicted energies of a side, by the factor that was measured for its layer.
 SideEnergy weighed(MetricSide& side, const std::vector<double>& weights, std::size_t layer) {
   if (!weights.empty()) {
-    for (double& energy : side.energy.block) energy *= weights.at(layer);
+    for (HeadEnergy& head : side.energy.heads) {
+      for (double& energy : head.block) energy *= weights.at(layer);
+    }
   }
   return side.energy;
 }
@@ -174,13 +187,12 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
 
 // Keys with large biases: most of how they vary is their mean before RoPE, turned to each position.
 void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
-  if (o.center != Center::kMean || !s.phase_gram.defined() || !s.phase_frequency.defined()) return;
+  if (o.center != Center::kMean || !has_pre_rope(s) || o.context == 0) return;
   double plain = 0.0, rotated = 0.0;  // what errors as large as the rows would cost
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    if (!s.layers[layer].k_phase.defined()) return;
     const double power = residual_power(s, layer);
     for (const bool turned : {false, true}) {
-      const SideMoments m = side_moments(s, layer, Side::kKey, o.value_target, o.metric, true, turned);
+      const SideMoments m = side_moments(s, layer, Side::kKey, moment_choice(o, o.value_target, true, turned));
       (turned ? rotated : plain) += (m.covariance * m.metric).sum().item<double>() / power;
     }
   }
@@ -233,25 +245,43 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
 void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
              FitResult& result) {
   for (const Side side : {Side::kKey, Side::kValue}) {
-    const float global = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
+    const float one = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
+    const SideCosts costs = side_costs(s, side, o.metric);
     std::vector<std::vector<PredictionSums>> sums(s.layers.size(),
                                                   std::vector<PredictionSums>(static_cast<std::size_t>(s.kv_heads)));
     for_each_head(s.layers.size(), s.kv_heads, o.on_step, [&](std::size_t layer, std::int64_t head) {
       const LayerTransform& transform = result.layers[layer].transform;
       const SideTransform& own = side == Side::kKey ? transform.key : transform.value;
-      const HeadProblem problem = make_problem(s, layer, head, rows[layer].held_out, code, o.encoder);
+      HeadProblem problem = make_problem(s, layer, head, rows[layer].held_out, code, o.encoder);
+      problem.metric = costs.metric[layer][head];
       sums[layer][static_cast<std::size_t>(head)] =
-          predict_head(problem, side, own, head, own.code(s.head_dim, o.group), own.blocks() ? 0.0f : global);
+          predict_head(problem, side, own, head, own.code(s.head_dim, o.group), own.blocks() ? 0.0f : one);
     });
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       PredictionSums total;
       for (const PredictionSums& head : sums[layer]) total += head;
-      (side == Side::kKey ? result.layers[layer].key : result.layers[layer].value) = total.relative();
+      SidePrediction& out = side == Side::kKey ? result.layers[layer].key : result.layers[layer].value;
+      out = {
+          total.identity.relative(), total.hadamard.relative(), total.unclipped.relative(), total.fit.relative(), 0, 0};
+      if (!costs.far) continue;
+      out.error = costs.cost(layer, total.fit, result.held_out_rows);
+      out.one_clip_error = costs.cost(layer, total.one_clip, result.held_out_rows);
     }
   }
 }
 
 }  // namespace
+
+MomentChoice moment_choice(const FitOptions& o, ValueTarget value_target, bool centred, bool rotated) {
+  MomentChoice choice{value_target, o.metric, centred, rotated, {}};
+  if (o.context > 0) choice.served = served_positions(o.context, o.sink, o.recent);
+  return choice;
+}
+
+std::int64_t default_context(const Statistics& s) {
+  constexpr std::int64_t kMost = 131072;
+  return has_pre_rope(s) ? std::min(s.max_position, kMost) : 0;
+}
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
   const std::int64_t heads = static_cast<std::int64_t>(s.layers.size()) * s.kv_heads;
@@ -268,11 +298,16 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   if (!kind.data_free) note_rank(s, result.warnings);
   FittedSide key, value;
   MetricModel metric;
+  result.fisher = o.metric != MetricSource::kMoments && has_fisher(s);
   if (kind.metric_aware) {
-    result.fisher = o.metric != MetricSource::kMoments && has_fisher(s);
     metric = fit_metric(s, o, result.warnings);
     note_rotating_mean(s, o, result.warnings);
     key.transforms = transforms_of(metric.key), value.transforms = transforms_of(metric.value);
+    if (o.context == 0 && !has_pre_rope(s)) {
+      result.warnings.push_back(
+          "the statistics are of format 1, without moments before RoPE: keys are fitted to the positions of the "
+          "calibration prompts, and get worse in longer contexts; collect again with this version");
+    }
     if (!result.fisher && o.metric == MetricSource::kAuto) {
       result.warnings.push_back(
           "the statistics hold no far-pair Fisher metrics: Q^T Q and W_O^T W_O take their place, and layers are "
@@ -303,13 +338,19 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
     set_clip(key.transforms, result.global_key_clip = o.key_clip);
     set_clip(value.transforms, result.global_value_clip = o.value_clip);
   } else if (o.clip == ClipMode::kSearch && result.held_out_rows >= kFewestRows) {
+    if (!result.fisher && !kind.metric_aware && o.metric == MetricSource::kAuto) {
+      result.warnings.push_back(
+          "the statistics hold no far-pair Fisher metrics: Q^T Q and W_O^T W_O weigh errors in the clip search, and "
+          "all "
+          "layers count alike for the one clip; collect again with sequences longer than both windows");
+    }
     for (FittedSide* side : {&key, &value}) {
       const bool is_key = side == &key;
-      const ClipSearch search{is_key ? Side::kKey : Side::kValue, o.scope, is_key ? o.key_objective : o.value_objective,
-                              code, o.encoder};
+      const ClipSearch search{is_key ? Side::kKey : Side::kValue, o.scope, o.metric, code, o.encoder};
       const ClipChoice choice = search_clip(s, side->transforms, rows, search, o.on_step);
       for (std::size_t layer = 0; layer < s.layers.size(); ++layer) side->transforms[layer].clip = choice.layers[layer];
-      (is_key ? result.global_key_clip : result.global_value_clip) = choice.global;
+      if (o.one_clip) set_clip(side->transforms, choice.one);
+      (is_key ? result.global_key_clip : result.global_value_clip) = choice.one;
     }
   } else if (o.clip == ClipMode::kSearch) {
     result.warnings.push_back("the statistics hold " + std::to_string(result.fit_rows + result.held_out_rows) +

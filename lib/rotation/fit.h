@@ -29,9 +29,13 @@ struct FitOptions {
   ValueTarget value_target = ValueTarget::kExact;
   ClipMode clip = ClipMode::kSearch;
   float key_clip = 0.0f, value_clip = 0.0f;  // kFixed
-  ClipObjective key_objective = ClipObjective::kAttention, value_objective = ClipObjective::kGain;
-  std::int64_t group = 0;       // quantisation group; 0: whole head
-  std::int64_t sink = 64;       // positions below are never quantised, so their rows do not count
+  std::int64_t group = 0;                    // quantisation group; 0: whole head
+  std::int64_t sink = 64;                    // positions below are never quantised, so their rows do not count
+  std::int64_t recent = 256;                 // the last tokens of a context are never quantised
+  // Keys of balanced and waterfill are fitted to the positions of a context of this many tokens; 0: to those of the
+  // calibration prompts.
+  std::int64_t context = 0;
+  bool one_clip = false;        // one ratio a side for the whole model, as published formats carry; kSearch
   std::int64_t max_rows = 512;  // sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
   at::Device device = at::kCPU;  // of the eigensolver; the search runs on the CPU
@@ -46,13 +50,16 @@ struct FitOptions {
   std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time
 };
 
-// Relative errors of one side on the held-out rows (metric_scorer of head_scorer.h, summed over heads).
+// Errors of one side of one layer on the held-out rows, in the metric that also chose the clip (metric_scorer of
+// head_scorer.h, summed over heads): relative to the rows' own energy in it, and for the last two as they weigh against
+// other layers (SideCosts of predict.h), which only statistics with far pairs can tell.
 struct SidePrediction {
-  double identity = 0.0;     // no rotation, no clip
-  double hadamard = 0.0;     // Hadamard matrix, no clip
-  double unclipped = 0.0;    // the fit without its clip
-  double fit = 0.0;          // the fit
-  double global_clip = 0.0;  // the fit with the global clip in place of its own
+  double identity = 0.0;        // no rotation, no clip
+  double hadamard = 0.0;        // Hadamard matrix, no clip
+  double unclipped = 0.0;       // the fit without its clip
+  double fit = 0.0;             // the fit
+  double error = 0.0;           // the fit, share of the residual stream's energy; sums over layers mean something
+  double one_clip_error = 0.0;  // the same with the one clip of the model in place of its own
 };
 
 // Share of the target's energy, each head's own moment, that the strongest d/16 directions of a basis carry.
@@ -85,6 +92,13 @@ struct FitResult {
   std::int64_t fit_rows = 0, held_out_rows = 0;  // tokens in each half
   std::vector<std::string> warnings;             // what was degenerate, and what was done about it
 };
+
+// What the rows and metric of a side are taken from, by the options.
+MomentChoice moment_choice(const FitOptions& options, ValueTarget value_target, bool centred, bool rotated = false);
+
+// Tokens of context that a fit serves where nothing else is said: the model's maximum, at most 131,072; 0 where the
+// statistics do not allow to choose.
+std::int64_t default_context(const Statistics& statistics);
 
 // How often on_step will be called.
 std::int64_t fit_steps(const Statistics& statistics, const FitOptions& options);

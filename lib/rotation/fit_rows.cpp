@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <vector>
 
 #include "model/phase_table.h"
@@ -16,10 +15,8 @@ at::Tensor pick(const at::Tensor& rows, const std::vector<std::int64_t>& tokens)
 
 // Undefined where the statistics do not know positions or frequencies.
 at::Tensor phases_of(const Statistics& s, const LayerMoments& m, const std::vector<std::int64_t>& tokens) {
-  if (!s.phase_gram.defined() || m.row_position.empty()) return {};
-  const at::Tensor power = s.phase_gram.diagonal();  // sum of a^2 cos^2 and a^2 sin^2
-  const double squared = (power[0] + power[s.head_dim / 2]).item<double>() / static_cast<double>(s.tokens);
-  const RopeFrequencies frequencies{s.phase_frequency.to(at::kFloat).contiguous(), std::sqrt(squared)};
+  if (!s.rope_frequency.defined() || m.row_position.empty()) return {};
+  const RopeFrequencies frequencies{s.rope_frequency.to(at::kFloat).contiguous(), s.rope_scale};
   std::vector<std::int64_t> positions;
   for (const std::int64_t token : tokens) positions.push_back(m.row_position[static_cast<std::size_t>(token)]);
   return phase_rows(frequencies, positions);

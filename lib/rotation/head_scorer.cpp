@@ -2,9 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-#include <vector>
-
 #include "base/errors.h"
 #include "model/phase_table.h"
 
@@ -52,8 +49,7 @@ class MetricScorer : public HeadScorer {
  public:
   MetricScorer(const HeadProblem& p, double gain_weight) : rows_(p), gain_weight_(gain_weight) {
     const at::Tensor back = way_back(p).to(at::kDouble);
-    const at::Tensor& metric = p.side == Side::kKey ? p.query_moment : p.output_metric;
-    metric_ = at::matmul(at::matmul(back.t(), metric), back).to(at::kFloat);
+    metric_ = at::matmul(at::matmul(back.t(), p.metric), back).to(at::kFloat);
     centred_ = p.side == Side::kKey;
     exact_ = rows_.exact();
     if (centred_) exact_ = exact_ - exact_.mean(0, true);
@@ -61,7 +57,7 @@ class MetricScorer : public HeadScorer {
     // The signal is that of the model's own rows, so that all transforms share a denominator.
     at::Tensor original = p.side == Side::kKey ? p.k : p.v;
     if (centred_) original = original - original.mean(0, true);
-    signal_ = weighted_energy(original, metric.to(at::kFloat));
+    signal_ = weighted_energy(original, p.metric.to(at::kFloat));
   }
   ErrorSum score(float clip) const override {
     at::Tensor error = rows_.quantised(clip) - rows_.exact();
@@ -81,60 +77,6 @@ class MetricScorer : public HeadScorer {
   bool centred_ = false;
   at::Tensor metric_, exact_;
   double energy_ = 0.0, signal_ = 0.0;
-};
-
-constexpr std::int64_t kMostQueries = 256;  // of one head: enough to average over, and the cost does not grow with g
-
-// q [N g, d], a token's g queries one after another: tokens at even distances, their query heads in turn.
-at::Tensor some_queries(const at::Tensor& q, std::int64_t tokens) {
-  if (q.size(0) <= kMostQueries) return q;
-  const std::int64_t group = q.size(0) / tokens;
-  std::vector<std::int64_t> picked;
-  for (std::int64_t i = 0; i < kMostQueries; ++i) picked.push_back(i * tokens / kMostQueries * group + i % group);
-  return q.index_select(0, at::tensor(at::ArrayRef<std::int64_t>(picked), at::kLong));
-}
-
-class AttentionScorer : public HeadScorer {
- public:
-  explicit AttentionScorer(const HeadProblem& p) : rows_(p), side_(p.side), back_(way_back(p)), values_(p.v) {
-    metric_ = p.output_metric.to(at::kFloat);
-    const at::Tensor scaled = some_queries(p.q, p.k.size(0)) / std::sqrt(static_cast<double>(p.q.size(-1)));
-    query_ = at::matmul(scaled, back_);
-    // A mean that differs between keys is a part of their logits.
-    if (p.side == Side::kKey && p.mean.defined() && p.mean.dim() == 2) shift_ = at::matmul(scaled, p.mean.t());
-    logits_ = at::matmul(query_, rows_.exact().t());
-    if (shift_.defined()) logits_ = logits_ + shift_;
-    weights_ = at::softmax(logits_, -1);
-    output_ = at::matmul(weights_, values_);
-    signal_ = 2.0 * weighted_energy(output_, metric_);
-  }
-  ErrorSum score(float clip) const override {
-    const at::Tensor quantised = rows_.quantised(clip);
-    at::Tensor other =
-        side_ == Side::kKey ? at::matmul(query_, quantised.t()) : at::matmul(quantised - rows_.exact(), back_.t());
-    if (shift_.defined()) other = other + shift_;
-    const std::int64_t tokens = quantised.size(0), half = tokens / 2;
-    ErrorSum sum{0.0, signal_};
-    for (const bool first : {true, false}) {  // which half is quantised
-      const std::int64_t begin = first ? 0 : half, length = first ? half : tokens - half;
-      at::Tensor difference;
-      if (side_ == Side::kKey) {
-        at::Tensor mixed = logits_.clone();
-        mixed.narrow(1, begin, length).copy_(other.narrow(1, begin, length));
-        difference = at::matmul(at::softmax(mixed, -1), values_) - output_;
-      } else {
-        difference = at::matmul(weights_.narrow(1, begin, length), other.narrow(0, begin, length));
-      }
-      sum.error += weighted_energy(difference, metric_);
-    }
-    return sum;
-  }
-
- private:
-  TransformedRows rows_;
-  Side side_;
-  at::Tensor back_, values_, metric_, query_, shift_, logits_, weights_, output_;
-  double signal_ = 0.0;
 };
 
 }  // namespace
@@ -164,9 +106,6 @@ std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem) {
 }
 std::unique_ptr<HeadScorer> gain_scorer(const HeadProblem& problem) {
   return std::make_unique<MetricScorer>(problem, kGainWeight);
-}
-std::unique_ptr<HeadScorer> attention_scorer(const HeadProblem& problem) {
-  return std::make_unique<AttentionScorer>(problem);
 }
 
 }  // namespace oscar

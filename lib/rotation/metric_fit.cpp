@@ -125,15 +125,25 @@ TransformCheck check_head(const Statistics& s, std::size_t layer, const RowSet& 
   return check;
 }
 
-void describe(MetricSide& side, std::int64_t head_dim) {
+// Variance of a logit for errors of unit variance in each of the n channels of block b: tr(Q'_b), Q' = back Q back^T.
+double unit_noise(const at::Tensor& back, const at::Tensor& logits, std::int64_t b, std::int64_t n) {
+  const at::Tensor rows = back.narrow(0, b * n, n);
+  return (at::matmul(rows, logits) * rows).sum().item<double>();
+}
+
+// back: [S, d, d] x = x' back; logits [Hkv, d, d]: logit_moment() for keys, undefined for values.
+void describe(MetricSide& side, std::int64_t head_dim, const at::Tensor& back, const at::Tensor& logits) {
   const std::int64_t n = head_dim / kBlocks;
   double log_gain = 0.0;
   const std::int64_t heads = side.lambda.size(0);
   for (std::int64_t h = 0; h < heads; ++h) {
     const at::Tensor lambda = side.lambda[h];
+    HeadEnergy& head = side.energy.heads.emplace_back();
     for (std::int64_t b = 0; b < kBlocks && n > 0; ++b) {
+      const auto i = static_cast<std::size_t>(b);
       const double mean = lambda.narrow(0, b * n, n).mean().item<double>();
-      side.energy.block[static_cast<std::size_t>(b)] += static_cast<double>(n) * mean * mean / side.residual;
+      head.block[i] = static_cast<double>(n) * mean * mean / side.residual;
+      if (logits.defined()) head.logit_noise[i] = unit_noise(back[back.size(0) == 1 ? 0 : h], logits[h], b, n);
     }
     const at::Tensor energy = lambda.square();
     const double am = energy.mean().item<double>();
@@ -155,7 +165,7 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
   std::vector<LayerRows> rows;
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    moments.push_back(side_moments(s, layer, side, o.value_target, o.metric, centred, rotated));
+    moments.push_back(side_moments(s, layer, side, moment_choice(o, o.value_target, centred, rotated)));
     rows.push_back(split_rows(s, layer, 0, kCheckedRows));
   }
   for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
@@ -185,9 +195,10 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
   std::vector<MetricSide> result;
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     MetricSide out;
-    std::vector<at::Tensor> forward, back, lambda;
+    std::vector<at::Tensor> forward, back, inverse, lambda;
     for (const Head& head : heads[layer]) {
       forward.push_back(head.forward);
+      inverse.push_back(head.back);
       back.push_back(side == Side::kKey ? head.back.t() : head.back);
       lambda.push_back(head.lambda);
       out.conditions.push_back(head.condition);
@@ -202,7 +213,9 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     out.transform.clip = {0.0f};
     out.lambda = at::stack(lambda).expand({s.kv_heads, d}).contiguous();
     out.residual = residual_power(s, layer);
-    describe(out, d);
+    at::Tensor logits;
+    if (side == Side::kKey) logits = logit_moment(s, layer, moment_choice(o, o.value_target, centred, rotated).served);
+    describe(out, d, at::stack(inverse), logits);
     result.push_back(std::move(out));
   }
   return result;

@@ -27,6 +27,28 @@ CapturedEnergy captured_energy(const at::Tensor& heads, const at::Tensor& vector
   return energy;
 }
 
+double SideCosts::cost(std::size_t layer, const ErrorSum& sum, std::int64_t tokens) const {
+  if (!far) return sum.relative();
+  return sum.error / static_cast<double>(std::max<std::int64_t>(tokens, 1)) / residual[layer];
+}
+
+SideCosts side_costs(const Statistics& statistics, Side side, MetricSource source) {
+  SideCosts costs;
+  for (std::size_t layer = 0; layer < statistics.layers.size(); ++layer) {
+    const SideMoments moments = side_moments(statistics, layer, side, {ValueTarget::kOutput, source, false, false, {}});
+    costs.far = moments.fisher;
+    at::Tensor metric = moments.metric.clone();
+    for (std::int64_t head = 0; head < statistics.kv_heads; ++head) {
+      if (!(metric[head].diagonal().sum().item<double>() > 0.0)) {
+        metric[head].copy_(at::eye(statistics.head_dim, at::kDouble));
+      }
+    }
+    costs.metric.push_back(std::move(metric));
+    costs.residual.push_back(residual_power(statistics, layer));
+  }
+  return costs;
+}
+
 HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::int64_t head, const RowSet& rows,
                          const RowCode& code, Encoder encoder) {
   HeadProblem problem;
@@ -34,9 +56,6 @@ HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::i
   problem.k = rows.k[head];
   problem.v = rows.v[head];
   problem.phases = rows.phases;
-  const double queries = static_cast<double>(std::max<std::int64_t>(statistics.tokens, 1) *
-                                             (statistics.query_heads / statistics.kv_heads));
-  problem.query_moment = statistics.layers[layer].q_gram[head] / queries;
   problem.output_metric = statistics.layers[layer].wo_gram[head];
   if (!(problem.output_metric.diagonal().sum().item<double>() > 0.0)) {
     problem.output_metric = at::eye(statistics.head_dim, at::kDouble);
@@ -51,16 +70,12 @@ PredictionSums& PredictionSums::operator+=(const PredictionSums& other) {
   hadamard += other.hadamard;
   unclipped += other.unclipped;
   fit += other.fit;
-  global_clip += other.global_clip;
+  one_clip += other.one_clip;
   return *this;
 }
 
-SidePrediction PredictionSums::relative() const {
-  return {identity.relative(), hadamard.relative(), unclipped.relative(), fit.relative(), global_clip.relative()};
-}
-
 PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform& transform, std::int64_t head,
-                            const RowCode& code, float global_clip) {
+                            const RowCode& code, float one_clip) {
   const std::int64_t d = problem.k.size(-1);
   PredictionSums sums;
   use_transform(problem, side, identity_side(d), head);
@@ -73,7 +88,7 @@ PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform&
   const std::unique_ptr<HeadScorer> scorer = metric_scorer(problem);
   sums.unclipped = scorer->score(0.0f);
   sums.fit = scorer->score(transform.clip[transform.clip.size() == 1 ? 0 : static_cast<std::size_t>(head)]);
-  sums.global_clip = scorer->score(global_clip);
+  sums.one_clip = scorer->score(one_clip);
   return sums;
 }
 

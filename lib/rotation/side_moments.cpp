@@ -3,12 +3,18 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
+#include <stdexcept>
 
 #include "base/errors.h"
-#include "moments/phase_moments.h"
+#include "moments/pre_rope_moments.h"
 
 namespace oscar {
 namespace {
+
+constexpr const char* kNoPreRope =
+    "the statistics are of format 1, without moments before RoPE, which --context and --center rope need: collect them "
+    "again with this version, or fit with --context 0 and --center mean";
 
 // What is left of a channel's second moment once its mean is gone, where that is rounding: it never varies.
 constexpr double kRounding = 1e-12;
@@ -38,43 +44,77 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
 
 bool has_fisher(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_fisher); }
 
-SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, ValueTarget value_target,
-                         MetricSource source, bool centred, bool rotated) {
+bool has_pre_rope(const Statistics& s) {
+  return s.rope_frequency.defined() && std::all_of(s.layers.begin(), s.layers.end(), [](const LayerMoments& m) {
+           return m.pre_k_gram.defined() && m.pre_k_sum.defined() && m.pre_q_gram.defined();
+         });
+}
+
+SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, const MomentChoice& choice) {
   const LayerMoments& m = s.layers[layer];
+  const bool key = side == Side::kKey, turned = key && choice.served.count > 0;
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
-  const at::Tensor& gram = side == Side::kKey ? m.k_gram : m.v_gram;
-  const at::Tensor& sum = side == Side::kKey ? m.k_sum : m.v_sum;
+  if ((turned || (key && choice.rotated)) && !has_pre_rope(s)) throw InputError(kNoPreRope);
+  if (key && choice.rotated && !turned) throw std::invalid_argument("a rotated mean needs positions");
   SideMoments out;
-  out.mean = sum / tokens;
-  out.covariance = gram / tokens;
-  if (rotated) {
-    const RotatedKeyMoments moments = rotated_key_moments(s, layer);
-    out.mean = moments.mean;
-    out.covariance = without_rounding(moments.covariance, gram / tokens);
-  } else if (centred) {
-    out.covariance = without_rounding(out.covariance - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), out.covariance);
-  }
-  out.fisher = source != MetricSource::kMoments && has_fisher(s);
-  if (source == MetricSource::kFisher && !out.fisher) {
+  const at::Tensor second = (!key ? m.v_gram : turned ? m.pre_k_gram : m.k_gram) / tokens;
+  out.mean = (!key ? m.v_sum : turned ? m.pre_k_sum : m.k_sum) / tokens;
+  // About the mean: of rows before RoPE where positions are averaged, which then add how far they turn that mean.
+  const at::Tensor covariance = without_rounding(second - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), second);
+  out.fisher = choice.source != MetricSource::kMoments && has_fisher(s);
+  if (choice.source == MetricSource::kFisher && !out.fisher) {
     throw InputError(
         "the statistics hold no far-pair Fisher metrics; collect them again with sequences longer than both windows, "
         "or fit with --metric moments");
   }
-  if (!out.fisher) {
-    out.metric = plain_metric(s, layer, side, value_target);
+  if (out.fisher) {
+    const at::Tensor& metric = !key ? m.fisher_v_weight : turned ? m.fisher_pre_q_gram : m.fisher_q_gram;
+    out.metric = metric / m.fisher_count[0].item<double>();
   } else {
-    out.metric = (side == Side::kKey ? m.fisher_q_gram : m.fisher_v_weight) / m.fisher_count[0].item<double>();
+    out.metric = turned ? m.pre_q_gram / tokens : plain_metric(s, layer, side, choice.value_target);
+  }
+  if (!turned) {
+    out.covariance = choice.centred ? covariance : second;
+    return out;
+  }
+  const PositionAverage average(s.rope_frequency, s.rope_scale, s.head_dim, choice.served);
+  out.metric = average.second_moment(out.metric);
+  if (choice.rotated) {
+    out.covariance = average.second_moment(covariance);
+  } else if (choice.centred) {
+    out.covariance = average.second_moment(covariance) + average.spread(out.mean);
+    out.mean = average.mean(out.mean);
+  } else {
+    out.covariance = average.second_moment(second);
+    out.mean = average.mean(out.mean);
   }
   return out;
 }
 
+at::Tensor logit_moment(const Statistics& s, std::size_t layer, const Positions& served) {
+  const LayerMoments& m = s.layers[layer];
+  const double queries = static_cast<double>(std::max<std::int64_t>(s.tokens, 1) * (s.query_heads / s.kv_heads));
+  const double scale = s.attention_scale > 0.0 ? s.attention_scale : 1.0 / std::sqrt(static_cast<double>(s.head_dim));
+  if (served.count == 0) return m.q_gram * (scale * scale / queries);
+  if (!has_pre_rope(s)) throw InputError(kNoPreRope);
+  const PositionAverage average(s.rope_frequency, s.rope_scale, s.head_dim, served);
+  return average.second_moment(m.pre_q_gram * (scale * scale / queries));
+}
+
 double residual_power(const Statistics& s, std::size_t layer) {
   const LayerMoments& m = s.layers[layer];
-  if (layer_has_fisher(m) && m.fisher_count[2].item<double>() > 0.0) {
-    return m.fisher_count[2].item<double>() / m.fisher_count[0].item<double>();
+  const auto mean = [](const at::Tensor& sums) {  // [sum, tokens]
+    const double tokens = sums[1].item<double>();
+    return tokens > 0.0 ? sums[0].item<double>() / tokens : 0.0;
+  };
+  double power = 0.0;
+  if (m.attention_residual.defined()) {
+    power = mean(m.attention_residual[1]);
+    if (!(power > 0.0)) power = mean(m.attention_residual[0]);
+  } else if (m.residual_energy.defined()) {
+    power = mean(m.residual_energy);
   }
-  if (!m.residual_energy.defined() || !(m.residual_energy[0].item<double>() > 0.0)) return 1.0;
-  return m.residual_energy[0].item<double>() / m.residual_energy[1].item<double>();
+  return power > 0.0 ? power : 1.0;
 }
 
 at::Tensor without_noise(const at::Tensor& matrix, double damping, std::int64_t tokens, double& noise) {

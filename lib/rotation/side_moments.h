@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moments/statistics.h"
+#include "rotation/position_average.h"
 #include "rotation/targets.h"
 
 namespace oscar {
@@ -24,18 +25,33 @@ struct SideMoments {
   bool fisher = false;
 };
 
-// centred: the covariance is about the mean; rotated: about the mean of keys before RoPE, at each key's position.
-// InputError when the Fisher metrics, or the phases of a rotated mean, are asked for and absent. For keys the metric is
-// per token of the layer: Fisher Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: Fisher
-// mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
-SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target,
-                         MetricSource source, bool centred, bool rotated = false);
+struct MomentChoice {
+  ValueTarget value_target = ValueTarget::kExact;
+  MetricSource source = MetricSource::kAuto;
+  bool centred = false;  // the covariance is about the mean
+  bool rotated = false;  // keys: about the mean of keys before RoPE, at each key's position; needs `served`
+  // Keys: rows and metric as RoPE would turn them at these positions; count 0: as they were collected.
+  Positions served;
+};
+
+// InputError when the Fisher metrics, or moments before RoPE, are asked for and absent. For keys the metric is per
+// token of the layer: Fisher Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: Fisher mean of
+// sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
+SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
+
+// What an error in a key does to the logits of queries, whatever weight these have: the second moment of scale q over
+// all queries of the group, [Hkv, d, d]; at the served positions, or as collected.
+at::Tensor logit_moment(const Statistics& statistics, std::size_t layer, const Positions& served);
+
+// True when the statistics hold moments before RoPE.
+bool has_pre_rope(const Statistics& statistics);
 
 // True when every layer holds Fisher metrics of at least one far query.
 bool has_fisher(const Statistics& statistics);
 
-// Mean squared norm of the residual stream after the layer (over far tokens where the statistics know them); 1 where
-// it is not known.
+// Mean squared norm of the residual stream where the attention output is added (over far tokens where the statistics
+// know them): what the next norm divides by. Format 1 knows only that after the MLP, which is no measure for the
+// weight of errors: method waterfill does not take it. 1 where nothing is known.
 double residual_power(const Statistics& statistics, std::size_t layer);
 
 // A covariance that rounding left indefinite, made definite: with channels scaled to unit deviation, eigenvalues below

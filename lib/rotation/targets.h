@@ -1,5 +1,5 @@
-// The second moments whose eigenvectors make the rotation (published definition: compute_kv_rotation.py, objectives
-// "qqt" and "sst").
+// The second moments whose eigenvectors make the rotation (published definition: the rotation script of the OSCAR
+// release, objectives "qqt" and "sst").
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,8 @@
 #include "rotation/waterfill.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace oscar {
 
 double block_distortion(int width) {
@@ -15,9 +18,39 @@ double block_distortion(int width) {
   }
 }
 
+double unbiased_distortion(int width) {
+  switch (width) {
+    case 0:
+      return 0.0;
+    case 1:
+      return 0.571;  // pi/2 - 1
+    case 2:
+      return 0.133;
+    default:
+      return 0.0116;
+  }
+}
+
+double logit_noise(const HeadEnergy& head, const Widths& widths) {
+  double variance = 0.0;
+  for (std::size_t b = 0; b < kBlocks; ++b) variance += head.logit_noise[b] * unbiased_distortion(widths[b]);
+  return variance;
+}
+
+double logit_noise_factor(double variance) {
+  constexpr double kMost = 200.0;  // e^200 still leaves room in a double
+  if (!(variance > 0.0)) return 1.0;
+  const double bounded = std::min(variance, kMost);
+  return std::expm1(bounded) / bounded;
+}
+
 double predicted_error(const SideEnergy& energy, const Widths& widths) {
   double error = 0.0;
-  for (std::size_t b = 0; b < kBlocks; ++b) error += energy.block[b] * block_distortion(widths[b]);
+  for (const HeadEnergy& head : energy.heads) {
+    double linear = 0.0;
+    for (std::size_t b = 0; b < kBlocks; ++b) linear += head.block[b] * block_distortion(widths[b]);
+    error += linear * logit_noise_factor(logit_noise(head, widths));
+  }
   return error;
 }
 

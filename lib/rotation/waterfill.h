@@ -8,10 +8,17 @@
 
 namespace oscar {
 
-// Predicted error of one side of one layer with no bits at all in each block, in units of the residual stream:
-// E_b = sum over heads of (d/4) (mean lambda of the block)^2 / R.
-struct SideEnergy {
+// One head of one side of one layer.
+struct HeadEnergy {
+  // Predicted error with no bits at all in each block, in units of the residual stream:
+  // E_b = (d/4) (mean lambda of the block)^2 / R.
   std::array<double, kBlocks> block{};
+  // Keys: variance of a logit for errors of unit variance in each channel of a block, scale^2 tr(Q'_b), Q' the plain
+  // second moment of the queries in the basis of the cache (README.md). Values: 0.
+  std::array<double, kBlocks> logit_noise{};
+};
+struct SideEnergy {
+  std::vector<HeadEnergy> heads;
 };
 
 struct Allocation {
@@ -22,13 +29,23 @@ struct Allocation {
 // Share of a block's energy that remains after w bits (the search encoder on Gaussian rows): 1, .3634, .1188, .0115.
 double block_distortion(int width);
 
-// The falling widths of least predicted error within the budget: exact, by allocate_profiles(). Energies fall, so
-// falling widths are the best of all. No side has a floor: blocks that hardly matter get nothing (README.md has what a
-// floor for keys costs). UsageError as require_budget().
+// Variance of the errors of keys, whose scale is unbiased, over that of the block: .571, .133, .0116 for 1, 2, 4 bits;
+// a block without bits is the same for all keys and adds nothing.
+double unbiased_distortion(int width);
+
+// Variance s^2 of the noise in the logits of a head whose keys have these widths.
+double logit_noise(const HeadEnergy& head, const Widths& widths);
+
+// What noise of variance s^2 in the logits does beyond first order: (e^{s^2} - 1) / s^2, 1 for none. It lifts the share
+// of the thousands of keys that nothing attends to. Bounded at s^2 = 200.
+double logit_noise_factor(double variance);
+
+// The falling widths of least predicted error within the budget: exact, by allocate_profiles(). No side has a floor:
+// blocks that hardly matter get nothing (README.md has what a floor for keys costs). UsageError as require_budget().
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
                      double bits);
 
-// Predicted error of a side with these widths.
+// Predicted error of a side with these widths: over its heads, sum of E_b D(w_b), by logit_noise_factor().
 double predicted_error(const SideEnergy& energy, const Widths& widths);
 
 }  // namespace oscar

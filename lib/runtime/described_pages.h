@@ -17,8 +17,6 @@
 
 namespace oscar {
 
-inline constexpr int kDescribedPageTokens = 128;
-
 class DescribedPages {
  public:
   // The side must be one that has_pages() accepts.

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "rotation/feedback_metric.h"
 #include "rotation/transforms.h"
+#include "runtime/page_codec.h"
 
 namespace oscar {
 namespace {
@@ -51,21 +52,6 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
     }
   }
   return row.back();
-}
-
-[[noreturn]] void refuse(const std::string& id, const Bundle* bundle) {
-  std::vector<std::string> known = method_ids();
-  if (bundle != nullptr && std::find(known.begin(), known.end(), bundle->method) == known.end()) {
-    known.push_back(bundle->method);
-  }
-  std::string list;
-  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-  const std::string nearest = *std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(id, a) < edit_distance(id, b);
-  });
-  const bool close = edit_distance(id, nearest) <= std::max<std::size_t>(2, id.size() / 3);
-  throw UsageError("method '" + id + "' is not known" + (close ? "; did you mean '" + nearest + "'?" : ";") +
-                   " known methods: " + list);
 }
 
 // A bundle of its own method, or published files, whose kind is not recorded.
@@ -159,6 +145,22 @@ double KvMethod::bits_per_element_at(std::int64_t context) const {
   return bits_with_windows(bits_per_element(), windows, context);
 }
 
+std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
+  if (method.engine) return method.engine->allocated_bytes(context);
+  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);  // K and V of a token, BF16
+  if (!method.quantised) return row * static_cast<std::uint64_t>(context * model.layers);
+  const WindowPolicy& w = method.windows;
+  const std::int64_t coded = w.quantised_end(context) - w.sink;
+  const std::int64_t full = std::min(w.sink + w.recent + w.flush - 1, context);
+  const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
+  std::uint64_t bytes = 0;
+  for (const LayerCode& c : method.codes) {
+    bytes += static_cast<std::uint64_t>(pages * page_layout(c.key, c.value).bytes()) +
+             row * static_cast<std::uint64_t>(full);
+  }
+  return bytes;
+}
+
 const std::vector<MethodInfo>& method_table() {
   static const std::vector<MethodInfo> table = [] {
     std::vector<MethodInfo> infos;
@@ -173,6 +175,21 @@ std::vector<std::string> method_ids() {
   std::vector<std::string> ids;
   for (const MethodInfo& info : method_table()) ids.push_back(info.id);
   return ids;
+}
+
+void refuse_method(const std::string& id, const Bundle* bundle) {
+  std::vector<std::string> known = method_ids();
+  if (bundle != nullptr && std::find(known.begin(), known.end(), bundle->method) == known.end()) {
+    known.push_back(bundle->method);
+  }
+  std::string list;
+  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
+  const std::string nearest = *std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(id, a) < edit_distance(id, b);
+  });
+  const bool close = edit_distance(id, nearest) <= std::max<std::size_t>(2, id.size() / 3);
+  throw UsageError("method '" + id + "' is not known" + (close ? "; did you mean '" + nearest + "'?" : ";") +
+                   " known methods (oscar-verify methods explains them): " + list);
 }
 
 KvMethod make_described_method(const MethodDescription& description, const ModelConfig& model) {
@@ -193,7 +210,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   if (const MethodDescription* description = find_description(id)) return make_described_method(*description, model);
   const auto found = std::find_if(entries().begin(), entries().end(), [&](const Entry& e) { return e.info.id == id; });
   const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name wins over a table entry
-  if (found == entries().end() && !own) refuse(id, bundle);
+  if (found == entries().end() && !own) refuse_method(id, bundle);
   const Basis basis = own ? Basis::kBundle : found->basis;
   if (basis == Basis::kBundle && bundle == nullptr) {
     throw UsageError("method '" + id + "' needs a bundle: pass --bundle DIR or --rotations K.pt,V.pt");

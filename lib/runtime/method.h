@@ -49,10 +49,14 @@ struct KvMethod {
   bool paged() const { return !engine || has_pages(engine->description()); }  // the decode path has pages for it
 
   double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
-  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T): a block that leaves at once counts with its
-  // mean filling. Mean of keys and values over all layers.
+  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over all layers; for
+  // methods of other papers what a sequence holds (MethodEngine).
   double bits_per_element_at(std::int64_t context) const;
 };
+
+// Bytes of the pages and windows of one sequence of `context` tokens, all layers: whole pages, windows at their
+// capacity. What a cache holds beyond that (growth in steps) is not counted, so that the figure is the same everywhere.
+std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
 
 struct MethodInfo {
   std::string id, summary, source;
@@ -60,6 +64,8 @@ struct MethodInfo {
 };
 const std::vector<MethodInfo>& method_table();
 std::vector<std::string> method_ids();
+// UsageError: the id is none of method_ids() nor, with a bundle, its own; with the list and a suggestion.
+[[noreturn]] void refuse_method(const std::string& id, const Bundle* bundle);
 
 // id: one of method_ids(), or the name of the bundle's own method. Methods of other papers come with their authors'
 // windows; `windows` is for the others. UsageError for an unknown id (with the list and a

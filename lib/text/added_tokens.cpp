@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/budget.h"
 #include "base/errors.h"
 #include "text/components.h"
 #include "text/unicode.h"
 
 namespace oscar {
 namespace {
+
+// Every place of a text is compared with the tokens, so that their length is work. Known ones have some 40 bytes.
+constexpr std::size_t kLongestToken = 512;
 
 AddedToken read_token(const Json& entry, const std::string& where) {
   AddedToken token;
@@ -57,6 +61,7 @@ std::optional<StringMatcher::Hit> StringMatcher::match(std::string_view text, st
     if (it == children_.end()) break;
     node = it->second;
     if (values_[node] >= 0) longest = Hit{values_[node], i + 1 - at};
+    Budget::spend(30);
   }
   return longest;
 }
@@ -71,6 +76,10 @@ AddedTokens::AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* nor
   for (const Json& entry : *list) {
     AddedToken token = read_token(entry, where + " added_tokens");
     if (token.content.empty()) continue;
+    if (token.content.size() > kLongestToken) {
+      throw InputError(where + ": the added token '" + printable(token.content) + "' has " +
+                       std::to_string(token.content.size()) + " bytes, supported are " + std::to_string(kLongestToken));
+    }
     if (by_content_.contains(token.content)) {
       throw InputError(where + ": the added token '" + printable(token.content) + "' is listed twice");
     }

@@ -1,16 +1,21 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+
 #include "base/errors.h"
-#include "base/json.h"
+#include "base/foreign_text.h"
+#include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
-#include "text/unicode.h"
 
 namespace oscar {
 namespace {
 
-constexpr std::uint64_t kMaxTemplateBytes = 4 << 20;
+constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
+constexpr const char* kAdvice = "; render the messages yourself and pass {\"text\": ...} rows";
 
 // A name for reports; what is rendered never depends on it.
 std::string kind_of(const std::string& source) {
@@ -21,30 +26,88 @@ std::string kind_of(const std::string& source) {
   return "other";
 }
 
-// "chat_template" is a text, or a list of named ones of which "default" is meant.
-std::string template_of(const Json& config, const std::string& where) {
+// "chat_template" of tokenizer_config.json: a text, or a list of named ones.
+std::map<std::string, std::string> templates_of(const Json& config, const std::string& where) {
+  std::map<std::string, std::string> found;
   const auto entry = config.find("chat_template");
-  if (entry == config.end() || entry->is_null()) return "";
-  if (entry->is_string()) return entry->get<std::string>();
-  if (entry->is_array()) {
+  if (entry == config.end() || entry->is_null()) return found;
+  if (entry->is_string()) {
+    found["default"] = entry->get<std::string>();
+  } else if (entry->is_array()) {
     for (const Json& named : *entry) {
-      if (json_string(named, "name", where + " chat_template") == "default") {
-        return json_string(named, "template", where + " chat_template");
-      }
+      found[json_string(named, "name", where + " chat_template")] =
+          json_string(named, "template", where + " chat_template");
     }
-    return "";
+  } else {
+    throw InputError(where + ": 'chat_template' is " + entry->type_name() + ", expected a text or a list of templates");
   }
-  throw InputError(where + ": 'chat_template' is " + entry->type_name() + ", expected a text or a list of templates");
+  return found;
+}
+
+// As transformers prepares a message: members that are null go, and the thoughts of a reasoning model, which have three
+// names, are there under the two that templates read.
+jinja::Dict message_of(const Json& message) {
+  jinja::Dict members;
+  const Json* reasoning = nullptr;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto at = message.find(name);
+    if (reasoning == nullptr && at != message.end() && !at->is_null()) reasoning = &*at;
+  }
+  if (reasoning != nullptr) members.emplace_back("thinking", jinja::from_json(*reasoning));
+  const auto set = [&](const std::string& name, const Json& value) {
+    const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == name; });
+    if (at != members.end()) {
+      at->second = jinja::from_json(value);
+    } else {
+      members.emplace_back(name, jinja::from_json(value));
+    }
+  };
+  for (const auto& [name, value] : message.items()) {
+    if (!value.is_null()) set(name, value);
+  }
+  if (reasoning != nullptr) set("reasoning_content", *reasoning);
+  return members;
+}
+
+jinja::Dict variables_of(const ChatInput& input,
+                         const std::vector<std::pair<std::string, std::string>>& special_tokens) {
+  jinja::List messages;
+  for (const Json& message : input.messages) messages.emplace_back(message_of(message));
+  jinja::Dict variables{{"messages", std::move(messages)},
+                        {"tools", jinja::from_json(input.tools)},
+                        {"documents", jinja::from_json(input.documents)},
+                        {"add_generation_prompt", input.add_generation_prompt}};
+  for (const auto& [name, value] : input.variables.items()) variables.emplace_back(name, jinja::from_json(value));
+  for (const auto& [name, token] : special_tokens) {
+    if (!input.variables.contains(name)) variables.emplace_back(name, token);
+  }
+  return variables;
 }
 
 }  // namespace
 
+void ChatTemplate::add(const std::string& name, const std::string& source, const std::string& where) {
+  if (source.empty()) return;
+  Named& named = templates_[name];
+  named.where = where;
+  if (name == "default" || kind_ == "none") kind_ = kind_of(source);
+  asks_for_date_ = asks_for_date_ || source.find("strftime_now") != std::string::npos;
+  try {
+    if (source.size() > kMaxTemplateBytes) throw jinja::TemplateError("it is longer than 1 MiB");
+    named.compiled = std::make_shared<const jinja::Template>(source);
+  } catch (const jinja::TemplateError& e) {
+    named.fault = e.what();
+  }
+}
+
 ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   ChatTemplate chat;
-  std::string source;
+  const std::time_t now = std::time(nullptr);
+  localtime_r(&now, &chat.now_);
+  std::map<std::string, std::string> in_config;
   const fs::path config_file = directory / "tokenizer_config.json";
+  const std::string where = config_file.string();
   if (fs::exists(config_file)) {
-    const std::string where = config_file.string();
     const Json config = read_json(config_file);
     if (!config.is_object()) throw InputError(where + ": found " + config.type_name() + ", expected a JSON object");
     for (const char* name : kSpecialTokens) {
@@ -54,46 +117,69 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
       chat.special_tokens_.emplace_back(
           name, object ? json_string(*token, "content", where) : json_string(config, name, where));
     }
-    source = template_of(config, where);
-    chat.where_ = where;
+    in_config = templates_of(config, where);
   }
-  const fs::path own_file = directory / "chat_template.jinja";  // where both exist, transformers reads this one
-  if (fs::exists(own_file)) {
-    source = read_file(own_file, kMaxTemplateBytes);
-    chat.where_ = own_file.string();
+  const fs::path own_file = directory / "chat_template.jinja", folder = directory / "additional_chat_templates";
+  std::vector<std::pair<std::string, fs::path>> files;
+  if (fs::exists(own_file)) files.emplace_back("default", own_file);
+  if (fs::is_directory(folder)) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".jinja") files.emplace_back(entry.path().stem().string(), entry.path());
+    }
   }
-  if (source.empty()) return chat;
-  chat.kind_ = kind_of(source);
-  try {
-    chat.template_ = std::make_shared<const jinja::Template>(source);
-  } catch (const jinja::TemplateError& e) {
-    chat.fault_ = e.what();
-  }
+  for (const auto& [name, file] : files) chat.add(name, read_file(file, kMaxTemplateBytes), file.string());
+  if (!files.empty()) return chat;  // where both exist, transformers reads the files
+  for (const auto& [name, source] : in_config) chat.add(name, source, where);
   return chat;
 }
 
-std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const {
-  constexpr const char* kAdvice = "; render the messages yourself and pass {\"text\": ...} rows";
+void ChatTemplate::set_date(const std::string& date) {
+  int year = 0, month = 0, day = 0;
+  const auto read = [&](std::size_t at, std::size_t size, int& value) {
+    const char* begin = date.data() + at;
+    const auto end = std::from_chars(begin, begin + size, value);
+    return end.ec == std::errc() && end.ptr == begin + size && *begin != '-';
+  };
+  std::tm time{};
+  const bool form =
+      date.size() == 10 && date[4] == '-' && date[7] == '-' && read(0, 4, year) && read(5, 2, month) && read(8, 2, day);
+  time.tm_year = year - 1900;
+  time.tm_mon = month - 1;
+  time.tm_mday = day;
+  time.tm_hour = 12;
+  time.tm_isdst = -1;
+  std::tm normal = time;
+  if (!form || std::mktime(&normal) == -1 || normal.tm_mday != day || normal.tm_mon != month - 1) {
+    throw UsageError("--date is " + quote_name(date) + ", expected a day such as 2026-11-22");
+  }
+  now_ = normal;
+}
+
+std::string ChatTemplate::date() const {
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%d", &now_));
+}
+
+const ChatTemplate::Named& ChatTemplate::choose(bool with_tools) const {
   if (kind_ == "none") throw InputError(std::string("the model has no chat template") + kAdvice);
-  if (template_ == nullptr) {
-    throw InputError("the chat template in " + where_ + " is not supported (" + fault_ + ")" + kAdvice);
+  auto found = with_tools ? templates_.find("tool_use") : templates_.end();
+  if (found == templates_.end()) found = templates_.find("default");
+  if (found == templates_.end()) {
+    throw InputError(std::string("the model has several chat templates and none of them is the default") + kAdvice);
   }
-  jinja::List list;
-  for (const ChatMessage& message : messages) {
-    if (find_invalid_utf8(message.role + message.content) != std::string::npos) {
-      throw InputError("a message of the conversation is not valid UTF-8");
-    }
-    list.push_back(jinja::Dict{{"role", message.role}, {"content", message.content}});
+  if (found->second.compiled == nullptr) {
+    throw InputError("the chat template in " + found->second.where + " is not supported (" + found->second.fault + ")" +
+                     kAdvice);
   }
-  jinja::Dict variables{{"messages", std::move(list)},
-                        {"tools", jinja::None{}},
-                        {"documents", jinja::None{}},
-                        {"add_generation_prompt", add_generation_prompt}};
-  for (const auto& [name, token] : special_tokens_) variables.emplace_back(name, token);
+  return found->second;
+}
+
+std::string ChatTemplate::render(const ChatInput& input) const {
+  const Named& chosen = choose(!input.tools.is_null());
   try {
-    return template_->render(variables);
-  } catch (const jinja::TemplateError& e) {
-    throw InputError("the chat template in " + where_ + " cannot render this conversation (" + e.what() + ")" +
+    return chosen.compiled->render(variables_of(input, special_tokens_), now_);
+  } catch (const InputError& e) {  // a TemplateError, or the budget is used up
+    throw InputError("the chat template in " + chosen.where + " cannot render this conversation (" + e.what() + ")" +
                      kAdvice);
   }
 }

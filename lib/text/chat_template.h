@@ -1,15 +1,17 @@
-// Chat templates: the Jinja template of the model, found in chat_template.jinja or tokenizer_config.json and rendered
-// as transformers' apply_chat_template does for plain messages without tools. ChatML (Qwen), Llama 3 and Mistral are
-// tested against transformers; a template that needs more of Jinja than the subset in jinja/ makes render() throw
-// InputError that says to pass rendered text instead.
+// Chat templates: the Jinja template of the model, rendered as transformers' apply_chat_template does, with tools,
+// documents, calls and further variables. Templates in the style of Qwen, Llama 3, Mistral, gpt-oss and others are
+// tested against transformers; one that needs more of Jinja than the subset in jinja/ makes render() throw InputError
+// that says to pass rendered text instead.
 #pragma once
 
+#include <ctime>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/files.h"
+#include "base/json.h"
 
 namespace oscar {
 
@@ -17,27 +19,44 @@ namespace jinja {
 class Template;
 }
 
-struct ChatMessage {
-  std::string role, content;
+// What apply_chat_template takes.
+struct ChatInput {
+  Json messages;                    // array of objects
+  Json tools, documents;            // arrays of objects, or null
+  Json variables = Json::object();  // further variables of the template (enable_thinking, ...)
+  bool add_generation_prompt = false;
 };
 
 class ChatTemplate {
  public:
-  // Reads the model directory's template; a model without one is accepted, and render() then refuses.
+  // Reads the model directory's templates: chat_template.jinja and additional_chat_templates/, else those of
+  // tokenizer_config.json. A model without one is accepted, and render() then refuses.
   static ChatTemplate from_model(const fs::path& directory);
-  // The text that apply_chat_template renders (add_generation_prompt when the last message is not the assistant's).
-  // It already holds BOS where the template writes it, so encode it without special tokens. The function strftime_now
-  // is left undefined: a template that offers today's date writes its own fixed date, so that equal inputs give equal
-  // texts on any day.
-  std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const;
+  // The text that apply_chat_template renders; members of messages that are null are left out, as there. It already
+  // holds BOS where the template writes it, so encode it without special tokens.
+  std::string render(const ChatInput& input) const;
   const std::string& kind() const { return kind_; }  // chatml | llama3 | mistral | other | none
 
+  // The day that the function strftime_now tells, "2026-11-22"; UsageError for anything else. Without it the time at
+  // which the templates were read, as in transformers.
+  void set_date(const std::string& date);
+  std::string date() const;  // that day
+  bool asks_for_date() const { return asks_for_date_; }
+
  private:
+  struct Named {
+    std::string where;  // the file
+    std::string fault;  // why it cannot be rendered, when it is not valid or not supported
+    std::shared_ptr<const jinja::Template> compiled;
+  };
+  void add(const std::string& name, const std::string& source, const std::string& where);
+  const Named& choose(bool with_tools) const;
+
   std::string kind_ = "none";
-  std::string where_;  // the file of the template
-  std::string fault_;  // why it cannot be rendered, when it is not valid or not supported
-  std::shared_ptr<const jinja::Template> template_;
+  std::map<std::string, Named> templates_;                           // "default", "tool_use", ...
   std::vector<std::pair<std::string, std::string>> special_tokens_;  // bos_token and others, by name
+  std::tm now_{};
+  bool asks_for_date_ = false;
 };
 
 }  // namespace oscar

@@ -36,6 +36,27 @@ void refuse_component(const std::string& where, const std::string& part, const s
                    "; pass prompts as {\"input_ids\": [...]} rows instead");
 }
 
+namespace {
+
+std::size_t count_steps(const Json& description) {
+  std::size_t steps = description.is_object() && description.contains("type") ? 1 : 0;
+  if (description.is_structured()) {
+    for (const Json& member : description) steps += count_steps(member);
+  }
+  return steps;
+}
+
+}  // namespace
+
+void require_few_steps(const Json& description, const std::string& part, const std::string& where) {
+  constexpr std::size_t kMost = 100;  // DeepSeek's, the longest known, have less than ten
+  const std::size_t steps = count_steps(description);
+  if (steps > kMost) {
+    throw InputError(where + ": the " + part + " is made of " + std::to_string(steps) + " steps, supported are " +
+                     std::to_string(kMost));
+  }
+}
+
 bool need_bool(const Json& object, const char* key, const std::string& where) {
   const auto it = object.find(key);
   if (it == object.end() || !it->is_boolean()) {

@@ -14,6 +14,9 @@ namespace oscar {
 [[noreturn]] void refuse_component(const std::string& where, const std::string& part, const std::string& type,
                                    const std::string& supported);
 
+// InputError when a component and those inside it are more than any tokenizer has: each goes through the whole text.
+void require_few_steps(const Json& description, const std::string& part, const std::string& where);
+
 // A required member: the Python package refuses files that lack these, so there is no default to guess.
 bool need_bool(const Json& object, const char* key, const std::string& where);
 

@@ -1,5 +1,6 @@
 #include "text/decoders.h"
 
+#include "base/budget.h"
 #include "base/errors.h"
 #include "text/components.h"
 #include "text/unicode.h"
@@ -89,6 +90,8 @@ class ReplaceDecoder : public TokenDecoder {
       for (const Part& part : pattern_.split(piece)) {
         if (part.match) {
           out += content_;
+          Budget::spend(20 + content_.size());
+          Budget::hold(content_.size());
         } else {
           out.append(piece, part.begin, part.end - part.begin);
         }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/budget.h"
 #include "base/errors.h"
 #include "text/components.h"
 #include "text/unicode.h"
@@ -94,6 +95,8 @@ class Replace : public Normalizer {
     for (const Part& part : pattern_.split(text)) {
       if (part.match) {
         out += content_;
+        Budget::spend(20 + content_.size());
+        Budget::hold(content_.size());
       } else {
         out.append(text, part.begin, part.end - part.begin);
       }
@@ -120,7 +123,11 @@ class Sequence : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
   void apply(std::string& text) const override {
-    for (const auto& step : steps_) step->apply(text);
+    for (const auto& step : steps_) {
+      step->apply(text);
+      Budget::spend(10 * text.size());
+      Budget::hold(text.size());
+    }
   }
 
  private:

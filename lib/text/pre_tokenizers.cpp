@@ -1,5 +1,6 @@
 #include "text/pre_tokenizers.h"
 
+#include "base/budget.h"
 #include "base/errors.h"
 #include "text/components.h"
 #include "text/split_behavior.h"
@@ -19,6 +20,8 @@ class Splitter : public PreTokenizer {
     std::vector<PreTokenized::Span> spans;
     spans.reserve(text.spans.size());
     for (const auto& span : text.spans) append_split(span, parts(text.view(span)), behavior_, spans);
+    Budget::spend(2 * text.buffer.size() + 60 * spans.size());
+    Budget::hold(sizeof(PreTokenized::Span) * spans.size());
     text.spans = std::move(spans);
   }
   virtual std::vector<Part> parts(std::string_view text) const = 0;
@@ -81,6 +84,8 @@ void rewrite_spans(PreTokenized& text, Rewrite rewrite) {
     const std::size_t begin = buffer.size();
     rewrite(text.view(span), span.at_start, buffer);
     span = {begin, buffer.size(), span.at_start};
+    Budget::spend(20 + 4 * (buffer.size() - begin));
+    Budget::hold(buffer.size() - begin);
   }
   text.buffer = std::move(buffer);
 }

@@ -7,6 +7,8 @@
 #include "base/hash.h"
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "text/jinja/from_json.h"
+#include "text/prompt_file.h"
 #include "text/unicode.h"
 
 namespace oscar {
@@ -17,22 +19,42 @@ constexpr const char* kKindList = "\"text\", \"messages\", \"prompt\" or \"input
 
 class Loader {
  public:
-  Loader(const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary)
-      : tokenizer_(tokenizer), chat_(chat), vocabulary_(vocabulary) {}
+  Loader(const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary, const PromptOptions& options)
+      : tokenizer_(tokenizer), chat_(chat), vocabulary_(vocabulary), options_(options) {}
 
-  void load(const fs::path& file) {
-    const std::string extension = file.extension().string();
-    if (extension == ".jsonl") {
-      load_rows(file);
-    } else if (extension == ".txt") {
-      load_document(file);
+  void load(const fs::path& path) {
+    const PromptFile file = read_prompt_file(path);
+    if (file.rows) {
+      load_rows(file.content, file.where, file.name);
     } else {
-      throw InputError(file.string() + ": unknown kind of prompt file '" + extension +
-                       "', expected .jsonl (one JSON row a line) or .txt (one document)");
+      load_document(file);
     }
   }
 
-  PromptSet finish() {
+  void load_rows(std::string_view content, const std::string& where, const std::string& name) {
+    std::size_t line = 0;
+    for (std::size_t begin = 0; begin < content.size();) {
+      if (interrupt_requested()) throw InterruptedError("interrupted while prompts were read; run the command again");
+      const std::size_t end = std::min(content.find('\n', begin), content.size());
+      const std::string_view row = content.substr(begin, end - begin);
+      begin = end + 1;
+      ++line;
+      const std::string suffix = ":" + std::to_string(line);
+      load_line(row, where + suffix, name + suffix);
+    }
+  }
+
+  // `files` names what was read.
+  PromptSet finish(const std::string& files) {
+    if (set_.prompts.empty()) {
+      std::string detail = "there are no rows";
+      if (!set_.skipped.empty()) {
+        const SkippedRow& first = set_.skipped[0];
+        detail = std::to_string(set_.skipped.size()) + " rows were skipped, the first, " + first.source +
+                 ", for: " + first.reason + (set_.bad_rows > 0 ? "; the first bad one: " + set_.first_bad : "");
+      }
+      throw InputError("no usable prompt in " + files + " (" + detail + "); pass at least one row with " + kKindList);
+    }
     Sha256 hash;
     const auto number = [&](std::uint64_t value, int bytes) {  // little-endian on every machine
       unsigned char out[8];
@@ -48,34 +70,32 @@ class Loader {
   }
 
  private:
-  void load_document(const fs::path& file) {
-    const std::string text = read_file(file);
-    const std::string source = file.filename().string();
-    const std::size_t bad = find_invalid_utf8(text);
+  void load_document(const PromptFile& file) {
+    const std::size_t bad = find_invalid_utf8(file.content);
     if (bad != std::string::npos) {
-      throw InputError(file.string() + ": is not valid UTF-8 at byte " + std::to_string(bad) +
+      throw InputError(file.where + ": is not valid UTF-8 at byte " + std::to_string(bad) +
                        "; convert the file to UTF-8");
     }
-    if (text.empty()) return skip(source, "empty file");
-    add(source, "text", tokenizer_.encode(text, true));
+    if (file.content.empty()) return skip(file.name, "empty file");
+    where_ = file.where;
+    add(file.name, "text", tokenizer_.encode(file.content, true));
   }
 
-  void load_rows(const fs::path& file) {
-    const std::string content = read_file(file);
-    std::size_t line = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      if (interrupt_requested()) throw InterruptedError("interrupted while prompts were read; run the command again");
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      const std::string_view row = std::string_view(content).substr(begin, end - begin);
-      begin = end + 1;
-      ++line;
-      where_ = file.string() + ":" + std::to_string(line);
-      const std::string source = file.filename().string() + ":" + std::to_string(line);
-      if (row.find_first_not_of(" \t\r") == std::string_view::npos) {
-        skip(source, "blank line");
-      } else {
-        load_row(parse_json(row, where_), source);
+  void load_line(std::string_view row, const std::string& where, const std::string& source) {
+    where_ = where;
+    if (row.find_first_not_of(" \t\r") == std::string_view::npos) return skip(source, "blank line");
+    try {
+      const Json json = parse_json(row, where_);
+      if (json.is_object() && json.contains("messages") && jinja::has_huge_integer(row)) {
+        throw InputError(where_ + ": the row holds a whole number of more than 64 bits, which is not supported");
       }
+      load_row(json, source);
+    } catch (const InputError& e) {
+      const std::string message = e.what();  // with the place in front, whoever throws it
+      const std::string placed = message.starts_with(where_ + ":") ? message : where_ + ": " + message;
+      if (!options_.skip_bad_rows) throw InputError(placed);
+      if (set_.bad_rows++ == 0) set_.first_bad = placed;
+      skip(source, "bad row");
     }
   }
 
@@ -100,21 +120,65 @@ class Loader {
     add(source, kind, tokenizer_.encode(text, true));
   }
 
+  // An array of objects, or null where the key is absent. Some datasets keep such lists as JSON text.
+  Json list_of_objects(const Json& row, const char* key) const {
+    const auto found = row.find(key);
+    if (found == row.end() || found->is_null()) return nullptr;
+    Json list = found->is_string() ? parse_json(found->get<std::string>(), where_ + ": '" + key + "'") : *found;
+    if (list.is_null()) return nullptr;
+    if (!list.is_array()) {
+      throw InputError(where_ + ": '" + key + "' is " + list.type_name() + ", expected an array of objects");
+    }
+    for (const Json& entry : list) {
+      if (!entry.is_object()) {
+        throw InputError(where_ + ": '" + key + "' holds " + entry.type_name() + ", expected an array of objects");
+      }
+    }
+    return list;
+  }
+
   void load_messages(const Json& row, const std::string& source) {
-    std::vector<ChatMessage> messages;
-    for (const Json& entry : json_array(row, "messages", where_)) {
-      if (!entry.is_object()) throw InputError(where_ + ": a message is " + entry.type_name() + ", expected an object");
-      messages.push_back({json_string(entry, "role", where_), json_string(entry, "content", where_)});
+    ChatInput input;
+    input.messages = json_array(row, "messages", where_);
+    input.tools = list_of_objects(row, "tools");
+    input.documents = list_of_objects(row, "documents");
+    for (const Json& message : input.messages) {
+      if (!message.is_object()) {
+        throw InputError(where_ + ": a message is " + message.type_name() + ", expected an object");
+      }
+      json_string(message, "role", where_ + ": a message");
     }
-    if (messages.empty()) return skip(source, "empty 'messages'");
+    if (input.messages.empty()) return skip(source, "empty 'messages'");
     // A conversation that ends with a question is what the model would be asked to answer.
-    std::string text;
-    try {
-      text = chat_.render(messages, messages.back().role != "assistant");
-    } catch (const InputError& e) {
-      throw InputError(where_ + ": " + e.what());
-    }
-    add(source, "messages", tokenizer_.encode(text, false));  // the template wrote BOS where it belongs
+    const bool answered = input.messages.back()["role"] == "assistant";
+    input.add_generation_prompt = json_bool(row, "add_generation_prompt", where_, !answered);
+    input.variables = template_variables(row);
+    if (chat_.asks_for_date()) set_.date = chat_.date();
+    add(source, "messages", tokenizer_.encode(chat_.render(input), false));  // the template wrote BOS where it belongs
+  }
+
+  // Keyword arguments of apply_chat_template: the row's other keys, and those of chat_template_kwargs.
+  Json template_variables(const Json& row) const {
+    const auto known = [](const std::string& key) {
+      return key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt" ||
+             key == "chat_template_kwargs";
+    };
+    Json variables = Json::object();
+    const auto add_all = [&](const Json& members, bool must_be_variables) {
+      for (const auto& [key, value] : members.items()) {
+        if (must_be_variables && (known(key) || key == "chat_template")) {
+          throw InputError(where_ + ": 'chat_template_kwargs' holds '" + key + "', which is no variable of a template");
+        }
+        if (key == "continue_final_message" && value != Json(false) && !value.is_null()) {
+          throw InputError(where_ + ": 'continue_final_message' is not supported; pass {\"text\": ...} rows");
+        }
+        if (!known(key)) variables[key] = value;
+      }
+    };
+    add_all(row, false);
+    const auto more = row.find("chat_template_kwargs");
+    if (more != row.end() && !more->is_null()) add_all(json_object(row, "chat_template_kwargs", where_), true);
+    return variables;
   }
 
   void load_ids(const Json& row, const std::string& source) {
@@ -141,7 +205,7 @@ class Loader {
     if (ids.empty()) return skip(source, "no tokens");
     const std::int32_t highest = *std::max_element(ids.begin(), ids.end());
     if (highest >= vocabulary_) {
-      throw InputError(source + ": the tokenizer gives the id " + std::to_string(highest) +
+      throw InputError(where_ + ": the tokenizer gives the id " + std::to_string(highest) +
                        ", outside the model's vocabulary of " + std::to_string(vocabulary_) +
                        "; the tokenizer belongs to another model");
     }
@@ -152,6 +216,7 @@ class Loader {
   const Tokenizer& tokenizer_;
   const ChatTemplate& chat_;
   const std::int64_t vocabulary_;
+  const PromptOptions options_;
   std::string where_;  // file and line of the row that is being read
   PromptSet set_;
 };
@@ -159,25 +224,24 @@ class Loader {
 }  // namespace
 
 PromptSet load_prompts(const std::vector<fs::path>& files, const Tokenizer& tokenizer, const ChatTemplate& chat,
-                       std::int64_t vocabulary) {
-  Loader loader(tokenizer, chat, vocabulary);
+                       std::int64_t vocabulary, const PromptOptions& options) {
+  require_different_files(files);
+  Loader loader(tokenizer, chat, vocabulary, options);
   for (const fs::path& file : files) loader.load(file);
-  PromptSet set = loader.finish();
-  if (set.prompts.empty()) {
-    const std::string detail = set.skipped.empty()
-                                   ? "there are no rows"
-                                   : std::to_string(set.skipped.size()) + " rows were skipped, the first, " +
-                                         set.skipped[0].source + ", for: " + set.skipped[0].reason;
-    throw InputError("no usable prompt in " +
-                     (files.empty() ? std::string("an empty list of files") : files[0].string()) +
-                     (files.size() > 1 ? " and " + std::to_string(files.size() - 1) + " more files" : "") + " (" +
-                     detail + "); pass at least one row with " + kKindList);
-  }
-  return set;
+  const std::string first = files.empty() ? "an empty list of files" : files[0] == "-" ? "stdin" : files[0].string();
+  return loader.finish(first + (files.size() > 1 ? " and " + std::to_string(files.size() - 1) + " more files" : ""));
+}
+
+PromptSet parse_prompt_rows(std::string_view content, const std::string& where, const std::string& name,
+                            const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
+                            const PromptOptions& options) {
+  Loader loader(tokenizer, chat, vocabulary, options);
+  loader.load_rows(content, where, name);
+  return loader.finish(where);
 }
 
 std::vector<std::int32_t> load_text(const fs::path& file, const Tokenizer& tokenizer) {
-  const std::string text = read_file(file);
+  const std::string text = read_document(file);
   const std::size_t bad = find_invalid_utf8(text);
   if (bad != std::string::npos) {
     throw InputError(file.string() + ": is not valid UTF-8 at byte " + std::to_string(bad) +

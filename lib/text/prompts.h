@@ -1,9 +1,12 @@
 // Calibration prompts: .jsonl rows {"text"}, {"messages"}, {"prompt"}, {"input_ids"}, or .txt files (one document
-// each). Nothing is dropped or cut silently: every row is either used or listed with its reason.
+// each); see prompt_file.h. Beside "messages", "tools", "documents" and "add_generation_prompt" mean what they mean to
+// apply_chat_template, and every other key of the row, and those of "chat_template_kwargs", is a variable of the
+// template. Nothing is dropped or cut silently: every row is either used or listed with its reason.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/files.h"
@@ -24,15 +27,28 @@ struct SkippedRow {
 
 struct PromptSet {
   std::vector<Prompt> prompts;
-  std::vector<SkippedRow> skipped;  // empty rows, for one
+  std::vector<SkippedRow> skipped;  // empty rows, and bad ones where they are skipped
+  std::int64_t bad_rows = 0;        // of those
+  std::string first_bad;            // file, line and reason of the first
+  std::string date;                 // that a chat template which asks for today's was told; else empty
   std::string sha256;               // over all ids, in order: the identity of the calibration set
 };
 
-// InputError with file and line for a malformed row or when no row is usable; ids outside the vocabulary are refused.
-PromptSet load_prompts(const std::vector<fs::path>& files, const Tokenizer& tokenizer, const ChatTemplate& chat,
-                       std::int64_t vocabulary);
+struct PromptOptions {
+  bool skip_bad_rows = false;  // counts malformed rows and those that the template cannot render, and goes on
+};
 
-// One document (a .txt file) as ids, for oscar-verify --text.
+// InputError with file, line and reason for a bad row, or when no row is usable; ids outside the vocabulary are
+// refused. UsageError when one file is given twice.
+PromptSet load_prompts(const std::vector<fs::path>& files, const Tokenizer& tokenizer, const ChatTemplate& chat,
+                       std::int64_t vocabulary, const PromptOptions& options = {});
+
+// The same for the rows of one file: its content, its name in messages and its name in records.
+PromptSet parse_prompt_rows(std::string_view content, const std::string& where, const std::string& name,
+                            const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
+                            const PromptOptions& options = {});
+
+// One document (a .txt file, or one of another name, also with .gz behind it) as ids, for oscar-verify --text.
 std::vector<std::int32_t> load_text(const fs::path& file, const Tokenizer& tokenizer);
 
 }  // namespace oscar

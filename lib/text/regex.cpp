@@ -3,8 +3,10 @@
 #include <oniguruma.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 
+#include "base/budget.h"
 #include "base/errors.h"
 #include "text/unicode.h"
 #include "text/unicode_tables.h"
@@ -55,13 +57,38 @@ struct MatchLimits {
   explicit MatchLimits(std::size_t text_bytes) : param(onig_new_match_param()) {
     onig_initialize_match_param(param);
     onig_set_retry_limit_in_match_of_match_param(param, 10'000'000);  // the limit the Python package runs under
-    onig_set_retry_limit_in_search_of_match_param(param, 50'000'000 + 64UL * text_bytes);
-    onig_set_match_stack_limit_size_of_match_param(param, 1U << 24);  // entries of some 40 bytes
+    onig_set_retry_limit_in_search_of_match_param(param, 20'000'000 + 64UL * text_bytes);  // a fraction of a second
+    onig_set_match_stack_limit_size_of_match_param(param, 1U << 24);                       // entries of some 40 bytes
   }
   ~MatchLimits() { onig_free_match_param(param); }
   MatchLimits(const MatchLimits&) = delete;
   MatchLimits& operator=(const MatchLimits&) = delete;
   OnigMatchParam* param;
+};
+
+// Oniguruma counts its retries, but tells no one: its work is charged by time, read now and then.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::size_t text_bytes) : long_text_(text_bytes >= kShort) {
+    Budget::spend(200 + text_bytes);
+    if (long_text_) charged_ = Budget::thread_time();
+  }
+  void lap() {
+    if (!long_text_ || ++laps_ % kLaps != 0) return;
+    const auto now = Clock::now();
+    if (now - read_ < std::chrono::milliseconds(10)) return;
+    read_ = now;
+    charged_ = Budget::spend_time(charged_);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t kShort = 256;  // bytes; most calls are for a word, and reading the time costs as much
+  static constexpr unsigned kLaps = 4;
+  const bool long_text_;
+  std::uint64_t charged_ = 0;
+  Clock::time_point read_ = Clock::now();
+  unsigned laps_ = 0;
 };
 
 struct Region {
@@ -107,9 +134,12 @@ std::vector<Part> Regex::split(std::string_view text) const {
   const OnigUChar* begin = as_onig(text.data());
   const OnigUChar* end = begin + text.size();
   std::size_t from = 0, covered = 0, last_match_end = std::string_view::npos;
+  Stopwatch watch(text.size());
   while (from <= text.size()) {
+    // The range is the whole rest: where it ends Oniguruma ends its matches, too.
     const int rc = onig_search_with_param(compiled_->regex, begin, end, begin + from, end, region.region,
                                           ONIG_OPTION_NONE, limits.param);
+    watch.lap();
     if (rc == ONIG_MISMATCH) break;
     if (rc < 0) {
       throw InputError(where_ + ": the pattern gave up on a text of " + std::to_string(text.size()) +

@@ -24,7 +24,8 @@ class Regex {
   Regex& operator=(const Regex&) = delete;
 
   // All parts in order; they cover the text (valid UTF-8). An empty match directly behind another match is passed over.
-  // Backtracking and memory are bounded: InputError when a pattern needs too much of either.
+  // Backtracking and memory are bounded: InputError when a pattern needs too much of either. Time is charged to the
+  // budget of the thread.
   std::vector<Part> split(std::string_view text) const;
 
  private:

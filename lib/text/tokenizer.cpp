@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "base/budget.h"
 #include "base/errors.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/components.h"
 #include "text/decoders.h"
 #include "text/normalizers.h"
 #include "text/post_processor.h"
@@ -23,22 +25,38 @@ const Json& member(const Json& file, const char* key) {
   return it == file.end() ? null : *it;
 }
 
+// A component that goes through texts.
+const Json& steps(const Json& file, const char* key, const char* part, const std::string& where) {
+  const Json& description = member(file, key);
+  require_few_steps(description, part, where);
+  return description;
+}
+
+// A few seconds, and ten times what common tokenizers take for each byte.
+Budget::Limits limits(std::size_t bytes) {
+  return {3'000'000'000 + 2000 * std::uint64_t{bytes}, (std::uint64_t{256} << 20) + 256 * std::uint64_t{bytes}};
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
   Impl(const TokenizerJson& file, const std::string& where)
       : bpe(file, where),
-        normalizer(make_normalizer(member(file.rest, "normalizer"), where)),
-        pre_tokenizer(make_pre_tokenizer(member(file.rest, "pre_tokenizer"), where)),
+        normalizer(make_normalizer(steps(file.rest, "normalizer", "normalizer", where), where)),
+        pre_tokenizer(make_pre_tokenizer(steps(file.rest, "pre_tokenizer", "pre-tokenizer", where), where)),
         added(file.rest, bpe, normalizer.get(), where),
         post_processor(member(file.rest, "post_processor"), where),
-        decoder(make_token_decoder(member(file.rest, "decoder"), where)) {}
+        decoder(make_token_decoder(steps(file.rest, "decoder", "decoder", where), where)),
+        name(where) {}
 
   // Words of a normalized text without added tokens.
   void encode_text(std::string text, bool at_start, Bpe::Session& session, std::vector<std::int32_t>& ids) const {
     PreTokenized words(std::move(text), at_start);
     if (pre_tokenizer != nullptr) pre_tokenizer->apply(words);
-    for (const auto& span : words.spans) session.encode(words.view(span), ids);
+    for (const auto& span : words.spans) {
+      Budget::spend(60 + 100 * (span.end - span.begin));
+      session.encode(words.view(span), ids);
+    }
   }
 
   Bpe bpe;
@@ -47,6 +65,7 @@ struct Tokenizer::Impl {
   AddedTokens added;
   PostProcessor post_processor;
   std::unique_ptr<TokenDecoder> decoder;
+  std::string name;  // of the file
 };
 
 Tokenizer::Tokenizer() = default;
@@ -65,6 +84,7 @@ Tokenizer Tokenizer::from_json(std::string_view text, const std::string& where) 
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  const Budget budget(impl_->name + ": encoding a text of " + format_bytes(text.size()), limits(text.size()));
   std::string repaired;
   if (find_invalid_utf8(text) != std::string_view::npos) {
     repaired = replace_invalid_utf8(text);
@@ -98,6 +118,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
 }
 
 std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const {
+  const Budget budget(impl_->name + ": decoding " + std::to_string(ids.size()) + " tokens", limits(16 * ids.size()));
   std::vector<std::string> pieces;
   pieces.reserve(ids.size());
   for (const std::int32_t id : ids) {
@@ -105,6 +126,7 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_sp
     const std::string* text = added != nullptr ? &added->shown : impl_->bpe.text_of(id);
     if (text == nullptr) continue;  // ids without a token stand for nothing
     if (skip_special_tokens && impl_->added.is_special(*text)) continue;
+    Budget::spend(100 + text->size());
     pieces.push_back(*text);
   }
   const char* separator = "";

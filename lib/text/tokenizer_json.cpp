@@ -4,19 +4,23 @@
 #include <limits>
 #include <unordered_set>
 
+#include "base/budget.h"
 #include "base/errors.h"
+#include "base/json_fault.h"
 #include "text/unicode.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;
-constexpr std::size_t kMaxKeys = 20000;  // of one object outside the vocabulary; lookups in those are linear
+// Tokenizers of a million entries take a tenth of this.
+constexpr Budget::Limits kLimits{3'000'000'000, std::uint64_t{4} << 30};
+constexpr std::uint64_t kValueSteps = 100, kEntrySteps = 300;  // of an entry of the vocabulary or the merges
 
 // Receives nlohmann's parse events. Values under /model/vocab and /model/merges are taken as they come.
 class Reader {
  public:
-  Reader(TokenizerJson& out, const std::string& where) : out_(out), where_(where) {}
+  Reader(std::string_view text, TokenizerJson& out, const std::string& where) : text_(text), out_(out), where_(where) {}
 
   bool null() { return scalar(Json(nullptr), "null"); }
   bool boolean(bool value) { return scalar(Json(value), "true or false"); }
@@ -37,6 +41,8 @@ class Reader {
 
   bool string(std::string& value) {
     if (in_merges()) {
+      Budget::spend(kEntrySteps);
+      Budget::hold(64 + value.size());
       if (levels_.size() == merges_level_ + 1) {  // a pair ["a", "b"]
         merge_parts_.push_back(std::move(value));
       } else {
@@ -80,7 +86,7 @@ class Reader {
       return true;  // repeated texts are found when the map is built
     }
     if (!level.keys.insert(value).second) fail("has the key '" + printable(value) + "' twice in one object");
-    if (level.keys.size() > kMaxKeys) fail("has an object with more than " + std::to_string(kMaxKeys) + " keys");
+    Budget::hold(64 + value.size());
     level.key = std::move(value);
     return true;
   }
@@ -101,8 +107,8 @@ class Reader {
     levels_.pop_back();
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
-    fail("is not valid JSON (" + printable(e.what(), 300) + ")");
+  bool parse_error(std::size_t bytes_read, const std::string&, const nlohmann::detail::exception& e) {
+    fail(json_fault(text_, bytes_read, e.what()));
   }
 
  private:
@@ -132,6 +138,8 @@ class Reader {
   }
 
   Json* place(Json value) {
+    Budget::spend(kValueSteps);
+    Budget::hold(sizeof(Json));
     if (levels_.empty()) {
       out_.rest = std::move(value);
       return &out_.rest;
@@ -141,9 +149,9 @@ class Reader {
       level.value->push_back(std::move(value));
       return &level.value->back();
     }
-    Json& member = (*level.value)[level.key];
-    member = std::move(value);
-    return &member;
+    auto& members = level.value->get_ref<Json::object_t&>();  // key() found it new, so no search is needed
+    members.emplace_back(level.key, std::move(value));
+    return &members.back().second;
   }
   bool open(Json value) {
     Json* placed = place(std::move(value));
@@ -158,6 +166,7 @@ class Reader {
   }
 
   bool add_id(std::int64_t id) {
+    Budget::spend(kEntrySteps);
     if (id < 0 || id >= std::numeric_limits<std::int32_t>::max()) bad_id(std::to_string(id));
     out_.vocabulary.emplace_back(std::move(levels_.back().key), static_cast<std::int32_t>(id));
     return true;
@@ -170,6 +179,7 @@ class Reader {
     out_.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
 
+  const std::string_view text_;
   TokenizerJson& out_;
   const std::string& where_;
   std::vector<Level> levels_;
@@ -196,7 +206,8 @@ void require_unique(const TokenizerJson& file, const std::string& where) {
 
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where) {
   TokenizerJson file;
-  Reader reader(file, where);
+  const Budget budget(where + ": reading this JSON", kLimits);
+  Reader reader(text, file, where);
   Json::sax_parse(text.begin(), text.end(), &reader);
   if (!file.rest.is_object()) {
     throw InputError(where + ": found " + file.rest.type_name() + ", expected a JSON object");

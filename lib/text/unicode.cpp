@@ -5,42 +5,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/unicode_tables.h"
 
 namespace oscar {
 namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
-
-// Length of the valid sequence at `at`, or 0 and the length of the maximal ill-formed subpart in *bad.
-std::size_t sequence_length(std::string_view text, std::size_t at, std::size_t* bad) {
-  const unsigned char lead = byte_at(text, at);
-  if (lead < 0x80) return 1;
-  std::size_t length = 0;
-  unsigned char low = 0x80, high = 0xBF;  // allowed range of the second byte
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    length = 2;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    length = 3;
-    if (lead == 0xE0) low = 0xA0;
-    if (lead == 0xED) high = 0x9F;  // no surrogates
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4;
-    if (lead == 0xF0) low = 0x90;
-    if (lead == 0xF4) high = 0x8F;
-  }
-  *bad = 1;
-  if (length == 0) return 0;
-  for (std::size_t k = 1; k < length; ++k) {
-    if (at + k >= text.size()) return 0;
-    const unsigned char c = byte_at(text, at + k);
-    if (c < low || c > high) return 0;
-    low = 0x80;
-    high = 0xBF;
-    *bad = k + 1;
-  }
-  return length;
-}
 
 }  // namespace
 
@@ -79,11 +50,10 @@ void append_utf8(std::string& out, char32_t c) {
 }
 
 std::size_t find_invalid_utf8(std::string_view text) {
-  std::size_t bad = 0;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = sequence_length(text, at, &bad);
-    if (length == 0) return at;
-    at += length;
+    const Utf8Step step = utf8_step(text, at);
+    if (!step.valid) return at;
+    at += step.bytes;
   }
   return std::string_view::npos;
 }
@@ -91,26 +61,16 @@ std::size_t find_invalid_utf8(std::string_view text) {
 std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  std::size_t bad = 0;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = sequence_length(text, at, &bad);
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-      at += bad;
+    const Utf8Step step = utf8_step(text, at);
+    if (step.valid) {
+      out.append(text.substr(at, step.bytes));
     } else {
-      out.append(text.substr(at, length));
-      at += length;
+      out += "\xEF\xBF\xBD";
     }
+    at += step.bytes;
   }
   return out;
-}
-
-std::string printable(std::string_view text, std::size_t most_bytes) {
-  std::string out = replace_invalid_utf8(text.substr(0, most_bytes));
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return text.size() > most_bytes ? out + "..." : out;
 }
 
 bool is_ascii(std::string_view text) {

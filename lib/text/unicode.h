@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/foreign_text.h"
+
 namespace oscar {
 
 struct CodePoint {
@@ -22,9 +24,6 @@ void append_utf8(std::string& out, char32_t value);
 std::size_t find_invalid_utf8(std::string_view text);
 // Each maximal subpart of an ill-formed sequence becomes one U+FFFD (Unicode, section 3.9), as Python and Rust do.
 std::string replace_invalid_utf8(std::string_view text);
-
-// A piece of hostile text for a message of one line: control characters become '?', and a long one is cut.
-std::string printable(std::string_view text, std::size_t most_bytes = 80);
 
 bool is_ascii(std::string_view text);
 bool is_whitespace(char32_t c);   // the property White_Space

@@ -10,6 +10,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kMostSink = 64;
+constexpr double kBytesTolerance = 0.02;  // of the target
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
@@ -25,24 +26,31 @@ std::string window_text(const WindowPolicy& w) {
   return text;
 }
 
-std::string settings_of(const KvMethod& m) {
+// "64/256", or "K 64/129 in blocks of 128, V 64/256" where the sides differ.
+std::string by_side(const std::string& key, const std::string& value) {
+  return key == value ? key : "K " + key + ", V " + value;
+}
+
+std::string group_text(const SideDescription& s, std::int64_t head_dim) {
+  return std::to_string(s.group > 0 ? s.group : head_dim);
+}
+
+std::string settings_of(const KvMethod& m, const ModelConfig& model) {
   if (!m.quantised) return "";
-  if (!m.engine) return "windows " + window_text(m.windows);
+  if (!m.engine) {
+    const RowCode& code = m.codes.front().key;
+    return "windows " + window_text(m.windows) +
+           (code.layout == Layout::kBlocks ? std::string(", blocks of channels")
+                                           : ", groups of " + std::to_string(code.group));
+  }
   const SideDescription &k = m.engine->side(Side::kKey), &v = m.engine->side(Side::kValue);
-  const std::string keys = window_text(k.windows), values = window_text(v.windows);
-  std::string text = "windows " + (keys == values ? keys : "K " + keys + ", V " + values);
-  if (k.group > 0) text += ", groups of " + std::to_string(k.group);
-  return text;
+  return "windows " + by_side(window_text(k.windows), window_text(v.windows)) + ", groups of " +
+         by_side(group_text(k, model.head_dim), group_text(v, model.head_dim));
 }
 
 MethodDescription with_windows(MethodDescription m, const WindowPolicy& windows) {
   for (SideDescription* s : {&m.key, &m.value}) s->windows = {windows.sink, windows.recent, tile_tokens(*s)};
   return m;
-}
-
-double code_bits(const MethodDescription& m, const ModelConfig& model) {
-  const int heads = static_cast<int>(model.kv_heads), d = static_cast<int>(model.head_dim);
-  return 0.5 * (bits_per_element(m.key, heads, d) + bits_per_element(m.value, heads, d));
 }
 
 // Doubles the groups of plain min/max codes; false when they are at 128 already or have none.
@@ -57,9 +65,10 @@ bool grow_groups(MethodDescription& m) {
   return grown;
 }
 
-LeftOut too_large(const std::string& id, double least, double target) {
+LeftOut too_large(const std::string& id, double least, double target, std::int64_t context) {
   return {id, "bytes",
-          "takes at least " + fixed(least, 2) + " bits per element, and the target is " + fixed(target, 2)};
+          "takes at least " + fixed(least, 2) + " bits per element at a context of " + std::to_string(context) +
+              " tokens, its shortest windows included, and the target is " + fixed(target, 2)};
 }
 
 class Selector {
@@ -122,7 +131,7 @@ class Selector {
       double least = 0;
       const auto matched = with_bits(m, selection_.target_bits, model_, request_.context, &least);
       if (!matched) {
-        selection_.left_out.push_back(too_large(id, least, selection_.target_bits));
+        selection_.left_out.push_back(too_large(id, least, selection_.target_bits, request_.context));
         return;
       }
       m = *matched;
@@ -132,23 +141,27 @@ class Selector {
 
   void add_native(const std::string& id, const std::string& comparison) {
     KvMethod m = native(id);
-    if (comparison == "bytes" && m.quantised) {
-      const double b = m.bits_per_element();
-      if (std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
-        const auto windows = windows_for_bits(b, selection_.target_bits, request_.context, 1);
-        if (!windows) {
-          selection_.left_out.push_back(too_large(id, b, selection_.target_bits));
-          return;
-        }
-        m.windows = {windows->sink, std::max<std::int64_t>(windows->recent, 1), 1};
+    if (comparison == "bytes" && m.quantised &&
+        std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
+      const double elements = 2.0 * static_cast<double>(model_.layers * model_.kv_heads * model_.head_dim) *
+                              static_cast<double>(request_.context);
+      const FoundWindows found =
+          windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const WindowPolicy& windows) {
+            m.windows = windows;
+            return 8.0 * static_cast<double>(allocated_bytes(m, model_, request_.context)) / elements;
+          });
+      if (!found.windows) {
+        selection_.left_out.push_back(too_large(id, found.least_bits, selection_.target_bits, request_.context));
+        return;
       }
+      m.windows = *found.windows;
     }
     keep(std::move(m), comparison);
   }
 
   void keep(KvMethod method, const std::string& comparison) {
     ComparedMethod compared{std::move(method), comparison, {}};
-    compared.settings = settings_of(compared.method);
+    compared.settings = settings_of(compared.method, model_);
     selection_.methods.push_back(std::move(compared));
   }
 
@@ -178,33 +191,53 @@ std::vector<std::string> expand_methods(const std::vector<std::string>& names,
   return ids;
 }
 
-std::optional<WindowPolicy> windows_for_bits(double code_bits, double bits, std::int64_t context, std::int64_t flush) {
-  if (bits < code_bits || code_bits >= 16) return std::nullopt;
-  const double plain = static_cast<double>(context) * (bits - code_bits) / (16.0 - code_bits);
-  const std::int64_t tokens = std::llround(plain - 0.5 * static_cast<double>(flush - 1));
-  const std::int64_t least = flush > 1 ? 1 : 0;  // a block is read in full precision before it is coded
-  if (tokens < least) return std::nullopt;
-  const std::int64_t sink = std::min(kMostSink, tokens - least);
-  return WindowPolicy{sink, tokens - sink, flush};
+FoundWindows windows_for_bits(double bits, std::int64_t context, std::int64_t least_recent, std::int64_t flush,
+                              const std::function<double(const WindowPolicy&)>& bits_of) {
+  FoundWindows found;
+  found.least_bits = INFINITY;
+  double nearest = kBytesTolerance * bits;
+  for (std::int64_t tokens = least_recent; tokens <= context; ++tokens) {
+    const std::int64_t sink = std::min(kMostSink, tokens - least_recent);
+    const WindowPolicy windows{sink, tokens - sink, flush};
+    const double at = bits_of(windows);
+    found.least_bits = std::min(found.least_bits, at);
+    if (std::fabs(at - bits) > nearest) continue;
+    if (found.windows && std::fabs(at - bits) == nearest) continue;
+    nearest = std::fabs(at - bits);
+    found.windows = windows;
+  }
+  return found;
 }
 
 std::optional<MethodDescription> with_bits(const MethodDescription& method, double bits, const ModelConfig& model,
                                            std::int64_t context, double* least) {
   MethodDescription m = method;
+  const int heads = static_cast<int>(model.kv_heads), d = static_cast<int>(model.head_dim);
+  const double elements = static_cast<double>(model.kv_heads * model.head_dim * context);
   // Boundary layers in BF16 leave less for the inner ones.
   const double layers = static_cast<double>(model.layers);
   const double inner = model.layers >= 4 * m.boundary_layers ? (layers - 2.0 * m.boundary_layers) / layers : 1.0;
   const double target = (bits - (1.0 - inner) * 16.0) / inner;
+  *least = INFINITY;
   for (;;) {
-    const double code = code_bits(m, model);
-    *least = inner * code + (1.0 - inner) * 16.0;
-    const auto k = windows_for_bits(code, target, context, tile_tokens(m.key));
-    const auto v = windows_for_bits(code, target, context, tile_tokens(m.value));
-    if (k && v) {
+    const bool paged = has_pages(m);
+    const auto find = [&](const SideDescription& side) {
+      const std::int64_t flush = tile_tokens(side);
+      // A block is read in full precision before it is coded.
+      return windows_for_bits(target, context, flush > 1 ? 1 : 0, flush, [&](const WindowPolicy& windows) {
+        SideDescription at = side;
+        at.windows = windows;
+        return 8.0 * held_bytes(at, paged, heads, d, context) / elements;
+      });
+    };
+    const FoundWindows k = find(m.key), v = find(m.value);
+    // Either side has to come down to the target; the best of all groups counts.
+    *least = std::min(*least, inner * std::max(k.least_bits, v.least_bits) + (1.0 - inner) * 16.0);
+    if (k.windows && v.windows) {
       // Sinks of both sides are equal, so that tiles of both sides hold the same tokens.
-      const std::int64_t sink = std::min(k->sink, v->sink);
-      m.key.windows = {sink, k->sink + k->recent - sink, k->flush};
-      m.value.windows = {sink, v->sink + v->recent - sink, v->flush};
+      const std::int64_t sink = std::min(k.windows->sink, v.windows->sink);
+      m.key.windows = {sink, k.windows->sink + k.windows->recent - sink, k.windows->flush};
+      m.value.windows = {sink, v.windows->sink + v.windows->recent - sink, v.windows->flush};
       return m;
     }
     if (!grow_groups(m)) return std::nullopt;

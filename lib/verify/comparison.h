@@ -1,6 +1,7 @@
 // The methods of one run, under fair conditions: as their authors run them, with common windows, or at equal bytes.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,13 +48,21 @@ std::vector<std::string> expand_methods(const std::vector<std::string>& names, c
 MethodSelection select_methods(const ComparisonRequest& request, const ModelConfig& model,
                                const std::vector<NamedBundle>& bundles, bool lenient);
 
-// The method of a description brought to `bits` per element at the context: its block becomes one group, its windows
-// take what the codes leave (sink first, at most 64 tokens, then recent ones), and groups grow from 32 to 128 where the
-// codes alone take more. Empty: no setting reaches it; *least is what the method takes at least.
+// The method of a description brought to `bits` per element at the context, counted as a sequence holds them (whole
+// pages, buffers at their capacity), within 2 %: its block becomes one group, its windows take what the codes leave
+// (sink first, at most 64 tokens, then recent ones), and groups grow from 32 to 128 where the shortest windows take
+// more. Empty: no setting reaches it; *least is what the method takes at least, in the same unit.
 std::optional<MethodDescription> with_bits(const MethodDescription& method, double bits, const ModelConfig& model,
                                            std::int64_t context, double* least);
 
-// Windows (the same rule) of a code of `code_bits` with blocks of `flush`; empty when they are negative.
-std::optional<WindowPolicy> windows_for_bits(double code_bits, double bits, std::int64_t context, std::int64_t flush);
+struct FoundWindows {
+  std::optional<WindowPolicy> windows;  // empty: none comes within 2 % of the target
+  double least_bits = 0;                // of all windows that were tried
+};
+
+// The windows with blocks of `flush` and at least `least_recent` recent tokens (the same rule) whose bits_of() comes
+// nearest to `bits`.
+FoundWindows windows_for_bits(double bits, std::int64_t context, std::int64_t least_recent, std::int64_t flush,
+                              const std::function<double(const WindowPolicy&)>& bits_of);
 
 }  // namespace oscar

@@ -10,7 +10,7 @@ namespace oscar {
 void stop_if_interrupted() {
   if (interrupt_requested()) {
     throw InterruptedError("interrupted: no report was written; the same command starts the measurement again " +
-                           std::string("(with --work-dir DIR it could be continued)"));
+                           std::string("(with --report or --work-dir it could be continued)"));
   }
 }
 

@@ -97,6 +97,18 @@ void compare_likelihoods(const std::vector<SequenceScores>& sequences, QualityMe
 
 }  // namespace
 
+std::vector<SequenceScores> scores_from(std::vector<SequenceScores> scores, std::int64_t first_position,
+                                        std::int64_t sequences) {
+  scores.resize(std::min(scores.size(), static_cast<std::size_t>(sequences)));
+  for (SequenceScores& s : scores) {
+    const auto skip = std::min(std::ssize(s.kl), std::max<std::int64_t>(0, first_position - s.first_position));
+    s.first_position += skip;
+    for (auto* values : {&s.baseline_nll, &s.nll, &s.kl}) values->erase(values->begin(), values->begin() + skip);
+    s.same_top.erase(s.same_top.begin(), s.same_top.begin() + skip);
+  }
+  return scores;
+}
+
 QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options) {
   const auto nll_of = [](const SequenceScores& s, std::size_t t) { return s.nll[t]; };
   const auto difference = [](const SequenceScores& s, std::size_t t) { return s.nll[t] - s.baseline_nll[t]; };

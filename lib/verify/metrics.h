@@ -49,6 +49,10 @@ struct QualityMetrics {
   double same_top1 = 1, same_top1_error = 0;  // fraction of tokens
 };
 
+// The scores of the first `sequences` sequences at positions from `first_position` on, which must be scored.
+std::vector<SequenceScores> scores_from(std::vector<SequenceScores> scores, std::int64_t first_position,
+                                        std::int64_t sequences);
+
 // InputError when there is no token.
 QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options);
 

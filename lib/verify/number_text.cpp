@@ -1,5 +1,6 @@
 #include "verify/number_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +34,10 @@ std::string grouped(std::int64_t value) {
     text += digits[at];
   }
   return text;
+}
+
+std::string half_width(double value, const std::optional<Interval>& interval) {
+  return interval ? significant(std::max(value - interval->low, interval->high - value), 2) : "-";
 }
 
 double rounded(double value, int digits) {

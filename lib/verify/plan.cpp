@@ -1,8 +1,10 @@
 #include "verify/plan.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <memory>
 
 #include "base/errors.h"
@@ -52,19 +54,22 @@ PlanRow plan_row(const PlannedMethod& m, const ModelConfig& model, const MemoryP
 }  // namespace
 
 std::uint64_t parse_memory(const std::string& text) {
+  // As people write them: "24GiB" and "24Gi" count in powers of 1024, "24GB" in powers of 1000, "24G" as GiB.
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},        {"b", 1},        {"k", 0x1p10},  {"kb", 1e3},     {"ki", 0x1p10}, {"kib", 0x1p10},
+      {"m", 0x1p20},  {"mb", 1e6},     {"mi", 0x1p20}, {"mib", 0x1p20}, {"g", 0x1p30},  {"gb", 1e9},
+      {"gi", 0x1p30}, {"gib", 0x1p30}, {"t", 0x1p40},  {"tb", 1e12},    {"ti", 0x1p40}, {"tib", 0x1p40}};
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string unit(end, text.data() + text.size());
-  double scale = 0;
-  if (unit.empty() || unit == "B") scale = 1;
-  if (unit == "MB") scale = 1e6;
-  if (unit == "GB") scale = 1e9;
-  if (unit == "MiB") scale = 1 << 20;
-  if (unit == "GiB") scale = 1 << 30;
-  if (error != std::errc() || scale == 0 || !(value > 0) || value * scale > 1e15) {
-    throw UsageError("--memory '" + text + "' is no amount of memory; write it as 24GiB, 80GB or a number of bytes");
+  std::string unit(end, text.data() + text.size());
+  if (unit.starts_with(' ')) unit.erase(0, 1);
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto scale = kUnits.find(unit);
+  if (error != std::errc() || scale == kUnits.end() || !(value > 0) || !(value * scale->second <= 1e15)) {
+    throw UsageError("--memory '" + text + "' is no amount of memory; write it as 24G or 24GiB (both times 1024^3), " +
+                     "80GB (times 1000^3) or a number of bytes");
   }
-  return static_cast<std::uint64_t>(value * scale);
+  return static_cast<std::uint64_t>(value * scale->second);
 }
 
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
+#include <limits>
 
-#include "base/errors.h"
 #include "base/log.h"
 #include "verify/forward.h"
+#include "verify/work_directory.h"
 
 namespace oscar {
 
@@ -45,31 +47,47 @@ at::Tensor ProbedMethod::state() const {
   return at::tensor(all, at::kDouble);
 }
 
-void ProbedMethod::restore(const at::Tensor& state) {
+void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where) {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
+  constexpr double kMostCount = 1e15;  // well within what FP64 and int64 hold
+  if (state.scalar_type() != at::kDouble || state.dim() != 1)
+    damaged_record(where, "sums of a method have another form");
   const at::Tensor flat = state.contiguous();
   const double *at = flat.const_data_ptr<double>(), *end = at + flat.numel();
   const auto take = [&] {
-    if (at == end) throw InputError("the work directory holds sums of another form; delete it to start anew");
+    if (at == end) damaged_record(where, "sums of a method are too few");
+    if (!std::isfinite(*at)) damaged_record(where, "a sum of a method is NaN or infinite");
     return *at++;
   };
-  check.rows = static_cast<std::int64_t>(take());
-  check.differing = static_cast<std::int64_t>(take());
-  check.reader_error = take();
-  check.allocated_bytes = static_cast<std::uint64_t>(take());
-  cache.reset();
-  for (LayerErrorSums& layer : sums) {
-    layer.projected_error = take();
-    layer.projected_energy = take();
-    const double heads = take();
-    layer.heads.clear();
-    for (double h = 0; h < heads; ++h) {
+  const auto positive = [&](double most) {
+    const double value = take();
+    if (value < 0.0 || value > most) damaged_record(where, "a sum of a method is out of range");
+    return value;
+  };
+  const auto count = [&] { return static_cast<std::int64_t>(positive(kMostCount)); };
+  constexpr double kAny = std::numeric_limits<double>::max();
+  CacheCheck found;
+  found.rows = count();
+  found.differing = count();
+  found.reader_error = positive(kAny);
+  found.allocated_bytes = static_cast<std::uint64_t>(count());
+  if (found.differing > found.rows) damaged_record(where, "more rows of a cache differ than there are");
+  std::vector<LayerErrorSums> layers(sums.size());
+  for (LayerErrorSums& layer : layers) {
+    layer.projected_error = positive(kAny);
+    layer.projected_energy = positive(kAny);
+    const std::int64_t heads = count();
+    if (heads != 0 && heads != kv_heads) damaged_record(where, "sums are of another number of heads");
+    for (std::int64_t h = 0; h < heads; ++h) {
       std::array<double, kNumbers> numbers;
       for (double& x : numbers) x = take();
       layer.heads.push_back(std::bit_cast<HeadErrorSums>(numbers));
     }
   }
-  if (at != end) throw InputError("the work directory holds sums of another form; delete it to start anew");
+  if (at != end) damaged_record(where, "sums of a method are too many");
+  check = found;
+  sums = std::move(layers);
+  cache.reset();
 }
 
 std::vector<LayerError> ProbedMethod::layers() const {

@@ -23,9 +23,10 @@ struct ProbedMethod {
   std::vector<LayerError> layers() const;
   void finish_cache();  // takes the result and lets the pages go
 
-  // Everything above as FP64 numbers, to go on later. restore: InputError when they are not such.
+  // Everything above as FP64 numbers, to go on later. restore: InputError naming `where` when they are not such numbers
+  // of layers with kv_heads heads.
   at::Tensor state() const;
-  void restore(const at::Tensor& state);
+  void restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where);
 };
 
 // Gives the baseline's output on, unchanged.

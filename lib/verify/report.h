@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "text/seen_text.h"
 #include "verify/metrics.h"
 
 namespace oscar {
@@ -19,16 +20,26 @@ struct ModelFacts {
   std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
 };
 
+// What one layer clips with: [1 or Hkv] ratios of keys and values; 0: off.
+struct LayerClip {
+  std::int64_t layer = 0;
+  std::vector<double> key, value;
+};
+
 struct BundleFacts {
   std::string row;     // id of its rows among the methods
   std::string kind;    // bundle | published
   std::string source;  // directory name, or "K.pt + V.pt"
   std::string method, scope, encoder;
-  std::string model_fingerprint;              // empty: the files do not say
-  bool fingerprint_matches = false;           // false when it is empty, too
-  std::map<std::string, std::string> sha256;  // file name -> hash
-  double key_clip = 0, value_clip = 0;        // the global pair; 0: off or per layer
-  std::string clip_source;                    // bundle | option | default
+  std::string model_fingerprint;               // empty: the files do not say
+  bool fingerprint_matches = false;            // false when it is empty, too
+  std::map<std::string, std::string> sha256;   // file name -> hash
+  std::optional<double> key_clip, value_clip;  // the ratio that ran in all layers and heads, 0: off; empty: they differ
+  std::string clip_source;                     // bundle | option | file | default
+  std::vector<LayerClip> layer_clips;          // where a ratio differs between layers or heads
+  std::string served_as;                       // the form that was judged: served_form.h of the bundle's library
+  std::vector<std::string> served_changes;     // what the form changes of the bundle as fitted; empty: nothing
+  std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
 };
 
 // Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of
@@ -85,7 +96,7 @@ struct TaskScore {
   std::int64_t n = 0;           // reference strings that the BF16 cache finds: the ones that count
   std::int64_t solved = 0;      // of those n
   std::optional<double> score;  // solved / n; empty when n is 0
-  double standard_error = 0;    // of score
+  Interval interval{0, 1};      // of score, Wilson's at 95 %, the n strings taken as independent
   std::vector<DepthScore> depths;
   std::int64_t references = 0;  // strings that the prompts ask for
 };
@@ -151,6 +162,7 @@ struct VerifyReport {
   std::vector<LeftOut> left_out;
   std::vector<LayerSpectrum> spectra;  // of the first bundle; empty without one
   std::string baseline;                // name of the earlier report; empty: none
+  std::int64_t baseline_tokens = 0;    // that both reports scored: those of the earlier one
   std::vector<BaselineChange> changes;
   std::vector<GateResult> gates;
   std::vector<SelfCheck> checks;
@@ -159,6 +171,12 @@ struct VerifyReport {
 
 // The tasks of the report at their lengths, each once.
 std::vector<const TaskScore*> task_columns(const VerifyReport& report);
+// "88% (53 to 98) of 8": the score with its interval; the task must have one.
+std::string share_text(const TaskScore& task);
+// What "+-" and brackets in tables stand for, without a full stop.
+std::string interval_note(const VerifyReport& report);
+// For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
+std::vector<std::string> seen_notes(const VerifyReport& report);
 // "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
 std::string baseline_share(const TaskScore& task);
 

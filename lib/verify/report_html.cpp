@@ -1,4 +1,5 @@
 // report.html: one self-contained page.
+#include "base/foreign_text.h"
 #include "verify/html/parts.h"
 #include "verify/number_text.h"
 #include "verify/report.h"
@@ -8,7 +9,7 @@ namespace html {
 
 std::string escape(std::string_view text) {
   std::string result;
-  for (const char c : text) {
+  for (const char c : escape_text(text)) {
     switch (c) {
       case '&':
         result += "&amp;";
@@ -55,6 +56,8 @@ std::string provenance(const VerifyReport& r) {
   for (const BundleFacts& b : r.bundles) {
     text += entry("bundle", escape(b.source) + " (" + escape(b.method) + ", scope " + escape(b.scope) + ", encoder " +
                                 escape(b.encoder) + ")");
+    text += entry("served as", escape(b.served_as));
+    for (const std::string& change : b.served_changes) text += entry("changed by that form", escape(change));
     text += entry("fitted on", b.model_fingerprint.empty() ? std::string("unknown: the files do not say")
                                : b.fingerprint_matches     ? std::string("this model")
                                                            : std::string("another model"));
@@ -82,15 +85,18 @@ std::string report_html(const VerifyReport& report) {
   const std::string title = "KV-cache quality of " + html::escape(report.model.name);
   std::string page =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-      title + "</title>\n<style>" + html::style_sheet() + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"" +
+      html::content_security_policy() +
+      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" + title +
+      "</title>\n<style>" + std::string(html::page_css) + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
   page += "<p class=\"faint\">" + std::to_string(report.scoring.sequences) + " sequences of " +
           std::to_string(report.scoring.context) + " tokens of " + html::escape(report.text.name) + "</p>\n";
   page += html::verdict_banner(report);
-  page += "<h2>Methods</h2>\n" + html::method_table(report);
-  if (const std::string plot = html::pareto_plot(report); !plot.empty()) {
-    page += "<h2>Bits against KL</h2>\n" + plot;
+  for (const std::string& note : seen_notes(report)) {
+    page += "<div class=\"banner note\" role=\"note\">" + html::escape(note) + "</div>\n";
   }
+  page += "<h2>Methods</h2>\n" + html::method_table(report);
+  page += html::size_plots(report);
   if (const std::string plot = html::position_plot(report); !plot.empty()) {
     page += "<h2>KL by position</h2>\n" + plot;
   }
@@ -106,7 +112,7 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);
-  page += html::sorting_script();
+  page += "<script>" + std::string(html::page_js) + "</script>\n";
   return page + "</main>\n</body>\n</html>\n";
 }
 

@@ -25,6 +25,30 @@ Json model_json(const ModelFacts& m) {
           {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
 }
 
+Json seen_json(const std::optional<SeenText>& s) {
+  if (!s) return nullptr;
+  return {{"seen", s->seen()},
+          {"document", s->document.empty() ? Json(nullptr) : Json(s->document)},
+          {"compared", s->compared},
+          {"shared", s->shared}};
+}
+
+Json clip_json(const BundleFacts& b) {
+  const auto ratios = [](const std::vector<double>& values) {
+    Json list = Json::array();
+    for (const double rho : values) list.push_back(number(rho));
+    return list;
+  };
+  Json json = {
+      {"source", b.clip_source}, {"key", optional_number(b.key_clip)}, {"value", optional_number(b.value_clip)}};
+  if (b.layer_clips.empty()) return json;
+  json["layers"] = Json::array();
+  for (const LayerClip& l : b.layer_clips) {
+    json["layers"].push_back({{"layer", l.layer}, {"key", ratios(l.key)}, {"value", ratios(l.value)}});
+  }
+  return json;
+}
+
 Json bundle_json(const BundleFacts& b) {
   Json files = Json::object();
   for (const auto& [name, hash] : b.sha256) files[name] = hash;
@@ -36,8 +60,10 @@ Json bundle_json(const BundleFacts& b) {
           {"encoder", b.encoder},
           {"model_fingerprint", b.model_fingerprint.empty() ? Json(nullptr) : Json(b.model_fingerprint)},
           {"fingerprint_matches", b.fingerprint_matches},
-          {"clip", {{"source", b.clip_source}, {"key", number(b.key_clip)}, {"value", number(b.value_clip)}}},
-          {"sha256", files}};
+          {"clip", clip_json(b)},
+          {"served_as", {{"format", b.served_as}, {"changes", b.served_changes}}},
+          {"sha256", files},
+          {"calibration_text", seen_json(b.calibration)}};
 }
 
 Json scoring_json(const VerifyReport& r) {
@@ -101,7 +127,7 @@ Json task_json(const TaskScore& t) {
   }
   return {{"score", optional_number(t.score)},
           {"n", t.n},
-          {"stderr", number(t.standard_error)},
+          {"ci", interval(t.n > 0 ? std::optional(t.interval) : std::nullopt)},
           {"solved", t.solved},
           {"prompts", t.prompts},
           {"references", t.references},
@@ -200,7 +226,7 @@ Json baseline_json(const VerifyReport& r) {
                     {"ppl_ratio_before", number(c.ppl_ratio_before)},
                     {"ppl_ratio_now", number(c.ppl_ratio_now)}});
   }
-  return {{"name", r.baseline}, {"changes", rows}};
+  return {{"name", r.baseline}, {"tokens", r.baseline_tokens}, {"changes", rows}};
 }
 
 Json checks_json(const std::vector<SelfCheck>& checks) {

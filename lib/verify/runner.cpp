@@ -38,9 +38,10 @@ class Runner {
   }
 
   RunnerResult run() {
-    result_.scores = ScoreStore(options_.work);
-    const auto group = static_cast<std::size_t>(options_.decode ? options_.decode_batch : 1);
-    resume();
+    const ScoreLayout layout = score_layout();
+    const std::size_t group = layout.group;
+    result_.scores = ScoreStore(options_.work, layout);
+    resume(layout);
     for (std::size_t begin = result_.scores.groups() * group; begin < set_.sequences.size(); begin += group) {
       run_group(begin, std::min(begin + group, set_.sequences.size()));
     }
@@ -66,22 +67,36 @@ class Runner {
     return tokens * passes + static_cast<std::uint64_t>(set_.context);  // and the null run
   }
 
-  // The groups that an earlier run has finished, and its sums.
-  void resume() {
+  // Positions first_position .. T - 2 of each sequence.
+  ScoreLayout score_layout() const {
+    ScoreLayout layout{
+        options_.first_position, {}, static_cast<std::size_t>(options_.decode ? options_.decode_batch : 1)};
+    for (const Sequence& ids : set_.sequences) {
+      layout.tokens.push_back(std::max<std::int64_t>(std::ssize(ids) - 1 - options_.first_position, 0));
+    }
+    return layout;
+  }
+
+  // The groups that an earlier run has finished, and its sums. All of it is checked here: damage shows now, not at the
+  // end.
+  void resume(const ScoreLayout& layout) {
     if (options_.work == nullptr) return;
     std::size_t groups = 0;
     std::optional<WorkRecord> last;
-    const auto group = static_cast<std::size_t>(options_.decode ? options_.decode_batch : 1);
-    while (groups * group < set_.sequences.size()) {
+    while (groups * layout.group < set_.sequences.size()) {
       std::optional<WorkRecord> next = options_.work->load(group_name(groups));
       if (!next) break;
+      const std::string where = options_.work->file(group_name(groups)).string();
+      for (std::size_t r = 0; r < result_.scored.size() + paths_; ++r) {
+        read_scores(*next, where, r, layout.first_position, layout.of_group(groups));
+      }
       last = std::move(next);
       ++groups;
     }
     if (!last) return;
     result_.scores.resume(groups);
-    restore_sums(*last);
-    const std::size_t done = std::min(groups * group, set_.sequences.size());
+    restore_sums(*last, options_.work->file(group_name(groups - 1)).string(), layout.before_group(groups));
+    const std::size_t done = std::min(groups * layout.group, set_.sequences.size());
     progress_.advance(planned_tokens() * done / set_.sequences.size());
     log_info("continuing: " + std::to_string(done) + " of " + std::to_string(set_.sequences.size()) +
              " sequences were done");
@@ -96,14 +111,22 @@ class Runner {
     return record;
   }
 
-  void restore_sums(const WorkRecord& record) {
-    for (std::size_t m = 0; m < probed_.size(); ++m) {
-      probed_[m].restore(record_tensor(record, "probe" + std::to_string(m), at::kDouble, -1));
+  // tokens: scored before these sums were saved.
+  void restore_sums(const WorkRecord& record, const std::string& where, std::int64_t tokens) {
+    const at::Tensor& numbers = record_tensor(record, where, "null", at::kDouble, {3});
+    const double* null = numbers.const_data_ptr<double>();
+    const auto null_tokens = score_layout().tokens.front();
+    if (!(null[0] >= 0.0) || null[1] != static_cast<double>(null_tokens) || null[2] != static_cast<double>(tokens)) {
+      damaged_record(where, "the sums are not those of " + std::to_string(tokens) + " scored tokens");
     }
-    const double* null = record_tensor(record, "null", at::kDouble, 3).const_data_ptr<double>();
+    for (std::size_t m = 0; m < probed_.size(); ++m) {
+      const auto found = record.find("probe" + std::to_string(m));
+      if (found == record.end()) damaged_record(where, "tensor 'probe" + std::to_string(m) + "' is missing");
+      probed_[m].restore(found->second, decoder_.config().kv_heads, where);
+    }
     result_.null_kl = null[0];
-    result_.null_tokens = static_cast<std::int64_t>(null[1]);
-    result_.tokens = static_cast<std::int64_t>(null[2]);
+    result_.null_tokens = null_tokens;
+    result_.tokens = tokens;
   }
 
   static std::string hidden_name(std::size_t sequence, const std::string& row) {
@@ -117,19 +140,17 @@ class Runner {
     if (options_.work == nullptr) return {};
     const std::optional<WorkRecord> record = options_.work->load(hidden_name(sequence, row));
     if (!record) return {};
-    if (with_sums) restore_sums(*record);
-    const auto found = record->find("hidden");
-    const std::int64_t width = decoder_.config().hidden;
-    if (found == record->end() ||
-        found->second.sizes() != at::IntArrayRef({std::ssize(set_.sequences[sequence]), width})) {
-      throw InputError(hidden_name(sequence, row) + " in " + options_.work->path().string() +
-                       " is damaged; delete the directory to start anew");
-    }
-    return found->second.to(decoder_.options().device);
+    const std::string where = options_.work->file(hidden_name(sequence, row)).string();
+    const at::Tensor& hidden = record_tensor(*record, where, "hidden", decoder_.options().dtype,
+                                             {std::ssize(set_.sequences[sequence]), decoder_.config().hidden});
+    if (!hidden.isfinite().all().item<bool>()) damaged_record(where, "a hidden state is NaN or infinite");
+    if (with_sums) restore_sums(*record, where, result_.tokens);
+    return hidden.to(decoder_.options().device);
   }
 
+  // States that are not finite are not worth keeping: scoring them ends the run.
   void save_hidden(std::size_t sequence, const std::string& row, const at::Tensor& hidden, WorkRecord record) const {
-    if (options_.work == nullptr) return;
+    if (options_.work == nullptr || !hidden.isfinite().all().item<bool>()) return;
     record["hidden"] = hidden;
     options_.work->save(hidden_name(sequence, row), record);
   }

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
-
-#include "base/errors.h"
+#include <iterator>
+#include <numeric>
 
 namespace oscar {
 namespace {
@@ -37,27 +37,20 @@ at::Tensor tensor_of(const std::vector<T>& values, at::ScalarType type) {
 
 std::string field(std::size_t row, const char* name) { return "row" + std::to_string(row) + "." + name; }
 
-void unpack(const VerifyWork& work, const std::string& record, std::size_t row, std::vector<SequenceScores>& out) {
-  const at::Tensor sizes = work.load_tensor(record, field(row, "sizes")).contiguous();
-  const at::Tensor values = work.load_tensor(record, field(row, "values")).contiguous();
-  const at::Tensor same = work.load_tensor(record, field(row, "same_top")).contiguous();
-  const bool types =
-      sizes.scalar_type() == at::kLong && values.scalar_type() == at::kDouble && same.scalar_type() == at::kByte;
-  std::int64_t tokens = 0, least = 0;
-  const auto* s = types ? sizes.const_data_ptr<std::int64_t>() : nullptr;
-  for (std::int64_t i = 1; types && i < sizes.numel(); i += 2) {
-    least = std::min(least, s[i]);
-    if (s[i] > 0 && s[i] <= same.numel()) tokens += s[i];
-  }
-  if (!types || sizes.numel() % 2 != 0 || least < 0 || same.numel() != tokens || values.numel() != 3 * tokens) {
-    throw InputError(record + " in " + work.path().string() + " is damaged; delete the directory to start anew");
-  }
-  const double* v = values.const_data_ptr<double>();
-  const auto* t = same.const_data_ptr<std::uint8_t>();
-  for (std::int64_t i = 0; i < sizes.numel(); i += 2) {
-    const std::int64_t n = s[i + 1];
-    out.push_back({s[i], {v, v + n}, {v + n, v + 2 * n}, {v + 2 * n, v + 3 * n}, {t, t + n}});
-    v += 3 * n, t += n;
+const char* const kFields[] = {"sizes", "values", "same_top"};
+
+// Negative log-likelihoods are 0 at least, but for the rounding of FP32 logits.
+constexpr double kRounding = 1e-3;
+
+void require_scores(const at::Tensor& values, std::span<const std::int64_t> tokens, const std::string& where) {
+  if (!values.isfinite().all().item<bool>()) damaged_record(where, "a score is NaN or infinite");
+  std::int64_t at = 0;
+  for (const std::int64_t n : tokens) {
+    if (n > 0 && (values.narrow(0, at, 2 * n).min().item<double>() < -kRounding ||
+                  values.narrow(0, at + 2 * n, n).min().item<double>() < 0.0)) {
+      damaged_record(where, "a score is negative");
+    }
+    at += 3 * n;
   }
 }
 
@@ -67,6 +60,43 @@ std::string group_name(std::size_t group) {
   char name[40];
   std::snprintf(name, sizeof name, "group-%05zu", group);
   return name;
+}
+
+std::span<const std::int64_t> ScoreLayout::of_group(std::size_t g) const {
+  const std::size_t begin = std::min(g * group, tokens.size()), end = std::min(begin + group, tokens.size());
+  return std::span(tokens).subspan(begin, end - begin);
+}
+
+std::int64_t ScoreLayout::before_group(std::size_t g) const {
+  const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(std::min(g * group, tokens.size()));
+  return std::accumulate(tokens.begin(), end, std::int64_t{0});
+}
+
+std::vector<SequenceScores> read_scores(const WorkRecord& record, const std::string& where, std::size_t row,
+                                        std::int64_t first_position, std::span<const std::int64_t> tokens) {
+  const std::int64_t total = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
+  const auto take = [&](const char* name, at::ScalarType type, std::int64_t numbers) -> const at::Tensor& {
+    return record_tensor(record, where, field(row, name), type, {numbers});
+  };
+  const at::Tensor& sizes = take(kFields[0], at::kLong, 2 * std::ssize(tokens));
+  const at::Tensor& values = take(kFields[1], at::kDouble, 3 * total);
+  const at::Tensor& same = take(kFields[2], at::kByte, total);
+  const auto* size = sizes.const_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (size[2 * i] != first_position || size[2 * i + 1] != tokens[i]) {
+      damaged_record(where, "row " + std::to_string(row) + " holds other positions than the run scores");
+    }
+  }
+  require_scores(values, tokens, where);
+  if (total > 0 && same.max().item<std::int64_t>() > 1) damaged_record(where, "an agreement is neither 0 nor 1");
+  std::vector<SequenceScores> scores;
+  const double* v = values.const_data_ptr<double>();
+  const auto* t = same.const_data_ptr<std::uint8_t>();
+  for (const std::int64_t n : tokens) {
+    scores.push_back({first_position, {v, v + n}, {v + n, v + 2 * n}, {v + 2 * n, v + 3 * n}, {t, t + n}});
+    v += 3 * n, t += n;
+  }
+  return scores;
 }
 
 void ScoreStore::add_group(const std::vector<std::vector<SequenceScores>>& rows, WorkRecord sums) {
@@ -109,7 +139,14 @@ std::vector<SequenceScores> ScoreStore::row(std::size_t r) const {
     }
     return scores;
   }
-  for (std::size_t g = 0; g < groups_; ++g) unpack(*work_, group_name(g), r, scores);
+  std::vector<std::string> names;
+  for (const char* name : kFields) names.push_back(field(r, name));
+  for (std::size_t g = 0; g < groups_; ++g) {
+    const WorkRecord record = work_->load_tensors(group_name(g), names);  // not the other rows
+    std::vector<SequenceScores> group =
+        read_scores(record, work_->file(group_name(g)).string(), r, layout_.first_position, layout_.of_group(g));
+    std::move(group.begin(), group.end(), std::back_inserter(scores));
+  }
   return scores;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,24 @@ namespace oscar {
 
 std::string group_name(std::size_t group);  // of the record
 
+// What a run scores: the same for every row.
+struct ScoreLayout {
+  std::int64_t first_position = 0;
+  std::vector<std::int64_t> tokens;  // [S] scored of each sequence
+  std::size_t group = 1;             // sequences of one group; the last may have fewer
+
+  std::span<const std::int64_t> of_group(std::size_t g) const;  // their tokens; empty behind the last group
+  std::int64_t before_group(std::size_t g) const;               // tokens of all groups before it
+};
+
+// A row of a group's record. InputError naming `where` unless it holds finite scores of exactly these sequences.
+std::vector<SequenceScores> read_scores(const WorkRecord& record, const std::string& where, std::size_t row,
+                                        std::int64_t first_position, std::span<const std::int64_t> tokens);
+
 class ScoreStore {
  public:
   ScoreStore() = default;
-  explicit ScoreStore(const VerifyWork* work) : work_(work) {}
+  ScoreStore(const VerifyWork* work, ScoreLayout layout) : work_(work), layout_(std::move(layout)) {}
 
   // The scores of group number groups(): [rows][sequences of the group]. `sums` goes into the same record.
   void add_group(const std::vector<std::vector<SequenceScores>>& rows, WorkRecord sums);
@@ -29,6 +44,7 @@ class ScoreStore {
 
  private:
   const VerifyWork* work_ = nullptr;
+  ScoreLayout layout_;
   std::size_t groups_ = 0;
 
   // The scores of one sequence in the temporary file: baseline_nll, nll, kl, same_top.

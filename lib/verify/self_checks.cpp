@@ -1,6 +1,7 @@
 #include "verify/self_checks.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "verify/number_text.h"
 
@@ -25,6 +26,10 @@ constexpr double kLostKl = 1.0;
 // The coded share of what a query sees grows from about a half in the second quarter to nearly all: KL may grow with
 // it, but errors that pile up with length grow by more. The floor keeps noise of nearly perfect methods out.
 constexpr double kDriftLimit = 4.0, kDriftFloor = 1e-5;
+// KL of single tokens spreads by some five times its mean, and tokens of one sequence lean the same way: the mean of a
+// thousand of them is good to about 30 %, and a ratio of four by chance alone is then beyond three deviations. Fewer
+// tokens in either quarter cannot tell.
+constexpr double kDriftTokens = 1000;
 
 SelfCheck null_run(const RunnerResult& run) {
   SelfCheck check{"null_run", "", run.null_kl, 0.0, run.null_kl == 0.0};
@@ -125,8 +130,12 @@ SelfCheck drift(const VerifyReport& report) {
       const int q = std::clamp(static_cast<int>((middle - begin) / quarter), 0, 3);
       kl[q] += b.kl * static_cast<double>(b.tokens), tokens[q] += static_cast<double>(b.tokens);
     }
-    if (tokens[1] == 0 || tokens[3] == 0) {
-      if (!check.value) check.detail = "too few positions to judge drift with length";
+    if (std::min(tokens[1], tokens[3]) < kDriftTokens) {
+      if (!check.value) {
+        check.detail = "the second and last quarters of the positions hold " + grouped(std::llround(tokens[1])) +
+                       " and " + grouped(std::llround(tokens[3])) + " tokens, and drift with length needs " +
+                       grouped(std::llround(kDriftTokens)) + " in each: score more sequences";
+      }
       continue;
     }
     const double early = kl[1] / tokens[1], late = kl[3] / tokens[3];

@@ -10,15 +10,18 @@ namespace {
 // At least this many positions behind the windows in each sequence, so that there is something to score.
 constexpr std::int64_t kLeastScored = 16;
 
+std::int64_t least_context(const WindowPolicy& windows) { return first_scored_position(windows) + kLeastScored; }
+
+std::string window_text(const WindowPolicy& windows) {
+  return "BF16 windows " + std::to_string(windows.sink) + " + " + std::to_string(windows.recent);
+}
+
 }  // namespace
 
-SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const SequenceOptions& options,
-                          const WindowPolicy& windows) {
-  const std::int64_t least = first_scored_position(windows) + kLeastScored;
-  const std::string window_text =
-      "BF16 windows " + std::to_string(windows.sink) + " + " + std::to_string(windows.recent);
+void check_sequence_options(const SequenceOptions& options, const WindowPolicy& windows) {
+  const std::int64_t least = least_context(windows);
   if (options.context < least) {
-    throw UsageError("--context " + std::to_string(options.context) + " never leaves the " + window_text +
+    throw UsageError("--context " + std::to_string(options.context) + " never leaves the " + window_text(windows) +
                      ": choose at least " + std::to_string(least));
   }
   if (options.max_position > 0 && options.context > options.max_position) {
@@ -28,6 +31,12 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
   if (options.max_tokens < 0 || options.max_sequences < 0) {
     throw UsageError("--tokens and --max-sequences are numbers of tokens and sequences, 0 for all");
   }
+}
+
+SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const SequenceOptions& options,
+                          const WindowPolicy& windows) {
+  check_sequence_options(options, windows);
+  const std::int64_t least = least_context(windows);
   // A text encoded with special tokens has the prefix already.
   const bool begins = document.size() >= options.prefix.size() &&
                       std::equal(options.prefix.begin(), options.prefix.end(), document.begin());
@@ -40,7 +49,7 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
   const std::int64_t longest = std::min(options.context, budget + prefix);
   if (longest < least) {
     throw InputError(options.text_name + " has " + std::to_string(budget) + " tokens, too few to leave the " +
-                     window_text + ": give a text of at least " + std::to_string(least) + " tokens");
+                     window_text(windows) + ": give a text of at least " + std::to_string(least) + " tokens");
   }
   set.context = longest;
   const std::int64_t body = set.context - prefix;  // tokens of the text in each sequence

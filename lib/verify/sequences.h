@@ -25,6 +25,9 @@ struct SequenceSet {
   std::int64_t unused_tokens = 0;  // of them, those in no sequence
 };
 
+// UsageError for a context that leaves no position with a quantised key, or beyond the model's, or for negative counts.
+void check_sequence_options(const SequenceOptions& options, const WindowPolicy& windows);
+
 // A text shorter than one context becomes one shorter sequence. UsageError for a context that leaves no position with
 // a quantised key, or beyond the model's; InputError for a text too short to leave the BF16 windows.
 SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const SequenceOptions& options,

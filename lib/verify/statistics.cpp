@@ -34,6 +34,15 @@ double proportion_error(double p, std::int64_t n) {
   return std::sqrt(std::max(0.0, p * (1.0 - p)) / static_cast<double>(n - 1));
 }
 
+Interval wilson_interval(std::int64_t successes, std::int64_t n) {
+  if (n <= 0) return {0.0, 1.0};
+  constexpr double z = 1.959963984540054;  // of the normal distribution, 97.5 %
+  const double count = static_cast<double>(n), p = static_cast<double>(successes) / count;
+  const double scale = 1.0 / (1.0 + z * z / count), middle = p + z * z / (2.0 * count);
+  const double half = z * std::sqrt(p * (1.0 - p) / count + z * z / (4.0 * count * count));
+  return {successes == 0 ? 0.0 : scale * (middle - half), successes == n ? 1.0 : scale * (middle + half)};
+}
+
 std::optional<Interval> bootstrap_mean(std::span<const SequenceSum> sequences, const BootstrapOptions& options) {
   const std::size_t count = sequences.size();
   if (count < 2 || options.samples < 2) return std::nullopt;

@@ -26,6 +26,11 @@ struct Interval {
   double low = 0, high = 0;
 };
 
+// Wilson's 95 % interval of a proportion, `successes` of n independent trials (E. B. Wilson, JASA 22, 1927): the p
+// whose distance to the observed share is at most z = 1.96 standard errors at p. Within [0, 1], of some width even
+// where all or none succeed; [0, 1] for n = 0.
+Interval wilson_interval(std::int64_t successes, std::int64_t n);
+
 struct BootstrapOptions {
   std::int64_t samples = 2000;
   double level = 0.95;

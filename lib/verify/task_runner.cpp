@@ -57,9 +57,17 @@ struct TaskState {
     if (!record) return;
     std::int64_t count = 0;
     for (const auto& prompt : base) count += std::ssize(prompt);
-    const at::Tensor& prompts = record_tensor(*record, "prompts", at::kLong, 1);
-    done = static_cast<std::size_t>(std::clamp<std::int64_t>(prompts.item<std::int64_t>(), 0, std::ssize(set.prompts)));
-    const at::Tensor& found = record_tensor(*record, "found", at::kByte, count * std::ssize(all()));
+    const std::string where = work->file(name).string();
+    const auto solved_prompts = record_tensor(*record, where, "prompts", at::kLong, {1}).item<std::int64_t>();
+    const at::Tensor& found = record_tensor(*record, where, "found", at::kByte, {count * std::ssize(all())});
+    if (solved_prompts < 0 || solved_prompts > std::ssize(set.prompts)) {
+      damaged_record(where,
+                     std::to_string(solved_prompts) + " prompts are no part of " + std::to_string(set.prompts.size()));
+    }
+    if (found.numel() > 0 && found.max().item<std::int64_t>() > 1) {
+      damaged_record(where, "an answer is neither found nor not found");
+    }
+    done = static_cast<std::size_t>(solved_prompts);
     const auto* flat = found.const_data_ptr<std::uint8_t>();
     for (FoundAnswers* f : all()) {
       for (std::vector<bool>& prompt : *f) {

@@ -67,7 +67,7 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
   const ModelConfig& model = checkpoint.config();
   if (request_.resume && request_.work_dir.empty()) {
-    throw UsageError("--resume needs --work-dir, the directory that holds the state of the run");
+    throw UsageError("--resume needs --report or --work-dir: the state of a run is kept next to its report");
   }
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
@@ -107,8 +107,7 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   sequences.max_position = model.max_position;
   sequences.prefix = leading_special_tokens(tokenizer);
   // The context is checked before the text is read: it costs nothing.
-  cut_sequences(std::vector<std::int32_t>(static_cast<std::size_t>(std::max<std::int64_t>(request_.context, 1))),
-                {request_.context, 0, 1, model.max_position, {}, "the text"}, request_.windows);
+  check_sequence_options(sequences, request_.windows);
   sequences.text_name = request_.text.string();
   const std::vector<std::int32_t> ids = load_text(request_.text, tokenizer);
   for (const std::int32_t id : ids) {
@@ -119,10 +118,17 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
     }
   }
   set_ = cut_sequences(ids, sequences, request_.windows);
+  for (JudgedBundle& b : bundles_) {
+    if (b.bundle->calibration_hashes.empty()) continue;
+    b.facts.calibration = find_seen_text(b.bundle->calibration_hashes, ids);
+    if (!b.facts.calibration->seen()) continue;
+    log_warning(request_.text.string() + " " + b.facts.calibration->reason() + " that " + b.facts.source +
+                " was calibrated on, so that its figures are better than on unseen text");
+  }
   text_sha256_ = sha256_file(request_.text);
   if (earlier_) {
     const VerifyReport facts = empty_report();
-    earlier_->require_same(facts.model, facts.text, set_.context, facts.dtype);
+    earlier_->require_same(facts.model, facts.text, facts.scoring, facts.dtype);
   }
   if (set_.context < request_.context) {
     log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
@@ -169,6 +175,11 @@ void Verification::choose_methods() {
   }
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
+  for (const LeftOut& l : selection_.left_out) {
+    if (!contains(judged_, l.id)) continue;
+    throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgement: it " +
+                     l.reason + "; choose another --bits or --context, or leave out the bundle");
+  }
   baseline_ = make_method("bf16", model, nullptr, request_.windows);
 }
 
@@ -226,8 +237,7 @@ VerifyReport Verification::measure() {
     m.judged = contains(judged_, m.id);
     m.code_bits = scored.method->bits_per_element();
     m.bits_per_element = scored.method->bits_per_element_at(set_.context);
-    m.allocated_bytes = scored.method->paged() ? result.caches[index].allocated_bytes
-                                               : scored.method->engine->allocated_bytes(set_.context);
+    m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
     m.quality = summarise(scores, bootstrap);
     m.by_position = kl_by_position(scores, options.first_position, set_.context, kPositionBuckets);
     m.layers = result.layers[index];
@@ -256,7 +266,12 @@ VerifyReport Verification::measure() {
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   apply_gates(request_.gates, report);
-  if (earlier_) earlier_->compare(report, request_.gates.max_kl_increase);
+  if (earlier_) {
+    earlier_->compare(report, request_.gates.max_kl_increase, [&](std::size_t row) {
+      return summarise(scores_from(result.scores.row(row), earlier_->first_position(), earlier_->sequences()),
+                       bootstrap);
+    });
+  }
   return report;
 }
 

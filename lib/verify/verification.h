@@ -61,9 +61,10 @@ class Verification {
   Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::vector<JudgedBundle> bundles,
                VerifyRequest request);
 
-  std::string plan_text() const;  // for --dry-run: sequences, passes, memory
-  VerifyReport run();             // loads the weights and measures
-  void finish();                  // the reports are written: the state in work_dir is not needed any more
+  // For --dry-run: sequences, passes, memory and, measured on one layer, time.
+  std::string plan_text() const;
+  VerifyReport run();  // loads the weights and measures
+  void finish();       // the reports are written: the state in work_dir is not needed any more
 
  private:
   Json run_identity() const;  // everything that the measurement depends on

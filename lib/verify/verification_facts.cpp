@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "base/progress.h"
 #include "model/device_memory.h"
 #include "verify/number_text.h"
+#include "verify/time_estimate.h"
 #include "verify/verification.h"
 
 namespace oscar {
@@ -59,6 +61,14 @@ std::string Verification::plan_text() const {
   }
   text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
           " of hidden states, 0.5 GiB of logits and scores\n";
+  TimeRequest time{request_.prefill, request_.decode, first_common_position(selection_, request_.windows, set_.context),
+                   request_.layer_sequences};
+  for (const TaskSet& t : tasks_) {
+    for (const TaskPrompt& prompt : t.prompts) time.task_tokens += std::ssize(prompt.ids);
+  }
+  const TimeEstimate estimate = estimate_time(checkpoint_, request_.decoder, method_pointers(), baseline_, set_, time);
+  text += "time       about " + duration_text(estimate.seconds) + " without loading the weights, from one layer on " +
+          grouped(estimate.sample_tokens) + " tokens\n";
   return text;
 }
 
@@ -125,7 +135,10 @@ Json Verification::run_identity() const {
   const VerifyRequest& r = request_;
   Json bundle = Json::array();
   for (const JudgedBundle& b : bundles_) {
-    bundle.push_back({{"source", b.facts.source}, {"clip", {b.facts.key_clip, b.facts.value_clip}}});
+    const auto clip = [](const std::optional<double>& rho) { return rho ? Json(*rho) : Json(nullptr); };
+    bundle.push_back({{"source", b.facts.source},
+                      {"served_as", b.facts.served_as},
+                      {"clip", {clip(b.facts.key_clip), clip(b.facts.value_clip)}}});
     for (const auto& [name, hash] : b.facts.sha256) bundle.back()[name] = hash;
   }
   Json methods = Json::array(), windows = Json::array({r.windows.sink, r.windows.recent});

@@ -10,8 +10,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/run_directory.h"
+#include "checkpoint/safetensors.h"
 
 namespace oscar {
 
@@ -26,8 +28,8 @@ class VerifyWork {
   int threads() const { return run_.threads(); }
 
   std::optional<WorkRecord> load(const std::string& name) const;  // nullopt: there is none
-  // One tensor of a record that exists. InputError when it is not there.
-  at::Tensor load_tensor(const std::string& name, const std::string& tensor) const;
+  WorkRecord load_tensors(const std::string& name, const std::vector<std::string>& tensors) const;  // where there are
+  fs::path file(const std::string& name) const;                                                     // of a record
   void save(const std::string& name, const WorkRecord& record) const;
   void erase(const std::string& name) const;
   void remove() { run_.remove(); }
@@ -36,8 +38,13 @@ class VerifyWork {
   RunDirectory run_;
 };
 
-// The tensor of that name, InputError when it is missing, of another type or not of `elements` elements (-1: any).
-const at::Tensor& record_tensor(const WorkRecord& record, const std::string& name, at::ScalarType type,
-                                std::int64_t elements);
+WorkRecord work_record(const SafetensorsFile& file);  // InputError for another type of numbers
+
+// The tensor of that name. InputError naming `where` when it is missing, of another type or of another shape.
+const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,
+                                at::ScalarType type, at::IntArrayRef shape);
+
+// InputError: "WHERE: WHAT, so the work directory is damaged; delete it to start anew".
+[[noreturn]] void damaged_record(const std::string& where, const std::string& what);
 
 }  // namespace oscar

@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -19,9 +20,30 @@ CRASH_MARKS = ("terminate called", "AddressSanitizer", "LeakSanitizer", "runtime
                "unexpected failure", "Exception raised from", "what():")
 
 
+# What no message, table or report may hold: controls (but newline and tab), DEL, C1, characters that turn the direction of
+# text or break lines, invisible ones, tags.
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
+                    "\U000e0000-\U000e007f]")
+
+
+def unsafe(data):
+    """Why these bytes may not be shown, or None: they must be UTF-8 without a character that a terminal obeys."""
+    try:
+        found = UNSAFE.search(data.decode())
+    except UnicodeDecodeError as e:
+        return f"not UTF-8: {data[max(0, e.start - 40):e.end + 40]!r}"
+    return f"U+{ord(found[0]):04X} in {found.string[max(0, found.start() - 40):found.end() + 40]!r}" if found else None
+
+
 class Result:
+    """What one run printed; every run is asked whether it printed foreign bytes raw."""
+
     def __init__(self, arguments, done):
-        self.arguments, self.code, self.out, self.err = arguments, done.returncode, done.stdout, done.stderr
+        self.arguments, self.code = arguments, done.returncode
+        self.out, self.err = ((data or b"").decode(errors="replace") for data in (done.stdout, done.stderr))
+        for name, data in (("stdout", done.stdout), ("stderr", done.stderr)):
+            fault = unsafe(data or b"")
+            assert fault is None, f"{name}: {fault}\n{self}"
 
     def __str__(self):
         return f"$ {' '.join(self.arguments)}\nexit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
@@ -48,8 +70,7 @@ def run(name, *arguments, limit_file_size=None, timeout=300, **options):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_file_size, limit_file_size))
 
     options.setdefault("stdout", subprocess.PIPE)
-    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, errors="replace", timeout=timeout,
-                          stdin=subprocess.DEVNULL, preexec_fn=before, **options)
+    done = subprocess.run(line, stderr=subprocess.PIPE, timeout=timeout, stdin=subprocess.DEVNULL, preexec_fn=before, **options)
     return Result(line, done)
 
 

@@ -99,6 +99,18 @@ def test_options_reach_the_fit(far, tmp_path):
     assert manifest_of(tmp_path / "oscar")["provenance"]["options"]["value_target"] == "output"
 
 
+def test_context_is_that_of_the_model_where_nothing_is_said(far, tmp_path):
+    def fit(name, *options):
+        succeed("fit", far, "-o", tmp_path / name, "--method", "balanced", *options)
+        return manifest_of(tmp_path / name)["provenance"]["options"]["context"], (tmp_path / name / "rotations.safetensors").read_bytes()
+
+    default, long, as_collected = fit("default"), fit("long", "--context", 1024), fit("collected", "--context", 0)
+    assert default == long and default[0] == 1024 and as_collected[0] == 0
+    assert len({default[1], as_collected[1], fit("short", "--context", 512)[1]}) == 3
+    refuse(USAGE, "fit", far, "-o", tmp_path / "b", "--method", "oscar", "--context", 512, names="--context is for --method")
+    refuse(USAGE, "fit", far, "-o", tmp_path / "b", "--method", "balanced", "--context", 0, "--center", "rope", names="--context above 0")
+
+
 def test_statistics_without_the_metrics_say_so(statistics, tmp_path):
     """The session's prompts are shorter than both windows."""
     result = succeed("fit", statistics, "-o", tmp_path / "b", "--method", "waterfill")

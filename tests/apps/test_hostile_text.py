@@ -1,9 +1,17 @@
 """Damaged or unusable prompts and texts: exit code 3, the file and the line named, nothing written."""
+import gzip
 import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
 
 import pytest
 
-from harness import BAD_INPUT, USAGE, refuse, run, succeed, tree
+from harness import BAD_INPUT, INTERRUPTED, USAGE, command, refuse, run, succeed, tree
 
 GOOD = '{"text": "The pump runs at forty percent of its load."}\n'
 
@@ -119,3 +127,86 @@ def test_text_with_invalid_utf8_is_read_like_python_does(model, bundle, text, tm
     file.write_bytes(text.read_bytes()[:2000] + b"\xff\xfe\x80" + text.read_bytes()[2000:])
     result = run("verify", "--model", model, "--bundle", bundle, "--text", file, "--context", 512, "--methods", "oscar")
     assert result.code in (0, BAD_INPUT), str(result)
+
+
+def plan(model, *arguments, **options):
+    """The plan of a dry run, its times left out."""
+    line = command("collect", "--model", model, "-o", "s.safetensors", "--dry-run", "--json", *arguments)
+    done = subprocess.run(line, capture_output=True, timeout=300, **options)
+    return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace")
+
+
+def test_compressed_rows_and_rows_on_stdin_are_those_of_the_file(model, tmp_path):
+    rows = (GOOD * 3 + '{"messages": [{"role": "user", "content": "Go"}]}\n').encode()
+    (tmp_path / "p.jsonl").write_bytes(rows)
+    (tmp_path / "p.jsonl.gz").write_bytes(gzip.compress(rows))
+    ways = [("p.jsonl", None), ("p.jsonl.gz", None), ("-", rows), ("-", gzip.compress(rows))]
+    tokens = set()
+    for name, given in ways:
+        code, out, err = plan(model, "--prompts", name, cwd=tmp_path, input=given or b"")
+        assert code == 0, err
+        tokens.add(json.loads(out)["plan"]["tokens"])
+    assert len(tokens) == 1, tokens
+    code, _, err = plan(model, "--prompts", "-", cwd=tmp_path, input=GOOD.encode() + b"{'x': 1}\n")
+    assert code == BAD_INPUT and "error: stdin:2: is not valid JSON: column 2: found '''" in err, err
+
+
+def test_one_file_given_twice_is_noticed(model, tmp_path):
+    (tmp_path / "p.jsonl").write_text(GOOD)
+    (tmp_path / "q.jsonl").symlink_to("p.jsonl")
+    refuse(USAGE, "collect", "--model", model, "--prompts", tmp_path / "p.jsonl", tmp_path / "q.jsonl", "-o", tmp_path / "s",
+           names="are the same file")  # fmt: skip
+
+
+def test_bad_rows_are_counted_where_they_are_skipped(model, tmp_path):
+    (tmp_path / "p.jsonl").write_text(GOOD + "{bad\n" + GOOD + '{"messages": [{"role": "user", "content": 1}]}\n[]\n')
+    code, _, err = plan(model, "--prompts", "p.jsonl", "--skip-bad-rows", cwd=tmp_path)
+    assert code == 0 and "3 bad rows were skipped (--skip-bad-rows), the first: p.jsonl:2: is not valid JSON" in err, err
+
+
+def test_the_date_of_a_template_is_told_and_can_be_given(model, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    (folder / "chat_template.jinja").write_text("{{ strftime_now('%A') }} {{ messages[0].content }}")
+    (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "Go"}]}\n')
+    code, _, err = plan(folder, "--prompts", "p.jsonl", cwd=tmp_path)
+    assert code == 0 and re.search(r"writes the date, \d{4}-\d\d-\d\d; --date", err), err
+    code, _, err = plan(folder, "--prompts", "p.jsonl", "--date", "2026-11-22", cwd=tmp_path)
+    assert code == 0 and "writes the date" not in err, err
+    code, _, err = plan(folder, "--prompts", "p.jsonl", "--date", "22.11.2026", cwd=tmp_path)
+    assert code == USAGE and "expected a day such as" in err, err
+
+
+def cpu_seconds(pid):
+    """CPU time of a process, so that a busy machine does not matter."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_answered_inside_a_template(number, model, tmp_path):
+    """Every row runs into the bound of the template, which takes about a second: minutes for all of them."""
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    (folder / "chat_template.jinja").write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "Go"}]}\n' * 300)
+    line = command("collect", "--model", folder, "--prompts", tmp_path / "p.jsonl", "-o", tmp_path / "s", "--skip-bad-rows")
+    program = subprocess.Popen(line, stderr=subprocess.PIPE)
+    try:
+        while program.poll() is None and cpu_seconds(program.pid) < 2.5:  # start-up and the first rows
+            time.sleep(0.01)
+        assert program.poll() is None, program.stderr.read()
+        program.send_signal(number)
+        sent = spent = cpu_seconds(program.pid)
+        while program.poll() is None:
+            spent = max(spent, cpu_seconds(program.pid))
+            time.sleep(0.01)
+        message = program.stderr.read().decode()
+        assert program.returncode == INTERRUPTED, message
+        assert "interrupted" in message and spent - sent < 2, (spent - sent, message)
+    finally:
+        program.kill()
+        program.wait()

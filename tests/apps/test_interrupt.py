@@ -158,4 +158,5 @@ def test_interrupt_leaves_nothing(name, statistics, bundle, model, text, tmp_pat
     code, out, err = stop_after(arguments, seconds * 0.5, signal.SIGINT)
     assert code in (0, INTERRUPTED, -signal.SIGINT), err
     if code != 0:
-        assert tree(tmp_path) == before, "an interrupted run left files"
+        left = {path for path in tree(tmp_path) if path.split("/")[0] != "r.json.work"}  # the state that --resume takes
+        assert left == set(before), "an interrupted run left files"

@@ -78,9 +78,14 @@ def test_options(refused, arguments, names):
 
 @pytest.fixture(scope="module")
 def rotations(bundle, tmp_path_factory):
-    """Published files carry no fingerprint, so that they are judged on any model of their geometry."""
+    """Files without our record name no model, so that they are judged on any model of their geometry."""
+    torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("rotations") / "out"
     succeed("export", bundle, "--format", "sglang", "-o", folder)
+    for path in folder.glob("*.pt"):
+        value = torch.load(path, weights_only=True)
+        del value["calibration"]
+        torch.save(value, path)
     return ["--rotations", ",".join(str(next(folder.glob(f"{side}_rotation*.pt"))) for side in "kv")]
 
 
@@ -111,6 +116,24 @@ def test_baselines_of_something_else(refused, baseline, tmp_path_factory):
     refused(BAD_INPUT, "--baseline", "nowhere.json", names="nowhere.json")
 
 
+def test_baselines_of_other_tokens(model, text, baseline, bundle, tmp_path):
+    """Methods with longer windows move the first scored position, other options the number of sequences."""
+    line = ["verify", "--model", model, "--text", text, "--context", 512, "--max-sequences", 1, "--bootstrap", 0]
+    refuse(BAD_INPUT, *line, "--methods", "naive2,kvarn2", "--baseline", baseline, names=["positions from 320", "--methods"])
+    two = tmp_path / "two.json"
+    succeed(*line[:-3], "2", "--bootstrap", 0, "--methods", "naive2,hadamard2", "--report", two)
+    refuse(BAD_INPUT, *line, "--baseline", two, names=["2 sequences", "--max-sequences"])
+    # More sequences now than then: both sides are of the tokens of the earlier report.
+    out = tmp_path / "now.json"
+    succeed(*line[:-3], "2", "--bootstrap", 0, "--methods", "naive2,hadamard2", "--baseline", baseline, "--report", out)
+    found = json.loads(out.read_text())
+    old = json.loads(baseline.read_text())
+    assert found["scoring"]["tokens"] == 2 * old["scoring"]["tokens"] == 2 * found["baseline"]["tokens"]
+    for change in found["baseline"]["changes"]:
+        assert change["kl_now"] == pytest.approx(change["kl_before"], rel=1e-6), change
+    assert {c["method"] for c in found["baseline"]["changes"]} == {"naive2", "hadamard2"}
+
+
 @pytest.mark.parametrize("what, arguments", [
     ("text", ["--context", 512]), ("context", ["--context", 400]), ("precision", ["--context", 512, "--dtype", "bfloat16"])])
 def test_baselines_of_another_text_context_or_precision(model, text, baseline, tmp_path, what, arguments):
@@ -134,6 +157,62 @@ def test_a_failed_self_check_ends_with_1(model, text, rotations, tmp_path):
                  "--clip", "0.01,0.01", "--report", tmp_path / "r.json")
     assert result.code == 1 and "FAIL  check negative_control" in result.out, str(result)
     assert json.loads((tmp_path / "r.json").read_text())["pass"] is False
+
+
+@pytest.mark.parametrize("bits", ["2.2", "1"])
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_bundle_is_never_left_out_in_silence(refused, rotations, bits, dry):
+    """It ended in a segmentation fault after the passes."""
+    refused(USAGE, *rotations, "--compare", "bytes", "--bits", bits, *dry, names=["oscar", f"target is {float(bits):.2f}", "--bits"])
+
+
+def test_none_of_several_bundles_is_left_out(model, text, prompts, bundle, tmp_path):
+    """Codes of 3.5 bits take more than the target that the other bundle reaches."""
+    far = tmp_path / "far.safetensors"
+    succeed("collect", "--model", model, "--prompts", prompts, "-o", far, "--seq-len", 128, "--far-pairs", "4,16")
+    succeed("fit", far, "-o", tmp_path / "fine", "--method", "waterfill", "--bits", 3.5)
+    refuse(USAGE, "verify", "--model", model, "--text", text, "--context", 512, "--bundle", bundle, "--bundle", tmp_path / "fine",
+           "--compare", "bytes", "--bits", 3, "--max-kl", 100, names=["fine", "3.00"])
+
+
+def test_unknown_methods_list_what_exists(text):
+    refuse(USAGE, "verify", "--methods", "nope", "--text", text, names=["nope", "kivi2", "turboquant4", "oscar-verify methods"])
+
+
+def test_methods(model):
+    table = succeed("verify", "methods").out
+    assert "kivi2" in table and "arXiv 2402.02750" in table and "3.00" in table
+    rows = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--json").out)["methods"]}
+    assert rows["bf16"]["bits_per_element"] == 16 and rows["naive2"]["bits_per_element"] == 2.25
+    assert rows["kivi2"]["decode"] and not rows["kvarn2"]["decode"] and rows["oscar"]["needs_bundle"]
+    assert all(m["source"] and m["summary"] for m in rows.values())
+    own = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--model", model, "--json").out)["methods"]}
+    assert own["naive2"]["bits_per_element"] == 2.5  # head size 64
+
+
+def test_the_calibration_text_is_noticed(model, bundle, tmp_path):
+    """The prompts' passages are in the bundle: scoring them warns and is recorded."""
+    seen = tmp_path / "seen.txt"
+    seen.write_text("The pump of the north hall runs at 40 percent. " * 60)
+    line = ["verify", "--model", model, "--text", seen, "--context", 400, "--max-sequences", 1, "--bundle", bundle, "--bootstrap", 0]
+    result = run(*line, "--report", tmp_path / "r.json", "--html", tmp_path / "r.html", "--markdown", tmp_path / "r.md")
+    assert "was calibrated on" in result.err and "note: seen.txt shares passages" in result.out, str(result)
+    found = json.loads((tmp_path / "r.json").read_text())["bundle"]["calibration_text"]
+    assert found["seen"] is True and found["shared"] >= 2
+    assert "was calibrated on" in (tmp_path / "r.html").read_text() and "was calibrated on" in (tmp_path / "r.md").read_text()
+
+
+def test_other_text_is_not_called_seen(model, text, bundle, tmp_path):
+    run("verify", "--model", model, "--text", text, "--context", 400, "--max-sequences", 1, "--bundle", bundle, "--bootstrap", 0,
+        "--report", tmp_path / "r.json")
+    found = json.loads((tmp_path / "r.json").read_text())["bundle"]["calibration_text"]
+    assert found["seen"] is False and found["compared"] > 0 and found["shared"] == 0
+
+
+def test_a_dry_run_estimates_time(model, text, bundle):
+    out = succeed("verify", "--model", model, "--text", text, "--context", 400, "--bundle", bundle, "--path", "both", "--tasks", "niah",
+                  "--dry-run").out
+    assert "time       about " in out and " s without loading the weights" in out, out
 
 
 def test_plan(model):

@@ -79,4 +79,14 @@ def test_other_options_are_refused_with_the_difference(line, reference, tmp_path
 
 
 def test_resume_needs_a_work_directory(line, tmp_path):
-    refuse(USAGE, *line(tmp_path, "--resume"), names="--work-dir")
+    arguments = [a for a in line(tmp_path, "--resume") if a not in ("--report", tmp_path / "r.json")]
+    refuse(USAGE, *arguments, names=["--work-dir", "--report"])
+
+
+def test_the_state_is_next_to_the_report(line, reference, tmp_path):
+    """Without --work-dir an interrupted run can be resumed, too."""
+    if stop_after(line(tmp_path), 0.6 * reference[1], signal.SIGINT) != INTERRUPTED:
+        pytest.skip("the run was not interrupted in the middle")
+    assert (tmp_path / "r.json.work").is_dir() and not (tmp_path / "r.json").exists()
+    succeed(*line(tmp_path, "--resume"))
+    assert list(tree(tmp_path)) == ["r.json"]

@@ -27,10 +27,10 @@ TEST(AtomicFile, ReplacesOnCommit) {
   EXPECT_EQ(read_file(dir / "a"), "new");
 }
 
-TEST(AtomicFile, FullDiskIsAnEnvironmentError) {
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+TEST(AtomicFile, APlaceBelowAFileIsAnEnvironmentError) {
   const TempDirectory dir;
-  EXPECT_THROW(write_file_atomic(dir / "missing" / "a", "x"), EnvironmentError);
+  write_file_atomic(dir / "file", "x");
+  EXPECT_THROW(write_file_atomic(dir / "file" / "a", "x"), EnvironmentError);
 }
 
 TEST(Files, ReadRefusesDirectoriesMissingAndLargeFiles) {

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
+#include <iterator>
+#include <string>
+
 #include "base/errors.h"
 #include "base/hash.h"
 
@@ -55,12 +60,68 @@ TEST(Json, RefusesInvalidTextAndUtf8) {
   EXPECT_THAT(message_of([] { parse_json("", "f.json"); }), HasSubstr("not valid JSON"));
 }
 
+// In our words, with the place; foreign bytes are escaped.
+TEST(Json, SaysWhatIsWrongAndWhere) {
+  const auto fault = [](const std::string& text) { return message_of([&] { parse_json(text, "f"); }); };
+  EXPECT_EQ(fault(""), "f: is not valid JSON: it is empty");
+  EXPECT_EQ(fault(" \n"), "f: is not valid JSON: it is empty");
+  EXPECT_EQ(fault("{\"a\": "), "f: is not valid JSON: it ends too early");
+  EXPECT_EQ(fault("[1,"), "f: is not valid JSON: it ends too early");
+  EXPECT_EQ(fault("[\"abc"), "f: is not valid JSON: it ends inside a string");
+  EXPECT_EQ(fault("[1 2]"),
+            "f: is not valid JSON: column 4: found '2', which cannot stand there (a comma, colon or bracket is missing "
+            "or left over)");
+  EXPECT_THAT(fault("{\"a\": 1,}"), HasSubstr("column 9: found '}'"));
+  EXPECT_THAT(fault("{\n \"a\": [1,\n  ]}"), HasSubstr("line 3, column 3: found ']'"));
+  EXPECT_THAT(fault("{'a': 1}"), HasSubstr("column 2: found '''"));
+  EXPECT_THAT(fault("[None]"), HasSubstr("found 'None', which is no string in double quotes"));
+  EXPECT_THAT(fault("[NaN]"), HasSubstr("found 'NaN'"));
+  EXPECT_THAT(fault("[1e999]"), HasSubstr("the number '1e999' is too large"));
+  EXPECT_THAT(fault("[1.]"), HasSubstr("is not written as in JSON"));
+  EXPECT_THAT(fault("[\"a\nb\"]"), HasSubstr("raw control character"));
+  EXPECT_THAT(fault("[\"\\q\"]"), HasSubstr("an escape that JSON does not have"));
+  EXPECT_THAT(fault("[\"\\ud800\"]"), HasSubstr("half of a surrogate pair"));
+  EXPECT_THAT(fault("[\"\\u12\"]"), HasSubstr("four hexadecimal digits"));
+  EXPECT_THAT(fault("[\"\xff\"]"), HasSubstr("column 3: a string holds bytes that are not UTF-8"));
+  EXPECT_THAT(fault("\x1b[31m"), HasSubstr("found '\\x1b'"));
+}
+
+// Members in the order of the text, repeated keys found, in linear time: 100,000 keys took minutes once.
+TEST(Json, ReadsObjectsOfManyKeys) {
+  std::string text = "{";
+  for (int i = 0; i < 200000; ++i) text += "\"key" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  const auto begin = std::chrono::steady_clock::now();
+  const Json j = parse_json(text + "\"last\":[]}", "f.json");
+  EXPECT_EQ(j.size(), 200001u);
+  EXPECT_EQ(std::next(j.begin(), 199999).key(), "key199999");
+  EXPECT_EQ(json_int(j, "key7", "f.json"), 7);
+  EXPECT_THAT(message_of([&] { parse_json(text + "\"key123456\":0}", "f.json"); }), HasSubstr("'key123456' twice"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Json, BoundsTheNumberOfValues) {
+  std::string text = "[";
+  for (int i = 0; i < 20'100'000; ++i) text += "0,";
+  EXPECT_THAT(message_of([&] { parse_json(text, "f.json"); }),
+              HasSubstr("f.json: reading this JSON takes too much work (more than 2000 million steps)"));
+}
+
 TEST(Json, NamesWrongTypesAndMissingKeys) {
   const Json j = parse_json(R"({"a": "x", "n": 18446744073709551615, "f": 1.5})", "f.json");
   EXPECT_THAT(message_of([&] { json_int(j, "a", "f.json"); }), HasSubstr("'a' is string, expected an integer"));
   EXPECT_THAT(message_of([&] { json_int(j, "z", "f.json"); }), HasSubstr("'z' is missing"));
   EXPECT_THAT(message_of([&] { json_int(j, "n", "f.json"); }), HasSubstr("too large"));
   EXPECT_THAT(message_of([&] { json_int(j, "f", "f.json"); }), HasSubstr("expected an integer"));
+}
+
+TEST(Json, WritesNothingThatATerminalObeys) {
+  const std::string text = "a\x1b[2J\x7f \xc2\x9b \xe2\x80\xae \xf3\xa0\x80\x81 \xe6\xa8\xa1";
+  const std::string written = dump_json(Json{{"k", text}});
+  EXPECT_EQ(written, "{\n  \"k\": \"a\\u001b[2J\\u007f \\u009b \\u202e \\udb40\\udc01 \xe6\xa8\xa1\"\n}\n");
+  EXPECT_EQ(json_string(parse_json(written, "t"), "k", "t"), text);
+  // Bytes that are not UTF-8, also in a key and inside lists.
+  EXPECT_EQ(dump_json(Json{{"a\xff", Json::array({"b\xfe", 1})}}),
+            "{\n  \"a\\\\xff\": [\n    \"b\\\\xfe\",\n    1\n  ]\n}\n");
 }
 
 TEST(Hash, KnownAnswers) {  // FIPS 180-4 examples

@@ -9,6 +9,7 @@
 #include "bundle/bundle.h"
 #include "rotation/compose.h"
 #include "rotation/hadamard.h"
+#include "support/message_of.h"
 
 namespace oscar {
 
@@ -58,19 +59,6 @@ inline Bundle blocks_bundle(std::int64_t layers = 2, std::int64_t d = 32) {
     layer.value.sigma = at::rand({layer.kv_heads, 4}) + 0.5;
   }
   return bundle;
-}
-
-// The message of the E that `call` throws, or what happened instead.
-template <typename E, typename Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string("another error: ") + e.what();
-  }
-  return "no error";
 }
 
 }  // namespace oscar

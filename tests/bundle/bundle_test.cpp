@@ -5,7 +5,9 @@
 
 #include <limits>
 
+#include "bundle/bundle_files.h"
 #include "bundle_fixture.h"
+#include "support/message_of.h"
 #include "support/temp_directory.h"
 
 namespace oscar {
@@ -194,6 +196,56 @@ TEST(Bundle, OverwritesOnlyBundlesAndOnlyWhenAsked) {
   for (const auto& entry : fs::directory_iterator(temp.path())) {
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("tmp")));
   }
+}
+
+TEST(Bundle, OverwritingTouchesNothingElse) {
+  const TempDirectory temp;
+  save_bundle(small_bundle(), temp / "b", false);
+  const auto refused = [&](const fs::path& name) {
+    const std::string sentence = message_of<UsageError>([&] { save_bundle(small_bundle(), temp / "b", true); });
+    EXPECT_THAT(sentence, HasSubstr(name.string()));
+    fs::remove_all(temp / "b" / name);
+  };
+  write_file_atomic(temp / "b" / "notes.txt", "precious");
+  refused("notes.txt");
+  write_file_atomic(temp / "b" / "thesis" / "chapter", "precious");
+  refused("thesis");
+  fs::create_directory(temp / "b" / "empty");
+  refused("empty");
+  fs::create_symlink(temp / "elsewhere", temp / "b" / "link");
+  refused("link");
+  fs::rename(temp / "b" / kCardName, temp / "card");
+  fs::create_symlink(temp / "card", temp / "b" / kCardName);  // a link under a name of ours is not ours
+  refused(kCardName);
+  save_bundle(small_bundle(), temp / "b", true);
+  EXPECT_TRUE(fs::exists(temp / "card"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(temp.path()), fs::directory_iterator{}), 2);  // nothing left behind
+}
+
+// What comes into the directory while the new one is built stays: the old one is then not replaced.
+TEST(Bundle, FilesThatComeMeanwhileStay) {
+  const TempDirectory temp;
+  save_bundle(small_bundle(), temp / "b", false);
+  AtomicDirectory out(temp / "b", true, bundle_directory());
+  write_file_atomic(out.path() / kManifestName, "{}");
+  write_file_atomic(temp / "b" / "notes.txt", "precious");
+  EXPECT_THROW(out.commit(), UsageError);
+  EXPECT_EQ(read_file(temp / "b" / "notes.txt"), "precious");
+  EXPECT_NO_THROW(load_bundle(temp / "b"));
+}
+
+TEST(Bundle, ABundleThatComesMeanwhileIsNotReplacedUnasked) {
+  const TempDirectory temp;
+  AtomicDirectory out(temp / "b", false, bundle_directory());
+  write_file_atomic(out.path() / kManifestName, "{}");
+  save_bundle(small_bundle(3), temp / "b", false);
+  EXPECT_THROW(out.commit(), UsageError);
+  EXPECT_EQ(load_bundle(temp / "b").layers.size(), 3u);
+}
+
+TEST(Bundle, NamesThatLeaveTheDirectoryAreNotOurs) {
+  EXPECT_EQ(names_inside({"a", "a/b", "../a", "/a", "a/../b", "./a", "a/", "", ".", "..", "a//b"}),
+            (std::set<std::string>{"a", "a/b"}));
 }
 
 TEST(Bundle, UnwritablePlaceIsAnEnvironmentError) {

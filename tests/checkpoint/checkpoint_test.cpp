@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "checkpoint/shard_index.h"
@@ -73,6 +75,22 @@ TEST_F(CheckpointTest, ShardsMeanTheSameAsOneFile) {
   const Checkpoint moved = std::move(shards);  // the table points into the shards, which move along
   EXPECT_EQ(moved.at("b").data.size(), 20u);
   EXPECT_EQ(moved.fingerprint(), whole);
+}
+
+// 300 spellings of one file were 300 maps of it.
+TEST_F(CheckpointTest, MapsAShardOfManyNamesOnce) {
+  write("model-1.safetensors", {tensor("a", 10), tensor("b", 20), tensor("c", 30), tensor("d", 40)});
+  fs::create_hard_link(dir_ / "model-1.safetensors", dir_ / "hard.safetensors");
+  fs::create_symlink("model-1.safetensors", dir_ / "link.safetensors");
+  write_index(
+      R"({"a": "model-1.safetensors", "b": ".//model-1.safetensors", "c": "hard.safetensors", "d": "link.safetensors"})");
+  const Checkpoint shards = open();
+  EXPECT_THAT(shards.names(), ElementsAre("a", "b", "c", "d"));
+  EXPECT_EQ(shards.at("d").data.size(), 40u);
+  std::ifstream maps("/proc/self/maps");
+  int mapped = 0;
+  for (std::string line; std::getline(maps, line);) mapped += line.ends_with(".safetensors") ? 1 : 0;
+  EXPECT_EQ(mapped, 1);
 }
 
 TEST_F(CheckpointTest, FingerprintTellsModelsApart) {

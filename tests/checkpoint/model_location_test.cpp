@@ -74,6 +74,10 @@ TEST_F(ModelLocationTest, OrderOfTheVariables) {
   const ScopedVariable home("HF_HOME", (dir_ / "home").c_str());
   EXPECT_THAT(refusal("org/second"), HasSubstr((dir_ / "hub").string()));  // HF_HUB_CACHE comes first
   {
+    const ScopedVariable none("HF_HUB_CACHE", ""), older("HUGGINGFACE_HUB_CACHE", (dir_ / "older").c_str());
+    EXPECT_THAT(refusal("org/second"), HasSubstr((dir_ / "older").string()));  // the older name comes before HF_HOME
+  }
+  {
     const ScopedVariable none("HF_HUB_CACHE", "");
     EXPECT_EQ(locate_model("org/second").directory, dir_ / "home" / "hub" / "models--org--second/snapshots" / kOne);
   }

@@ -21,7 +21,7 @@ void read_input(std::string_view bytes) {
   jinja::List messages;
   messages.push_back(jinja::Dict{{"role", "user"}, {"content", "caf\xC3\xA9 <r>"}});
   messages.push_back(jinja::Dict{{"role", "assistant"}, {"content", " yes\n"}});
-  chat.render({{"messages", messages}, {"tools", jinja::None{}}, {"add_generation_prompt", true}});
+  chat.render({{"messages", messages}, {"tools", jinja::None{}}, {"add_generation_prompt", true}}, std::tm{});
 }
 
 }  // namespace oscar::fuzz

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "moments/collect_estimate.h"
 #include "moments/layer_fields.h"
+#include "support/altered_tensors.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
 
@@ -214,6 +215,45 @@ TEST_F(Collect, DamagedStateIsRefused) {
   run("out");
 }
 
+// Every tensor of a point in the middle of a layer and of a finished layer, wrong in every way: refused in a sentence
+// that names the file and the tensor, and never broadcast.
+TEST_F(Collect, AlteredSumsAreRefused) {
+  options_.work_dir = dir_ / "work";
+  options_.checkpoint_seconds = 0;
+  ASSERT_FALSE(run_until("out", 8));
+  options_.after_step = nullptr;
+  options_.resume = true;
+  for (const char* file : {"point.safetensors", "layer-0000.safetensors"}) {
+    const fs::path path = dir_ / "work" / file;
+    const std::string good = read_file(path);
+    std::vector<std::string> names;
+    const SafetensorsFile opened = SafetensorsFile::open(path);
+    for (const TensorView& view : opened.tensors()) names.push_back(view.name);
+    ASSERT_GT(names.size(), 10u);
+    for (const std::string& name : names) {
+      const auto altered = [&](const std::string& how, const std::function<void(std::vector<OwnedTensor>&)>& change) {
+        rewrite_tensors(path, change);
+        const std::string sentence = refusal<InputError>("out");
+        EXPECT_THAT(sentence, HasSubstr(file)) << name << ": " << how;
+        EXPECT_THAT(sentence, HasSubstr("delete it to start anew")) << name << ": " << how;
+      };
+      for (const Alteration& a : alterations()) {
+        altered(a.name, [&](std::vector<OwnedTensor>& all) {
+          for (OwnedTensor& t : all) {
+            if (t.name == name) a.apply(t);
+          }
+        });
+        write_file_atomic(path, good);
+      }
+      altered("missing", [&](std::vector<OwnedTensor>& all) {
+        std::erase_if(all, [&](const OwnedTensor& t) { return t.name == name; });
+      });
+      write_file_atomic(path, good);
+    }
+  }
+  run("out");
+}
+
 TEST_F(Collect, OneRunInADirectoryAtATime) {
   options_.work_dir = dir_ / "work";
   make_directory(options_.work_dir);
@@ -237,8 +277,10 @@ TEST_F(Collect, OutputsAreProtected) {
   options_.overwrite = true;
   run("out");
   EXPECT_NO_THROW(load_statistics(dir_ / "out"));
-  EXPECT_THAT(refusal<EnvironmentError>("no/such/folder/out"), HasSubstr("cannot be written"));
-  EXPECT_THAT(refusal<UsageError>(""), HasSubstr("is a directory"));
+  EXPECT_THAT(refusal<EnvironmentError>("out/below/a/file"), HasSubstr("cannot be"));
+  EXPECT_THAT(refusal<UsageError>(""), HasSubstr("no name for a file"));
+  run("new/folder/out");  // parents are made
+  EXPECT_NO_THROW(load_statistics(dir_ / "new/folder/out"));
 }
 
 TEST_F(Collect, PartsMergeIntoTheWhole) {

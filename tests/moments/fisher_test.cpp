@@ -19,6 +19,7 @@ struct Problem {
   SequenceBatch batch;
   AttentionInput input;
   at::Tensor output, o_weight;
+  Unrotation::Rows rows;  // random turns: queries before RoPE are whatever these make of them
 };
 
 void fill(Problem& p, const Case& c) {
@@ -39,6 +40,8 @@ void fill(Problem& p, const Case& c) {
   FullAttention attention;
   p.output = attention.attend(p.input);
   p.o_weight = at::randn({c.hidden, c.heads * c.d});
+  const at::Tensor angles = at::randn({tokens, c.d / 2}) * 3.0;
+  p.rows = {angles.cos(), angles.sin()};
 }
 
 // The definition, pair by pair, in FP64.
@@ -46,6 +49,7 @@ LayerMoments direct(const Problem& p, const Case& c) {
   LayerMoments out;
   out.fisher_q_gram = at::zeros({c.kv_heads, c.d, c.d}, at::kDouble);
   out.fisher_v_weight = out.fisher_q_gram.clone();
+  out.fisher_pre_q_gram = out.fisher_q_gram.clone();
   double queries = 0.0, pairs = 0.0;
   const auto wide = [](const at::Tensor& x) { return x.to(at::kDouble); };
   std::int64_t offset = 0;
@@ -70,20 +74,23 @@ LayerMoments direct(const Problem& p, const Case& c) {
           count += 1.0;
         }
         out.fisher_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(q, q);
+        const at::Tensor before =
+            wide(turned_back(p.input.q[offset + i][h], p.rows.cos[offset + i], p.rows.sin[offset + i]));
+        out.fisher_pre_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(before, before);
         out.fisher_v_weight[kv] += seen * gram;
         if (h == 0) queries += count > 0.0 ? 1.0 : 0.0, pairs += count;
       }
     }
     offset += length;
   }
-  out.fisher_count = at::tensor({queries, pairs, 0.0}, at::kDouble);
+  out.fisher_count = at::tensor({queries, pairs}, at::kDouble);
   return out;
 }
 
 LayerMoments streamed(const Problem& p, const Case& c) {
   FisherAccumulator fisher(c.heads, c.kv_heads, c.d, c.pairs, at::kCPU);
   fisher.begin_layer(p.o_weight, nullptr);
-  fisher.add(p.input, p.output);
+  fisher.add(p.input, p.output, p.rows);
   LayerMoments out;
   fisher.finish(out);
   return out;
@@ -104,6 +111,7 @@ TEST(Fisher, EqualsTheDefinition) {
     fill(p, c);
     const LayerMoments found = streamed(p, c), expected = direct(p, c);
     EXPECT_LT(relative(found.fisher_q_gram, expected.fisher_q_gram), 1e-4);
+    EXPECT_LT(relative(found.fisher_pre_q_gram, expected.fisher_pre_q_gram), 1e-4);
     EXPECT_LT(relative(found.fisher_v_weight, expected.fisher_v_weight), 1e-5);
     EXPECT_TRUE(found.fisher_count.equal(expected.fisher_count)) << found.fisher_count << expected.fisher_count;
   }
@@ -143,15 +151,16 @@ TEST(Fisher, GoesOnFromAStoredState) {
   b.o_weight = a.o_weight;
   FisherAccumulator whole(c.heads, c.kv_heads, c.d, c.pairs, at::kCPU), resumed = whole;
   whole.begin_layer(a.o_weight, nullptr);
-  whole.add(a.input, a.output);
+  whole.add(a.input, a.output, a.rows);
   LayerMoments partial, one, two;
   whole.store(partial);
-  whole.add(b.input, b.output);
+  whole.add(b.input, b.output, b.rows);
   whole.finish(one);
   resumed.begin_layer(a.o_weight, &partial);
-  resumed.add(b.input, b.output);
+  resumed.add(b.input, b.output, b.rows);
   resumed.finish(two);
   EXPECT_TRUE(one.fisher_q_gram.equal(two.fisher_q_gram));
+  EXPECT_TRUE(one.fisher_pre_q_gram.equal(two.fisher_pre_q_gram));
   EXPECT_TRUE(one.fisher_v_weight.equal(two.fisher_v_weight));
   EXPECT_TRUE(one.fisher_count.equal(two.fisher_count));
 }

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ inline Statistics random_statistics(const RandomRows& r) {
   s.head_dim = r.head_dim;
   s.hidden = 32;
   s.tokens = r.tokens;
+  s.rope_frequency = at::zeros({s.head_dim / 2}, at::kDouble);
+  s.attention_scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
+  s.max_position = 4096;
   s.embedding_energy = at::tensor({12.5, static_cast<double>(r.tokens)}, at::kDouble);
   const std::string sha = sha256_hex(std::to_string(r.seed));
   s.metadata = {{"tool", {{"name", "oscar-collect"}, {"version", "0.0.0"}}},
@@ -52,6 +56,11 @@ inline Statistics random_statistics(const RandomRows& r) {
     energy.add(k, v);
     layer.energy_gram = energy.energy_gram();
     layer.wo_gram = output_projection_gram(wo, r.kv_heads, r.head_dim);
+    layer.pre_q_gram = layer.q_gram.clone();  // nothing turns: rope_frequency is zero
+    layer.pre_k_gram = layer.k_gram.clone();
+    layer.pre_k_sum = layer.k_sum.clone();
+    const double n = static_cast<double>(r.tokens);
+    layer.attention_residual = at::tensor({88.5, n, 0.0, 0.0}, at::kDouble).view({2, 2});
     layer.residual_energy = at::tensor({99.5, static_cast<double>(r.tokens)}, at::kDouble);
     std::vector<at::Tensor> rows_q, rows_k, rows_v;
     for (const SampledToken& token : sampled) {

@@ -49,7 +49,7 @@ TEST(Show, TextFromTheFileCannotMoveTheCursor) {
   const std::string text = show_text(s, false);
   EXPECT_EQ(text.find('\033'), std::string::npos);
   EXPECT_EQ(text.find('\007'), std::string::npos);
-  EXPECT_THAT(text, HasSubstr("evil?[2J?name"));
+  EXPECT_THAT(text, HasSubstr("evil\\x1b[2J\\x0aname"));
 }
 
 TEST(Show, LocaleDecidesOnUnicode) {

@@ -92,7 +92,7 @@ TEST_F(HostileStatistics, Metadata) {
   };
   EXPECT_THAT(with_metadata([](auto& m, auto&) { m.erase("format"); }), HasSubstr("not a statistics file"));
   EXPECT_THAT(text("format", "pt"), HasSubstr("not a statistics file"));
-  EXPECT_THAT(text("format_version", "2"), HasSubstr("use a newer oscar"));
+  EXPECT_THAT(text("format_version", "3"), HasSubstr("use a newer oscar"));
   EXPECT_THAT(text("format_version", "0"), HasSubstr("format_version"));
   EXPECT_THAT(text("format_version", "one"), HasSubstr("format_version"));
   EXPECT_THAT(text("format_version", "99999999999999999999"), HasSubstr("format_version"));
@@ -123,6 +123,16 @@ TEST_F(HostileStatistics, Facts) {
   EXPECT_THAT(change([](Json& j) { j["parts"][0] = 3; }), HasSubstr("expected a JSON object"));
   EXPECT_THAT(change([](Json& j) { j["parts"][0]["prompts"]["sha256"] = 7; }), HasSubstr("'sha256'"));
   EXPECT_THAT(change([](Json& j) { j["rows"]["requested"] = "all"; }), HasSubstr("'requested'"));
+  // What fit, tune, merge and show read later.
+  EXPECT_THAT(change([](Json& j) { j["model"]["revision"] = 7; }), HasSubstr("'revision'"));
+  EXPECT_THAT(change([](Json& j) { j["parts"][0]["options"] = "all"; }), HasSubstr("'options'"));
+  EXPECT_THAT(change([](Json& j) { j["parts"][0]["tokens"] = "all"; }), HasSubstr("'tokens'"));
+  for (const char* key : {"documents", "passages", "files"}) {
+    EXPECT_THAT(change([&](Json& j) { j["parts"][0]["prompts"][key] = 7; }), HasSubstr(key));
+    EXPECT_THAT(change([&](Json& j) { j["parts"][0]["prompts"][key] = {7}; }), HasSubstr(key));
+    EXPECT_THAT(change([&](Json& j) { j["parts"][0]["prompts"][key] = {{"a", 1}}; }), HasSubstr(key));
+  }
+  EXPECT_EQ(change([](Json& j) { j["model"]["revision"] = nullptr; }), "accepted");
 }
 
 TEST_F(HostileStatistics, Tensors) {
@@ -162,6 +172,14 @@ TEST_F(HostileStatistics, Values) {
                           }),
               HasSubstr("has shape [4, 4], expected [2, 8]"));
   EXPECT_THAT(with_values("layers.1.residual_energy", [](at::Tensor& t) { t[1] = 1.0; }), HasSubstr("not an energy"));
+  EXPECT_THAT(with_values("layers.1.attention_residual", [](at::Tensor& t) { t[1][1] = 1e9; }),
+              HasSubstr("not an energy"));
+  EXPECT_THAT(with_values("layers.1.pre_k_gram", [](at::Tensor& t) { t.mul_(1.1); }),
+              HasSubstr("not of the same rows"));
+  EXPECT_THAT(with_values("layers.1.pre_k_sum", [](at::Tensor& t) { t.mul_(1000); }), HasSubstr("too large"));
+  EXPECT_THAT(with_values("rope_frequency", [](at::Tensor& t) { t[0] = -1.0; }), HasSubstr("negative frequency"));
+  EXPECT_THAT(with_values("rope_frequency", [](at::Tensor& t) { t = at::zeros({5}, at::kDouble); }),
+              HasSubstr("at most 4 frequencies"));
 }
 
 TEST_F(HostileStatistics, EveryTruncationIsRefused) {

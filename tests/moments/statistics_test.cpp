@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "checkpoint/safetensors.h"
 #include "moments/layer_fields.h"
 #include "moments/random_statistics.h"
 #include "support/temp_directory.h"
@@ -20,6 +21,11 @@ void expect_equal(const Statistics& a, const Statistics& b) {
   EXPECT_EQ(a.hidden, b.hidden);
   ASSERT_EQ(a.layers.size(), b.layers.size());
   EXPECT_TRUE(a.embedding_energy.equal(b.embedding_energy));
+  EXPECT_EQ(a.format_version, b.format_version);
+  EXPECT_TRUE(a.rope_frequency.equal(b.rope_frequency));
+  EXPECT_EQ(a.rope_scale, b.rope_scale);
+  EXPECT_EQ(a.attention_scale, b.attention_scale);
+  EXPECT_EQ(a.max_position, b.max_position);
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
     for (const MomentField& f : kMomentFields) {
       EXPECT_TRUE((a.layers[i].*f.tensor).equal(b.layers[i].*f.tensor)) << f.name;
@@ -27,7 +33,8 @@ void expect_equal(const Statistics& a, const Statistics& b) {
     for (const RowField& f : kRowFields) EXPECT_TRUE((a.layers[i].*f.tensor).equal(b.layers[i].*f.tensor)) << f.name;
     EXPECT_EQ(a.layers[i].row_priority, b.layers[i].row_priority);
     EXPECT_EQ(a.layers[i].row_position, b.layers[i].row_position);
-    EXPECT_TRUE(a.layers[i].residual_energy.equal(b.layers[i].residual_energy));
+    for (const EnergyField& f : kEnergyFields)
+      EXPECT_TRUE((a.layers[i].*f.tensor).equal(b.layers[i].*f.tensor)) << f.name;
   }
 }
 
@@ -54,6 +61,48 @@ TEST(Statistics, EqualContentGivesEqualBytes) {
   EXPECT_TRUE(read_file(dir / "a.safetensors") == read_file(dir / "b.safetensors"));
 }
 
+// A file as format 1 had it: sums of the phases, which are no longer of use, and the residual stream after the MLP as
+// the third number of fisher_count.
+TEST(Statistics, FormatOneIsRead) {
+  TempDirectory dir;
+  Statistics s = random_statistics({});
+  s.format_version = 1;
+  for (LayerMoments& m : s.layers) {
+    m.pre_q_gram = m.pre_k_gram = m.pre_k_sum = m.attention_residual = at::Tensor();
+    m.fisher_q_gram = m.q_gram.clone(), m.fisher_v_weight = m.wo_gram.clone();
+    m.fisher_count = at::tensor({10.0, 40.0}, at::kDouble);
+  }
+  s.rope_frequency = at::Tensor();
+  const fs::path path = dir / "a.safetensors";
+  save_statistics(s, path);
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<TensorView> tensors = file.tensors();
+  const at::Tensor cross = at::randn({2, 8, 8}, at::kDouble), count = at::tensor({10.0, 40.0, 99.0}, at::kDouble);
+  const auto bytes = [](const at::Tensor& t) {
+    return std::span(static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes());
+  };
+  for (TensorView& view : tensors) {
+    if (view.name.ends_with("fisher_count")) view.shape = {3}, view.data = bytes(count);
+  }
+  for (const char* name : {"layers.0.k_phase", "layers.1.k_phase"}) {
+    tensors.push_back({name, DType::kF64, {2, 8, 8}, bytes(cross)});
+  }
+  tensors.push_back({"phase_gram", DType::kF64, {8, 8}, bytes(cross[0])});
+  tensors.push_back({"phase_frequency", DType::kF64, {4}, bytes(cross[0][0].narrow(0, 0, 4))});
+  write_safetensors(dir / "b.safetensors", tensors, file.metadata());
+  const Statistics back = load_statistics(dir / "b.safetensors");
+  EXPECT_EQ(back.format_version, 1);
+  EXPECT_TRUE(back.layers[1].fisher_count.equal(s.layers[1].fisher_count));
+  EXPECT_FALSE(back.layers[0].attention_residual.defined());
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({back, random_statistics({.seed = 2})});
+              }),
+              HasSubstr("different formats, 1 and 2"));
+  Statistics other = back;
+  other.metadata["parts"][0]["prompts"]["sha256"] = std::string(64, 'c');
+  EXPECT_EQ(merge_statistics({back, other}).format_version, 1);
+}
+
 TEST(Statistics, OptionalPartsMayBeAbsent) {
   TempDirectory dir;
   Statistics s = random_statistics({});
@@ -78,6 +127,8 @@ TEST(Statistics, MergeAddsSumsAndCounts) {
   EXPECT_TRUE(m.layers[1].k_sum.equal(a.layers[1].k_sum + b.layers[1].k_sum));
   EXPECT_TRUE(m.layers[0].wo_gram.equal(a.layers[0].wo_gram));  // of the weights: not a sum
   EXPECT_EQ(m.layers[0].residual_energy[1].item<double>(), 100);
+  EXPECT_EQ(m.layers[0].attention_residual[0][1].item<double>(), 100);
+  EXPECT_TRUE(m.layers[1].pre_k_gram.equal(a.layers[1].pre_k_gram + b.layers[1].pre_k_gram));
   EXPECT_EQ(m.metadata["parts"].size(), 2u);
   EXPECT_NO_THROW(check_statistics(m, "merged"));
 }
@@ -142,10 +193,33 @@ TEST(Statistics, MergeRefusesOtherModels) {
 TEST(Statistics, MergeRefusesTheSamePromptsTwice) {
   const Statistics a = random_statistics({.seed = 1});
   EXPECT_THAT(message_of([&] { merge_statistics({a, a}); }), HasSubstr("same prompt set"));
-  EXPECT_EQ(merge_statistics({a, a}, true).tokens, 2 * a.tokens);
+  EXPECT_EQ(merge_statistics({a, a}, {.same_prompts = true}).tokens, 2 * a.tokens);
   // Also when it hides inside an earlier merge.
   const Statistics m = merge_statistics({a, random_statistics({.seed = 2})});
   EXPECT_THAT(message_of([&] { merge_statistics({m, a}); }), HasSubstr("same prompt set"));
+}
+
+TEST(Statistics, MergeRefusesOtherPrecisionsUnlessTold) {
+  Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
+  a.metadata["parts"][0]["options"] = {{"dtype", "float32"}};
+  b.metadata["parts"][0]["options"] = {{"dtype", "bfloat16"}};
+  const std::string refusal = message_of([&] { merge_statistics({a, b}); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("float32 and bfloat16"), HasSubstr("--allow-mixed-dtypes")));
+  EXPECT_EQ(merge_statistics({a, b}, {.mixed_dtypes = true}).tokens, a.tokens + b.tokens);
+  b.metadata["parts"][0]["options"] = {{"dtype", "float32"}};
+  EXPECT_NO_THROW(merge_statistics({a, b}));
+}
+
+TEST(Statistics, MergeRefusesPartsWithoutFarPairsUnlessTold) {
+  Statistics a = random_statistics({.seed = 1});
+  const Statistics b = random_statistics({.seed = 2});
+  EXPECT_NO_THROW(merge_statistics({b, random_statistics({.seed = 3})}));  // none has any
+  for (LayerMoments& layer : a.layers) layer.fisher_count = at::ones({1}, at::kDouble);
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({a, b});
+              }),
+              AllOf(HasSubstr("part 2 of 2"), HasSubstr("--allow-missing-far-pairs")));
+  EXPECT_TRUE(merge_statistics({b, a}, {.missing_far_pairs = true}).layers[0].fisher_count.defined());
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 // Drives chat templates for the Python tests: one JSON row in, one JSON row {"text"} or {"error"} out.
 //   oscar_render              rows {"template", "variables"}
-//   oscar_render model-folder rows {"messages", "add_generation_prompt"}; the first output row is {"kind"}
+//   oscar_render model-folder rows {"messages", "tools", "documents", "variables",
+//                             "add_generation_prompt"}; the first output row is {"kind"}
+#include <ctime>
 #include <iostream>
 #include <string>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "text/chat_template.h"
+#include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
 
 namespace {
@@ -14,29 +17,21 @@ namespace {
 using oscar::Json;
 namespace jinja = oscar::jinja;
 
-jinja::Value to_value(const Json& json) {
-  if (json.is_null()) return jinja::None{};
-  if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_integer()) return json.get<std::int64_t>();
-  if (json.is_number()) return json.get<double>();
-  if (json.is_string()) return json.get<std::string>();
-  if (json.is_array()) {
-    jinja::List items;
-    for (const Json& item : json) items.push_back(to_value(item));
-    return items;
-  }
-  jinja::Dict members;
-  for (const auto& [key, value] : json.items()) members.emplace_back(key, to_value(value));
-  return members;
-}
-
 std::string render(const Json& row, const oscar::ChatTemplate* chat) {
   if (chat == nullptr) {
-    return jinja::Template(row["template"].get<std::string>()).render(to_value(row["variables"]).dict());
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    return jinja::Template(row["template"].get<std::string>()).render(jinja::from_json(row["variables"]).dict(), local);
   }
-  std::vector<oscar::ChatMessage> messages;
-  for (const Json& m : row["messages"]) messages.push_back({m["role"], m["content"]});
-  return chat->render(messages, row["add_generation_prompt"].get<bool>());
+  oscar::ChatInput input;
+  input.messages = row["messages"];
+  for (const auto& [key, list] : {std::pair("tools", &input.tools), std::pair("documents", &input.documents)}) {
+    if (row.contains(key)) *list = row[key];
+  }
+  input.variables = row.value("variables", Json::object());
+  input.add_generation_prompt = row["add_generation_prompt"].get<bool>();
+  return chat->render(input);
 }
 
 }  // namespace

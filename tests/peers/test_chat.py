@@ -13,6 +13,7 @@ jinja2 = pytest.importorskip("jinja2")
 from chat_templates import FAMILIES, conversations
 from conftest import BUILD_DIR
 from jinja_fuzz import random_template
+from tool_templates import TOOL_FAMILIES, rows
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 
@@ -20,7 +21,7 @@ def render_ours(rows, *arguments):
     data = "\n".join(json.dumps(row) for row in rows) + "\n"
     done = subprocess.run([str(BUILD_DIR / "tests/oscar_render"), *arguments], input=data.encode(), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
-    return [json.loads(line) for line in done.stdout.decode().splitlines()]
+    return [json.loads(line) for line in done.stdout.decode().split("\n") if line]
 
 
 def render_theirs(template, variables):
@@ -95,7 +96,24 @@ SNIPPETS = [
     "{{ table|tojson }}", "{{ table|tojson(indent=2) }}", "{{ name|tojson }}", "{{ 'q\"\\\\\n\x01\x7f<&>'|tojson }}", "{{ [1, 2.5, true, none]|tojson }}", "{{ []|tojson(indent=2) }}{{ {}|tojson }}",
     "{{ 5|length }}", "{{ name|nosuch }}", "{{ '  x '|trim|length }}", "{{ (name|length) + 1 }}", "{{ -3|string }}", "{{ 'a,b'.split(',')|last }}", "{{ nothing|trim }}", "{{ missing|trim }}|",
     "{{ missing|length }}", "{{ missing|join }}|", "{{ number|trim }}", "{{ 'a' ~ 'b'|upper }}",
+    "{{ [1, 2] }}", "{{ table }}", "{{ (1,) }}{{ () }}{{ (1, 'a') }}", "{{ [missing, none, true, 1.0] }}", "{{ messages }}|{{ messages[0] ~ 'x' }}", "{{ ['a\\'b', 'a\"b', '\\'\"', 'n\nt\tr\rz\\\\'] }}",
+    "{{ ['\u00e9', '\u200b', '\ue000', '\U0001f600', '\x07', '\x7f', '\u00a0', '\u3000', '\u2028'] }}", "{{ [0.0001, 0.00001234, 0.0000001, 123456.0, 100000.0, 999999999999999.0, 1000000000000000.0, 10000000000000000.0, 12345678901234567890.0, 0.1 * -0.0, 1.5, 0.30000000000000004] }}",
+    "{{ numbers|sort|join }}", "{{ ['b', 'A', 'a', 'B']|sort|join }}", "{{ ['b', 'A', 'a']|sort(case_sensitive=true)|join }}", "{{ numbers|sort(reverse=true)|join(',') }}", "{{ messages|sort(attribute='role')|map(attribute='role')|join }}",
+    "{{ table|dictsort|list|length }}{% for k, v in table|dictsort %}{{ k }}{% endfor %}", "{% for k, v in {'b': 1, 'A': 2, 'a': 0}|dictsort(true, 'value', reverse=true) %}{{ k }}{{ v }}{% endfor %}", "{{ [3, 'a']|sort }}",
+    "{{ numbers|sum }} {{ messages|sum(attribute='nosuch', start=1) }}", "{{ [1, 2.5]|sum }}", "{{ numbers|min }}{{ numbers|max }}{{ ['b', 'A']|min }}{{ []|max }}|", "{{ items|unique|join(',') }}", "{{ ['a', 'A', 'b']|unique|join }}",
+    "{{ 'a\nb\n\nc'|indent }}|{{ 'a\nb\n\nc\n'|indent(2, true) }}|{{ 'a\n\nb'|indent('>', blank=true) }}|{{ ''|indent }}", "{{ 'x y-z o\'k'.title() }}", "{{ -3|abs }}{{ (-3)|abs }}{{ (-2.5)|abs }}",
+    "{{ 2.5|round }} {{ 3.5|round }} {{ 2.4|round(method='ceil') }} {{ 2.6|round(0, 'floor') }} {{ 7|round }}", "{{ 7|float }}{{ none|float }}", "{{ '\u0130\u00c9'.lower() }}{{ 'CAF\u00c9'|lower }}",
+    "{{ table|tojson(true) }}", "{{ name|tojson(ensure_ascii=True) }}", "{{ table|tojson(separators=(',', ':')) }}", "{{ table|tojson(indent=1, separators=(' ,', ' : ')) }}", "{{ table|tojson(sort_keys=true, indent='\t') }}", "{{ {'b': 1, 'a': [2.0, 3]}|tojson(indent=0) }}",
+    "{{ missing|tojson }}", "{{ [missing]|tojson }}", "{{ table|tojson(none, none) }}", "{{ '\x7f\u2028'|tojson(ensure_ascii=true) }}", "{{ {'a': 1, 'b': 2, 'a': 3} }}", "{{ dict(b=1, a=2) }}", "{{ dict({'a': 1}, a=2, c=3)|tojson }}",
+    # Names of methods hide the members of dictionaries, as in Jinja.
+    "{{ {'items': 1}['items'] }}", "{{ {'items': 1}.items is defined }}{{ {'a': 1}.keys is callable }}{{ {'pop': 1}.pop is defined }}", "{% for k, v in {'items': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "{{ {'a': 1}['values'] is callable }}", "{{ [{'items': 5}]|map(attribute='items')|list }}",
+    "{{ 'ab' is lower }}{{ 'A1' is upper }}{{ '1' is lower }}", "{{ none is sameas none }}{{ true is sameas true }}{{ 1 is sameas true }}", "{% for i in numbers %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}",
+    "{{ strftime_now('%Y-%m-%d') }}", "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%-d %B, %A %j %%') }}|{{ strftime_now('') }}|", "{{ strftime_now is defined }}{{ strftime_now is callable }}", "{{ strftime_now() }}", "{{ strftime_now(3) }}",
+    "{% set ns = namespace(_a=1) %}", "{% set ns = namespace() %}{% set ns._a = 1 %}", "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a }}{{ ns.b }}",
     # Methods.
+    "{{ 'a b  c'.split(none, 1) }}{{ ' x  '.split(maxsplit=1) }}{{ ''.split() }}{{ ' a b '.split() }}", "{{ 'abab'.rsplit('ab') }}{{ 'aXbXc'.rsplit('X', 1) }}", "{{ 'a\nb\r\nc\n'.splitlines() }}{{ ''.splitlines() }}", "{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('bc') }}{{ 'abc'.removeprefix('x') }}",
+    "{{ '12'.isdigit() }}{{ ''.isdigit() }}{{ 'a1'.isalnum() }}{{ 'a1'.isalpha() }}{{ 'A1'.isupper() }}{{ '1'.islower() }}", "{{ numbers.index(2) }}{{ items.count('x') }}", "{{ numbers.index(9) }}", "{{ table.get(1) }}{{ table.get(none, 'd') }}", "{{ numbers.append(1) }}", "{{ table.update({}) }}",
+    "{{ 'aaaaab'.find('aab') }}{{ 'aabaab'.rfind('aab') }}{{ 'x'.find('') }}{{ 'aaaa'.count('aa') }}{{ 'abababa'.replace('aba', 'x') }}{{ 'aaaa'.rsplit('aa') }}", "{{ name[-2:] }}{{ name[1] }}{{ name[-99:2] }}{{ name[3:1] }}|{{ name[::3] }}|{{ name[::-2] }}|{{ name[4::-3] }}|{{ 'abcdef'[1:5:2] }}",
     "{{ '  x '.strip() }}|{{ '  x '.lstrip() }}|{{ '  x '.rstrip() }}|", "{{ 'xxaxx'.strip('x') }} {{ '\n\na\n'.lstrip('\n') }}", "{{ 'a,b,c'.split(',')|length }}{{ 'a,b,c'.split(',', 1)[1] }}",
     "{{ ' a  b '.split()|join('|') }}", "{{ 'a,b,c'.rsplit(',', 1)[0] }}", "{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }}", "{{ 'abcabc'.replace('b', 'X') }} {{ 'aaa'.replace('a', 'b', 2) }}",
     "{{ 'abc'.find('c') }} {{ name.find('abc') }} {{ 'x'.find('y') }} {{ 'abab'.rfind('b') }}", "{{ 'abab'.count('ab') }}", "{{ '-'.join(['a', 'b']) }}", "{{ 'aB'.upper() }}{{ 'aB'.lower() }}{{ 'aB cD'.capitalize() }}",
@@ -124,9 +142,9 @@ SNIPPETS = [
 
 # Jinja does these; the subset refuses them, with a reason.
 REFUSED = [
-    "{{ [1, 2] }}", "{{ table }}", "{{ '%s' % 1 }}", "{{ 'x'.title() }}", "{{ numbers|sort|join }}", "{{ 'caf\u00e9'|upper }}", "{{ '\u0130'.lower() }}", "{% include 'x' %}", "{% raw %}{{ a }}{% endraw %}",
-    "{% call m() %}{% endcall %}", "{% with a = 1 %}{{ a }}{% endwith %}", "{% for x in [[1]] recursive %}{% endfor %}", "{{ {1: 2}[1] }}", "{{ 0x10 }}", "{{ 1e3 }}", "{{ numbers|sum }}", "{{ 'a'.encode() }}",
-    "{{ 123456789012345678901 }}", "{{ lipsum() }}", "{% import 'x' as y %}", "{{ 'abc'|indent }}", "{{ 10 ** 20 }}",
+    "{{ '%s' % 1 }}", "{{ 'caf\u00e9'|upper }}", "{% include 'x' %}", "{% raw %}{{ a }}{% endraw %}",
+    "{% call m() %}{% endcall %}", "{% with a = 1 %}{{ a }}{% endwith %}", "{% for x in [[1]] recursive %}{% endfor %}", "{{ {1: 2}[1] }}", "{{ 0x10 }}", "{{ 1e3 }}", "{{ 'a'.encode() }}",
+    "{{ 123456789012345678901 }}", "{{ lipsum() }}", "{% import 'x' as y %}", "{{ 10 ** 20 }}",
 ]  # fmt: skip
 
 
@@ -195,3 +213,60 @@ def test_families_match_transformers(tmp_path, tokenizer, family, as_file):
         assert reply.get("text") == expected, (row, reply)
         rendered += 1
     assert rendered >= 8
+
+
+def theirs(tokenizer, row, template):
+    """What apply_chat_template gives, or None where it refuses."""
+    arguments = {"tools": row.get("tools"), "documents": row.get("documents"), **row.get("variables", {})}
+    try:
+        return tokenizer.apply_chat_template(row["messages"], chat_template=template, tokenize=False,
+                                             add_generation_prompt=row["add_generation_prompt"], **arguments)  # fmt: skip
+    except (jinja2.TemplateError, TypeError):
+        return None
+
+
+@pytest.mark.parametrize("family", TOOL_FAMILIES)
+def test_tools_documents_and_parts_match_transformers(tmp_path, tokenizer, family):
+    template = TOOL_FAMILIES[family]
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    all_rows = [dict(row, add_generation_prompt=prompt) for row in rows() for prompt in (False, True)]
+    _, *replies = render_ours(all_rows, str(tmp_path))
+    rendered = 0
+    for row, reply in zip(all_rows, replies):
+        expected = theirs(tokenizer, row, template)
+        if expected is None:
+            assert "cannot render this conversation" in reply.get("error", ""), (row, reply)
+            continue
+        assert reply.get("text") == expected, (row, reply)
+        rendered += 1
+    assert rendered >= 20, rendered
+
+
+def test_named_templates_are_chosen_as_in_transformers(tmp_path):
+    """tool_use where tools are passed, default otherwise; files come before the configuration."""
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.BPE(vocab={"a": 0}, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    named = [{"name": "default", "template": "d{{ messages[0].content }}"}, {"name": "tool_use", "template": "t"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    some = [{"messages": [{"role": "user", "content": "x"}], "tools": tools, "add_generation_prompt": False}
+            for tools in (None, [], [{"type": "function"}])]  # fmt: skip
+
+    def compare():
+        theirs_read = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+        _, *replies = render_ours(some, str(tmp_path))
+        for row, reply in zip(some, replies):
+            try:
+                expected = theirs_read.apply_chat_template(row["messages"], tools=row["tools"], tokenize=False)
+            except ValueError:
+                assert "none of them is the default" in reply["error"]
+                continue
+            assert reply.get("text") == expected, (row, reply)
+
+    compare()
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("file tools")
+    compare()
+    (tmp_path / "chat_template.jinja").write_text("file default")
+    compare()

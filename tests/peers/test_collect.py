@@ -80,6 +80,13 @@ class Probe:
         self.hidden = {}
         for i, layer in enumerate(model.model.layers):
             layer.register_forward_hook(lambda m, a, o, i=i: self.hidden.setdefault(i, []).append((o[0] if isinstance(o, tuple) else o).reshape(-1, model.config.hidden_size)))
+        self.before = {}  # layer: q and k after their norms, before RoPE, [T, H, d]
+        self.added = {}  # layer: residual stream with the attention output, before the MLP
+        for i, layer in enumerate(model.model.layers):
+            keep = lambda m, a, o, i=i: self.before.setdefault((i, m is model.model.layers[i].self_attn.q_norm), []).append(o[0].clone())
+            layer.self_attn.q_norm.register_forward_hook(keep)
+            layer.self_attn.k_norm.register_forward_hook(keep)
+            layer.post_attention_layernorm.register_forward_pre_hook(lambda m, a, i=i: self.added.setdefault(i, []).append(a[0].reshape(-1, model.config.hidden_size).clone()))
         model.model.embed_tokens.register_forward_hook(lambda m, a, o: self.hidden.setdefault(-1, []).append(o.reshape(-1, model.config.hidden_size)))
 
 
@@ -162,19 +169,50 @@ def test_residual_energy(collected, reference):
         assert float(found[0]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_attention_residual(collected, reference):
+    """Where the attention output is added: all tokens, and those that have far keys."""
+    tensors, _ = collected
+    model, probe = reference
+    for layer in range(model.config.num_hidden_layers):
+        added = [x.double().square().sum(1) for x in probe.added[layer]]
+        far = [x[SINK + RECENT:] for x in added]
+        expected = [[float(sum(x.sum() for x in rows)), sum(map(len, rows))] for rows in (added, far)]
+        assert tensors[f"layers.{layer}.attention_residual"].tolist() == [pytest.approx(row, rel=1e-5) for row in expected]
+
+
+def test_moments_before_rope(collected, reference):
+    tensors, metadata = collected
+    model, probe = reference
+    hkv, d = model.config.num_key_value_heads, model.config.head_dim
+    for layer in range(model.config.num_hidden_layers):
+        q, k = (torch.cat(probe.before[layer, query]).double() for query in (True, False))
+        found = lambda name: tensors[f"layers.{layer}.{name}"]
+        assert relative(found("pre_k_gram"), torch.einsum("thi,thj->hij", k, k)) < 1e-5
+        assert relative(found("pre_k_sum"), k.sum(0)) < 1e-5
+        groups = q.reshape(len(q), hkv, -1, d)
+        assert relative(found("pre_q_gram"), torch.einsum("thgi,thgj->hij", groups, groups)) < 1e-5
+    parameters = model.config.rope_parameters
+    expected = parameters["rope_theta"] ** (-torch.arange(0, d, 2).double() / d)
+    assert relative(tensors["rope_frequency"], expected) < 1e-6
+    facts = metadata["model"]
+    assert (facts["max_position"], facts["rope_scale"]) == (model.config.max_position_embeddings, 1.0)
+    assert facts["attention_scale"] == pytest.approx(d**-0.5)
+
+
 def far_metrics(model, probe, layer):
-    """fisher_q_gram, fisher_v_weight and fisher_count from their definition, in FP64."""
+    """fisher_q_gram, fisher_pre_q_gram, fisher_v_weight and fisher_count from their definition, in FP64."""
     hkv, d = model.config.num_key_value_heads, model.config.head_dim
     hq = model.config.num_attention_heads
     wo = model.model.layers[layer].self_attn.o_proj.weight.detach().double().reshape(-1, hq, d)
     q_gram = torch.zeros(hkv, d, d, dtype=torch.float64)
+    pre_q_gram = torch.zeros(hkv, d, d, dtype=torch.float64)
     v_weight = torch.zeros(hkv, d, d, dtype=torch.float64)
-    count = torch.zeros(3, dtype=torch.float64)
-    for (q, k, v), hidden in zip(probe.seen[layer], probe.hidden[layer]):
+    count = torch.zeros(2, dtype=torch.float64)
+    for (q, k, v), before in zip(probe.seen[layer], probe.before[layer, True]):
         t = k.shape[1]
         i, j = torch.arange(t)[:, None], torch.arange(t)[None]
         far = (j >= SINK) & (j <= i - RECENT)
-        count += torch.tensor([far.any(1).sum(), far.sum(), hidden.double()[far.any(1)].square().sum()], dtype=torch.float64)
+        count += torch.tensor([far.any(1).sum(), far.sum()], dtype=torch.float64)
         for h in range(hq):
             kv = h // (hq // hkv)
             qh, kh, vh = q[h].double(), k[kv].double(), v[kv].double()
@@ -182,8 +220,10 @@ def far_metrics(model, probe, layer):
             moved = torch.cdist(p @ vh @ wo[:, h].T, vh @ wo[:, h].T).square()
             weight = p.square() * far
             q_gram[kv] += torch.einsum("t,ti,tj->ij", (weight * moved).sum(1), qh, qh) / d
+            ph = before[:, h].double()
+            pre_q_gram[kv] += torch.einsum("t,ti,tj->ij", (weight * moved).sum(1), ph, ph) / d
             v_weight[kv] += weight.sum() * wo[:, h].T @ wo[:, h]
-    return {"fisher_q_gram": q_gram, "fisher_v_weight": v_weight, "fisher_count": count}
+    return {"fisher_q_gram": q_gram, "fisher_pre_q_gram": pre_q_gram, "fisher_v_weight": v_weight, "fisher_count": count}
 
 
 def test_far_pairs(collected, reference):

@@ -159,7 +159,7 @@ def zero(tensors):
 
 def one_dead_head(tensors):
     for name in tensors:
-        if name.endswith(("q_gram", "o_gram", "k_gram", "v_gram", "k_sum", "v_sum", "energy_gram", "k_phase")):
+        if name.endswith(("q_gram", "o_gram", "k_gram", "v_gram", "k_sum", "v_sum", "energy_gram")):
             tensors[name] = tensors[name].copy()
             tensors[name][1] = 0
 

@@ -32,9 +32,9 @@ def test_same_snapshot(tool, cache, revision):
     assert ours == [theirs, "org/some.model_X", os.path.basename(theirs)]
 
 
-@pytest.mark.parametrize("variable, folder", [("HF_HOME", "hf/hub"), ("XDG_CACHE_HOME", "hf/huggingface/hub")])
+@pytest.mark.parametrize("variable, folder", [("HF_HUB_CACHE", "hf"), ("HUGGINGFACE_HUB_CACHE", "hf"), ("HF_HOME", "hf/hub"), ("XDG_CACHE_HOME", "hf/huggingface/hub")])
 def test_same_variables(tool, cache, tmp_path, variable, folder):
-    (tmp_path / folder).parent.mkdir(parents=True)
+    (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
     cache.rename(tmp_path / folder)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE", "XDG_"))}
     environment[variable] = str(tmp_path / "hf")

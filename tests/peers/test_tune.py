@@ -87,7 +87,7 @@ def test_refusals(tool, folder):
     assert "needs --model" in fit(tool, folder, *waterfill, "--tune", unseen, code=2)
     assert "has nothing to tune" in fit(tool, folder, "--tune", unseen, "--model", SAMPLE, code=2)
     message = fit(tool, folder, *waterfill, "--tune", seen, "--model", SAMPLE, *TUNE, code=3)
-    assert "collected on this document" in message and "seen.txt" in message
+    assert "is one of the prompts" in message and "seen.txt" in message
     overlapping = folder / "overlapping.txt"  # another document, with a part of the calibration text inside
     overlapping.write_text(unseen.read_text() + "\n" + seen.read_text()[600:1900] + "\n")
     message = fit(tool, folder, *waterfill, "--tune", overlapping, "--model", SAMPLE, *TUNE, code=3)

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "moments/accumulator.h"
 #include "moments/statistics.h"
 
@@ -29,6 +31,9 @@ inline Statistics made_statistics(const std::vector<MadeRows>& layers) {
   s.tokens = first.k.size(0);
   s.query_heads = first.q.size(1), s.kv_heads = first.k.size(1), s.head_dim = first.k.size(2);
   s.hidden = first.o_weight.size(0);
+  s.rope_frequency = at::zeros({s.head_dim / 2}, at::kDouble);
+  s.attention_scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
+  s.max_position = 4096;
   for (const MadeRows& rows : layers) {
     MomentAccumulator moments(s.kv_heads, s.head_dim, at::kCPU);
     const at::Tensor o = rows.v.repeat_interleave(s.query_heads / s.kv_heads, 1);
@@ -37,8 +42,12 @@ inline Statistics made_statistics(const std::vector<MadeRows>& layers) {
     moments.finish(layer);
     layer.energy_gram = layer.v_gram.clone();
     layer.wo_gram = output_projection_gram(rows.o_weight, s.kv_heads, s.head_dim);
-    layer.residual_energy =
-        at::tensor({100.0 * static_cast<double>(s.tokens), static_cast<double>(s.tokens)}, at::kDouble);
+    layer.pre_q_gram = layer.q_gram.clone();  // nothing turns: rope_frequency is zero
+    layer.pre_k_gram = layer.k_gram.clone();
+    layer.pre_k_sum = layer.k_sum.clone();
+    const double n = static_cast<double>(s.tokens);
+    layer.residual_energy = at::tensor({100.0 * n, n}, at::kDouble);
+    layer.attention_residual = at::tensor({100.0 * n, n, 0.0, 0.0}, at::kDouble).view({2, 2});
     const std::int64_t kept = std::min<std::int64_t>(s.tokens, 128);
     layer.rows_q = rows.q.narrow(0, 0, kept).to(at::kFloat).contiguous();
     layer.rows_k = rows.k.narrow(0, 0, kept).to(at::kFloat).contiguous();

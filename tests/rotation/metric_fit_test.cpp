@@ -155,7 +155,7 @@ Statistics one_direction_each() {
   layer.k_sum.zero_();
   layer.k_gram[1] = at::outer(rows, rows) * tokens;
   layer.q_gram[1] = at::outer(queries, queries) * tokens;
-  layer.residual_energy = at::tensor({100.0 * tokens, tokens}, at::kDouble);
+  layer.attention_residual = at::tensor({100.0 * tokens, tokens, 0.0, 0.0}, at::kDouble).view({2, 2});
   return s;
 }
 
@@ -272,6 +272,45 @@ TEST(MetricFit, KeysAloneMayBeCentred) {
   const LayerTransform t = fit(made_statistics(layers), o).layers[0].transform;
   EXPECT_TRUE(t.key.mean.defined());
   EXPECT_FALSE(t.value.mean.defined());
+}
+
+// Rows of format 1: oscar and balanced as ever, waterfill says what to do.
+TEST(MetricFit, StatisticsOfFormatOne) {
+  at::manual_seed(16);
+  Statistics s = made_statistics({random_made_rows(500, 4, 2, 64)});
+  s.format_version = 1;
+  s.rope_frequency = at::Tensor();
+  LayerMoments& m = s.layers[0];
+  m.attention_residual = m.pre_q_gram = m.pre_k_gram = m.pre_k_sum = at::Tensor();
+  const FitResult balanced = fit(s, options_for("balanced"));
+  EXPECT_THAT(balanced.warnings, Contains(HasSubstr("format 1")));
+  EXPECT_EQ(default_context(s), 0);
+  FitOptions o = options_for("oscar");
+  o.value_target = ValueTarget::kExact;
+  EXPECT_NO_THROW(fit(s, o));
+  try {
+    fit(s, options_for("waterfill"));
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("format 1"), HasSubstr("collect the statistics again")));
+  }
+  o = options_for("balanced");
+  o.context = 4096;
+  EXPECT_THROW(fit(s, o), InputError);
+}
+
+// Queries so large that one bit in the strongest block would drown the logits in noise.
+TEST(MetricFit, NoisyLogitsNeverGetOneBitAlone) {
+  at::manual_seed(17);
+  std::vector<MadeRows> layers = {random_made_rows(2000, 4, 2, 64), random_made_rows(2000, 4, 2, 64)};
+  layers[0].q = layers[0].q * 20.0;
+  Statistics s = made_statistics(layers);
+  FitOptions o = options_for("waterfill");
+  for (const double bits : {0.25, 0.3125, 0.375, 0.5, 0.75, 1.0}) {
+    o.bits = bits;
+    const std::vector<std::uint8_t> widths = fit(s, o).layers[0].transform.key.widths;
+    EXPECT_NE(widths, (std::vector<std::uint8_t>{1, 0, 0, 0})) << bits;
+  }
 }
 
 TEST(MetricFit, RefusesContradictions) {

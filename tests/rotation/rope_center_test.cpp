@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "model/phase_table.h"
-#include "moments/phase_moments.h"
+#include "moments/pre_rope_moments.h"
 #include "rotation/fit.h"
 #include "rotation/made_statistics.h"
 
@@ -31,14 +31,14 @@ Made biased(double bias) {
   const SequenceBatch batch{{0}, {kTokens}, {0}};
   m.rows.k = apply_rope(m.rows.k + bias * at::randn({2, kDim}), rope_table(f, batch, at::kFloat, at::kCPU));
   m.s = made_statistics({m.rows});
-  PhaseAccumulator phase(config, at::kCPU);
+  Unrotation unrotation(f, at::kCPU);
+  PreRopeAccumulator before(2, kDim, at::kCPU);
   AttentionInput input;
-  input.batch = &batch, input.k = m.rows.k;
-  phase.begin_layer(nullptr);
-  phase.add(input);
-  phase.store(m.s.layers[0]);
-  m.s.phase_gram = phase_gram(f, {kTokens});
-  m.s.phase_frequency = f.inverse.to(at::kDouble);
+  input.k = m.rows.k, input.q = m.rows.q;
+  before.begin_layer(nullptr);
+  before.add(input, unrotation.rows_of(batch));
+  before.finish(m.s.layers[0]);
+  m.s.rope_frequency = f.inverse.to(at::kDouble);
   std::vector<std::int64_t> positions;
   for (std::int64_t p = 0; p < kTokens; ++p) positions.push_back(p);
   m.phases = phase_rows(f, positions);
@@ -56,7 +56,8 @@ FitOptions options(Center center) {
   o.clip = ClipMode::kNone;
   o.encoder = Encoder::kSearch;
   o.center = center;
-  o.sink = 0;
+  o.sink = 0, o.recent = 0;
+  o.context = kTokens;  // the positions that the rows have
   return o;
 }
 
@@ -94,18 +95,28 @@ TEST(RopeCenter, LargeBiasesLeaveNoTrace) {
   EXPECT_LT(stored.std().item<double>(), 2.0);  // unit blocks: the bias is gone
 }
 
-// Biases so large that what is left of the keys is rounding in most directions.
-TEST(RopeCenter, BiasesBeyondFP32AreShrunkAndNamed) {
-  for (const double bias : {30.0, 1e5}) {
+// Sums are taken before RoPE, where a bias does not turn, about the mean of each chunk: FP32 leaves the signal.
+TEST(RopeCenter, BiasesFarBeyondTheSignal) {
+  const double plain = fit(biased(0.0).s, options(Center::kRope)).layers[0].key_spectrum.lambda[0];
+  for (const double bias : {30.0, 1e4}) {
     const FitResult result = fit(biased(bias).s, options(Center::kRope));
     const SideTransform& key = result.layers[0].transform.key;
     EXPECT_TRUE(at::isfinite(key.forward).all().item<bool>()) << bias;
     EXPECT_TRUE(at::isfinite(key.inverse_or_query).all().item<bool>()) << bias;
-    EXPECT_TRUE(std::isfinite(result.layers[0].key.fit)) << bias;
-    std::size_t named = 0;
-    for (const std::string& warning : result.warnings) named += warning.starts_with("layer 0 keys head ") ? 1 : 0;
-    EXPECT_EQ(named > 0, bias > 1e4) << bias;
+    EXPECT_NEAR(result.layers[0].key_spectrum.lambda[0], plain, 0.05 * plain) << bias;
   }
+}
+
+// What rounding left indefinite is made definite, and the size of the noise is told.
+TEST(RopeCenter, IndefiniteCovariancesAreRaisedToTheirNoise) {
+  at::Tensor m = at::eye(4, at::kDouble) * 9.0;
+  m[0][1] = m[1][0] = 9.18;  // eigenvalues 2.02 and -.02, in units of the channels
+  double noise = 0.0;
+  const at::Tensor definite = without_noise(m, 1e-3, std::int64_t{1} << 40, noise);
+  ASSERT_TRUE(definite.defined());
+  EXPECT_NEAR(noise, 0.02, 1e-9);
+  EXPECT_NEAR(std::get<0>(at::linalg_eigh(definite))[0].item<double>(), 9.0 * 0.02, 1e-9);
+  EXPECT_FALSE(without_noise(at::eye(4, at::kDouble), 1e-3, 100, noise).defined());
 }
 
 TEST(RopeCenter, OrthogonalMethodsTakeItToo) {
@@ -118,9 +129,9 @@ TEST(RopeCenter, OrthogonalMethodsTakeItToo) {
   EXPECT_LT(rope.layers[0].key.fit, 0.5 * fit(m.s, o).layers[0].key.fit);
 }
 
-TEST(RopeCenter, NeedsPhases) {
+TEST(RopeCenter, NeedsMomentsBeforeRope) {
   Made m = biased(1.0);
-  m.s.layers[0].k_phase = m.s.phase_gram = m.s.phase_frequency = at::Tensor();
+  m.s.layers[0].pre_k_gram = m.s.layers[0].pre_k_sum = at::Tensor();
   EXPECT_THROW(fit(m.s, options(Center::kRope)), InputError);
 }
 

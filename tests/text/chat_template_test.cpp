@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "base/errors.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
@@ -10,13 +12,32 @@
 namespace oscar {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
+ChatInput chat(const std::vector<std::pair<std::string, std::string>>& turns, bool prompt) {
+  ChatInput input;
+  input.messages = Json::array();
+  for (const auto& [role, content] : turns) input.messages.push_back({{"role", role}, {"content", content}});
+  input.add_generation_prompt = prompt;
+  return input;
+}
+
+// Times are bounds for a release build on an idle core; the sanitizers are some ten times slower.
+double slowness() {
+#if defined(__SANITIZE_ADDRESS__)
+  return 20.0;
+#else
+  return 1.0;
+#endif
+}
 
 class Chat : public ::testing::Test {
  protected:
   void write(const std::string& name, const std::string& content) { write_file_atomic(folder_ / name, content); }
   std::string render(bool prompt = false) const {
-    return ChatTemplate::from_model(folder_.path()).render({{"user", "hi"}}, prompt);
+    return ChatTemplate::from_model(folder_.path()).render(chat({{"user", "hi"}}, prompt));
   }
   std::string fault() const {
     try {
@@ -30,11 +51,11 @@ class Chat : public ::testing::Test {
 };
 
 TEST_F(Chat, SampleModelSpeaksChatMl) {
-  const ChatTemplate chat = ChatTemplate::from_model(fs::path(OSCAR_SOURCE_DIR) / "sample_data/tiny-qwen3");
-  EXPECT_EQ(chat.kind(), "chatml");
-  EXPECT_EQ(chat.render({{"user", "hi"}, {"assistant", "yes"}}, false),
+  const ChatTemplate model = ChatTemplate::from_model(fs::path(OSCAR_SOURCE_DIR) / "sample_data/tiny-qwen3");
+  EXPECT_EQ(model.kind(), "chatml");
+  EXPECT_EQ(model.render(chat({{"user", "hi"}, {"assistant", "yes"}}, false)),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n");
-  EXPECT_EQ(chat.render({{"user", "hi"}}, true), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(model.render(chat({{"user", "hi"}}, true)), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_F(Chat, ModelWithoutTemplateIsAcceptedAndRefusesToRender) {
@@ -57,11 +78,40 @@ TEST_F(Chat, TakesTheDefaultOfSeveral) {
   EXPECT_EQ(render(), "d");
 }
 
-TEST_F(Chat, NoFunctionGivesTodaysDate) {
-  write("chat_template.jinja", "{% if strftime_now is defined %}today{% else %}fixed{% endif %}");
-  EXPECT_EQ(render(), "fixed");
-  write("chat_template.jinja", "{{ strftime_now('%Y') }}");
-  EXPECT_THAT(fault(), HasSubstr("strftime_now"));
+TEST_F(Chat, TellsTheDateItWasGivenOrToday) {
+  write("chat_template.jinja", "{{ strftime_now('%d %b %Y, %A') }}");
+  ChatTemplate model = ChatTemplate::from_model(folder_.path());
+  EXPECT_TRUE(model.asks_for_date());
+  model.set_date("2024-02-29");
+  EXPECT_EQ(model.render(chat({{"user", "hi"}}, false)), "29 Feb 2024, Thursday");
+  EXPECT_EQ(model.date(), "2024-02-29");
+  for (const char* wrong : {"2023-02-29", "2024-13-01", "2024-1-1", "today", "", "2024-02-29x", "-024-02-29"}) {
+    EXPECT_THROW(model.set_date(wrong), UsageError) << wrong;
+  }
+  write("chat_template.jinja", "{{ strftime_now('%4000000000Y') }}");
+  EXPECT_THAT(fault(), HasSubstr("strftime_now with the field '%4' is not supported"));
+  write("chat_template.jinja", "plain");
+  EXPECT_FALSE(ChatTemplate::from_model(folder_.path()).asks_for_date());
+}
+
+// Known answers of apply_chat_template for what plain messages do not have.
+TEST_F(Chat, RendersToolsDocumentsAndVariables) {
+  write("chat_template.jinja",
+        "{% for t in tools %}{{ t|tojson }}{% endfor %}{{ documents[0].title }}{{ level|default('low') }}"
+        "{% for m in messages %}[{{ m.content is defined }}{{ m.tool_calls[0].function.arguments.b }}"
+        "{{ m.thinking }}{{ m.reasoning_content }}]{% endfor %}");
+  ChatInput input;
+  input.messages = parse_json(R"([{"role": "assistant", "content": null, "reasoning": "r",
+      "tool_calls": [{"function": {"arguments": {"b": [1, "x", null]}}}]}])",
+                              "t");
+  input.tools = parse_json(R"([{"z": "\u00e9\n", "a": [1.0, true]}])", "t");
+  input.documents = parse_json(R"([{"title": "T"}])", "t");
+  const auto render = [&] { return ChatTemplate::from_model(folder_.path()).render(input); };
+  EXPECT_EQ(render(), R"({"z": ")"
+                      "\xC3\xA9"
+                      "\\n\", \"a\": [1.0, true]}Tlow[False[1, 'x', None]rr]");
+  input.variables["level"] = "high";
+  EXPECT_THAT(render(), HasSubstr("Thigh["));
 }
 
 TEST_F(Chat, SaysWhyATemplateCannotBeRendered) {
@@ -120,6 +170,41 @@ TEST_F(Chat, HostileTemplatesAreBounded) {
       repeat("{% if 1 %}", 5000) + repeat("{% endif %}", 5000),
       "{% if 1 %}" + repeat("{% else %}", 5000),
   };
+  const auto worst = [](const std::string& source) {  // each took minutes, or all memory, before work was counted
+    return "{% set ns = namespace(x='a' * 16000000, y='a' * 8000000 + 'b') %}{% for i in range(99999) %}" + source +
+           "{% endfor %}";
+  };
+  std::string many_keys = "{{ {", many_names;
+  for (int i = 0; i < 60000; ++i) {
+    many_keys += "'" + std::to_string(i) + "':1,";
+    if (i < 40000) many_names += "{%set v" + std::to_string(i) + "=1%}";
+  }
+  const std::vector<std::string> slow = {
+      worst("{% set y = ns.x[i] %}"),
+      worst("{% set y = ns.x[1:] %}"),
+      worst("{% set y = ns.x.find(ns.y) %}"),
+      worst("{% set y = ns.x.rfind(ns.y) %}"),
+      worst("{% set y = ns.x.replace('a', '') %}"),
+      worst("{% set y = ns.x.split('a') %}"),
+      worst("{% set y = ns.x.strip(ns.x) %}"),
+      worst("{% for j in range(99999) %}{% set y = ns.x %}{% endfor %}"),
+      worst("{% set y = range(99999) %}"),
+      "{% set ns = namespace(x=['ab']) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}" +
+          repeat("{{ ns.x|tojson }}", 2),
+      "{% set ns = namespace(x=['ab'], y=['ab']) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}"
+      "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+      "{% set ns = namespace(x=['ab']) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+      many_keys + "}['1'] }}{% for i in range(99999) %}{{ m }}{% endfor %}",
+      many_names + "{% for i in range(99999) %}{% set y = missing %}{% endfor %}",
+      "{{ 1" + std::string(400, '0') + ".0 }}",
+      "{{ 1" + std::string(400, '0') + " }}",
+  };
+  for (const std::string& source : slow) {
+    write("chat_template.jinja", source);
+    const std::clock_t begin = std::clock();  // CPU time: a busy machine does not matter
+    EXPECT_THAT(fault(), AllOf(HasSubstr("chat_template.jinja"), Not(HasSubstr("stod")))) << source.substr(0, 200);
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0 * slowness()) << source.substr(0, 200);
+  }
   for (const std::string& source : templates) {
     write("chat_template.jinja", source);
     EXPECT_NE(fault(), "(no InputError)") << source.substr(0, 100);

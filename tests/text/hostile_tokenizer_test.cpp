@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "base/errors.h"
 #include "support/paths.h"
 #include "text/tokenizer.h"
@@ -9,6 +11,7 @@
 namespace oscar {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // A tokenizer with the given parts put in.
@@ -172,6 +175,39 @@ TEST(HostileTokenizer, CatastrophicPatterns) {
                                               R"("behavior": "Isolated", "pattern": {"Regex": ")" + pattern + "\"}}");
     EXPECT_THAT(fault_of(json, text), HasSubstr("the pattern gave up")) << pattern;
   }
+}
+
+// Parts that each look harmless, and together took minutes.
+TEST(HostileTokenizer, WorkIsBounded) {
+  const std::clock_t begin = std::clock();  // CPU time: a busy machine does not matter
+  const auto many = [](const std::string& step, int count) {
+    std::string steps = step;
+    for (int i = 1; i < count; ++i) steps += "," + step;
+    return steps;
+  };
+  const std::string split = R"({"type": "Split", "invert": false, "behavior": "Isolated", "pattern": {"String": "a"}})";
+  EXPECT_THAT(part_fault(R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [)" + many(split, 20000) + "]}"),
+              HasSubstr("the pre-tokenizer is made of 20001 steps, supported are 100"));
+  const std::string grow = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Sequence", "normalizers": [)" + many(grow, 90) + "]}"),
+              HasSubstr("t.json: encoding a text of 8 B takes too m"));
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Sequence", "normalizers": [)" + many(grow, 200) + "]}"),
+              HasSubstr("the normalizer is made of 201 steps"));
+  const std::string wide = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+  EXPECT_THAT(
+      part_fault(R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [)" + many(wide, 90) + "]}", "\xC3\xA9"),
+      HasSubstr("takes too m"));
+  const std::string token =
+      R"("added_tokens": [{"id": 4, "content": ")" + std::string(20000, 'a') +
+      R"(", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}])";
+  EXPECT_THAT(part_fault(token), HasSubstr("has 20000 bytes, supported are 512"));
+  // Each word backtracks for a while and then fails, so that no single match is over the limit.
+  const std::string slow = R"("pre_tokenizer": {"type": "Split", "invert": false, "behavior": "Isolated", "pattern": )"
+                           R"({"Regex": "(?:a|aa)+b"}})";
+  std::string words;
+  for (int i = 0; i < 4000; ++i) words += std::string(27, 'a') + " ";
+  EXPECT_THAT(part_fault(slow, words), AnyOf(HasSubstr("takes too much work"), HasSubstr("the pattern gave up")));
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 60.0);
 }
 
 // Texts that make simple algorithms quadratic.

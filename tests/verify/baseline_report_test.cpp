@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "support/message_of.h"
 #include "verify/sample_report.h"
 
 namespace oscar {
 namespace {
+
+std::function<QualityMetrics(std::size_t)> same(const VerifyReport& report) {
+  return [&report](std::size_t row) { return report.methods[row].quality; };
+}
 
 class Baseline : public testing::Test {
  protected:
@@ -22,7 +27,7 @@ class Baseline : public testing::Test {
 TEST_F(Baseline, ListsTheChangeOfEveryMethod) {
   VerifyReport now = sample_report({});
   now.methods[2].quality.kl.mean += 0.5;
-  BaselineReport::load(file_).compare(now, std::nullopt);
+  BaselineReport::load(file_).compare(now, std::nullopt, same(now));
   ASSERT_EQ(now.changes.size(), 2u);  // not BF16
   EXPECT_EQ(now.changes[1].method, "oscar");
   EXPECT_NEAR(now.changes[1].kl_now - now.changes[1].kl_before, 0.5, 1e-7);
@@ -34,14 +39,14 @@ TEST_F(Baseline, AGateOnTheIncrease) {
   for (const double increase : {0.01, 0.5}) {
     VerifyReport now = sample_report({});
     now.methods[2].quality.kl.mean += increase;
-    BaselineReport::load(file_).compare(now, 0.1);
+    BaselineReport::load(file_).compare(now, 0.1, same(now));
     EXPECT_EQ(now.pass, increase < 0.1);
     ASSERT_FALSE(now.gates.empty());
     EXPECT_EQ(now.gates.back().name, "max_kl_increase");
   }
   VerifyReport other = sample_report({});
   other.methods[2].comparison = "bytes";  // not in the earlier report
-  BaselineReport::load(file_).compare(other, 0.1);
+  BaselineReport::load(file_).compare(other, 0.1, same(other));
   EXPECT_FALSE(other.pass);
   EXPECT_FALSE(other.gates.back().value.has_value());
 }
@@ -49,15 +54,45 @@ TEST_F(Baseline, AGateOnTheIncrease) {
 TEST_F(Baseline, OtherRunsAreRefused) {
   const BaselineReport earlier = BaselineReport::load(file_);
   const VerifyReport r = sample_report({});
-  EXPECT_NO_THROW(earlier.require_same(r.model, r.text, 384, "float32"));
+  EXPECT_NO_THROW(earlier.require_same(r.model, r.text, r.scoring, "float32"));
   ModelFacts model = r.model;
   model.fingerprint = "sha256:" + std::string(64, 'b');
-  EXPECT_THROW(earlier.require_same(model, r.text, 384, "float32"), InputError);
+  EXPECT_THROW(earlier.require_same(model, r.text, r.scoring, "float32"), InputError);
   TextFacts text = r.text;
   text.sha256 = std::string(64, 'b');
-  EXPECT_THROW(earlier.require_same(r.model, text, 384, "float32"), InputError);
-  EXPECT_THROW(earlier.require_same(r.model, r.text, 512, "float32"), InputError);
-  EXPECT_THROW(earlier.require_same(r.model, r.text, 384, "bfloat16"), InputError);
+  EXPECT_THROW(earlier.require_same(r.model, text, r.scoring, "float32"), InputError);
+  ScoringFacts scoring = r.scoring;
+  scoring.context = 512;
+  EXPECT_THROW(earlier.require_same(r.model, r.text, scoring, "float32"), InputError);
+  EXPECT_THROW(earlier.require_same(r.model, r.text, r.scoring, "bfloat16"), InputError);
+}
+
+// Tokens that this run does not score cannot be compared; tokens that only this run scores are left out.
+TEST_F(Baseline, TheTokensOfTheEarlierReportDecide) {
+  const BaselineReport earlier = BaselineReport::load(file_);
+  const VerifyReport r = sample_report({});
+  const auto refusal = [&](const ScoringFacts& scoring) {
+    return message_of<InputError>([&] { earlier.require_same(r.model, r.text, scoring, "float32"); });
+  };
+  ScoringFacts scoring = r.scoring;
+  scoring.first_position += 1;  // a method with longer windows came in
+  EXPECT_THAT(refusal(scoring), testing::AllOf(testing::HasSubstr("from 320 on"), testing::HasSubstr("from 321 on")));
+  scoring = r.scoring;
+  scoring.sequences = 1;
+  EXPECT_THAT(refusal(scoring), testing::AllOf(testing::HasSubstr("2 sequences"), testing::HasSubstr("has 1")));
+  scoring.sequences = 5, scoring.first_position = 300;
+  EXPECT_NO_THROW(earlier.require_same(r.model, r.text, scoring, "float32"));
+}
+
+TEST_F(Baseline, ComparesOnTheSameTokensOnly) {
+  VerifyReport now = sample_report({});
+  now.methods[2].quality.kl.mean = 100;  // of other tokens
+  QualityMetrics same = now.methods[2].quality;
+  same.kl.mean = 0.25;
+  BaselineReport::load(file_).compare(now, 0.5, [&](std::size_t) { return same; });
+  EXPECT_DOUBLE_EQ(now.changes[1].kl_now, 0.25);
+  EXPECT_TRUE(now.pass);
+  EXPECT_EQ(now.baseline_tokens, now.scoring.tokens);
 }
 
 TEST_F(Baseline, OtherFilesAreRefused) {

@@ -51,6 +51,19 @@ TEST(Metrics, SharedSpreadCancelsInTheRatio) {
 
 TEST(Metrics, NothingScoredIsRefused) { EXPECT_THROW(summarise({SequenceScores{}}, {}), InputError); }
 
+// The same tokens of a run that scored more: later positions of the first sequences.
+TEST(Metrics, ScoresOfAnEarlierRunsTokens) {
+  const SequenceScores one = make(320, {1, 2, 3, 4}, {1, 2, 3, 5}, {0.1, 0.2, 0.3, 0.4}, {1, 1, 0, 0});
+  const std::vector<SequenceScores> part = scores_from({one, one, one}, 322, 2);
+  ASSERT_EQ(part.size(), 2u);
+  EXPECT_EQ(part[1].first_position, 322);
+  EXPECT_EQ(part[1].kl, (std::vector<double>{0.3, 0.4}));
+  EXPECT_EQ(part[1].nll, (std::vector<double>{3, 5}));
+  EXPECT_EQ(part[1].baseline_nll, (std::vector<double>{3, 4}));
+  EXPECT_EQ(part[1].same_top, (std::vector<std::uint8_t>{0, 0}));
+  EXPECT_EQ(scores_from({one}, 320, 7).front().kl.size(), 4u);
+}
+
 TEST(Metrics, BucketsHoldTheirPositions) {
   std::vector<double> kl;
   for (int t = 0; t < 100; ++t) kl.push_back(t < 50 ? 1.0 : 3.0);

@@ -77,7 +77,8 @@ TEST(Tasks, OnlyWhatTheBaselineFindsCounts) {
   EXPECT_EQ(s.n, 4);
   EXPECT_EQ(s.solved, 2);
   EXPECT_EQ(s.score, 0.5);
-  EXPECT_DOUBLE_EQ(s.standard_error, std::sqrt(0.25 / 3));
+  EXPECT_NEAR(s.interval.low, 0.1500, 1e-4);  // Wilson, 2 of 4
+  EXPECT_NEAR(s.interval.high, 0.8500, 1e-4);
   ASSERT_EQ(s.depths.size(), 5u);
   EXPECT_EQ(s.depths[0].prompts, 1);
   EXPECT_EQ(s.depths[1].prompts, 0);  // the one BF16 does not find

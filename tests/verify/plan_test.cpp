@@ -45,10 +45,14 @@ TEST(Plan, LongestContextIsTheLastThatFits) {
 
 TEST(Plan, MemoryAsPeopleWriteIt) {
   EXPECT_EQ(parse_memory("24GiB"), std::uint64_t{24} << 30);
+  for (const char* same : {"24G", "24g", "24Gi", "24 GiB", "24gib", "24576M"}) {
+    EXPECT_EQ(parse_memory(same), std::uint64_t{24} << 30) << same;
+  }
   EXPECT_EQ(parse_memory("80GB"), 80000000000u);
+  EXPECT_EQ(parse_memory("1TiB"), std::uint64_t{1} << 40);
   EXPECT_EQ(parse_memory("1.5GiB"), std::uint64_t{3} << 29);
   EXPECT_EQ(parse_memory("1000"), 1000u);
-  for (const char* bad : {"", "GiB", "24 GiB", "-1GiB", "24TiB", "1e30GiB", "nan"})
+  for (const char* bad : {"", "GiB", "24  GiB", "-1GiB", "24XiB", "24GG", "1e30GiB", "nan", "inf"})
     EXPECT_THROW(parse_memory(bad), UsageError) << bad;
 }
 

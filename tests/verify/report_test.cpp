@@ -56,21 +56,38 @@ TEST(ReportTable, OneRowForEachMethod) {
   EXPECT_THAT(report_table(sample_report({0.1, {}, {}, {}}), true), HasSubstr("\x1b[32m"));
 }
 
+// The standard error over tokens was up to 4.6 times too narrow: tokens of one sequence are correlated.
+TEST(ReportTable, PlusMinusIsTheIntervalOfTheBootstrap) {
+  VerifyReport r = sample_report({});
+  r.methods[2].quality.kl.mean = 0.105;
+  r.methods[2].quality.kl.standard_error = 0.016;
+  r.methods[2].quality.kl.interval = Interval{0.049, 0.194};
+  EXPECT_THAT(report_table(r, false), HasSubstr("0.105  0.089"));
+  EXPECT_THAT(report_table(r, false), HasSubstr("+-95%: 95% interval, by bootstrap over the 2 sequences"));
+  EXPECT_THAT(report_markdown(r), HasSubstr("0.105 ± 0.089"));
+  EXPECT_THAT(report_html(r), HasSubstr("</span> &plusmn; 0.089"));
+  r.methods[2].quality.kl.interval = std::nullopt;
+  r.scoring.sequences = 1;
+  EXPECT_THAT(report_table(r, false), HasSubstr("0.105      - "));
+  EXPECT_THAT(report_table(r, false), HasSubstr("one sequence has none"));
+}
+
 // What BF16 cannot do is said and counts for nobody; scores have their standard errors.
 TEST(ReportTable, TasksThatTheBaselineFailsAreReportedApart) {
   VerifyReport r = sample_report({});
   for (MethodReport& m : r.methods) {
     m.tasks.push_back(m.tasks.front());
     TaskScore& none = m.tasks.back();
-    none.task = "vt", none.n = none.solved = 0, none.score = std::nullopt, none.standard_error = 0;
+    none.task = "vt", none.n = none.solved = 0, none.score = std::nullopt, none.interval = {0, 1};
   }
   for (const std::string& text : {report_table(r, false), report_markdown(r), report_html(r)}) {
     EXPECT_THAT(text, HasSubstr("niah 384: the BF16 cache finds 8 of 10 references; the others count for no method"));
     EXPECT_THAT(text, HasSubstr("vt 384: the BF16 cache finds 0 of 10 references"));
     EXPECT_THAT(text, HasSubstr("unsolved"));
   }
-  EXPECT_THAT(report_table(r, false), HasSubstr("12% +- 12 of 8"));  // one of eight
-  EXPECT_THAT(report_markdown(r), HasSubstr("12% ± 12 of 8"));
+  EXPECT_THAT(report_table(r, false), HasSubstr("12% (2 to 47) of 8"));  // one of eight
+  EXPECT_THAT(report_table(r, false), HasSubstr("100% (68 to 100) of 8"));
+  EXPECT_THAT(report_markdown(r), HasSubstr("100% (68 to 100) of 8"));
 }
 
 TEST(ReportHtml, IsOneSelfContainedPage) {
@@ -114,7 +131,10 @@ TEST(ReportHtml, NeedleGridHasARowForEachDepthAndAColumnForEachLength) {
 }
 
 TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
-  const std::string page = report_html(sample_report({}));
+  VerifyReport report = sample_report({});
+  EXPECT_THAT(report_html(report), HasSubstr("<h2>KL at equal bytes</h2>"));  // all methods take the same
+  report.methods[1].bits_per_element *= 2;
+  const std::string page = report_html(report);
   for (const char* part :
        {"<h2>Methods</h2>", "<h2>Bits against KL</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>",
         "<h2>Spectra before and after the rotation</h2>", "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>",

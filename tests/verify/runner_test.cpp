@@ -7,6 +7,8 @@
 #include <random>
 
 #include "base/errors.h"
+#include "support/altered_tensors.h"
+#include "support/message_of.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
 #include "verify/self_checks.h"
@@ -189,6 +191,59 @@ TEST(Runner, GoesOnFromEveryRecord) {
   options.work = &work;
   std::ofstream(path / "group-00001.safetensors", std::ios::trunc) << "short";
   EXPECT_THROW(run(plain(), methods, set, options), InputError);
+}
+
+// Every tensor of every kind of record, wrong in every way: refused in a sentence that names the record.
+TEST(Runner, RefusesAlteredRecords) {
+  RunnerOptions options = both_paths();
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2")};
+  const SequenceSet set = sequences(112, 3);
+  const Json identity = {{"tool_version", "1"}, {"threads", 1}, {"options", Json::object()}};
+  const TempDirectory directory;
+  const fs::path path = directory.path() / "work";
+  const VerifyWork work(path, identity, true);
+  options.work = &work;
+  run(plain(), methods, set, options);
+  // Scores of every group are read, the sums of the last one.
+  std::string group;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().stem().string();
+    if (name.starts_with("group-")) group = std::max(group, name);
+  }
+  const fs::path record = path / (group + ".safetensors");
+  const std::string good = read_file(record);
+  std::vector<std::string> names;
+  const SafetensorsFile opened = SafetensorsFile::open(record);
+  for (const TensorView& view : opened.tensors()) names.push_back(view.name);
+  ASSERT_GT(names.size(), 10u);
+  const auto refused = [&](const std::string& how) {
+    const std::string sentence = message_of<InputError>([&] { run(plain(), methods, set, options); });
+    EXPECT_NE(sentence.find(group), std::string::npos) << how << ": " << sentence;
+    EXPECT_NE(sentence.find("delete it to start anew"), std::string::npos) << how << ": " << sentence;
+    write_file_atomic(record, good);
+  };
+  for (const std::string& name : names) {
+    std::vector<Alteration> all = alterations();
+    all.push_back({"longer by two", [](OwnedTensor& t) {
+                     t.shape = {t.shape.at(0) + 2};
+                     t.data.resize(t.data.size() + 2 * dtype_size(t.dtype), t.data.front());
+                   }});
+    for (const Alteration& a : all) {
+      const bool real = name.ends_with(".values") || name == "null" || name.starts_with("probe");
+      if (!real && (std::string(a.name) == "NaN" || std::string(a.name) == "infinity")) continue;
+      if (name.ends_with(".same_top") && std::string(a.name) == "another type") continue;  // it is of that type
+      rewrite_tensors(record, [&](std::vector<OwnedTensor>& tensors) {
+        for (OwnedTensor& t : tensors) {
+          if (t.name == name) a.apply(t);
+        }
+      });
+      refused(name + ", " + a.name);
+    }
+    rewrite_tensors(record, [&](std::vector<OwnedTensor>& tensors) {
+      std::erase_if(tensors, [&](const OwnedTensor& t) { return t.name == name; });
+    });
+    refused(name + " is missing");
+  }
 }
 
 TEST(Runner, ScoresDoNotDependOnTheDecodeBatch) {

@@ -1,9 +1,13 @@
 #include "verify/score_store.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <fstream>
+#include <functional>
+#include <limits>
 
 #include "base/errors.h"
 
@@ -40,6 +44,55 @@ TEST(ScoreStore, GivesRowsBackAsTheyCame) {
     }
   }
   EXPECT_THROW(store.row(2), std::out_of_range);
+}
+
+// The record of one group of two rows and two sequences, as add_group() writes it.
+WorkRecord record_of(const ScoreLayout& layout) {
+  WorkRecord record;
+  for (std::size_t row = 0; row < 2; ++row) {
+    std::vector<std::int64_t> sizes;
+    std::int64_t tokens = 0;
+    for (const std::int64_t n : layout.tokens) sizes.insert(sizes.end(), {layout.first_position, n}), tokens += n;
+    const std::string prefix = "row" + std::to_string(row) + ".";
+    record[prefix + "sizes"] = at::tensor(sizes, at::kLong);
+    record[prefix + "values"] = at::arange(3 * tokens, at::kDouble);
+    record[prefix + "same_top"] = at::ones({tokens}, at::kByte);
+  }
+  return record;
+}
+
+TEST(ScoreStore, ReadsOnlyScoresOfTheRun) {
+  const ScoreLayout layout{320, {5, 7}, 2};
+  const auto read = [&](const WorkRecord& record) {
+    return read_scores(record, "record", 1, layout.first_position, layout.of_group(0));
+  };
+  const std::vector<SequenceScores> scores = read(record_of(layout));
+  ASSERT_EQ(scores.size(), 2u);
+  EXPECT_EQ(scores[1].nll, (std::vector<double>{22, 23, 24, 25, 26, 27, 28}));
+  const auto refused = [&](const char* what, const std::function<void(WorkRecord&)>& change) {
+    WorkRecord record = record_of(layout);
+    change(record);
+    EXPECT_THROW(read(record), InputError) << what;
+  };
+  const auto sizes = [](std::vector<std::int64_t> numbers) {
+    return [numbers](WorkRecord& r) { r["row1.sizes"] = at::tensor(numbers, at::kLong); };
+  };
+  refused("an extra pair", sizes({320, 5, 320, 7, 320, 1000}));
+  refused("a pair less", sizes({320, 12}));
+  refused("sizes that make up the sum", sizes({320, 7, 320, 5}));
+  refused("a huge size", sizes({320, INT64_MAX, 320, 7}));
+  refused("a negative size", sizes({320, -5, 320, 17}));
+  refused("another position", sizes({320, 5, 0, 7}));
+  refused("a negative position", sizes({320, 5, -320, 7}));
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1.0}) {
+    for (const std::int64_t at : {0, 6, 14, 35}) {
+      refused("a value", [&](WorkRecord& r) { r["row1.values"][at] = value; });
+    }
+  }
+  refused("no yes or no", [](WorkRecord& r) { r["row1.same_top"][3] = 2; });
+  refused("values of one token more", [](WorkRecord& r) { r["row1.values"] = at::zeros({39}, at::kDouble); });
+  refused("values of FP32", [](WorkRecord& r) { r["row1.values"] = at::zeros({36}, at::kFloat); });
+  refused("a row that is missing", [](WorkRecord& r) { r.erase("row1.values"); });
 }
 
 std::int64_t resident_bytes() {

@@ -15,9 +15,10 @@ SelfCheck check_of(const VerifyReport& report, const std::string& name, const Ru
 }
 
 // KL of the judged method by quarters of the positions.
-VerifyReport with_kl(double a, double b, double c, double d) {
+VerifyReport with_kl(double a, double b, double c, double d, std::int64_t tokens = 2000) {
   VerifyReport r = sample_report({});
-  r.methods[2].by_position = {{320, 400, 80, a}, {400, 480, 80, b}, {480, 560, 80, c}, {560, 640, 80, d}};
+  r.methods[2].by_position = {
+      {320, 400, tokens, a}, {400, 480, tokens, b}, {480, 560, tokens, c}, {560, 640, tokens, d}};
   return r;
 }
 
@@ -30,6 +31,14 @@ TEST(SelfChecks, DriftWithLengthFails) {
   EXPECT_NEAR(*drifting.value, 50.0, 1e-9);
   EXPECT_NE(drifting.detail.find("oscar"), std::string::npos);
   EXPECT_EQ(check_of(with_kl(0, 0, 0, 1e-6), "drift").pass, true) << "noise of a nearly perfect method";
+}
+
+// A few tokens of a heavy-tailed figure: three sequences failed a sound bundle.
+TEST(SelfChecks, DriftNeedsEnoughTokensToSpeak) {
+  const SelfCheck few = check_of(with_kl(0.001, 0.01, 0.1, 0.5, 900), "drift");
+  EXPECT_EQ(few.pass, std::nullopt);
+  EXPECT_NE(few.detail.find("900"), std::string::npos) << few.detail;
+  EXPECT_EQ(check_of(with_kl(0.001, 0.01, 0.1, 0.5, 1000), "drift").pass, false);
 }
 
 TEST(SelfChecks, DriftNeedsAJudgedMethodAndPositions) {

@@ -44,6 +44,17 @@ double normal(std::uint64_t stream, std::uint64_t n) {  // Box-Muller
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
 }
 
+// Values of R's binom.confint(method = "wilson") and of the formula by hand: 8 of 8 gives n / (n + z^2).
+TEST(Statistics, WilsonInterval) {
+  EXPECT_NEAR(wilson_interval(8, 8).low, 8 / (8 + 1.959963984540054 * 1.959963984540054), 1e-12);
+  EXPECT_EQ(wilson_interval(8, 8).high, 1.0);
+  EXPECT_NEAR(wilson_interval(1, 8).low, 0.0224, 5e-5);
+  EXPECT_NEAR(wilson_interval(1, 8).high, 0.4709, 5e-5);
+  EXPECT_NEAR(wilson_interval(50, 100).low, 0.4038, 5e-5);
+  EXPECT_EQ(wilson_interval(0, 3).low, 0.0);
+  EXPECT_EQ(wilson_interval(0, 0).high, 1.0);
+}
+
 TEST(Bootstrap, DependsOnTheSeedAlone) {
   std::vector<SequenceSum> sequences;
   for (std::uint64_t i = 0; i < 12; ++i) sequences.push_back({10 * normal(1, i), 10});

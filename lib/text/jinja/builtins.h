@@ -1,6 +1,8 @@
 // Filters, tests, methods and functions that templates call. An unknown one is a TemplateError that names it.
 #pragma once
 
+#include <ctime>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,18 +43,24 @@ std::string slice_text(const std::string& text, const Value& start, const Value&
 List slice_list(const List& list, const Value& start, const Value& stop, const Value& step);
 std::string replace_all(const std::string& text, const Value& from, const Value& to, std::int64_t count);
 std::string join(const List& items, const std::string& separator);
-std::string lower(const std::string& text);  // TemplateError beyond ASCII, where Python's rules are longer
-std::string upper(const std::string& text);
+std::string lower(const std::string& text);
+std::string upper(const std::string& text);  // TemplateError beyond ASCII, where Python's rules are longer
 std::string capitalize(const std::string& text);
+std::string title(const std::string& text);
+
+// The filters that order and reduce lists; nothing for other names.
+std::optional<Value> list_filter(const std::string& name, const Value& subject, Arguments& arguments);
 
 Value call_method(const Value& object, const std::string& name, Arguments arguments);
 Value call_filter(const std::string& name, const Value& subject, Arguments arguments);
 bool call_test(const std::string& name, const Value& subject, Arguments arguments);
 bool is_function(const std::string& name);
-Value call_function(const std::string& name, Arguments arguments);
+// `now` is the time that strftime_now gives, in local time.
+Value call_function(const std::string& name, Arguments arguments, const std::tm& now);
 
 Value get_attribute(const Value& object, const std::string& name);
 Value get_item(const Value& object, const Value& key);
+Value get_path(const Value& object, const Value& path);  // a member by a path such as "function.name"
 Value binary(const std::string& op, const Value& left, const Value& right);
 
 }  // namespace oscar::jinja

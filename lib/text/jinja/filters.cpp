@@ -1,6 +1,8 @@
 // Filters, tests and functions.
 #include <algorithm>
+#include <cmath>
 
+#include "base/budget.h"
 #include "text/jinja/builtins.h"
 #include "text/unicode.h"
 
@@ -8,6 +10,7 @@ namespace oscar::jinja {
 
 Value Arguments::take(const char* name) {
   if (next_ < positional_.size()) return positional_[next_++];
+  Budget::spend(3 * named_.size());
   for (std::size_t i = 0; i < named_.size(); ++i) {
     if (named_[i].first != name) continue;
     Value value = std::move(named_[i].second);
@@ -36,17 +39,80 @@ void Arguments::finish() const {
 
 namespace {
 
-Value length_of(const Value& subject) {
-  if (subject.is_string()) return text_length(subject.string());
-  if (subject.is_undefined()) return std::int64_t{0};
-  if (!subject.is_generator() && (subject.is_list() || subject.is_dict())) {
-    return static_cast<std::int64_t>(subject.weight());
+// In Python's order of arguments: (ensure_ascii, indent, separators, sort_keys).
+JsonStyle json_style(Arguments& arguments) {
+  JsonStyle style;
+  style.ascii_only = arguments.take("ensure_ascii", false).truth();
+  const Value indent = arguments.take("indent", None{}), separators = arguments.take("separators", None{});
+  style.sort_keys = arguments.take("sort_keys", false).truth();
+  if (indent.is_string()) {
+    style.indent = indent.string();
+  } else if (indent.is_integral()) {
+    constexpr std::int64_t kMost = 1000;
+    if (indent.integer() > kMost) throw TemplateError("tojson with an indent above 1000 is not supported");
+    style.indent = std::string(static_cast<std::size_t>(std::max<std::int64_t>(indent.integer(), 0)), ' ');
+  } else if (!indent.is_none()) {
+    throw TemplateError("tojson needs an integer or a string as 'indent'");
   }
-  throw TemplateError("'" + subject.type_name() + "' has no length");
+  if (style.indent) style.comma = ",";
+  if (!separators.is_none()) {
+    const bool pair = separators.is_list() && separators.list().size() == 2 && separators.list()[0].is_string() &&
+                      separators.list()[1].is_string();
+    if (!pair) throw TemplateError("tojson needs two strings as 'separators'");
+    style.comma = separators.list()[0].string();
+    style.colon = separators.list()[1].string();
+  }
+  return style;
 }
 
+// The filter indent: every line but the first is moved right, lines without text only with `blank`.
+std::string indented(const std::string& text, Arguments& arguments) {
+  const Value width = arguments.take("width", std::int64_t{4});
+  const bool first = arguments.take("first", false).truth(), blank = arguments.take("blank", false).truth();
+  if (!width.is_string() && !width.is_integral()) throw TemplateError("indent needs an integer or a string");
+  if (width.is_integral() && width.integer() > 1000) throw TemplateError("indent above 1000 is not supported");
+  const std::string by = width.is_string()
+                             ? width.string()
+                             : std::string(static_cast<std::size_t>(std::max<std::int64_t>(width.integer(), 0)), ' ');
+  if (text.find('\r') != std::string::npos)
+    throw TemplateError("indent of a text with carriage returns is not supported");
+  std::string out;
+  for (std::size_t at = 0, line = 0; at <= text.size(); ++line) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    if (line > 0) out += '\n';
+    if (line == 0 ? first : (blank || end > at)) out += by;
+    out.append(text, at, end - at);
+    Budget::spend(20 + by.size() / 4);
+    check_text_size(out.size());
+    at = end + 1;
+  }
+  return out;
+}
+
+// round(number, precision, method): a float, halves to even for "common", as Python rounds.
+Value rounded(const Value& subject, Arguments& arguments) {
+  const Value precision = arguments.take("precision", std::int64_t{0});
+  const std::string method = arguments.take("method", "common").text();
+  if (!subject.is_number()) throw TemplateError("round needs a number, found " + subject.type_name());
+  if (!precision.is_int() || precision.integer() != 0) throw TemplateError("round to digits is not supported");
+  if (subject.is_integral() && method == "common") return subject.integer();
+  if (method == "common") return std::nearbyint(subject.number());
+  if (method == "ceil") return std::ceil(subject.number());
+  if (method == "floor") return std::floor(subject.number());
+  throw TemplateError("round needs 'common', 'ceil' or 'floor' as 'method'");
+}
+
+Value to_float(const Value& subject, const Value& fallback) {
+  if (subject.is_number()) return subject.number();
+  if (subject.is_undefined()) throw TemplateError("something undefined has no value as a number");
+  if (subject.is_string()) throw TemplateError("the filter 'float' of a text is not supported");
+  return fallback;
+}
+
+}  // namespace
+
 // A member by a path such as "function.name".
-Value by_path(const Value& object, const Value& path) {
+Value get_path(const Value& object, const Value& path) {
   if (!path.is_string()) return get_item(object, path);
   Value value = object;
   std::size_t at = 0;
@@ -56,6 +122,17 @@ Value by_path(const Value& object, const Value& path) {
     at = dot + 1;
   }
   return value;
+}
+
+namespace {
+
+Value length_of(const Value& subject) {
+  if (subject.is_string()) return text_length(subject.string());
+  if (subject.is_undefined()) return std::int64_t{0};
+  if (!subject.is_generator() && (subject.is_list() || subject.is_dict())) {
+    return static_cast<std::int64_t>(subject.weight());
+  }
+  throw TemplateError("'" + subject.type_name() + "' has no length");
 }
 
 // What select and map go through. They do not look into what is false, so false and 0 pass for an empty list.
@@ -72,7 +149,7 @@ Value choose(const std::string& name, const Value& subject, Arguments& arguments
   const List rest = arguments.take_rest().list();
   List chosen;
   for (const Value& item : iterate_if_true(subject)) {
-    const Value value = by_attribute ? by_path(item, path) : item;
+    const Value value = by_attribute ? get_path(item, path) : item;
     const bool passed = has_test ? call_test(test, value, Arguments("the test '" + test + "'", rest)) : value.truth();
     if (passed == keep) chosen.push_back(item);
   }
@@ -85,7 +162,7 @@ Value map(const Value& subject, Arguments& arguments) {
     const Value path = arguments.take("attribute"), fallback = arguments.take("default");
     if (path.is_undefined()) throw TemplateError("map needs an attribute or the name of a filter");
     for (const Value& item : iterate_if_true(subject)) {
-      const Value value = by_path(item, path);
+      const Value value = get_path(item, path);
       mapped.push_back(value.is_undefined() ? fallback : value);
     }
     return Value(std::move(mapped), Sequence::kGenerator);
@@ -124,11 +201,7 @@ Value to_integer(const Value& subject, const Value& fallback) {
 Value filter(const std::string& name, const Value& subject, Arguments& arguments) {
   if (name == "trim") return strip(subject.text(), arguments.take("chars"), true, true);
   if (name == "length" || name == "count") return length_of(subject);
-  if (name == "tojson") {
-    const Value indent = arguments.take("indent", None{});
-    if (!indent.is_none() && !indent.is_int()) throw TemplateError("tojson needs an integer as 'indent'");
-    return to_json(subject, indent.is_none() ? -1 : std::max<std::int64_t>(indent.integer(), 0));
-  }
+  if (name == "tojson") return to_json(subject, json_style(arguments));
   if (name == "default" || name == "d") {
     const Value fallback = arguments.take("default_value", "");
     const bool also_false = arguments.take("boolean", false).truth();
@@ -144,7 +217,7 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
     const Value separator = arguments.take("d", "");
     const Value path = arguments.take("attribute");
     List items = iterate(subject);
-    for (Value& item : items) item = path.is_undefined() ? item : by_path(item, path);
+    for (Value& item : items) item = path.is_undefined() ? item : get_path(item, path);
     return join(items, separator.text());
   }
   if (name == "first" || name == "last") {
@@ -155,6 +228,15 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
   if (name == "lower") return lower(subject.text());
   if (name == "upper") return upper(subject.text());
   if (name == "capitalize") return capitalize(subject.text());
+  if (name == "title") return title(subject.text());
+  if (name == "indent") return indented(subject.text(), arguments);
+  if (name == "abs" && subject.is_number()) {
+    return subject.is_float() || subject.integer() < 0
+               ? binary(subject.number() < 0 ? "-" : "+", std::int64_t{0}, subject)
+               : subject;
+  }
+  if (name == "round") return rounded(subject, arguments);
+  if (name == "float") return to_float(subject, arguments.take("default", 0.0));
   if (name == "string") return subject.text();
   if (name == "safe") return subject;
   if (name == "list") return iterate(subject);
@@ -173,6 +255,7 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
   if (name == "select" || name == "reject" || name == "selectattr" || name == "rejectattr") {
     return choose(name, subject, arguments);
   }
+  if (auto made = list_filter(name, subject, arguments)) return std::move(*made);
   throw TemplateError("the filter '" + name + "' is not supported");
 }
 
@@ -205,6 +288,17 @@ bool test(const std::string& name, const Value& subject, Arguments& arguments) {
     }
     return by.integer() == -1 || subject.integer() % by.integer() == 0;
   }
+  if (name == "lower" || name == "upper") {
+    const std::string text = subject.text();
+    return text != (name == "lower" ? upper(text) : lower(text)) &&
+           text == (name == "lower" ? lower(text) : upper(text));
+  }
+  if (name == "sameas") {
+    const Value other = arguments.take("other");
+    if (other.is_none()) return subject.is_none();
+    if (other.is_bool()) return subject.is_bool() && subject.truth() == other.truth();
+    throw TemplateError("the test 'sameas' of a " + other.type_name() + " is not supported");
+  }
   if (name == "in") return contains(arguments.take("seq"), subject);
   if (name == "eq" || name == "equalto") return equal(subject, arguments.take("other"));
   if (name == "ne") return !equal(subject, arguments.take("other"));
@@ -213,6 +307,28 @@ bool test(const std::string& name, const Value& subject, Arguments& arguments) {
   if (name == "gt" || name == "greaterthan") return compare(subject, arguments.take("other")) > 0;
   if (name == "ge") return compare(subject, arguments.take("other")) >= 0;
   throw TemplateError("the test '" + name + "' is not supported");
+}
+
+// strftime of the C library in its C locale, as Python's.
+Value format_time(const Value& format, const std::tm& now) {
+  constexpr std::size_t kMost = 1000;
+  if (!format.is_string() || format.string().size() > kMost) {
+    throw TemplateError("strftime_now needs a format of at most 1000 bytes");
+  }
+  if (format.string().empty()) return "";
+  for (std::size_t at = 0; (at = format.string().find('%', at)) != std::string::npos; at += 2) {
+    // A field of a width would grow without end, and %f of Python is no field of the C library.
+    std::size_t field = at + 1;
+    if (field < format.string().size() && (format.string()[field] == '-' || format.string()[field] == '_')) ++field;
+    const char c = field < format.string().size() ? format.string()[field] : ' ';
+    if (std::string_view("aAbBcdeFHIjmMpSTuUwWxXyYzZ%DRhnt").find(c) == std::string_view::npos) {
+      throw TemplateError("strftime_now with the field '%" + std::string(1, c) + "' is not supported");
+    }
+    if (c == '%' && field == at + 1) at = field - 1;
+  }
+  std::string text(64 * kMost, '\0');
+  text.resize(std::strftime(text.data(), text.size(), format.string().c_str(), &now));
+  return text;
 }
 
 Value range(Arguments& arguments) {
@@ -249,10 +365,17 @@ bool call_test(const std::string& name, const Value& subject, Arguments argument
 }
 
 bool is_function(const std::string& name) {
-  return name == "range" || name == "namespace" || name == "dict" || name == "raise_exception";
+  return name == "range" || name == "namespace" || name == "dict" || name == "raise_exception" ||
+         name == "strftime_now";
 }
 
-Value call_function(const std::string& name, Arguments arguments) {
+Value call_function(const std::string& name, Arguments arguments, const std::tm& now) {
+  if (!is_function(name)) throw TemplateError("calling '" + name + "' from a variable is not supported");
+  if (name == "strftime_now") {
+    const Value format = arguments.take("format");
+    arguments.finish();
+    return format_time(format, now);
+  }
   if (name == "raise_exception") throw TemplateError("it says: " + arguments.take("message").text());
   if (name == "range") {
     Value items = range(arguments);
@@ -266,6 +389,7 @@ Value call_function(const std::string& name, Arguments arguments) {
     members = from.dict();
   }
   for (const auto& named : arguments.named()) {  // Clang 14 captures no structured bindings
+    Budget::spend(3 * members.size());
     const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == named.first; });
     if (at != members.end()) {
       at->second = named.second;
@@ -275,6 +399,11 @@ Value call_function(const std::string& name, Arguments arguments) {
   }
   arguments.named().clear();
   arguments.finish();
+  for (const auto& [key, value] : members) {
+    if (name == "namespace" && key.starts_with("_")) {
+      throw TemplateError("a namespace cannot have the member '" + key + "', which begins with an underscore");
+    }
+  }
   if (name == "dict") return members;
   return Namespace{std::make_shared<Dict>(std::move(members))};
 }

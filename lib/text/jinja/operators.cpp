@@ -1,6 +1,7 @@
 // Attribute and item access, and the arithmetic of Python.
 #include <cmath>
 
+#include "base/budget.h"
 #include "text/jinja/builtins.h"
 
 namespace oscar::jinja {
@@ -55,13 +56,24 @@ Value float_arithmetic(const std::string& op, double a, double b) {
 
 Value get_attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) throw TemplateError("'" + name + "' is read from something undefined");
+  if (object.is_dict()) {
+    for (const char* method : {"items", "keys", "values", "get", "copy", "fromkeys"}) {
+      if (name == method) return Function{"dict." + name};
+    }
+    for (const char* changing : {"clear", "pop", "popitem", "setdefault", "update"}) {
+      if (name == changing) return Undefined{name};
+    }
+  }
   const Value* member = object.member(name);
   return member != nullptr ? *member : Value(Undefined{name});
 }
 
 Value get_item(const Value& object, const Value& key) {
   if (object.is_undefined()) throw TemplateError("an item is read from something undefined");
-  if (key.is_string()) return get_attribute(object, key.string());
+  if (key.is_string()) {
+    const Value* member = object.member(key.string());
+    return member != nullptr ? *member : get_attribute(object, key.string());
+  }
   if (object.is_list() && !object.can_index())
     throw TemplateError("an item of a " + object.type_name() + " is not supported");
   if (!key.is_integral() || !object.can_index()) return Undefined{"item"};
@@ -88,7 +100,6 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
   if (op == "+" && left.is_list() && right.is_list() && left.sequence() == right.sequence() &&
       (left.is_tuple() || left.is_sequence(Sequence::kList))) {
     List items = left.list();
-    if (items.size() + right.list().size() > 1000000) throw TemplateError("a list grows beyond a million items");
     items.insert(items.end(), right.list().begin(), right.list().end());
     return Value(std::move(items), left.sequence());
   }
@@ -99,6 +110,7 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
     if (count > 0 && !unit.empty() && static_cast<std::uint64_t>(count) > kMaxText / unit.size())
       check_text_size(kMaxText + 1);
     for (std::int64_t i = 0; i < count && !unit.empty(); ++i) out += unit;
+    Budget::spend(count > 0 && !unit.empty() ? 4 * static_cast<std::uint64_t>(count) : 0);
     return out;
   }
   refuse(op, left, right);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/foreign_text.h"
 #include "text/jinja/parser.h"
 
 namespace oscar::jinja {
@@ -32,7 +33,7 @@ void TokenStream::fail(const std::string& expected) const {
   const Token& token = peek();
   const std::string kind = kNames[static_cast<int>(token.kind)];
   throw TemplateError("line " + std::to_string(token.line) + ": found " +
-                      (kind.empty() ? "'" + token.text + "'" : kind) + ", expected " + expected);
+                      (kind.empty() ? quote_name(token.text) : kind) + ", expected " + expected);
 }
 
 void Expression::add(ExpressionPtr item) {
@@ -202,7 +203,10 @@ ExpressionPtr ExpressionParser::parse_primary() {
     value->value = number;
     in_.next();
   } else if (token.kind == TokenKind::kFloat) {
-    value->value = std::stod(token.text);
+    double number = 0.0;
+    const auto done = std::from_chars(token.text.data(), token.text.data() + token.text.size(), number);
+    if (done.ec != std::errc()) in_.fail("a number that fits 64 bits");
+    value->value = number;
     in_.next();
   } else if (token.kind == TokenKind::kName) {
     const std::string name = in_.next().text;

@@ -1,8 +1,11 @@
 // Strings and slices with Python's meaning.
 #include <algorithm>
-#include <limits>
+#include <cstdlib>
+#include <set>
 
+#include "base/budget.h"
 #include "text/jinja/builtins.h"
+#include "text/jinja/text_search.h"
 #include "text/unicode.h"
 
 namespace oscar::jinja {
@@ -10,15 +13,11 @@ namespace {
 
 bool is_python_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
-std::vector<std::size_t> boundaries(std::string_view text) {
-  if (text.size() > kMaxText / 4) throw TemplateError("a slice of a text beyond 16 MiB is not supported");
-  std::vector<std::size_t> at{0};
-  while (at.back() < text.size()) at.push_back(at.back() + decode_code_point(text, at.back()).bytes);
-  return at;
-}
-
-// The indices that Python's slice gives for a sequence of `size` items.
-std::vector<std::size_t> slice_indices(std::int64_t size, const Value& start, const Value& stop, const Value& step) {
+// The indices that Python's slice gives for a sequence of some size: first, first + stride, ..., `count` of them.
+struct SliceRange {
+  std::int64_t first, stride, count;
+};
+SliceRange slice_range(std::int64_t size, const Value& start, const Value& stop, const Value& step) {
   const auto number = [](const Value& value, std::int64_t fallback) {
     if (value.is_undefined() || value.is_none()) return fallback;
     if (!value.is_integral()) throw TemplateError("a slice needs integers, found " + value.type_name());
@@ -34,12 +33,9 @@ std::vector<std::size_t> slice_indices(std::int64_t size, const Value& start, co
     return std::clamp(at, low, high);
   };
   const std::int64_t first = clamp(start, stride > 0 ? low : high), last = clamp(stop, stride > 0 ? high : low);
-  std::vector<std::size_t> indices;
   const std::int64_t bounded = std::clamp<std::int64_t>(stride, -size - 1, size + 1);
-  for (std::int64_t i = first; bounded > 0 ? i < last : i > last; i += bounded) {
-    indices.push_back(static_cast<std::size_t>(i));
-  }
-  return indices;
+  const std::int64_t span = bounded > 0 ? last - first : first - last, pace = bounded > 0 ? bounded : -bounded;
+  return {first, bounded, span <= 0 ? 0 : (span + pace - 1) / pace};
 }
 
 std::string ascii_only(const std::string& text, const char* what) {
@@ -54,19 +50,19 @@ void check_text_size(std::size_t bytes) {
 }
 
 std::string strip(std::string_view text, const Value& characters, bool left, bool right) {
-  std::vector<char32_t> set;
+  std::set<char32_t> set;
+  Budget::spend(text.size());
   const bool spaces = characters.is_undefined() || characters.is_none();
   if (!spaces) {
     if (!characters.is_string()) throw TemplateError("strip needs a string, found " + characters.type_name());
     for (std::size_t at = 0; at < characters.string().size();) {
       const CodePoint c = decode_code_point(characters.string(), at);
-      set.push_back(c.value);
+      set.insert(c.value);
+      Budget::spend(60);
       at += c.bytes;
     }
   }
-  const auto drop = [&](char32_t c) {
-    return spaces ? is_python_space(c) : std::find(set.begin(), set.end(), c) != set.end();
-  };
+  const auto drop = [&](char32_t c) { return spaces ? is_python_space(c) : set.contains(c); };
   while (left && !text.empty()) {
     const CodePoint c = decode_code_point(text, 0);
     if (!drop(c.value)) break;
@@ -81,22 +77,39 @@ std::string strip(std::string_view text, const Value& characters, bool left, boo
 }
 
 std::int64_t text_length(std::string_view text) {
+  Budget::spend(text.size() / 8);
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 std::string slice_text(const std::string& text, const Value& start, const Value& stop, const Value& step) {
-  const std::vector<std::size_t> at = boundaries(text);
-  std::string out;
-  for (const std::size_t i : slice_indices(static_cast<std::int64_t>(at.size()) - 1, start, stop, step)) {
-    out.append(text, at[i], at[i + 1] - at[i]);
+  const std::int64_t length = text_length(text);
+  const SliceRange range = slice_range(length, start, stop, step);
+  if (range.count == 0) return "";
+  Budget::spend(text.size());
+  const std::int64_t lowest = std::min(range.first, range.first + (range.count - 1) * range.stride);
+  std::size_t at = static_cast<std::size_t>(lowest);
+  if (length != static_cast<std::int64_t>(text.size())) {  // characters of several bytes: count up to the place
+    at = 0;
+    for (std::int64_t i = 0; i < lowest; ++i) at += decode_code_point(text, at).bytes;
   }
+  const std::int64_t pace = std::abs(range.stride);
+  std::vector<std::string_view> pieces;  // the characters of the slice, in the order of the text
+  Budget::hold(sizeof(std::string_view) * static_cast<std::size_t>(range.count));
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    for (std::int64_t skip = i == 0 ? 0 : pace; skip > 0; --skip) at += decode_code_point(text, at).bytes;
+    pieces.emplace_back(text.data() + at, decode_code_point(text, at).bytes);
+  }
+  if (range.stride < 0) std::reverse(pieces.begin(), pieces.end());
+  std::string out;
+  for (const std::string_view piece : pieces) out += piece;
   return out;
 }
 
 List slice_list(const List& list, const Value& start, const Value& stop, const Value& step) {
   List out;
-  for (const std::size_t i : slice_indices(static_cast<std::int64_t>(list.size()), start, stop, step)) {
-    out.push_back(list[i]);
+  const SliceRange range = slice_range(static_cast<std::int64_t>(list.size()), start, stop, step);
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    out.push_back(list[static_cast<std::size_t>(range.first + i * range.stride)]);
   }
   return out;
 }
@@ -106,11 +119,13 @@ std::string replace_all(const std::string& text, const Value& from, const Value&
   if (from.string().empty()) throw TemplateError("replacing the empty string is not supported");
   std::string out;
   std::size_t at = 0;
+  const TextSearch search(from.string());
   while (count != 0) {
-    const std::size_t found = text.find(from.string(), at);
+    const std::size_t found = search.find(text, at);
     if (found == std::string::npos) break;
     out.append(text, at, found - at);
     out += to.string();
+    Budget::spend(to.string().size() / 4);
     check_text_size(out.size());
     at = found + from.string().size();
     if (count > 0) --count;
@@ -123,14 +138,21 @@ std::string join(const List& items, const std::string& separator) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += separator;
     out += items[i].text();
+    Budget::spend(20 + separator.size() / 4 + items[i].weight() / 4);
     check_text_size(out.size());
   }
   return out;
 }
 
 std::string lower(const std::string& text) {
-  std::string out = ascii_only(text, "lower case");
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_code_point(text, at);
+    if (c.value == 0x3A3) throw TemplateError("lower case of the Greek sigma depends on its word and is not supported");
+    append_lowercase(out, c.value);
+    at += c.bytes;
+  }
+  Budget::spend(4 * text.size());
   return out;
 }
 
@@ -141,8 +163,20 @@ std::string upper(const std::string& text) {
 }
 
 std::string capitalize(const std::string& text) {
-  std::string out = lower(text);
-  if (!out.empty()) out[0] = upper(out.substr(0, 1))[0];
+  if (text.empty()) return "";
+  const std::size_t first = decode_code_point(text, 0).bytes;
+  return upper(text.substr(0, first)) + lower(text.substr(first));
+}
+
+std::string title(const std::string& text) {
+  std::string out = ascii_only(text, "title case");
+  bool inside = false;  // a word
+  for (char& c : out) {
+    const bool small = c >= 'a' && c <= 'z', large = c >= 'A' && c <= 'Z';
+    if (inside && large) c = static_cast<char>(c + 32);
+    if (!inside && small) c = static_cast<char>(c - 32);
+    inside = small || large;
+  }
   return out;
 }
 
@@ -158,44 +192,54 @@ std::int64_t need_integer(const Value& value, const Arguments& arguments) {
   return value.integer();
 }
 
-void check_parts(const List& parts) {
-  if (parts.size() > 1000000) throw TemplateError("a text is split into more than a million parts");
+// At runs of white space, none at the ends; after `most` cuts the rest stays whole.
+List split_at_spaces(const std::string& text, std::int64_t most) {
+  List parts;
+  Budget::spend(2 * text.size());
+  const auto skip = [&](std::size_t at, bool spaces) {
+    while (at < text.size()) {
+      const CodePoint c = decode_code_point(text, at);
+      if (is_python_space(c.value) != spaces) break;
+      at += c.bytes;
+    }
+    return at;
+  };
+  for (std::size_t at = skip(0, true); at < text.size();) {
+    if (most-- == 0) {
+      parts.emplace_back(strip(std::string_view(text).substr(at), Value(), false, true));
+      break;
+    }
+    const std::size_t end = skip(at, false);
+    parts.emplace_back(text.substr(at, end - at));
+    at = skip(end, true);
+  }
+  return parts;
 }
 
 List split(const std::string& text, const Value& separator, std::int64_t most, bool from_right) {
-  List parts;
-  if (separator.is_undefined() || separator.is_none()) {  // runs of white space, none at the ends
-    if (most >= 0) throw TemplateError("split at white space with a limit is not supported");
-    std::string word;
-    for (const Value& character : iterate(text)) {
-      if (!is_python_space(decode_code_point(character.string(), 0).value)) {
-        word += character.string();
-      } else if (!word.empty()) {
-        parts.emplace_back(std::move(word));
-        word.clear();
-      }
-    }
-    if (!word.empty()) parts.emplace_back(word);
-    return parts;
+  if (separator.is_undefined() || separator.is_none()) {
+    if (from_right && most >= 0) throw TemplateError("rsplit at white space with a limit is not supported");
+    return split_at_spaces(text, most);
   }
   if (!separator.is_string() || separator.string().empty())
     throw TemplateError("split needs a separator that is not empty");
+  List parts;
   const std::string& by = separator.string();
+  const TextSearch search(by, from_right);
   if (!from_right) {
     std::size_t at = 0;
-    for (std::size_t found; most-- != 0 && (found = text.find(by, at)) != std::string::npos; at = found + by.size()) {
+    for (std::size_t found; most-- != 0 && (found = search.find(text, at)) != std::string::npos;
+         at = found + by.size()) {
       parts.emplace_back(text.substr(at, found - at));
-      check_parts(parts);
     }
     parts.emplace_back(text.substr(at));
     return parts;
   }
   std::size_t end = text.size();
-  while (most-- != 0 && end >= by.size()) {
-    const std::size_t found = text.rfind(by, end - by.size());
+  while (most-- != 0) {
+    const std::size_t found = search.find_before(text, end);
     if (found == std::string::npos) break;
     parts.emplace_back(text.substr(found + by.size(), end - found - by.size()));
-    check_parts(parts);
     end = found;
   }
   parts.emplace_back(text.substr(0, end));
@@ -215,8 +259,44 @@ bool has_affix(const std::string& text, const Value& affix, bool front) {
 std::int64_t count_of(const std::string& text, const std::string& needle) {
   if (needle.empty()) throw TemplateError("counting the empty string is not supported");
   std::int64_t count = 0;
-  for (std::size_t at = 0; (at = text.find(needle, at)) != std::string::npos; at += needle.size()) ++count;
+  const TextSearch search(needle);
+  for (std::size_t at = 0; (at = search.find(text, at)) != std::string::npos; at += needle.size()) ++count;
   return count;
+}
+
+// str.splitlines for the line ends of ASCII texts and the three of Unicode.
+List split_lines(const std::string& text) {
+  List lines;
+  Budget::spend(2 * text.size());
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_code_point(text, at);
+    const bool ends = (c.value >= 0x0A && c.value <= 0x0D) || (c.value >= 0x1C && c.value <= 0x1E) || c.value == 0x85 ||
+                      c.value == 0x2028 || c.value == 0x2029;
+    std::size_t next = at + c.bytes;
+    if (ends) {
+      lines.emplace_back(text.substr(begin, at - begin));
+      if (c.value == '\r' && next < text.size() && text[next] == '\n') ++next;
+      begin = next;
+    }
+    at = next;
+  }
+  if (begin < text.size()) lines.emplace_back(text.substr(begin));
+  return lines;
+}
+
+bool ascii_property(const std::string& text, const std::string& name) {
+  ascii_only(text, "the properties");
+  bool cased = false;
+  for (const char c : text) {
+    const bool small = c >= 'a' && c <= 'z', large = c >= 'A' && c <= 'Z', digit = c >= '0' && c <= '9';
+    cased = cased || small || large;
+    if (name == "isdigit" && !digit) return false;
+    if (name == "isalpha" && !small && !large) return false;
+    if (name == "isalnum" && !small && !large && !digit) return false;
+    if ((name == "isupper" && small) || (name == "islower" && large)) return false;
+  }
+  return name == "isupper" || name == "islower" ? cased : !text.empty();
 }
 
 Value call_string_method(const std::string& text, const std::string& name, Arguments& arguments) {
@@ -236,7 +316,8 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
   }
   if (name == "find" || name == "rfind") {
     const std::string needle = need_string(arguments.take("sub"), arguments);
-    const std::size_t at = name == "find" ? text.find(needle) : text.rfind(needle);
+    const TextSearch search(needle, name == "rfind");
+    const std::size_t at = name == "find" ? search.find(text) : search.find_before(text, text.size());
     return at == std::string::npos ? std::int64_t{-1} : text_length(std::string_view(text).substr(0, at));
   }
   if (name == "count") return count_of(text, need_string(arguments.take("sub"), arguments));
@@ -248,8 +329,30 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
   if (name == "lower") return lower(text);
   if (name == "upper") return upper(text);
   if (name == "capitalize") return capitalize(text);
+  if (name == "title") return title(text);
+  if (name == "splitlines") return split_lines(text);
+  if (name == "removeprefix" || name == "removesuffix") {
+    const std::string affix = need_string(arguments.take("affix"), arguments);
+    if (name == "removeprefix") return text.starts_with(affix) ? text.substr(affix.size()) : text;
+    return text.ends_with(affix) ? text.substr(0, text.size() - affix.size()) : text;
+  }
+  if (name == "isdigit" || name == "isalpha" || name == "isalnum" || name == "isupper" || name == "islower") {
+    return ascii_property(text, name);
+  }
   if (name == "isspace") return !text.empty() && strip(text, Value(), true, false).empty();
   throw TemplateError("the string method '" + name + "' is not supported");
+}
+
+// list.index and list.count.
+Value find_item(const List& items, const Value& wanted, bool count) {
+  std::int64_t found = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!equal(items[i], wanted)) continue;
+    if (!count) return static_cast<std::int64_t>(i);
+    ++found;
+  }
+  if (!count) throw TemplateError("a value that is searched with 'index' is not in the list");
+  return found;
 }
 
 }  // namespace
@@ -259,9 +362,12 @@ Value call_method(const Value& object, const std::string& name, Arguments argume
   if (object.is_string()) {
     result = call_string_method(object.string(), name, arguments);
   } else if (object.is_dict() && name == "get") {
-    const std::string key = need_string(arguments.take("key"), arguments);
+    const Value key = arguments.take("key");
     const Value fallback = arguments.take("default", None{});
-    const Value* member = object.member(key);
+    if (!key.is_string() && !key.is_none() && !key.is_number()) {
+      throw TemplateError("a key of " + key.type_name() + " is not supported");
+    }
+    const Value* member = key.is_string() ? object.member(key.string()) : nullptr;
     result = member != nullptr ? *member : fallback;
   } else if (object.is_dict() && (name == "items" || name == "keys" || name == "values")) {
     List items;
@@ -271,6 +377,8 @@ Value call_method(const Value& object, const std::string& name, Arguments argume
                                          : Value(List{key, value}, Sequence::kTuple));
     }
     result = Value(std::move(items), Sequence::kView);
+  } else if (object.is_list() && (name == "index" || name == "count") && object.can_index()) {
+    result = find_item(object.list(), arguments.take("value"), name == "count");
   } else if (object.is_undefined()) {
     throw TemplateError("'" + name + "' is called on something undefined");
   } else {

@@ -1,7 +1,9 @@
 #include "text/jinja/template.h"
 
+#include <algorithm>
 #include <optional>
 
+#include "base/budget.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/parser.h"
 #include "text/unicode.h"
@@ -9,9 +11,9 @@
 namespace oscar::jinja {
 namespace {
 
-// Work is counted in units of some nanoseconds; a long chat takes thousands of times less than the limit.
-constexpr std::int64_t kMaxWork = 50'000'000;
-constexpr std::int64_t kStepWork = 4, kLoopWork = 16, kBytesPerUnit = 16;
+// A long chat takes thousands of times less. Steps beyond those of the values (value.h):
+constexpr Budget::Limits kLimits{1'000'000'000, std::uint64_t{1} << 30};
+constexpr std::uint64_t kStatementSteps = 40, kExpressionSteps = 60, kLoopSteps = 400, kNameSteps = 4;
 constexpr int kMaxDepth = 1000;  // of statements and expressions inside each other, macros included
 
 enum class Flow { kNext, kBreak, kContinue };
@@ -23,6 +25,7 @@ struct Scope {
 
   const Value* find(const std::string& name) const {
     for (const Scope* scope = this; scope != nullptr; scope = scope->outer) {
+      Budget::spend(kNameSteps * (1 + scope->variables.size()));
       for (const auto& [key, value] : scope->variables) {
         if (key == name) return &value;
       }
@@ -31,6 +34,7 @@ struct Scope {
   }
   void set(const std::string& name, Value value) {
     if (value.is_generator()) throw TemplateError("keeping a generator is not supported, put |list behind it");
+    Budget::spend(kNameSteps * (1 + variables.size()));
     for (auto& [key, old] : variables) {
       if (key == name) {
         old = std::move(value);
@@ -43,7 +47,7 @@ struct Scope {
 
 class Renderer {
  public:
-  explicit Renderer(const Dict& variables) : root_{nullptr, variables} {}
+  Renderer(const Dict& variables, const std::tm& now) : root_{nullptr, variables}, now_(now) {}
 
   std::string run(const Body& body) {
     std::string out;
@@ -55,13 +59,9 @@ class Renderer {
   using SKind = Statement::Kind;
   using EKind = Expression::Kind;
 
-  // One step that goes through `amount` bytes or items.
-  void work(std::size_t amount) {
-    work_ += kStepWork + static_cast<std::int64_t>(amount) / kBytesPerUnit;
-    if (work_ > kMaxWork) throw TemplateError("it takes too much work to render");
-  }
-  void write(const std::string& text, std::string& out) {
-    work(text.size());
+  static void write(const std::string& text, std::string& out) {
+    Budget::spend(text.size() / 4);
+    Budget::hold(text.size());
     check_text_size(out.size() + text.size());
     out += text;
   }
@@ -90,6 +90,7 @@ class Renderer {
 
   Flow execute(const Statement& s, Scope& scope, std::string& out) {
     const Level level(depth_);
+    Budget::spend(kStatementSteps);
     switch (s.kind) {
       case SKind::kText:
         write(s.name, out);
@@ -147,7 +148,11 @@ class Renderer {
     }
     if (value.as_namespace() != nullptr) throw TemplateError("a namespace inside a namespace is not supported");
     const std::string name = target.substr(dot + 1);
+    if (name.starts_with("_")) {
+      throw TemplateError("a namespace cannot have the member '" + name + "', which begins with an underscore");
+    }
     Dict& members = *object->as_namespace()->members;
+    Budget::spend(kNameSteps * members.size());
     for (auto& [key, old] : members) {
       if (key == name) {
         old = std::move(value);
@@ -170,7 +175,7 @@ class Renderer {
 
   Flow execute_for(const Statement& s, Scope& scope, std::string& out) {
     List items = iterate(evaluate(*s.value, scope));
-    work(items.size() * kLoopWork * kBytesPerUnit);
+    Budget::spend(kLoopSteps * items.size());
     if (s.condition != nullptr) {
       std::erase_if(items, [&](const Value& item) {
         Scope inner{&scope, {}};
@@ -184,7 +189,7 @@ class Renderer {
     }
     const auto size = static_cast<std::int64_t>(items.size());
     for (std::int64_t i = 0; i < size; ++i) {
-      const auto at = [&](std::int64_t k) { return items[static_cast<std::size_t>(k)]; };
+      const auto at = [&](std::int64_t k) -> const Value& { return items[static_cast<std::size_t>(k)]; };
       Scope inner{&scope, {}};
       inner.set("loop", Dict{{"index", i + 1},
                              {"index0", i},
@@ -193,6 +198,8 @@ class Renderer {
                              {"first", i == 0},
                              {"last", i == size - 1},
                              {"length", size},
+                             {"depth", std::int64_t{1}},  // loops are never recursive
+                             {"depth0", std::int64_t{0}},
                              {"previtem", i > 0 ? at(i - 1) : Value(Undefined{"previtem"})},
                              {"nextitem", i + 1 < size ? at(i + 1) : Value(Undefined{"nextitem"})}});
       unpack(s.targets, at(i), inner);
@@ -203,16 +210,13 @@ class Renderer {
 
   Value evaluate(const Expression& e, Scope& scope) {
     const Level level(depth_);
-    work(0);
+    Budget::spend(kExpressionSteps);
     const auto item = [&](std::size_t i) { return evaluate(*e.items[i], scope); };
     switch (e.kind) {
       case EKind::kConstant:
         return e.value;
       case EKind::kName: {
-        if (const Value* value = scope.find(e.name)) {
-          work(value->is_string() ? value->weight() : 0);  // a copy
-          return *value;
-        }
+        if (const Value* value = scope.find(e.name)) return *value;
         return is_function(e.name) ? Value(Function{e.name}) : Value(Undefined{e.name});
       }
       case EKind::kList:
@@ -235,19 +239,17 @@ class Renderer {
         return evaluate_filter(e, scope, std::nullopt);
       case EKind::kTest: {
         const Value subject = item(0);
-        work(subject.weight());
         return call_test(e.name, subject, arguments(e, "the test '" + e.name + "'", scope));
       }
       case EKind::kUnary: {
         const Value value = item(0);
         if (!value.is_number()) throw TemplateError("'" + e.name + "' before " + value.type_name());
+        if (value.is_float()) return e.name == "+" ? value.number() : -value.number();
         return e.name == "+" ? binary("+", std::int64_t{0}, value) : binary("-", std::int64_t{0}, value);
       }
       case EKind::kBinary: {
         const Value left = item(0);
-        Value result = binary(e.name, left, item(1));
-        work(result.weight());
-        return result;
+        return binary(e.name, left, item(1));
       }
       case EKind::kCompare:
         return evaluate_comparison(e, scope);
@@ -273,8 +275,15 @@ class Renderer {
     for (std::size_t i = 0; i + 1 < e.items.size(); i += 2) {
       const Value key = evaluate(*e.items[i], scope);
       if (!key.is_string()) throw TemplateError("a dictionary key is " + key.type_name() + ", supported is str");
-      std::erase_if(members, [&](const auto& member) { return member.first == key.string(); });
-      members.emplace_back(key.string(), evaluate(*e.items[i + 1], scope));
+      Value value = evaluate(*e.items[i + 1], scope);
+      Budget::spend(3 * members.size());
+      const auto at =
+          std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == key.string(); });
+      if (at != members.end()) {
+        at->second = std::move(value);  // where the first one stands
+      } else {
+        members.emplace_back(key.string(), std::move(value));
+      }
     }
     return members;
   }
@@ -285,7 +294,6 @@ class Renderer {
     for (std::size_t i = 0; i < 3; ++i) {
       if (e.items[i + 1] != nullptr) bounds[i] = evaluate(*e.items[i + 1], scope);
     }
-    work(object.weight());
     if (object.is_string()) {
       return slice_text(object.string(), bounds[0], bounds[1], bounds[2]);
     }
@@ -299,7 +307,6 @@ class Renderer {
     for (std::size_t i = 0; i < e.operators.size(); ++i) {
       const Value right = evaluate(*e.items[i + 1], scope);
       const std::string& op = e.operators[i];
-      work(left.weight() + right.weight());
       bool holds = false;
       if (op == "==" || op == "!=") {
         holds = equal(left, right) == (op == "==");
@@ -333,7 +340,6 @@ class Renderer {
     } else {
       subject = evaluate(*e.items[0], scope);
     }
-    work(subject.weight());
     return call_filter(e.name, subject, arguments(e, "the filter '" + e.name + "'", scope));
   }
 
@@ -341,7 +347,6 @@ class Renderer {
     const Expression& callee = *e.items[0];
     if (callee.kind == EKind::kAttribute) {
       const Value object = evaluate(*callee.items[0], scope);
-      work(object.weight());
       return call_method(object, callee.name, arguments(e, "the method '" + callee.name + "'", scope));
     }
     const Value function = evaluate(callee, scope);
@@ -349,7 +354,7 @@ class Renderer {
       return call_macro(*macro->definition, arguments(e, "the macro '" + macro->definition->name + "'", scope));
     }
     if (const Function* known = function.as_function()) {
-      return call_function(known->name, arguments(e, "the function '" + known->name + "'", scope));
+      return call_function(known->name, arguments(e, "the function '" + known->name + "'", scope), now_);
     }
     throw TemplateError("'" + (callee.name.empty() ? function.type_name() : callee.name) +
                         "' is called, but is not a supported function");
@@ -370,7 +375,7 @@ class Renderer {
   }
 
   Scope root_;
-  std::int64_t work_ = 0;
+  const std::tm now_;
   int depth_ = 0;
 };
 
@@ -381,6 +386,9 @@ Template::Template(const std::string& source) {
   body_ = parse(source);
 }
 
-std::string Template::render(const Dict& variables) const { return Renderer(variables).run(body_); }
+std::string Template::render(const Dict& variables, const std::tm& now) const {
+  const Budget budget("rendering it", kLimits);
+  return Renderer(variables, now).run(body_);
+}
 
 }  // namespace oscar::jinja

@@ -2,7 +2,7 @@
 // break and continue, raise_exception). Anything outside the subset is refused by name, never rendered differently.
 #pragma once
 
-#include <memory>
+#include <ctime>
 #include <string>
 
 #include "text/jinja/ast.h"
@@ -12,8 +12,9 @@ namespace oscar::jinja {
 class Template {
  public:
   explicit Template(const std::string& source);  // TemplateError for a syntax error
-  // `variables` is a dictionary. TemplateError when the template fails, or takes too much work or memory.
-  std::string render(const Dict& variables) const;
+  // `now` is the local time that strftime_now tells. TemplateError when the template fails; BudgetError when it takes
+  // too much work or memory.
+  std::string render(const Dict& variables, const std::tm& now) const;
 
  private:
   Body body_;

@@ -1,20 +1,29 @@
 #include "text/jinja/value.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
 
+#include "base/budget.h"
+#include "text/jinja/text_search.h"
 #include "text/unicode.h"
 
 namespace oscar::jinja {
 
+Value::Value(std::string s) {
+  Budget::spend(40 + s.size() / 4);
+  Budget::hold(s.size() + 64);
+  data_ = std::make_shared<const std::string>(std::move(s));
+}
+
 Value::Value(List items, Sequence sequence) : sequence_(sequence) {
+  Budget::spend(40 + 20 * items.size());
+  Budget::hold(64 + sizeof(Value) * items.size());
   for (const Value& item : items) nest(item);
   data_ = std::make_shared<const List>(std::move(items));
 }
 
 Value::Value(Dict members) {
+  Budget::spend(40 + 40 * members.size());
+  Budget::hold(64 + sizeof(Dict::value_type) * members.size());
   for (const auto& member : members) nest(member.second);
   data_ = std::make_shared<const Dict>(std::move(members));
 }
@@ -49,32 +58,10 @@ bool Value::truth() const {
   return true;
 }
 
-namespace {
-
-std::string float_text(double value) {
-  if (!std::isfinite(value)) throw TemplateError("a number is not finite");
-  char buffer[64];
-  const auto done = std::to_chars(buffer, buffer + sizeof buffer, value);  // shortest, as Python's repr
-  std::string text(buffer, done.ptr);
-  if (text.find('e') != std::string::npos) throw TemplateError("writing the number " + text + " is not supported");
-  return text.find('.') == std::string::npos ? text + ".0" : text;
-}
-
-}  // namespace
-
-std::string Value::text() const {
-  if (is_string()) return string();
-  if (is_undefined()) return "";
-  if (is_none()) return "None";
-  if (is_bool()) return integer() != 0 ? "True" : "False";
-  if (is_int()) return std::to_string(integer());
-  if (is_float()) return float_text(number());
-  throw TemplateError("writing a " + type_name() + " as text is not supported");
-}
-
 const Value* Value::member(const std::string& key) const {
   const Dict* members = is_dict() ? &dict() : as_namespace() != nullptr ? as_namespace()->members.get() : nullptr;
   if (members == nullptr) return nullptr;
+  Budget::spend(3 * members->size());
   for (const auto& [name, value] : *members) {
     if (name == key) return &value;
   }
@@ -82,10 +69,14 @@ const Value* Value::member(const std::string& key) const {
 }
 
 bool equal(const Value& a, const Value& b) {
+  Budget::spend(10);
   if (a.is_number() && b.is_number()) {
     return a.is_integral() && b.is_integral() ? a.integer() == b.integer() : a.number() == b.number();
   }
-  if (a.is_string() && b.is_string()) return a.string() == b.string();
+  if (a.is_string() && b.is_string()) {
+    Budget::spend(std::min(a.string().size(), b.string().size()) / 8);
+    return a.string() == b.string();
+  }
   if (a.is_none() || b.is_none()) return a.is_none() && b.is_none();
   if (a.is_undefined() || b.is_undefined()) return a.is_undefined() && b.is_undefined();
   if (a.is_list() && b.is_list()) {
@@ -116,14 +107,17 @@ int compare(const Value& a, const Value& b) {
     if (a.is_integral() && b.is_integral()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
     return a.number() < b.number() ? -1 : a.number() > b.number();
   }
-  if (a.is_string() && b.is_string()) return a.string().compare(b.string());  // UTF-8 keeps the order of code points
+  if (a.is_string() && b.is_string()) {
+    Budget::spend(std::min(a.string().size(), b.string().size()) / 8);
+    return a.string().compare(b.string());  // UTF-8 keeps the order of code points
+  }
   throw TemplateError("ordering " + a.type_name() + " and " + b.type_name() + " is not supported");
 }
 
 bool contains(const Value& container, const Value& needle) {
   if (container.is_string()) {
     if (!needle.is_string()) throw TemplateError("'in' needs a string on its left, found " + needle.type_name());
-    return container.string().find(needle.string()) != std::string::npos;
+    return TextSearch(needle.string()).find(container.string()) != std::string::npos;
   }
   if (container.is_dict()) return needle.is_string() && container.member(needle.string()) != nullptr;
   if (container.is_list()) {
@@ -137,12 +131,15 @@ bool contains(const Value& container, const Value& needle) {
 }
 
 List iterate(const Value& value) {
-  if (value.is_list()) return value.list();
+  Budget::spend(20 * value.weight());
+  if (value.is_list()) {
+    Budget::hold(sizeof(Value) * value.weight());
+    return value.list();
+  }
   List items;
   if (value.is_dict()) {
     for (const auto& [key, member] : value.dict()) items.emplace_back(key);
   } else if (value.is_string()) {
-    if (value.weight() > (1U << 20)) throw TemplateError("going through a text beyond 1 MiB is not supported");
     for (std::size_t at = 0; at < value.string().size();) {
       const std::size_t bytes = decode_code_point(value.string(), at).bytes;
       items.emplace_back(value.string().substr(at, bytes));
@@ -152,65 +149,6 @@ List iterate(const Value& value) {
     throw TemplateError("'" + value.type_name() + "' cannot be iterated");
   }
   return items;
-}
-
-namespace {
-
-std::string json_string(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (byte >= 0x20) {
-      out += c;
-    } else if (const auto at = std::string_view("\b\t\n\f\r").find(c); at != std::string_view::npos) {
-      out += {'\\', "btnfr"[at]};
-    } else {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(byte));
-      out += escape;
-    }
-  }
-  return out + "\"";
-}
-
-void write_json(const Value& value, std::int64_t indent, std::int64_t level, std::string& out) {
-  const auto line = [&](std::int64_t depth) {
-    if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
-  };
-  const char* comma = indent >= 0 ? "," : ", ";
-  if (value.is_sequence(Sequence::kList) || value.is_tuple() || value.is_dict()) {
-    const bool list = value.is_list();
-    const std::size_t size = list ? value.list().size() : value.dict().size();
-    out += list ? '[' : '{';
-    for (std::size_t i = 0; i < size; ++i) {
-      if (i > 0) out += comma;
-      line(level + 1);
-      if (!list) out += json_string(value.dict()[i].first) + ": ";
-      write_json(list ? value.list()[i] : value.dict()[i].second, indent, level + 1, out);
-    }
-    if (size > 0) line(level);
-    out += list ? ']' : '}';
-  } else if (value.is_string()) {
-    out += json_string(value.string());
-  } else if (value.is_bool()) {
-    out += value.integer() != 0 ? "true" : "false";
-  } else if (value.is_none()) {
-    out += "null";
-  } else if (value.is_number()) {
-    out += value.text();
-  } else {
-    throw TemplateError("tojson cannot write " + value.type_name());
-  }
-}
-
-}  // namespace
-
-std::string to_json(const Value& value, std::int64_t indent) {
-  std::string out;
-  write_json(value, std::min<std::int64_t>(indent, 16), 0, out);
-  return out;
 }
 
 }  // namespace oscar::jinja

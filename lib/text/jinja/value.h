@@ -1,8 +1,10 @@
-// Values of a chat template while it is rendered: the part of Python's data model that templates use.
+// Values of a chat template while it is rendered: the part of Python's data model that templates use. Copies of a value
+// share its text and members; making one charges the budget of the rendering (base/budget.h) for its size.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -31,7 +33,7 @@ struct Macro {
   const Statement* definition;
 };
 struct Function {
-  std::string name;  // range, namespace, raise_exception
+  std::string name;  // range, namespace, raise_exception; "dict.get" for a method that is read and not called
 };
 struct Namespace {  // the only object that {% set a.b = c %} may change
   std::shared_ptr<Dict> members;
@@ -49,8 +51,8 @@ class Value {
   Value(bool b) : data_(b) {}
   Value(std::int64_t i) : data_(i) {}
   Value(double d) : data_(d) {}
-  Value(std::string s) : data_(std::move(s)) {}
-  Value(const char* s) : data_(std::string(s)) {}
+  Value(std::string s);
+  Value(const char* s) : Value(std::string(s)) {}
   // TemplateError for containers in containers beyond 100 levels, and for namespaces in containers (they could loop).
   Value(List items, Sequence sequence = Sequence::kList);
   Value(Dict members);
@@ -60,7 +62,7 @@ class Value {
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
-  bool is_string() const { return std::holds_alternative<std::string>(data_); }
+  bool is_string() const { return std::holds_alternative<Text>(data_); }
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
   bool is_sequence(Sequence kind) const { return is_list() && sequence_ == kind; }
   bool is_tuple() const { return is_sequence(Sequence::kTuple); }
@@ -79,7 +81,7 @@ class Value {
   const Macro* as_macro() const { return std::get_if<Macro>(&data_); }
   const Function* as_function() const { return std::get_if<Function>(&data_); }
 
-  const std::string& string() const { return std::get<std::string>(data_); }
+  const std::string& string() const { return *std::get<Text>(data_); }
   const List& list() const { return *std::get<std::shared_ptr<const List>>(data_); }
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   std::int64_t integer() const { return is_bool() ? std::get<bool>(data_) : std::get<std::int64_t>(data_); }
@@ -88,11 +90,12 @@ class Value {
   std::size_t weight() const;     // bytes of a string, members of a container: what it costs to go through it
   std::string type_name() const;  // Python's name, for messages
   bool truth() const;             // bool(x)
-  std::string text() const;       // str(x); TemplateError for containers, whose text nobody wants in a prompt
+  std::string text() const;       // str(x)
   const Value* member(const std::string& key) const;  // of a dictionary or namespace; null when absent
 
  private:
-  std::variant<Undefined, None, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
+  using Text = std::shared_ptr<const std::string>;
+  std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
                std::shared_ptr<const Dict>, Namespace, Macro, Function>
       data_;
   void nest(const Value& member);
@@ -107,7 +110,15 @@ int compare(const Value& a, const Value& b);  // negative, 0, positive; Template
 bool contains(const Value& container, const Value& needle);
 // The items a for loop sees: of a list, the characters of a string, the keys of a dictionary.
 List iterate(const Value& value);
-// json.dumps(value, ensure_ascii=False), or with that many spaces of indentation.
-std::string to_json(const Value& value, std::int64_t indent = -1);
+// repr(x) of Python.
+std::string repr(const Value& value);
+
+// The options of json.dumps.
+struct JsonStyle {
+  std::optional<std::string> indent;  // of one level; without it everything stands on one line
+  std::string comma = ", ", colon = ": ";
+  bool ascii_only = false, sort_keys = false;
+};
+std::string to_json(const Value& value, const JsonStyle& style);
 
 }  // namespace oscar::jinja

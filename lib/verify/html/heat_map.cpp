@@ -24,8 +24,7 @@ std::string heat_map(const VerifyReport& report, const std::string& caption,
   }
   if (!(high > 0)) return "";
   const std::size_t every = (layers + kMostColumns - 1) / kMostColumns;
-  std::string text =
-      "<div class=\"scroll\"><table><caption>" + caption + "</caption><thead><tr><th scope=\"col\">method</th>";
+  std::string text = "<table><caption><span>" + caption + "</span></caption><thead><tr><th scope=\"col\">method</th>";
   for (std::size_t l = 0; l < layers; l += every) text += "<th scope=\"col\">layer " + std::to_string(l) + "</th>";
   text += "</tr></thead><tbody>\n";
   for (const MethodReport& m : report.methods) {
@@ -43,7 +42,7 @@ std::string heat_map(const VerifyReport& report, const std::string& caption,
     }
     text += "</tr>\n";
   }
-  return text + "</tbody></table></div>\n";
+  return framed(text + "</tbody></table>", "errors of each layer");
 }
 
 }  // namespace
@@ -55,39 +54,6 @@ std::string layer_tables(const VerifyReport& report) {
                   [](const LayerError& l) { return l.mean.attention_kl; }) +
          heat_map(report, "Attention-output error |o&prime; &minus; o| / |o| behind the output projection",
                   [](const LayerError& l) { return l.projected_output; });
-}
-
-// Click on a column head sorts by it; without script the table stays as written.
-std::string sorting_script() {
-  return R"js(<script>
-document.querySelectorAll("table.sortable").forEach(function (table) {
-  var body = table.tBodies[0], heads = table.tHead.rows[0].cells;
-  function value(row, column) {
-    var text = row.cells[column].textContent.trim(), number = parseFloat(text.replace(/,/g, ""));
-    return isNaN(number) ? text : number;
-  }
-  Array.prototype.forEach.call(heads, function (head, column) {
-    var ascending = false, button = document.createElement("button");
-    button.type = "button";
-    button.textContent = head.textContent;
-    head.textContent = "";
-    head.appendChild(button);
-    button.addEventListener("click", function () {
-      ascending = !ascending;
-      var rows = Array.prototype.slice.call(body.rows);
-      rows.sort(function (a, b) {
-        var x = value(a, column), y = value(b, column), order;
-        if (typeof x === typeof y) { order = x > y ? 1 : x === y ? 0 : -1; } else { order = typeof x === "number" ? -1 : 1; }
-        return ascending ? order : -order;
-      });
-      rows.forEach(function (row) { body.appendChild(row); });
-      Array.prototype.forEach.call(heads, function (other) { other.removeAttribute("aria-sort"); });
-      head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    });
-  });
-});
-</script>
-)js";
 }
 
 }  // namespace oscar::html

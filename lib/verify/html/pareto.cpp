@@ -14,11 +14,9 @@ struct Point {
   double bits, kl;
 };
 
-std::vector<Point> points_of(const VerifyReport& report) {
+std::vector<Point> points_of(const std::vector<const MethodReport*>& methods) {
   std::vector<Point> points;
-  for (const MethodReport& m : report.methods) {
-    if (m.quantised && m.quality.kl.mean > 0) points.push_back({&m, m.bits_per_element, m.quality.kl.mean});
-  }
+  for (const MethodReport* m : methods) points.push_back({m, m->bits_per_element, m->quality.kl.mean});
   std::stable_sort(points.begin(), points.end(),
                    [](const Point& a, const Point& b) { return a.bits != b.bits ? a.bits < b.bits : a.kl < b.kl; });
   return points;
@@ -67,10 +65,10 @@ class LabelPlacer {
 
 }  // namespace
 
-std::vector<const MethodReport*> pareto_front(const VerifyReport& report) {
+std::vector<const MethodReport*> pareto_front(const std::vector<const MethodReport*>& methods) {
   std::vector<const MethodReport*> front;
   double best = INFINITY;
-  for (const Point& p : points_of(report)) {
+  for (const Point& p : points_of(methods)) {
     if (p.kl >= best) continue;
     best = p.kl;
     front.push_back(p.method);
@@ -78,9 +76,10 @@ std::vector<const MethodReport*> pareto_front(const VerifyReport& report) {
   return front;
 }
 
-std::string pareto_plot(const VerifyReport& report) {
-  const std::vector<Point> points = points_of(report);
-  if (points.size() < 2) return "";
+namespace {
+
+std::string pareto_plot(const VerifyReport& report, const std::vector<const MethodReport*>& methods) {
+  const std::vector<Point> points = points_of(methods);
   double low = INFINITY, high = 0, most = 0, least = INFINITY;
   for (const Point& p : points) {
     low = std::min(low, p.kl), high = std::max(high, p.kl);
@@ -97,7 +96,7 @@ std::string pareto_plot(const VerifyReport& report) {
   }
   text += text_at((kPlotLeft + kPlotWidth - kPlotRight) / 2, kPlotHeight - 8, "middle", "bits per element") + "\n";
   std::string path;
-  for (const MethodReport* m : pareto_front(report)) {
+  for (const MethodReport* m : pareto_front(methods)) {
     path += path.empty() ? "M" : "L";
     path += fixed(x.pixel(m->bits_per_element), 1);
     path += " ";
@@ -121,9 +120,43 @@ std::string pareto_plot(const VerifyReport& report) {
     text += "<text class=\"label\" x=\"" + fixed(place.x, 1) + "\" y=\"" + fixed(place.y, 1) + "\" text-anchor=\"" +
             (place.left ? "end" : "start") + "\">" + escape(p.method->id) + "</text>\n";
   }
-  return "<figure>" + text +
-         "</svg><figcaption>Mean KL (nats, logarithmic) against bits per element at the tested context. Dashed: the "
+  return "<figure>" + framed(text + "</svg>", "bits against KL") +
+         "<figcaption>Mean KL (nats, logarithmic) against bits per element at the tested context. Dashed: the "
          "methods that no other one beats in both.</figcaption></figure>\n";
+}
+
+}  // namespace
+
+std::string size_plots(const VerifyReport& report) {
+  std::vector<const MethodReport*> bytes, others;
+  double least = INFINITY, most = 0;
+  for (const MethodReport& m : report.methods) {
+    if (!m.quantised || !(m.quality.kl.mean > 0)) continue;
+    if (m.comparison == "bytes") {
+      bytes.push_back(&m);
+      continue;
+    }
+    others.push_back(&m);
+    least = std::min(least, m.bits_per_element), most = std::max(most, m.bits_per_element);
+  }
+  // Points at one place of the horizontal axis would say nothing.
+  constexpr double kEqual = 1.03;
+  std::string text;
+  if (bytes.size() > 1) {
+    text +=
+        "<h2>KL at equal bytes</h2>\n" +
+        kl_bars(report, bytes,
+                "Every method within 2 % of the bytes of " +
+                    (report.target_bits ? fixed(*report.target_bits, 2) : std::string("equal")) + " bits per element.");
+  }
+  if (others.size() < 2) return text;
+  if (most <= kEqual * least) {
+    return text + "<h2>KL at equal bytes</h2>\n" +
+           kl_bars(report, others,
+                   "All methods take " + fixed(least, 2) +
+                       (fixed(least, 2) == fixed(most, 2) ? "" : " to " + fixed(most, 2)) + " bits per element.");
+  }
+  return text + "<h2>Bits against KL</h2>\n" + pareto_plot(report, others);
 }
 
 }  // namespace oscar::html

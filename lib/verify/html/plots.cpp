@@ -75,7 +75,7 @@ std::string legend(const VerifyReport& report, const std::vector<const MethodRep
     const std::string css = series_class(report, *m);
     const auto index = static_cast<std::size_t>(css[1] - '0');
     text += "<li><svg class=\"" + css +
-            "\" style=\"width:2.2em;height:.8em;border:0;background:none\" viewBox=\"0 0 34 12\" aria-hidden=\"true\">"
+            "\" viewBox=\"0 0 34 12\" aria-hidden=\"true\">"
             "<path d=\"M0 6H34\" stroke=\"currentColor\" stroke-width=\"2\" stroke-dasharray=\"" +
             kDashes[index % kDashes.size()] + "\"/>" + marker(index, 17, 6) + "</svg> " + escape(series_name(*m)) +
             "</li>";
@@ -147,7 +147,7 @@ std::string position_plot(const VerifyReport& report) {
     const double edge = x.pixel(static_cast<double>(report.scoring.first_position));
     text += "<rect class=\"window\" x=\"" + fixed(kPlotLeft, 1) + "\" y=\"" + fixed(kPlotTop, 1) + "\" width=\"" +
             fixed(edge - kPlotLeft, 1) + "\" height=\"" + fixed(kPlotHeight - kPlotBottom - kPlotTop, 1) + "\"/>";
-    if (edge - kPlotLeft > 100) text += text_at((kPlotLeft + edge) / 2, kPlotTop + 16, "middle", "BF16 windows");
+    if (edge - kPlotLeft > 70) text += text_at((kPlotLeft + edge) / 2, kPlotTop + 16, "middle", "not scored");
   }
   text += horizontal_grid(y, decades.ticks);
   const double step = round_step(last, 8);
@@ -156,8 +156,8 @@ std::string position_plot(const VerifyReport& report) {
   }
   text += text_at((kPlotLeft + kPlotWidth - kPlotRight) / 2, kPlotHeight - 8, "middle", "position") + "\n";
   for (const MethodReport* m : series) text += kl_line(report, *m, x, y);
-  return legend(report, series) + "<figure>" + text +
-         "</svg><figcaption>Mean KL (nats, logarithmic) by position. A line that climbs is drift with "
+  return legend(report, series) + "<figure>" + framed(text + "</svg>", "KL by position") +
+         "<figcaption>Mean KL (nats, logarithmic) by position. A line that climbs is drift with "
          "length.</figcaption></figure>\n";
 }
 

@@ -26,33 +26,54 @@ std::string task_summary(const MethodReport& method) {
   std::string text;
   for (const TaskScore& t : method.tasks) {
     if (!text.empty()) text += "<br>";
-    text += escape(t.task) + " " + std::to_string(t.length) + ": " +
-            (t.score ? percent(*t.score, 0) + "% &plusmn; " + percent(t.standard_error, 1) : "unsolved by BF16");
+    text += escape(t.task) + " " + std::to_string(t.length) + ": " + (t.score ? share_text(t) : "unsolved by BF16");
   }
   return text.empty() ? "&ndash;" : text;
 }
 
+// Whether rows of the report differ in what `of` gives, BF16 left out.
+bool varies(const VerifyReport& report, std::string MethodReport::*of) {
+  const std::string* first = nullptr;
+  for (const MethodReport& m : report.methods) {
+    if (!m.quantised) continue;
+    if (first != nullptr && *first != m.*of) return true;
+    first = &(m.*of);
+  }
+  return false;
+}
+
+// Under the name, what tells rows of one method apart.
+std::string row_note(const VerifyReport& report, const MethodReport& m) {
+  std::string note = m.judged ? "judged" : "";
+  const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
+  if (m.quantised && varies(report, &MethodReport::comparison)) add(m.comparison);
+  if (varies(report, &MethodReport::path)) add(m.path);
+  return note.empty() ? "" : " <span class=\"faint\">(" + escape(note) + ")</span>";
+}
+
+// The figures that decide come first: on a narrow window they are what stays in sight.
 std::string method_row(const VerifyReport& report, const MethodReport& m) {
   const QualityMetrics& q = m.quality;
   std::string row = m.judged ? "<tr class=\"judged\">" : "<tr>";
   row += "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
-         (m.judged ? " <span class=\"faint\">(judged)</span>" : "") + "</th>";
-  row += cell(m.quantised ? escape(m.comparison) : "&ndash;", "text") + cell(escape(m.settings), "text");
-  row += cell(escape(m.path), "text");
-  row += cell(fixed(m.bits_per_element, 2));
-  row += cell(escape(format_bytes(m.allocated_bytes)));
+         row_note(report, m) + "</th>";
   row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
-              significant(q.kl.standard_error, 2));
+              half_width(q.kl.mean, q.kl.interval));
+  row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
+              half_width(q.ppl_ratio, q.ppl_ratio_interval));
+  row += cell(percent(q.same_top1, 2) + "%");
+  row += cell(fixed(m.bits_per_element, 2));
+  row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" + escape(format_bytes(m.allocated_bytes)) +
+         "</td>";
+  row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
+  row += cell(task_summary(m), "text");
   row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p95, 3)) +
          cell(significant(q.kl.p99, 3));
   row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3));
   row += cell(significant(q.ppl, 5));
-  row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
-              significant(q.ppl_ratio_error, 2));
   row += cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
-  row += cell(percent(q.same_top1, 2) + "%");
-  row += cell(task_summary(m), "text");
-  row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
+  row += cell(m.quantised ? escape(m.comparison) : "&ndash;", "text") + cell(escape(m.path), "text");
+  row += cell(m.quantised ? escape(m.settings) : "&ndash;", "text");
   return row + "</tr>\n";
 }
 
@@ -70,8 +91,8 @@ std::string needle_grid(const MethodReport& m, const std::string& task) {
   for (const TaskScore& t : m.tasks) {
     if (t.task == task && !t.depths.empty()) lengths.push_back(&t);
   }
-  std::string text = "<div class=\"scroll\"><table><caption>" + escape(task) + ", " + escape(series_name(m)) +
-                     "</caption><thead><tr><th scope=\"col\" class=\"text\">depth</th>";
+  std::string text = "<table><caption><span>" + escape(task) + ", " + escape(series_name(m)) +
+                     "</span></caption><thead><tr><th scope=\"col\" class=\"text\">depth</th>";
   for (const TaskScore* t : lengths) text += "<th scope=\"col\">" + std::to_string(t->length) + "</th>";
   text += "</tr></thead><tbody>\n";
   for (std::size_t i = 0; i < lengths.front()->depths.size(); ++i) {
@@ -82,7 +103,7 @@ std::string needle_grid(const MethodReport& m, const std::string& task) {
     }
     text += "</tr>\n";
   }
-  return text + "</tbody></table></div>\n";
+  return framed(text + "</tbody></table>", "retrieval by depth and length");
 }
 
 std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
@@ -105,10 +126,11 @@ std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
   }
   std::string body;
   for (const std::string& row : rows) body += row + "</tr>\n";
-  return "<div class=\"scroll\"><table><caption>" + escape(shape.task) + ", " + std::to_string(shape.length) +
-         " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) + " of " +
-         std::to_string(shape.prompts) + " written)</caption><thead>" + head + "</tr></thead><tbody>\n" + body + total +
-         "</tr></tbody></table></div>\n";
+  return framed("<table><caption><span>" + escape(shape.task) + ", " + std::to_string(shape.length) +
+                    " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) + " of " +
+                    std::to_string(shape.prompts) + " written)</span></caption><thead>" + head +
+                    "</tr></thead><tbody>\n" + body + total + "</tr></tbody></table>",
+                "retrieval by depth");
 }
 
 }  // namespace
@@ -138,23 +160,28 @@ std::string verdict_banner(const VerifyReport& report) {
 std::string method_table(const VerifyReport& report) {
   std::string text =
       "<p>KL in nats. Bits: per element of K and V at context " + std::to_string(report.scoring.context) +
-      ", with the BF16 windows of " + std::to_string(report.sink) + " and " + std::to_string(report.recent) +
-      " tokens. Bytes: allocated for one sequence, all layers. &plusmn;: standard error.</p>\n"
-      "<div class=\"scroll\"><table class=\"sortable\"><caption>Each method against the BF16 cache on the same tokens"
+      ", the full-precision windows of each method included (last column: tokens at the start and at the end). Bytes: "
+      "pages and windows of one sequence, all layers. &plusmn;: " +
+      escape(interval_note(report)) + ".</p>\n";
+  std::string table =
+      "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
       "</caption><thead><tr><th scope=\"col\">method</th>";
-  for (const char* name : {"compare", "settings", "path"}) {
-    text += std::string("<th scope=\"col\" class=\"text\">") + name + "</th>";
+  for (const char* name : {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "same top", "bits", "bytes", "gates"}) {
+    table += std::string("<th scope=\"col\">") + name + "</th>";
   }
-  for (const char* name : {"bits", "bytes", "KL mean", "median", "90%", "95%", "99%", "99.9%", "max", "PPL",
-                           "PPL ratio", "ln PPL cor.", "RMS &Delta;p", "same top"}) {
-    text += std::string("<th scope=\"col\">") + name + "</th>";
+  table += "<th scope=\"col\" class=\"text\">tasks</th>";
+  for (const char* name : {"KL median", "90%", "95%", "99%", "99.9%", "max", "PPL", "ln PPL cor.", "RMS &Delta;p"}) {
+    table += std::string("<th scope=\"col\">") + name + "</th>";
   }
-  text += "<th scope=\"col\" class=\"text\">tasks</th><th scope=\"col\">gates</th></tr></thead><tbody>\n";
-  for (const MethodReport& m : report.methods) text += method_row(report, m);
-  text += "</tbody></table></div>\n";
+  for (const char* name : {"compare", "path", "windows and groups"}) {
+    table += std::string("<th scope=\"col\" class=\"text\">") + name + "</th>";
+  }
+  table += "</tr></thead><tbody>\n";
+  for (const MethodReport& m : report.methods) table += method_row(report, m);
+  text += framed(table + "</tbody></table>", "methods");
   if (report.target_bits) {
-    text += "<p>Comparison at equal bytes: every method at " + fixed(*report.target_bits, 2) +
-            " bits per element by its own windows and groups.</p>\n";
+    text += "<p>Comparison at equal bytes: every method within 2 % of the bytes of " + fixed(*report.target_bits, 2) +
+            " bits per element, by its own windows and groups.</p>\n";
   }
   for (const LeftOut& l : report.left_out) {
     text += "<p class=\"faint\">Left out: " + escape(l.id) + " (" + escape(l.comparison) + "): " + escape(l.reason) +
@@ -165,7 +192,7 @@ std::string method_table(const VerifyReport& report) {
 
 std::string gate_table(const VerifyReport& report) {
   std::string text =
-      "<div class=\"scroll\"><table><caption>Gates judge the bundle's method; self checks judge the measurement."
+      "<table><caption><span>Gates judge the bundle's method; self checks judge the measurement.</span>"
       "</caption><thead><tr><th scope=\"col\">check</th><th scope=\"col\" class=\"text\">what was found</th>"
       "<th scope=\"col\">value</th><th scope=\"col\">limit</th><th scope=\"col\">result</th></tr></thead><tbody>\n";
   const auto number = [](const std::optional<double>& v) { return v ? significant(*v, 5) : std::string("&ndash;"); };
@@ -178,7 +205,7 @@ std::string gate_table(const VerifyReport& report) {
     text += "<tr><th scope=\"row\">" + escape(c.name) + "</th>" + cell(escape(c.detail), "text wrap") +
             cell(number(c.value)) + cell(number(c.limit)) + verdict_cell(c.pass) + "</tr>\n";
   }
-  return text + "</tbody></table></div>\n";
+  return framed(text + "</tbody></table>", "gates and self checks");
 }
 
 std::string needle_tables(const VerifyReport& report) {

@@ -85,7 +85,7 @@ TaskScore score_task(const TaskSet& set, const FoundAnswers& found, const FoundA
   }
   if (score.n > 0) {
     score.score = static_cast<double>(score.solved) / static_cast<double>(score.n);
-    score.standard_error = proportion_error(*score.score, score.n);
+    score.interval = wilson_interval(score.solved, score.n);
   }
   return score;
 }

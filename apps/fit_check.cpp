@@ -1,0 +1,100 @@
+#include "apps/fit_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "bundle/bundle.h"
+#include "bundle/fit_options.h"
+#include "moments/statistics.h"
+#include "rotation/regret.h"
+
+namespace oscar {
+namespace {
+
+void require_same_model(const Bundle& bundle, const Statistics& statistics) {
+  if (bundle.model_fingerprint.empty() || bundle.model_fingerprint == statistics.model_fingerprint) return;
+  throw InputError("the bundle was fitted to another model than the statistics are of (fingerprint " +
+                   bundle.model_fingerprint.substr(0, 19) + "... and " + statistics.model_fingerprint.substr(0, 19) +
+                   "...)");
+}
+
+// An infinite ratio (a new fit would have no error at all) has no JSON number.
+Json ratio_json(const SideRegret& side) {
+  const double ratio = side.ratio();
+  return std::isfinite(ratio) ? Json(ratio) : Json();
+}
+
+Json side_json(const SideRegret& side) {
+  return {{"bundle", side.bundle}, {"refit", side.refit}, {"regret", ratio_json(side)}};
+}
+
+void print_json(const CheckArguments& a, const Regret& regret, bool pass) {
+  Json layers = Json::array();
+  for (const LayerRegret& layer : regret.layers) {
+    layers.push_back({{"layer", layer.layer}, {"key", side_json(layer.key)}, {"value", side_json(layer.value)}});
+  }
+  Json json = {{"format_version", 1},
+               {"bundle", a.bundle},
+               {"statistics", a.statistics},
+               {"metric", regret.fisher ? "fisher" : "moments"},
+               {"total", side_json(regret.total)},
+               {"moved", regret.moved},
+               {"max_regret", a.max_regret > 0.0 ? Json(a.max_regret) : Json()},
+               {"pass", pass},
+               {"layers", std::move(layers)}};
+  print_result(dump_json(json));
+}
+
+void print_text(const CheckArguments& a, const Regret& regret, bool pass) {
+  std::printf("predicted errors on the new statistics, over those of a new fit with the same bits\n");
+  std::printf("layer      keys    values   share of the bundle's error\n");
+  const double total = std::max(regret.total.bundle, 1e-300);
+  for (const LayerRegret& layer : regret.layers) {
+    std::printf("%5lld  %8.3f  %8.3f   %5.1f%% %5.1f%%\n", static_cast<long long>(layer.layer), layer.key.ratio(),
+                layer.value.ratio(), 100.0 * layer.key.bundle / total, 100.0 * layer.value.bundle / total);
+  }
+  std::printf("regret of the whole: %.3f", regret.total.ratio());
+  if (a.max_regret > 0.0) std::printf(" (at most %.4g): %s", a.max_regret, pass ? "pass" : "FAIL");
+  std::printf("\n");
+  if (regret.moved < 0.999 * regret.total.refit) {
+    std::printf("a new fit that also moves bytes between layers and sides: %.3f\n",
+                regret.moved > 0.0 ? regret.total.bundle / regret.moved : std::numeric_limits<double>::infinity());
+  }
+}
+
+}  // namespace
+
+CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
+  CLI::App* check = app.add_subcommand(
+      "check", "How much worse a bundle is on newer traffic than a new fit would be, from its statistics alone");
+  check->add_option("bundle", a.bundle, "Bundle of oscar-fit, method balanced or waterfill")
+      ->required()
+      ->type_name("DIR");
+  check->add_option("--statistics", a.statistics, "Statistics of the newer traffic, of oscar-collect")
+      ->required()
+      ->type_name("FILE");
+  check
+      ->add_option("--max-regret", a.max_regret,
+                   "End with exit code 1 when the predicted error of the whole is more than X times a new fit's")
+      ->check(CLI::Range(1.0, 1e9))
+      ->type_name("X");
+  check->fallthrough();
+  return check;
+}
+
+int run_check(const CheckArguments& a, bool json) {
+  const Bundle bundle = load_bundle(a.bundle);
+  const FitOptions options = fit_options_of(bundle);
+  const Statistics statistics = load_statistics(a.statistics);
+  require_same_model(bundle, statistics);
+  const Regret regret = measure_regret(bundle.layers, statistics, options);
+  const bool pass = a.max_regret <= 0.0 || regret.total.ratio() <= a.max_regret;
+  json ? print_json(a, regret, pass) : print_text(a, regret, pass);
+  return pass ? 0 : 1;
+}
+
+}  // namespace oscar

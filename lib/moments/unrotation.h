@@ -1,0 +1,36 @@
+// Rotary embedding taken back: rows as they were before RoPE, from rows as attention sees them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/attention.h"
+#include "model/rope.h"
+
+namespace oscar {
+
+// x [..., d] with the rotations of its rows, cos and sin [..., P] FP32 (broadcast over x), 2 P <= d: channel i of the
+// first P turns with i + P, the others stay. RoPE_{-p} x, FP32; a linear map of each row.
+at::Tensor turned_back(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+
+// cos and sin of the positions that batches ask for. The attention factor of RoPE (yarn) is divided out: what comes
+// back is what went in.
+class Unrotation {
+ public:
+  Unrotation(const RopeFrequencies& frequencies, at::Device device);
+  struct Rows {
+    at::Tensor cos, sin;  // [T, P] FP32 on the device
+  };
+  const Rows& rows_of(const SequenceBatch& batch);  // valid until the next call
+
+ private:
+  RopeFrequencies frequencies_;
+  at::Device device_;
+  Rows table_;  // positions from 0 on
+  Rows rows_;   // of the batch asked for last
+  std::vector<std::int64_t> starts_, lengths_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,70 @@
+#include "text/prompt_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "base/interrupt.h"
+#include "text/gunzip.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::uint64_t kMaxPlain = std::uint64_t{1} << 32, kMaxExpanded = std::uint64_t{1} << 30;
+
+std::string read_standard_input() {
+  std::string content, block(1 << 16, '\0');
+  while (true) {
+    if (interrupt_requested()) throw InterruptedError("interrupted while stdin was read; run the command again");
+    const ssize_t n = ::read(STDIN_FILENO, block.data(), block.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw InputError(std::string("stdin: cannot be read (") + std::strerror(errno) + ")");
+    if (n == 0) return content;
+    content.append(block, 0, static_cast<std::size_t>(n));
+    if (content.size() > kMaxPlain) throw InputError("stdin: is larger than " + format_bytes(kMaxPlain));
+  }
+}
+
+}  // namespace
+
+PromptFile read_prompt_file(const fs::path& file) {
+  if (file == "-") {
+    std::string content = read_standard_input();
+    if (is_gzip(content)) content = gunzip(content, "stdin", kMaxExpanded);
+    return {"stdin", "stdin", true, std::move(content)};
+  }
+  const bool compressed = file.extension() == ".gz";
+  const std::string kind = compressed ? file.stem().extension().string() : file.extension().string();
+  if (kind != ".jsonl" && kind != ".txt") {
+    throw InputError(file.string() + ": unknown kind of prompt file " + quote_name(file.extension().string()) +
+                     ", expected .jsonl (one JSON row a line) or .txt (one document), perhaps with .gz behind it");
+  }
+  return {file.string(), file.filename().string(), kind == ".jsonl", read_document(file)};
+}
+
+std::string read_document(const fs::path& file) {
+  std::string content = read_file(file, kMaxPlain);
+  return file.extension() == ".gz" ? gunzip(content, file.string(), kMaxExpanded) : content;
+}
+
+void require_different_files(const std::vector<fs::path>& files) {
+  std::map<std::pair<dev_t, ino_t>, fs::path> seen;
+  for (const fs::path& file : files) {
+    struct stat info {};
+    const int rc = file == "-" ? ::fstat(STDIN_FILENO, &info) : ::stat(file.c_str(), &info);
+    if (rc != 0) continue;  // reading it says why
+    const auto [at, fresh] = seen.emplace(std::pair(info.st_dev, info.st_ino), file);
+    if (fresh) continue;
+    throw UsageError(at->second == file ? file.string() + ": is given twice; name every prompt file once"
+                                        : file.string() + " and " + at->second.string() +
+                                              " are the same file; name every prompt file once");
+  }
+}
+
+}  // namespace oscar

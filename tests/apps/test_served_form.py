@@ -1,0 +1,182 @@
+"""What is judged is what is served: the form of a bundle that --as names, the files that export writes of it, and which
+reports may stand beside them."""
+import json
+import shutil
+
+import pytest
+
+from harness import BAD_INPUT, GATE_FAILED, SAMPLE, USAGE, make_model, refuse, run, succeed
+
+OUTLIERS = SAMPLE / "tiny-qwen3-outliers"
+QUICK = ["--context", 800, "--max-sequences", 1, "--bootstrap", 0, "--layer-sequences", 1]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """Statistics of the sample model whose layers need very different clips, and bundles of them."""
+    folder = tmp_path_factory.mktemp("served")
+    succeed("collect", "--model", OUTLIERS, "--prompts", SAMPLE / "prompts.jsonl", "-o", folder / "s", "--tokens", 6000, "-q")
+    succeed("fit", folder / "s", "-o", folder / "layers", "-q")
+    succeed("fit", folder / "s", "-o", folder / "one", "--for", "sglang", "-q")
+    succeed("fit", folder / "s", "-o", folder / "pair", "--clip", "0.96,0.92", "-q")
+    return folder
+
+
+def manifest_of(bundle):
+    return json.loads((bundle / "oscar_bundle.json").read_text())
+
+
+def rotations(folder):
+    return ",".join(str(next(folder.glob(f"{side}_*.pt"))) for side in "kv")
+
+
+def judge(path, *arguments, code=0):
+    result = run("verify", "--model", OUTLIERS, "--text", SAMPLE / "heldout.txt", *QUICK, "--methods", "naive2,oscar",
+                 *arguments, "--report", path)
+    assert result.code == code, str(result)
+    report = json.loads(path.read_text())
+    return report, next(m for m in report["methods"] if m["id"] == "oscar"), result.out
+
+
+def clips(bundle, side):
+    return {tuple(layer[side]["clip"]) for layer in manifest_of(bundle)["layers"]}
+
+
+def test_judged_is_served(sample, tmp_path):
+    """The number of --as sglang is the number of the exported files, and not that of the bundle as it was fitted."""
+    assert len(clips(sample / "layers", "key")) > 1
+    native, as_fitted, out = judge(tmp_path / "native.json", "--bundle", sample / "layers")
+    assert native["bundle"]["served_as"] == {"format": "transformers", "changes": []}
+    assert "oscar as transformers serves it" in out
+    assert native["bundle"]["clip"]["key"] is None  # they differ: all of them are listed
+    assert [tuple(layer["key"]) for layer in native["bundle"]["clip"]["layers"]] == \
+        [tuple(layer["key"]["clip"]) for layer in manifest_of(sample / "layers")["layers"]]
+
+    served, as_served, out = judge(tmp_path / "served.json", "--bundle", sample / "layers", "--as", "sglang")
+    one = manifest_of(sample / "layers")["global_clip"]
+    assert served["bundle"]["clip"] == {"source": "bundle", "key": one["key"], "value": one["value"]}
+    assert "one clip ratio for the keys of all layers" in served["bundle"]["served_as"]["changes"][0]
+    assert "changed by sglang: one clip ratio" in out
+    assert as_served["kl"]["mean"] != as_fitted["kl"]["mean"]
+
+    result = succeed("export", sample / "layers", "--format", "sglang", "--report", tmp_path / "served.json", "-o", tmp_path / "x")
+    assert "changes the bundle" in result.err
+    card = (tmp_path / "x" / "README.md").read_text()
+    assert f"{as_served['kl']['mean']:.4g}" in card and "one clip ratio for the keys" in card
+    files, of_files, _ = judge(tmp_path / "files.json", "--rotations", rotations(tmp_path / "x"))
+    assert of_files["kl"] == as_served["kl"] and of_files["nll"] == as_served["nll"]
+    assert files["bundle"]["clip"] == {"source": "file", "key": one["key"], "value": one["value"]}
+    assert files["bundle"]["served_as"]["format"] == "sglang" and files["bundle"]["fingerprint_matches"]
+
+    # The report of the bundle as it was fitted is not that of what is exported.
+    sentence = refuse(BAD_INPUT, "export", sample / "layers", "--format", "sglang", "--report", tmp_path / "native.json",
+                      "-o", tmp_path / "y", names=["'transformers'", "in place of the bundle's", "oscar-fit --for sglang"])
+    assert "--as sglang" in sentence and not (tmp_path / "y").exists()
+
+
+def test_the_fit_for_a_format_loses_nothing(sample, tmp_path):
+    assert len(clips(sample / "one", "key")) == 1 and len(clips(sample / "one", "value")) == 1
+    assert manifest_of(sample / "one")["provenance"]["options"]["for"] == "sglang"
+    report, row, _ = judge(tmp_path / "r.json", "--bundle", sample / "one", "--max-kl", "20")
+    assert report["bundle"]["served_as"] == {"format": "sglang", "changes": []}
+    succeed("export", sample / "one", "--format", "sglang", "--report", tmp_path / "r.json", "-o", tmp_path / "x")
+    _, of_files, _ = judge(tmp_path / "files.json", "--rotations", rotations(tmp_path / "x"))
+    assert of_files["kl"] == row["kl"]
+
+
+def test_predictions_order_the_measured_kl(sample, tmp_path):
+    """The sum of predicted shares, by which one clip is chosen for all layers, puts bundles in the order of their KL."""
+    def predicted(name):
+        layers = manifest_of(sample / name)["fit"]["layers"]
+        return sum(layer[part]["error"] for layer in layers for part in ("k_logit_error", "v_output_error"))
+
+    kl = {name: judge(tmp_path / f"{name}.json", "--bundle", sample / name)[1]["kl"]["mean"] for name in ("layers", "one", "pair")}
+    found = {name: (kl[name], predicted(name)) for name in kl}
+    for name in ("layers", "one"):
+        assert kl[name] < 0.5 * kl["pair"] and predicted(name) < 0.9 * predicted("pair"), found
+    # What is predicted to be no worse is no worse: the two differ by less than their noise.
+    assert predicted("one") < 1.1 * predicted("layers") and kl["one"] < 1.3 * kl["layers"], found
+
+
+def test_reports_that_failed_or_belong_to_another_bundle(sample, tmp_path):
+    judge(tmp_path / "failed.json", "--bundle", sample / "one", "--max-kl", "1e-9", code=GATE_FAILED)
+    refuse(BAD_INPUT, "export", sample / "one", "--format", "sglang", "--report", tmp_path / "failed.json", "-o", tmp_path / "x",
+           names=["failed.json", "gate 'max_kl' failed"])
+    judge(tmp_path / "pair.json", "--bundle", sample / "pair")
+    refuse(BAD_INPUT, "export", sample / "one", "--format", "sglang", "--report", tmp_path / "pair.json", "-o", tmp_path / "x",
+           names=["pair.json", "another bundle"])
+    old = json.loads((tmp_path / "pair.json").read_text())
+    del old["bundles"][0]["served_as"]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    refuse(BAD_INPUT, "export", sample / "pair", "--format", "sglang", "--report", tmp_path / "old.json", "-o", tmp_path / "x",
+           names=["old.json", "--as sglang"])
+    assert not (tmp_path / "x").exists()
+
+
+def test_exported_files_know_their_model_and_clip(bundle, text, tmp_path):
+    succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "x")
+    pair = rotations(tmp_path / "x")
+    other = make_model(tmp_path / "other", seed=2)
+    refuse(BAD_INPUT, "verify", "--rotations", pair, "--check-only", "--model", other, names="another model")
+    refuse(BAD_INPUT, "verify", "--rotations", pair, "--model", other, "--text", text, "--context", 512, names="another model")
+    refuse(USAGE, "verify", "--rotations", pair, "--as", "sglang-v2", "--check-only", names="sglang")
+    assert "fingerprint is equal" not in succeed("verify", "--rotations", pair, "--check-only").out
+
+
+def test_forms_that_do_not_exist_or_have_nothing_to_serve(bundle, model, text):
+    verify = ["verify", "--model", model, "--text", text, "--context", 512]
+    refuse(USAGE, *verify, "--bundle", bundle, "--as", "vllm", names="sglang, sglang-v2, sglang-v3, transformers, absorbed")
+    refuse(USAGE, *verify, "--as", "sglang", names="--bundle")
+
+
+@pytest.mark.parametrize("arguments", [["--encoder", "search"], ["--scope", "head"], ["--method", "waterfill"],
+                                       ["--method", "balanced"], ["--center", "mean"], ["--windows", "60,256"]])
+def test_fits_that_a_format_cannot_carry(statistics, tmp_path, arguments):
+    code = BAD_INPUT if arguments[0] == "--windows" else USAGE
+    refuse(code, "fit", statistics, "-o", tmp_path / "b", "--for", "sglang", *arguments, names="sglang")
+    refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "vllm", names="transformers")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("form, method, scope", [("sglang-v2", "oscar", "head"), ("sglang-v3", "balanced", "head")])
+def test_the_other_formats(statistics, model, text, tmp_path, form, method, scope):
+    succeed("fit", statistics, "-o", tmp_path / "b", "--for", form)
+    manifest = manifest_of(tmp_path / "b")
+    assert (manifest["method"], manifest["scope"], manifest["code"]["encoder"]) == (method, scope, "minmax")
+    arguments = ["--model", model, "--text", text, *QUICK]
+    succeed("verify", "--bundle", tmp_path / "b", *arguments, "--report", tmp_path / "r.json")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["bundle"]["served_as"] == {"format": form, "changes": []}
+    succeed("export", tmp_path / "b", "--format", form, "-o", tmp_path / "x")
+    succeed("verify", "--rotations", rotations(tmp_path / "x"), *arguments, "--report", tmp_path / "f.json")
+    files = json.loads((tmp_path / "f.json").read_text())
+    row = {r["bundle"]["row"]: next(m for m in r["methods"] if m["judged"])["kl"] for r in (report, files)}
+    assert len({json.dumps(kl) for kl in row.values()}) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--max-kl", "0.1"], ["--text", "t.txt"], ["--junit", "r.xml"], ["--report", "r.json"],
+                                       ["--html", "r.html"], ["--min-niah", "0.5"], ["--max-kl-increase", "1"],
+                                       ["--baseline", "r.json"], ["--work-dir", "w"], ["--tasks", "niah"]])
+def test_check_only_takes_nothing_that_it_would_ignore(bundle, tmp_path, arguments):
+    refuse(USAGE, "verify", "--bundle", bundle, "--check-only", *arguments, names=[arguments[0], "--check-only"], cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: m["layers"][0]["key"].update(clip=[0.5]), lambda m: m["global_clip"].update(value=0.5),
+    lambda m: m["windows"].update(recent=128), lambda m: m["code"].update(encoder="search"),
+    lambda m: m["model"].update(fingerprint="sha256:" + "0" * 64)])
+def test_edited_numbers_fail_the_check(bundle, tmp_path, change):
+    copy = tmp_path / "b"
+    shutil.copytree(bundle, copy)
+    path = copy / "oscar_bundle.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest, sort_keys=True))  # another program's spelling of the same content
+    succeed("verify", "--bundle", copy, "--check-only")
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    refuse(BAD_INPUT, "verify", "--bundle", copy, "--check-only", names=["oscar_bundle.json", "changed after the fit"])
+    refuse(BAD_INPUT, "export", copy, "--format", "sglang", "-o", tmp_path / "x", names="changed after the fit")
+    del manifest["numbers_sha256"]  # older bundles have none
+    path.write_text(json.dumps(manifest))
+    succeed("verify", "--bundle", copy, "--check-only")

@@ -1,0 +1,70 @@
+#include "base/run_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/errors.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+const Json kRun = {{"tool_version", "1"}, {"threads", 2}, {"model", "m"}, {"options", {{"context", 512}}}};
+const RunInputs kInputs = {{"model", "is of another model"}};
+
+bool is_point(const std::string& name) { return name == "point"; }
+
+RunDirectory open(const fs::path& path, bool resume) { return RunDirectory(path, kRun, resume, kInputs, is_point); }
+
+TEST(RunDirectory, LeavesFilesOfOthersAlone) {
+  const TempDirectory dir;
+  std::ofstream(dir / "point") << "of the user";
+  std::ofstream(dir / "notes") << "of the user";
+  EXPECT_THROW(open(dir.path(), false), UsageError);
+  EXPECT_THROW(open(dir.path(), true), UsageError);
+  EXPECT_EQ(read_file(dir / "point"), "of the user");
+  fs::remove(dir / "point");
+  RunDirectory run = open(dir.path(), false);
+  write_file_atomic(run.file("point"), "state");
+  run.remove();
+  EXPECT_EQ(read_file(dir / "notes"), "of the user");
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator{}), 1);
+}
+
+TEST(RunDirectory, ARemovalThatWasCutShortIsFinished) {
+  const TempDirectory dir;
+  {
+    RunDirectory run = open(dir.path(), false);
+    write_file_atomic(run.file("point"), "state");
+  }
+  fs::rename(dir / "run.json", dir / "removing.json");
+  const RunDirectory run = open(dir.path(), false);
+  EXPECT_FALSE(fs::exists(dir / "point"));
+  EXPECT_FALSE(run.resumed());
+}
+
+TEST(RunDirectory, RefusesRunsOfAnotherForm) {
+  for (const char* text :
+       {"", "[]", "null", "1", "\"run\"", "{}", R"({"threads":"2"})", R"({"threads":2})",
+        R"({"tool_version":"1","threads":0,"options":{}})", R"({"tool_version":"1","threads":-1,"options":{}})",
+        R"({"tool_version":"1","threads":1e300,"options":{}})",
+        R"({"tool_version":"1","threads":99999999999999999999,"options":{}})",
+        R"({"tool_version":"1","threads":2,"options":[]})", R"({"tool_version":1,"threads":2,"options":{}})",
+        R"({"tool_version":"1","threads":2,"options":{"context":512}})",
+        R"({"tool_version":"1","threads":2,"model":["m"],"options":{"context":512}})"}) {
+    const TempDirectory dir;
+    write_file_atomic(dir / "run.json", text);
+    EXPECT_THROW(open(dir.path(), true), InputError) << text;
+  }
+  for (const char* text : {R"({"tool_version":"2","threads":2,"model":"m","options":{"context":512}})",
+                           R"({"tool_version":"1","threads":2,"model":"m","options":{"context":"512"}})",
+                           R"({"tool_version":"1","threads":2,"model":"m","options":{}})"}) {
+    const TempDirectory dir;
+    write_file_atomic(dir / "run.json", text);
+    EXPECT_THROW(open(dir.path(), true), UsageError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,42 @@
+// A statistics file: metadata and tensors, as fit, merge and show read them.
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include "base/errors.h"
+#include "fuzz/fuzz_target.h"
+#include "moments/random_statistics.h"
+#include "moments/show.h"
+#include "moments/statistics_format.h"
+
+namespace oscar::fuzz {
+
+std::vector<std::string> seeds() {
+  RandomRows small;
+  small.layers = 1, small.query_heads = 2, small.kv_heads = 1, small.head_dim = 2, small.tokens = 6, small.rows = 3;
+  Statistics s = random_statistics(small);
+  s.metadata["model"] = {{"revision", ""}};
+  Json& prompts = s.metadata["parts"][0]["prompts"];
+  prompts["files"] = {"p.jsonl"};
+  prompts["documents"] = {"0123456789abcdef"};
+  s.metadata["parts"][0]["options"] = {{"far_pairs", "none"}};
+  const fs::path path = fs::temp_directory_path() / ("oscar-fuzz-statistics-" + std::to_string(::getpid()));
+  save_statistics(s, path);
+  std::string bytes = read_file(path);
+  fs::remove(path);
+  return {bytes};
+}
+
+void read_input(std::string_view bytes) {
+  try {
+    const Statistics s = read_statistics(SafetensorsFile::parse(std::as_bytes(std::span(bytes)), "fuzz.safetensors"));
+    if (s.layers.size() > 4 || s.head_dim > 64) return;
+    require(s.layers[0].q_gram.isfinite().all().item<bool>(), "accepted sums are finite");
+    show_json(s);
+    show_text(s, true);
+    require(merge_statistics({s, s}, {.same_prompts = true}).tokens == 2 * s.tokens, "tokens add up");
+  } catch (const NumericalError& e) {  // NaN and infinity have an exit code of their own
+    require(std::string_view(e.what()).find('\n') == std::string_view::npos, "an error is one line");
+  }
+}
+
+}  // namespace oscar::fuzz
