@@ -16,7 +16,9 @@ constexpr int kInterruptedCode = 130;
 
 std::atomic<bool> g_requested{false};
 std::atomic<double> g_first{0.0};
+std::atomic<int> g_end_at_once{0};  // how many EndsAtOnce live
 static_assert(std::atomic<double>::is_always_lock_free, "a signal handler stores it");
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
 
 double now() {
   timespec time{};
@@ -25,6 +27,11 @@ double now() {
 }
 
 extern "C" void on_signal(int number) {
+  if (g_end_at_once.load() > 0) {
+    constexpr char kMessage[] = "interrupted while a text was split into tokens; run the command again\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+    _exit(kInterruptedCode);
+  }
   if (!g_requested.exchange(true)) {
     g_first.store(now());
     return;
@@ -46,6 +53,9 @@ void install_interrupt_handler() {
     ::sigaction(number, &action, nullptr);
   }
 }
+
+EndsAtOnce::EndsAtOnce() { g_end_at_once.fetch_add(1); }
+EndsAtOnce::~EndsAtOnce() { g_end_at_once.fetch_sub(1); }
 
 bool interrupt_requested() { return g_requested.load(); }
 

@@ -7,4 +7,15 @@ namespace oscar {
 void install_interrupt_handler();
 bool interrupt_requested();
 
+// While one lives, on any thread, the first request already ends the process: for calls into libraries that run for
+// long and cannot be told to stop. Files appear under their names only when they are whole (base/atomic_file), and
+// temporary ones are removed by the next run, so that nothing computed is lost.
+class EndsAtOnce {
+ public:
+  EndsAtOnce();
+  ~EndsAtOnce();
+  EndsAtOnce(const EndsAtOnce&) = delete;
+  EndsAtOnce& operator=(const EndsAtOnce&) = delete;
+};
+
 }  // namespace oscar

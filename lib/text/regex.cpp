@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 
 #include "base/budget.h"
 #include "base/errors.h"
+#include "base/interrupt.h"
 #include "text/unicode.h"
 #include "text/unicode_tables.h"
 
@@ -65,6 +67,8 @@ struct MatchLimits {
   MatchLimits& operator=(const MatchLimits&) = delete;
   OnigMatchParam* param;
 };
+
+constexpr std::size_t kLong = 1 << 16;  // bytes: shorter texts are searched within a second, whatever the pattern
 
 // Oniguruma counts its retries, but tells no one: its work is charged by time, read now and then.
 class Stopwatch {
@@ -135,6 +139,9 @@ std::vector<Part> Regex::split(std::string_view text) const {
   const OnigUChar* end = begin + text.size();
   std::size_t from = 0, covered = 0, last_match_end = std::string_view::npos;
   Stopwatch watch(text.size());
+  // One search may retry for seconds on a long text, and Oniguruma cannot be told to stop.
+  std::optional<EndsAtOnce> at_once;
+  if (text.size() >= kLong) at_once.emplace();
   while (from <= text.size()) {
     // The range is the whole rest: where it ends Oniguruma ends its matches, too.
     const int rc = onig_search_with_param(compiled_->regex, begin, end, begin + from, end, region.region,

@@ -1,30 +1,65 @@
 #include "verify/baseline_report.h"
 
+#include <cmath>
+
 #include "base/errors.h"
+#include "base/foreign_text.h"
 
 namespace oscar {
+namespace {
+
+// An integer of [least, most]; else InputError.
+std::int64_t integer(const Json& j, const char* name, std::int64_t least, std::int64_t most, const std::string& where) {
+  const Json& found = j.at(name);
+  if (!found.is_number_integer() || found < least || found > most) {
+    throw InputError(where + ": \"" + name + "\" is " + printable(found.dump()) + ", expected a whole number from " +
+                     std::to_string(least) + " to " + std::to_string(most) +
+                     "; take the report as oscar-verify wrote it");
+  }
+  return found.get<std::int64_t>();
+}
+
+void check_figures(const Json& row, const std::string& where) {
+  const double kl = row.at("kl").at("mean").get<double>(), ratio = row.at("ppl_ratio").get<double>();
+  if (std::isfinite(kl) && kl >= 0.0 && std::isfinite(ratio) && ratio > 0.0) return;
+  throw InputError(where + ": the row of " + printable(row.at("id").get<std::string>()) + " has mean KL " +
+                   row["kl"]["mean"].dump() + " and perplexity ratio " + row["ppl_ratio"].dump() +
+                   ", expected numbers not below zero; take the report as oscar-verify wrote it");
+}
+
+}  // namespace
+
 BaselineReport BaselineReport::load(const fs::path& file) {
-  BaselineReport report;
+  BaselineReport report = parse(read_file(file), file.string());
   report.name_ = file.filename().string();
+  return report;
+}
+
+BaselineReport BaselineReport::parse(std::string_view bytes, const std::string& where) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;  // products of two such numbers stay exact
+  BaselineReport report;
+  report.name_ = where;
+  report.json_ = parse_json(bytes, where);
+  const Json& j = report.json_;
   try {
-    report.json_ = read_json(file);
-    const Json& j = report.json_;
-    const int version = j.at("format_version").get<int>();
+    const std::int64_t version = integer(j, "format_version", 1, kMost, where);
     if (version > kReportFormatVersion) {
-      throw InputError(file.string() + " has report format " + std::to_string(version) + ", this program reads up to " +
+      throw InputError(where + " has report format " + std::to_string(version) + ", this program reads up to " +
                        std::to_string(kReportFormatVersion));
     }
     for (const Json& m : j.at("methods")) {
       (void)m.at("id").get<std::string>(), (void)m.at("path").get<std::string>();
       (void)m.at("comparison").get<std::string>();
-      (void)m.at("kl").at("mean").get<double>(), (void)m.at("ppl_ratio").get<double>();
+      check_figures(m, where);
     }
     (void)j.at("model").at("fingerprint").get<std::string>(), (void)j.at("text").at("sha256").get<std::string>();
+    const std::int64_t context = integer(j, "context", 1, kMost, where);
     const Json& scoring = j.at("scoring");
-    for (const char* name : {"first_position", "sequences", "tokens"}) (void)scoring.at(name).get<std::int64_t>();
-    (void)j.at("context").get<std::int64_t>(), (void)j.at("options").at("dtype").get<std::string>();
+    integer(scoring, "first_position", 0, context, where);
+    integer(scoring, "sequences", 0, kMost, where), integer(scoring, "tokens", 0, kMost * kMost / 2, where);
+    (void)j.at("options").at("dtype").get<std::string>();
   } catch (const Json::exception&) {
-    throw InputError(file.string() + " is no report of oscar-verify; --baseline takes the file written with --report");
+    throw InputError(where + " is no report of oscar-verify; --baseline takes the file written with --report");
   }
   return report;
 }

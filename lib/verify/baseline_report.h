@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -11,8 +12,10 @@ namespace oscar {
 
 class BaselineReport {
  public:
-  // InputError for a file that is no report of a version this program reads.
+  // InputError for a file that is no report of a version this program reads, or whose figures no run can have.
   static BaselineReport load(const fs::path& file);
+  // The same from the bytes of a file; `where` is its name in messages.
+  static BaselineReport parse(std::string_view bytes, const std::string& where);
 
   // InputError, naming what differs, when model, text, context or precision are not those of this run, or when the
   // earlier report scored tokens that this run does not: more sequences, or positions before its first. Called before

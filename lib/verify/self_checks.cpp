@@ -40,6 +40,9 @@ SelfCheck null_run(const RunnerResult& run) {
 
 SelfCheck negative_control(const VerifyReport& report) {
   SelfCheck check{"negative_control", "no bundle to compare naive2 with", std::nullopt, std::nullopt, std::nullopt};
+  for (const LeftOut& l : report.left_out) {
+    if (l.id == "naive2") check.detail = "naive2 was left out (" + l.comparison + "): " + l.reason;
+  }
   for (const MethodReport& bundle : report.methods) {
     const std::string &judged = bundle.id, &path = bundle.path;
     const auto naive = std::find_if(report.methods.begin(), report.methods.end(), [&](const MethodReport& m) {

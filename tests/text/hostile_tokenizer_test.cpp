@@ -2,10 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <ctime>
+#include <thread>
 
 #include "base/errors.h"
+#include "base/interrupt.h"
 #include "support/paths.h"
+#include "text/regex.h"
 #include "text/tokenizer.h"
 
 namespace oscar {
@@ -211,6 +219,27 @@ TEST(HostileTokenizer, WorkIsBounded) {
 }
 
 // Texts that make simple algorithms quadratic.
+// Oniguruma retries for some ten seconds in one search here, and no one can stop it. In a process of its own.
+TEST(HostileTokenizerDeathTest, ASearchThatTakesLongIsInterrupted) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        install_interrupt_handler();
+        const std::string text(8'000'000, 'a');
+        const Regex regex("(?:a|aa){40}b", "tokenizer.json");
+        std::thread([] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          ::kill(::getpid(), SIGTERM);
+        }).detach();
+        try {
+          (void)regex.split(text);
+        } catch (const InputError&) {  // the limit on retries
+        }
+        std::_Exit(8);
+      },
+      testing::ExitedWithCode(130), "interrupted while a text was split");
+}
+
 TEST(HostileTokenizer, LongTextsStayCheap) {
   const std::string normalizer = R"("normalizer": {"type": "NFC"})";
   const Tokenizer tokenizer = Tokenizer::from_json(file(kModel, normalizer), "t.json");

@@ -104,6 +104,24 @@ TEST_F(Baseline, OtherFilesAreRefused) {
   EXPECT_THROW(BaselineReport::load(file_), InputError);
 }
 
+// Each was read as it stood, and products of such numbers overflowed.
+TEST_F(Baseline, FiguresThatNoRunHasAreNamed) {
+  const Json good = Json::parse(report_json(sample_report({})));
+  const auto refusal = [&](const char* pointer, const Json& value) {
+    Json report = good;
+    report[Json::json_pointer(pointer)] = value;
+    write_file_atomic(file_, report.dump());
+    return message_of<InputError>([&] { BaselineReport::load(file_); });
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal("/scoring/first_position", -1), HasSubstr("\"first_position\" is -1, expected a whole number"));
+  EXPECT_THAT(refusal("/scoring/sequences", 9223372036854775807), HasSubstr("\"sequences\" is 9223372036854775807"));
+  EXPECT_THAT(refusal("/scoring/tokens", 0.5), HasSubstr("\"tokens\" is 0.5"));
+  EXPECT_THAT(refusal("/context", "\x1b[2J"), testing::Not(HasSubstr("\x1b")));
+  EXPECT_THAT(refusal("/methods/2/kl/mean", -0.5), HasSubstr("mean KL -0.5"));
+  EXPECT_THAT(refusal("/methods/2/ppl_ratio", 0), HasSubstr("perplexity ratio 0"));
+}
+
 TEST(Markdown, HasARowForEachMethodAndTheVerdict) {
   const std::string pass = report_markdown(sample_report({0.1, 1.1, 0.1, 0.5}));
   EXPECT_THAT(pass, testing::HasSubstr("| oscar (judged) | common | prefill |"));

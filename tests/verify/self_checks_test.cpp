@@ -57,6 +57,9 @@ TEST(SelfChecks, EveryJudgedMethodHasToBeatTheNegativeControl) {
   EXPECT_EQ(check_of(r, "negative_control").pass, false);
   r.methods.erase(r.methods.begin() + 1);  // naive2
   EXPECT_EQ(check_of(r, "negative_control").pass, std::nullopt);
+  EXPECT_EQ(check_of(r, "negative_control").detail, "no bundle to compare naive2 with");
+  r.left_out.push_back({"naive2", "bytes", "it takes more than 1.5 bits"});
+  EXPECT_EQ(check_of(r, "negative_control").detail, "naive2 was left out (bytes): it takes more than 1.5 bits");
 }
 
 TEST(SelfChecks, TheNullRunHasToBeExact) {

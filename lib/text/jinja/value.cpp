@@ -9,7 +9,7 @@
 namespace oscar::jinja {
 
 Value::Value(std::string s) {
-  Budget::spend(40 + s.size() / 4);
+  Budget::spend(120 + s.size() / 4);  // most of it the first touch of its memory
   Budget::hold(s.size() + 64);
   data_ = std::make_shared<const std::string>(std::move(s));
 }
