@@ -33,6 +33,25 @@ TEST(SelfChecks, DriftWithLengthFails) {
   EXPECT_EQ(check_of(with_kl(0, 0, 0, 1e-6), "drift").pass, true) << "noise of a nearly perfect method";
 }
 
+TEST(SelfChecks, DriftIsComparedWithTheRowOfOscar) {
+  VerifyReport r = with_kl(0.001, 0.01, 0.02, 0.03);  // grows three times
+  r.methods[2].id = "waterfill";
+  EXPECT_EQ(check_of(r, "drift").pass, true);
+  MethodReport oscar = r.methods[2];
+  oscar.id = "oscar", oscar.judged = false;
+  for (PositionBucket& b : oscar.by_position) b.kl = 0.05;  // does not grow
+  r.methods.push_back(oscar);
+  const SelfCheck faster = check_of(r, "drift");
+  EXPECT_EQ(faster.pass, false);
+  EXPECT_NEAR(*faster.limit, 2.0, 1e-9);
+  EXPECT_NE(faster.detail.find("oscar's row grows 1 times"), std::string::npos) << faster.detail;
+  r.methods.back().by_position.back().kl = 0.1;  // twice: at most four times is allowed to the bundle
+  EXPECT_EQ(check_of(r, "drift").pass, true);
+  r.methods.back().path = "decode";  // of another path: not its measure
+  for (PositionBucket& b : r.methods.back().by_position) b.kl = 0.05;
+  EXPECT_EQ(check_of(r, "drift").pass, true);
+}
+
 // A few tokens of a heavy-tailed figure: three sequences failed a sound bundle.
 TEST(SelfChecks, DriftNeedsEnoughTokensToSpeak) {
   const SelfCheck few = check_of(with_kl(0.001, 0.01, 0.1, 0.5, 900), "drift");

@@ -102,7 +102,8 @@ std::string kl_line(const VerifyReport& report, const MethodReport& m, const Axi
          kDashes[index % kDashes.size()] + "\"/>" + marks + "</g>\n";
 }
 
-// At most eight lines can be told apart: the judged method, the negative control, and those of smallest KL.
+// At most eight lines can be told apart: the judged method, the negative control, OSCAR's own method (drift is judged
+// beside it), and those of smallest KL.
 std::vector<const MethodReport*> plotted_methods(const VerifyReport& report) {
   std::vector<const MethodReport*> list;
   for (const MethodReport& m : report.methods) {
@@ -111,7 +112,7 @@ std::vector<const MethodReport*> plotted_methods(const VerifyReport& report) {
   constexpr std::size_t kMost = 8;
   if (list.size() <= kMost) return list;
   const auto rank = [](const MethodReport* m) {
-    return m->judged ? -2.0 : m->id == "naive2" ? -1.0 : m->quality.kl.mean;
+    return m->judged ? -2.0 : m->id == "naive2" || m->id == "oscar" ? -1.0 : m->quality.kl.mean;
   };
   std::vector<const MethodReport*> sorted = list;
   std::stable_sort(sorted.begin(), sorted.end(), [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
