@@ -132,7 +132,7 @@ def test_command(page, index, folder_of):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_has_a_known_language(page):
     opened = re.findall(r"^```(.*)$", text_of(page), re.MULTILINE)[::2]
-    assert set(opened) <= {"sh", "text", "console"}, opened
+    assert set(opened) <= {"sh", "text", "console", "python"}, opened  # Python has tests of its own
     for language, block, _ in BLOCK.findall(text_of(page)):
         if language == "console":
             assert block.startswith("$ "), block
@@ -178,10 +178,9 @@ def test_the_page_of_a_command_has_its_options(program):
 def known_options():
     """Of the commands, the scripts and the programs that measure."""
     known = set().union(*map(options_of, SUBCOMMANDS))
-    for script in ("quickstart", "setup", "build", "test", "bench", "format"):
-        known |= set(LONG_OPTION.findall(subprocess.run(["bash", SOURCE_DIR / "scripts" / script, "--help"], capture_output=True,
-                                                        text=True).stdout))
-    known |= set(LONG_OPTION.findall((SOURCE_DIR / "scripts/quality").read_text()))
+    for script in (SOURCE_DIR / "scripts").iterdir():
+        if not script.suffix and script.is_file():
+            known |= set(LONG_OPTION.findall(script.read_text()))
     for program in (SOURCE_DIR / "tests" / "bench").rglob("*.c*"):
         known |= set(LONG_OPTION.findall(program.read_text()))
     return known
@@ -189,7 +188,8 @@ def known_options():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_exists(page):
-    others = {"--kv-cache-dtype", "--page-size"}  # of SGLang
+    others = {"--kv-cache-dtype", "--page-size", "--output-on-failure", "--build", "--install", "--prefix", "--strip", "--no-deps"}
+    # of SGLang, CTest, CMake and pip
     named = set(LONG_OPTION.findall(re.sub(r"\]\([^)]*\)|<[^>]*>|\|[-:|]+\|", "", text_of(page))))
     assert named <= known_options() | others, sorted(named - known_options() - others)
 
