@@ -12,7 +12,8 @@ NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:h|cpp|cu|cuh|py|md|sche
 # A path in one of our folders, of any kind of file.
 PATH = re.compile(r"(?<![\w./<-])((?:apps|cmake|docs|kernels|lib|sample_data|schemas|scripts|tests|tools)/[\w./-]*[\w-])(?![\w*{<$/-])")
 # Files that the commands write, and those of other projects.
-WRITTEN_BY_COMMANDS = {"README.md", "summary.md", "FILE.md"}
+WRITTEN_BY_COMMANDS = {"README.md", "summary.md", "FILE.md", "version.py"}
+INSTALLED = ("lib/lib", "lib/python", "lib/oscar-toolchain")  # below the folder of an installation
 SKIPPED = ("sample_data/tiny-", "tests/bench/results/")
 
 
@@ -47,7 +48,7 @@ def script_comments(text):
 def missing_paths(text):
     """Paths below one of our folders that are no file and no folder; MODEL and the like stand for names."""
     return [path for path in PATH.findall(text)
-            if not (SOURCE_DIR / path).exists() and not pathlib.PurePath(path).name.isupper()]
+            if not (SOURCE_DIR / path).exists() and not pathlib.PurePath(path).name.isupper() and not path.startswith(INSTALLED)]
 
 
 def paragraphs(text):
