@@ -1,6 +1,6 @@
 // A bundle: what oscar-fit writes and oscar-verify / oscar-export read. Directory with oscar_bundle.json (manifest),
 // rotations.safetensors (F32), README.md (model card) and
-// calibration_hashes.json (may be left out). Byte-level description: schemas/README.md.
+// calibration_hashes.json (may be left out). Byte-level description: docs/format-bundle.md.
 #pragma once
 
 #include <cstdint>

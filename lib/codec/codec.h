@@ -1,5 +1,5 @@
 // The codec of one row (one token of one KV head): the specification that prefill path, runtime pages and CUDA kernels
-// follow bit for bit. Byte-level description: schemas/README.md; golden vectors: sample_data/golden/.
+// follow bit for bit. Byte-level description: docs/format-codec.md; golden vectors: sample_data/golden/.
 //
 // A layout says what is stored, and is all a reader needs. An encoder says how the stored numbers are chosen; readers
 // never see it. All arithmetic is IEEE single precision, round to nearest even, each operation rounded on its own (no

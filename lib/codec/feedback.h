@@ -1,5 +1,5 @@
 // Encoder `feedback`: the codes of encoder search, moved by single steps so that the errors of a block's channels
-// cancel in the metric that weighs them. Readers never see it. Byte-level definition: schemas/README.md.
+// cancel in the metric that weighs them. Readers never see it. Byte-level definition: docs/format-codec.md.
 #pragma once
 
 #include <cstdint>

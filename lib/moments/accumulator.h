@@ -1,4 +1,4 @@
-// Streamed second moments of one layer (README.md, "What each file is"). Sums are FP64; products are FP32 over blocks
+// Streamed second moments of one layer (docs/format-statistics.md). Sums are FP64; products are FP32 over blocks
 // of rows, added to them in a fixed order. The FP32 part is short, so the relative error of a sum stays near 1e-7
 // (measured in tests/moments) and does not grow with the number of tokens. CPU and GPU results differ by less than
 // 1e-6.

@@ -12,7 +12,7 @@
 
 namespace oscar {
 
-// All FP64 on the CPU, sums (not means) so that parts merge exactly. Letters: schemas/README.md. Row vectors.
+// All FP64 on the CPU, sums (not means) so that parts merge exactly. Letters: docs/format-statistics.md. Row vectors.
 struct LayerMoments {
   at::Tensor q_gram;       // [Hkv, d, d]  sum over tokens and the group's query heads of q^T q
   at::Tensor k_gram;       // [Hkv, d, d]  sum k^T k

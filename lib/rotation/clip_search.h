@@ -34,14 +34,14 @@ struct ClipChoice {
 
 // The objective is the error of the rows in the metric of their side (predict.h, SideCosts): of far pairs where the
 // statistics have them, for values with a common shrinking counted more than errors that cancel (gain_scorer).
-// README.md compares it with the KL that was measured.
+// docs/transforms.md compares it with the KL that was measured.
 //
 // For each layer (scope head: each KV head): the candidate of least error on the rows of the `fit` half. The one ratio
 // of the model: that of the least sum over layers, each in units of the residual stream its errors are added to;
 // without far pairs, of relative errors. On the held-out half a choice must then be ahead of no clip, and the choices
 // of all layers together clearly ahead of the published ratio, which is taken in all of them where they are not
-// (README.md has the measurements behind the margin). Ties go to less clipping. on_head is called once for each layer
-// and head.
+// (docs/transforms.md has the measurements behind the margin). Ties go to less clipping. on_head is called once for
+// each layer and head.
 inline constexpr double kClearlyAhead = 0.82;                                   // of the published ratio's error
 inline constexpr float kPublishedKeyClip = 0.96f, kPublishedValueClip = 0.92f;  // of the published launch lines
 ClipChoice search_clip(const Statistics& statistics, const std::vector<SideTransform>& transforms,

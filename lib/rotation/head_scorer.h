@@ -54,6 +54,6 @@ std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem);
 // error = sum_t e_t M e_t^T + kGainWeight gamma^2 X. An attention output averages many values: their independent
 // errors cancel there and in later layers, a common shrinking does not. (For keys the same formula.)
 std::unique_ptr<HeadScorer> gain_scorer(const HeadProblem& problem);
-inline constexpr double kGainWeight = 5.0;  // lib/rotation/README.md has the measurements
+inline constexpr double kGainWeight = 5.0;  // docs/transforms.md has the measurements
 
 }  // namespace oscar

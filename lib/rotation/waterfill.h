@@ -14,7 +14,7 @@ struct HeadEnergy {
   // E_b = (d/4) (mean lambda of the block)^2 / R.
   std::array<double, kBlocks> block{};
   // Keys: variance of a logit for errors of unit variance in each channel of a block, scale^2 tr(Q'_b), Q' the plain
-  // second moment of the queries in the basis of the cache (README.md). Values: 0.
+  // second moment of the queries in the basis of the cache (docs/transforms.md). Values: 0.
   std::array<double, kBlocks> logit_noise{};
 };
 struct SideEnergy {
@@ -41,7 +41,8 @@ double logit_noise(const HeadEnergy& head, const Widths& widths);
 double logit_noise_factor(double variance);
 
 // The falling widths of least predicted error within the budget: exact, by allocate_profiles(). No side has a floor:
-// blocks that hardly matter get nothing (README.md has what a floor for keys costs). UsageError as require_budget().
+// blocks that hardly matter get nothing (docs/transforms.md has what a floor for keys costs). UsageError as
+// require_budget().
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
                      double bits);
 

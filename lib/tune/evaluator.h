@@ -30,7 +30,7 @@ struct Score {
   double solved = 0.0;        // share of the prompts that the BF16 cache solves
   // The same in short runs of positions and prompt by prompt: what two methods are compared by, pair by pair.
   std::vector<double> text_parts, retrieval_parts;
-  // What tuning minimises; retrieval counts a fifth, as the measurements behind it did (lib/rotation/README.md).
+  // What tuning minimises; retrieval counts a fifth, as the measurements behind it did (docs/transforms.md).
   double objective() const { return text_kl + 0.2 * retrieval_kl; }
 };
 

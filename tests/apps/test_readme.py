@@ -1,23 +1,39 @@
-"""Runs every command line of README.md (the lines that begin with "$ " in its console blocks), in order, in a folder that
-looks like the root of the repository, and checks the exit codes. A comment "# exit code N" says which one is expected."""
+"""README.md and the pages of docs/: every `sh` block runs, in the order of its page, in a folder that looks like the root of
+the repository. A comment "# exit code N" says which exit code is expected. A `text` block right after an `sh` block shows what
+its commands print: each line must be printed, numbers apart, and "..." stands for lines that are left out. Pages of docs/ start
+from the files that README's example made. What cannot run in a test stands in `console` blocks, whose options are checked."""
+import functools
 import os
-import pathlib
 import re
+import shutil
 import subprocess
 
 import pytest
 
 from harness import BUILD_DIR, SOURCE_DIR
 
-README = (SOURCE_DIR / "README.md").read_text()
+README = "README.md"
+PAGES = [README, *sorted(f"docs/{p.name}" for p in (SOURCE_DIR / "docs").glob("*.md"))]
+MADE_BY_README = ("statistics.safetensors", "bundle", "report.json", "sglang")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n(?=(?:```text\n(.*?)^```)?)", re.MULTILINE | re.DOTALL)
 
 
-def command_lines():
-    lines = []
-    for block in re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
-        joined = block.replace("\\\n", " ")
-        lines += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
-    return lines
+def text_of(page):
+    return (SOURCE_DIR / page).read_text()
+
+
+def command_lines(page):
+    """[(line, shown)]: shown are the lines of the output block behind the last command of a block, for its whole block."""
+    found = []
+    for language, block, shown in BLOCK.findall(text_of(page)):
+        if language != "sh":
+            continue
+        lines = [line.strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+        found += [(line, [], len(lines)) for line in lines[:-1]] + [(lines[-1], shown.splitlines(), len(lines))]
+    return found
+
+
+COMMANDS = [(page, i) for page in PAGES for i in range(len(command_lines(page)))]
 
 
 def runnable(line, folder):
@@ -29,39 +45,177 @@ def runnable(line, folder):
     return line
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The repository by links, with this build's executables under build/bin."""
-    root = tmp_path_factory.mktemp("readme")
-    for path in SOURCE_DIR.iterdir():
-        if not path.name.startswith((".", "build")):
-            os.symlink(path, root / path.name)
-    (root / "build").mkdir()
-    os.symlink(BUILD_DIR / "bin", root / "build" / "bin")
-    return root
+class Folder:
+    """The repository by links, with this build's executables under build/bin, in which the commands of one page run."""
+
+    def __init__(self, root, page):
+        self.root, self.commands, self.done = root, command_lines(page), []
+        for path in SOURCE_DIR.iterdir():
+            if not path.name.startswith((".", "build")):
+                os.symlink(path, root / path.name)
+        (root / "build").mkdir()
+        os.symlink(BUILD_DIR / "bin", root / "build" / "bin")
+
+    def run(self, index):
+        """The result of a command, after all those before it."""
+        environment = {**os.environ, "PATH": f"{BUILD_DIR / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        while len(self.done) <= index:
+            line = runnable(self.commands[len(self.done)][0], self.root)
+            self.done.append(subprocess.run(["bash", "-c", line], cwd=self.root, capture_output=True, text=True, timeout=1500,
+                                            env=environment))
+        return self.done[index]
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory):
+    folders = {}
+
+    def get(page):
+        if page not in folders:
+            folders[page] = Folder(tmp_path_factory.mktemp(page.replace("/", "-").removesuffix(".md")), page)
+            if page != README:
+                readme = get(README)
+                readme.run(len(readme.commands) - 1)
+                for name in MADE_BY_README:
+                    source, target = readme.root / name, folders[page].root / name
+                    assert source.exists(), f"README's commands made no {name}"
+                    (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+        return folders[page]
+
+    return get
+
+
+def masked(line):
+    """A line with every number as #, and spaces as one."""
+    return re.sub(r"(?<![\w.])[-+]?\d[\d,.]*(?:e[-+]?\d+)?", "#", " ".join(line.split()))
+
+
+def absent(shown, printed):
+    """The shown lines that were not printed; a line may end with "..." for what follows in it."""
+    printed = [masked(line) for line in printed]
+    missing = []
+    for line in shown:
+        if line.strip() in ("", "..."):
+            continue
+        want = masked(line)
+        begin = want.removesuffix("...").rstrip()
+        if not any(p == want or (want.endswith("...") and p.startswith(begin)) for p in printed):
+            missing.append(line)
+    return missing
+
+
+def test_the_comparison_sees_differences():
+    assert absent(["a  12.5%  3e-05", "...", "took -4 s"], ["a 1%  2", "took 5 s"]) == []
+    assert absent(["error: x.json: ..."], ["error: x.json: not there"]) == []
+    assert absent(["a 1 pass", "b"], ["a 1 FAIL", "bb"]) == ["a 1 pass", "b"]
+    assert absent(["layer 0 of x2"], ["layer 0 of x3"]) == ["layer 0 of x2"]
 
 
 def test_there_are_commands():
-    assert len(command_lines()) >= 6
+    assert len(command_lines(README)) >= 6
+    assert len({page for page, _ in COMMANDS}) >= 9, "pages of docs/ without commands"
 
 
-@pytest.mark.parametrize("index", range(len(command_lines())))
-def test_command(index, folder):
-    line = command_lines()[index]
+@pytest.mark.parametrize("page, index", COMMANDS, ids=[f"{page}:{i}" for page, i in COMMANDS])
+def test_command(page, index, folder_of):
+    folder = folder_of(page)
+    line, shown, commands = folder.commands[index]
+    done = folder.run(index)
     expected = re.search(r"# exit code (\d+)", line)
-    environment = {**os.environ, "PATH": f"{BUILD_DIR / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", runnable(line, folder)], cwd=folder, capture_output=True, text=True, timeout=1500,
-                          env=environment)
     assert done.returncode == int(expected.group(1) if expected else 0), f"$ {line}\n{done.stdout}\n{done.stderr}"
+    block = folder.done[index + 1 - commands:index + 1]
+    output = "".join(result.stdout + "\n" + result.stderr + "\n" for result in block)
+    printed = output.replace(str(folder.root), "/path/to/oscar-toolchain").splitlines()
+    assert not absent(shown, printed), "not printed: " + "\n".join(absent(shown, printed)) + "\n---\n" + "\n".join(printed)
 
 
-def test_every_linked_file_exists():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target:
-            assert (SOURCE_DIR / target).exists(), target
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_has_a_known_language(page):
+    opened = re.findall(r"^```(.*)$", text_of(page), re.MULTILINE)[::2]
+    assert set(opened) <= {"sh", "text", "console", "python"}, opened  # Python has tests of its own
+    for language, block, _ in BLOCK.findall(text_of(page)):
+        if language == "console":
+            assert block.startswith("$ "), block
+
+
+@functools.cache  # a command takes long to start beside others
+def help_of(program, *subcommand):
+    done = subprocess.run([BUILD_DIR / "bin" / program, *subcommand, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": ["check"], "oscar-verify": ["plan", "methods"], "oscar-export": []}
+SHARED = {"--help", "--version", "--quiet", "--verbose", "--no-progress", "--json", "--config", "--output", "--overwrite",
+          "--dry-run"}  # docs/command-line.md has these
+
+
+def options_of(program):
+    """Those of the command and its subcommands. Options, not what descriptions say about them: names begin their lines."""
+    found = set()
+    for subcommand in ([], *([s] for s in SUBCOMMANDS[program])):
+        for line in help_of(program, *subcommand).splitlines():
+            names = re.match(r"\s{1,8}((?:-\w,)?--[a-z][a-z0-9-]*(?:\{\w+\})?(?:,--[a-z][a-z0-9-]*(?:\{\w+\})?)*)", line)
+            found |= set(LONG_OPTION.findall(names.group(1).replace(",", " "))) if names else set()
+    return found
+
+
+@pytest.mark.parametrize("program", sorted(SUBCOMMANDS))
+def test_the_page_of_a_command_has_its_options(program):
+    """All of them in its tables, and none that the command has not."""
+    rows = re.findall(r"^\| (.*?)(?<!\\) \|", text_of(f"docs/{program}.md"), re.MULTILINE)
+    documented = {name for row in rows if row.startswith("`-") for name in LONG_OPTION.findall(row)}
+    options = {name for name in options_of(program) if not name.startswith("--tune")} - SHARED
+    if program == "oscar-fit":  # measuring curves with a model has a page of its own
+        options -= {"--model", "--revision", "--dtype", "--seed", "--stream-layers"}
+        if (SOURCE_DIR / "docs/curves.md").exists():
+            options -= set(LONG_OPTION.findall(text_of("docs/curves.md"))) - documented
+    assert documented - SHARED == options
+
+
+@functools.cache
+def known_options():
+    """Of the commands, the scripts and the programs that measure."""
+    known = set().union(*map(options_of, SUBCOMMANDS))
+    for script in (SOURCE_DIR / "scripts").iterdir():
+        if not script.suffix and script.is_file():
+            known |= set(LONG_OPTION.findall(script.read_text()))
+    for program in (SOURCE_DIR / "tests" / "bench").rglob("*.c*"):
+        known |= set(LONG_OPTION.findall(program.read_text()))
+    return known
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_is_named_exists(page):
+    others = {"--kv-cache-dtype", "--page-size", "--output-on-failure", "--build", "--install", "--prefix", "--strip", "--no-deps"}
+    # of SGLang, CTest, CMake and pip
+    named = set(LONG_OPTION.findall(re.sub(r"\]\([^)]*\)|<[^>]*>|\|[-:|]+\|", "", text_of(page))))
+    assert named <= known_options() | others, sorted(named - known_options() - others)
 
 
 def test_every_named_folder_exists():
-    for target in re.findall(r"^\| `([a-z_]+(?:/[a-z_]+)*/)` \|", README, re.MULTILINE):
-        if not target.startswith("bundle/"):
-            assert (SOURCE_DIR / target).is_dir(), target
+    page = text_of("docs/architecture.md")
+    folders = re.findall(r"`((?:[a-z_0-9]+/)+)`", page)
+    assert len(folders) >= 15
+    for target in folders:
+        assert (SOURCE_DIR / target).is_dir(), target
+    for folder in {source.parent for source in (SOURCE_DIR / "lib").glob("*/*.h")} - {SOURCE_DIR / "lib/tune"}:
+        assert f"`lib/{folder.name}/`" in page, folder
+
+
+def test_the_ci_example():
+    """The workflow runs docs/ci/gate.sh, which docs/ci.md runs here, and sets its variables; the image runs scripts that exist."""
+    yaml = pytest.importorskip("yaml")
+    gate = (SOURCE_DIR / "docs/ci/gate.sh").read_text()
+    job = yaml.safe_load((SOURCE_DIR / "docs/ci/workflow.yml").read_text())["jobs"]["gate"]
+    assert any(step.get("run", "").endswith("docs/ci/gate.sh") for step in job["steps"])
+    variables = set(re.findall(r"\$\{([A-Z_]+):", gate))
+    assert set(job["env"]) <= variables and {"MODEL", "PROMPTS", "TEXT"} <= set(job["env"])
+    assert variables == set(re.findall(r"^\| `([A-Z_]+)` \|", text_of("docs/ci.md"), re.MULTILINE))
+    scripts = re.findall(r"scripts/\w+[^&|\n]*", (SOURCE_DIR / "docs/ci/Containerfile").read_text())
+    assert len(scripts) == 2
+    for script in scripts:
+        name, *options = script.split()
+        usage = subprocess.run(["bash", SOURCE_DIR / name, "--help"], capture_output=True, text=True)
+        assert usage.returncode == 0 and all(option in usage.stdout for option in options), script

@@ -1,4 +1,4 @@
-"""The golden codec vectors against an implementation written from schemas/README.md alone: scalar loops over numpy
+"""The golden codec vectors against an implementation written from docs/format-codec.md alone: scalar loops over numpy
 single-precision numbers."""
 import json
 import os

@@ -106,7 +106,7 @@ def by_kv_head(x, kv_heads):
 
 
 def moments(model, sequences, layer):
-    """Everything of design section 4, from its definition, in FP64."""
+    """Every tensor of the statistics, from its definition (docs/format-statistics.md), in FP64."""
     hkv = model.config.num_key_value_heads
     d = model.config.head_dim
     out = {name: torch.zeros(hkv, d, d, dtype=torch.float64) for name in ("q_gram", "k_gram", "v_gram", "o_gram", "energy_gram")}
@@ -246,7 +246,7 @@ def mix64(x):
 
 
 def priority(seed, sha, sequence, position):
-    """schemas/README.md, rows.priority."""
+    """docs/format-statistics.md, rows.priority."""
     fold = 0xCBF29CE484222325
     for c in sha.encode():
         fold = ((fold ^ c) * 0x100000001B3) & MASK

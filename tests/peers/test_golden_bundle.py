@@ -1,4 +1,4 @@
-"""The golden bundle and its tokens against a reader written from schemas/README.md alone: from the files of the bundle and
+"""The golden bundle and its tokens against a reader written from docs/format-*.md alone: from the files of the bundle and
 the keys and values of a model to the bytes in the cache, and back."""
 import hashlib
 import json

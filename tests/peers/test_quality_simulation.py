@@ -1,6 +1,6 @@
 """Bundles of methods oscar, balanced and waterfill, judged by oscar-verify, against a simulation in Python: transformers
 runs the sample model with keys and values that are transformed and quantised here, from the bundle's files alone and by
-the text of schemas/README.md."""
+the text of docs/format-*.md."""
 import json
 import pathlib
 

@@ -1,5 +1,5 @@
 // One decode step of a decoder with random weights on the GPU, with the INT2 three-tier cache or a BF16 cache.
-// INT2: kernels/append_tokens, quantize_pages for the tokens that leave the windows (all layers in one launch),
+// INT2: kernels/append_tokens.h, quantize_pages for the tokens that leave the windows (all layers in one launch),
 // decode_attention; R_V absorbed in the value and output weights. BF16: the same step with a contiguous cache and
 // LibTorch's attention.
 #pragma once
