@@ -35,8 +35,8 @@ at::Device choose_device(const CommonOptions& options) {
   }
   if (!kBuiltWithCuda) {
     throw EnvironmentError("--device " + options.device +
-                           ": this build has no CUDA kernels; configure it with `cmake --preset cuda`, or pass "
-                           "--device cpu");
+                           ": this build has no CUDA kernels (a package starts its CUDA build where it finds an NVIDIA "
+                           "GPU; from source, configure with `cmake --preset cuda`); pass --device cpu");
   }
   const int count = gpu_count();
   if (count == 0) {

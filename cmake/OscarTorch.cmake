@@ -28,4 +28,12 @@ else()
   # only scripts/requirements-build.txt.
   target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ -Wl,--as-needed torch_cpu c10)
 endif()
+# For programs that run from the build folder; installed ones look elsewhere (OscarInstall.cmake).
 target_link_options(oscar_torch INTERFACE -Wl,-rpath,${OSCAR_TORCH_DIR}/lib)
+
+# 2.11: what the installed programs demand of the LibTorch that they find.
+file(READ ${OSCAR_TORCH_DIR}/include/torch/headeronly/version.h _torch_version)
+string(REGEX MATCH "TORCH_VERSION_MAJOR ([0-9]+)" _match "${_torch_version}")
+set(OSCAR_TORCH_SERIES ${CMAKE_MATCH_1})
+string(REGEX MATCH "TORCH_VERSION_MINOR ([0-9]+)" _match "${_torch_version}")
+string(APPEND OSCAR_TORCH_SERIES .${CMAKE_MATCH_1})

@@ -23,16 +23,20 @@ void Budget::check() {
   if (interrupt_requested()) {
     throw InterruptedError("interrupted while the input was read; nothing was written, run the command again");
   }
+  const std::uint64_t next = current_.steps + kPollSteps;
   const Budget* owner = current_.owner;
-  if (owner != nullptr && current_.steps > owner->limits_.steps) {
+  if (owner == nullptr) {
+    current_.check_at = next;
+    return;
+  }
+  if (current_.steps > owner->limits_.steps) {
     throw BudgetError(owner->what_ + " takes too much work (more than " +
                       std::to_string(owner->limits_.steps / 1'000'000) + " million steps)");
   }
   if (current_.bytes > current_.most_bytes) {
     throw BudgetError(owner->what_ + " takes too much memory (more than " + format_bytes(owner->limits_.bytes) + ")");
   }
-  current_.check_at = current_.steps + kPollSteps;
-  if (owner != nullptr) current_.check_at = std::min(current_.check_at, owner->limits_.steps + 1);
+  current_.check_at = std::min(next, owner->limits_.steps + 1);  // only here: a budget that is used up stays so
 }
 
 std::uint64_t Budget::thread_time() {

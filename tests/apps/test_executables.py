@@ -1,5 +1,6 @@
 """How the four programs are linked and compiled, from their ELF files: position independent, everything bound at start and then
 read-only, no executable stack, stack protection and checked library calls."""
+import re
 import shutil
 import subprocess
 
@@ -36,3 +37,10 @@ def test_protected_stacks_and_checked_calls(elf):
     symbols = elf("-s", "--dyn-syms")
     assert "__stack_chk_fail" in symbols
     assert "_chk@" in symbols, "no fortified call"
+
+
+def test_no_library_is_looked_for_where_the_command_was_started(elf):
+    paths = re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", elf("-d"))
+    assert paths, "LibTorch is found by it"
+    for entry in ":".join(paths).split(":"):
+        assert entry.startswith("/"), f"{paths}: an empty or relative entry is the current folder"

@@ -1,0 +1,69 @@
+"""Man pages and completion name every option that --help prints, and the shells accept them."""
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from harness import BUILD_DIR, run
+
+COMMANDS = {"collect": ["merge", "show"], "fit": ["check"], "verify": ["plan", "methods"], "export": []}
+CASES = [(name, sub) for name, subs in COMMANDS.items() for sub in [None, *subs]]
+
+
+def options_of(name, sub=None):
+    """The words that begin with dashes at the head of an entry of --help: `-o,--output PATH`, `--a,--no-a{false}=on`."""
+    found = set()
+    for line in run(name, *([sub] if sub else []), "--help").out.splitlines():
+        entry = re.match(r"  (-\S+)", line)
+        if entry:
+            found.update(re.match(r"--?[a-z][a-z0-9-]*", word)[0] for word in entry[1].split(",") if word.startswith("-"))
+    return found
+
+
+def bash_completion(name, *words):
+    """What bash offers for the last word."""
+    line = " ".join(f"'{word}'" for word in (f"oscar-{name}", *words))
+    script = (f"source {BUILD_DIR}/manuals/bash/oscar-{name}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
+              f"_oscar_{name} 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
+    return set(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=BUILD_DIR).stdout.split())
+
+
+@pytest.mark.parametrize("name, sub", CASES)
+def test_every_option_is_named(name, sub):
+    options = options_of(name, sub)
+    assert "--help" in options and (sub or len(options) > 12), options
+    page = (BUILD_DIR / f"manuals/man/oscar-{name}.1").read_text().replace("\\-", "-")
+    zsh = (BUILD_DIR / f"manuals/zsh/_oscar-{name}").read_text()
+    for option in options:
+        assert f"\\fB{option}\\fR" in page, option
+        assert re.search(rf"[')*]{option}\[", zsh), option
+    assert options <= bash_completion(name, *([sub] if sub else []), "-")
+
+
+def test_bash_completes_values_files_and_subcommands():
+    assert bash_completion("collect", "--device", "c") == {"cpu", "cuda"}
+    assert bash_completion("fit", "--method", "") >= {"oscar", "hadamard", "identity", "balanced", "waterfill"}
+    assert bash_completion("verify", "--as", "sgl") >= {"sglang", "sglang-v2"}
+    assert bash_completion("verify", "pl") == {"plan"}
+    assert "--decay" in bash_completion("collect", "merge", "--d") and "--decay" not in bash_completion("collect", "--d")
+    assert bash_completion("fit", "--config", "CMakeCac") == {"CMakeCache.txt"}
+    assert bash_completion("collect", "--seed", "") == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_man_shows_the_page(name):
+    page = BUILD_DIR / f"manuals/man/oscar-{name}.1"
+    if shutil.which("man") is None:
+        pytest.skip("man is not installed")
+    done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", page], capture_output=True, text=True, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    for section in ("NAME", "SYNOPSIS", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"):
+        assert re.search(rf"^{section}$", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_zsh_reads_the_script(name):
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    subprocess.run(["zsh", "-n", BUILD_DIR / f"manuals/zsh/_oscar-{name}"], check=True)
