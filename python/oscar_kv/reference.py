@@ -5,7 +5,8 @@ import torch
 from .page_layout import PAGE_TOKENS
 from .softmax_merge import Parts
 
-BLOCK_PAGES = 16  # pages of every sequence that are dequantised at a time: 1024 tokens
+BLOCK_PAGES = 16   # pages of every sequence that are dequantised at a time: 1024 tokens
+MOST_SCORES = 1 << 24  # that are held at a time
 
 
 def write_rows(pool, side, page, slot, codes, params):
@@ -21,7 +22,8 @@ def write_rows(pool, side, page, slot, codes, params):
 
 def dequantize_pages(cache, begin, end):
     code = cache.code
-    ids = cache.table.tensor(code.device)[:, begin:end]
+    # The table is shared: it may already name pages that another layer took for tokens that are not codes here yet.
+    ids = cache.table.tensor(code.device)[:, begin:end].clamp(max=max(cache.pool.shape[0] - 1, 0))
     pages = cache.pool[ids].transpose(1, 2)  # [B, Hkv, pages, bytes]
     rows = []
     for side, codec in ((code.pages.key, code.key), (code.pages.value, code.value)):
@@ -36,33 +38,39 @@ class _Past:
     def __init__(self, cache, query, scale, positions, window):
         batch, heads, tokens, d = query.shape
         kv_heads = cache.code.layer.kv_heads
-        self.cache, self.scale, self.window, self.parts = cache, scale, window, Parts()
+        self.cache, self.scale, self.window = cache, scale, window
         q = query.reshape(batch, kv_heads, -1, d)  # query head h reads KV head h / group
         transform = cache.code.transform
         self.q, self.shift, self.turned = transform.queries(q), transform.shift(q), transform.phase_queries(q)
         self.positions = positions.repeat(1, heads // kv_heads)  # [B, R]
         self.shape = (batch, heads, tokens, d)
+        rows = max(1, MOST_SCORES // (batch * kv_heads * BLOCK_PAGES * PAGE_TOKENS))
+        self.blocks = [(slice(r, r + rows), Parts()) for r in range(0, self.q.shape[2], rows)]
 
     def add(self, key, value, positions, held):
         """key, value [B, Hkv, N, d] at positions [B, N]; held [B, N]: the token exists."""
-        logits = torch.matmul(self.q, key.transpose(-1, -2))
-        if self.shift is not None:
-            logits = logits + self.shift.unsqueeze(-1)
+        phases = None
         if self.turned is not None:
             phases = self.cache.code.transform.phases.rows(positions.flatten()).view(*positions.shape, -1)
-            logits = logits + torch.matmul(self.turned, phases.transpose(-1, -2).unsqueeze(1))
-        visible = held[:, None, :]
-        if self.window > 0:
-            visible = visible & (positions[:, None, :] > self.positions[:, :, None] - self.window)
-        self.parts.add((logits * self.scale).masked_fill(~visible.unsqueeze(1), -torch.inf), value)
+            phases = phases.transpose(-1, -2).unsqueeze(1)
+        for rows, parts in self.blocks:
+            logits = torch.matmul(self.q[:, :, rows], key.transpose(-1, -2))
+            if self.shift is not None:
+                logits = logits + self.shift[:, :, rows].unsqueeze(-1)
+            if phases is not None:
+                logits = logits + torch.matmul(self.turned[:, :, rows], phases)
+            visible = held[:, None, :]
+            if self.window > 0:
+                visible = visible & (positions[:, None, :] > self.positions[:, rows, None] - self.window)
+            parts.add((logits * self.scale).masked_fill(~visible.unsqueeze(1), -torch.inf), value)
 
     def result(self):
-        if self.parts.output is None:
-            shape = self.q.shape
-            empty = torch.zeros(shape, device=self.q.device), torch.full(shape[:-1], -torch.inf, device=self.q.device)
-            self.parts.merge(*empty)
-        output = self.cache.code.transform.outputs(self.parts.output)
-        return output.reshape(self.shape), self.parts.lse.reshape(self.shape[:-1])
+        shape, device = self.q.shape, self.q.device
+        output, lse = torch.zeros(shape, device=device), torch.full(shape[:-1], -torch.inf, device=device)
+        for rows, parts in self.blocks:
+            if parts.output is not None:  # else there was nothing to see
+                output[:, :, rows], lse[:, :, rows] = parts.output, parts.lse
+        return self.cache.code.transform.outputs(output).reshape(self.shape), lse.reshape(self.shape[:-1])
 
 
 def decode_attention(cache, query, scale, new, window):
@@ -81,7 +89,7 @@ def decode_attention(cache, query, scale, new, window):
     if positions.numel():
         key, value = (w.transpose(1, 2).float() for w in (cache.window_key, cache.window_value))
         past.add(key, value, positions, positions < lengths[:, None])
-    coded = (ends - code.sink)
+    coded = ends - code.sink
     count = -(-max((cache.quantised_end(n) - code.sink for n in cache.lengths), default=0) // PAGE_TOKENS)
     least = 0
     if window > 0:  # pages that every query's window has left behind

@@ -98,7 +98,7 @@ def test_decode_is_dense_attention_over_the_three_tiers(layer, flush, window):
         assert torch.allclose(lse[b, :, 0].double(), expected_lse, rtol=1e-5, atol=1e-4), b
 
 
-@pytest.mark.parametrize("pieces", [[1] * 150, [7] * 21 + [3], [64, 64, 22], [149, 1]])
+@pytest.mark.parametrize("pieces", [[1] * 150, [17] * 8 + [14], [149, 1]])
 @pytest.mark.parametrize("flush", [1, 8])
 def test_bytes_do_not_depend_on_how_tokens_arrive(pieces, flush):
     keys, values = random_rows(150, 2)
@@ -128,6 +128,20 @@ def test_a_sequence_is_alone_in_its_pages():
         alone = made(1, 1)
         alone.append(keys, values, [keys.shape[0]])
         assert torch.allclose(alone.attend(query[b:b + 1], 0.2)[0], output[b:b + 1], atol=1e-5)
+
+
+def test_layers_share_a_table_of_which_one_is_ahead():
+    """The page of a sequence that another layer has quantised further is not read."""
+    table = PageTable(2)
+    ahead, behind = (PagedKV(LayerCode(BUNDLE, BUNDLE.layers[0]), table) for _ in range(2))
+    keys, values = random_rows(300, 3)
+    for cache in (ahead, behind):
+        cache.append(keys[:150], values[:150], [100, 50])
+    ahead.append(keys[150:], values[150:], [1, 149])
+    query = torch.randn(2, 4, 1, 32, generator=torch.Generator().manual_seed(7))
+    alone = made(0, 2)
+    alone.append(keys[:150], values[:150], [100, 50])
+    assert torch.allclose(behind.attend(query, 0.3)[0], alone.attend(query, 0.3)[0], atol=1e-5)
 
 
 def test_queries_before_their_chunk_is_appended():
