@@ -31,7 +31,7 @@ def fit(tmp_path_factory):
         if model not in statistics:
             statistics[model] = folder / f"{model}.safetensors"
             program("oscar-collect", "--model", SAMPLES / model, "--prompts", SAMPLES / "prompts.jsonl", "--seq-len", 512,
-                    "--tokens", 4000, "-o", statistics[model])
+                    "--tokens", 2000, "-o", statistics[model])
         key = (model, *options)
         if key not in bundles:
             bundles[key] = folder / f"bundle-{len(bundles)}"

@@ -11,7 +11,6 @@ from conftest import SAMPLES, program  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 
 torch.set_num_threads(1)
-FAMILIES = ("tiny-llama", "tiny-qwen2", "tiny-qwen3")
 
 
 def load(name, **options):
@@ -61,11 +60,10 @@ def divergence(logits, base):
 class TestAgainstVerify:
     """The same bundle, model and tokens as `oscar-verify --path decode`: mean KL within 2 %."""
 
-    CONTEXT, SEQUENCES, FIRST = 192, 4, 64  # windows 16 + 48
+    CONTEXT, SEQUENCES, FIRST = 160, 4, 64  # windows 16 + 48
 
-    @pytest.mark.parametrize("options,method", [((), "oscar"), (("--method", "waterfill"), "waterfill"),
-                                                (("--method", "waterfill", "--center", "rope"), "waterfill")],
-                             ids=["uniform", "blocks", "rope"])
+    @pytest.mark.parametrize("options,method", [((), "oscar"), (("--method", "waterfill", "--center", "rope"), "waterfill")],
+                             ids=["uniform", "blocks-rope"])
     def test_kl(self, options, method, model, ids, fit, tmp_path):
         bundle, text = fit("tiny-qwen3", *options), tmp_path / "text.txt"
         tokens = ids[:self.CONTEXT * self.SEQUENCES].view(self.SEQUENCES, self.CONTEXT)
@@ -79,33 +77,34 @@ class TestAgainstVerify:
             base = model(tokens).logits
         oscar_kv.attach(model, bundle)
         try:
-            logits = logits_of(model, tokens, [1] * self.CONTEXT, oscar_kv.new_cache(model))
+            pieces = [self.FIRST] + [1] * (self.CONTEXT - self.FIRST)  # the first ones fit into the windows
+            logits = logits_of(model, tokens, pieces, oscar_kv.new_cache(model))
         finally:
             oscar_kv.detach(model)
-        assert divergence(logits, base)[:, :self.FIRST].max() < 1e-2  # nothing is quantised yet
+        assert divergence(logits, base)[:, :self.FIRST].max() < 1e-6  # nothing is quantised yet
         found = divergence(logits, base)[:, self.FIRST:self.CONTEXT - 1].mean()
         print(f"KL {float(found):.5f}, oscar-verify {expected:.5f}")
         assert abs(float(found) / expected - 1) < 0.02
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ("tiny-llama", "tiny-qwen2"))  # and tiny-qwen3 everywhere else
 def test_families_generate(name, ids, fit):
     """Every family that the tool supports and the samples hold: far from the windows the text stays the model's own."""
     model, prompt = load(name), ids[None, :150]
-    base = greedy(model, prompt)
+    base = greedy(model, prompt, tokens=6)
     with torch.no_grad():
         plain = model(base).logits
     oscar_kv.attach(model, fit(name, "--method", "waterfill"))
     cache = oscar_kv.new_cache(model)
-    out = greedy(model, prompt, past_key_values=cache)
+    out = greedy(model, prompt, tokens=6, past_key_values=cache)
     assert out.shape == base.shape and torch.equal(out[:, :151], base[:, :151])  # the prompt attends to raw keys
-    assert [layer.kv.lengths for layer in cache.layers] == [[161]] * len(cache.layers)
+    assert [layer.kv.lengths for layer in cache.layers] == [[155]] * len(cache.layers)
     pages = len(cache._table.pages[0])
-    assert pages == -(-(161 - 64) // 64)
-    kl = divergence(logits_of(model, base, [150] + [1] * 12, oscar_kv.new_cache(model)), plain)[0, 150:].mean()
+    assert pages == -(-(155 - 64) // 64)
+    kl = divergence(logits_of(model, base, [150] + [1] * 6, oscar_kv.new_cache(model)), plain)[0, 150:].mean()
     assert 0 < kl < 0.2, kl  # quantised, and near
     oscar_kv.detach(model)
-    assert torch.equal(greedy(model, prompt), base) and model.config._attn_implementation == "sdpa"
+    assert torch.equal(greedy(model, prompt, tokens=6), base) and model.config._attn_implementation == "sdpa"
 
 
 def test_plain_generate_uses_the_cache(attached, ids, monkeypatch):
@@ -281,7 +280,7 @@ class TestRefusals:
                 greedy(model, ids[None, :121])
             # The last token that is generated never enters the cache.
             assert greedy(model, ids[None, :121], tokens=7).shape == (1, 128)
-            with pytest.raises(InputError, match="needs 2 pages .* has 1"):
+            with pytest.raises(InputError, match="needs 3 pages .* has 1"):
                 model(ids[None, :200], past_key_values=oscar_kv.new_cache(model))
         finally:
             oscar_kv.detach(model)
