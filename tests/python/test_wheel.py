@@ -25,9 +25,11 @@ bundle = oscar_kv.load_bundle(sys.argv[1])
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable
 import torch
 cache = PagedKV(LayerCode(bundle, bundle.layers[0]), PageTable(1))
-cache.append(torch.ones(100, 2, 32), torch.ones(100, 2, 32), [100])
+cache.append(torch.ones(12, 2, 32), torch.ones(12, 2, 32), [12])  # the windows: BF16
 output, _ = cache.attend(torch.ones(1, 4, 1, 32), 0.2)
 assert torch.allclose(output, torch.ones(()), atol=0.2), output
+cache.append(torch.ones(88, 2, 32), torch.ones(88, 2, 32), [88])
+assert torch.isfinite(cache.attend(torch.ones(1, 4, 1, 32), 0.2)[0]).all() and cache.pool.shape[0] > 0
 try:
     oscar_kv.load_bundle(sys.argv[2])
 except oscar_kv.InputError as error:
