@@ -1,0 +1,14 @@
+"""oscar-kv: the 2-bit KV cache of the OSCAR toolchain for Python engines. The core (bundle, codec, paged_kv) needs torch
+alone; attach() and its relatives need transformers, which is imported when they are first asked for."""
+from .bundle import Bundle, load_bundle
+from .errors import InputError, NumericalError
+
+__version__ = "0.1.0"
+__all__ = ["Bundle", "InputError", "NumericalError", "attach", "detach", "load_bundle", "new_cache"]
+
+
+def __getattr__(name):
+    if name in ("attach", "detach", "new_cache"):
+        from . import transformers_attach
+        return getattr(transformers_attach, name)
+    raise AttributeError(f"module 'oscar_kv' has no attribute '{name}'")

@@ -1,0 +1,176 @@
+"""A bundle of oscar-fit as tensors, with the checks of the C++ reader, and slices of it for tensor parallelism."""
+import dataclasses
+import hashlib
+import pathlib
+import warnings
+
+import torch
+
+from . import manifest as manifest_file
+from .errors import InputError
+from .manifest import CARD, HASHES, NAME, ROTATIONS, parse_manifest, tensor_name
+from .safetensors_file import SafetensorsFile
+from .strict_json import read_json
+
+MOST_MANIFEST = 64 << 20
+ORTHOGONALITY_LIMIT = 1e-4  # FP32 storage leaves about 1e-7
+
+
+@dataclasses.dataclass
+class Bundle:
+    path: pathlib.Path
+    method: str
+    scope: str
+    fingerprint: str  # of the model it was fitted on; empty: unknown
+    model: dict       # name, architecture, ...: for people
+    sink: int         # BF16 tokens at the start
+    recent: int       # BF16 tokens at the end
+    encoder: str      # minmax | search | feedback
+    group: int        # of layout uniform; 0: whole head
+    layers: list      # [manifest.Layer], ascending layer ids
+
+    def slice_heads(self, begin, end):
+        """The bundle of one rank: KV heads [begin, end) of every layer."""
+        layers = []
+        for layer in self.layers:
+            if not 0 <= begin < end <= layer.kv_heads:
+                raise InputError(f"{self.path}: KV heads {begin} to {end} are no part of the {layer.kv_heads} heads of "
+                                 f"layer {layer.layer}")
+            sides = []
+            for side in (layer.key, layer.value):
+                def part(tensor):
+                    shared = tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and layer.kv_heads > 1)
+                    return tensor if shared else tensor[begin:end].clone()
+
+                own = {name: part(getattr(side, name)) for name in ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")}
+                clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
+                sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
+            layers.append(dataclasses.replace(layer, kv_heads=end - begin, key=sides[0], value=sides[1]))
+        return dataclasses.replace(self, layers=layers)
+
+
+def _sha256(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _check_files(manifest, directory):
+    for name, (size, digest) in manifest.files.items():
+        path = directory / name
+        if name == CARD:
+            if not path.is_file() or _sha256(path) != digest:
+                warnings.warn(f"{path}: is not the model card that was written with this bundle", stacklevel=3)
+            continue
+        if not path.is_file():
+            if name == HASHES:  # may be deleted before a bundle is passed on
+                continue
+            raise InputError(f"{path}: is missing; the manifest lists it")
+        if path.stat().st_size != size:
+            raise InputError(f"{path}: has {path.stat().st_size} bytes, the manifest says {size}; copy or fit the bundle again")
+        found = _sha256(path)
+        if found != digest:
+            raise InputError(f"{path}: sha256 is {found}, the manifest says {digest}; copy or fit the bundle again")
+
+
+def _read_tensors(manifest, path):
+    file = SafetensorsFile(path)
+    for name in file.entries:
+        if name not in manifest.tensors:
+            raise InputError(f"{path}: holds the tensor '{name}', which the manifest does not mention")
+    for layer in manifest.layers:
+        for key, side in ((True, layer.key), (False, layer.value)):
+            for field, part in (("forward", "forward"), ("inverse", "inverse_or_query"), ("mean", "mean"),
+                                ("eigenvalues", "eigenvalues"), ("sigma", "sigma"), ("metric", "metric")):
+                name = tensor_name(layer.layer, key, part)
+                shape = manifest.tensors.get(name)
+                if shape is None:
+                    continue
+                entry = file.entries.get(name)
+                if entry is None:
+                    raise InputError(f"{path}: the tensor {name} is missing")
+                if entry.dtype != "F32" or entry.shape != shape:
+                    raise InputError(f"{path}: {name} is {entry.dtype} {entry.shape_text()}, expected F32 "
+                                     f"[{', '.join(map(str, shape))}]")
+                setattr(side, field, file.float32(name))
+
+
+def _side_faults(side, key, name, head_dim, group):
+    """One sentence for each fault of the numbers of a side."""
+    for tensor in (side.forward, side.inverse, side.mean, side.eigenvalues):
+        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+            return [f"{name} rotation holds NaN or infinity"]
+    faults = []
+    if side.sigma is not None and not (bool(torch.isfinite(side.sigma).all()) and float(side.sigma.min()) > 0):
+        faults.append(f"{name} block deviations are not all positive numbers")
+    forward = side.forward.double()
+    eye = torch.eye(head_dim, dtype=torch.float64)
+    if side.orthogonal:
+        error = float((forward @ forward.transpose(1, 2) - eye).abs().max())
+        if not error <= ORTHOGONALITY_LIMIT:
+            faults.append(f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit {ORTHOGONALITY_LIMIT})")
+    else:
+        back = side.inverse.double()
+        product = forward.transpose(1, 2) @ back if key else back @ forward
+        error = float((product - eye).abs().max())
+        if not error <= ORTHOGONALITY_LIMIT:
+            faults.append(f"{name} transform and its inverse do not cancel (error {error:.3g}, limit {ORTHOGONALITY_LIMIT})")
+    if side.metric is not None:
+        n = side.metric.shape[-1]
+        blocks = side.metric.double().view(-1, head_dim // n, n, n)
+        skew = float((blocks - blocks.transpose(-1, -2)).abs().max())
+        sound = bool(torch.isfinite(side.metric).all()) and skew <= 1e-4 * float(blocks.abs().max())
+        if not sound or float(blocks.diagonal(dim1=-2, dim2=-1).min()) < 0:
+            faults.append(f"{name} metric of encoder feedback is not symmetric and positive")
+    return faults
+
+
+def load_bundle(path):
+    """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
+    directory = pathlib.Path(path)
+    if not directory.is_dir():
+        raise InputError(f"{directory}: is not a directory, expected a bundle written by oscar-fit")
+    path = directory / NAME
+    if not path.exists():
+        raise InputError(f"{directory}: holds no {NAME}, expected a bundle written by oscar-fit")
+    document = read_json(path, MOST_MANIFEST)
+    manifest = parse_manifest(document, path)
+    _check_files(manifest, directory)
+    _read_tensors(manifest, directory / ROTATIONS)
+    faults = []
+    for layer in manifest.layers:
+        for key, side in ((True, layer.key), (False, layer.value)):
+            name = f"layer {layer.layer} {'key' if key else 'value'}"
+            faults += _side_faults(side, key, name, layer.head_dim, manifest.group)
+    if faults:
+        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        raise InputError(f"{directory}: {faults[0]}{more}")
+    if manifest.numbers_sha256 and manifest.numbers_sha256 != manifest_file.numbers_sha256(document):
+        raise InputError(f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
+                         "numbers_sha256 does not fit them); copy or fit the bundle again")
+    return Bundle(directory, manifest.method, manifest.scope, manifest.fingerprint, manifest.model, manifest.sink,
+                  manifest.recent, manifest.encoder, manifest.group, manifest.layers)
+
+
+def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
+    """InputError unless the bundle belongs to a model of this geometry and, where both are known, fingerprint."""
+    def differ(what, ours, theirs):
+        return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this model")
+
+    for layer in bundle.layers:
+        if layer.layer >= layers:
+            raise InputError(f"{bundle.path}: the bundle has layer {layer.layer}, the model only {layers} layers; take the "
+                             "bundle of this model")
+        if layer.head_dim != head_dim:
+            raise differ(f"head_dim of layer {layer.layer}", layer.head_dim, head_dim)
+        if layer.kv_heads != kv_heads:
+            raise differ(f"KV heads of layer {layer.layer}", layer.kv_heads, kv_heads)
+    present = {layer.layer for layer in bundle.layers}
+    missing = next((i for i in range(layers) if i not in present), None)
+    if missing is not None:
+        raise InputError(f"{bundle.path}: the bundle lacks layer {missing} of the model's {layers}; fit all layers")
+    if bundle.fingerprint and fingerprint and bundle.fingerprint != fingerprint:
+        raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, found "
+                         f"{fingerprint}); fit a bundle for this one")

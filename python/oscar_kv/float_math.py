@@ -1,0 +1,43 @@
+"""Single-precision arithmetic whose every operation is rounded on its own, in the orders that schemas/README.md of the
+toolchain fixes, on tensors whose last dimension is a row."""
+import torch
+
+LANES = 32
+
+
+def fixed_sum(x):
+    """Sum over the last dimension: 32 running sums, then folds 16, 8, 4, 2, 1 apart."""
+    n = x.shape[-1]
+    if n % LANES:
+        x = torch.nn.functional.pad(x, (0, LANES - n % LANES))
+    lanes = torch.zeros_like(x[..., :LANES])
+    for part in x.split(LANES, dim=-1):
+        lanes = lanes + part
+    width = LANES // 2
+    while width:
+        lanes = lanes[..., :width] + lanes[..., width:]
+        width //= 2
+    return lanes[..., 0]
+
+
+def fixed_dot(x, y):
+    return fixed_sum(x * y)
+
+
+def truncated(x, most):
+    """trunc(clamp(x, 0, most)), still in FP32."""
+    return x.clamp(0.0, most).trunc()
+
+
+def clip_rows(rows, ratio):
+    """rows [..., H, d], ratio: H floats; clips at the magnitude of index min(int(ratio d), d - 1); 0 or 1: off."""
+    d = rows.shape[-1]
+    # int() of a product in single precision, as the C++ codec takes it.
+    index = [min(int(torch.tensor(r) * torch.tensor(float(d))), d - 1) if 0.0 < r < 1.0 else None for r in ratio]
+    if all(i is None for i in index):
+        return rows
+    ordered = rows.abs().sort(dim=-1).values
+    limits = [ordered[..., h, i] if i is not None else torch.full_like(ordered[..., h, 0], torch.inf)
+              for h, i in enumerate(index)]
+    limit = torch.stack(limits, dim=-1).unsqueeze(-1)
+    return torch.minimum(torch.maximum(rows, -limit), limit)

@@ -1,0 +1,82 @@
+"""The way of rows and queries into the basis of the cache and back, of one layer. Row vectors, FP32:
+x' = (x - mean) forward; q' = q back(key); o = o' back(value) + mean; logits gain <q, mean> scale."""
+import torch
+
+
+class Phases:
+    """cos and sin of RoPE at each position, [T, d], as lib/model/phase_table.h of the toolchain has them: a row depends on
+    its position alone. Needed only for keys whose mean is one of keys before RoPE."""
+
+    def __init__(self, inverse, attention_factor=1.0):
+        self.inverse, self.factor = inverse.detach().float().cpu(), float(attention_factor)
+
+    def rows(self, positions):
+        angle = (positions.float().cpu()[:, None] * self.inverse).double()
+        return (torch.cat([angle.cos(), angle.sin()], dim=-1) * self.factor).float().to(positions.device)
+
+
+class LayerTransform:
+    """The matrices of a layer. heads_of: Hq / Hkv query heads read one KV head."""
+
+    def __init__(self, layer, phases=None):
+        key, value = layer.key, layer.value
+        self.key_forward, self.value_forward = key.forward, value.forward  # [1 or Hkv, d, d]
+        self.query, self.output = key.back(True), value.back(False)
+        self.key_mean, self.value_mean = key.mean, value.mean  # [Hkv, d] or None
+        self.rotated_mean, self.phases = key.rotated_mean, phases
+        if self.rotated_mean and phases is None:
+            raise ValueError("keys with a rotated mean need the phases of RoPE")
+
+    def to(self, device):
+        for name in ("key_forward", "value_forward", "query", "output", "key_mean", "value_mean"):
+            tensor = getattr(self, name)
+            setattr(self, name, tensor if tensor is None else tensor.to(device))
+        return self
+
+    def mean_at(self, positions):
+        """The mean keys as they stand at each position: [T, Hkv, d]."""
+        half = self.key_mean.shape[-1] // 2
+        c = self.phases.rows(positions).unsqueeze(1)
+        first, second, cos, sin = self.key_mean[:, :half], self.key_mean[:, half:], c[..., :half], c[..., half:]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    def key_rows(self, k, positions):
+        """k [T, Hkv, d], positions [T] -> BF16 rows of the cache."""
+        k = k.float()
+        if self.rotated_mean:
+            k = k - self.mean_at(positions)
+        elif self.key_mean is not None:
+            k = k - self.key_mean
+        return self._multiply(k, self.key_forward).bfloat16()
+
+    def value_rows(self, v):
+        v = v.float()
+        return self._multiply(v if self.value_mean is None else v - self.value_mean, self.value_forward).bfloat16()
+
+    @staticmethod
+    def _multiply(x, matrices):  # x [T, H, d], matrices [1 or H, d, d]
+        return torch.matmul(x.transpose(0, 1), matrices).transpose(0, 1)
+
+    # Queries and outputs are [B, Hkv, R, d]: R rows (tokens times query heads of the group) that read one KV head.
+
+    def queries(self, q):
+        return torch.matmul(q.float(), self.query)
+
+    def outputs(self, o):
+        o = torch.matmul(o, self.output)
+        return o if self.value_mean is None else o + self.value_mean[:, None, :]
+
+    def shift(self, q):
+        """[B, Hkv, R]: what the mean key adds to every logit, before the scale; None without one."""
+        if self.key_mean is None or self.rotated_mean:
+            return None
+        return (q.float() * self.key_mean[:, None, :]).sum(dim=-1)
+
+    def phase_queries(self, q):
+        """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>; None where means are not rotated."""
+        if not self.rotated_mean:
+            return None
+        half, q = q.shape[-1] // 2, q.float()
+        q1, q2 = q[..., :half], q[..., half:]
+        m1, m2 = self.key_mean[:, None, :half], self.key_mean[:, None, half:]
+        return torch.cat([q1 * m1 + q2 * m2, q2 * m1 - q1 * m2], dim=-1)

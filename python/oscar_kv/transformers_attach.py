@@ -1,0 +1,177 @@
+"""attach(): a model of transformers generates with the cache of a bundle. Only documented hooks are used: a registered
+attention function and mask, a Cache of our own, and the instance's own way to prepare a cache for generate()."""
+import pathlib
+import types
+import weakref
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import flash_attention_mask
+
+from .bundle import Bundle, check_geometry, load_bundle
+from .errors import InputError
+from .fingerprint import checkpoint_fingerprint, first_values
+from .page_layout import PAGE_TOKENS
+from .paged_kv import LayerCode
+from .transform import Phases
+from .transformers_attention import attention
+from .transformers_cache import OscarCache
+
+NAME, ATTRIBUTE = "oscar", "_oscar_attached"
+# A mask function of flash attention gives None or [B, keys], which is all that padding needs here.
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, flash_attention_mask)
+
+
+class Attached:
+    """What attach() made of a model and a bundle; oscar_kv.detach(model) takes it away."""
+
+    def __init__(self, bundle, codes, modules, max_tokens, flush, implementation):
+        self.bundle, self.codes, self.modules = bundle, codes, weakref.WeakSet(modules)
+        self.max_tokens, self.flush, self.implementation = max_tokens, flush, implementation
+        coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
+        self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
+
+
+def _attention_modules(model):
+    """The attention module of each decoder layer, by its index."""
+    found = {}
+    for module in model.modules():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int) and hasattr(module, "k_proj"):
+            found[index] = module
+    return found
+
+
+def _checkpoint_of(model, checkpoint):
+    """The directory that the model was loaded from."""
+    name = checkpoint if checkpoint is not None else getattr(model, "name_or_path", "")
+    if name and pathlib.Path(name).is_dir():
+        return pathlib.Path(name)
+    if name and checkpoint is None:
+        from huggingface_hub import try_to_load_from_cache
+        revision = getattr(model.config, "_commit_hash", None)
+        cached = try_to_load_from_cache(str(name), "config.json", revision=revision)
+        if isinstance(cached, str):
+            return pathlib.Path(cached).parent
+    raise InputError(f"the checkpoint of the model ('{name}') is not found, so the bundle's fingerprint cannot be compared; "
+                     "pass checkpoint=DIR")
+
+
+def _phases(model):
+    """Of the decoder's rotary embedding: frequencies and attention factor."""
+    rotary = next((m for m in model.modules() if hasattr(m, "inv_freq") and hasattr(m, "attention_scaling")), None)
+    if rotary is None:
+        raise InputError("the bundle needs the rotary embedding of the model (keys centred before RoPE), which has none that "
+                         "is known; fit with --center mean")
+    return Phases(rotary.inv_freq, rotary.attention_scaling)
+
+
+def _check_model(model, bundle, modules):
+    config = model.config.get_text_config(decoder=True)
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if not getattr(model, "_supports_attention_backend", False):
+        raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
+    if getattr(config, "attention_dropout", 0):
+        raise InputError(f"the model has attention dropout {config.attention_dropout}; set config.attention_dropout to 0")
+    check_geometry(bundle, layers, kv_heads, head_dim)
+    missing = next((i for i in range(layers) if i not in modules), None)
+    if missing is not None:
+        raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj; oscar-kv cannot serve it")
+    for index, module in modules.items():
+        dtype = module.k_proj.weight.dtype
+        if dtype not in (torch.bfloat16, torch.float32):
+            raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or float32; "
+                             "load the model with dtype=torch.bfloat16")
+
+
+def _check_weights(model, modules, directory):
+    """A model that only has the name of its checkpoint (other weights, trained further) is told by samples of its own."""
+    names = {id(module): name for name, module in model.named_modules()}
+    for index, module in modules.items():
+        weight = module.k_proj.weight
+        stored = first_values(directory, f"{names[id(module)]}.k_proj.weight", 64)
+        if stored is None or weight.is_meta:
+            continue
+        if not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:64].cpu()):
+            raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
+                             "fitted on; pass checkpoint=DIR, or fit a bundle for this model")
+
+
+def _check_generation(attached, config, mode, tokens, cache):
+    mode = str(getattr(mode, "value", mode))
+    if mode not in ("greedy_search", "sample") or (config.num_beams or 1) > 1:
+        raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot take tokens back or copy "
+                         "sequences; use greedy search or sampling, or detach() first")
+    if config.cache_implementation is not None:
+        raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave it out, or "
+                         "detach() first")
+    if attached.max_tokens is not None and tokens > attached.max_tokens:
+        raise InputError(f"{tokens} tokens are asked for, the page table was attached for {attached.max_tokens}; attach with a "
+                         "larger max_tokens")
+    if isinstance(cache, OscarCache) and cache.attached is not attached:
+        raise InputError("the cache was made for another model or bundle; make one with oscar_kv.new_cache(model)")
+
+
+def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs):
+    """generate() asks its model for a cache: ours, unless the caller brought one or wants none."""
+    attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get("past_key_values")
+    if generation_config.use_cache is not False and (cache is None or isinstance(cache, OscarCache)):
+        _check_generation(attached, generation_config, generation_mode, max_cache_length, cache)
+        if cache is None:
+            model_kwargs["past_key_values"] = OscarCache(attached)
+            return None
+    own = type(self)._prepare_cache_for_generation
+    return own(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs)
+
+
+def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
+    """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on.
+
+    bundle: a directory of oscar-fit, or a Bundle. checkpoint: the directory that the model was loaded from, where it cannot
+    be found by its name; its fingerprint must be the bundle's. max_tokens: refuse longer sequences before they start.
+    flush: tokens leave the BF16 window in groups of this many, 1 as oscar-verify judges; larger groups cost a little
+    memory and are faster. InputError when the bundle does not fit. Returns the model."""
+    if getattr(model, ATTRIBUTE, None) is not None:
+        raise InputError("the model has a bundle attached already; detach() it first")
+    if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
+        raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
+    bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
+    modules = _attention_modules(model)
+    _check_model(model, bundle, modules)
+    if bundle.fingerprint:
+        directory, first = _checkpoint_of(model, checkpoint), bundle.layers[0]
+        check_geometry(bundle, len(bundle.layers), first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
+        _check_weights(model, modules, directory)
+    phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
+    codes = [LayerCode(bundle, layer, phases, modules[layer.layer].k_proj.weight.device) for layer in bundle.layers]
+    before = model.config._attn_implementation
+    model.set_attn_implementation(NAME)
+    if model.config._attn_implementation != NAME:
+        raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot serve it")
+    setattr(model, ATTRIBUTE, Attached(bundle, codes, modules.values(), max_tokens, flush, before))
+    model._prepare_cache_for_generation = types.MethodType(_prepare, model)
+    return model
+
+
+def detach(model):
+    """The model as it was before attach()."""
+    attached = _attached(model)
+    model.set_attn_implementation(attached.implementation)
+    del model._prepare_cache_for_generation
+    delattr(model, ATTRIBUTE)
+    return model
+
+
+def new_cache(model):
+    """An empty cache for several turns: generate(..., past_key_values=cache) or model(..., past_key_values=cache)."""
+    return OscarCache(_attached(model))
+
+
+def _attached(model):
+    attached = getattr(model, ATTRIBUTE, None)
+    if attached is None:
+        raise InputError("no bundle is attached to the model; call oscar_kv.attach(model, bundle)")
+    return attached

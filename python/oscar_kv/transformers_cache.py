@@ -1,0 +1,132 @@
+"""The cache of oscar_kv as transformers knows caches: one layer per decoder layer. `update` takes the new keys and values
+and returns them with a reference to the layer, by which the attention function (transformers_attention.py) finds the
+cache; it appends them once it has attended."""
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from .errors import InputError
+from .paged_kv import PagedKV, PageTable
+
+CARRIER = "_oscar_layer"
+
+
+def _refuse(what):
+    def method(self, *args, **kwargs):
+        raise InputError(f"{what}: a 2-bit cache cannot take tokens back or copy sequences; generate without it")
+
+    return method
+
+
+class OscarLayer(CacheLayerMixin):
+    is_compileable = False
+    is_croppable = False
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, owner, index):
+        super().__init__()
+        self.owner, self.index = owner, index  # OscarCache
+        self.kv = None                         # PagedKV, once the batch size is known
+        self.columns = 0                       # tokens with padding, as attention masks count them
+        self.held = None                       # [B, columns] bool on the CPU: not padding
+        self.pending = None                    # keys and values that attention has not seen yet
+
+    def lazy_initialization(self, key_states, value_states):
+        code = self.owner.attached.codes[self.index]
+        layer = code.layer
+        batch, heads, _, d = key_states.shape
+        if (heads, d) != (layer.kv_heads, layer.head_dim):
+            raise InputError(f"layer {self.index}: keys have {heads} heads of {d} channels, the bundle {layer.kv_heads} of "
+                             f"{layer.head_dim}; the cache belongs to another model")
+        if key_states.dtype not in (torch.bfloat16, torch.float32):
+            raise InputError(f"layer {self.index}: keys are {key_states.dtype}, expected bfloat16 or float32")
+        self.kv = PagedKV(code, self.owner.table(batch), self.owner.attached.flush)
+        self.is_initialized = True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if self.pending is not None:
+            raise InputError(f"layer {self.index}: the model attended without this cache; attach() the bundle to the model "
+                             "that uses it")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if key_states.shape[0] != self.kv.batch:
+            raise InputError(f"the cache holds {self.kv.batch} sequences, the model brings {key_states.shape[0]}; use one "
+                             "cache for one batch")
+        self.pending = (key_states, value_states)
+        # A view of its own, so that the reference hangs on no tensor of the model.
+        keys = key_states.view(key_states.shape)
+        setattr(keys, CARRIER, self)
+        return keys, value_states
+
+    def take(self, mask):
+        """The pending rows, packed [N, Hkv, d] without padding, and which [B, q] they are; mask: [B, columns] or None."""
+        keys, values = self.pending
+        batch, _, new, _ = keys.shape
+        if mask is None:
+            mask = torch.ones(batch, self.columns + new, dtype=torch.bool)
+        else:
+            mask = mask.to("cpu", torch.bool)
+            if mask.shape != (batch, self.columns + new):
+                raise InputError(f"the attention mask is {list(mask.shape)}, expected [{batch}, {self.columns + new}]: the "
+                                 "tokens of the cache and the new ones")
+        if self.held is not None and not torch.equal(mask[:, :self.columns], self.held):
+            raise InputError("the attention mask differs from that of earlier calls at tokens which the cache holds; pass the "
+                             "mask of the whole conversation, padding included")
+        valid = mask[:, self.columns:]
+        chosen = valid.to(keys.device)
+        return (keys.transpose(1, 2)[chosen], values.transpose(1, 2)[chosen]), valid, mask
+
+    def keep(self, rows, valid, mask):
+        self.kv.append(*rows, valid.sum(dim=1).tolist())
+        self.columns, self.held, self.pending = mask.shape[1], mask, None
+
+    def get_seq_length(self):
+        return self.columns
+
+    def get_mask_sizes(self, query_length):
+        return self.columns + query_length, 0
+
+    def get_max_length(self):
+        return self.owner.attached.max_tokens or -1
+
+    get_max_cache_shape = get_max_length  # the older name of transformers 5.17
+
+    def reset(self):
+        self.columns, self.held, self.pending = 0, None, None
+        if self.kv is not None:
+            self.kv.reset()
+
+    reorder_cache = _refuse("beam search")
+    crop = _refuse("crop (assisted decoding)")
+    activate_past_recording = _refuse("assisted decoding")
+    batch_repeat_interleave = _refuse("batch_repeat_interleave")
+    batch_select_indices = _refuse("batch_select_indices")
+    offload = prefetch = _refuse("cache offloading")
+
+
+class OscarCache(Cache):
+    """One page table for all layers. Made by oscar_kv.new_cache(model), or by generate() itself after attach()."""
+
+    def __init__(self, attached):
+        self.attached, self._table = attached, None
+        super().__init__(layers=[OscarLayer(self, i) for i in range(len(attached.codes))])
+
+    def table(self, batch):
+        if self._table is None:
+            self._table = PageTable(batch, self.attached.most_pages)
+        return self._table
+
+    def allocated_bytes(self):
+        """Bytes of windows and pages in all layers."""
+        return sum(layer.kv.allocated_bytes() for layer in self.layers if layer.kv is not None)
+
+    def reset(self):
+        if self._table is not None:
+            self._table.release()
+        for layer in self.layers:
+            layer.reset()
+
+    reorder_cache = _refuse("beam search")
+    crop = _refuse("crop (assisted decoding)")
+    batch_repeat_interleave = _refuse("batch_repeat_interleave")
+    batch_select_indices = _refuse("batch_select_indices")

@@ -1,0 +1,41 @@
+"""The Python package under test, from the source tree, and where programs and samples are."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SOURCE_DIR = pathlib.Path(os.environ.get("OSCAR_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+BUILD_DIR = pathlib.Path(os.environ.get("OSCAR_BUILD_DIR", SOURCE_DIR / "build"))
+SAMPLES = SOURCE_DIR / "sample_data"
+GOLDEN = SAMPLES / "golden"
+sys.path.insert(0, str(SOURCE_DIR / "python"))
+
+
+def program(name, *arguments):
+    """Runs one of the built programs; returns its stdout."""
+    path = next((p for p in (BUILD_DIR / "bin" / name, BUILD_DIR / "tests" / name) if p.exists()), None)
+    assert path is not None, f"{name} is not built in {BUILD_DIR}"
+    done = subprocess.run([str(path), *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, f"{name} ended with {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def fit(tmp_path_factory):
+    """fit("tiny-qwen3", "--method", "waterfill"): the folder of a bundle for a sample model, windows of 16 and 48 tokens."""
+    folder, statistics, bundles = tmp_path_factory.mktemp("fit"), {}, {}
+
+    def make(model, *options):
+        if model not in statistics:
+            statistics[model] = folder / f"{model}.safetensors"
+            program("oscar-collect", "--model", SAMPLES / model, "--prompts", SAMPLES / "prompts.jsonl", "--seq-len", 512,
+                    "--tokens", 2000, "-o", statistics[model])
+        key = (model, *options)
+        if key not in bundles:
+            bundles[key] = folder / f"bundle-{len(bundles)}"
+            program("oscar-fit", statistics[model], "-o", bundles[key], "--windows", "16,48", *options)
+        return bundles[key]
+
+    return make

@@ -1,0 +1,49 @@
+"""The fingerprint of checkpoints against the toolchain's: sample models and random checkpoints of every family, rotary type
+and spelling of config.json."""
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from conftest import SAMPLES, SOURCE_DIR, program  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.fingerprint import checkpoint_fingerprint  # noqa: E402
+
+sys.path.insert(0, str(SOURCE_DIR / "tests" / "peers"))
+import random_checkpoints  # noqa: E402
+
+
+def expected(folder):
+    return program("checkpoint_tool", "open", folder).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen2", "tiny-qwen3"])
+def test_sample_models(name):
+    assert checkpoint_fingerprint(SAMPLES / name) == expected(SAMPLES / name)
+
+
+@pytest.mark.parametrize("name", sorted(random_checkpoints.CASES))
+def test_random_checkpoints(name, tmp_path):
+    folder = random_checkpoints.make(name, tmp_path / "model")
+    found = checkpoint_fingerprint(folder)
+    assert found == expected(folder)
+    random_checkpoints.respell_as_v4(folder)
+    assert checkpoint_fingerprint(folder) == found
+    weights = max(folder.glob("*.safetensors"), key=lambda p: p.stat().st_size)
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1  # the last byte of a tensor is part of its sample
+    weights.write_bytes(data)
+    assert checkpoint_fingerprint(folder) != found
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(InputError, match="config.json: cannot be read"):
+        checkpoint_fingerprint(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    with pytest.raises(InputError, match="'MambaForCausalLM' is not one"):
+        checkpoint_fingerprint(tmp_path)
+    (tmp_path / "config.json").write_text((SAMPLES / "tiny-llama" / "config.json").read_text())
+    with pytest.raises(InputError, match="neither model.safetensors"):
+        checkpoint_fingerprint(tmp_path)

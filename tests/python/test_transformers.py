@@ -1,0 +1,310 @@
+"""attach(): a model of transformers generates with the 2-bit cache. Sample models on the CPU in FP32."""
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import oscar_kv  # noqa: E402
+from conftest import SAMPLES, program  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def load(name, **options):
+    return transformers.AutoModelForCausalLM.from_pretrained(SAMPLES / name, dtype=torch.float32, **options).eval()
+
+
+@pytest.fixture(scope="module")
+def ids():
+    """[1400] tokens of the held-out text; the sample models share one tokenizer's vocabulary size, not its words."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(SAMPLES / "tiny-qwen3")
+    return tokenizer((SAMPLES / "heldout.txt").read_text()[:12000], return_tensors="pt").input_ids[0, :1400]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("tiny-qwen3")
+
+
+@pytest.fixture
+def attached(model, fit):
+    oscar_kv.attach(model, fit("tiny-qwen3", "--method", "waterfill"))
+    yield model
+    oscar_kv.detach(model)
+
+
+def greedy(model, ids, tokens=12, **options):
+    options = dict(do_sample=False, pad_token_id=0, eos_token_id=None, max_new_tokens=tokens) | options
+    return model.generate(ids, **options)
+
+
+def logits_of(model, ids, pieces, cache, mask=None):
+    """[B, T, V]: the logits of ids in chunks of these lengths through a cache."""
+    parts, first = [], 0
+    for n in pieces:
+        part = None if mask is None else mask[:, :first + n]
+        with torch.no_grad():
+            parts.append(model(ids[:, first:first + n], attention_mask=part, past_key_values=cache, use_cache=True).logits)
+        first += n
+    return torch.cat(parts, dim=1)
+
+
+def divergence(logits, base):
+    p, q = base.double().log_softmax(-1), logits.double().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+class TestAgainstVerify:
+    """The same bundle, model and tokens as `oscar-verify --path decode`: mean KL within 2 %."""
+
+    CONTEXT, SEQUENCES, FIRST = 160, 4, 64  # windows 16 + 48
+
+    @pytest.mark.parametrize("options,method", [((), "oscar"), (("--method", "waterfill", "--center", "rope"), "waterfill")],
+                             ids=["uniform", "blocks-rope"])
+    def test_kl(self, options, method, model, ids, fit, tmp_path):
+        bundle, text = fit("tiny-qwen3", *options), tmp_path / "text.txt"
+        tokens = ids[:self.CONTEXT * self.SEQUENCES].view(self.SEQUENCES, self.CONTEXT)
+        report = tmp_path / "report.json"
+        program("oscar-verify", "--model", SAMPLES / "tiny-qwen3", "--bundle", bundle, "--text", SAMPLES / "heldout.txt",
+                "--context", self.CONTEXT, "--max-sequences", self.SEQUENCES, "--path", "decode", "--dtype", "float32",
+                "--methods", method, "--device", "cpu", "--report", report)
+        row = next(m for m in json.loads(report.read_text())["methods"] if (m["id"], m["path"]) == (method, "decode"))
+        expected = row["kl"]["mean"]
+        with torch.no_grad():
+            base = model(tokens).logits
+        oscar_kv.attach(model, bundle)
+        try:
+            pieces = [self.FIRST] + [1] * (self.CONTEXT - self.FIRST)  # the first ones fit into the windows
+            logits = logits_of(model, tokens, pieces, oscar_kv.new_cache(model))
+        finally:
+            oscar_kv.detach(model)
+        assert divergence(logits, base)[:, :self.FIRST].max() < 1e-6  # nothing is quantised yet
+        found = divergence(logits, base)[:, self.FIRST:self.CONTEXT - 1].mean()
+        print(f"KL {float(found):.5f}, oscar-verify {expected:.5f}")
+        assert abs(float(found) / expected - 1) < 0.02
+
+
+@pytest.mark.parametrize("name", ("tiny-llama", "tiny-qwen2"))  # and tiny-qwen3 everywhere else
+def test_families_generate(name, ids, fit):
+    """Every family that the tool supports and the samples hold: far from the windows the text stays the model's own."""
+    model, prompt = load(name), ids[None, :150]
+    base = greedy(model, prompt, tokens=6)
+    with torch.no_grad():
+        plain = model(base).logits
+    oscar_kv.attach(model, fit(name, "--method", "waterfill"))
+    cache = oscar_kv.new_cache(model)
+    out = greedy(model, prompt, tokens=6, past_key_values=cache)
+    assert out.shape == base.shape and torch.equal(out[:, :151], base[:, :151])  # the prompt attends to raw keys
+    assert [layer.kv.lengths for layer in cache.layers] == [[155]] * len(cache.layers)
+    pages = len(cache._table.pages[0])
+    assert pages == -(-(155 - 64) // 64)
+    kl = divergence(logits_of(model, base, [150] + [1] * 6, oscar_kv.new_cache(model)), plain)[0, 150:].mean()
+    assert 0 < kl < 0.2, kl  # quantised, and near
+    oscar_kv.detach(model)
+    assert torch.equal(greedy(model, prompt, tokens=6), base) and model.config._attn_implementation == "sdpa"
+
+
+def test_plain_generate_uses_the_cache(attached, ids, monkeypatch):
+    """generate() without any argument of ours, and two prompts: as one cache after another."""
+    from oscar_kv.paged_kv import PagedKV
+    counts, append = [], PagedKV.append
+    monkeypatch.setattr(PagedKV, "append", lambda self, k, v, n: (counts.append(list(n)), append(self, k, v, n))[1])
+    first = greedy(attached, ids[None, :100], tokens=3)
+    assert counts == [[100]] * 4 + [[1]] * 8
+    assert torch.equal(greedy(attached, ids[None, :100], tokens=3), first)
+
+
+def test_batch_is_single_and_padding_counts_nothing(attached, ids):
+    """Left-padded rows of a batch generate what each does alone."""
+    lengths, width = [150, 97, 70], 150
+    rows = [ids[200 * i:200 * i + n] for i, n in enumerate(lengths)]
+    batch = torch.zeros(3, width, dtype=torch.long)
+    mask = torch.zeros(3, width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        batch[i, width - len(row):], mask[i, width - len(row):] = row, 1
+    options = dict(output_logits=True, return_dict_in_generate=True, tokens=8)
+    together = greedy(attached, batch, attention_mask=mask, **options)
+    chunked = greedy(attached, batch, attention_mask=mask, prefill_chunk_size=60, **options)
+    for i, row in enumerate(rows):
+        alone = greedy(attached, row[None], **options)
+        assert torch.equal(together.sequences[i, width:], alone.sequences[0, len(row):]), i
+        assert divergence(torch.stack(together.logits)[:, i], torch.stack(alone.logits)[:, 0]).max() < 1e-3
+        assert divergence(torch.stack(chunked.logits)[:1, i], torch.stack(alone.logits)[:1, 0]).max() < 0.3
+    assert together.past_key_values.layers[0].kv.lengths == [n + 7 for n in lengths]
+    # Layer 0 stores the same bytes, however the prompt was cut: its keys depend on tokens alone.
+    one, other = (r.past_key_values.layers[0].kv for r in (together, chunked))
+    for b in range(3):
+        a, c = (k.rows(0, 1)[0][b, :, :lengths[b] - 64] for k in (one, other))
+        assert torch.allclose(a, c, atol=1e-5)
+
+
+def test_chunks_inside_the_windows_are_one_prompt(attached, ids):
+    """As long as nothing is quantised, chunks differ from the whole by the rounding of BF16 rows alone."""
+    whole = logits_of(attached, ids[None, :64], [64], oscar_kv.new_cache(attached))
+    for pieces in ([32, 32], [1, 62, 1], [5] * 12 + [4]):
+        assert divergence(logits_of(attached, ids[None, :64], pieces, oscar_kv.new_cache(attached)), whole).max() < 2e-3
+
+
+def test_several_turns_on_one_cache(attached, ids):
+    """Two turns through generate() give what the same pieces give by hand."""
+    cache = oscar_kv.new_cache(attached)
+    first = greedy(attached, ids[None, :90], tokens=5, past_key_values=cache)
+    talk = torch.cat([first, ids[None, 300:340]], dim=1)  # 95 tokens, then 40 new ones
+    second = greedy(attached, talk, tokens=5, past_key_values=cache)
+    assert cache.get_seq_length() == 139 and cache.layers[3].kv.lengths == [139]
+    logits = logits_of(attached, second[:, :139], [90, 1, 1, 1, 1, 41, 1, 1, 1, 1], oscar_kv.new_cache(attached))
+    assert torch.equal(logits[0, 134:].argmax(-1), second[0, 135:])
+    cache.reset()
+    assert torch.equal(greedy(attached, ids[None, :90], tokens=5, past_key_values=cache), first)
+
+
+def test_a_chunk_is_dense_attention(ids):
+    """A padded chunk behind a cache against textbook softmax over dequantised rows and the chunk's raw ones."""
+    import types
+    from conftest import GOLDEN
+    from oscar_kv.paged_kv import LayerCode
+    from oscar_kv.transformers_attention import attention
+    from oscar_kv.transformers_cache import OscarCache
+    bundle, module = oscar_kv.load_bundle(GOLDEN / "bundle"), object()
+    code = LayerCode(bundle, bundle.layers[0])
+    cache = OscarCache(types.SimpleNamespace(codes=[code], modules=[module], max_tokens=None, most_pages=None, flush=1))
+    layer, generator = cache.layers[0], torch.Generator().manual_seed(1)
+
+    def step(tokens, mask):
+        q, k, v = (torch.randn(2, h, tokens, 32, generator=generator) for h in (4, 2, 2))
+        keys, values = cache.update(k, v, 0)
+        return q, k, v, attention(module, q, keys, values, mask, scaling=0.3)[0].transpose(1, 2)
+
+    mask = torch.ones(2, 100, dtype=torch.bool)
+    mask[1, :30] = False
+    step(100, mask)
+    held = [100, 70]
+    window = (layer.kv.window_key.clone(), layer.kv.window_value.clone())
+    rows = layer.kv.rows(0, 2)
+    mask = torch.cat([mask, torch.ones(2, 9, dtype=torch.bool)], dim=1)
+    q, k, v, output = step(9, mask)
+    for b, n in enumerate(held):
+        end = n - 8  # recent 8
+        slots = [4 + (p - 4) % 9 for p in range(end, n)]
+        past = [torch.cat([w[b, :4].transpose(0, 1).float(), r[b, :, :end - 4], w[b, slots].transpose(0, 1).float()], dim=1)
+                for w, r in zip(window, rows)]
+        t = code.transform
+        old_k = past[0].double() @ torch.linalg.inv(t.key_forward.double()) + t.key_mean.double()[:, None]
+        old_v = past[1].double() @ t.output.double() + t.value_mean.double()[:, None]
+        keys, values = torch.cat([old_k, k[b].double()], dim=1), torch.cat([old_v, v[b].double()], dim=1)
+        logits = q[b].view(2, 2, 9, 32).double() @ keys[:, None].transpose(-1, -2) * 0.3
+        hidden = torch.arange(n + 9) > torch.arange(n, n + 9)[:, None]
+        expected = logits.masked_fill(hidden, -torch.inf).softmax(-1) @ values[:, None]
+        assert torch.allclose(output[b], expected.view(4, 9, 32).float(), rtol=1e-3, atol=1e-3), b
+    assert layer.kv.lengths == [109, 79]
+
+
+def test_sliding_windows(tmp_path, fit):
+    """A layer with a sliding window sees no further back: tokens beyond it change nothing."""
+    config = json.loads((SAMPLES / "tiny-qwen3" / "config.json").read_text())
+    config |= dict(use_sliding_window=True, sliding_window=40, max_window_layers=0)
+    folder = tmp_path / "sliding"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").symlink_to(SAMPLES / "tiny-qwen3" / "model.safetensors")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    import dataclasses
+    bundle = dataclasses.replace(oscar_kv.load_bundle(fit("tiny-qwen3")), fingerprint="")
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(0, 8000, (1, 260), generator=generator)
+    with torch.no_grad():
+        base = model(tokens).logits
+    oscar_kv.attach(model, bundle)
+    assert divergence(logits_of(model, tokens, [130, 100] + [1] * 30, oscar_kv.new_cache(model)), base).max() < 2e-3
+
+
+class TestRefusals:
+    def test_bundle_of_another_model(self, model, fit):
+        with pytest.raises(InputError, match="layer 0 64, the model 128|layers"):
+            oscar_kv.attach(model, fit("tiny-llama"))
+        assert model.config._attn_implementation == "sdpa"
+
+    def test_fingerprint_of_other_weights(self, model, fit, tmp_path):
+        other = load("tiny-qwen3-outliers")
+        with pytest.raises(InputError, match="fitted on another model .fingerprint sha256"):
+            oscar_kv.attach(other, fit("tiny-qwen3"))
+        with pytest.raises(InputError, match="weights of layer 0 are not those of the checkpoint"):
+            oscar_kv.attach(transformers.AutoModelForCausalLM.from_config(model.config), fit("tiny-qwen3"))
+        with pytest.raises(InputError, match="is not found"):
+            oscar_kv.attach(model, fit("tiny-qwen3"), checkpoint=tmp_path / "none")
+
+    def test_a_layer_missing(self, model, fit):
+        bundle = oscar_kv.load_bundle(fit("tiny-qwen3"))
+        del bundle.layers[2]
+        with pytest.raises(InputError, match="lacks layer 2 of the model's 4"):
+            oscar_kv.attach(model, bundle)
+
+    def test_dtype_dropout_head_size(self, fit):
+        half = load("tiny-qwen3").half()
+        with pytest.raises(InputError, match="layer 0 computes in float16, expected bfloat16 or float32"):
+            oscar_kv.attach(half, fit("tiny-qwen3"))
+        dropout = load("tiny-qwen3", attention_dropout=0.1)
+        with pytest.raises(InputError, match="attention dropout 0.1"):
+            oscar_kv.attach(dropout, fit("tiny-qwen3"))
+
+    def test_twice_and_never(self, attached, fit):
+        with pytest.raises(InputError, match="attached already"):
+            oscar_kv.attach(attached, fit("tiny-qwen3"))
+        with pytest.raises(InputError, match="no bundle is attached"):
+            oscar_kv.new_cache(load("tiny-qwen3"))
+        with pytest.raises(InputError, match="flush is 65, expected 1 to 64"):
+            oscar_kv.attach(load("tiny-qwen3"), fit("tiny-qwen3"), flush=65)
+
+    @pytest.mark.parametrize("options,what", [
+        (dict(num_beams=2), "generation mode 'beam_search'"), (dict(num_beams=2, do_sample=True), "generation mode 'beam_sample'"),
+        (dict(prompt_lookup_num_tokens=3), "generation mode 'assisted_generation'"),
+        (dict(cache_implementation="static"), "cache_implementation 'static' excludes")])
+    def test_generation_modes(self, attached, ids, options, what):
+        with pytest.raises(InputError, match=what):
+            greedy(attached, ids[None, :20], **options)
+
+    def test_cache_methods(self, attached):
+        cache = oscar_kv.new_cache(attached)
+        for call in (lambda: cache.crop(-1), lambda: cache.reorder_cache(torch.tensor([0])), lambda: cache.layers[0].crop(-1),
+                     lambda: cache.batch_repeat_interleave(2), lambda: cache.layers[0].activate_past_recording()):
+            with pytest.raises(InputError, match="a 2-bit cache cannot take tokens back"):
+                call()
+
+    def test_lengths_beyond_the_page_table(self, model, ids, fit):
+        oscar_kv.attach(model, fit("tiny-qwen3"), max_tokens=128)
+        try:
+            with pytest.raises(InputError, match="132 tokens are asked for, the page table was attached for 128"):
+                greedy(model, ids[None, :121])
+            # The last token that is generated never enters the cache.
+            assert greedy(model, ids[None, :121], tokens=7).shape == (1, 128)
+            with pytest.raises(InputError, match="needs 3 pages .* has 1"):
+                model(ids[None, :200], past_key_values=oscar_kv.new_cache(model))
+        finally:
+            oscar_kv.detach(model)
+
+    def test_a_cache_of_another_model(self, attached, ids, fit):
+        other = oscar_kv.attach(load("tiny-qwen3"), fit("tiny-qwen3"))
+        cache = oscar_kv.new_cache(other)
+        with pytest.raises(InputError, match="made for another model"):
+            greedy(attached, ids[None, :20], past_key_values=cache)
+        with pytest.raises(InputError, match="made for another model"):
+            attached(ids[None, :20], past_key_values=cache)
+        plain, cache = load("tiny-qwen3"), oscar_kv.new_cache(other)
+        plain(ids[None, :20], past_key_values=cache)
+        with pytest.raises(InputError, match="attended without this cache"):
+            plain(ids[None, 20:21], past_key_values=cache)
+
+    def test_masks(self, attached, ids):
+        mask = torch.ones(2, 20, dtype=torch.long)
+        mask[0, :4] = 0
+        cache, batch = oscar_kv.new_cache(attached), ids[:40].view(2, 20)
+        attached(batch, attention_mask=mask, past_key_values=cache)
+        with pytest.raises(InputError, match="differs from that of earlier calls"):
+            attached(batch[:, :1], past_key_values=cache)
+        cache = oscar_kv.new_cache(attached)
+        attached(batch, past_key_values=cache)
+        with pytest.raises(InputError, match="holds 2 sequences, the model brings 1"):
+            attached(batch[:1, :1], past_key_values=cache)

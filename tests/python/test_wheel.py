@@ -1,0 +1,67 @@
+"""The wheel in a fresh environment: built by scripts/wheel, installed by pip, run against the torch of the test
+environment, which a .pth file lends instead of a download."""
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+import zipfile
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("flit_core")
+
+from conftest import GOLDEN, SAMPLES, SOURCE_DIR
+
+MOST_BYTES = 40 << 20
+PROGRAM = """
+import importlib.util, pathlib, sys
+import oscar_kv
+place = pathlib.Path(oscar_kv.__file__)
+assert place.is_relative_to(sys.prefix), place
+assert "transformers" not in sys.modules, "the core imports an engine"
+bundle = oscar_kv.load_bundle(sys.argv[1])
+from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable
+import torch
+cache = PagedKV(LayerCode(bundle, bundle.layers[0]), PageTable(1))
+cache.append(torch.ones(12, 2, 32), torch.ones(12, 2, 32), [12])  # the windows: BF16
+output, _ = cache.attend(torch.ones(1, 4, 1, 32), 0.2)
+assert torch.allclose(output, torch.ones(()), atol=0.2), output
+cache.append(torch.ones(88, 2, 32), torch.ones(88, 2, 32), [88])
+assert torch.isfinite(cache.attend(torch.ones(1, 4, 1, 32), 0.2)[0]).all() and cache.pool.shape[0] > 0
+try:
+    oscar_kv.load_bundle(sys.argv[2])
+except oscar_kv.InputError as error:
+    print("refused:", error)
+assert "transformers" not in sys.modules
+print("done", oscar_kv.__version__)
+"""
+
+
+def test_fresh_environment(tmp_path):
+    environment = os.environ | {"OSCAR_ENV": sys.prefix}
+    built = subprocess.run([SOURCE_DIR / "scripts" / "wheel", tmp_path / "wheel"], capture_output=True, text=True, env=environment)
+    assert built.returncode == 0, built.stderr
+    wheel = pathlib.Path(built.stdout.strip())
+    assert wheel.name == "oscar_kv-0.1.0-py3-none-any.whl" and wheel.stat().st_size <= MOST_BYTES
+    sources = {f"oscar_kv/{p.name}" for p in (SOURCE_DIR / "python" / "oscar_kv").glob("*.py")}
+    assert sources == {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("oscar_kv/")}
+    assert not list((SOURCE_DIR / "python").glob("*.egg-info")) and not (SOURCE_DIR / "python" / "build").exists()
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    site = pathlib.Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                                       capture_output=True, text=True, check=True).stdout.strip())
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+                    "--no-index", wheel], check=True)
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([python, "-c", PROGRAM, GOLDEN / "bundle", SAMPLES], capture_output=True, text=True, env=clean, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "refused:" in done.stdout and "done 0.1.0" in done.stdout
+
+
+def test_wheel_usage():
+    done = subprocess.run([SOURCE_DIR / "scripts" / "wheel", "--what"], capture_output=True, text=True)
+    assert done.returncode == 2 and "unknown option --what" in done.stderr
