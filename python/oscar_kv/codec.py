@@ -40,8 +40,20 @@ class RowCode:
     def param_bytes(self):
         return 4 * (self.head_dim // self.group) if self.layout == "uniform" else sum(w > 0 for w in self.widths)
 
+    def numbers(self):
+        """As the list of whole numbers that operators take; code_of() is the way back."""
+        widths = list(self.widths) or [0] * 4
+        return [int(self.layout == "blocks"), self.head_dim, self.group, int(self.params == "bfloat16"), *widths]
+
     def bits_per_element(self):
         return 8.0 * (self.code_bytes() + self.param_bytes()) / self.head_dim
+
+
+def code_of(numbers):
+    blocks, head_dim, group, bfloat16, *widths = numbers
+    if blocks:
+        return RowCode("blocks", head_dim, widths=tuple(widths))
+    return RowCode("uniform", head_dim, group=group, params="bfloat16" if bfloat16 else "float16")
 
 
 def validate(code):
@@ -99,11 +111,11 @@ class RowCodec:
             if metric is None or tuple(metric.shape) != (heads, code.head_dim, n):
                 raise InputError(f"encoder feedback needs the metric of the head, in blocks of {n} channels")
             self.metrics = [make_metric(m, code.layout == "uniform") for m in metric.split(n, dim=1)]
-        self._grid, self._boundary = GRID, BOUNDARY
+        self._boundary = BOUNDARY
 
     def to(self, device):
         self.sigma = self.sigma.to(device)
-        self._grid, self._boundary = self._grid.to(device), self._boundary.to(device)
+        self._boundary = self._boundary.to(device)
         self.metrics = self.metrics and [m.to(device) for m in self.metrics]
         return self
 
@@ -119,20 +131,7 @@ class RowCodec:
 
     def decode(self, codes, params):
         """-> [..., H, d] FP32."""
-        if self.code.layout == "uniform":
-            scale, zero = _Stored(self.code.params).values(params)
-            levels = codes.float().unflatten(-1, (-1, self.code.group))
-            return ((levels - zero.unsqueeze(-1)) * scale.unsqueeze(-1)).flatten(-2)
-        out, stored = torch.zeros(codes.shape, device=codes.device), 0
-        n = self.code.block
-        for b, width in enumerate(self.code.widths):
-            if width == 0:
-                continue
-            scale = self._scale_value(params[..., stored], self.sigma[:, b])
-            levels = (2 * codes[..., b * n:(b + 1) * n].int() + 1 - (1 << width)).float() * 0.5
-            out[..., b * n:(b + 1) * n] = levels * scale.unsqueeze(-1)
-            stored += 1
-        return out
+        return decode_rows(self.code, self.sigma, codes, params)
 
     # Layout uniform.
 
@@ -262,10 +261,29 @@ class RowCodec:
         e = torch.where(ratio >= 32.0, 127, e.clamp(-128, 127))
         return torch.where(ratio >= 2.0 ** -5, e, -128)
 
-    def _scale_value(self, stored, sigma):
-        steps = stored.view(torch.int8).int() + 128
-        power = ((steps // 32 - 4 + 127) << 23).to(torch.int32).view(torch.float32)
-        return sigma * self._grid[steps % 32] * power
+
+def _scale_value(stored, sigma):
+    steps = stored.view(torch.int8).int() + 128
+    power = ((steps // 32 - 4 + 127) << 23).to(torch.int32).view(torch.float32)
+    return sigma * GRID.to(stored.device)[steps % 32] * power
+
+
+def decode_rows(code, sigma, codes, params):
+    """What a reader needs, and nothing of the encoder: codes [..., H, d], params [..., H, param_bytes] uint8, sigma [H, 4]
+    (layout blocks) -> [..., H, d] FP32."""
+    if code.layout == "uniform":
+        scale, zero = _Stored(code.params).values(params)
+        levels = codes.float().unflatten(-1, (-1, code.group))
+        return ((levels - zero.unsqueeze(-1)) * scale.unsqueeze(-1)).flatten(-2)
+    out, stored, n = torch.zeros(codes.shape, device=codes.device), 0, code.block
+    for b, width in enumerate(code.widths):
+        if width == 0:
+            continue
+        scale = _scale_value(params[..., stored].contiguous(), sigma[:, b])
+        levels = (2 * codes[..., b * n:(b + 1) * n].int() + 1 - (1 << width)).float() * 0.5
+        out[..., b * n:(b + 1) * n] = levels * scale.unsqueeze(-1)
+        stored += 1
+    return out
 
 
 def pack_codes(code, codes):

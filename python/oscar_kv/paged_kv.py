@@ -32,7 +32,8 @@ class PageTable:
     def tensor(self, device):
         """[B, most pages held] int64; unused entries are page 0."""
         width = max((len(p) for p in self.pages), default=0)
-        return torch.tensor([p + [0] * (width - len(p)) for p in self.pages], dtype=torch.int64, device=device).view(-1, width)
+        rows = [p + [0] * (width - len(p)) for p in self.pages]
+        return torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), width)
 
     def release(self):
         self.pages, self.used = [[] for _ in self.pages], 0
@@ -45,7 +46,8 @@ class LayerCode:
         self.layer = layer
         self.transform = LayerTransform(layer, phases).to(device)
         self.key, self.value = (side_codec(layer, key, bundle.encoder, bundle.group).to(device) for key in (True, False))
-        self.pages = PageLayout(self.key.code, self.value.code).to(device)
+        self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
+        self.numbers = (self.key.code.numbers(), self.value.code.numbers())
         self.sink, self.recent, self.device = bundle.sink, bundle.recent, torch.device(device)
 
 
@@ -60,7 +62,7 @@ class PagedKV:
         self.ring = code.recent + flush  # tokens that the recent window can hold
         shape = (self.batch, code.sink + self.ring, heads, d)  # the sink first, then the ring
         self.window_key, self.window_value = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(2))
-        self.pool = torch.zeros((0, heads, code.pages.bytes), dtype=torch.uint8, device=device)
+        self.pool = torch.zeros((0, heads, code.page_bytes), dtype=torch.uint8, device=device)
 
     def quantised_end(self, tokens):
         """Tokens [sink, end) of a sequence of so many are codes: lib/runtime/windows.h of the toolchain."""
@@ -71,6 +73,7 @@ class PagedKV:
         sink = self.code.sink
         return position if position < sink else sink + (position - sink) % self.ring
 
+    @torch.no_grad()
     def append(self, key, value, counts):
         """key, value: [N, Hkv, d] of the model, after RoPE: the counts[b] new tokens of each sequence one after another."""
         plan = self._plan(counts)
@@ -111,8 +114,8 @@ class PagedKV:
         device, count = self.code.device, len(plan.page)
         page, slot = torch.tensor(plan.page, device=device).unbind(1)
         self._grow(self.table.used)
-        for codec, side, window, new in ((self.code.key, self.code.pages.key, self.window_key, new_key),
-                                         (self.code.value, self.code.pages.value, self.window_value, new_value)):
+        encoded = []
+        for codec, window, new in ((self.code.key, self.window_key, new_key), (self.code.value, self.window_value, new_value)):
             rows = torch.empty((count, *new.shape[1:]), dtype=torch.bfloat16, device=device)
             if plan.from_window:
                 to, sequence, at = torch.tensor(plan.from_window, device=device).unbind(1)
@@ -121,10 +124,10 @@ class PagedKV:
                 to, at = torch.tensor(plan.from_new, device=device).unbind(1)
                 rows[to] = new[at]
             try:
-                codes, params = codec.encode(rows.float())
+                encoded += codec.encode(rows.float())
             except NumericalError as error:
                 raise NumericalError(f"layer {self.code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
-            ops.write_rows(self.pool, side, page, slot, codes, params)
+        ops.write_rows(self.pool, page, slot, *encoded, *self.code.numbers)
 
     def _grow(self, pages):
         """Room for so many pages, an eighth more than asked so that copies stay rare."""
@@ -134,17 +137,31 @@ class PagedKV:
         more[:self.pool.shape[0]] = self.pool
         self.pool = more
 
+    @torch.no_grad()
     def attend(self, query, scale, new=None, window=0):
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the cache holds.
 
         new: None where the query is of the last token that was appended (T = 1), else how many tokens of each sequence
         follow the cache's, for which the query rows stand (query i of sequence b has position lengths[b] + i). window:
         sliding window of the layer, 0 for none. Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T]."""
-        return ops.decode_attention(self, query, scale, new, window)
+        code, (batch, heads, tokens, d) = self.code, query.shape
+        kv_heads, transform = code.layer.kv_heads, code.transform
+        lengths = torch.tensor(self.lengths, device=code.device)
+        ends = torch.tensor([self.quantised_end(n) for n in self.lengths], device=code.device)
+        first = lengths - 1 if new is None else lengths
+        positions = (first[:, None] + torch.arange(tokens, device=code.device)).repeat(1, heads // kv_heads)
+        q = query.reshape(batch, kv_heads, -1, d)  # query head h reads KV head h / group
+        phases = transform.phases if transform.rotated_mean else None
+        output, lse = ops.decode_attention(
+            transform.queries(q), positions, self.pool, self.table.tensor(code.device), self.window_key, self.window_value,
+            lengths, ends, code.key.sigma, code.value.sigma, transform.shift(q), transform.phase_queries(q),
+            phases and phases.inverse, phases.factor if phases else 1.0, float(scale), code.sink, window, *code.numbers)
+        return transform.outputs(output).view(query.shape), lse.view(query.shape[:-1])
 
     def rows(self, begin, end):
         """Coded tokens of pages [begin, end) of every sequence, FP32 in the basis of the cache: [B, Hkv, T, d] twice."""
-        return ops.dequantize_pages(self, begin, end)
+        table = self.table.tensor(self.code.device)[:, begin:end]
+        return ops.dequantize_pages(self.pool, table, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
 
     def allocated_bytes(self):
         return sum(t.numel() * t.element_size() for t in (self.window_key, self.window_value, self.pool))

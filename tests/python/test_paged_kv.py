@@ -162,7 +162,7 @@ def test_sizes():
     """A full cache holds windows and pages, and little more: 31 pages of 64 tokens for 2000 tokens."""
     cache = made(0, 1)
     cache.append(*random_rows(2000, 1), [2000])
-    used = len(cache.table.pages[0]) * 2 * cache.code.pages.bytes + 2 * 2 * 13 * 2 * 32
+    used = len(cache.table.pages[0]) * 2 * cache.code.page_bytes + 2 * 2 * 13 * 2 * 32
     assert len(cache.table.pages[0]) == math.ceil((2000 - 12) / 64) and used <= cache.allocated_bytes() <= 1.2 * used
 
 

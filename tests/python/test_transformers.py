@@ -60,7 +60,7 @@ def divergence(logits, base):
 class TestAgainstVerify:
     """The same bundle, model and tokens as `oscar-verify --path decode`: mean KL within 2 %."""
 
-    CONTEXT, SEQUENCES, FIRST = 160, 4, 64  # windows 16 + 48
+    CONTEXT, SEQUENCES, FIRST = 160, 8, 64  # windows 16 + 48
 
     @pytest.mark.parametrize("options,method", [((), "oscar"), (("--method", "waterfill", "--center", "rope"), "waterfill")],
                              ids=["uniform", "blocks-rope"])
@@ -77,11 +77,10 @@ class TestAgainstVerify:
             base = model(tokens).logits
         oscar_kv.attach(model, bundle)
         try:
-            pieces = [self.FIRST] + [1] * (self.CONTEXT - self.FIRST)  # the first ones fit into the windows
-            logits = logits_of(model, tokens, pieces, oscar_kv.new_cache(model))
+            logits = logits_of(model, tokens, [1] * self.CONTEXT, oscar_kv.new_cache(model))
         finally:
             oscar_kv.detach(model)
-        assert divergence(logits, base)[:, :self.FIRST].max() < 1e-6  # nothing is quantised yet
+        assert divergence(logits, base)[:, :self.FIRST].max() < 1e-3  # nothing is quantised yet, only rounded
         found = divergence(logits, base)[:, self.FIRST:self.CONTEXT - 1].mean()
         print(f"KL {float(found):.5f}, oscar-verify {expected:.5f}")
         assert abs(float(found) / expected - 1) < 0.02
