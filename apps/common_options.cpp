@@ -1,6 +1,7 @@
 #include "apps/common_options.h"
 
 #include <c10/util/Exception.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <cstdio>
@@ -182,6 +183,12 @@ std::string shell_command(const std::vector<std::string>& arguments) {
     command += '\'';
   }
   return command;
+}
+
+std::string resume_command(int argc, char** argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) arguments.push_back("--resume");
+  return shell_command(arguments);
 }
 
 }  // namespace oscar

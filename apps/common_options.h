@@ -40,5 +40,7 @@ std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: on
 
 // The arguments as one shell command, quoted where needed: for "resume with: ..." messages.
 std::string shell_command(const std::vector<std::string>& arguments);
+// The command that continues this run: the same arguments, with --resume.
+std::string resume_command(int argc, char** argv);
 
 }  // namespace oscar

@@ -1,10 +1,11 @@
 // oscar-fit: statistics of oscar-collect -> a bundle of rotations and clip ratios.
 #include <charconv>
+#include <optional>
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/fit_curves.h"
 #include "apps/fit_output.h"
-#include "apps/fit_tune.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -21,7 +22,8 @@ constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
-    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25";
+    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25 --model Qwen/Qwen3-8B --text prompts.jsonl\n"
+    "oscar-fit stats.safetensors -o small --method waterfill --bits 1.5 --curves bundle/curves.json";
 
 struct Arguments {
   CommonOptions common;
@@ -31,8 +33,7 @@ struct Arguments {
   std::string encoder = "auto", center = "auto", metric = "auto", widths;
   double bits = 0.0;
   std::vector<double> pareto;
-  TuneArguments tune;
-  std::vector<std::string> tune_windows;
+  CurveArguments curves;
 };
 
 template <typename Number>
@@ -129,7 +130,6 @@ void parse_options(Arguments& a) {
     std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
   }
   a.windows = parse_windows(a.window_text, "--windows");
-  for (const std::string& text : a.tune_windows) a.tune.window_choices.push_back(parse_windows(text, "--tune-windows"));
   a.fit.sink = a.windows.sink;
 }
 
@@ -150,6 +150,35 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Argum
   return fitted;
 }
 
+// Widths by measured curves, where there are some: the fit is told them, the bundle what they promise.
+Fitted fit_allocated(const Statistics& statistics, const std::string& sha256, const std::optional<Curves>& curves,
+                     Arguments& a) {
+  CurveAllocation allocation;
+  if (curves) {
+    allocation = allocate_curves(*curves, a.fit.bits);
+    a.fit.key_profiles = allocation.key;
+    a.fit.value_profiles = allocation.value;
+  }
+  Fitted fitted = fit_bundle(statistics, sha256, a);
+  if (!curves) return fitted;
+  set_prediction(fitted.bundle, allocation.predicted);
+  fitted.bundle.provenance["curves"] = {{"text", curves->text}};  // that verify must not score
+  return fitted;
+}
+
+void save(const Bundle& bundle, const std::optional<Curves>& curves, const fs::path& directory, bool overwrite) {
+  if (curves) {
+    save_bundle(bundle, *curves, directory, overwrite);
+  } else {
+    save_bundle(bundle, directory, overwrite);
+  }
+}
+
+std::optional<Curves> measured_curves(const Statistics& statistics, const std::string& sha256, Arguments& a) {
+  if (!uses_curves(a.curves, a.common, a.fit.method)) return std::nullopt;
+  return curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves);
+}
+
 // One bundle for each budget, and a table of what they are predicted to cost.
 int run_pareto(Arguments& a) {
   if (a.fit.method != "waterfill") throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");
@@ -160,16 +189,19 @@ int run_pareto(Arguments& a) {
   const Statistics statistics = load_statistics(a.statistics);
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(statistics.head_dim));
   const std::string sha256 = sha256_file(a.statistics);
+  a.fit.device = choose_device(a.common);
+  if (a.common.dry_run) a.curves.allocate = "closed";  // nothing is measured
+  const std::optional<Curves> curves = measured_curves(statistics, sha256, a);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
-    const Fitted fitted = fit_bundle(statistics, sha256, a);
+    const Fitted fitted = fit_allocated(statistics, sha256, curves, a);
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
     if (!a.common.dry_run) {
       make_directory(a.common.output);
-      save_bundle(fitted.bundle, directory(bits), a.common.overwrite);
+      save(fitted.bundle, curves, directory(bits), a.common.overwrite);
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory(bits).string()));
   }
@@ -179,37 +211,30 @@ int run_pareto(Arguments& a) {
 
 int run_fit(Arguments& a) {
   parse_options(a);
-  if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
-    throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
-  }
-  if (a.tune.text.empty() && !a.tune.window_choices.empty()) throw UsageError("--tune-windows is a part of --tune");
-  if (!a.pareto.empty()) {
-    if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
-    return run_pareto(a);
-  }
+  const bool curves_wanted = uses_curves(a.curves, a.common, a.fit.method);
+  if (!a.pareto.empty()) return run_pareto(a);
   AtomicDirectory::require_usable(a.common.output, a.common.overwrite, kManifestName);
   const Statistics statistics = load_statistics(a.statistics);
   if (a.fit.method == "waterfill") {
     if (a.bits > 0.0) a.fit.bits = a.bits;
+    require_budget(a.fit.bits, static_cast<int>(statistics.head_dim));
   } else if (a.bits > 0.0) {
     a.fit.group = group_for_bits(a.bits, statistics.head_dim);
   }
+  a.fit.device = choose_device(a.common);
   if (a.common.dry_run) {
-    print_fit_plan(plan_fit(statistics, a.fit), a.common.output, a.common.json);
+    FitPlan plan = plan_fit(statistics, a.fit);
+    if (curves_wanted && a.curves.file.empty()) {
+      plan.curves = plan_curves(statistics, a.fit, a.windows, a.common, a.curves);
+    }
+    print_fit_plan(plan, a.common.output, a.common.json);
     return 0;
   }
-  a.fit.device = choose_device(a.common);
-  Json tuning;
-  if (!a.tune.text.empty()) {
-    Tuned tuned = tune_options(statistics, a.fit, a.windows, a.common, a.tune);
-    a.fit = std::move(tuned.options);
-    a.windows = tuned.windows;
-    tuning = std::move(tuned.record);
-  }
-  Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
-  if (!tuning.is_null()) fitted.bundle.provenance["tuning"] = std::move(tuning);
+  const std::string sha256 = sha256_file(a.statistics);
+  const std::optional<Curves> curves = measured_curves(statistics, sha256, a);
+  const Fitted fitted = fit_allocated(statistics, sha256, curves, a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
-  save_bundle(fitted.bundle, a.common.output, a.common.overwrite);
+  save(fitted.bundle, curves, a.common.output, a.common.overwrite);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.common.json);
   return 0;
 }
@@ -274,27 +299,35 @@ int main_fit(int argc, char** argv) {
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(CLI::Range(std::int64_t{32}, std::int64_t{1} << 20))
       ->capture_default_str();
-  app.add_option("--tune", a.tune.text,
-                 "Waterfill and balanced: held-out text on which to measure the layers and search the constants; needs "
-                 "--model")
-      ->type_name("TEXT");
-  app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}))
+  app.add_option("--allocate", a.curves.allocate,
+                 "Waterfill: widths by the closed form, or by KL measured for each layer and side (default: measured "
+                 "where the model is given)")
+      ->check(CLI::IsMember({"auto", "closed", "measured"}))
       ->capture_default_str();
-  app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
+  app.add_option("--model", a.common.model, "The model that the statistics are of, to measure curves on")
+      ->type_name("DIR|org/name");
+  app.add_option("--text", a.curves.text,
+                 "Calibration text for the curves: .jsonl prompts or .txt documents, never text that oscar-verify "
+                 "scores")
+      ->type_name("FILE");
+  app.add_option("--curve-context", a.curves.context, "Tokens of each sequence of the curves")
       ->check(CLI::Range(std::int64_t{64}, std::int64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10000}))
+  app.add_option("--curve-sequences", a.curves.sequences, "Sequences of the text that curves are measured on")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{10000}))
       ->capture_default_str();
-  app.add_option("--tune-windows", a.tune_windows,
-                 "Waterfill: other BF16 windows to try, with as many bytes at --tune-context: 32,128;128,512")
-      ->delimiter(';')
-      ->type_name("S,R;S,R;...");
-  app.add_flag("--stream-layers", a.tune.stream_layers, "--tune: keep one layer's weights in memory; same results");
-  app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
+  app.add_option("--curves", a.curves.file,
+                 "curves.json of a bundle of the same fit, in place of measuring: other budgets")
+      ->type_name("FILE");
+  app.add_option("--work-dir", a.curves.work_dir, "Where the state of measuring is kept (default: OUTPUT.curves.work)")
+      ->type_name("DIR");
+  app.add_flag("--resume", a.curves.resume, "Continue the measuring in the work directory, if there is one");
+  app.add_flag("--stream-layers", a.curves.stream_layers, "Curves: keep one layer's weights in memory; same results");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
-  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")->capture_default_str();
+  app.add_option("--dtype", a.common.dtype, "Of weights and activations of the model")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+      ->capture_default_str();
+  a.curves.resume_command = resume_command(argc, argv);
   return run_app(app, a.common, argc, argv, [&] { return run_fit(a); });
 }
 

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "bundle/atomic_directory.h"
+#include "bundle/curves.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "checkpoint/safetensors.h"
@@ -113,19 +114,32 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
-}  // namespace
-
-void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
+// curves: null where there are none.
+void save(const Bundle& bundle, const Curves* curves, const fs::path& directory, bool overwrite) {
   const std::vector<std::string> faults = check_bundle(bundle);
   if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());
   AtomicDirectory out(directory, overwrite, kManifestName);
   std::map<std::string, BundleFile> files;
   write_rotations(bundle, out.path() / kRotationsName);
   files[kRotationsName] = describe(out.path() / kRotationsName);
+  if (curves != nullptr) {
+    write_file_atomic(out.path() / kCurvesName, dump_json(curves_to_json(*curves)));
+    files[kCurvesName] = describe(out.path() / kCurvesName);
+  }
   write_file_atomic(out.path() / kCardName, bundle_card(bundle));
   files[kCardName] = describe(out.path() / kCardName);
   write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
   out.commit();
+}
+
+}  // namespace
+
+void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
+  save(bundle, nullptr, directory, overwrite);
+}
+
+void save_bundle(const Bundle& bundle, const Curves& curves, const fs::path& directory, bool overwrite) {
+  save(bundle, &curves, directory, overwrite);
 }
 
 Bundle load_bundle(const fs::path& directory, bool check_numbers) {

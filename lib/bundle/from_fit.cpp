@@ -98,6 +98,10 @@ Json report_json(const FitResult& result) {
 
 }  // namespace
 
+Json fit_options_json(const Statistics& s, const FitOptions& o) {
+  return options_json(s, o, o.metric != MetricSource::kMoments && has_fisher(s));
+}
+
 Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult& result, const Windows& windows,
                        const FitSource& source) {
   Bundle bundle;

@@ -13,6 +13,9 @@ struct FitSource {
   std::string tool_version;
 };
 
+// The options as the provenance records them.
+Json fit_options_json(const Statistics& statistics, const FitOptions& options);
+
 Bundle bundle_from_fit(const Statistics& statistics, const FitOptions& options, const FitResult& result,
                        const Windows& windows, const FitSource& source);
 

@@ -3,10 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <cstdio>
-
-#include "text/document_hash.h"
-#include "text/passage_hashes.h"
+#include "text/used_text.h"
 
 namespace oscar {
 
@@ -57,27 +54,18 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                         {"head_dim", config.head_dim},
                         {"sliding_window", window}});
   }
-  Json documents = Json::array();
-  for (const Prompt& prompt : prompts.prompts) documents.push_back(document_hash(prompt.ids));
   std::vector<std::vector<std::int32_t>> ids;
   for (const Prompt& prompt : prompts.prompts) ids.push_back(prompt.ids);
-  Json passages = Json::array();
-  for (const std::uint64_t hash : passage_hashes(ids, kPassageHashes)) {
-    char text[24];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-    passages.push_back(text);
-  }
-  const Json prompt_record = {{"sha256", prompts.sha256},
-                              {"files", options.files},
-                              {"rows", prompts.prompts.size() + prompts.skipped.size()},
-                              {"used", plan.prompts_used},
-                              {"available_tokens", plan.available},
-                              {"cut", plan.cut},
-                              {"shortened", plan.shortened},
-                              {"unused", plan.unused},
-                              {"skipped", plan.skipped},
-                              {"documents", std::move(documents)},
-                              {"passages", std::move(passages)}};
+  Json prompt_record = {{"sha256", prompts.sha256},
+                        {"files", options.files},
+                        {"rows", prompts.prompts.size() + prompts.skipped.size()},
+                        {"used", plan.prompts_used},
+                        {"available_tokens", plan.available},
+                        {"cut", plan.cut},
+                        {"shortened", plan.shortened},
+                        {"unused", plan.unused},
+                        {"skipped", plan.skipped}};
+  prompt_record.update(used_text_record(ids));
   const Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
                      {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
                      {"options", options_record(options)}, {"tool_version", options.tool_version}};

@@ -10,6 +10,7 @@
 #include "runtime/cached_attention.h"
 #include "text/prompts.h"
 #include "verify/number_text.h"
+#include "verify/prediction_check.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
 #include "verify/spectrum_probe.h"
@@ -255,6 +256,12 @@ VerifyReport Verification::measure() {
   }
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
+  std::vector<RowPrediction> predictions;
+  for (std::size_t b = 0; b < bundles_.size(); ++b) {
+    const std::optional<PredictedKl> predicted = prediction_of(*bundles_[b].bundle, bundles_[b].facts.source);
+    if (predicted) predictions.push_back({judged_[b], *predicted});
+  }
+  report.checks.push_back(prediction_check(report, predictions));
   apply_gates(request_.gates, report);
   if (earlier_) earlier_->compare(report, request_.gates.max_kl_increase);
   return report;

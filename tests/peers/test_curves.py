@@ -1,0 +1,195 @@
+"""oscar-fit with a model: measured curves as files, other budgets without a pass, going on after a kill, refusals."""
+import json
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+jsonschema = pytest.importorskip("jsonschema")
+
+from conftest import BUILD_DIR  # noqa: E402
+
+SCHEMAS = pathlib.Path(__file__).parents[2] / "schemas"
+ROOT = pathlib.Path(__file__).parents[2] / "sample_data"
+MODEL = ROOT / "tiny-qwen3-outliers"
+SHORT = ["--curve-context", 128, "--curve-sequences", 2, "--windows", "16,32"]
+
+
+@pytest.fixture(scope="module")
+def folder(tool, tmp_path_factory):
+    out = tmp_path_factory.mktemp("curves")
+    text = (ROOT / "heldout.txt").read_text()
+    (out / "calibration.txt").write_text(text[:4000])
+    (out / "unseen.txt").write_text(text[6000:9000])
+    tool("oscar-collect", "--model", MODEL, "--prompts", out / "calibration.txt", "-o", out / "s", "--device", "cpu", "-q",
+         "--far-pairs", "16,32")
+    return out
+
+
+def arguments(folder, output, *options, method="waterfill"):
+    return [folder / "s", "-o", output, "--method", method, "--device", "cpu", *SHORT, *options]
+
+
+def measured(folder, output, *options):
+    return arguments(folder, output, "--bits", "1.5", "--model", MODEL, "--text", folder / "calibration.txt", *options)
+
+
+@pytest.fixture(scope="module")
+def bundle(tool, folder):
+    begin = time.monotonic()
+    out = tool("oscar-fit", *measured(folder, folder / "b", "-q"))
+    return folder / "b", out, time.monotonic() - begin
+
+
+def manifest_of(directory):
+    return json.loads((directory / "oscar_bundle.json").read_text())
+
+
+def curves_of(directory):
+    return json.loads((directory / "curves.json").read_text())
+
+
+def widths_of(directory):
+    return [tuple(layer[side]["widths"]) for layer in manifest_of(directory)["layers"] for side in ("key", "value")]
+
+
+def chosen_points(curves, widths):
+    return [next(p for p in curve["points"] if tuple(p["widths"]) == w) for curve, w in zip(curves["curves"], widths)]
+
+
+def test_files_and_prediction(bundle):
+    directory, out, _ = bundle
+    curves, manifest = curves_of(directory), manifest_of(directory)
+    jsonschema.validate(curves, json.loads((SCHEMAS / "curves.schema.json").read_text()))
+    jsonschema.validate(manifest, json.loads((SCHEMAS / "bundle.schema.json").read_text()))
+    assert not directory.with_name("b.curves.work").exists()
+    assert (curves["context"], curves["sequences"], curves["windows"]) == (128, 2, {"sink": 16, "recent": 32})
+    assert len(curves["curves"]) == 2 * len(manifest["layers"])
+    for curve in curves["curves"]:
+        assert 3 <= len(curve["points"]) <= 8 and curve["points"][0]["widths"] == [0, 0, 0, 0]
+        bits = [p["bits"] for p in curve["points"]]
+        assert bits == sorted(bits)
+        for p in curve["points"]:
+            assert p["kl"] == pytest.approx(sum(p["sequences"]) / 2) and len(p["sequences"]) == 2
+            assert p["standard_error"] == pytest.approx(abs(p["sequences"][0] - p["sequences"][1]) / 2)
+        # Most of what a side costs is gone once its strongest half has four bits.
+        assert min(p["kl"] for p in curve["points"]) < 0.5 * curve["points"][0]["kl"] + 1e-6
+    points = chosen_points(curves, widths_of(directory))
+    assert sum(p["bits"] for p in points) / len(points) <= 1.5
+    kl = manifest["provenance"]["prediction"]["kl"]
+    assert kl == pytest.approx(sum(p["kl"] for p in points), rel=1e-12)
+    assert f"predicted KL of the whole {kl:.4g}" in out
+
+
+def test_exact_allocation(bundle):
+    """No choice of measured points within the budget has a smaller sum: the knapsack once more, over eighths of a byte."""
+    directory, _, _ = bundle
+    curves = curves_of(directory)
+    budget = int(1.5 * curves["head_dim"] * len(curves["curves"]) + 1e-6)
+    best = {0: 0.0}
+    for curve in curves["curves"]:
+        after = {}
+        for used, kl in best.items():
+            for p in curve["points"]:
+                bits = used + round(p["bits"] * curves["head_dim"])
+                if bits <= budget:
+                    after[bits] = min(after.get(bits, float("inf")), kl + p["kl"])
+        best = after
+    assert manifest_of(directory)["provenance"]["prediction"]["kl"] == pytest.approx(min(best.values()), rel=1e-9)
+
+
+def test_other_budgets_need_no_pass(tool, folder, bundle):
+    directory = bundle[0]
+    tool("oscar-fit", *arguments(folder, folder / "again", "--bits", "1.5", "--curves", directory / "curves.json", "-q"))
+    for name in ("curves.json", "rotations.safetensors", "oscar_bundle.json"):
+        assert (folder / "again" / name).read_bytes() == (directory / name).read_bytes()
+    out = json.loads(tool("oscar-fit", *arguments(folder, folder / "front", "--pareto", "0.75,1,2,3", "--curves",
+                                                 directory / "curves.json", "--json", "-q")))
+    predicted = [manifest_of(pathlib.Path(row["bundle"]))["provenance"]["prediction"]["kl"] for row in out["pareto"]]
+    assert predicted == sorted(predicted, reverse=True) and len(set(predicted)) == 4
+    closed = tool("oscar-fit", *arguments(folder, folder / "closed", "--bits", "1.5", "--allocate", "closed", "-q"))
+    assert "predicted KL" not in closed and not (folder / "closed" / "curves.json").exists()
+
+
+def test_kill_and_resume(folder, bundle, tool):
+    directory, _, seconds = bundle
+    command = [BUILD_DIR / "bin" / "oscar-fit", *measured(folder, folder / "killed", "--resume", "-q")]
+    work = folder / "killed.curves.work"
+    kills = 0
+    for share in (0.5, 0.7):
+        process = subprocess.Popen([str(a) for a in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(share * seconds)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    if not (folder / "killed").exists():
+        assert kills and work.exists()
+        tool("oscar-fit", *command[1:])
+    for name in ("curves.json", "rotations.safetensors", "oscar_bundle.json"):
+        assert (folder / "killed" / name).read_bytes() == (directory / name).read_bytes()
+    assert not work.exists()
+
+
+def test_refusals(tool, folder, bundle):
+    def refuse(code, *options, names, **more):
+        message = tool("oscar-fit", *arguments(folder, folder / "none", "-q", *options, **more), code=code)
+        assert names in message and not (folder / "none").exists(), message
+
+    curves = bundle[0] / "curves.json"
+    refuse(2, "--model", MODEL, names="--text")
+    refuse(2, "--text", folder / "unseen.txt", names="--model")
+    refuse(2, "--allocate", "measured", names="--model")
+    refuse(2, "--allocate", "closed", "--curves", curves, names="--curves")
+    refuse(2, "--curves", curves, names="waterfill", method="balanced")
+    refuse(2, "--curves", curves, "--damping", "0.01", names="damping")
+    refuse(3, "--model", ROOT / "tiny-qwen3", "--text", folder / "unseen.txt", names="another model")
+    short = folder / "short.txt"
+    short.write_text("Too short.")
+    refuse(3, "--model", MODEL, "--text", short, names="too few")
+    damaged = folder / "damaged.json"
+    damaged.write_text(curves.read_text().replace('"side": "value"', '"side": "other"', 1))
+    refuse(3, "--curves", damaged, names="expected 'key' or 'value'")
+    other = json.loads(curves.read_text())
+    other["statistics_sha256"] = "0" * 64
+    damaged.write_text(json.dumps(other))
+    refuse(3, "--curves", damaged, names="other statistics")
+
+
+def test_prediction_fails_on_widths_of_the_wrong_normaliser(tool, tmp_path):
+    """Measured over predicted KL is about one; with the widths that the residual stream after the layer asks for (the MLP
+    of layer 0 of this model multiplies it by 490, so that layer gets nothing), it is far beyond four."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    from safetensors import safe_open
+
+    model, text = ROOT / "tiny-llama", ROOT / "text" / "tiny-llama"
+    prompts, windows = text / "prompts.jsonl", ["--windows", "16,32"]
+    tool("oscar-collect", "--model", model, "--prompts", prompts, "-o", tmp_path / "s", "--tokens", 3000, "--seq-len", 256,
+         "--far-pairs", "16,32", "--device", "cpu", "-q")
+    fit = ["--method", "waterfill", "--bits", 2.25, *windows, "--device", "cpu", "-q"]
+    tool("oscar-fit", tmp_path / "s", "-o", tmp_path / "b", *fit, "--model", model, "--text", prompts, "--curve-context", 256,
+         "--curve-sequences", 2)
+
+    def prediction(code):
+        short = tmp_path / "text.txt"
+        short.write_text((text / "heldout.txt").read_text()[:16000])
+        tool("oscar-verify", "--model", model, "--bundle", tmp_path / "b", "--text", short, "--context", 256, "--max-sequences", 4,
+             "--methods", "bf16,naive2,waterfill", "--report", tmp_path / "r.json", "--overwrite", "--device", "cpu", "-q", code=code)
+        checks = {c["name"]: c for c in json.loads((tmp_path / "r.json").read_text())["self_checks"]}
+        assert checks["prediction"]["pass"] == (code == 0), checks
+        return checks["prediction"]["value"]
+
+    assert 0.5 < prediction(0) < 2.0
+    with safe_open(tmp_path / "s", "pt") as f:
+        tensors, metadata = {k: f.get_tensor(k) for k in f.keys()}, f.metadata()
+    for name in [k for k in tensors if k.endswith(".attention_residual")]:
+        after = tensors[name.replace("attention_residual", "residual_energy")]
+        tensors[name][:, 0] = tensors[name][:, 1] * after[0] / after[1]
+    safetensors.save_file(tensors, tmp_path / "wrong", metadata)
+    tool("oscar-fit", tmp_path / "wrong", "-o", tmp_path / "w", *fit)
+    wrong, manifest = manifest_of(tmp_path / "w"), manifest_of(tmp_path / "b")
+    for layer, other in zip(manifest["layers"], wrong["layers"]):
+        for side in ("key", "value"):
+            layer[side]["widths"] = other[side]["widths"]
+    (tmp_path / "b" / "oscar_bundle.json").write_text(json.dumps(manifest))
+    assert prediction(1) > 4.0
