@@ -40,7 +40,7 @@ def measured(folder, output, *options):
 
 @pytest.fixture(scope="module")
 def bundle(tool, folder):
-    return folder / "b", tool("oscar-fit", *measured(folder, folder / "b", "-q"))
+    return folder / "b", tool("oscar-fit", *measured(folder, folder / "b"))
 
 
 def manifest_of(directory):
@@ -131,7 +131,7 @@ def test_other_budgets_need_no_pass(tool, folder, bundle):
                                                  directory / "curves.json", "--json", "-q")))
     predicted = [manifest_of(pathlib.Path(row["bundle"]))["provenance"]["prediction"]["kl"] for row in out["pareto"]]
     assert predicted == sorted(predicted, reverse=True) and len(set(predicted)) == 4
-    closed = tool("oscar-fit", *arguments(folder, folder / "closed", "--bits", "1.5", "--allocate", "closed", "-q"))
+    closed = tool("oscar-fit", *arguments(folder, folder / "closed", "--bits", "1.5", "--allocate", "closed"))
     assert "predicted KL" not in closed and not (folder / "closed" / "curves.json").exists()
 
 

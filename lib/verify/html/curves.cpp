@@ -14,7 +14,10 @@ constexpr double kMostBits = 4.5;
 
 std::string widths_text(const Widths& widths) {
   std::string text;
-  for (const std::uint8_t width : widths) text += (text.empty() ? "" : "-") + std::to_string(width);
+  for (const std::uint8_t width : widths) {
+    if (!text.empty()) text += '-';
+    text += std::to_string(width);
+  }
   return text;
 }
 
@@ -45,7 +48,8 @@ std::string plot(const BundleFacts& bundle, Side side, const Axis& x, const Deca
     for (const CurvePoint& point : curve.points) {
       const double bits = profile_bits(point.widths, static_cast<int>(curves.head_dim));
       const double px = x.pixel(bits), py = decades.axis.pixel(std::max(point.kl, decades.axis.low));
-      path += (path.empty() ? "M" : "L") + fixed(px, 1) + " " + fixed(py, 1);
+      path += path.empty() ? 'M' : 'L';
+      path += fixed(px, 1) + " " + fixed(py, 1);
       const bool taken = point.widths == chosen;
       marks += "<circle cx=\"" + fixed(px, 1) + "\" cy=\"" + fixed(py, 1) + "\" r=\"" + (taken ? "5" : "2") +
                "\" fill=\"currentColor\"><title>layer " + std::to_string(curve.layer) + " " + name + ", " +
