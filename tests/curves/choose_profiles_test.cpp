@@ -64,21 +64,18 @@ TEST(ChooseProfiles, KlOfZeroIsNoTrouble) {
   for (const double kl : estimated_kl(side, kHeadDim)) EXPECT_TRUE(std::isfinite(kl) && kl >= 0.0);
 }
 
-// A side that hardly costs anything is measured no more than once; the others are, and stay below what that could hide.
+// A side that hardly costs anything even without bits gets no more passes, though budgets would give it some.
 TEST(ChooseProfiles, WhatHardlyCostsIsNotMeasuredAgain) {
   std::vector<SideKnowledge> sides(3, unknown(curve({1.0, 0.3, 0.1, 0.03})));
-  sides[2] = unknown(curve({1e-4, 3e-5, 1e-5, 3e-6}));
-  const auto first = next_profiles(sides, kHeadDim, {});
-  for (std::size_t s = 0; s < sides.size(); ++s) {
-    for (const std::size_t i : first[s]) sides[s].measured[i] = sides[s].predicted[i];
-  }
-  ChoiceOptions low;
-  low.budgets = {0.75, 1.0, 1.5};
-  const auto next = next_profiles(sides, kHeadDim, low);
+  sides[2] = unknown(curve({3e-5, 1e-5, 3e-6, 1e-6}));
+  for (SideKnowledge& side : sides) side.measured[0] = side.predicted[0];
+  ChoiceOptions options;
+  options.budgets = {1.0, 2.0, 4.0};  // at 4 bits some are left for it
+  const auto next = next_profiles(sides, kHeadDim, options);
   EXPECT_FALSE(next[0].empty());
   EXPECT_TRUE(next[2].empty());
-  low.negligible = 0.0;
-  EXPECT_FALSE(next_profiles(sides, kHeadDim, low)[2].empty());
+  options.negligible = 0.0;
+  EXPECT_FALSE(next_profiles(sides, kHeadDim, options)[2].empty());
 }
 
 // Truth is off the prediction by up to 30 times for a side and bends with bits: few measured points must be enough.
