@@ -21,6 +21,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/shell.h"
 
 namespace oscar {
 namespace {
@@ -223,6 +224,12 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
     return errno != 0 || value < least || value > most ? expected : std::string();
   };
   return CLI::Validator(check, "");
+}
+
+std::string resume_command(int argc, char** argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) arguments.push_back("--resume");
+  return shell_command(arguments);
 }
 
 }  // namespace oscar

@@ -50,4 +50,7 @@ CLI::Validator real_number(double least, double most);
 std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
 
+// The command that continues this run: the same arguments, with --resume.
+std::string resume_command(int argc, char** argv);
+
 }  // namespace oscar

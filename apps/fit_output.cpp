@@ -159,6 +159,12 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
                 {"peak_memory_bytes", plan.peak_memory_bytes},
                 {"disk_bytes", plan.output_bytes},
                 {"seconds", plan.seconds}};
+    if (plan.curves) {
+      out["curves"] = {{"sequences", plan.curves->sequences},
+                       {"context", plan.curves->context},
+                       {"most_passes", plan.curves->most_passes},
+                       {"memory_bytes", plan.curves->memory_bytes}};
+    }
     print_result(dump_json(out));
     return;
   }
@@ -168,6 +174,11 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
        << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
        << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
        << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+  if (plan.curves) {
+    text << "curves     " << plan.curves->sequences << " sequences of " << plan.curves->context << " tokens, at most "
+         << plan.curves->most_passes << " passes of one through one layer, about "
+         << format_bytes(plan.curves->memory_bytes) << " at once\n";
+  }
   print_result(text.str());
 }
 
@@ -185,6 +196,9 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     }
     out["clip"] = std::move(clips);
     out["served_as"] = lossless_form(bundle).format;
+    if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
+      out["predicted_kl"] = {{"kl", predicted->kl}, {"standard_error", predicted->error}};
+    }
     out["fit"] = bundle.fit_report;
     print_result(dump_json(out));
     return;
@@ -196,6 +210,10 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     text << table(result, true) << "\n" << table(result, false) << "\n";
   } else {
     text << "no sampled rows in the statistics: no errors are predicted\n";
+  }
+  if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
+    text << "predicted KL of the whole " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
+         << " at context " << predicted->context << ": the sum of the measured curves\n";
   }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")

@@ -1,9 +1,11 @@
 // What oscar-fit prints on stdout: the plan, the before/after table, or the same as JSON.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/fit_curves.h"
 #include "bundle/bundle.h"
 #include "rotation/fit.h"
 
@@ -13,6 +15,7 @@ struct FitPlan {
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0, tokens = 0, rows = 0;
   std::uint64_t peak_memory_bytes = 0, output_bytes = 0;
   double seconds = 0.0;  // measured on one head and scaled
+  std::optional<CurvePlan> curves;
 };
 
 FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);

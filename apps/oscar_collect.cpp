@@ -93,13 +93,6 @@ FarPairs parse_far_pairs(const std::string& text) {
   return pairs;
 }
 
-// The command that continues this run: the same arguments, with --resume.
-std::string resume_command(int argc, char** argv) {
-  std::vector<std::string> arguments(argv, argv + argc);
-  if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) arguments.push_back("--resume");
-  return shell_command(arguments);
-}
-
 int run_collect(Arguments& a) {
   if (a.common.model.empty()) throw UsageError("--model is required (oscar-collect --help explains)");
   if (a.prompts.empty()) throw UsageError("--prompts is required (oscar-collect --help explains)");

@@ -1,11 +1,12 @@
 // oscar-fit: statistics of oscar-collect -> a bundle of rotations and clip ratios.
 #include <charconv>
+#include <optional>
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "apps/fit_check.h"
+#include "apps/fit_curves.h"
 #include "apps/fit_output.h"
-#include "apps/fit_tune.h"
 #include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/hash.h"
@@ -25,7 +26,9 @@ constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle --for sglang          (what that format carries without loss)\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
-    "oscar-fit stats.safetensors -o bundle --method waterfill --bits 2.25\n"
+    "oscar-fit stats.safetensors -o bundle --method waterfill --allocate measured --model Qwen/Qwen3-8B --text "
+    "prompts.jsonl\n"
+    "oscar-fit stats.safetensors -o small --method waterfill --bits 1.5 --curves bundle/curves.json\n"
     "oscar-fit check bundle --statistics new.safetensors --max-regret 1.5";
 
 struct Arguments {
@@ -39,8 +42,7 @@ struct Arguments {
   bool text_hashes = true;
   std::int64_t context = -1;  // of --context; -1: not given
   std::vector<double> pareto;
-  TuneArguments tune;
-  std::vector<std::string> tune_windows;
+  CurveArguments curves;
   CheckArguments check;
 };
 
@@ -174,7 +176,6 @@ void parse_options(Arguments& a) {
     }
   }
   a.windows = parse_windows(a.window_text, "--windows");
-  for (const std::string& text : a.tune_windows) a.tune.window_choices.push_back(parse_windows(text, "--tune-windows"));
   a.fit.sink = a.windows.sink;
   a.fit.recent = a.windows.recent;
 }
@@ -209,10 +210,25 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, Argum
   return fitted;
 }
 
-// fit_bundle() when `written` bundles of a run are complete, which an interruption leaves there.
-Fitted fit_next(const Statistics& statistics, const std::string& sha256, Arguments& a, std::size_t written) {
+// Widths by measured curves, where there are some: the fit is told them, the bundle what they promise.
+Fitted fit_allocated(const Statistics& statistics, const std::string& sha256, const std::optional<Curves>& curves,
+                     Arguments& a) {
+  CurveAllocation allocation;
+  if (curves) {
+    allocation = allocate_curves(*curves, a.fit.bits);
+    a.fit.key_profiles = allocation.key;
+    a.fit.value_profiles = allocation.value;
+  }
+  Fitted fitted = fit_bundle(statistics, sha256, a);
+  if (curves) add_curves(fitted.bundle, *curves, allocation.predicted);
+  return fitted;
+}
+
+// fit_allocated() when `written` bundles of a run are complete, which an interruption leaves there.
+Fitted fit_next(const Statistics& statistics, const std::string& sha256, const std::optional<Curves>& curves,
+                Arguments& a, std::size_t written) {
   try {
-    return fit_bundle(statistics, sha256, a);
+    return fit_allocated(statistics, sha256, curves, a);
   } catch (const InterruptedError&) {
     if (written == 0) throw;
     throw InterruptedError("interrupted; " + std::to_string(written) + " of " + std::to_string(a.pareto.size()) +
@@ -224,10 +240,23 @@ Fitted fit_next(const Statistics& statistics, const std::string& sha256, Argumen
 // Nothing that is read may be written. OUTPUT is one bundle; with --pareto it is a folder of them.
 void check_roles(const Arguments& a, const std::vector<fs::path>& outputs) {
   FileRoles roles;
-  roles.inputs({a.statistics, a.tune.text, a.common.config});
+  roles.inputs({a.statistics, a.curves.file, a.common.config});
   for (const fs::path& output : outputs) roles.output_directory(output, "-o");
-  if (!a.tune.text.empty()) roles.output(a.common.output + ".tune.json", "--tune's record");
+  add_curve_roles(a.curves, a.common, roles);
   roles.check();
+}
+
+void save(const Bundle& bundle, const std::optional<Curves>& curves, const fs::path& directory, bool overwrite) {
+  if (curves) {
+    save_bundle(bundle, *curves, directory, overwrite);
+  } else {
+    save_bundle(bundle, directory, overwrite);
+  }
+}
+
+std::optional<Curves> measured_curves(const Statistics& statistics, const std::string& sha256, Arguments& a) {
+  if (!uses_curves(a.curves, a.common, a.fit.method)) return std::nullopt;
+  return curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves, a.text_hashes);
 }
 
 // One bundle for each budget, and a table of what they are predicted to cost.
@@ -244,16 +273,19 @@ int run_pareto(Arguments& a) {
   choose_context(a, statistics);
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(statistics.head_dim));
   const std::string sha256 = sha256_file(a.statistics);
+  a.fit.device = choose_device(a.common);
+  std::optional<Curves> curves;  // a dry run measures nothing: its table is that of the closed form
+  if (!a.common.dry_run || !a.curves.file.empty()) curves = measured_curves(statistics, sha256, a);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
-    const Fitted fitted = fit_next(statistics, sha256, a, a.common.dry_run ? 0 : rows.size());
+    const Fitted fitted = fit_next(statistics, sha256, curves, a, a.common.dry_run ? 0 : rows.size());
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
     if (!a.common.dry_run) {
       make_directory(a.common.output);
-      save_bundle(fitted.bundle, directory(bits), a.common.overwrite);
+      save(fitted.bundle, curves, directory(bits), a.common.overwrite);
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory(bits).string()));
   }
@@ -262,17 +294,17 @@ int run_pareto(Arguments& a) {
 }
 
 // Options that would do nothing.
-void refuse_idle_options(const CLI::App& app, const Arguments& a) {
+void refuse_idle_options(const CLI::App& app, const Arguments& a, bool measures) {
   const std::string method = "is not used by --method " + a.fit.method + ": ";
   if (!find_transform(a.fit.method).metric_aware) {
     refuse_options(app, {"--exponent", "--damping"}, method + "it is for balanced and waterfill");
   }
   if (a.fit.method != "balanced") refuse_options(app, {"--widths"}, method + "it is for balanced");
-  if (!a.tune.text.empty()) return;
+  if (measures) return;
   refuse_options(app,
-                 {"--tune-sequences", "--tune-context", "--tune-prompts", "--tune-windows", "--stream-layers",
-                  "--model", "--revision", "--seed"},
-                 "is a part of --tune, and none was asked for");
+                 {"--model", "--text", "--revision", "--dtype", "--curve-context", "--curve-sequences", "--work-dir",
+                  "--resume", "--stream-layers"},
+                 "is for --allocate measured, and no curves are measured");
 }
 
 int run_fit(const CLI::App& app, Arguments& a) {
@@ -280,53 +312,35 @@ int run_fit(const CLI::App& app, Arguments& a) {
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
   require_no_stdout(a.common.output, "a bundle, which is a folder,");
   parse_options(a);
-  refuse_idle_options(app, a);
-  if (!a.tune.text.empty() && !find_transform(a.fit.method).metric_aware) {
-    throw UsageError("--tune is for --method waterfill or balanced; " + a.fit.method + " has nothing to tune");
-  }
-  if (!a.pareto.empty()) {
-    if (!a.tune.text.empty()) throw UsageError("--tune takes one budget; --pareto takes several: give one of them");
-    return run_pareto(a);
-  }
+  const bool curves_wanted = uses_curves(a.curves, a.common, a.fit.method);
+  refuse_idle_options(app, a, curves_wanted && a.curves.file.empty());
+  if (!a.pareto.empty()) return run_pareto(a);
   AtomicDirectory::require_usable(a.common.output, a.common.overwrite, bundle_directory());
   check_roles(a, {a.common.output});
   const Statistics statistics = load_statistics(a.statistics);
   choose_context(a, statistics);
   if (a.fit.method == "waterfill") {
     if (a.bits > 0.0) a.fit.bits = a.bits;
+    require_budget(a.fit.bits, static_cast<int>(statistics.head_dim));
   } else if (a.bits > 0.0) {
     a.fit.group = group_for_bits(a.bits, statistics.head_dim);
   }
+  a.fit.device = choose_device(a.common);
   if (a.common.dry_run) {
-    print_fit_plan(plan_fit(statistics, a.fit), a.common.output, a.common.json);
+    FitPlan plan = plan_fit(statistics, a.fit);
+    if (curves_wanted && a.curves.file.empty()) {
+      plan.curves = plan_curves(statistics, a.fit, a.windows, a.common, a.curves);
+    }
+    print_fit_plan(plan, a.common.output, a.common.json);
     return 0;
   }
-  a.fit.device = choose_device(a.common);
-  Json tuning;
-  if (!a.tune.text.empty()) {
-    Tuned tuned = tune_options(statistics, a.fit, a.windows, a.common, a.tune);
-    a.fit = std::move(tuned.options);
-    a.windows = tuned.windows;
-    tuning = std::move(tuned.record);
-  }
-  Fitted fitted = fit_bundle(statistics, sha256_file(a.statistics), a);
-  if (!tuning.is_null()) fitted.bundle.provenance["tuning"] = std::move(tuning);
+  const std::string sha256 = sha256_file(a.statistics);
+  const std::optional<Curves> curves = measured_curves(statistics, sha256, a);
+  const Fitted fitted = fit_allocated(statistics, sha256, curves, a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
-  save_bundle(fitted.bundle, a.common.output, a.common.overwrite);
+  save(fitted.bundle, curves, a.common.output, a.common.overwrite);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.common.json);
   return 0;
-}
-
-// Whatever was at work when tuning was interrupted: its trials are kept.
-int run_fit_or_tune(const CLI::App& app, Arguments& a) {
-  try {
-    return run_fit(app, a);
-  } catch (const InterruptedError&) {
-    const fs::path trials = a.common.output + ".tune.json";
-    if (a.tune.text.empty() || !fs::exists(trials)) throw;
-    throw InterruptedError("interrupted; the trials so far are in " + trials.string() +
-                           ", the same command goes on from them");
-  }
 }
 
 int main_fit(int argc, char** argv) {
@@ -401,37 +415,42 @@ int main_fit(int argc, char** argv) {
       ->check(whole_number(32, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,
-               "Put the statistics' hashes of the calibration text into the bundle (calibration_hashes.json), so that "
-               "oscar-verify can warn of text that was calibrated on; others can test texts by them, too")
+               "Put the hashes of the calibration text into the bundle (calibration_hashes.json), so that oscar-verify "
+               "can warn of text that was calibrated on; others can test texts by them, too")
       ->default_str("on");
-  app.add_option("--tune", a.tune.text,
-                 "Waterfill and balanced: held-out text on which to measure the layers and search the constants; needs "
-                 "--model")
-      ->type_name("TEXT");
-  app.add_option("--tune-sequences", a.tune.sequences, "Sequences of the text in each of the three splits")
-      ->check(whole_number(1, 1000))
-      ->capture_default_str();
-  app.add_option("--tune-context", a.tune.context, "Tokens of each sequence")
+  app.add_option("--allocate", a.curves.allocate,
+                 "Waterfill: widths by the closed form, or by KL measured for each layer and side, on --model and "
+                 "--text (default: closed; measured with --curves)")
+      ->check(CLI::IsMember({"auto", "closed", "measured"}));
+  app.add_option("--model", a.common.model, "The model that the statistics are of, to measure curves on")
+      ->type_name("DIR|org/name");
+  app.add_option("--text", a.curves.text,
+                 "Calibration text for the curves: .jsonl prompts or .txt documents, never text that oscar-verify "
+                 "scores")
+      ->type_name("FILE");
+  app.add_option("--curve-context", a.curves.context, "Tokens of each sequence of the curves")
       ->check(whole_number(64, std::uint64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--tune-prompts", a.tune.prompts, "Retrieval prompts in each split; 0: none")
-      ->check(whole_number(0, 10000))
-      ->capture_default_str();
-  app.add_option("--tune-windows", a.tune_windows,
-                 "Waterfill: other BF16 windows to try, with as many bytes at --tune-context: 32,128;128,512")
-      ->delimiter(';')
-      ->type_name("S,R;S,R;...");
-  app.add_flag("--stream-layers", a.tune.stream_layers, "--tune: keep one layer's weights in memory; same results");
-  app.add_option("--model", a.common.model, "The model, for --tune")->type_name("DIR|org/name");
+  app.add_option("--curve-sequences", a.curves.sequences,
+                 "Sequences of the text that curves are measured on (default: 8 on a GPU, 4 on the CPU)")
+      ->check(whole_number(1, 10000));
+  app.add_option("--curves", a.curves.file,
+                 "curves.json of a bundle of the same fit, in place of measuring: other budgets")
+      ->type_name("FILE");
+  app.add_option("--work-dir", a.curves.work_dir, "Where the state of measuring is kept (default: OUTPUT.curves.work)")
+      ->type_name("DIR");
+  app.add_flag("--resume", a.curves.resume, "Continue the measuring in the work directory, if there is one");
+  app.add_flag("--stream-layers", a.curves.stream_layers, "Curves: keep one layer's weights in memory; same results");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
-  app.add_option("--seed", a.common.seed, "Of the retrieval prompts of --tune")
-      ->capture_default_str()
-      ->check(whole_number(0, UINT64_MAX));
+  app.add_option("--dtype", a.common.dtype, "Of weights and activations of the model that curves are measured on")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
+      ->capture_default_str();
+  a.curves.resume_command = resume_command(argc, argv);
   const CLI::App* check = add_check_command(app, a.check);
   app.require_subcommand(0, 1);
   return run_app(app, a.common, argc, argv, [&] {
     a.method_given = app.get_option("--method")->count() > 0;
-    return check->parsed() ? run_check(a.check, a.common.json) : run_fit_or_tune(app, a);
+    return check->parsed() ? run_check(a.check, a.common.json) : run_fit(app, a);
   });
 }
 

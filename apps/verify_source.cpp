@@ -1,5 +1,6 @@
 #include "apps/verify_source.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -69,6 +70,24 @@ BundleFacts facts_of(const Bundle& bundle) {
   return facts;
 }
 
+// Zeros where a side has no blocks.
+Widths widths_of(const SideTransform& side) {
+  Widths widths{};
+  if (side.blocks()) std::copy_n(side.widths.begin(), widths.size(), widths.begin());
+  return widths;
+}
+
+// What the curves of a bundle promise and how they were used.
+void add_curve_facts(const Bundle& bundle, const fs::path& directory, BundleFacts& facts) {
+  facts.prediction = prediction_of(bundle, directory.string());
+  facts.curves = load_curves(directory, bundle);
+  if (!facts.curves) return;
+  for (const LayerTransform& layer : bundle.layers) {
+    facts.key_widths.push_back(widths_of(layer.key));
+    facts.value_widths.push_back(widths_of(layer.value));
+  }
+}
+
 std::string base_name(fs::path path) {
   if (path.filename().empty()) path = path.parent_path();  // "bundle/"
   return path.filename().string();
@@ -85,6 +104,7 @@ VerifySource load_bundle_source(const fs::path& directory, const std::string& fo
   source.facts.served_as = served.format;
   source.facts.served_changes = served.changes;
   source.facts.sha256 = bundle_hashes(directory);
+  if (served.changes.empty()) add_curve_facts(fitted, directory, source.facts);
   source.bundle = std::move(served.bundle);
   return source;
 }

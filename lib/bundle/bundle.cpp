@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "bundle/bundle_files.h"
 #include "bundle/calibration_hashes.h"
+#include "bundle/curves.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "checkpoint/safetensors.h"
@@ -128,7 +129,7 @@ void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
 
 // The files that a manifest lists; those of every bundle where it cannot be read.
 std::set<std::string> own_files(const fs::path& directory) {
-  std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName};
+  std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName, kCurvesName};
   try {
     const Json manifest = read_json(directory / kManifestName, kMaxManifestBytes);
     for (const auto& item : json_object(manifest, "files", kManifestName).items()) names.insert(item.key());
@@ -147,6 +148,29 @@ void check_manifest_numbers(const Json& json, const Manifest& manifest, const fs
                    "numbers_sha256 does not fit them); copy or fit the bundle again");
 }
 
+// curves: null where there are none.
+void save(const Bundle& bundle, const Curves* curves, const fs::path& directory, bool overwrite) {
+  const std::vector<std::string> faults = check_bundle(bundle);
+  if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());
+  AtomicDirectory out(directory, overwrite, bundle_directory());
+  std::map<std::string, BundleFile> files;
+  write_rotations(bundle, out.path() / kRotationsName);
+  files[kRotationsName] = describe(out.path() / kRotationsName);
+  if (curves != nullptr) {
+    write_file_atomic(out.path() / kCurvesName, dump_json(curves_to_json(*curves)));
+    files[kCurvesName] = describe(out.path() / kCurvesName);
+  }
+  write_file_atomic(out.path() / kCardName, bundle_card(bundle));
+  files[kCardName] = describe(out.path() / kCardName);
+  if (!bundle.calibration_hashes.empty()) {
+    const fs::path path = out.path() / kCalibrationHashesName;
+    write_file_atomic(path, dump_json(calibration_hashes_to_json(bundle.calibration_hashes)));
+    files[kCalibrationHashesName] = describe(path);
+  }
+  write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
+  out.commit();
+}
+
 }  // namespace
 
 DirectoryKind bundle_directory() { return {kManifestName, own_files}; }
@@ -158,21 +182,11 @@ std::vector<fs::path> bundle_files(const fs::path& directory) {
 }
 
 void save_bundle(const Bundle& bundle, const fs::path& directory, bool overwrite) {
-  const std::vector<std::string> faults = check_bundle(bundle);
-  if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());
-  AtomicDirectory out(directory, overwrite, bundle_directory());
-  std::map<std::string, BundleFile> files;
-  write_rotations(bundle, out.path() / kRotationsName);
-  files[kRotationsName] = describe(out.path() / kRotationsName);
-  write_file_atomic(out.path() / kCardName, bundle_card(bundle));
-  files[kCardName] = describe(out.path() / kCardName);
-  if (!bundle.calibration_hashes.empty()) {
-    const fs::path path = out.path() / kCalibrationHashesName;
-    write_file_atomic(path, dump_json(calibration_hashes_to_json(bundle.calibration_hashes)));
-    files[kCalibrationHashesName] = describe(path);
-  }
-  write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
-  out.commit();
+  save(bundle, nullptr, directory, overwrite);
+}
+
+void save_bundle(const Bundle& bundle, const Curves& curves, const fs::path& directory, bool overwrite) {
+  save(bundle, &curves, directory, overwrite);
 }
 
 Bundle load_bundle(const fs::path& directory, bool check_numbers) {

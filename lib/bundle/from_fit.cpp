@@ -69,7 +69,6 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
     json["exponent"] = o.exponent;
     json["context"] = o.context;
     if (o.method == "waterfill") json["bits"] = o.bits;
-    if (!o.key_weights.empty()) json["weights"] = {{"key", o.key_weights}, {"value", o.value_weights}};
   }
   json["group"] = o.group > 0 ? o.group : s.head_dim;
   json["max_rows"] = o.max_rows;
@@ -101,6 +100,10 @@ Json report_json(const FitResult& result) {
 }
 
 }  // namespace
+
+Json fit_options_json(const Statistics& s, const FitOptions& o) {
+  return options_json(s, o, o.metric != MetricSource::kMoments && has_fisher(s));
+}
 
 Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult& result, const Windows& windows,
                        const FitSource& source) {

@@ -14,6 +14,9 @@ struct FitSource {
   bool text_hashes = true;  // put the statistics' hashes of the calibration text into the bundle
 };
 
+// The options as the provenance records them.
+Json fit_options_json(const Statistics& statistics, const FitOptions& options);
+
 Bundle bundle_from_fit(const Statistics& statistics, const FitOptions& options, const FitResult& result,
                        const Windows& windows, const FitSource& source);
 

@@ -3,6 +3,10 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <charconv>
+#include <fstream>
+#include <iterator>
+
 #include "base/errors.h"
 #include "base/files.h"
 
@@ -24,6 +28,29 @@ std::string memory_obstacle(const std::string& device, std::uint64_t free, std::
 void require_device_memory(at::Device device, std::uint64_t needed, const std::string& advice) {
   if (!device.is_cuda()) return;
   const std::string obstacle = memory_obstacle(device.str(), free_device_bytes(device), needed, advice);
+  if (!obstacle.empty()) throw EnvironmentError(obstacle);
+}
+
+std::uint64_t available_bytes(std::string_view meminfo) {
+  constexpr std::string_view kName = "MemAvailable:";
+  const std::size_t line = meminfo.find(kName);
+  if (line == std::string_view::npos) return 0;
+  const std::size_t digit = meminfo.find_first_not_of(' ', line + kName.size());
+  std::uint64_t kibibytes = 0;
+  if (digit != std::string_view::npos) {
+    std::from_chars(meminfo.data() + digit, meminfo.data() + meminfo.size(), kibibytes);
+  }
+  return kibibytes * 1024;
+}
+
+void require_memory(at::Device device, std::uint64_t needed, const std::string& advice) {
+  require_device_memory(device, needed, advice);
+  if (!device.is_cpu()) return;
+  std::ifstream file("/proc/meminfo");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::uint64_t available = available_bytes(text);
+  if (available == 0) return;
+  const std::string obstacle = memory_obstacle("this machine", available, needed, advice);
   if (!obstacle.empty()) throw EnvironmentError(obstacle);
 }
 

@@ -1,10 +1,11 @@
-// Memory of a GPU, asked before a long run.
+// Memory of a GPU or of the machine, asked before a long run.
 #pragma once
 
 #include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace oscar {
 
@@ -14,6 +15,10 @@ std::uint64_t free_device_bytes(at::Device device);
 // EnvironmentError when `needed` bytes are not free on a GPU: one sentence that ends with `advice`, what would fit.
 // Does nothing on the CPU.
 void require_device_memory(at::Device device, std::uint64_t needed, const std::string& advice);
+// The same, and on the CPU for what the machine could still give; where the system does not say, nothing.
+void require_memory(at::Device device, std::uint64_t needed, const std::string& advice);
+// Bytes of "MemAvailable" in the text of /proc/meminfo; 0 where it does not say.
+std::uint64_t available_bytes(std::string_view meminfo);
 // The sentence's rule alone, for free memory that is known.
 std::string memory_obstacle(const std::string& device, std::uint64_t free, std::uint64_t needed,
                             const std::string& advice);

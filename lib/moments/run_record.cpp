@@ -3,13 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <cstdio>
-
 #include "checkpoint/model_name.h"
 #include "model/layer.h"
 #include "model/rope.h"
-#include "text/document_hash.h"
-#include "text/passage_hashes.h"
+#include "text/used_text.h"
 
 namespace oscar {
 
@@ -26,23 +23,6 @@ Json options_record(const CollectOptions& options) {
            options.far.enabled ? Json({{"sink", options.far.sink}, {"recent", options.far.recent}}) : Json("none")},
           {"dtype", dtype_text(options.dtype)},
           {"device", options.device.is_cpu() ? "cpu" : "cuda"}};
-}
-
-// What tells whether another text holds documents or passages of the prompts.
-void add_text_hashes(const PromptSet& prompts, Json& record) {
-  Json documents = Json::array(), passages = Json::array();
-  std::vector<std::vector<std::int32_t>> ids;
-  for (const Prompt& prompt : prompts.prompts) {
-    documents.push_back(document_hash(prompt.ids));
-    ids.push_back(prompt.ids);
-  }
-  for (const std::uint64_t hash : passage_hashes(ids, kPassageHashes)) {
-    char text[24];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-    passages.push_back(text);
-  }
-  record["documents"] = std::move(documents);
-  record["passages"] = std::move(passages);
 }
 
 }  // namespace
@@ -94,7 +74,11 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                         {"unused", plan.unused},
                         {"skipped", plan.skipped}};
   if (!prompts.date.empty()) prompt_record["date"] = prompts.date;
-  if (options.text_hashes) add_text_hashes(prompts, prompt_record);
+  if (options.text_hashes) {
+    std::vector<std::vector<std::int32_t>> ids;
+    for (const Prompt& prompt : prompts.prompts) ids.push_back(prompt.ids);
+    prompt_record.update(used_text_record(ids));
+  }
   const Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
                      {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
                      {"options", options_record(options)}, {"tool_version", options.tool_version}};

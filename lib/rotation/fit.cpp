@@ -37,10 +37,10 @@ void check_options(const Statistics& s, const FitOptions& o) {
   if ((o.method == "waterfill" || !o.key_widths.empty()) && o.clip != ClipMode::kNone) {
     throw UsageError("block widths take no clip: pass --clip none");
   }
-  for (const std::vector<double>* weights : {&o.key_weights, &o.value_weights}) {
-    if (!weights->empty() && weights->size() != s.layers.size()) {
-      throw UsageError("there are " + std::to_string(weights->size()) + " layer weights for " +
-                       std::to_string(s.layers.size()) + " layers");
+  for (const std::vector<Widths>* profiles : {&o.key_profiles, &o.value_profiles}) {
+    const bool given = !o.key_profiles.empty() || !o.value_profiles.empty();
+    if (given && (o.method != "waterfill" || profiles->size() != s.layers.size())) {
+      throw UsageError("chosen widths are for --method waterfill, and for all of its layers");
     }
   }
   if (!o.key_widths.empty() && o.method != "balanced") {
@@ -135,6 +135,7 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
   if (side.transform.blocks()) {
     const auto& w = side.transform.widths;
     out.error = predicted_error(side.energy, {w[0], w[1], w[2], w[3]});
+    for (const Widths& widths : falling_profiles()) out.profile_errors.push_back(predicted_error(side.energy, widths));
   } else {
     double mean_square = 0.0;  // one block of d channels at 2 bits
     for (std::int64_t h = 0; h < side.lambda.size(0); ++h) {
@@ -154,25 +155,20 @@ void set_widths(MetricSide& side, const Widths& widths) {
 
 Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
 
-// The predicted energies of a side, by the factor that was measured for its layer.
-SideEnergy weighed(MetricSide& side, const std::vector<double>& weights, std::size_t layer) {
-  if (!weights.empty()) {
-    for (HeadEnergy& head : side.energy.heads) {
-      for (double& energy : head.block) energy *= weights.at(layer);
-    }
-  }
-  return side.energy;
-}
-
 MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
   const bool allocate = o.method == "waterfill", blocks = allocate || !o.key_widths.empty();
   MetricModel model;
   model.key = fit_metric_side(s, o, Side::kKey, blocks, warnings);
   model.value = fit_metric_side(s, o, Side::kValue, blocks, warnings);
-  if (allocate) {
+  if (allocate && !o.key_profiles.empty()) {
+    for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+      set_widths(model.key[layer], o.key_profiles[layer]);
+      set_widths(model.value[layer], o.value_profiles[layer]);
+    }
+  } else if (allocate) {
     std::vector<SideEnergy> key, value;
-    for (MetricSide& side : model.key) key.push_back(weighed(side, o.key_weights, key.size()));
-    for (MetricSide& side : model.value) value.push_back(weighed(side, o.value_weights, value.size()));
+    for (const MetricSide& side : model.key) key.push_back(side.energy);
+    for (const MetricSide& side : model.value) value.push_back(side.energy);
     const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], allocation.key[layer]);

@@ -11,6 +11,7 @@
 #include "codec/codec.h"
 #include "moments/statistics.h"
 #include "rotation/clip_search.h"
+#include "rotation/profile_allocation.h"
 #include "rotation/side_moments.h"
 #include "rotation/targets.h"
 #include "rotation/transform.h"
@@ -42,10 +43,10 @@ struct FitOptions {
   Center center = Center::kNone;
   // Methods balanced and waterfill.
   MetricSource metric = MetricSource::kAuto;
-  double damping = 1e-3;                           // of the diagonals
-  double exponent = 1.0;                           // 0: orthogonal, 1: fully balanced
-  std::vector<double> key_weights, value_weights;  // waterfill: [L] factors on the predicted errors, measured by tuning
-  double bits = 2.25;                              // waterfill: budget of each element, parameters included
+  double damping = 1e-3;                               // of the diagonals
+  double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
+  std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured curves)
+  double bits = 2.25;                                  // waterfill: budget of each element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
   std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time
 };
@@ -70,12 +71,13 @@ struct CapturedEnergy {
 
 // What a metric-aware side is predicted to do (methods balanced and waterfill).
 struct SideSpectrum {
-  std::vector<double> lambda;  // [4] mean of each block, over heads; [1] for head sizes without blocks
-  double gain = 1.0;           // AM/GM of lambda^2 over the channels
-  double condition = 1.0;      // largest of the heads
-  double error = 0.0;          // predicted error in units of the residual stream
-  double share = 0.0;          // of the sum of errors over layers and sides
-  TransformCheck check;        // sampled rows through the transform, nothing quantised: the worst head
+  std::vector<double> lambda;          // [4] mean of each block, over heads; [1] for head sizes without blocks
+  double gain = 1.0;                   // AM/GM of lambda^2 over the channels
+  double condition = 1.0;              // largest of the heads
+  double error = 0.0;                  // predicted error in units of the residual stream
+  std::vector<double> profile_errors;  // blocks: the same for each of falling_profiles(); else empty
+  double share = 0.0;                  // of the sum of errors over layers and sides
+  TransformCheck check;                // sampled rows through the transform, nothing quantised: the worst head
 };
 
 struct LayerFit {

@@ -92,6 +92,13 @@ at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last,
 
 }  // namespace
 
+void add_phases(CachedRows& keys, const at::Tensor& phases) {
+  const at::Tensor wide = phases.unsqueeze(0).expand({keys.plain.size(0), phases.size(0), phases.size(1)});
+  for (at::Tensor* rows : {&keys.plain, &keys.coded}) {
+    if (rows->defined()) *rows = at::cat({*rows, wide}, 2);
+  }
+}
+
 at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                          const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum) {
   const std::int64_t tokens = q.size(0), heads = q.size(1), key_d = q.size(2), kv_heads = keys.plain.size(0);

@@ -16,6 +16,10 @@ struct CachedRows {
   WindowPolicy windows;
 };
 
+// Keys with a rotated mean: <q', k'> + <u(q), c_p> as one product, of keys made longer by the phases [T, d] of their
+// positions (model/phase_table.h); queries are made longer by phase_queries().
+void add_phases(CachedRows& keys, const at::Tensor& phases);
+
 // q: [T, Hq, d] FP32 in the basis of the keys (which may be wider than the values); returns [T, Hq, d] in that of the
 // values. The layer's scale, sliding window, soft cap and sink logits are those of `input`. shift: [T, Hq] added to
 // each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights where there are sink

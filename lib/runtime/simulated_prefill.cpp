@@ -10,18 +10,6 @@
 #include "runtime/reconstruction.h"
 
 namespace oscar {
-namespace {
-
-// Keys with a rotated mean: <q', k'> + <u(q), c_p> as one product, of keys made longer by the phases of their
-// positions.
-void with_phases(CachedRows& keys, const at::Tensor& phases) {
-  const at::Tensor wide = phases.unsqueeze(0).expand({keys.plain.size(0), phases.size(0), phases.size(1)});
-  for (at::Tensor* rows : {&keys.plain, &keys.coded}) {
-    if (rows->defined()) *rows = at::cat({*rows, wide}, 2);
-  }
-}
-
-}  // namespace
 
 SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method) : method_(method) {}
 
@@ -47,7 +35,7 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     if (length == 0) continue;
     CachedRows keys = cached_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
     const CachedRows values = cached_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
-    if (rotated) with_phases(keys, method_.phases->rows(0, length).to(q.device()));
+    if (rotated) add_phases(keys, method_.phases->rows(0, length).to(q.device()));
     const at::Tensor shift1 = shift.defined() ? shift.narrow(0, offset, length) : shift;
     const at::Tensor sum1 = weight_sum.defined() ? weight_sum.narrow(0, offset, length) : weight_sum;
     out.narrow(0, offset, length).copy_(attend_cached(input, q.narrow(0, offset, length), keys, values, shift1, sum1));

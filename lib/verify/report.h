@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bundle/curves.h"
 #include "text/seen_text.h"
 #include "verify/metrics.h"
 
@@ -40,6 +41,9 @@ struct BundleFacts {
   std::string served_as;                       // the form that was judged: served_form.h of the bundle's library
   std::vector<std::string> served_changes;     // what the form changes of the bundle as fitted; empty: nothing
   std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
+  std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
+  std::optional<Curves> curves;                // that its widths were allocated by
+  std::vector<Widths> key_widths, value_widths;  // [L] with the curves
 };
 
 // Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of
@@ -138,7 +142,7 @@ struct GateResult {
 };
 
 struct SelfCheck {
-  std::string name;    // null_run | negative_control | writer_reader | prefill_decode | drift
+  std::string name;    // null_run | negative_control | writer_reader | prefill_decode | drift | prediction
   std::string detail;  // one sentence
   std::optional<double> value, limit;
   std::optional<bool> pass;  // empty: not applicable in this run; detail says why

@@ -103,6 +103,9 @@ std::string report_html(const VerifyReport& report) {
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
   }
+  if (const std::string plots = html::curve_plots(report); !plots.empty()) {
+    page += "<h2>Where the bytes go</h2>\n" + plots;
+  }
   if (const std::string plots = html::spectrum_plots(report); !plots.empty()) {
     page += "<h2>Spectra before and after the rotation</h2>\n" + plots;
   }

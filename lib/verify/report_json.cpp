@@ -49,6 +49,14 @@ Json clip_json(const BundleFacts& b) {
   return json;
 }
 
+Json prediction_json(const std::optional<PredictedKl>& p) {
+  if (!p) return nullptr;
+  return {{"kl", number(p->kl)},
+          {"standard_error", number(p->error)},
+          {"context", p->context},
+          {"windows", {{"sink", p->sink}, {"recent", p->recent}}}};
+}
+
 Json bundle_json(const BundleFacts& b) {
   Json files = Json::object();
   for (const auto& [name, hash] : b.sha256) files[name] = hash;
@@ -62,6 +70,7 @@ Json bundle_json(const BundleFacts& b) {
           {"fingerprint_matches", b.fingerprint_matches},
           {"clip", clip_json(b)},
           {"served_as", {{"format", b.served_as}, {"changes", b.served_changes}}},
+          {"prediction", prediction_json(b.prediction)},
           {"sha256", files},
           {"calibration_text", seen_json(b.calibration)}};
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "verify/number_text.h"
+#include "verify/prediction_check.h"
 
 namespace oscar {
 namespace {
@@ -190,8 +191,12 @@ SelfCheck drift(const VerifyReport& report) {
 }  // namespace
 
 std::vector<SelfCheck> self_checks(const VerifyReport& report, const RunnerResult& run, bool bfloat16, bool gpu) {
-  return {null_run(run), negative_control(report), writer_reader(report, run, bfloat16, gpu),
-          prefill_decode(run, bfloat16 || gpu), drift(report)};
+  return {null_run(run),
+          negative_control(report),
+          writer_reader(report, run, bfloat16, gpu),
+          prefill_decode(run, bfloat16 || gpu),
+          drift(report),
+          prediction_check(report)};
 }
 
 }  // namespace oscar

@@ -126,7 +126,6 @@ def test_refusals(far, model, tmp_path):
     refuse(USAGE, *fit, "--method", "waterfill", "--pareto", "2,9", names="9")  # nor is the first one written
     refuse(USAGE, *fit, "--bits", "2.3", names="is not possible")
     refuse(USAGE, *fit, "--method", "balanced", "--pareto", "2,3", names="--method waterfill")
-    refuse(USAGE, *fit, "--tune-windows", "8,24", names="--tune")
     assert not (tmp_path / "b").exists()
     # Widths and transforms that do not fit: a bundle of another model, and widths that were edited.
     from harness import make_model

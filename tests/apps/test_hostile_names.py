@@ -159,7 +159,7 @@ def test_junit_is_xml_whatever_the_names(model, bundle, text, tmp_path):
     ["verify", "--bundle", "{bundle}", "--check-only", "--revision", "main"],
     ["fit", "{statistics}", "-o", "{out}", "--exponent", 0.5], ["fit", "{statistics}", "-o", "{out}", "--damping", 0.01],
     ["fit", "{statistics}", "-o", "{out}", "--widths", "4211"], ["fit", "{statistics}", "-o", "{out}", "--model", "{model}"],
-    ["fit", "{statistics}", "-o", "{out}", "--tune-context", 128], ["fit", "{statistics}", "-o", "{out}", "--seed", 3],
+    ["fit", "{statistics}", "-o", "{out}", "--curve-context", 128], ["fit", "{statistics}", "-o", "{out}", "--dtype", "float32"],
     ["collect", "show", "{statistics}", "--seed", 3],
     ["collect", "merge", "{statistics}", "{statistics}", "-o", "{out}", "--tokens", 5],
     ["export", "{bundle}", "--format", "sglang", "-o", "{out}", "--dtype", "float32"], ["export", "{bundle}", "--format", "sglang", "-o", "{out}", "--revision", "x"],

@@ -35,7 +35,7 @@ def test_rows_and_gates(pair, line, tmp_path):
     assert report["bundle"] == report["bundles"][0]
     assert {g["method"] for g in report["gates"]} == {"by-layer", "by-head"} and all(g["pass"] for g in report["gates"])
     checks = {c["name"]: c for c in report["self_checks"]}
-    assert set(checks) == {"null_run", "negative_control", "writer_reader", "prefill_decode", "drift"}
+    assert set(checks) == {"null_run", "negative_control", "writer_reader", "prefill_decode", "drift", "prediction"}
     assert checks["writer_reader"]["pass"] is True and checks["prefill_decode"]["pass"] is True, checks
     # OScaR runs through pages of its own on the decode path.
     paths = {m["path"] for m in report["methods"] if m["id"] == "oscar-tns"}

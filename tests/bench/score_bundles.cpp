@@ -8,9 +8,9 @@
 #include <cstdio>
 
 #include "base/errors.h"
+#include "bench/split_evaluator.h"
 #include "bundle/bundle.h"
 #include "text/prompts.h"
-#include "tune/evaluator.h"
 #include "verify/sequences.h"
 #include "verify/tasks/task.h"
 
@@ -24,19 +24,19 @@ struct Arguments {
   std::vector<std::string> bundles;
 };
 
-std::vector<TuneSplit> make_splits(const Arguments& a, const Tokenizer& tokenizer, std::int64_t max_position) {
+std::vector<ScoreSplit> make_splits(const Arguments& a, const Tokenizer& tokenizer, std::int64_t max_position) {
   SequenceOptions cut;
   cut.context = a.context;
   cut.max_sequences = a.sequences;
   cut.max_position = max_position;
   cut.prefix = leading_special_tokens(tokenizer);
   cut.text_name = a.text;
-  std::vector<TuneSplit> splits(1);
+  std::vector<ScoreSplit> splits(1);
   if (a.sequences > 0) {
     splits[0].sequences = cut_sequences(load_text(a.text, tokenizer), cut, WindowPolicy{64, 256, 1}).sequences;
   }
   for (const std::int64_t length : a.lengths) {
-    TuneSplit& split = splits.emplace_back();
+    ScoreSplit& split = splits.emplace_back();
     for (const TaskPrompt& p : make_task("niah", length, a.needles, 0, tokenizer).prompts) {
       const AnswerSpan answer = p.answers.front();
       split.prompts.push_back({{p.ids.begin(), p.ids.begin() + answer.end}, answer.begin});
@@ -50,9 +50,10 @@ void run(const Arguments& a) {
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.model));
   const Tokenizer tokenizer = Tokenizer::from_file(checkpoint.location().directory / "tokenizer.json");
   Decoder decoder(checkpoint, {});
-  const std::vector<TuneSplit> splits = make_splits(a, tokenizer, checkpoint.config().max_position);
+  const std::vector<ScoreSplit> splits = make_splits(a, tokenizer, checkpoint.config().max_position);
   std::vector<std::unique_ptr<SplitEvaluator>> evaluators;
-  for (const TuneSplit& split : splits) evaluators.push_back(std::make_unique<SplitEvaluator>(decoder, split, windows));
+  for (const ScoreSplit& split : splits)
+    evaluators.push_back(std::make_unique<SplitEvaluator>(decoder, split, windows));
   for (const std::string& directory : a.bundles) {
     const Bundle bundle = load_bundle(directory);
     const KvMethod method = make_method(bundle.method, checkpoint.config(), &bundle, windows);

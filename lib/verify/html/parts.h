@@ -41,6 +41,7 @@ std::string layer_tables(const VerifyReport& report);   // errors of each layer 
 std::string size_plots(const VerifyReport& report);
 std::string kl_bars(const VerifyReport& report, std::vector<const MethodReport*> methods, const std::string& caption);
 std::string spectrum_plots(const VerifyReport& report);  // of channels before and after the rotation; empty without
+std::string curve_plots(const VerifyReport& report);     // measured curves and what was chosen; empty without curves
 // The methods that no other beats in bits and KL, by ascending bits.
 std::vector<const MethodReport*> pareto_front(const std::vector<const MethodReport*>& methods);
 

@@ -1,4 +1,4 @@
-#include "tune/evaluator.h"
+#include "bench/split_evaluator.h"
 
 #include <ATen/ATen.h>
 
@@ -30,19 +30,6 @@ double standard_error(const std::vector<double>& values, double mean) {
   return std::sqrt(squares / (n - 1.0) / n);
 }
 
-constexpr std::int64_t kPart = 64;  // positions: neighbours' errors are alike, so single positions are no samples
-
-// Means of the values from `first` on, `size` at a time, six digits of each (they are logged).
-void add_parts(const std::vector<double>& values, std::size_t first, std::size_t size, std::vector<double>& parts) {
-  for (std::size_t i = first; i < values.size(); i += size) {
-    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i);
-    const std::vector<double> part(begin, begin + static_cast<std::ptrdiff_t>(std::min(size, values.size() - i)));
-    char text[32];
-    std::snprintf(text, sizeof text, "%.6g", mean(part));
-    parts.push_back(std::strtod(text, nullptr));
-  }
-}
-
 // KL and agreement over rows [from, last) of a sequence; logits are made block by block.
 void compare(Decoder& decoder, const std::vector<std::int32_t>& ids, std::int64_t from, const at::Tensor& baseline,
              const at::Tensor& hidden, SequenceScores& scores) {
@@ -50,13 +37,13 @@ void compare(Decoder& decoder, const std::vector<std::int32_t>& ids, std::int64_
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
     const std::span<const std::int32_t> targets(ids.data() + from + first + 1, static_cast<std::size_t>(count));
-    const BaselineRows base(decoder.logits(baseline.narrow(0, first, count)), targets, "tuning text");
-    base.score(decoder.logits(hidden.narrow(0, first, count)), "the tuned method", scores);
+    const BaselineRows base(decoder.logits(baseline.narrow(0, first, count)), targets, "the text");
+    base.score(decoder.logits(hidden.narrow(0, first, count)), "the method", scores);
   }
 }
 
 // Is the most probable token the right one at each token of the answer? hidden [answer, hidden].
-bool answered(Decoder& decoder, const TuneSplit::Retrieval& prompt, const at::Tensor& hidden) {
+bool answered(Decoder& decoder, const ScoreSplit::Retrieval& prompt, const at::Tensor& hidden) {
   const at::Tensor best = decoder.logits(hidden).argmax(-1).to(at::kCPU);
   for (std::int64_t i = 0; i < best.size(0); ++i) {
     if (best[i].item<std::int64_t>() != prompt.ids[static_cast<std::size_t>(prompt.answer_start + i)]) return false;
@@ -64,7 +51,7 @@ bool answered(Decoder& decoder, const TuneSplit::Retrieval& prompt, const at::Te
   return true;
 }
 
-at::Tensor answer_rows(const TuneSplit::Retrieval& prompt, const at::Tensor& hidden) {
+at::Tensor answer_rows(const ScoreSplit::Retrieval& prompt, const at::Tensor& hidden) {
   const auto length = static_cast<std::int64_t>(prompt.ids.size());
   return hidden.narrow(0, prompt.answer_start - 1, length - prompt.answer_start).clone();
 }
@@ -76,22 +63,7 @@ at::Tensor text_rows(const at::Tensor& hidden, std::int64_t first) {
 
 }  // namespace
 
-PairedDifference paired_difference(const Score& a, const Score& b) {
-  PairedDifference out{a.objective() - b.objective(), 0.0};
-  double variance = 0.0;
-  const auto add = [&](const std::vector<double>& x, const std::vector<double>& y, double weight) {
-    std::vector<double> difference;
-    for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) difference.push_back(x[i] - y[i]);
-    const double error = standard_error(difference, mean(difference));
-    variance += weight * weight * error * error;
-  };
-  add(a.text_parts, b.text_parts, 1.0);
-  add(a.retrieval_parts, b.retrieval_parts, 0.2);
-  out.error = std::sqrt(variance);
-  return out;
-}
-
-SplitEvaluator::SplitEvaluator(Decoder& decoder, const TuneSplit& split, const WindowPolicy& windows)
+SplitEvaluator::SplitEvaluator(Decoder& decoder, const ScoreSplit& split, const WindowPolicy& windows)
     : decoder_(decoder), split_(split), first_position_(first_scored_position(windows)) {
   KvMethod exact = make_method("bf16", decoder.config(), nullptr, windows);
   for (const auto& sequence : split.sequences) {
@@ -108,37 +80,24 @@ SplitEvaluator::SplitEvaluator(Decoder& decoder, const TuneSplit& split, const W
   }
 }
 
-std::int64_t SplitEvaluator::tokens() const {
-  std::int64_t total = 0;
-  for (const auto& sequence : split_.sequences) total += static_cast<std::int64_t>(sequence.size());
-  for (const std::size_t p : kept_) total += static_cast<std::int64_t>(split_.prompts[p].ids.size());
-  return total;
-}
-
 Score SplitEvaluator::evaluate(const KvMethod& method) {
-  SequenceScores text, retrieval;
+  SequenceScores text;
   Score score;
   for (std::size_t s = 0; s < split_.sequences.size(); ++s) {
     SimulatedPrefillAttention attention(method);
     const at::Tensor hidden = prefill_hidden(decoder_, split_.sequences[s], {&attention})[0];
-    const std::size_t before = text.kl.size();
     compare(decoder_, split_.sequences[s], first_position_, text_[s], text_rows(hidden, first_position_), text);
-    add_parts(text.kl, before, kPart, score.text_parts);
   }
   double solved = 0.0;
   for (std::size_t i = 0; i < kept_.size(); ++i) {
-    const TuneSplit::Retrieval& prompt = split_.prompts[kept_[i]];
+    const ScoreSplit::Retrieval& prompt = split_.prompts[kept_[i]];
     SimulatedPrefillAttention attention(method);
     const at::Tensor rows = answer_rows(prompt, prefill_hidden(decoder_, prompt.ids, {&attention})[0]);
-    const std::size_t before = retrieval.kl.size();
-    compare(decoder_, prompt.ids, prompt.answer_start - 1, answers_[i], rows, retrieval);
-    add_parts(retrieval.kl, before, retrieval.kl.size(), score.retrieval_parts);
     solved += answered(decoder_, prompt, rows) ? 1.0 : 0.0;
   }
   score.text_kl = mean(text.kl);
   score.text_error = standard_error(text.kl, score.text_kl);
   for (const std::uint8_t same : text.same_top) score.same_top -= (1.0 - same) / static_cast<double>(text.kl.size());
-  score.retrieval_kl = mean(retrieval.kl);
   score.solved = kept_.empty() ? 1.0 : solved / static_cast<double>(kept_.size());
   return score;
 }

@@ -1,0 +1,172 @@
+#include "apps/fit_curves.h"
+
+#include <ATen/ATen.h>
+
+#include "apps/device_choice.h"
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "bundle/calibration_hashes.h"
+#include "bundle/from_fit.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
+#include "curves/choose_profiles.h"
+#include "curves/curve_passes.h"
+#include "curves/curve_text.h"
+#include "curves/measure_curves.h"
+#include "text/prompts.h"
+
+namespace oscar {
+namespace {
+
+// Options of the fit that transforms depend on: everything but how bits are shared out.
+Json transform_options(const Statistics& statistics, const FitOptions& options) {
+  Json json = fit_options_json(statistics, options);
+  json.erase("bits");
+  json.erase("max_rows");
+  return json;
+}
+
+Checkpoint open_model(const Statistics& statistics, const CommonOptions& common) {
+  Checkpoint checkpoint = Checkpoint::open(locate_model(common.model, common.revision));
+  if (checkpoint.fingerprint() != statistics.model_fingerprint) {
+    throw InputError("the statistics are of another model than " + common.model + " (fingerprint " +
+                     statistics.model_fingerprint + ", found " + checkpoint.fingerprint() + ")");
+  }
+  return checkpoint;
+}
+
+CurveText load_curve_text(const Checkpoint& checkpoint, const Windows& windows, const CurveArguments& arguments,
+                          at::Device device) {
+  const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : device.is_cuda() ? 8 : 4;
+  const fs::path& directory = checkpoint.location().directory;
+  const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
+  std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
+  const PromptSet prompts =
+      load_prompts(files, tokenizer, ChatTemplate::from_model(directory), checkpoint.config().vocabulary);
+  std::string name;
+  for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
+  return curve_text(prompts, name, arguments.context, sequences, checkpoint.config().max_position, tokenizer,
+                    {windows.sink, windows.recent, 1});
+}
+
+// The hashes of the curves' text, from the bundle that they stand in; empty where it has none.
+Json hashes_beside(const fs::path& file, const Curves& curves) {
+  const fs::path path = file.parent_path() / kCalibrationHashesName;
+  std::error_code ec;
+  if (!fs::exists(path, ec)) return Json::object();
+  // The last that fits: parts of the collection stand in front, and may be of the same prompts.
+  Json found = Json::object();
+  for (const Json& part : calibration_hashes_from_json(read_json(path), path.string())) {
+    if (part["prompts"].value("sha256", Json()) == curves.text.value("sha256", Json(""))) found = part["prompts"];
+  }
+  return found;
+}
+
+// Curves of an earlier run, which must be of this fit.
+Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options, const Windows& windows,
+                   const std::string& file) {
+  Curves curves = curves_from_json(read_json(file), file);
+  if (curves.model_fingerprint != statistics.model_fingerprint || curves.statistics_sha256 != sha256) {
+    throw InputError(file + ": these curves were measured with other statistics; measure them again (--model, --text)");
+  }
+  for (const auto& [key, value] : options.items()) {
+    if (curves.options.value(key, Json()) == value) continue;
+    throw UsageError(file + ": these curves were measured with " + key + " " +
+                     printable(curves.options.value(key, Json()).dump(-1, ' ', true)) + ", this fit has " +
+                     value.dump() + "; fit with the same options, or measure them again");
+  }
+  if (curves.sink != windows.sink || curves.recent != windows.recent) {
+    throw UsageError(file + ": these curves were measured with --windows " + std::to_string(curves.sink) + "," +
+                     std::to_string(curves.recent) + "; fit with the same, or measure them again");
+  }
+  curves.text_hashes = hashes_beside(file, curves);
+  return curves;
+}
+
+fs::path work_directory(const CurveArguments& arguments, const CommonOptions& common) {
+  if (!arguments.work_dir.empty()) return arguments.work_dir;
+  fs::path output = common.output;
+  if (output.filename().empty()) output = output.parent_path();  // "bundle/"
+  return output.string() + ".curves.work";
+}
+
+}  // namespace
+
+bool uses_curves(const CurveArguments& a, const CommonOptions& common, const std::string& method) {
+  const bool file = !a.file.empty();
+  if (a.allocate != "measured" && !file) return false;
+  if (method != "waterfill") {
+    throw UsageError("measured curves are for --method waterfill, whose widths can be chosen");
+  }
+  if (a.allocate == "closed") {
+    throw UsageError("--curves gives measured curves; with --allocate closed they are not used");
+  }
+  if (!file && (common.model.empty() || a.text.empty())) {
+    throw UsageError("--allocate measured needs --model and --text to measure on, or --curves FILE");
+  }
+  return true;
+}
+
+void add_curve_roles(const CurveArguments& arguments, const CommonOptions& common, FileRoles& roles) {
+  if (arguments.text.empty() || common.model.empty()) return;
+  roles.inputs({arguments.text.begin(), arguments.text.end()});
+  roles.inputs(checkpoint_files(locate_model(common.model, common.revision)));
+  for (const char* name : {"lock", "run.json", "removing.json", "points.json"}) {
+    roles.output(work_directory(arguments, common) / name, "--work-dir");
+  }
+}
+
+Curves curves_for(const Statistics& statistics, const std::string& sha256, const FitOptions& options,
+                  const Windows& windows, const CommonOptions& common, const CurveArguments& arguments,
+                  bool text_hashes) {
+  const Json fit_options = transform_options(statistics, options);
+  if (!arguments.file.empty()) {
+    Curves curves = read_curves(statistics, sha256, fit_options, windows, arguments.file);
+    if (!text_hashes) curves.text_hashes = Json::object();
+    return curves;
+  }
+  const Checkpoint checkpoint = open_model(statistics, common);
+  CurveText text = load_curve_text(checkpoint, windows, arguments, options.device);
+  FitOptions quick = options;
+  quick.max_rows = 0;  // no predictions: KL is measured
+  quick.on_step = nullptr;
+  const FitResult fitted = fit(statistics, quick);
+  const Bundle bundle = bundle_from_fit(statistics, quick, fitted, windows, {});
+  ProfilePredictions predictions;
+  for (const LayerFit& layer : fitted.layers) {
+    predictions.key.push_back(layer.key_spectrum.profile_errors);
+    predictions.value.push_back(layer.value_spectrum.profile_errors);
+  }
+  Decoder decoder(checkpoint, {choose_dtype(common, options.device), options.device, arguments.stream_layers});
+  Curves facts;
+  facts.model_fingerprint = statistics.model_fingerprint;
+  facts.statistics_sha256 = sha256;
+  facts.tool_version = tool_version();
+  facts.options = fit_options;
+  facts.text = std::move(text.record);
+  if (text_hashes) facts.text_hashes = std::move(text.hashes);
+  CurveRequest request;
+  request.sequences = std::move(text.sequences);
+  request.windows = windows;
+  request.work_dir = work_directory(arguments, common);
+  request.resume = arguments.resume;
+  request.resume_command = arguments.resume_command;
+  request.tool_version = tool_version();
+  return measure_curves(std::move(facts), bundle, predictions, decoder, request);
+}
+
+CurvePlan plan_curves(const Statistics& statistics, const FitOptions& options, const Windows& windows,
+                      const CommonOptions& common, const CurveArguments& arguments) {
+  const Checkpoint checkpoint = open_model(statistics, common);
+  const CurveText text = load_curve_text(checkpoint, windows, arguments, options.device);
+  CurvePlan plan;
+  plan.sequences = std::ssize(text.sequences);
+  plan.context = std::ssize(text.sequences.front());
+  plan.most_passes = most_curve_passes(checkpoint.config().layers, plan.sequences);
+  plan.memory_bytes =
+      CurvePasses::memory_bytes(checkpoint.config(), {choose_dtype(common, options.device), options.device, false},
+                                plan.sequences, plan.context, static_cast<std::int64_t>(kAnchors));
+  return plan;
+}
+
+}  // namespace oscar

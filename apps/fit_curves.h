@@ -1,0 +1,46 @@
+// oscar-fit with a model: measures curves on calibration text (or reads those of an earlier run), for widths that are
+// allocated by measured KL.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/common_options.h"
+#include "base/file_roles.h"
+#include "bundle/curves.h"
+#include "rotation/fit.h"
+
+namespace oscar {
+
+struct CurveArguments {
+  std::string allocate = "auto";  // auto | closed | measured; auto: measured with `file`, else closed
+  std::vector<std::string> text;  // calibration text: .jsonl prompts or .txt documents
+  std::string file;               // curves.json of an earlier run; empty: they are measured
+  std::int64_t context = 2048;
+  std::int64_t sequences = 0;  // 0: 8 on a GPU, 4 on the CPU, where a pass takes longer than its error is worth
+  std::string work_dir;        // empty: OUTPUT.curves.work
+  bool resume = false, stream_layers = false;
+  std::string resume_command;  // for the message of an interrupted run
+};
+
+// Are widths allocated by measured curves? UsageError for options that contradict each other.
+bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, const std::string& method);
+
+// The files that measuring reads and writes.
+void add_curve_roles(const CurveArguments& arguments, const CommonOptions& common, FileRoles& roles);
+
+// The curves for a fit with these options, whose device the model runs on. InputError where the statistics or the
+// curves are of another model or fit. text_hashes: keep those of the text, as `Curves` says.
+Curves curves_for(const Statistics& statistics, const std::string& statistics_sha256, const FitOptions& options,
+                  const Windows& windows, const CommonOptions& common, const CurveArguments& arguments,
+                  bool text_hashes);
+
+// --dry-run: what measuring would take.
+struct CurvePlan {
+  std::int64_t sequences = 0, context = 0;
+  std::uint64_t most_passes = 0, memory_bytes = 0;
+};
+CurvePlan plan_curves(const Statistics& statistics, const FitOptions& options, const Windows& windows,
+                      const CommonOptions& common, const CurveArguments& arguments);
+
+}  // namespace oscar

@@ -1,0 +1,227 @@
+#include "bundle/curves.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kMaxLayers = 10000, kMaxSequences = 100000;
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double standard_error(const std::vector<double>& values, double mean) {
+  const double n = static_cast<double>(values.size());
+  if (n < 2.0) return 0.0;
+  double squares = 0.0;
+  for (const double v : values) squares += (v - mean) * (v - mean);
+  return std::sqrt(squares / (n - 1.0) / n);
+}
+
+std::int64_t bounded(const Json& json, const char* key, const std::string& where, std::int64_t low, std::int64_t high) {
+  const std::int64_t value = json_int(json, key, where);
+  if (value < low || value > high) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected " + std::to_string(low) +
+                     " to " + std::to_string(high));
+  }
+  return value;
+}
+
+// What a file holds, as text that a terminal can show.
+std::string shown(const Json& value) { return printable(value.dump(-1, ' ', true)); }
+
+// A KL: finite, not negative.
+double kl_value(const Json& value, const std::string& where) {
+  const double kl = value.is_number() ? value.get<double>() : -1.0;
+  if (!(kl >= 0.0) || !std::isfinite(kl)) {
+    throw InputError(where + ": a KL is " + shown(value) + ", expected a finite number from 0");
+  }
+  return kl;
+}
+
+Widths read_profile(const Json& json, const std::string& where) {
+  Widths widths{};
+  const bool four = json.is_array() && json.size() == kBlocks;
+  for (std::size_t b = 0; four && b < kBlocks; ++b) {
+    const std::int64_t width = json[b].is_number_integer() ? json[b].get<std::int64_t>() : -1;
+    widths[b] =
+        width >= 0 && width <= 4 ? static_cast<std::uint8_t>(width) : std::uint8_t{3};  // no width: refused below
+  }
+  const std::vector<Widths>& known = falling_profiles();
+  if (!four || std::find(known.begin(), known.end(), widths) == known.end()) {
+    throw InputError(where + ": 'widths' is " + shown(json) + ", expected four of 0, 1, 2, 4 that do not rise");
+  }
+  return widths;
+}
+
+SideCurve read_curve(const Json& json, const std::string& where, std::int64_t sequences) {
+  SideCurve curve;
+  curve.layer = bounded(json, "layer", where, 0, kMaxLayers);
+  const std::string side = json_string(json, "side", where);
+  if (side != "key" && side != "value") {
+    throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key' or 'value'");
+  }
+  curve.side = side == "key" ? Side::kKey : Side::kValue;
+  const std::string here = where + ", layer " + std::to_string(curve.layer) + " " + side;
+  for (const Json& entry : json_array(json, "points", here)) {
+    const Widths widths = read_profile(json_array(entry, "widths", here), here);
+    std::vector<double> kl;
+    for (const Json& value : json_array(entry, "sequences", here)) kl.push_back(kl_value(value, here));
+    if (static_cast<std::int64_t>(kl.size()) != sequences) {
+      throw InputError(here + ": a point has " + std::to_string(kl.size()) + " sequences, expected " +
+                       std::to_string(sequences));
+    }
+    for (const CurvePoint& other : curve.points) {
+      if (other.widths == widths) throw InputError(here + ": the same widths stand in it twice");
+    }
+    curve.points.push_back(curve_point(widths, std::move(kl)));
+  }
+  if (curve.points.empty()) throw InputError(here + ": has no points");
+  return curve;
+}
+
+Json point_json(const CurvePoint& point, std::int64_t head_dim) {
+  return {{"widths", point.widths},
+          {"bits", profile_bits(point.widths, static_cast<int>(head_dim))},
+          {"kl", point.kl},
+          {"standard_error", point.error},
+          {"sequences", point.sequences}};
+}
+
+}  // namespace
+
+CurvePoint curve_point(const Widths& widths, std::vector<double> sequences) {
+  CurvePoint point{widths, 0.0, 0.0, std::move(sequences)};
+  point.kl = mean(point.sequences);
+  point.error = standard_error(point.sequences, point.kl);
+  return point;
+}
+
+Json curves_to_json(const Curves& c) {
+  Json json = {{"format", "oscar-curves"},
+               {"format_version", kCurvesFormatVersion},
+               {"tool_version", c.tool_version},
+               {"model_fingerprint", c.model_fingerprint},
+               {"statistics_sha256", c.statistics_sha256},
+               {"options", c.options},
+               {"text", c.text},
+               {"head_dim", c.head_dim},
+               {"windows", {{"sink", c.sink}, {"recent", c.recent}}},
+               {"context", c.context},
+               {"sequences", c.sequences},
+               {"dtype", c.dtype},
+               {"rounding_kl", c.rounding_kl}};
+  Json curves = Json::array();
+  for (const SideCurve& curve : c.curves) {
+    Json points = Json::array();
+    for (const CurvePoint& point : curve.points) points.push_back(point_json(point, c.head_dim));
+    curves.push_back(
+        {{"layer", curve.layer}, {"side", curve.side == Side::kKey ? "key" : "value"}, {"points", std::move(points)}});
+  }
+  json["curves"] = std::move(curves);
+  return json;
+}
+
+Curves curves_from_json(const Json& json, const std::string& where) {
+  const std::string format = json_string(json, "format", where);
+  if (format != "oscar-curves") {
+    throw InputError(where + ": 'format' is " + quote_name(format) + ", expected 'oscar-curves'");
+  }
+  const std::int64_t version = json_int(json, "format_version", where);
+  if (version != kCurvesFormatVersion) {
+    throw InputError(where + ": format_version " + std::to_string(version) +
+                     " is not known to this program, which reads " + std::to_string(kCurvesFormatVersion) +
+                     "; update the toolchain or measure the curves again");
+  }
+  Curves c;
+  c.tool_version = json_string(json, "tool_version", where);
+  c.model_fingerprint = json_string(json, "model_fingerprint", where);
+  c.statistics_sha256 = json_string(json, "statistics_sha256", where);
+  c.options = json_object(json, "options", where);
+  c.text = json_object(json, "text", where);
+  json_string(c.text, "name", where + ", text");
+  c.head_dim = bounded(json, "head_dim", where, 32, kMaxHeadDim);
+  if (c.head_dim % 32 != 0) throw InputError(where + ": 'head_dim' is no multiple of 32");
+  const Json& windows = json_object(json, "windows", where);
+  c.sink = bounded(windows, "sink", where, 0, std::int64_t{1} << 32);
+  c.recent = bounded(windows, "recent", where, 1, std::int64_t{1} << 32);
+  c.context = bounded(json, "context", where, 1, std::int64_t{1} << 32);
+  c.sequences = bounded(json, "sequences", where, 1, kMaxSequences);
+  c.dtype = json_string(json, "dtype", where);
+  json_number(json, "rounding_kl", where);
+  c.rounding_kl = kl_value(json.at("rounding_kl"), where);
+  for (const Json& entry : json_array(json, "curves", where)) {
+    SideCurve curve = read_curve(entry, where, c.sequences);
+    const auto place = static_cast<std::int64_t>(c.curves.size());
+    if (curve.layer != place / 2 || curve.side != (place % 2 == 0 ? Side::kKey : Side::kValue)) {
+      throw InputError(where + ": the curves are not those of each layer's keys and values in order");
+    }
+    c.curves.push_back(std::move(curve));
+  }
+  if (c.curves.empty() || c.curves.size() % 2 != 0) throw InputError(where + ": 'curves' lacks the curve of a side");
+  return c;
+}
+
+void add_curves(Bundle& bundle, const Curves& curves, const PredictedKl& p) {
+  bundle.provenance["prediction"] = {{"kl", p.kl},
+                                     {"standard_error", p.error},
+                                     {"context", p.context},
+                                     {"windows", {{"sink", p.sink}, {"recent", p.recent}}}};
+  bundle.provenance["curves"] = {{"text", curves.text}};
+  if (!curves.text_hashes.empty()) bundle.calibration_hashes.push_back({{"prompts", curves.text_hashes}});
+}
+
+std::optional<PredictedKl> prediction_of(const Bundle& bundle, const std::string& where) {
+  if (!bundle.provenance.is_object() || !bundle.provenance.contains("prediction")) return std::nullopt;
+  const std::string here = where + ", prediction";
+  const Json& json = json_object(bundle.provenance, "prediction", where);
+  PredictedKl p;
+  for (const char* key : {"kl", "standard_error"}) {
+    json_number(json, key, here);
+    (key[0] == 'k' ? p.kl : p.error) = kl_value(json.at(key), here);
+  }
+  p.context = bounded(json, "context", here, 1, std::int64_t{1} << 32);
+  const Json& windows = json_object(json, "windows", here);
+  p.sink = bounded(windows, "sink", here, 0, std::int64_t{1} << 32);
+  p.recent = bounded(windows, "recent", here, 0, std::int64_t{1} << 32);
+  return p;
+}
+
+std::optional<Curves> load_curves(const fs::path& directory, const Bundle& bundle) {
+  const fs::path path = directory / kCurvesName;
+  std::error_code ec;
+  if (!fs::exists(path, ec)) return std::nullopt;
+  Curves curves = curves_from_json(read_json(path, std::uint64_t{64} << 20), path.string());
+  if (curves.layers() != std::ssize(bundle.layers) || curves.head_dim != bundle.layers.front().head_dim) {
+    throw InputError(path.string() + ": has curves of " + std::to_string(curves.layers()) + " layers of head size " +
+                     std::to_string(curves.head_dim) + ", which are not the bundle's");
+  }
+  return curves;
+}
+
+CurveAllocation allocate_curves(const Curves& c, double bits) {
+  std::vector<std::vector<ProfilePoint>> places;
+  for (const SideCurve& curve : c.curves) {
+    std::vector<ProfilePoint>& place = places.emplace_back();
+    for (const CurvePoint& point : curve.points) place.push_back({point.widths, point.kl});
+  }
+  const std::vector<std::size_t> choice = allocate_profiles(places, static_cast<int>(c.head_dim), bits);
+  CurveAllocation out;
+  std::vector<double> total(static_cast<std::size_t>(c.sequences), c.rounding_kl);
+  for (std::size_t p = 0; p < choice.size(); ++p) {
+    const CurvePoint& point = c.curves[p].points[choice[p]];
+    (c.curves[p].side == Side::kKey ? out.key : out.value).push_back(point.widths);
+    for (std::size_t s = 0; s < total.size(); ++s) total[s] += point.sequences[s];
+  }
+  const CurvePoint sum = curve_point({}, total);
+  out.predicted = {sum.kl, sum.error, c.context, c.sink, c.recent};
+  return out;
+}
+
+}  // namespace oscar

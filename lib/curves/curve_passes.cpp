@@ -1,0 +1,99 @@
+#include "curves/curve_passes.h"
+
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+#include "base/interrupt.h"
+#include "curves/mean_divergence.h"
+#include "verify/sequences.h"
+
+namespace oscar {
+namespace {
+
+// P copies of a sequence of T tokens.
+SequenceBatch copies_of(std::int64_t tokens, std::int64_t copies) {
+  SequenceBatch batch;
+  for (std::int64_t p = 0; p < copies; ++p) {
+    batch.ids.push_back(p);
+    batch.lengths.push_back(tokens);
+    batch.starts.push_back(0);
+  }
+  return batch;
+}
+
+void stop_if_asked() {
+  if (interrupt_requested()) throw InterruptedError("interrupted while curves were measured");
+}
+
+}  // namespace
+
+CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences,
+                         const WindowPolicy& windows, std::function<void(std::uint64_t)> on_layers)
+    : decoder_(decoder),
+      sequences_(sequences),
+      first_position_(first_scored_position(windows)),
+      on_layers_(std::move(on_layers)) {
+  ExactCacheAttention exact;
+  std::vector<at::Tensor> hidden;
+  for (const std::vector<std::int32_t>& ids : sequences) {
+    hidden.push_back(decoder.embed(ids));
+    entering_.emplace_back();
+  }
+  for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {  // layers outside: weights may be streamed
+    for (std::size_t s = 0; s < hidden.size(); ++s) {
+      stop_if_asked();
+      entering_[s].push_back(hidden[s]);
+      hidden[s] = decoder.run_layer(layer, hidden[s], copies_of(hidden[s].size(0), 1), exact);
+      on_layers_(1);
+    }
+  }
+  for (const at::Tensor& h : hidden) baseline_.push_back(scored(h));
+}
+
+at::Tensor CurvePasses::scored(const at::Tensor& hidden) const {
+  return decoder_.final_norm(hidden.slice(0, first_position_, hidden.size(0) - 1, kCurveStride).contiguous());
+}
+
+PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer, Side side,
+                                const std::vector<Widths>& profiles) {
+  const bool exact_pass = decoder_.options().dtype != at::kFloat;
+  const std::int64_t copies = static_cast<std::int64_t>(profiles.size()) + (exact_pass ? 1 : 0);
+  const std::string where = "layer " + std::to_string(layer) + (side == Side::kKey ? " keys" : " values");
+  ProfileAttention quantised(methods, side, profiles, exact_pass);
+  ExactCacheAttention exact;
+  PassResult result;
+  result.kl.resize(profiles.size());
+  for (std::size_t s = 0; s < sequences_.size(); ++s) {
+    const at::Tensor& entering = entering_[s][static_cast<std::size_t>(layer)];
+    const std::int64_t tokens = entering.size(0);
+    const SequenceBatch batch = copies_of(tokens, copies);
+    at::Tensor hidden = entering.repeat({copies, 1});
+    for (std::int64_t l = layer; l < decoder_.config().layers; ++l) {
+      stop_if_asked();
+      Attention& attention = l == layer ? static_cast<Attention&>(quantised) : exact;
+      hidden = decoder_.run_layer(l, hidden, batch, attention);
+      on_layers_(static_cast<std::uint64_t>(profiles.size()));
+    }
+    std::vector<at::Tensor> versions;
+    for (std::int64_t p = 0; p < copies; ++p) versions.push_back(scored(hidden.narrow(0, p * tokens, tokens)));
+    const std::vector<double> kl = mean_divergences(decoder_, baseline_[s], versions, where);
+    const double rounding = exact_pass ? kl.back() : 0.0;
+    for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - rounding, 0.0));
+    result.rounding.push_back(rounding);
+  }
+  return result;
+}
+
+std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptions& options, std::int64_t sequences,
+                                        std::int64_t context, std::int64_t profiles) {
+  const std::int64_t element = options.dtype == at::kFloat ? 4 : 2, tokens = profiles * context;
+  const std::int64_t kept = sequences * context * m.hidden * (m.layers + 1) * element;
+  const std::int64_t heads = (m.query_heads + 2 * m.kv_heads) * m.head_dim;
+  const std::int64_t layer =
+      tokens * (4 * m.hidden + 3 * heads) * 4 + std::min<std::int64_t>(tokens, 4096) * 2 * m.intermediate * element;
+  const std::int64_t rows = context * m.query_heads * 5 * m.head_dim * 4 + context * m.kv_heads * m.head_dim * 4 * 16;
+  const std::int64_t blocks = options.device.is_cuda() ? std::int64_t{2} << 30 : std::int64_t{128} << 20;
+  return static_cast<std::uint64_t>(kept + layer + rows + blocks);  // `blocks`: of scores and logits
+}
+
+}  // namespace oscar

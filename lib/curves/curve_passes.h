@@ -1,0 +1,49 @@
+// The forward passes of measured curves: hidden states that enter each layer are kept from one exact pass; then a layer
+// with one side quantised, and the layers behind it with an exact cache, run for several profiles at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "curves/profile_attention.h"
+#include "model/decoder.h"
+
+namespace oscar {
+
+// Every how many positions KL is measured. What neighbours see is nearly the same, so that half of them say as much as
+// all, and logits over the vocabulary are a large part of a pass.
+inline constexpr std::int64_t kCurveStride = 2;
+
+// Mean KL to the exact cache over every kCurveStride-th of the positions that see a quantised key and have a token to
+// predict, for each profile and sequence.
+struct PassResult {
+  std::vector<std::vector<double>> kl;  // [profiles][sequences], nats
+  std::vector<double> rounding;         // [sequences] KL of a pass with nothing coded; zeros in FP32
+};
+
+class CurvePasses {
+ public:
+  // Runs the exact pass. on_layers: progress, in passes of one sequence through one layer. All must outlive the object.
+  CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences, const WindowPolicy& windows,
+              std::function<void(std::uint64_t)> on_layers);
+
+  // InterruptedError on SIGINT; NumericalError naming layer and side.
+  PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles);
+
+  // Bytes that an object and its measure() hold on the device, for `profiles` at once.
+  static std::uint64_t memory_bytes(const ModelConfig& model, const DecoderOptions& options, std::int64_t sequences,
+                                    std::int64_t context, std::int64_t profiles);
+
+ private:
+  at::Tensor scored(const at::Tensor& hidden) const;  // [T, hidden] -> rows that count, behind the final norm
+
+  Decoder& decoder_;
+  const std::vector<std::vector<std::int32_t>>& sequences_;
+  std::int64_t first_position_;
+  std::function<void(std::uint64_t)> on_layers_;
+  std::vector<std::vector<at::Tensor>> entering_;  // [sequences][layers] of [T, hidden]
+  std::vector<at::Tensor> baseline_;               // [sequences] of scored()
+};
+
+}  // namespace oscar

@@ -1,0 +1,26 @@
+// The calibration text of measured curves: prompts or documents, cut into sequences of equal length.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "text/prompts.h"
+#include "text/tokenizer.h"
+#include "verify/sequences.h"
+
+namespace oscar {
+
+struct CurveText {
+  std::vector<std::vector<std::int32_t>> sequences;  // of equal length
+  Json record;                                       // name, and sha256 of the prompts
+  Json hashes;  // sha256, and used_text_record() of the sequences: text that verify must not score
+};
+
+// The prompts one behind the other, cut by cut_sequences() (whose errors it throws); of more sequences than are wanted,
+// `count` at equal distances, so that they come from all parts of the text. Fewer, or a shorter one: a note on stderr.
+CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int64_t context, std::int64_t count,
+                     std::int64_t max_position, const Tokenizer& tokenizer, const WindowPolicy& windows);
+
+}  // namespace oscar

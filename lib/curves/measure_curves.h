@@ -1,0 +1,39 @@
+// Measures the curves of a model (bundle/curves.h): rounds of profiles for every side, each round chosen by what the
+// rounds before it found (choose_profiles.h). With a work directory every finished batch is kept, and a run that was
+// killed goes on behind it with the same result to the last byte.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bundle/bundle.h"
+#include "bundle/curves.h"
+#include "model/decoder.h"
+
+namespace oscar {
+
+struct CurveRequest {
+  std::vector<std::vector<std::int32_t>> sequences;  // of calibration text, of equal length
+  Windows windows;
+  fs::path work_dir;           // where the state of the run is kept; empty: nowhere
+  bool resume = false;         // go on with the run in work_dir
+  std::string resume_command;  // for the message of an interrupted run
+  std::string tool_version;
+};
+
+// What the closed form predicts for every profile of falling_profiles(): [layers][35].
+struct ProfilePredictions {
+  std::vector<std::vector<double>> key, value;
+};
+
+// facts: the fields of Curves that say what is measured (fingerprint, statistics, options, text); the others are filled
+// here. bundle: transforms of all layers; its widths are not used. EnvironmentError when the GPU or the machine has too
+// little memory; UsageError and InputError as RunDirectory; InterruptedError, which says how to go on.
+Curves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions, Decoder& decoder,
+                      const CurveRequest& request);
+
+// The most passes of one sequence through one layer that a run takes: what its progress counts.
+std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences);
+
+}  // namespace oscar

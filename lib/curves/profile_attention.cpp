@@ -1,0 +1,150 @@
+#include "curves/profile_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+
+#include "model/phase_table.h"
+#include "runtime/basis.h"
+#include "runtime/prefill_core.h"
+#include "runtime/reconstruction.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::array<std::uint8_t, 3> kCodedWidths = {1, 2, 4};
+
+at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
+
+// Keys or values of an exact cache: [Hkv, T, d] FP32, BF16 values.
+CachedRows plain_rows(const at::Tensor& rows) {
+  return {rows.to(at::kBFloat16).to(at::kFloat).transpose(0, 1).contiguous(), {}, {}};
+}
+
+// One side of one sequence in the basis of the cache: plain rows, and those of each width.
+struct WidthRows {
+  at::Tensor plain;                 // [Hkv, T, d] FP32
+  std::array<at::Tensor, 3> coded;  // the same, of widths 1, 2, 4
+  WindowPolicy windows;
+
+  // Which of 0 (nothing), 1, 2, 3 (`coded` + 1) a width is.
+  static std::int64_t variant(std::uint8_t width) { return width == 4 ? 3 : width; }
+};
+
+WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side, const at::Tensor& rows) {
+  WidthRows out;
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    CachedRows cached = cached_rows(methods[i], layer, side, rows);
+    out.coded[i] = cached.coded;
+    out.windows = cached.windows;
+    if (i == 0) out.plain = cached.plain;
+  }
+  return out;
+}
+
+// Rows of a profile: block b from the rows of its width, zeros where it has no bits.
+at::Tensor profile_rows(const WidthRows& rows, const Widths& widths) {
+  at::Tensor out = at::zeros_like(rows.plain);
+  const std::int64_t n = rows.plain.size(2) / kBlocks;
+  for (std::int64_t b = 0; b < kBlocks; ++b) {
+    const std::int64_t variant = WidthRows::variant(widths[static_cast<std::size_t>(b)]);
+    if (variant == 0) continue;
+    out.narrow(2, b * n, n).copy_(rows.coded[static_cast<std::size_t>(variant - 1)].narrow(2, b * n, n));
+  }
+  return out;
+}
+
+}  // namespace
+
+at::Tensor ExactCacheAttention::attend(const AttentionInput& input) {
+  AttentionInput exact = input;
+  exact.k = rounded(input.k);
+  exact.v = rounded(input.v);
+  return full_.attend(exact);
+}
+
+WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const WindowPolicy& windows) {
+  WidthMethods methods;
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    Bundle wide = bundle;
+    for (LayerTransform& layer : wide.layers) {
+      layer.key.widths.assign(kBlocks, kCodedWidths[i]);
+      layer.value.widths.assign(kBlocks, kCodedWidths[i]);
+    }
+    methods[i] = make_method(wide.method, model, &wide, windows);
+  }
+  return methods;
+}
+
+ProfileAttention::ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles,
+                                   bool exact)
+    : methods_(methods), side_(side), profiles_(profiles), exact_(exact) {}
+
+at::Tensor ProfileAttention::attend(const AttentionInput& input) {
+  const SequenceBatch& batch = *input.batch;
+  bool copies_of_one = static_cast<std::int64_t>(batch.lengths.size()) == copies();
+  for (std::size_t s = 0; copies_of_one && s < batch.lengths.size(); ++s) {
+    copies_of_one = batch.starts[s] == 0 && batch.lengths[s] == batch.lengths[0];
+  }
+  if (!copies_of_one) throw std::invalid_argument("ProfileAttention needs a copy of one sequence for each profile");
+  const std::int64_t tokens = batch.lengths[0];
+  AttentionInput one = input;  // the copies are equal up to here
+  one.q = input.q.narrow(0, 0, tokens);
+  one.k = input.k.narrow(0, 0, tokens);
+  one.v = input.v.narrow(0, 0, tokens);
+  const at::Tensor out = side_ == Side::kKey ? attend_keys(one) : attend_values(one);
+  return out.to(input.q.scalar_type());
+}
+
+at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
+  const std::int64_t kv_heads = input.k.size(1), tokens = input.q.size(0);
+  const SideTransform* key = methods_[0].transform(input.layer, Side::kKey);
+  const bool rotated = key != nullptr && key->rotated_mean;
+  at::Tensor q = rotate_queries(input.q, key, kv_heads), shift;
+  if (rotated) q = at::cat({q, phase_queries(input.q, key->mean).to(q.device())}, 2);
+  if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
+  const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
+  const CachedRows values = plain_rows(input.v);
+  const at::Tensor phases = rotated ? methods_[0].phases->rows(0, tokens).to(q.device()) : at::Tensor();
+  at::Tensor weight_sum;  // values are not centred here: nobody reads it
+  if (input.sinks.defined()) weight_sum = at::empty({tokens, q.size(1)}, q.options());
+  at::Tensor out = at::empty({copies() * tokens, q.size(1), input.v.size(2)}, q.options());
+  for (std::int64_t p = 0; p < copies(); ++p) {
+    const auto i = static_cast<std::size_t>(p);
+    CachedRows keys{rows.plain, {}, rows.windows};
+    if (i < profiles_.size()) keys.coded = profile_rows(rows, profiles_[i]);
+    if (rotated) add_phases(keys, phases);
+    out.narrow(0, p * tokens, tokens).copy_(attend_cached(input, q, keys, values, shift, weight_sum));
+  }
+  return out;
+}
+
+at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
+  const std::int64_t kv_heads = input.v.size(1), tokens = input.q.size(0), heads = input.q.size(1);
+  const std::int64_t d = input.v.size(2), n = d / kBlocks;
+  const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
+  const WidthRows rows = width_rows(methods_, input.layer, Side::kValue, input.v);
+  // Columns: nothing, 1, 2 and 4 bits, and with `exact` the rows themselves.
+  std::vector<at::Tensor> coded{at::zeros_like(rows.plain), rows.coded[0], rows.coded[1], rows.coded[2]};
+  if (exact_) coded.push_back(rows.plain);
+  const std::vector<at::Tensor> plain(coded.size(), rows.plain);
+  const CachedRows values{at::cat(plain, 2), at::cat(coded, 2), rows.windows}, keys = plain_rows(input.k);
+  const at::Tensor q = input.q.to(at::kFloat).contiguous();
+  at::Tensor weight_sum;
+  if (input.sinks.defined()) weight_sum = at::empty({tokens, heads}, q.options());
+  const at::Tensor wide = attend_cached(input, q, keys, values, {}, weight_sum);  // [T, Hq, columns]
+  at::Tensor out = at::empty({copies() * tokens, heads, d}, q.options());
+  at::Tensor one = at::empty({tokens, heads, d}, q.options());
+  for (std::int64_t p = 0; p < copies(); ++p) {
+    for (std::int64_t b = 0; b < kBlocks; ++b) {
+      const auto i = static_cast<std::size_t>(p);
+      const std::int64_t variant =
+          i < profiles_.size() ? WidthRows::variant(profiles_[i][static_cast<std::size_t>(b)]) : 4;
+      one.narrow(2, b * n, n).copy_(wide.narrow(2, variant * d + b * n, n));
+    }
+    out.narrow(0, p * tokens, tokens).copy_(restore_outputs(one, value, kv_heads, weight_sum));
+  }
+  return out;
+}
+
+}  // namespace oscar

@@ -1,0 +1,55 @@
+#include "verify/prediction_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "verify/number_text.h"
+
+namespace oscar {
+namespace {
+
+constexpr double kLimit = 4.0;     // times, or a fourth
+constexpr double kContexts = 2.0;  // KL grows with the coded share: contexts farther apart are not comparable
+constexpr double kFloor = 1e-5;    // nats, below which sums of roundings are compared
+
+bool comparable(const VerifyReport& r, const PredictedKl& p) {
+  const double ratio = static_cast<double>(r.scoring.context) / static_cast<double>(p.context);
+  return p.sink == r.sink && p.recent == r.recent && ratio <= kContexts && ratio >= 1.0 / kContexts;
+}
+
+}  // namespace
+
+SelfCheck prediction_check(const VerifyReport& report) {
+  SelfCheck check{"prediction", "no bundle that predicts its KL", std::nullopt, kLimit, std::nullopt};
+  double worst = -1.0;
+  for (const BundleFacts& bundle : report.bundles) {
+    if (!bundle.prediction) continue;
+    const PredictedKl& p = *bundle.prediction;
+    for (const MethodReport& m : report.methods) {
+      if (!m.judged || m.id != bundle.row || m.path != "prefill" ||
+          (!m.comparison.empty() && m.comparison != "common")) {
+        continue;
+      }
+      const double ratio = std::max(m.quality.kl.mean, kFloor) / std::max(p.kl, kFloor);
+      const std::string detail = "mean KL of " + m.id + " is " + significant(m.quality.kl.mean, 3) + ", " +
+                                 significant(ratio, 3) + " x the " + significant(p.kl, 3) + " +- " +
+                                 significant(p.error, 2) + " that its measured curves predict";
+      if (!comparable(report, p)) {
+        if (!check.pass) {
+          check.detail = detail + " for context " + grouped(p.context) + " and windows " + std::to_string(p.sink) +
+                         "," + std::to_string(p.recent) + ", not those of this run";
+        }
+        continue;
+      }
+      const double distance = std::abs(std::log(ratio));
+      if (distance <= worst) continue;
+      worst = distance;
+      check.value = ratio;
+      check.pass = ratio <= kLimit && ratio >= 1.0 / kLimit;
+      check.detail = detail + "; at most a factor of " + significant(kLimit, 2) + " either way is allowed";
+    }
+  }
+  return check;
+}
+
+}  // namespace oscar

@@ -1,0 +1,115 @@
+// curves.json: round trip, what is refused, and the allocation over made curves.
+#include "bundle/curves.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+// Two layers of head size 64: the keys of layer 1 carry ten times the KL of the others.
+Curves made_curves() {
+  Curves c;
+  c.model_fingerprint = "m";
+  c.statistics_sha256 = "s";
+  c.tool_version = "1";
+  c.options = {{"method", "waterfill"}};
+  c.text = {{"name", "t"}, {"sha256", "h"}};
+  c.text_hashes = {{"sha256", "h"}, {"documents", {"0123456789abcdef"}}, {"passages", Json::array()}};
+  c.head_dim = 64, c.sink = 64, c.recent = 256, c.context = 2048, c.sequences = 2;
+  c.dtype = "float32";
+  for (std::int64_t place = 0; place < 4; ++place) {
+    const double size = place == 2 ? 0.1 : 0.01;
+    SideCurve curve{place / 2, place % 2 == 0 ? Side::kKey : Side::kValue, {}};
+    curve.points.push_back(curve_point({0, 0, 0, 0}, {0.9 * size, 1.1 * size}));
+    curve.points.push_back(curve_point({2, 1, 0, 0}, {0.1 * size, 0.1 * size}));  // 1 bit
+    curve.points.push_back(curve_point({4, 4, 2, 2}, {0.0, 0.002 * size}));       // 3.5 bits
+    c.curves.push_back(curve);
+  }
+  return c;
+}
+
+TEST(Curves, PointsHaveMeanAndStandardError) {
+  const CurvePoint point = curve_point({1, 0, 0, 0}, {1.0, 2.0, 3.0, 6.0});
+  EXPECT_DOUBLE_EQ(point.kl, 3.0);
+  EXPECT_NEAR(point.error, std::sqrt(14.0 / 3.0 / 4.0), 1e-12);
+  EXPECT_EQ(curve_point({}, {5.0}).error, 0.0);
+}
+
+TEST(Curves, AllocationGoesWhereTheKlIsAndAddsUp) {
+  Curves c = made_curves();
+  c.rounding_kl = 0.5;
+  EXPECT_DOUBLE_EQ(profile_bits({2, 1, 0, 0}, 64), 1.0);
+  const CurveAllocation least = allocate_curves(c, 0.25);  // one side of four can have a bit
+  EXPECT_EQ(least.key, (std::vector<Widths>{{0, 0, 0, 0}, {2, 1, 0, 0}}));
+  EXPECT_EQ(least.value, (std::vector<Widths>{{0, 0, 0, 0}, {0, 0, 0, 0}}));
+  EXPECT_NEAR(least.predicted.kl, 0.5 + 0.03 + 0.01, 1e-12);
+  // Errors of one text go the same way in all layers: they add up, not their squares.
+  EXPECT_NEAR(least.predicted.error, 3 * 0.001, 1e-12);
+  EXPECT_EQ(least.predicted.context, 2048);
+  const CurveAllocation more = allocate_curves(c, 1.625);
+  EXPECT_EQ(more.key[1], (Widths{4, 4, 2, 2}));
+  EXPECT_EQ(more.value, (std::vector<Widths>{{2, 1, 0, 0}, {2, 1, 0, 0}}));
+  EXPECT_THROW(allocate_curves(c, 9.0), UsageError);
+}
+
+TEST(Curves, RoundTrip) {
+  const Json json = curves_to_json(made_curves());
+  const Curves back = curves_from_json(parse_json(dump_json(json), "f"), "f");
+  EXPECT_EQ(dump_json(curves_to_json(back)), dump_json(json));
+  EXPECT_EQ(back.layers(), 2);
+  EXPECT_EQ(dump_json(json).find("0123456789abcdef"), std::string::npos) << "hashes have a file of their own";
+}
+
+TEST(Curves, ABundleCarriesPredictionAndHashesOfTheText) {
+  Curves c = made_curves();
+  Bundle bundle;
+  EXPECT_EQ(prediction_of(bundle, "b"), std::nullopt);
+  bundle.calibration_hashes.push_back({{"prompts", {{"sha256", "collected"}}}});
+  add_curves(bundle, c, {0.25, 0.5, 2048, 64, 256});
+  const std::optional<PredictedKl> found = prediction_of(bundle, "b");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->kl, 0.25);
+  EXPECT_EQ(found->recent, 256);
+  ASSERT_EQ(bundle.calibration_hashes.size(), 2u);
+  EXPECT_EQ(bundle.calibration_hashes[1]["prompts"], c.text_hashes);
+  c.text_hashes = Json::object();  // --no-text-hashes
+  add_curves(bundle, c, {0.25, 0.5, 2048, 64, 256});
+  EXPECT_EQ(bundle.calibration_hashes.size(), 2u);
+  bundle.provenance["prediction"]["kl"] = "none";
+  EXPECT_THROW(prediction_of(bundle, "b"), InputError);
+}
+
+TEST(Curves, RefusesWhatIsDamaged) {
+  const Json sound = curves_to_json(made_curves());
+  const auto refused = [&](const char* what, const std::function<void(Json&)>& change) {
+    Json json = sound;
+    change(json);
+    EXPECT_THROW(curves_from_json(json, "f"), InputError) << what;
+  };
+  refused("newer", [](Json& j) { j["format_version"] = 2; });
+  refused("format", [](Json& j) { j["format"] = "other"; });
+  refused("no curves", [](Json& j) { j["curves"] = Json::array(); });
+  refused("a side is missing", [](Json& j) { j["curves"].erase(3); });
+  refused("order", [](Json& j) { std::swap(j["curves"][0], j["curves"][1]); });
+  refused("rising widths", [](Json& j) { j["curves"][0]["points"][1]["widths"] = {1, 2, 0, 0}; });
+  refused("width 3", [](Json& j) { j["curves"][0]["points"][1]["widths"] = {3, 2, 0, 0}; });
+  refused("width -1", [](Json& j) { j["curves"][0]["points"][1]["widths"] = {-1, 0, 0, 0}; });
+  refused("width 257", [](Json& j) { j["curves"][0]["points"][1]["widths"] = {257, 0, 0, 0}; });
+  refused("five widths", [](Json& j) { j["curves"][0]["points"][1]["widths"] = {1, 0, 0, 0, 0}; });
+  refused("twice", [](Json& j) { j["curves"][0]["points"][1]["widths"] = {0, 0, 0, 0}; });
+  refused("no points", [](Json& j) { j["curves"][0]["points"] = Json::array(); });
+  refused("a point that is none", [](Json& j) { j["curves"][0]["points"][0] = 7; });
+  refused("sequences", [](Json& j) { j["curves"][0]["points"][0]["sequences"] = {0.1}; });
+  refused("negative", [](Json& j) { j["curves"][0]["points"][0]["sequences"] = {0.1, -0.1}; });
+  refused("no number", [](Json& j) { j["curves"][0]["points"][0]["sequences"] = {0.1, nullptr}; });
+  refused("head size", [](Json& j) { j["head_dim"] = 65; });
+  refused("rounding", [](Json& j) { j["rounding_kl"] = -1; });
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,203 @@
+// The passes of measured curves against the same sums written out: one side coded, everything else exact.
+#include "curves/curve_passes.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/random.h"
+#include "bundle/from_fit.h"
+#include "curves/mean_divergence.h"
+#include "moments/collect.h"
+#include "runtime/reconstruction.h"
+#include "support/paths.h"
+#include "support/temp_directory.h"
+#include "verify/divergence.h"
+#include "verify/forward.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kModel = OSCAR_SOURCE_DIR "/sample_data/tiny-qwen2";  // key biases, five layers
+constexpr std::int64_t kTokens = 120;
+const WindowPolicy kWindows{8, 24, 1};
+
+std::vector<std::int32_t> random_ids(std::uint64_t seed, std::int64_t count) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t t = 0; t < count; ++t) {
+    ids.push_back(static_cast<std::int32_t>(random_bits(seed, static_cast<std::uint64_t>(t % 61), 0) % 8000));
+  }
+  return ids;
+}
+
+// Query by query: rows of one side as the cache gives them, in the model's own basis; the other side in BF16.
+class OneSideReference : public Attention {
+ public:
+  OneSideReference(const KvMethod& method, std::int64_t layer, Side side)
+      : method_(method), layer_(layer), side_(side) {}
+  at::Tensor attend(const AttentionInput& input) override {
+    if (input.layer != layer_) return exact_.attend(input);
+    const auto plain = [](const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kFloat).transpose(0, 1); };
+    const at::Tensor& changed = side_ == Side::kKey ? input.k : input.v;
+    const CachedRows rows = reconstruct_rows(method_, layer_, side_, changed);
+    at::Tensor out = at::empty_like(input.q);
+    const std::int64_t heads = input.q.size(1), kv_heads = input.k.size(1);
+    for (std::int64_t i = 0; i < input.q.size(0); ++i) {
+      const std::int64_t end = std::clamp<std::int64_t>(i + 1 - kWindows.recent, kWindows.sink, i + 1);
+      at::Tensor mixed = rows.plain.narrow(1, 0, i + 1).clone();
+      if (end > kWindows.sink) {
+        const std::int64_t count = end - kWindows.sink;
+        mixed.narrow(1, kWindows.sink, count).copy_(rows.coded.narrow(1, kWindows.sink, count));
+      }
+      const at::Tensor k = side_ == Side::kKey ? mixed : plain(input.k).narrow(1, 0, i + 1);
+      const at::Tensor v = side_ == Side::kValue ? mixed : plain(input.v).narrow(1, 0, i + 1);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const std::int64_t kv = h / (heads / kv_heads);
+        const at::Tensor p = at::softmax(at::mv(k[kv], input.q[i][h]) * input.scale, 0);
+        out[i][h].copy_(at::mv(v[kv].t(), p));
+      }
+    }
+    return out;
+  }
+
+ private:
+  const KvMethod& method_;
+  std::int64_t layer_;
+  Side side_;
+  ExactCacheAttention exact_;
+};
+
+class CurvePassesTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    checkpoint_ = new Checkpoint(Checkpoint::open(locate_model(kModel)));
+    decoder_ = new Decoder(*checkpoint_, {});
+    TempDirectory dir;
+    PromptSet prompts;
+    prompts.sha256 = "set";
+    for (std::uint64_t i = 0; i < 3; ++i) prompts.prompts.push_back({"p", "input_ids", random_ids(i, 150)});
+    CollectOptions options;
+    options.output = dir / "s";
+    options.far = {8, 24, true};
+    collect(*checkpoint_, prompts, make_token_plan(prompts, 1000, 200), options);
+    const Statistics statistics = load_statistics(dir / "s");
+    FitOptions fit_options;
+    fit_options.method = "waterfill";
+    fit_options.scope = Scope::kHead;
+    fit_options.value_target = ValueTarget::kOutput;
+    fit_options.clip = ClipMode::kNone;
+    fit_options.encoder = Encoder::kSearch;
+    fit_options.max_rows = 0;
+    fit_options.context = 256;
+    for (const Center center : {Center::kMean, Center::kRope}) {
+      fit_options.center = center;
+      (center == Center::kMean ? bundle_ : rope_bundle_) =
+          new Bundle(bundle_from_fit(statistics, fit_options, fit(statistics, fit_options), {8, 24}, {}));
+    }
+    sequences_ = {random_ids(7, kTokens), random_ids(8, kTokens)};
+  }
+  static void TearDownTestSuite() { delete bundle_, delete rope_bundle_, delete decoder_, delete checkpoint_; }
+
+  // Mean KL of a sequence in FP64, by the attention above.
+  static double reference(const Bundle& bundle, std::int64_t layer, Side side, const Widths& widths,
+                          const std::vector<std::int32_t>& ids) {
+    Bundle one = bundle;
+    for (LayerTransform& l : one.layers) {
+      l.key.widths.assign(widths.begin(), widths.end());
+      l.value.widths = l.key.widths;
+    }
+    const KvMethod method = make_method(one.method, checkpoint_->config(), &one, kWindows);
+    ExactCacheAttention exact;
+    OneSideReference changed(method, layer, side);
+    const std::vector<at::Tensor> hidden = prefill_hidden(*decoder_, ids, {&exact, &changed});
+    const std::int64_t first = kWindows.sink + kWindows.recent;
+    const auto log_softmax = [&](const at::Tensor& h) {  // in FP64 from the LM head on: this is small against rounding
+      const at::Tensor rows = h.slice(0, first, kTokens - 1, kCurveStride);
+      return at::log_softmax(decoder_->logits(rows).to(at::kDouble), -1);
+    };
+    const at::Tensor p = log_softmax(hidden[0]), q = log_softmax(hidden[1]);
+    return (p.exp() * (p - q)).sum(-1).mean().item<double>();
+  }
+
+  static Checkpoint* checkpoint_;
+  static Decoder* decoder_;
+  static Bundle *bundle_, *rope_bundle_;
+  static std::vector<std::vector<std::int32_t>> sequences_;
+};
+
+Checkpoint* CurvePassesTest::checkpoint_ = nullptr;
+Decoder* CurvePassesTest::decoder_ = nullptr;
+Bundle *CurvePassesTest::bundle_ = nullptr, *CurvePassesTest::rope_bundle_ = nullptr;
+std::vector<std::vector<std::int32_t>> CurvePassesTest::sequences_;
+
+TEST_F(CurvePassesTest, EqualsOneSideCodedWrittenOut) {
+  std::uint64_t steps = 0;
+  CurvePasses passes(*decoder_, sequences_, kWindows, [&](std::uint64_t n) { steps += n; });
+  EXPECT_EQ(steps, 2u * 5u);
+  const std::vector<Widths> profiles{{0, 0, 0, 0}, {1, 0, 0, 0}, {2, 1, 1, 0}, {4, 4, 2, 1}};
+  for (const Bundle* bundle : {bundle_, rope_bundle_}) {
+    const WidthMethods methods = make_width_methods(*bundle, checkpoint_->config(), kWindows);
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const std::int64_t layer = bundle == rope_bundle_ ? 3 : 1;
+      if (bundle == rope_bundle_ && side == Side::kValue) continue;  // as before
+      const PassResult result = passes.measure(methods, layer, side, profiles);
+      ASSERT_EQ(result.kl.size(), profiles.size());
+      EXPECT_EQ(result.rounding, (std::vector<double>{0.0, 0.0}));
+      for (std::size_t p = 0; p < profiles.size(); ++p) {
+        for (std::size_t s = 0; s < sequences_.size(); ++s) {
+          const double expected = reference(*bundle, layer, side, profiles[p], sequences_[s]);
+          EXPECT_NEAR(result.kl[p][s], expected, 2e-3 * expected + 1e-7) << "profile " << p << ", sequence " << s;
+        }
+      }
+      EXPECT_GT(result.kl[0][0], 10.0 * result.kl[3][0]);
+    }
+  }
+}
+
+TEST_F(CurvePassesTest, ProfilesDoNotSeeEachOther) {
+  CurvePasses passes(*decoder_, sequences_, kWindows, [](std::uint64_t) {});
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const PassResult two = passes.measure(methods, 2, side, {{2, 1, 0, 0}, {4, 2, 2, 1}});
+    const PassResult one = passes.measure(methods, 2, side, {{4, 2, 2, 1}});
+    EXPECT_NEAR(two.kl[1][0], one.kl[0][0], 1e-4 * one.kl[0][0] + 1e-9);
+  }
+}
+
+// In BF16 the rounding of activations is measured and taken off.
+TEST_F(CurvePassesTest, RoundingIsTakenOffInBfloat16) {
+  Decoder half(*checkpoint_, {at::kBFloat16});
+  CurvePasses passes(half, sequences_, kWindows, [](std::uint64_t) {});
+  CurvePasses fine(*decoder_, sequences_, kWindows, [](std::uint64_t) {});
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  const std::vector<Widths> profiles{{1, 1, 0, 0}};
+  const PassResult coarse = passes.measure(methods, 1, Side::kValue, profiles);
+  const PassResult exact = fine.measure(methods, 1, Side::kValue, profiles);
+  EXPECT_GT(coarse.rounding[0], 0.0);
+  EXPECT_NEAR(coarse.kl[0][0], exact.kl[0][0], 0.25 * exact.kl[0][0] + 2.0 * coarse.rounding[0]);
+}
+
+TEST_F(CurvePassesTest, DivergencesEqualThoseInFp64) {
+  at::manual_seed(3);
+  const at::Tensor base = at::randn({70, checkpoint_->config().hidden}), step = at::randn_like(base);
+  std::vector<at::Tensor> versions;
+  std::vector<double> expected;
+  const std::vector<std::int32_t> targets(70, 5);
+  for (const double size : {0.0, 0.003, 0.1, 3.0}) {
+    versions.push_back(base + size * step);
+    SequenceScores scores;
+    BaselineRows(decoder_->logits(base), targets, "test").score(decoder_->logits(versions.back()), "test", scores);
+    double sum = 0.0;
+    for (const double kl : scores.kl) sum += kl;
+    expected.push_back(sum / 70.0);
+  }
+  const std::vector<double> found = mean_divergences(*decoder_, base, versions, "test");
+  EXPECT_EQ(found[0], 0.0);
+  for (std::size_t v = 1; v < found.size(); ++v) EXPECT_NEAR(found[v], expected[v], 1e-3 * expected[v] + 1e-7) << v;
+  versions[1][3][2] = std::nan("");
+  EXPECT_ANY_THROW(mean_divergences(*decoder_, base, versions, "test"));
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,234 @@
+"""oscar-fit with a model: measured curves as files, other budgets without a pass, going on after a kill, refusals."""
+import json
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+jsonschema = pytest.importorskip("jsonschema")
+
+from conftest import BUILD_DIR  # noqa: E402
+
+SCHEMAS = pathlib.Path(__file__).parents[2] / "schemas"
+ROOT = pathlib.Path(__file__).parents[2] / "sample_data"
+MODEL = ROOT / "tiny-qwen3-outliers"
+SHORT = ["--curve-context", 128, "--curve-sequences", 2]
+FILES = ("curves.json", "calibration_hashes.json", "rotations.safetensors", "oscar_bundle.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tool, tmp_path_factory):
+    out = tmp_path_factory.mktemp("curves")
+    text = (ROOT / "heldout.txt").read_text()
+    (out / "calibration.txt").write_text(text[:4000])
+    (out / "unseen.txt").write_text(text[6000:9000])
+    tool("oscar-collect", "--model", MODEL, "--prompts", out / "calibration.txt", "-o", out / "s", "--device", "cpu", "-q",
+         "--far-pairs", "16,32")
+    return out
+
+
+def arguments(folder, output, *options, method="waterfill"):
+    return [folder / "s", "-o", output, "--method", method, "--device", "cpu", "--windows", "16,32", *options]
+
+
+def measured(folder, output, *options):
+    return arguments(folder, output, "--bits", "1.5", "--allocate", "measured", "--model", MODEL, "--text", folder / "calibration.txt", *SHORT,
+                     *options)
+
+
+@pytest.fixture(scope="module")
+def bundle(tool, folder):
+    return folder / "b", tool("oscar-fit", *measured(folder, folder / "b"))
+
+
+def manifest_of(directory):
+    return json.loads((directory / "oscar_bundle.json").read_text())
+
+
+def curves_of(directory):
+    return json.loads((directory / "curves.json").read_text())
+
+
+def widths_of(directory):
+    return [tuple(layer[side]["widths"]) for layer in manifest_of(directory)["layers"] for side in ("key", "value")]
+
+
+def chosen_points(curves, widths):
+    return [next(p for p in curve["points"] if tuple(p["widths"]) == w) for curve, w in zip(curves["curves"], widths)]
+
+
+def test_files_and_prediction(bundle):
+    directory, out = bundle
+    curves, manifest = curves_of(directory), manifest_of(directory)
+    jsonschema.validate(curves, json.loads((SCHEMAS / "curves.schema.json").read_text()))
+    jsonschema.validate(manifest, json.loads((SCHEMAS / "bundle.schema.json").read_text()))
+    assert not directory.with_name("b.curves.work").exists()
+    assert (curves["context"], curves["sequences"], curves["windows"]) == (128, 2, {"sink": 16, "recent": 32})
+    assert len(curves["curves"]) == 2 * len(manifest["layers"])
+    for curve in curves["curves"]:
+        assert 3 <= len(curve["points"]) <= 8 and curve["points"][0]["widths"] == [0, 0, 0, 0]
+        bits = [p["bits"] for p in curve["points"]]
+        assert bits == sorted(bits)
+        for p in curve["points"]:
+            assert p["kl"] == pytest.approx(sum(p["sequences"]) / 2) and len(p["sequences"]) == 2
+            assert p["standard_error"] == pytest.approx(abs(p["sequences"][0] - p["sequences"][1]) / 2)
+        # Most of what a side costs is gone once its strongest half has four bits.
+        assert min(p["kl"] for p in curve["points"]) < 0.5 * curve["points"][0]["kl"] + 1e-6
+    points = chosen_points(curves, widths_of(directory))
+    assert sum(p["bits"] for p in points) / len(points) <= 1.5
+    kl = manifest["provenance"]["prediction"]["kl"]
+    assert kl == pytest.approx(sum(p["kl"] for p in points), rel=1e-12)
+    assert f"predicted KL of the whole {kl:.4g}" in out
+    # Hashes of the text stand in the one file that may be deleted, and nowhere else.
+    parts = json.loads((directory / "calibration_hashes.json").read_text())["parts"]
+    assert len(parts) == 2 and len(parts[1]["prompts"]["documents"]) == 2
+    assert curves["text"] == manifest["provenance"]["curves"]["text"] == {
+        "name": "calibration.txt", "sha256": parts[1]["prompts"]["sha256"]}
+
+
+def test_text_of_the_curves_is_known_to_verify(tool, folder, bundle):
+    """The collection is of other text here, so that only the curves have seen what is scored."""
+    tool("oscar-collect", "--model", MODEL, "--prompts", folder / "unseen.txt", "-o", folder / "s2", "--device", "cpu", "-q",
+         "--far-pairs", "16,32")
+    for name, options, seen in (("b2", [], True), ("b3", ["--no-text-hashes"], None)):
+        tool("oscar-fit", folder / "s2", *measured(folder, folder / name, "-q", *options)[1:])
+        tool("oscar-verify", "--model", MODEL, "--bundle", folder / name, "--text", folder / "calibration.txt", "--context", 128,
+             "--max-sequences", 2, "--methods", "bf16,naive2,waterfill", "--report", folder / f"{name}.json", "--html",
+             folder / f"{name}.html", "--device", "cpu", "-q")
+        found = json.loads((folder / f"{name}.json").read_text())["bundle"]
+        assert (found["calibration_text"] and found["calibration_text"]["seen"]) == seen
+        page = (folder / f"{name}.html").read_text()
+        assert "Where the bytes go" in page and "(chosen)</title>" in page
+        assert found["prediction"] == {**manifest_of(folder / name)["provenance"]["prediction"], "kl": found["prediction"]["kl"],
+                                       "standard_error": found["prediction"]["standard_error"]}
+
+
+def test_exact_allocation(bundle):
+    """No choice of measured points within the budget has a smaller sum: the knapsack once more, over eighths of a byte."""
+    directory, _ = bundle
+    curves = curves_of(directory)
+    budget = int(1.5 * curves["head_dim"] * len(curves["curves"]) + 1e-6)
+    best = {0: 0.0}
+    for curve in curves["curves"]:
+        after = {}
+        for used, kl in best.items():
+            for p in curve["points"]:
+                bits = used + round(p["bits"] * curves["head_dim"])
+                if bits <= budget:
+                    after[bits] = min(after.get(bits, float("inf")), kl + p["kl"])
+        best = after
+    assert manifest_of(directory)["provenance"]["prediction"]["kl"] == pytest.approx(min(best.values()), rel=1e-9)
+
+
+def test_other_budgets_need_no_pass(tool, folder, bundle):
+    directory = bundle[0]
+    tool("oscar-fit", *arguments(folder, folder / "again", "--bits", "1.5", "--curves", directory / "curves.json", "-q"))
+    for name in FILES:
+        assert (folder / "again" / name).read_bytes() == (directory / name).read_bytes()
+    out = json.loads(tool("oscar-fit", *arguments(folder, folder / "front", "--pareto", "0.75,1,2,3", "--curves",
+                                                 directory / "curves.json", "--json", "-q")))
+    predicted = [manifest_of(pathlib.Path(row["bundle"]))["provenance"]["prediction"]["kl"] for row in out["pareto"]]
+    assert predicted == sorted(predicted, reverse=True) and len(set(predicted)) == 4
+    closed = tool("oscar-fit", *arguments(folder, folder / "closed", "--bits", "1.5", "--allocate", "closed"))
+    assert "predicted KL" not in closed and not (folder / "closed" / "curves.json").exists()
+
+
+def wait_for(condition, process):
+    while process.poll() is None and not condition():
+        time.sleep(0.02)
+
+
+def test_kill_and_resume(folder, bundle, tool):
+    """Killed twice when batches are in the work directory, interrupted once: the same bytes as in one go."""
+    directory, _ = bundle
+    command = [str(a) for a in (BUILD_DIR / "bin" / "oscar-fit", *measured(folder, folder / "killed", "--resume"))]
+    work = folder / "killed.curves.work"
+    batches = 0
+    for stop in (signal.SIGKILL, signal.SIGKILL, signal.SIGINT):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+        def count():
+            points = work / "points.json"
+            return len(json.loads(points.read_text())["batches"]) if points.exists() else 0
+
+        wait_for(lambda: count() > batches + 1, process)
+        process.send_signal(stop)
+        errors = process.communicate()[1]
+        assert process.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL), errors
+        assert count() > batches, "nothing was added"
+        assert batches == 0 or f"{batches} batches are taken from it" in errors, errors
+        batches = count()
+    assert "Resume with: " in errors and "--resume" in errors and not (folder / "killed").exists()
+    refused = subprocess.run([a for a in command if a != "--resume"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--resume" in refused.stderr
+    tool("oscar-fit", *command[1:])
+    for name in FILES:
+        assert (folder / "killed" / name).read_bytes() == (directory / name).read_bytes()
+    assert not work.exists()
+
+
+def test_refusals(tool, folder, bundle):
+    def refuse(code, *options, names, **more):
+        message = tool("oscar-fit", *arguments(folder, folder / "none", "-q", *options, **more), code=code)
+        assert names in message and not (folder / "none").exists(), message
+
+    curves = bundle[0] / "curves.json"
+    refuse(2, "--allocate", "measured", "--model", MODEL, names="--text")
+    refuse(2, "--allocate", "measured", "--text", folder / "unseen.txt", names="--model")
+    refuse(2, "--text", folder / "unseen.txt", names="--allocate measured")
+    refuse(2, "--curve-context", 128, names="--curve-context")
+    refuse(2, "--allocate", "closed", "--model", MODEL, names="--model")
+    refuse(2, "--allocate", "measured", names="--model")
+    refuse(2, "--allocate", "closed", "--curves", curves, names="--curves")
+    refuse(2, "--curves", curves, names="waterfill", method="balanced")
+    refuse(2, "--curves", curves, "--damping", "0.01", names="damping")
+    refuse(3, "--allocate", "measured", "--model", ROOT / "tiny-qwen3", "--text", folder / "unseen.txt", names="another model")
+    short = folder / "short.txt"
+    short.write_text("Too short.")
+    refuse(3, "--allocate", "measured", "--model", MODEL, "--text", short, names="too few")
+    damaged = folder / "damaged.json"
+    damaged.write_text(curves.read_text().replace('"side": "value"', '"side": "other"', 1))
+    refuse(3, "--curves", damaged, names="expected 'key' or 'value'")
+    other = json.loads(curves.read_text())
+    other["statistics_sha256"] = "0" * 64
+    damaged.write_text(json.dumps(other))
+    refuse(3, "--curves", damaged, names="other statistics")
+
+
+def test_prediction_fails_on_widths_of_the_wrong_normaliser(tool, tmp_path):
+    """Measured over predicted KL is about one; with the widths that the residual stream after the layer asks for (the MLP
+    of layer 0 of this model multiplies it by 490, so that layer gets nothing), it is far beyond four."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    from safetensors import safe_open
+
+    model, text = ROOT / "tiny-llama", ROOT / "text" / "tiny-llama"
+    prompts, windows = text / "prompts.jsonl", ["--windows", "16,32"]
+    tool("oscar-collect", "--model", model, "--prompts", prompts, "-o", tmp_path / "s", "--tokens", 3000, "--seq-len", 256,
+         "--far-pairs", "16,32", "--device", "cpu", "-q")
+    fit = ["--method", "waterfill", "--bits", 2.25, *windows, "--device", "cpu", "-q"]
+    tool("oscar-fit", tmp_path / "s", "-o", tmp_path / "b", *fit, "--allocate", "measured", "--model", model, "--text",
+         prompts, "--curve-context", 256, "--curve-sequences", 2)
+
+    def prediction(bundle, code):
+        short = tmp_path / "text.txt"
+        short.write_text((text / "heldout.txt").read_text()[:16000])
+        tool("oscar-verify", "--model", model, "--bundle", tmp_path / bundle, "--text", short, "--context", 256, "--max-sequences", 4,
+             "--methods", "bf16,naive2,waterfill", "--report", tmp_path / "r.json", "--overwrite", "--device", "cpu", "-q", code=code)
+        checks = {c["name"]: c for c in json.loads((tmp_path / "r.json").read_text())["self_checks"]}
+        assert checks["prediction"]["pass"] == (code == 0), checks
+        return checks["prediction"]["value"]
+
+    assert 0.5 < prediction("b", 0) < 2.0
+    with safe_open(tmp_path / "s", "pt") as f:
+        tensors, metadata = {k: f.get_tensor(k) for k in f.keys()}, f.metadata()
+    for name in [k for k in tensors if k.endswith(".attention_residual")]:
+        after = tensors[name.replace("attention_residual", "residual_energy")]
+        tensors[name][:, 0] = tensors[name][:, 1] * after[0] / after[1]
+    safetensors.save_file(tensors, tmp_path / "wrong", metadata)
+    tool("oscar-fit", tmp_path / "wrong", "-o", tmp_path / "w", *fit)
+    wrong = manifest_of(tmp_path / "w")
+    wrong["provenance"]["prediction"] = manifest_of(tmp_path / "b")["provenance"]["prediction"]
+    (tmp_path / "w" / "oscar_bundle.json").write_text(json.dumps(wrong))
+    assert prediction("w", 1) > 4.0
