@@ -166,7 +166,7 @@ def test_the_page_of_a_command_has_its_options(program):
     """All of them in its tables, and none that the command has not."""
     rows = re.findall(r"^\| (.*?)(?<!\\) \|", text_of(f"docs/{program}.md"), re.MULTILINE)
     documented = {name for row in rows if row.startswith("`-") for name in LONG_OPTION.findall(row)}
-    options = {name for name in options_of(program) if not name.startswith("--tune")} - SHARED
+    options = options_of(program) - SHARED
     if program == "oscar-fit":  # measuring curves with a model has a page of its own
         options -= {"--model", "--revision", "--dtype", "--seed", "--stream-layers"}
         if (SOURCE_DIR / "docs/curves.md").exists():
@@ -200,7 +200,7 @@ def test_every_named_folder_exists():
     assert len(folders) >= 15
     for target in folders:
         assert (SOURCE_DIR / target).is_dir(), target
-    for folder in {source.parent for source in (SOURCE_DIR / "lib").glob("*/*.h")} - {SOURCE_DIR / "lib/tune"}:
+    for folder in {source.parent for source in (SOURCE_DIR / "lib").glob("*/*.h")}:
         assert f"`lib/{folder.name}/`" in page, folder
 
 
