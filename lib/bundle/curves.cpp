@@ -36,11 +36,12 @@ std::int64_t bounded(const Json& json, const char* key, const std::string& where
 // What a file holds, as text that a terminal can show.
 std::string shown(const Json& value) { return printable(value.dump(-1, ' ', true)); }
 
-// A KL: finite, not negative.
+// A KL: not negative, and of a size that sums of squares of it stay finite.
 double kl_value(const Json& value, const std::string& where) {
+  constexpr double kMost = 1e6;  // nats; no vocabulary allows more than some thousands
   const double kl = value.is_number() ? value.get<double>() : -1.0;
-  if (!(kl >= 0.0) || !std::isfinite(kl)) {
-    throw InputError(where + ": a KL is " + shown(value) + ", expected a finite number from 0");
+  if (!(kl >= 0.0 && kl <= kMost)) {
+    throw InputError(where + ": a KL is " + shown(value) + ", expected a number of nats from 0 to 1000000");
   }
   return kl;
 }
