@@ -20,11 +20,12 @@ SideCurve made_curve(std::int64_t place) {
 
 std::vector<std::string> seeds() {
   Curves curves;
-  curves.model_fingerprint = "m", curves.statistics_sha256 = std::string(64, '0'), curves.tool_version = "1";
+  // Made with their sizes, because GCC 12 warns of assigned literals here.
+  curves.model_fingerprint = std::string(64, '1'), curves.statistics_sha256 = std::string(64, '0');
+  curves.tool_version = std::string(1, '1'), curves.dtype = std::string("float32");
   curves.options = {{"method", "waterfill"}};
   curves.text = {{"name", "t"}, {"sha256", "h"}};
   curves.head_dim = 64, curves.sink = 64, curves.recent = 256, curves.context = 2048, curves.sequences = 2;
-  curves.dtype = "float32";
   for (std::int64_t place = 0; place < 4; ++place) curves.curves.push_back(made_curve(place));
   return {dump_json(curves_to_json(curves))};
 }
