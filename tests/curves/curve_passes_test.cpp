@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/random.h"
@@ -44,7 +45,7 @@ class OneSideReference : public Attention {
     at::Tensor out = at::empty_like(input.q);
     const std::int64_t heads = input.q.size(1), kv_heads = input.k.size(1);
     for (std::int64_t i = 0; i < input.q.size(0); ++i) {
-      const std::int64_t end = std::clamp<std::int64_t>(i + 1 - kWindows.recent, kWindows.sink, i + 1);
+      const std::int64_t end = std::max<std::int64_t>(i + 1 - kWindows.recent, kWindows.sink);
       at::Tensor mixed = rows.plain.narrow(1, 0, i + 1).clone();
       if (end > kWindows.sink) {
         const std::int64_t count = end - kWindows.sink;
