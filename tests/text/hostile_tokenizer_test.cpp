@@ -237,7 +237,8 @@ TEST(HostileTokenizerDeathTest, ASearchThatTakesLongIsInterrupted) {
         }
         std::_Exit(8);
       },
-      testing::ExitedWithCode(130), "interrupted while a text was split");
+      // No regular expression: Oniguruma has a regcomp() of its own, which the sanitizer's regexec() cannot take.
+      testing::ExitedWithCode(130), testing::HasSubstr("interrupted while a text was split"));
 }
 
 TEST(HostileTokenizer, LongTextsStayCheap) {
