@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_range.h"
 
 namespace oscar {
 namespace {
@@ -22,15 +23,6 @@ double standard_error(const std::vector<double>& values, double mean) {
   double squares = 0.0;
   for (const double v : values) squares += (v - mean) * (v - mean);
   return std::sqrt(squares / (n - 1.0) / n);
-}
-
-std::int64_t bounded(const Json& json, const char* key, const std::string& where, std::int64_t low, std::int64_t high) {
-  const std::int64_t value = json_int(json, key, where);
-  if (value < low || value > high) {
-    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected " + std::to_string(low) +
-                     " to " + std::to_string(high));
-  }
-  return value;
 }
 
 // What a file holds, as text that a terminal can show.
@@ -63,7 +55,7 @@ Widths read_profile(const Json& json, const std::string& where) {
 
 SideCurve read_curve(const Json& json, const std::string& where, std::int64_t sequences) {
   SideCurve curve;
-  curve.layer = bounded(json, "layer", where, 0, kMaxLayers);
+  curve.layer = json_int_within(json, "layer", where, 0, kMaxLayers);
   const std::string side = json_string(json, "side", where);
   if (side != "key" && side != "value") {
     throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key' or 'value'");
@@ -147,13 +139,13 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   c.options = json_object(json, "options", where);
   c.text = json_object(json, "text", where);
   json_string(c.text, "name", where + ", text");
-  c.head_dim = bounded(json, "head_dim", where, 32, kMaxHeadDim);
+  c.head_dim = json_int_within(json, "head_dim", where, 32, kMaxHeadDim);
   if (c.head_dim % 32 != 0) throw InputError(where + ": 'head_dim' is no multiple of 32");
   const Json& windows = json_object(json, "windows", where);
-  c.sink = bounded(windows, "sink", where, 0, std::int64_t{1} << 32);
-  c.recent = bounded(windows, "recent", where, 1, std::int64_t{1} << 32);
-  c.context = bounded(json, "context", where, 1, std::int64_t{1} << 32);
-  c.sequences = bounded(json, "sequences", where, 1, kMaxSequences);
+  c.sink = json_int_within(windows, "sink", where, 0, std::int64_t{1} << 32);
+  c.recent = json_int_within(windows, "recent", where, 1, std::int64_t{1} << 32);
+  c.context = json_int_within(json, "context", where, 1, std::int64_t{1} << 32);
+  c.sequences = json_int_within(json, "sequences", where, 1, kMaxSequences);
   c.dtype = json_string(json, "dtype", where);
   json_number(json, "rounding_kl", where);
   c.rounding_kl = kl_value(json.at("rounding_kl"), where);
@@ -187,10 +179,10 @@ std::optional<PredictedKl> prediction_of(const Bundle& bundle, const std::string
     json_number(json, key, here);
     (key[0] == 'k' ? p.kl : p.error) = kl_value(json.at(key), here);
   }
-  p.context = bounded(json, "context", here, 1, std::int64_t{1} << 32);
+  p.context = json_int_within(json, "context", here, 1, std::int64_t{1} << 32);
   const Json& windows = json_object(json, "windows", here);
-  p.sink = bounded(windows, "sink", here, 0, std::int64_t{1} << 32);
-  p.recent = bounded(windows, "recent", here, 0, std::int64_t{1} << 32);
+  p.sink = json_int_within(windows, "sink", here, 0, std::int64_t{1} << 32);
+  p.recent = json_int_within(windows, "recent", here, 0, std::int64_t{1} << 32);
   return p;
 }
 

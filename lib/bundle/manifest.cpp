@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/hash.h"
+#include "base/json_range.h"
 #include "checkpoint/model_name.h"
 #include "codec/feedback.h"
 
@@ -29,15 +30,6 @@ Json side_to_json(const SideTransform& side) {
   json["clip"] = std::move(clip);
   if (side.blocks()) json["widths"] = side.widths;
   return json;
-}
-
-std::int64_t bounded(const Json& json, const char* key, const std::string& where, std::int64_t low, std::int64_t high) {
-  const std::int64_t value = json_int(json, key, where);
-  if (value < low || value > high) {
-    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected " + std::to_string(low) +
-                     " to " + std::to_string(high));
-  }
-  return value;
 }
 
 float clip_value(const Json& value, const std::string& where) {
@@ -112,12 +104,12 @@ void read_layers(const Json& json, const std::string& where, Manifest& manifest)
   std::int64_t previous = -1;
   for (const Json& entry : layers) {
     LayerTransform layer;
-    layer.layer = bounded(entry, "layer", where, 0, kMaxLayers - 1);
+    layer.layer = json_int_within(entry, "layer", where, 0, kMaxLayers - 1);
     const std::string here = where + ", layer " + std::to_string(layer.layer);
     if (layer.layer <= previous) throw InputError(here + ": layers are not in ascending order");
     previous = layer.layer;
-    layer.head_dim = bounded(entry, "head_dim", here, 1, kLargestHeadDim);
-    layer.kv_heads = bounded(entry, "kv_heads", here, 1, kMaxHeads);
+    layer.head_dim = json_int_within(entry, "head_dim", here, 1, kLargestHeadDim);
+    layer.kv_heads = json_int_within(entry, "kv_heads", here, 1, kMaxHeads);
     read_side(json_object(entry, "key", here), here + ", key", layer, true, manifest);
     read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
     manifest.bundle.layers.push_back(std::move(layer));
@@ -131,8 +123,8 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
     }
     BundleFile file;
     file.sha256 = json_string(entry, "sha256", where + ", files." + name);
-    file.bytes =
-        static_cast<std::uint64_t>(bounded(entry, "bytes", where + ", files." + name, 0, std::int64_t{1} << 50));
+    file.bytes = static_cast<std::uint64_t>(
+        json_int_within(entry, "bytes", where + ", files." + name, 0, std::int64_t{1} << 50));
     const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
     if (file.sha256.size() != 64 || !std::all_of(file.sha256.begin(), file.sha256.end(), hex)) {
       throw InputError(where + ": sha256 of " + name + " is '" + file.sha256 + "', expected 64 hexadecimal digits");
@@ -150,7 +142,7 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   const Json& code = json_object(json, "code", where);
   const std::string layout = json_string(code, "layout", where);
   bundle.encoder = json_string(code, "encoder", where);
-  bundle.group = bounded(code, "group", where, 0, kLargestHeadDim);
+  bundle.group = json_int_within(code, "group", where, 0, kLargestHeadDim);
   const bool blocks = std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks);
   if (layout != (blocks ? "blocks" : "uniform")) {
     throw InputError(where + ": code layout '" + layout + "' is not known, or not that of the layers; expected '" +
@@ -307,9 +299,9 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      std::to_string(total) + " layers");
   }
   const Json& windows = json_object(json, "windows", where);
-  bundle.windows.sink = bounded(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
-  bundle.windows.recent = bounded(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);
-  bundle.hadamard_block = bounded(json, "hadamard_block", where, 0, kLargestHeadDim);
+  bundle.windows.sink = json_int_within(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
+  bundle.windows.recent = json_int_within(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);
+  bundle.hadamard_block = json_int_within(json, "hadamard_block", where, 0, kLargestHeadDim);
   const Json& clip = json_object(json, "global_clip", where);
   json_number(clip, "key", where + ", global_clip");
   json_number(clip, "value", where + ", global_clip");

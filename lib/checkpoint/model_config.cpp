@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_range.h"
 #include "checkpoint/rope_config.h"
 
 namespace oscar {
@@ -57,25 +58,17 @@ const Family& find_family(const Json& config, const std::string& where) {
                    supported_architectures());
 }
 
-std::int64_t sized(const Json& config, const char* key, const std::string& where, std::int64_t most) {
-  const std::int64_t value = json_int(config, key, where);
-  if (value < 1 || value > most) {
-    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected 1 to " + std::to_string(most));
-  }
-  return value;
-}
-
 // absent: the family's default; null: `null_value`; else 1 to `most`.
 std::int64_t sized_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
                       std::int64_t absent, std::int64_t null_value) {
   const auto it = config.find(key);
   if (it == config.end()) return absent;
-  return it->is_null() ? null_value : sized(config, key, where, most);
+  return it->is_null() ? null_value : json_int_within(config, key, where, 1, most);
 }
 
 void parse_heads(const Json& config, const Family& family, const std::string& where, ModelConfig* out) {
   constexpr std::int64_t kMostHeads = 4096, kMostDim = 4096;
-  out->query_heads = sized(config, "num_attention_heads", where, kMostHeads);
+  out->query_heads = json_int_within(config, "num_attention_heads", where, 1, kMostHeads);
   out->kv_heads = sized_or(config, "num_key_value_heads", where, kMostHeads,
                            family.kv_heads == 0 ? out->query_heads : family.kv_heads, out->query_heads);
   if (out->query_heads % out->kv_heads != 0) {
@@ -179,10 +172,10 @@ ModelConfig parse_model_config(const Json& config, const std::string& where) {
   ModelConfig out;
   out.architecture = family.architecture;
   out.model_type = family.model_type;
-  out.layers = sized(config, "num_hidden_layers", where, 4096);
-  out.hidden = sized(config, "hidden_size", where, std::int64_t{1} << 20);
-  out.intermediate = sized(config, "intermediate_size", where, std::int64_t{1} << 24);
-  out.vocabulary = sized(config, "vocab_size", where, std::int64_t{1} << 26);
+  out.layers = json_int_within(config, "num_hidden_layers", where, 1, 4096);
+  out.hidden = json_int_within(config, "hidden_size", where, 1, std::int64_t{1} << 20);
+  out.intermediate = json_int_within(config, "intermediate_size", where, 1, std::int64_t{1} << 24);
+  out.vocabulary = json_int_within(config, "vocab_size", where, 1, std::int64_t{1} << 26);
   parse_heads(config, family, where, &out);
   out.max_position = sized_or(config, "max_position_embeddings", where, std::int64_t{1} << 40, family.max_position,
                               family.max_position);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/json_range.h"
 #include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "moments/layer_fields.h"
@@ -97,15 +98,6 @@ Json read_metadata(const SafetensorsFile& file) {
   return parse_json(entry(file, "oscar"), where + " (metadata)");
 }
 
-std::int64_t bounded(const Json& object, const char* key, const std::string& where, std::int64_t limit) {
-  const std::int64_t value = json_int(object, key, where);
-  if (value < 1 || value > limit) {
-    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected 1 to " +
-                     std::to_string(limit));
-  }
-  return value;
-}
-
 // A list of texts, where there is one.
 void check_texts(const Json& object, const char* key, const std::string& where) {
   if (!object.contains(key)) return;
@@ -118,8 +110,8 @@ void check_part(const Json& part, const std::string& where) {
   const Json& prompts = json_object(part, "prompts", where);
   json_string(prompts, "sha256", where);
   for (const char* key : {"documents", "passages", "files"}) check_texts(prompts, key, where);
-  bounded(part, "tokens", where, kMaxTokens);
-  bounded(part, "sequences", where, kMaxTokens);
+  json_int_within(part, "tokens", where, 1, kMaxTokens);
+  json_int_within(part, "sequences", where, 1, kMaxTokens);
   if (part.contains("options")) json_object(part, "options", where);
 }
 
@@ -134,7 +126,7 @@ void check_records(const Json& metadata, const std::string& where) {
   json_string(json_object(metadata, "model", where), "revision", where, "");
   if (metadata.contains("rows")) {
     const Json& rows = json_object(metadata, "rows", where);
-    bounded(rows, "requested", where, kMaxTokens);
+    json_int_within(rows, "requested", where, 1, kMaxTokens);
   }
   if (!metadata.contains("parts")) return;
   for (const Json& part : json_array(metadata, "parts", where)) {
@@ -151,19 +143,19 @@ Statistics read_statistics(const SafetensorsFile& file) {
   Statistics s;
   s.metadata = read_metadata(file);
   s.format_version = std::stoll(entry(file, "format_version"));
-  if (bounded(s.metadata, "format_version", where, 1000000) != s.format_version) {
+  if (json_int_within(s.metadata, "format_version", where, 1, 1000000) != s.format_version) {
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }
   const Json& model = json_object(s.metadata, "model", where);
   s.model_fingerprint = json_string(model, "fingerprint", where);
   s.model_name = read_model_name(json_string(model, "name", where), where);
   s.architecture = json_string(model, "architecture", where);
-  const std::int64_t layers = bounded(model, "layers", where, kMaxLayers);
-  s.query_heads = bounded(model, "query_heads", where, kMaxHeads);
-  s.kv_heads = bounded(model, "kv_heads", where, kMaxHeads);
-  s.head_dim = bounded(model, "head_dim", where, kMaxHeadDim);
-  s.hidden = bounded(model, "hidden", where, kMaxHidden);
-  s.tokens = bounded(s.metadata, "tokens", where, kMaxTokens);
+  const std::int64_t layers = json_int_within(model, "layers", where, 1, kMaxLayers);
+  s.query_heads = json_int_within(model, "query_heads", where, 1, kMaxHeads);
+  s.kv_heads = json_int_within(model, "kv_heads", where, 1, kMaxHeads);
+  s.head_dim = json_int_within(model, "head_dim", where, 1, kMaxHeadDim);
+  s.hidden = json_int_within(model, "hidden", where, 1, kMaxHidden);
+  s.tokens = json_int_within(s.metadata, "tokens", where, 1, kMaxTokens);
 
   if (s.format_version >= 2) {
     s.max_position = json_int(model, "max_position", where);

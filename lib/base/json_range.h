@@ -1,0 +1,15 @@
+// Whole numbers of foreign JSON within bounds: one check and one sentence for every reader of sizes and counts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/json.h"
+
+namespace oscar {
+
+// json_int() of [low, high]. InputError otherwise: "<where>: '<key>' is 7, expected 1 to 5".
+std::int64_t json_int_within(const Json& object, const char* key, const std::string& where, std::int64_t low,
+                             std::int64_t high);
+
+}  // namespace oscar
