@@ -36,6 +36,10 @@ std::string counts(const TokenPlan& plan) {
          std::to_string(plan.prompts_used) + " prompts";
 }
 
+std::string time_source(const CollectEstimate& e) {
+  return "measured on " + std::to_string(e.sample_tokens) + " tokens through layer 0";
+}
+
 }  // namespace
 
 void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
@@ -49,21 +53,20 @@ void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
   }
 }
 
-void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, bool json) {
-  const std::string how = "measured on " + std::to_string(e.sample_tokens) + " tokens through layer 0";
-  if (json) {
-    Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
-    out["plan"] = plan_json(plan);
-    out["weight_bytes"] = e.weight_bytes;
-    out["peak_memory_bytes"] = e.peak_bytes;
-    out["device_memory_bytes"] = e.device_bytes;
-    out["disk_bytes"] = e.disk_bytes;
-    out["output_bytes"] = e.output_bytes;
-    out["seconds"] = e.seconds;
-    out["seconds_from"] = how;
-    print_result(dump_json(out));
-    return;
-  }
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
+  Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
+  out["plan"] = plan_json(plan);
+  out["weight_bytes"] = e.weight_bytes;
+  out["peak_memory_bytes"] = e.peak_bytes;
+  out["device_memory_bytes"] = e.device_bytes;
+  out["disk_bytes"] = e.disk_bytes;
+  out["output_bytes"] = e.output_bytes;
+  out["seconds"] = e.seconds;
+  out["seconds_from"] = time_source(e);
+  return out;
+}
+
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
   std::ostringstream text;
   text << "plan       " << counts(plan) << "\n"
        << "weights    " << format_bytes(e.weight_bytes) << " in memory"
@@ -72,30 +75,16 @@ void print_estimate(const TokenPlan& plan, const CollectOptions& options, const 
        << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
        << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
        << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
-       << "time       about " << duration_text(e.seconds) << " (" << how << ")\n"
-       << "dry run: nothing was written\n";
-  print_result(text.str());
+       << "time       about " << duration_text(e.seconds) << " (" << time_source(e) << ")\n";
+  return text.str();
 }
 
-void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r, bool json) {
-  if (json) {
-    Json out = {{"format_version", 1}, {"dry_run", false}, {"output", options.output.string()}};
-    out["plan"] = plan_json(plan);
-    out["resumed"] = r.resumed;
-    out["seconds"] = r.seconds;
-    out["moment_seconds"] = r.moment_seconds;
-    out["forward_seconds"] = r.forward_seconds;
-    out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
-    out["layers"] = Json::array();
-    for (const LayerReport& layer : r.layers) {
-      out["layers"].push_back({{"layer", layer.layer},
-                               {"tokens_per_second", layer.tokens_per_second},
-                               {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
-                               {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
-    }
-    print_result(dump_json(out));
-    return;
-  }
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, bool json) {
+  print_result(json ? dump_json(estimate_json(plan, options, e))
+                    : estimate_text(plan, options, e) + "dry run: nothing was written\n");
+}
+
+std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r) {
   double low = 1, high = 0;
   for (const LayerReport& layer : r.layers) {
     low = std::min(low, layer.q_top8);
@@ -107,6 +96,9 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
                 " tokens): no far-pair metrics were written; oscar-fit falls back to "
                 "Q^T Q and W_O^T W_O");
   }
+  if (options.kl && r.kl_labels == 0) {
+    log_warning("no sequence is longer than both windows of --far-pairs: no KL metric was written");
+  }
   std::ostringstream text;
   text << "wrote      " << options.output.string() << "\n"
        << "collected  " << counts(plan) << "\n"
@@ -114,9 +106,34 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
        << " of Q^T Q\n"
        << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
        << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
-       << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics\n"
-       << "next       oscar-fit " << shell_command({options.output.string()}) << " -o bundle\n";
-  print_summary(text.str());
+       << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics"
+       << (options.kl ? ", " + number(100 * r.kl_seconds / r.seconds, "%.0f%%") + " in the KL metric" : std::string())
+       << "\n";
+  return text.str();
+}
+
+void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r, bool json) {
+  if (json) {
+    Json out = {{"format_version", 1}, {"dry_run", false}, {"output", options.output.string()}};
+    out["plan"] = plan_json(plan);
+    out["resumed"] = r.resumed;
+    out["seconds"] = r.seconds;
+    out["moment_seconds"] = r.moment_seconds;
+    out["forward_seconds"] = r.forward_seconds;
+    out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
+    if (options.kl) out["kl"] = {{"labels", r.kl_labels}, {"seconds", r.kl_seconds}};
+    out["layers"] = Json::array();
+    for (const LayerReport& layer : r.layers) {
+      out["layers"].push_back({{"layer", layer.layer},
+                               {"tokens_per_second", layer.tokens_per_second},
+                               {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
+                               {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
+    }
+    print_result(dump_json(out));
+    return;
+  }
+  print_summary(collected_text(plan, options, r) + "next       oscar-fit " + shell_command({options.output.string()}) +
+                " -o bundle\n");
 }
 
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {

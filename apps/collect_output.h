@@ -5,13 +5,18 @@
 #include <vector>
 
 #include "apps/common_options.h"
-#include "moments/collect.h"
-#include "moments/collect_estimate.h"
+#include "statistics/collect.h"
+#include "statistics/collect_estimate.h"
 
 namespace oscar {
 
 void print_plan_notes(const TokenPlan& plan, std::int64_t budget);
+// The plan of a dry run, as JSON and as lines of text.
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
 void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate, bool json);
+// Lines about a run that is done; warns where no far-pair metrics were written.
+std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report);
 void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report, bool json);
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options);
 void warn_of_same_prompts(const Statistics& merged);

@@ -8,9 +8,9 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle.h"
-#include "bundle/fit_options.h"
-#include "moments/statistics.h"
+#include "bundle/provenance_options.h"
 #include "rotation/regret.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 namespace {
@@ -40,7 +40,7 @@ void print_json(const CheckArguments& a, const Regret& regret, bool pass) {
   Json json = {{"format_version", 1},
                {"bundle", a.bundle},
                {"statistics", a.statistics},
-               {"metric", regret.fisher ? "fisher" : "moments"},
+               {"metric", metric_name(regret.metric)},
                {"total", side_json(regret.total)},
                {"moved", regret.moved},
                {"max_regret", a.max_regret > 0.0 ? Json(a.max_regret) : Json()},

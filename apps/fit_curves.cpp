@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "apps/device_choice.h"
+#include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "bundle/calibration_hashes.h"
@@ -13,6 +14,8 @@
 #include "curves/curve_passes.h"
 #include "curves/curve_text.h"
 #include "curves/measure_curves.h"
+#include "registry/registry.h"
+#include "rotation/fit.h"
 #include "text/prompts.h"
 
 namespace oscar {
@@ -24,29 +27,6 @@ Json transform_options(const Statistics& statistics, const FitOptions& options) 
   json.erase("bits");
   json.erase("max_rows");
   return json;
-}
-
-Checkpoint open_model(const Statistics& statistics, const CommonOptions& common) {
-  Checkpoint checkpoint = Checkpoint::open(locate_model(common.model, common.revision));
-  if (checkpoint.fingerprint() != statistics.model_fingerprint) {
-    throw InputError("the statistics are of another model than " + common.model + " (fingerprint " +
-                     statistics.model_fingerprint + ", found " + checkpoint.fingerprint() + ")");
-  }
-  return checkpoint;
-}
-
-CurveText load_curve_text(const Checkpoint& checkpoint, const Windows& windows, const CurveArguments& arguments,
-                          at::Device device) {
-  const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : device.is_cuda() ? 8 : 4;
-  const fs::path& directory = checkpoint.location().directory;
-  const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
-  std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
-  const PromptSet prompts =
-      load_prompts(files, tokenizer, ChatTemplate::from_model(directory), checkpoint.config().vocabulary);
-  std::string name;
-  for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
-  return curve_text(prompts, name, arguments.context, sequences, checkpoint.config().max_position, tokenizer,
-                    {windows.sink, windows.recent, 1});
 }
 
 // The hashes of the curves' text, from the bundle that they stand in; empty where it has none.
@@ -63,8 +43,8 @@ Json hashes_beside(const fs::path& file, const Curves& curves) {
 }
 
 // Curves of an earlier run, which must be of this fit.
-Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options, const Windows& windows,
-                   const std::string& file) {
+Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options,
+                   const CacheWindows& windows, const std::string& file) {
   Curves curves = curves_from_json(read_json(file), file);
   if (curves.model_fingerprint != statistics.model_fingerprint || curves.statistics_sha256 != sha256) {
     throw InputError(file + ": these curves were measured with other statistics; measure them again (--model, --text)");
@@ -83,50 +63,58 @@ Curves read_curves(const Statistics& statistics, const std::string& sha256, cons
   return curves;
 }
 
-fs::path work_directory(const CurveArguments& arguments, const CommonOptions& common) {
-  if (!arguments.work_dir.empty()) return arguments.work_dir;
-  fs::path output = common.output;
-  if (output.filename().empty()) output = output.parent_path();  // "bundle/"
-  return output.string() + ".curves.work";
-}
-
 }  // namespace
 
+fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common) {
+  return arguments.work_dir.empty() ? beside_output(common.output, ".curves.work") : fs::path(arguments.work_dir);
+}
+
+Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common) {
+  Checkpoint checkpoint = Checkpoint::open(locate_model(common.model, common.revision));
+  if (checkpoint.fingerprint() != statistics.model_fingerprint) {
+    throw InputError("the statistics are of another model than " + common.model + " (fingerprint " +
+                     statistics.model_fingerprint + ", found " + checkpoint.fingerprint() + ")");
+  }
+  return checkpoint;
+}
+
 bool uses_curves(const CurveArguments& a, const CommonOptions& common, const std::string& method) {
-  const bool file = !a.file.empty();
-  if (a.allocate != "measured" && !file) return false;
-  if (method != "waterfill") {
+  const bool file = !a.file.empty(), allocates = fitted_method(method).allocates_bits;
+  const bool text = a.allocate == "auto" && !a.text.empty() && allocates;
+  if (a.allocate != "measured" && !file && !text) return false;
+  if (!allocates) {
     throw UsageError("measured curves are for --method waterfill, whose widths can be chosen");
   }
   if (a.allocate == "closed") {
     throw UsageError("--curves gives measured curves; with --allocate closed they are not used");
   }
-  if (!file && (common.model.empty() || a.text.empty())) {
-    throw UsageError("--allocate measured needs --model and --text to measure on, or --curves FILE");
+  if (!file && (common.model.empty() || (a.text.empty() && !a.collects))) {
+    throw UsageError("measured curves need --model and --text to measure on, or --curves FILE");
   }
   return true;
 }
 
 void add_curve_roles(const CurveArguments& arguments, const CommonOptions& common, FileRoles& roles) {
-  if (arguments.text.empty() || common.model.empty()) return;
+  if (common.model.empty() || (arguments.text.empty() && !arguments.collects)) return;
   roles.inputs({arguments.text.begin(), arguments.text.end()});
   roles.inputs(checkpoint_files(locate_model(common.model, common.revision)));
   for (const char* name : {"lock", "run.json", "removing.json", "points.json"}) {
-    roles.output(work_directory(arguments, common) / name, "--work-dir");
+    roles.output(curve_directory(arguments, common) / name, "--work-dir");
   }
 }
 
-Curves curves_for(const Statistics& statistics, const std::string& sha256, const FitOptions& options,
-                  const Windows& windows, const CommonOptions& common, const CurveArguments& arguments,
-                  bool text_hashes) {
+MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha256, const FitOptions& options,
+                          const CacheWindows& windows, const CommonOptions& common, const CurveArguments& arguments,
+                          const std::vector<double>& budgets, bool text_hashes) {
   const Json fit_options = transform_options(statistics, options);
   if (!arguments.file.empty()) {
     Curves curves = read_curves(statistics, sha256, fit_options, windows, arguments.file);
     if (!text_hashes) curves.text_hashes = Json::object();
-    return curves;
+    return {std::move(curves), nullptr};
   }
-  const Checkpoint checkpoint = open_model(statistics, common);
-  CurveText text = load_curve_text(checkpoint, windows, arguments, options.device);
+  const Checkpoint checkpoint = open_model_of(statistics, common);
+  CurveText text =
+      arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
   FitOptions quick = options;
   quick.max_rows = 0;  // no predictions: KL is measured
   quick.on_step = nullptr;
@@ -148,24 +136,39 @@ Curves curves_for(const Statistics& statistics, const std::string& sha256, const
   CurveRequest request;
   request.sequences = std::move(text.sequences);
   request.windows = windows;
-  request.work_dir = work_directory(arguments, common);
+  request.budgets = budgets;
+  request.work_dir = curve_directory(arguments, common);
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;
   request.tool_version = tool_version();
   return measure_curves(std::move(facts), bundle, predictions, decoder, request);
 }
 
-CurvePlan plan_curves(const Statistics& statistics, const FitOptions& options, const Windows& windows,
-                      const CommonOptions& common, const CurveArguments& arguments) {
-  const Checkpoint checkpoint = open_model(statistics, common);
-  const CurveText text = load_curve_text(checkpoint, windows, arguments, options.device);
+CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
+                          const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
+  const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : device.is_cuda() ? 8 : 4;
+  const fs::path& directory = checkpoint.location().directory;
+  const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
+  if (arguments.text.empty()) {
+    return curve_text(*prompts, prompts_name, arguments.context, sequences, checkpoint.config().max_position, tokenizer,
+                      windows);
+  }
+  std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
+  const PromptSet found =
+      load_prompts(files, tokenizer, ChatTemplate::from_model(directory), checkpoint.config().vocabulary);
+  std::string name;
+  for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
+  return curve_text(found, name, arguments.context, sequences, checkpoint.config().max_position, tokenizer, windows);
+}
+
+CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
+                      const CurveText& text, std::size_t budgets) {
   CurvePlan plan;
   plan.sequences = std::ssize(text.sequences);
   plan.context = std::ssize(text.sequences.front());
-  plan.most_passes = most_curve_passes(checkpoint.config().layers, plan.sequences);
-  plan.memory_bytes =
-      CurvePasses::memory_bytes(checkpoint.config(), {choose_dtype(common, options.device), options.device, false},
-                                plan.sequences, plan.context, static_cast<std::int64_t>(kAnchors));
+  plan.most_passes = most_curve_passes(checkpoint.config().layers, plan.sequences, static_cast<std::int64_t>(budgets));
+  plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), {choose_dtype(common, device), device, false},
+                                                plan.sequences, plan.context, static_cast<std::int64_t>(kAnchors));
   return plan;
 }
 

@@ -2,20 +2,26 @@
 // allocated by measured KL.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/common_options.h"
 #include "base/file_roles.h"
-#include "bundle/curves.h"
-#include "rotation/fit.h"
+#include "checkpoint/checkpoint.h"
+#include "curves/curve_text.h"
+#include "curves/measure_curves.h"
+#include "rotation/fit_options.h"
+#include "text/prompts.h"
 
 namespace oscar {
 
 struct CurveArguments {
-  std::string allocate = "auto";  // auto | closed | measured; auto: measured with `file`, else closed
-  std::vector<std::string> text;  // calibration text: .jsonl prompts or .txt documents
-  std::string file;               // curves.json of an earlier run; empty: they are measured
+  std::string allocate = "auto";    // auto | closed | measured; auto: measured with `text` or `file`
+  std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
+  bool collects = false;            // statistics are collected first: their prompts may take the place of `text`
+  std::optional<CurveText> loaded;  // the text, where it was read already
+  std::string file;                 // curves.json of an earlier run; empty: they are measured
   std::int64_t context = 2048;
   std::int64_t sequences = 0;  // 0: 8 on a GPU, 4 on the CPU, where a pass takes longer than its error is worth
   std::string work_dir;        // empty: OUTPUT.curves.work
@@ -30,17 +36,29 @@ bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, c
 void add_curve_roles(const CurveArguments& arguments, const CommonOptions& common, FileRoles& roles);
 
 // The curves for a fit with these options, whose device the model runs on. InputError where the statistics or the
-// curves are of another model or fit. text_hashes: keep those of the text, as `Curves` says.
-Curves curves_for(const Statistics& statistics, const std::string& statistics_sha256, const FitOptions& options,
-                  const Windows& windows, const CommonOptions& common, const CurveArguments& arguments,
-                  bool text_hashes);
+// curves are of another model or fit. budgets: bits of the bundles that are made, ascending. text_hashes: keep those of
+// the text, as `Curves` says.
+MeasuredCurves curves_for(const Statistics& statistics, const std::string& statistics_sha256, const FitOptions& options,
+                          const CacheWindows& windows, const CommonOptions& common, const CurveArguments& arguments,
+                          const std::vector<double>& budgets, bool text_hashes);
+
+// Where the state of measuring is kept.
+fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common);
 
 // --dry-run: what measuring would take.
 struct CurvePlan {
   std::int64_t sequences = 0, context = 0;
   std::uint64_t most_passes = 0, memory_bytes = 0;
 };
-CurvePlan plan_curves(const Statistics& statistics, const FitOptions& options, const Windows& windows,
-                      const CommonOptions& common, const CurveArguments& arguments);
+CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
+                      const CurveText& text, std::size_t budgets);
+
+// The sequences of --text; without it, those of `prompts`, whose files have this name. InputError for too little text.
+CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
+                          const CurveArguments& arguments, const PromptSet* prompts = nullptr,
+                          const std::string& prompts_name = {});
+
+// The model of --model. InputError when the statistics are of another one.
+Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common);
 
 }  // namespace oscar

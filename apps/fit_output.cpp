@@ -9,8 +9,9 @@
 #include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
-#include "bundle/served_form.h"
-#include "rotation/transforms.h"
+#include "export/served_form.h"
+#include "registry/registry.h"
+#include "rotation/fit.h"
 
 namespace oscar {
 namespace {
@@ -52,23 +53,24 @@ std::string row(const std::string& name, const CapturedEnergy* energy, const Sid
 std::string table(const FitResult& result, bool key) {
   std::string text =
       key ? "keys: error of held-out rows, as queries read it" : "values: error of held-out rows, as W_O reads it";
-  text += "; relative to the rows, and as a share of the residual stream\n";
-  if (!result.fisher) text.erase(text.rfind(", and"), std::string(", and as a share of the residual stream").size());
-  text += "layer  energy in d/16      identity  Hadamard   no clip       fit         clip  ";
-  text += result.fisher ? "    share  one clip\n" : "\n";
+  const bool kl = result.metric == MetricSource::kKl;
+  text += "; relative to the rows";
+  if (result.far()) text += kl ? ", and in nats of KL" : ", and as a share of the residual stream";
+  text += "\nlayer  energy in d/16      identity  Hadamard   no clip       fit         clip  ";
+  text += result.far() ? (kl ? "     nats  one clip\n" : "    share  one clip\n") : "\n";
   SidePrediction sum;
   const bool captured = result.layers.front().key_spectrum.lambda.empty();
   for (const LayerFit& layer : result.layers) {
     const CapturedEnergy& energy = key ? layer.key_energy : layer.value_energy;
     const SidePrediction& p = key ? layer.key : layer.value;
-    text += row(std::to_string(layer.transform.layer), captured ? &energy : nullptr, p, result.fisher,
+    text += row(std::to_string(layer.transform.layer), captured ? &energy : nullptr, p, result.far(),
                 clip_text(key ? layer.transform.key : layer.transform.value));
     sum.error += p.error;
     sum.one_clip_error += p.one_clip_error;
   }
-  if (!result.fisher) return text;
+  if (!result.far()) return text;
   const float one = key ? result.global_key_clip : result.global_value_clip;
-  text += "sum of shares " + number(sum.error, "%.3g") + "; with one clip for all layers (" +
+  text += (kl ? "sum of nats " : "sum of shares ") + number(sum.error, "%.3g") + "; with one clip for all layers (" +
           (one > 0.0f ? number(one, "%.3f") : std::string("off")) + "): " + number(sum.one_clip_error, "%.3g") + "\n";
   return text;
 }
@@ -85,8 +87,17 @@ std::string widths_text(const SideTransform& side) {
 
 // Metric-aware methods: where the error is, and what was done about it.
 std::string spectrum_table(const FitResult& result) {
-  std::string text = std::string("predicted error of each layer and side, in units of the residual stream; metric: ") +
-                     (result.fisher ? "far-pair Fisher" : "Q^T Q and the value target") + "\n";
+  std::string text = "predicted error of each layer and side, in ";
+  switch (result.metric) {
+    case MetricSource::kKl:
+      text += "nats; metric: the KL\n";
+      break;
+    case MetricSource::kFisher:
+      text += "units of the residual stream; metric: far-pair Fisher\n";
+      break;
+    default:
+      text += "units of the residual stream; metric: Q^T Q and the value target\n";
+  }
   text += "layer side    lambda of the blocks                      AM/GM  condition  widths    error     share\n";
   double total = 0.0;
   TransformCheck keys, values;
@@ -128,7 +139,7 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
   const auto layers = static_cast<std::uint64_t>(plan.layers);
   plan.rows = s.layers[0].rows_k.defined() ? s.layers[0].rows_k.size(0) : 0;
   const std::uint64_t stored =
-      options.scope == Scope::kHead && !find_transform(options.method).data_free ? heads : std::uint64_t{1};
+      options.scope == Scope::kHead && !fitted_method(options.method).data_free() ? heads : std::uint64_t{1};
   plan.output_bytes = 2 * layers * stored * d * (d + 1) * sizeof(float);
   // The statistics, targets and eigenvectors (FP64) of both sides, and the rows once more.
   const std::uint64_t grams = layers * heads * d * d * sizeof(double);
@@ -146,6 +157,19 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
   return plan;
 }
 
+Json curve_plan_json(const CurvePlan& plan) {
+  return {{"sequences", plan.sequences},
+          {"context", plan.context},
+          {"most_passes", plan.most_passes},
+          {"memory_bytes", plan.memory_bytes}};
+}
+
+std::string curve_plan_text(const CurvePlan& plan) {
+  return "curves     " + std::to_string(plan.sequences) + " sequences of " + std::to_string(plan.context) +
+         " tokens, at most " + std::to_string(plan.most_passes) + " passes of one through one layer, about " +
+         format_bytes(plan.memory_bytes) + " at once\n";
+}
+
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
   if (json) {
     Json out = {{"format_version", 1},
@@ -159,12 +183,7 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
                 {"peak_memory_bytes", plan.peak_memory_bytes},
                 {"disk_bytes", plan.output_bytes},
                 {"seconds", plan.seconds}};
-    if (plan.curves) {
-      out["curves"] = {{"sequences", plan.curves->sequences},
-                       {"context", plan.curves->context},
-                       {"most_passes", plan.curves->most_passes},
-                       {"memory_bytes", plan.curves->memory_bytes}};
-    }
+    if (plan.curves) out["curves"] = curve_plan_json(*plan.curves);
     print_result(dump_json(out));
     return;
   }
@@ -174,17 +193,15 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
        << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
        << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
        << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
-  if (plan.curves) {
-    text << "curves     " << plan.curves->sequences << " sequences of " << plan.curves->context << " tokens, at most "
-         << plan.curves->most_passes << " passes of one through one layer, about "
-         << format_bytes(plan.curves->memory_bytes) << " at once\n";
-  }
+  if (plan.curves) text << curve_plan_text(*plan.curves);
   print_result(text.str());
 }
 
-void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json) {
+void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
+                      const std::string& statistics, bool json) {
   if (json) {
     Json out = {{"format_version", 1}, {"output", output}, {"method", bundle.method}, {"scope", bundle.scope}};
+    out["statistics"] = statistics;
     out["bits_per_element"] = bundle_bits_per_element(bundle);
     out["global_clip"] = {{"key", json_float(result.global_key_clip)}, {"value", json_float(result.global_value_clip)}};
     Json clips = Json::array();
@@ -221,8 +238,6 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   text << "served without loss as " << lossless_form(bundle).format << "\n";
   print_summary(text.str());
 }
-
-std::string bits_text(double bits) { return number(bits, "%.4g"); }
 
 ParetoRow pareto_row(double budget, const Bundle& bundle, const FitResult& result, const std::string& directory) {
   ParetoRow row{.budget = budget, .bits = bundle_bits_per_element(bundle), .directory = directory};

@@ -7,7 +7,8 @@
 
 #include "apps/fit_curves.h"
 #include "bundle/bundle.h"
-#include "rotation/fit.h"
+#include "rotation/fit_options.h"
+#include "rotation/fit_result.h"
 
 namespace oscar {
 
@@ -19,8 +20,12 @@ struct FitPlan {
 };
 
 FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
+Json curve_plan_json(const CurvePlan& plan);
+std::string curve_plan_text(const CurvePlan& plan);  // one line
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json);
-void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output, bool json);
+// statistics: the file that was fitted to.
+void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
+                      const std::string& statistics, bool json);
 
 // One budget of --pareto.
 struct ParetoRow {
@@ -28,7 +33,6 @@ struct ParetoRow {
   std::string directory;
 };
 
-std::string bits_text(double bits);  // 2.25, 3
 ParetoRow pareto_row(double budget, const Bundle& bundle, const FitResult& result, const std::string& directory);
 void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json);
 

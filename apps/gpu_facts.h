@@ -1,5 +1,5 @@
-// What a GPU is, and whether this build has kernels for it. The facts come from gpu_facts_cuda.cpp, or from
-// gpu_facts_absent.cpp where CUDA is off.
+// What a GPU is, and whether this build has kernels for it. The facts come from cuda/gpu_facts.cpp, or from
+// no_cuda/gpu_facts.cpp where CUDA is off.
 #pragma once
 
 #include <string>

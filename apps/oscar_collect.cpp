@@ -1,21 +1,14 @@
 // oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
-#include <charconv>
-
 #include "apps/collect_output.h"
+#include "apps/collect_run.h"
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "apps/output_files.h"
 #include "base/errors.h"
-#include "base/foreign_text.h"
-#include "base/log.h"
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_files.h"
-#include "moments/collect.h"
-#include "moments/collect_estimate.h"
-#include "moments/show.h"
-#include "moments/statistics_weight.h"
-#include "text/prompts.h"
+#include "statistics/show.h"
+#include "statistics/statistics_weight.h"
 
 namespace oscar {
 namespace {
@@ -28,133 +21,61 @@ constexpr const char* kExample =
 
 struct Arguments {
   CommonOptions common;
-  CollectOptions collect;
-  std::vector<std::string> prompts, parts;
-  std::string work_dir, shown, date, far_pairs = "64,256";
-  PromptOptions prompt_options;
+  CollectArguments collect;
+  std::vector<std::string> parts;
+  std::string shown;
   MergeOptions merge;
   double decay = 1.0;
 };
 
-void add_collect_options(CLI::App& app, Arguments& a) {
-  app.add_option("--prompts", a.prompts,
-                 "Calibration prompts: .jsonl rows or .txt documents, also .gz; - reads rows from stdin (required)")
-      ->type_name("FILE");
-  app.add_flag("--skip-bad-rows", a.prompt_options.skip_bad_rows,
-               "Count rows that are malformed or that the chat template cannot render, and go on");
-  app.add_option("--date", a.date, "The day that chat templates are told which ask for it (default: today)")
-      ->type_name("YYYY-MM-DD");
-  app.add_option("--tokens", a.collect.tokens, "Token budget over all prompts")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(whole_number(1, std::uint64_t{1} << 40));
-  app.add_option("--seq-len", a.collect.seq_len, "Longest sequence; longer prompts are cut into pieces")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(whole_number(1, std::uint64_t{1} << 24));
-  app.add_option("--rows", a.collect.rows, "Sampled tokens for each layer, for the clip search")
+void add_collect_options(CLI::App& app, CollectArguments& a) {
+  add_prompts_option(
+      app, a, "Calibration prompts: .jsonl rows or .txt documents, also .gz; - reads rows from stdin (required)");
+  add_prompt_options(app, a);
+  app.add_option("--rows", a.options.rows, "Sampled tokens for each layer, for the clip search")
       ->capture_default_str()
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 20));
-  app.add_option(
-         "--far-pairs", a.far_pairs,
-         "BF16 windows whose complement the quantised cache will serve: far-pair metrics for waterfill; or none")
+  app.add_option("--metric", a.metric,
+                 "What weighs errors besides plain moments: the far-pair metrics (fisher), or the exact one of the KL, "
+                 "too (kl): a backward pass over all layers, with hidden states of all layers on disk")
       ->capture_default_str()
-      ->type_name("SINK,RECENT");
-  app.add_option("--work-dir", a.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
+      ->check(CLI::IsMember({"fisher", "kl"}));
+  app.add_option("--work-dir", a.options.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
-  app.add_flag("--resume", a.collect.resume, "Continue the run in the work directory, if there is one");
-  app.add_flag("--text-hashes,!--no-text-hashes", a.collect.text_hashes,
+  app.add_flag("--resume", a.options.resume, "Continue the run in the work directory, if there is one");
+  app.add_flag("--text-hashes,!--no-text-hashes", a.options.text_hashes,
                "Record hashes of documents and passages, which tell whether a text was calibrated on; without them no "
                "one can test that, neither you nor others")
       ->default_str("on");
-  app.add_flag("--stream-layers", a.collect.stream_layers, "Keep one layer's weights in memory; same results");
-  app.add_option("--checkpoint-seconds", a.collect.checkpoint_seconds, "Time between checkpoints inside a layer")
-      ->capture_default_str()
-      ->type_name("SECONDS")
-      ->check(real_number(0.0, 1e9));
+  app.add_flag("--stream-layers", a.options.stream_layers, "Keep one layer's weights in memory; same results");
 }
 
-FarPairs parse_far_pairs(const std::string& text) {
-  FarPairs pairs;
-  if (text == "none") {
-    pairs.enabled = false;
-    return pairs;
-  }
-  const std::size_t comma = text.find(',');
-  const auto read = [](const std::string& part, std::int64_t& value) {
-    const auto end = std::from_chars(part.data(), part.data() + part.size(), value);
-    return end.ec == std::errc() && end.ptr == part.data() + part.size() && value >= 0 && value <= (1 << 30);
-  };
-  if (comma == std::string::npos || !read(text.substr(0, comma), pairs.sink) ||
-      !read(text.substr(comma + 1), pairs.recent) || pairs.recent < 1) {
-    throw UsageError("--far-pairs is '" + text + "', expected SINK,RECENT such as 64,256, or none");
-  }
-  return pairs;
-}
-
-int run_collect(Arguments& a) {
+int collect_statistics(Arguments& a) {
   if (a.common.model.empty()) throw UsageError("--model is required (oscar-collect --help explains)");
-  if (a.prompts.empty()) throw UsageError("--prompts is required (oscar-collect --help explains)");
+  if (a.collect.prompts.empty()) throw UsageError("--prompts is required (oscar-collect --help explains)");
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-collect --help explains)");
   require_no_stdout(a.common.output, "statistics");
-  CollectOptions& options = a.collect;
+  CollectOptions& options = a.collect.options;
   options.output = a.common.output;
-  options.work_dir = a.work_dir;
-  options.overwrite = a.common.overwrite;
-  options.seed = a.common.seed;
-  options.far = parse_far_pairs(a.far_pairs);
-  options.tool_version = tool_version();
-  if (!a.common.dry_run) require_output_file(options.output, options.overwrite);
+  if (!a.common.dry_run) require_output_file(options.output, a.common.overwrite);
   options.device = choose_device(a.common);
   options.dtype = choose_dtype(a.common, options.device);
 
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
-  const std::int64_t limit = checkpoint.config().max_position;
-  if (limit > 0 && options.seq_len > limit) {
-    log_info("--seq-len " + std::to_string(options.seq_len) + " is longer than the model's context; using " +
-             std::to_string(limit));
-    options.seq_len = limit;
-  }
+  complete_collect_options(a.collect, a.common, checkpoint);
   FileRoles roles;
-  roles.inputs({a.prompts.begin(), a.prompts.end()});
-  roles.inputs(checkpoint_files(checkpoint.location()));
   roles.input(a.common.config);
-  roles.output(options.output, "-o");
-  for (const char* name : {"lock", "run.json", "removing.json", "point.safetensors"}) {
-    roles.output(work_directory_of(options) / name, "--work-dir");
-  }
+  add_collect_roles(a.collect, checkpoint, roles);
   roles.check();
-  const fs::path& directory = checkpoint.location().directory;
-  const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
-  ChatTemplate chat = ChatTemplate::from_model(directory);
-  if (!a.date.empty()) chat.set_date(a.date);
-  std::vector<fs::path> files(a.prompts.begin(), a.prompts.end());
-  for (const fs::path& file : files) {
-    options.files.push_back(file == "-" ? "stdin" : utf8_text(file.filename().string()));
-  }
-  const PromptSet prompts = load_prompts(files, tokenizer, chat, checkpoint.config().vocabulary, a.prompt_options);
-  if (prompts.bad_rows > 0) {
-    log_info(std::to_string(prompts.bad_rows) +
-             " bad rows were skipped (--skip-bad-rows), the first: " + prompts.first_bad);
-  }
-  if (!prompts.date.empty() && a.date.empty()) {
-    log_info("the chat template writes the date, " + prompts.date + "; --date " + prompts.date +
-             " gives the same prompts on another day");
-    options.resume_command += " --date " + prompts.date;
-  }
-  const TokenPlan plan = make_token_plan(prompts, options.tokens, options.seq_len);
-  print_plan_notes(plan, options.tokens);
-
-  CollectEstimate estimate = estimate_bytes(checkpoint, plan, options);
+  const PromptSet prompts = read_prompts(a.collect, checkpoint);
+  CollectRun run = plan_collect(a.collect, checkpoint, prompts);
   if (a.common.dry_run) {
-    measure_time(checkpoint, prompts, plan, options, estimate);
-    print_estimate(plan, options, estimate, a.common.json);
+    measure_time(checkpoint, prompts, run.plan, options, run.estimate);
+    print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
-  require_gpu_memory(checkpoint, plan, options, estimate);
-  if (!options.resume) require_disk_space(options, estimate);
-  print_result(plan, options, collect(checkpoint, prompts, plan, options), a.common.json);
+  print_result(run.plan, options, run_collect(run, a.collect, checkpoint, prompts), a.common.json);
   return 0;
 }
 
@@ -196,7 +117,7 @@ int main_collect(int argc, char** argv) {
   set_up_app(app, a.common, kExample);
   add_model_options(app, a.common, false);
   app.get_option("--model")->description("Model directory, or org/name in the Hugging Face cache (required)");
-  add_collect_options(app, a);
+  add_collect_options(app, a.collect);
   add_output_options(app, a.common, false);
   app.get_option("--output")->description("Where to write the result (required, but for show)");
 
@@ -205,7 +126,7 @@ int main_collect(int argc, char** argv) {
   merge->add_flag("--allow-same-prompts", a.merge.same_prompts, "Accept parts with the same prompt set");
   merge->add_flag("--allow-mixed-dtypes", a.merge.mixed_dtypes, "Accept parts collected in different precisions");
   merge->add_flag("--allow-missing-far-pairs", a.merge.missing_far_pairs,
-                  "Accept parts without far pairs beside parts that have them");
+                  "Accept parts without far pairs or without the KL metric beside parts that have them");
   merge
       ->add_option("--decay", a.decay,
                    "Moving window over traffic: parts are given from the oldest to the newest, and each counts D times "
@@ -218,7 +139,7 @@ int main_collect(int argc, char** argv) {
   show->fallthrough();
   app.require_subcommand(0, 1);
 
-  a.collect.resume_command = resume_command(argc, argv);
+  a.collect.options.resume_command = resume_command(argc, argv);
   return run_app(app, a.common, argc, argv, [&] {
     if (merge->parsed()) {
       refuse_other_options(app, {"--output", "--overwrite", "--dry-run"}, "is not used by merge: drop it");
@@ -228,7 +149,7 @@ int main_collect(int argc, char** argv) {
       refuse_other_options(app, {"--output", "--overwrite", "--dry-run"}, "is not used by show: drop it");
       return run_show(a);
     }
-    return run_collect(a);
+    return collect_statistics(a);
   });
 }
 

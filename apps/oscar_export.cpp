@@ -3,12 +3,11 @@
 #include "apps/output_files.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "bundle/absorbed.h"
 #include "bundle/bundle_files.h"
-#include "bundle/export_report.h"
-#include "bundle/sglang_export.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
+#include "export/export_format.h"
+#include "export/export_report.h"
 
 namespace oscar {
 namespace {
@@ -20,20 +19,20 @@ constexpr const char* kExample =
 
 struct Arguments {
   CommonOptions common;
-  std::string bundle, report, dtype = "auto";
+  std::string bundle, format, report, dtype = "auto";
   ExportOptions options;
 };
 
 void print_files(const Arguments& a, const std::vector<std::string>& files, const std::vector<std::string>& changes,
-                 const char* note) {
+                 const std::string& note) {
   if (a.common.json) {
-    print_result(dump_json(
-        Json{{"format", a.options.format}, {"directory", a.common.output}, {"files", files}, {"changes", changes}}));
+    print_result(
+        dump_json(Json{{"format", a.format}, {"directory", a.common.output}, {"files", files}, {"changes", changes}}));
     return;
   }
-  print_summary("format " + a.options.format + " in " + a.common.output + ":\n");
+  print_summary("format " + a.format + " in " + a.common.output + ":\n");
   for (const std::string& name : files) print_summary("  " + name + "\n");
-  print_summary(note);
+  print_summary(note + "\n");
 }
 
 // Nothing that is read may be written.
@@ -54,24 +53,27 @@ void warn_of_changes(const ServedForm& form, bool judged) {
               "fit what the format carries without loss with oscar-fit --for " + form.format);
 }
 
-int run_absorb(const Arguments& a, const Bundle& bundle) {
-  if (a.common.model.empty()) throw UsageError("--format absorbed needs --model, the checkpoint to rewrite");
-  if (!a.report.empty()) throw UsageError("--report is for formats with a model card; absorbed keeps the model's own");
-  const Checkpoint source = Checkpoint::open(locate_model(a.common.model, a.common.revision));
-  check_roles(a, &source);
-  check_absorb(source, bundle);
-  if (a.common.dry_run) {
-    print_result("would write " + std::to_string(source.names().size()) + " tensors, value projections and biases of " +
-                 std::to_string(bundle.layers.size()) + " layers changed, to " + a.common.output + "\n");
-    return 0;
+// The model of --model, compared with the bundle; null without one.
+std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const ExportFormat& format) {
+  if (format.rewrites_model() && a.common.model.empty()) {
+    throw UsageError("--format " + format.id + " needs --model, the checkpoint to rewrite");
   }
-  AbsorbOptions options;
-  options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
-  options.tool_version = tool_version();
-  options.overwrite = a.common.overwrite;
-  print_files(a, absorb_values(source, bundle, a.common.output, options), {},
-              "oscar_bundle there goes with the new checkpoint: its values need no transform.\n");
-  return 0;
+  if (!format.has_card && !a.report.empty()) {
+    throw UsageError("--report is for formats with a model card; " + format.id + " keeps the model's own");
+  }
+  if (a.common.model.empty()) return std::nullopt;
+  Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  if (format.rewrites_model()) {
+    check_roles(a, &checkpoint);
+    format.check_model(checkpoint, bundle);
+    return checkpoint;
+  }
+  const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
+  if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
+  const ModelLocation& location = checkpoint.location();
+  a.options.model_path =
+      location.revision.empty() ? fs::absolute(location.directory).lexically_normal().string() : location.name;
+  return checkpoint;
 }
 
 int run_export(Arguments& a) {
@@ -79,31 +81,34 @@ int run_export(Arguments& a) {
   check_roles(a, nullptr);
   a.options.overwrite = a.common.overwrite;
   a.options.tool_version = tool_version();
+  a.options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   const Bundle bundle = load_bundle(a.bundle);
-  if (!a.report.empty()) {
-    a.options.report = read_json(a.report);
-    a.options.report_name = a.report;
-    a.options.bundle_sha256 = bundle_hashes(a.bundle);
-  }
-  if (a.options.format == "absorbed") return run_absorb(a, bundle);
-  if (!a.common.model.empty()) {
-    const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
-    const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
-    if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
-    const ModelLocation& location = checkpoint.location();
-    a.options.model_path =
-        location.revision.empty() ? fs::absolute(location.directory).lexically_normal().string() : location.name;
-  }
-  const ServedForm form = check_export(bundle, a.options);
+  if (!a.report.empty()) a.options.report = read_json(a.report);
+  const ExportFormat& format = written_format(a.format);
+  const std::optional<Checkpoint> model = open_model(a, bundle, format);
+  a.options.model = model ? &*model : nullptr;
+  const ServedForm form = served_form(bundle, format.id);
+  if (a.options.report) check_export_report(*a.options.report, a.report, form, bundle_hashes(a.bundle));
   warn_of_changes(form, a.options.report.has_value());
   if (a.common.dry_run) {
-    print_result("would write format " + a.options.format + " of " + std::to_string(bundle.layers.size()) +
-                 " layers to " + a.common.output + "\n");
+    print_result("would write " + format.plan(form, a.options) + " to " + a.common.output + "\n");
     return 0;
   }
-  const std::vector<std::string> files = export_bundle(bundle, a.common.output, a.options);
-  print_files(a, files, form.changes, "README.md there has the serve command.\n");
+  print_files(a, format.write(format, form, a.common.output, a.options), form.changes, format.note);
   return 0;
+}
+
+// "sglang (one rotation a layer), ... or absorbed (...)": what can be written.
+std::string format_help() {
+  std::vector<std::string> parts;
+  for (const ExportFormat& format : export_formats()) {
+    if (format.write != nullptr) parts.push_back(format.id + " (" + format.summary + ")");
+  }
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < parts.size() ? ", " : ", or ") + parts[i];
+  }
+  return text;
 }
 
 int main_export(int argc, char** argv) {
@@ -111,10 +116,7 @@ int main_export(int argc, char** argv) {
   CLI::App app{"Write the files that a serving engine loads, from a bundle.", "oscar-export"};
   set_up_app(app, a.common, kExample);
   app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR");
-  app.add_option("--format", a.options.format,
-                 "sglang (one rotation a layer), sglang-v2 (one for each KV head), sglang-v3 (method balanced), or "
-                 "absorbed (a Hugging Face checkpoint with the value transform inside; needs --model)")
-      ->required();
+  app.add_option("--format", a.format, format_help())->required();
   app.add_option(
          "--report", a.report,
          "report.json of oscar-verify, for the card's measured numbers; it must have judged this bundle as this "
@@ -129,7 +131,10 @@ int main_export(int argc, char** argv) {
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);
   return run_app(app, a.common, argc, argv, [&] {
-    if (a.options.format != "absorbed") refuse_options(app, {"--dtype"}, "is for --format absorbed: drop it");
+    const ExportFormat* format = find_export_format(a.format);
+    if (format == nullptr || !format->rewrites_model()) {
+      refuse_options(app, {"--dtype"}, "is for --format absorbed: drop it");
+    }
     if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");
     return run_export(a);
   });

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "bundle/bundle_files.h"
 #include "checkpoint/checkpoint_files.h"
+#include "export/export_format.h"
 #include "verify/method_list.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
@@ -47,10 +48,9 @@ void add_source_options(CLI::App& app, Arguments& a) {
   app.add_option("--clip", a.clip,
                  "Clip ratios of K and V for --rotations (default: those recorded in the files, or 0.96,0.92)")
       ->type_name("K,V");
-  app.add_option(
-         "--as", a.form,
-         "Judge the bundle as this export format serves it: sglang, sglang-v2, sglang-v3, transformers, absorbed "
-         "(default: the first of these that loses nothing of it)")
+  app.add_option("--as", a.form,
+                 "Judge the bundle as this export format serves it: " + export_format_list() +
+                     " (default: the first of these that loses nothing of it)")
       ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.text,
@@ -201,8 +201,7 @@ int run_verify(Arguments& a, const CLI::App& app) {
   if (!a.windows.empty()) {
     request.windows = parse_windows(a.windows);
   } else if (!sources.empty()) {
-    request.windows.sink = sources.front().bundle->windows.sink;
-    request.windows.recent = sources.front().bundle->windows.recent;
+    request.windows = sources.front().bundle->windows;
   }
   request.seed = a.common.seed;
   request.tool_version = tool_version();
@@ -220,7 +219,7 @@ int run_verify(Arguments& a, const CLI::App& app) {
   const VerifyReport report = verification.run();
   write_reports(a, report);
   verification.finish();
-  if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report, false));
+  if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
   for (const std::string& file : outputs.names()) log_info("wrote " + file);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
@@ -249,7 +248,7 @@ int run_methods(const Arguments& a) {
 int run_plan(const Arguments& a) {
   if (a.common.model.empty()) throw UsageError("plan needs --model");
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
-  WindowPolicy windows;
+  CacheWindows windows;
   if (!a.windows.empty()) windows = parse_windows(a.windows);
   const MemoryPlan plan =
       plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows);

@@ -8,6 +8,12 @@
 
 namespace oscar {
 
+fs::path beside_output(const std::string& output, const char* ending) {
+  fs::path path = output;
+  if (path.filename().empty()) path = path.parent_path();  // "bundle/"
+  return path.string() + ending;
+}
+
 OutputFiles::OutputFiles(std::vector<std::pair<std::string, std::string>> by_option) {
   for (auto& [option, file] : by_option) {
     if (file.empty()) continue;

@@ -13,6 +13,9 @@ namespace oscar {
 
 constexpr const char* kStandardOutput = "-";
 
+// The file or folder beside an output folder, its name with an ending: "bundle" or "bundle/" -> "bundle.work".
+fs::path beside_output(const std::string& output, const char* ending);
+
 // Files that a run is to write, by the option that named them; empty names are left out.
 class OutputFiles {
  public:

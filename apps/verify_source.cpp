@@ -6,11 +6,10 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "bundle/absorbed.h"
-#include "bundle/export_report.h"
 #include "bundle/manifest.h"
-#include "bundle/published.h"
-#include "bundle/served_form.h"
+#include "export/export_format.h"
+#include "export/export_report.h"
+#include "export/published.h"
 #include "rotation/clip_search.h"
 
 namespace oscar {
@@ -150,9 +149,9 @@ VerifySource load_published_source(const std::string& files, const std::string& 
 
 }  // namespace
 
-WindowPolicy parse_windows(const std::string& text) {
+CacheWindows parse_windows(const std::string& text) {
   const auto [sink, recent] = split_pair(text, "--windows", "SINK,RECENT");
-  WindowPolicy windows;
+  CacheWindows windows;
   windows.sink = parse_number<std::int64_t>(sink, "--windows");
   windows.recent = parse_number<std::int64_t>(recent, "--windows");
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
@@ -178,7 +177,8 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     const std::vector<std::string> faults = check_bundle_model(*source.bundle, checkpoint->config(), fingerprint);
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
-    if (source.facts.served_as == "absorbed") check_absorb(*checkpoint, *source.bundle);
+    const ExportFormat* format = find_export_format(source.facts.served_as);
+    if (format->rewrites_model()) format->check_model(*checkpoint, *source.bundle);
   }
   return source;
 }

@@ -7,8 +7,8 @@
 
 #include "bundle/bundle.h"
 #include "checkpoint/checkpoint.h"
-#include "runtime/windows.h"
-#include "verify/report.h"
+#include "layout/cache_windows.h"
+#include "report/report.h"
 
 namespace oscar {
 
@@ -33,6 +33,6 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
 std::vector<std::string> check_verify_source(const VerifySource& source, const Checkpoint* checkpoint);
 
 // "64,256" -> windows. UsageError otherwise.
-WindowPolicy parse_windows(const std::string& text);
+CacheWindows parse_windows(const std::string& text);
 
 }  // namespace oscar

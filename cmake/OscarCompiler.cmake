@@ -7,7 +7,7 @@ target_compile_options(oscar_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>)
 target_include_directories(oscar_options INTERFACE ${CMAKE_SOURCE_DIR}/lib ${CMAKE_SOURCE_DIR})
 
-# Configuration of the presets asan and fuzz: instrumented code at -O2 takes four times as long to compile as at -Og, and
+# Configuration of the preset asan: instrumented code at -O2 takes four times as long to compile as at -Og, and
 # stack traces need line tables only.
 set(CMAKE_CXX_FLAGS_SANITIZE "-Og -g1 -DNDEBUG")
 set(CMAKE_C_FLAGS_SANITIZE "-Og -g1 -DNDEBUG")
@@ -28,7 +28,7 @@ endif()
 
 if(OSCAR_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    message(FATAL_ERROR "OSCAR_FUZZ needs Clang for libFuzzer: use --preset fuzz, or -DCMAKE_CXX_COMPILER=clang++.")
+    message(FATAL_ERROR "OSCAR_FUZZ needs Clang for libFuzzer: use --preset asan, or -DCMAKE_CXX_COMPILER=clang++.")
   endif()
   target_compile_options(oscar_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
@@ -36,7 +36,7 @@ endif()
 find_program(OSCAR_CCACHE ccache)
 if(OSCAR_CCACHE)
   set(_launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${OSCAR_CCACHE})
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_PCH_EXTSUM=1 ${OSCAR_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${_launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${_launcher})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${_launcher})

@@ -10,7 +10,8 @@ function(oscar_kernel_library name)
   add_library(${name} STATIC ${A_SOURCES})
   string(REPLACE "oscar_" "oscar::" _alias ${name})
   add_library(${_alias} ALIAS ${name})
-  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${OSCAR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${OSCAR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON
+    UNITY_BUILD OFF)  # the device code of a kernel takes longer than its headers
   target_compile_options(${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra,-Werror>)
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})

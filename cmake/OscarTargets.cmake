@@ -1,7 +1,13 @@
 # oscar_library(name [TORCH] SOURCES ... DEPS ...): one static library for each folder of lib/.
+# A DEP must be there already: rooms of lib/ are added from the ground up, so nothing links what stands above it.
 # TORCH: uses LibTorch and shares one precompiled header of it.
 function(oscar_library name)
   cmake_parse_arguments(A "TORCH" "" "SOURCES;DEPS" ${ARGN})
+  foreach(_dep ${A_DEPS})
+    if(_dep MATCHES "^oscar::" AND NOT TARGET ${_dep})
+      message(FATAL_ERROR "${name} links ${_dep}, which stands above it in lib/CMakeLists.txt or does not exist")
+    endif()
+  endforeach()
   add_library(${name} STATIC ${A_SOURCES})
   string(REPLACE "oscar_" "oscar::" _alias ${name})
   add_library(${_alias} ALIAS ${name})
@@ -11,6 +17,12 @@ function(oscar_library name)
   endif()
 endfunction()
 
+# oscar_compile_alone(file ...): sources of this folder that stay out of the unity build, because a name of theirs stands in
+# another file of their target as well, with another meaning.
+function(oscar_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 function(oscar_use_torch name)
   target_link_libraries(${name} PUBLIC oscar::torch)
   if(NOT TARGET oscar_torch_pch)
@@ -18,6 +30,13 @@ function(oscar_use_torch name)
     add_library(oscar_torch_pch STATIC ${CMAKE_BINARY_DIR}/oscar_torch_pch.cpp)
     target_link_libraries(oscar_torch_pch PUBLIC oscar::options oscar::torch)
     target_precompile_headers(oscar_torch_pch PRIVATE <ATen/ATen.h> <string> <vector> <memory>)
+    # No two precompiled headers are equal byte by byte. ccache takes a checksum beside one for its contents, so that what
+    # was compiled in one clone or folder is found again from every other.
+    file(SHA256 ${OSCAR_TORCH_DIR}/include/torch/headeronly/version.h _torch)
+    string(SHA256 _checksum "${_torch} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE}")
+    foreach(_suffix gch pch)
+      file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/oscar_torch_pch.dir/cmake_pch.hxx.${_suffix}.sum ${_checksum})
+    endforeach()
   endif()
   target_precompile_headers(${name} REUSE_FROM oscar_torch_pch)
 endfunction()

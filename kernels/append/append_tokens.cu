@@ -3,8 +3,8 @@
 // file is compiled without fused multiply-add): the bits of the CPU.
 #include <cuda_bf16.h>
 
-#include "kernels/append_tokens.h"
-#include "kernels/common/page_layout.h"
+#include "kernels/append/append_tokens.h"
+#include "kernels/common/fragment_pages.h"
 
 namespace oscar::kernels {
 namespace {
@@ -37,46 +37,86 @@ __device__ __forceinline__ void block_sum(float (&x)[kRows], float (*scratch)[D 
   }
 }
 
-template <int D, int kRows>
-__global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendTokensParams p) {
-  __shared__ float rows[kRows][D];
-  __shared__ float scratch[kRows][D / 32];
-  const int kind_index = static_cast<int>(blockIdx.y) / p.kv_heads, head = static_cast<int>(blockIdx.y) % p.kv_heads;
-  const RowKind kind = p.q == nullptr ? (kind_index == 0 ? RowKind::kKey : RowKind::kValue)
-                                      : (kind_index == 0   ? RowKind::kQuery
-                                         : kind_index == 1 ? RowKind::kKey
-                                                           : RowKind::kValue);
-  const int group = kind == RowKind::kQuery ? p.query_heads / p.kv_heads : 1;
-  const int first = static_cast<int>(blockIdx.x) * kRows, total = p.tokens * group;
-  if (first >= total) return;
-  const int j = static_cast<int>(threadIdx.x);
+// What a block does: kRows rows of one kind, from row `first` on, of one KV head.
+struct BlockRows {
+  RowKind kind;
+  int head, group;   // group: rows of the head in each token
+  int first, total;  // rows of the head in all tokens
 
-  // The matrix is the launch's only large read and depends on nothing: its first rows are asked for before all else.
-  constexpr int kAhead = kRows > 1 ? 1 : (D <= 128 ? D : 64);
-  const float* matrix = kind == RowKind::kQuery ? p.query_matrix
-                        : kind == RowKind::kKey ? p.key_matrix
-                                                : p.value_matrix;
-  float ahead[kAhead];
-  if (matrix != nullptr) {
-    const int heads = kind == RowKind::kValue ? p.value_matrix_heads : p.matrix_heads;
-    matrix += static_cast<std::int64_t>(heads == 1 ? 0 : head) * D * D + j;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) ahead[i] = __ldg(matrix + i * D);
+  __device__ __forceinline__ BlockRows(const AppendTokensParams& p, int rows) {
+    const int kind_index = static_cast<int>(blockIdx.y) / p.kv_heads;
+    head = static_cast<int>(blockIdx.y) % p.kv_heads;
+    kind = p.q == nullptr ? (kind_index == 0 ? RowKind::kKey : RowKind::kValue)
+                          : (kind_index == 0   ? RowKind::kQuery
+                             : kind_index == 1 ? RowKind::kKey
+                                               : RowKind::kValue);
+    group = kind == RowKind::kQuery ? p.query_heads / p.kv_heads : 1;
+    first = static_cast<int>(blockIdx.x) * rows, total = p.tokens * group;
   }
 
-  const void* source = kind == RowKind::kQuery ? p.q : kind == RowKind::kKey ? p.k : p.v;
-  const std::int64_t stride = kind == RowKind::kQuery ? p.q_stride : kind == RowKind::kKey ? p.k_stride : p.v_stride;
-  const std::uint16_t* norm = kind == RowKind::kQuery ? p.q_norm : kind == RowKind::kKey ? p.k_norm : nullptr;
-  AppendJob job[kRows];
-  float x[kRows];
+  template <class T>
+  __device__ __forceinline__ T choose(T query, T key, T value) const {
+    return kind == RowKind::kQuery ? query : kind == RowKind::kKey ? key : value;
+  }
+};
+
+// The change of basis: channel j of x M, by the thread of that channel.
+template <int D, int kRows>
+struct ChannelOfMatrix {
+  // The matrix is the launch's only large read and depends on nothing: its first rows are asked for before all else.
+  static constexpr int kAhead = kRows > 1 ? 1 : (D <= 128 ? D : 64);
+  const float* column;  // none: rows stay in their basis
+  float ahead[kAhead];
+
+  __device__ __forceinline__ ChannelOfMatrix(const AppendTokensParams& p, const BlockRows& block, int j)
+      : column(block.choose(p.query_matrix, p.key_matrix, p.value_matrix)) {
+    if (column == nullptr) return;
+    const int heads = block.kind == RowKind::kValue ? p.value_matrix_heads : p.matrix_heads;
+    column += static_cast<std::int64_t>(heads == 1 ? 0 : block.head) * D * D + j;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ahead[i] = __ldg(column + i * D);
+  }
+
+  __device__ __forceinline__ void multiply(float (&x)[kRows], float (*rows)[D], int j) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) rows[r][j] = x[r], x[r] = 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) x[r] = x[r] + rows[r][i] * ahead[i];
+#pragma unroll 16
+    for (int i = kAhead; i < D; ++i) {
+      const float weight = __ldg(column + i * D);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) x[r] = x[r] + rows[r][i] * weight;
+    }
+  }
+};
+
+// The rows as the model computed them. Rows that do not exist are zeros, with a position of -1.
+template <int D, int kRows>
+__device__ __forceinline__ void load_rows(const AppendTokensParams& p, const BlockRows& block, int j,
+                                          AppendJob (&job)[kRows], float (&x)[kRows]) {
+  const void* source = block.choose(p.q, p.k, p.v);
+  const std::int64_t stride = block.choose(p.q_stride, p.k_stride, p.v_stride);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int index = first + r, token = index / group;
+    const int index = block.first + r, token = index / block.group;
     job[r] = {0, 0, -1};
-    if (index < total) job[r] = p.jobs != nullptr ? p.jobs[token] : AppendJob{token, token, p.lengths[token] - 1};
-    const int h = head * group + index % group;
+    if (index < block.total) job[r] = p.jobs != nullptr ? p.jobs[token] : AppendJob{token, token, p.lengths[token] - 1};
+    const int h = block.head * block.group + index % block.group;
     x[r] = job[r].position < 0 ? 0.0f : load_row(source, job[r].row * stride + h * D + j, p.rows_bfloat16);
   }
+}
+
+// What the model does between its projections and attention: norm and RoPE, rounded once.
+template <int D, int kRows>
+__device__ __forceinline__ void norm_and_rope(const AppendTokensParams& p, RowKind kind, int j,
+                                              const AppendJob (&job)[kRows], float (&x)[kRows], float (*rows)[D],
+                                              float (*scratch)[D / 32]) {
+  const std::uint16_t* norm = kind == RowKind::kQuery ? p.q_norm : kind == RowKind::kKey ? p.k_norm : nullptr;
+  const bool rope = p.rope_cos != nullptr && kind != RowKind::kValue;
   if (norm != nullptr) {
     float sum[kRows];
 #pragma unroll
@@ -86,7 +126,7 @@ __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ Appen
 #pragma unroll
     for (int r = 0; r < kRows; ++r) x[r] = x[r] * rsqrtf(sum[r] / static_cast<float>(D) + p.norm_eps) * weight;
   }
-  if (p.rope_cos != nullptr && kind != RowKind::kValue) {
+  if (rope) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) rows[r][j] = x[r];
     __syncthreads();
@@ -98,50 +138,63 @@ __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ Appen
     }
     __syncthreads();
   }
-  if (norm != nullptr || (p.rope_cos != nullptr && kind != RowKind::kValue)) {
+  if (norm != nullptr || rope) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) x[r] = round_bfloat16(x[r]);
   }
+}
 
-  const float* mean = kind == RowKind::kKey ? p.key_mean : kind == RowKind::kValue ? p.value_mean : nullptr;
+// Channel j of a query: to the launch's queries.
+template <int D>
+__device__ __forceinline__ void write_query(const AppendTokensParams& p, const BlockRows& block, int row, int j,
+                                            __nv_bfloat16 x) {
+  const int h = block.head * block.group + row % block.group;
+  p.query[(static_cast<std::int64_t>(row / block.group) * p.query_heads + h) * D + j] = __bfloat16_as_ushort(x);
+}
+
+// Channel j of a key or value: to its place in the window pages, in the sink or in the ring of recent tokens.
+template <int D>
+__device__ __forceinline__ void write_window(const AppendTokensParams& p, const BlockRows& block, const AppendJob& job,
+                                             int j, __nv_bfloat16 x) {
+  const int position = job.position, ring = p.ring_pages * kPageTokens;
+  const int slot = position < p.sink ? position : position % ring;
+  const int place = slot / kPageTokens + (position < p.sink ? 0 : p.sink_pages);
+  const int page = p.window_table[job.sequence * (p.sink_pages + p.ring_pages) + place];
+  std::uint8_t* target =
+      p.window_pages + (static_cast<std::int64_t>(page) * p.kv_heads + block.head) * window_page_bytes(D);
+  *reinterpret_cast<__nv_bfloat16*>(target + window_offset(D, block.kind == RowKind::kValue, slot % kPageTokens, j)) =
+      x;
+}
+
+template <int D, int kRows>
+__global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendTokensParams p) {
+  __shared__ float rows[kRows][D];
+  __shared__ float scratch[kRows][D / 32];
+  const BlockRows block(p, kRows);
+  if (block.first >= block.total) return;
+  const int j = static_cast<int>(threadIdx.x);
+  const ChannelOfMatrix<D, kRows> matrix(p, block, j);
+
+  AppendJob job[kRows];
+  float x[kRows];
+  load_rows<D, kRows>(p, block, j, job, x);
+  norm_and_rope<D, kRows>(p, block.kind, j, job, x, rows, scratch);
+  const float* mean = block.choose<const float*>(nullptr, p.key_mean, p.value_mean);
   if (mean != nullptr) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) x[r] = x[r] - mean[head * D + j];
+    for (int r = 0; r < kRows; ++r) x[r] = x[r] - mean[block.head * D + j];
   }
-  if (matrix != nullptr) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) rows[r][j] = x[r], x[r] = 0.0f;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) x[r] = x[r] + rows[r][i] * ahead[i];
-#pragma unroll 16
-    for (int i = kAhead; i < D; ++i) {
-      const float weight = __ldg(matrix + i * D);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) x[r] = x[r] + rows[r][i] * weight;
-    }
-  }
+  if (matrix.column != nullptr) matrix.multiply(x, rows, j);
 
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (job[r].position < 0) continue;
     const __nv_bfloat16 rounded = __float2bfloat16_rn(x[r]);
-    if (kind == RowKind::kQuery) {
-      const int h = head * group + (first + r) % group;
-      p.query[(static_cast<std::int64_t>((first + r) / group) * p.query_heads + h) * D + j] =
-          __bfloat16_as_ushort(rounded);
-      continue;
+    if (block.kind == RowKind::kQuery) {
+      write_query<D>(p, block, block.first + r, j, rounded);
+    } else {
+      write_window<D>(p, block, job[r], j, rounded);
     }
-    const int position = job[r].position, ring = p.ring_pages * kPageTokens;
-    const int slot = position < p.sink ? position : position % ring;
-    const int place = slot / kPageTokens + (position < p.sink ? 0 : p.sink_pages);
-    const int page = p.window_table[job[r].sequence * (p.sink_pages + p.ring_pages) + place];
-    std::uint8_t* target =
-        p.window_pages + (static_cast<std::int64_t>(page) * p.kv_heads + head) * window_page_bytes(D);
-    *reinterpret_cast<__nv_bfloat16*>(target + window_offset(D, kind == RowKind::kValue, slot % kPageTokens, j)) =
-        rounded;
   }
 }
 

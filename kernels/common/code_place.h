@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lib/runtime/page_layout.h"
+#include "kernels/common/page_layout.h"
 
 namespace oscar::kernels {
 

@@ -1,97 +1,153 @@
-// How the decode kernel sees the cache pages of lib/runtime/page_layout.h (uniform layout, group = head_dim), and the
-// pages of its BF16 windows. No CUDA headers needed.
+// A page of the quantised cache: kPageTokens tokens of one (layer, KV head), keys and values, contiguous bytes. Plain
+// data and constexpr functions, shared by the CPU runtime and the CUDA kernels.
 //
-// Fragment order (PTX ISA, m16n8k16, operand A, row-major): lane = 4 g + t (g = 0..7, t = 0..3) holds registers
-// r = 0..3 with rows g + 8 (r & 1) and columns 2t + 8 (r >> 1) + {0, 1} (low, high half). Keys are A[token, channel]:
-// D/16 steps along the channels. Values are A[channel, token]: D/16 steps along the channels as rows.
-// A code register sits in field f of word w of the lane: eight two-bit fields in each 16-bit half, so that
-// (word & (0x00030003 << 2f)) is a pair of FP16 subnormals c 4^f 2^-24.
+// Sections, each a multiple of 16 bytes, in this order:
+//   key planes | key parameters | value planes | value parameters
+// A plane holds the codes of a run of channels that share one width w: `uniform` has one plane (all d channels, w = 2),
+// `blocks` one for each block with w > 0. n channels take 8 n w bytes.
+// Parameters: uniform, 4 bytes at (group * 64 + token): s then z, 16 bits each. blocks, 1 byte at (plane * 64 + token).
 //
-// Window page (BF16), four tiles of 16 tokens; each tile: keys 32 D bytes, then values 32 D bytes, both in fragment
-// order. A lane then reads its whole operand with 16-byte loads and no shuffles.
+// d = 128                uniform: bytes     blocks 4-2-1-1: bytes
+//   key planes            0    2048          0 (1024, 512, 256, 256)
+//   key parameters     2048     256       2048 (4 x 64)
+//   value planes       2304    2048       2304
+//   value parameters   4352     256       4352
+//   page               4608               4608
+//
+// Inside a plane, codes sit in the order of the operands of a 16 x 8 x 16 tensor-core step, so that a warp expands them
+// with masks alone. Lane = 4 g + t, g = 0..7, t = 0..3. A 32-bit word (little-endian) has two halves h = 0, 1 of 16 / w
+// fields: field j of half h is at bit 16 h + w j. A lane's fields of a whole page are numbered p = 0, 1, ...:
+//   keys:   token 8 a + g, channel 16 k + 8 b + 2 t + h:   p = a n / 8 + 2 k + b
+//   values: token 16 a + 8 b + 2 t + h, channel 16 k + 8 r + g:   p = a n / 8 + 2 k + r, words of b = 0 and 1 apart:
+//           the two token halves of a channel have the same j, so one power of two scales a row of the accumulator
+// j = p mod (16 / w), word W = p / (16 / w) (values: 2 W + b). Words of all lanes: W / V, lane, W mod V, with V = 4, 2
+// or 1 words for a vector load: a strip of 16 tokens is contiguous. For d = 128 uniform a strip of keys or of values is
+// 512 bytes, 16 for each lane. Planes whose n is not a multiple of 16 are stored plainly: bit (token n + channel) w.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include "lib/runtime/page_layout.h"
+#if defined(__CUDACC__)
+#define OSCAR_HOST_DEVICE __host__ __device__
+#else
+#define OSCAR_HOST_DEVICE
+#endif
 
-#define OSCAR_HD OSCAR_HOST_DEVICE
+namespace oscar {
 
-namespace oscar::kernels {
+constexpr int kPageTokens = 64;
+constexpr int kMaxPlanes = 4;
 
-using oscar::kPageTokens;
-inline constexpr int kTileTokens = 16;
-inline constexpr int kTilesPerPage = kPageTokens / kTileTokens;
+// The codes of a run of channels that share one width.
+struct PlaneLayout {
+  std::int32_t first_channel = 0;
+  std::int32_t channels = 0;  // n
+  std::int32_t width = 0;     // w: 1, 2 or 4 bits
+  std::int32_t offset = 0;    // bytes from the start of the page
+  std::int32_t sigma = 0;     // blocks: index of the block that the plane holds
 
-constexpr PageLayout uniform_page(int head_dim) {
-  const SideLayout key = uniform_side(head_dim, head_dim, false, 0);
-  return {key, uniform_side(head_dim, head_dim, false, key.end())};
-}
+  OSCAR_HOST_DEVICE constexpr std::int32_t bytes() const { return kPageTokens / 8 * channels * width; }
+  OSCAR_HOST_DEVICE constexpr bool fragment_order() const { return channels % 16 == 0; }
+  OSCAR_HOST_DEVICE constexpr std::int32_t vector_words() const {  // V
+    return channels * width % 256 == 0 ? 4 : (channels * width % 128 == 0 ? 2 : 1);
+  }
+  // Bit of the lowest bit of a code, counted from the start of the plane; channel: within the plane.
+  OSCAR_HOST_DEVICE constexpr std::int32_t key_bit(std::int32_t token, std::int32_t channel) const {
+    if (!fragment_order()) return (token * channels + channel) * width;
+    const std::int32_t lane = 4 * (token % 8) + channel % 8 / 2;
+    const std::int32_t p = token / 8 * (channels / 8) + channel / 8;
+    return field_bit(p / (16 / width), lane, channel % 2, p % (16 / width));
+  }
+  OSCAR_HOST_DEVICE constexpr std::int32_t value_bit(std::int32_t token, std::int32_t channel) const {
+    if (!fragment_order()) return (token * channels + channel) * width;
+    const std::int32_t lane = 4 * (channel % 8) + token % 8 / 2, half = token % 16 / 8;
+    const std::int32_t p = token / 16 * (channels / 8) + channel / 8, fields = 16 / width;
+    if (channels * width % 32 == 0) return field_bit(2 * (p / fields) + half, lane, token % 2, p % fields);
+    const std::int32_t q = half * (channels / 2) + p;  // an odd number of words: the token halves follow each other
+    return field_bit(q / fields, lane, token % 2, q % fields);
+  }
 
-// Byte offsets inside a code page.
-struct CodePage {
-  int head_dim;
-  OSCAR_HD constexpr int code_bytes() const { return kPageTokens * head_dim / 4; }
-  OSCAR_HD constexpr int key_codes() const { return 0; }
-  OSCAR_HD constexpr int key_params() const { return code_bytes(); }  // FP16 (scale, zero) of token 0, 1, ... 63
-  OSCAR_HD constexpr int value_codes() const { return key_params() + 4 * kPageTokens; }
-  OSCAR_HD constexpr int value_params() const { return value_codes() + code_bytes(); }  // the same of the values
-  OSCAR_HD constexpr int bytes() const { return value_params() + 4 * kPageTokens; }
+ private:
+  OSCAR_HOST_DEVICE constexpr std::int32_t field_bit(std::int32_t word, std::int32_t lane, std::int32_t half,
+                                                     std::int32_t field) const {
+    const std::int32_t v = vector_words();
+    return 32 * (word / v * 32 * v + lane * v + word % v) + 16 * half + width * field;
+  }
 };
 
-// Position of a register inside the lane's words of a tile: word index and two-bit field.
-struct CodeField {
-  int word, field;
+enum class ParamKind : std::int32_t { kFloat16Pair, kBFloat16Pair, kScaleByte };
+
+// Keys or values of a page.
+struct SideLayout {
+  std::int32_t head_dim = 0;  // d
+  std::int32_t planes = 0;
+  PlaneLayout plane[kMaxPlanes];
+  ParamKind params = ParamKind::kFloat16Pair;
+  std::int32_t group = 0;         // channels that share a pair; kScaleByte: not used
+  std::int32_t groups = 0;        // pairs of a token; kScaleByte: planes
+  std::int32_t param_offset = 0;  // bytes from the start of the page
+
+  OSCAR_HOST_DEVICE constexpr std::int32_t param_size() const { return params == ParamKind::kScaleByte ? 1 : 4; }
+  OSCAR_HOST_DEVICE constexpr std::int32_t param_bytes() const { return groups * param_size() * kPageTokens; }
+  OSCAR_HOST_DEVICE constexpr std::int32_t end() const { return param_offset + param_bytes(); }
+  // Byte of the parameters of one token: of a group (uniform) or of a plane (blocks).
+  OSCAR_HOST_DEVICE constexpr std::int32_t param_byte(std::int32_t token, std::int32_t index) const {
+    return param_offset + (index * kPageTokens + token) * param_size();
+  }
 };
 
-// Keys: register r of channel step s. The two tokens (r & 1) of a column half (r >> 1) share the field, so the query
-// operand absorbs 4^-field.
-OSCAR_HD constexpr CodeField key_field(int head_dim, int step, int r) {
-  const int p = (r & 1) * (head_dim / 8) + 2 * step + (r >> 1);
-  return {p / 8, p % 8};
-}
-// Values: the two token halves (r >> 1) of a channel share the field, so the accumulator absorbs 4^-field at the end.
-OSCAR_HD constexpr CodeField value_field(int step, int r) {
-  const int p = 2 * step + (r & 1);
-  return {2 * (p / 8) + (r >> 1), p % 8};
-}
-// The power of four by which an expanded field is larger than its code: fields 5 to 7 are shifted down first, because
-// an FP16 significand has ten bits.
-OSCAR_HD constexpr int field_exponent(int field) { return field < 5 ? field : field - 5; }
+struct PageLayout {
+  SideLayout key, value;
+  OSCAR_HOST_DEVICE constexpr std::int32_t bytes() const { return value.end(); }
+};
 
-// The kernel's reading of a page and the page layout agree, for every code of a tile.
-constexpr bool fields_agree(int head_dim) {
-  const PageLayout page = uniform_page(head_dim);
-  const int words = head_dim / 32, width = words < 4 ? words : 4;
-  for (int lane = 0; lane < 32; ++lane)
-    for (int step = 0; step < head_dim / 16; ++step)
-      for (int r = 0; r < 4; ++r)
-        for (int half = 0; half < 2; ++half) {
-          const int g = lane / 4, t = lane % 4, row = g + 8 * (r & 1), column = 2 * t + 8 * (r >> 1) + half;
-          const CodeField k = key_field(head_dim, step, r), v = value_field(step, r);
-          const int at_k = 32 * (k.word / width * 32 * width + lane * width + k.word % width) + 16 * half + 2 * k.field;
-          const int at_v = 32 * (v.word / width * 32 * width + lane * width + v.word % width) + 16 * half + 2 * v.field;
-          if (page.key.plane[0].key_bit(row, 16 * step + column) != at_k) return false;
-          if (page.value.plane[0].value_bit(column, 16 * step + row) != at_v) return false;
-        }
-  return CodePage{head_dim}.key_params() == page.key.param_offset && CodePage{head_dim}.bytes() == page.bytes() &&
-         CodePage{head_dim}.value_codes() == page.value.plane[0].offset &&
-         CodePage{head_dim}.value_params() == page.value.param_offset;
+constexpr SideLayout uniform_side(std::int32_t head_dim, std::int32_t group, bool bfloat16_params,
+                                  std::int32_t offset) {
+  SideLayout side;
+  side.head_dim = head_dim;
+  side.planes = 1;
+  side.plane[0] = {0, head_dim, 2, offset, 0};
+  side.params = bfloat16_params ? ParamKind::kBFloat16Pair : ParamKind::kFloat16Pair;
+  side.group = group;
+  side.groups = head_dim / group;
+  side.param_offset = offset + side.plane[0].bytes();
+  return side;
 }
-static_assert(fields_agree(64) && fields_agree(128) && fields_agree(256));
 
-// Byte offset of one BF16 element inside a window page.
-OSCAR_HD constexpr int window_offset(int head_dim, bool value, int token, int channel) {
-  const int tile = token / kTileTokens, row_token = token % kTileTokens;
-  const int step = channel / 16, c = channel % 16;
-  const int row = value ? c : row_token;
-  const int column = value ? row_token : c;
-  const int lane = 4 * (row % 8) + (column % 8) / 2;
-  const int r = (row / 8) + 2 * (column / 8);
-  return tile * 64 * head_dim + (value ? 32 * head_dim : 0) + (step * 32 + lane) * 16 + r * 4 + (column % 2) * 2;
+// widths: [4] of {0, 1, 2, 4}.
+constexpr SideLayout block_side(std::int32_t head_dim, const std::uint8_t* widths, std::int32_t offset) {
+  SideLayout side;
+  side.head_dim = head_dim;
+  side.params = ParamKind::kScaleByte;
+  for (std::int32_t b = 0; b < 4; ++b) {
+    if (widths[b] == 0) continue;
+    side.plane[side.planes] = {b * (head_dim / 4), head_dim / 4, widths[b], offset, b};
+    offset += side.plane[side.planes].bytes();
+    ++side.planes;
+  }
+  side.groups = side.planes;
+  side.param_offset = offset;
+  return side;
 }
-OSCAR_HD constexpr int window_tile_bytes(int head_dim) { return 64 * head_dim; }
-OSCAR_HD constexpr int window_page_bytes(int head_dim) { return kTilesPerPage * window_tile_bytes(head_dim); }
 
-}  // namespace oscar::kernels
+namespace page_layout_check {
+constexpr SideLayout kKey = uniform_side(128, 128, false, 0), kValue = uniform_side(128, 128, false, kKey.end());
+static_assert(kKey.param_offset == 2048 && kValue.plane[0].offset == 2304 && kValue.param_offset == 4352);
+static_assert(PageLayout{kKey, kValue}.bytes() == 4608);
+constexpr std::uint8_t kWidths[4] = {4, 2, 1, 1};
+constexpr SideLayout kBlockKey = block_side(128, kWidths, 0), kBlockValue = block_side(128, kWidths, kBlockKey.end());
+static_assert(kBlockKey.plane[1].offset == 1024 && kBlockKey.plane[3].offset == 1792 && kBlockKey.param_offset == 2048);
+static_assert(PageLayout{kBlockKey, kBlockValue}.bytes() == 4608);
+// A lane's 16 bytes of the first key strip: token 0 in words 0 and 1, token 8 in words 2 and 3.
+static_assert(kKey.plane[0].key_bit(0, 0) == 0 && kKey.plane[0].key_bit(0, 1) == 16 &&
+              kKey.plane[0].key_bit(0, 8) == 2 && kKey.plane[0].key_bit(0, 64) == 32 &&
+              kKey.plane[0].key_bit(8, 0) == 64 && kKey.plane[0].key_bit(0, 2) == 128 &&
+              kKey.plane[0].key_bit(1, 0) == 512 && kKey.plane[0].key_bit(16, 0) == 4096);
+// Values: tokens 0 and 1 share a word's halves, token 8 is in the next word at the same field.
+static_assert(kValue.plane[0].value_bit(0, 0) == 0 && kValue.plane[0].value_bit(1, 0) == 16 &&
+              kValue.plane[0].value_bit(8, 0) == 32 && kValue.plane[0].value_bit(0, 8) == 2 &&
+              kValue.plane[0].value_bit(0, 64) == 64 && kValue.plane[0].value_bit(2, 0) == 128 &&
+              kValue.plane[0].value_bit(0, 1) == 512 && kValue.plane[0].value_bit(16, 0) == 4096);
+}  // namespace page_layout_check
+
+}  // namespace oscar

@@ -6,53 +6,17 @@
 // parts, in order: the result does not depend on timing.
 #pragma once
 
+#include "kernels/decode/cluster_outputs.cuh"
 #include "kernels/decode/merge.cuh"
 #include "kernels/decode/warp_loop.cuh"
 
 namespace oscar::kernels {
 
-#if __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ std::uint32_t cluster_rank() {
-  std::uint32_t x;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
-  return x;
-}
-__device__ __forceinline__ std::uint32_t cluster_size() {
-  std::uint32_t x;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(x));
-  return x;
-}
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-// Says only that this thread has come here: no fence.
-__device__ __forceinline__ void cluster_arrive_relaxed() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Stores into the shared memory of another block of the cluster, at the same address as here.
-__device__ __forceinline__ void send(std::uint32_t address, std::uint32_t rank, float x) {
-  asm volatile(
-      "{ .reg .u32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.f32 [there], %2; }" ::"r"(address),
-      "r"(rank), "f"(x)
-      : "memory");
-}
-__device__ __forceinline__ void send(std::uint32_t address, std::uint32_t rank, float2 x) {
-  asm volatile(
-      "{ .reg .u32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.v2.f32 [there], {%2, %3}; }" ::"r"(
-          address),
-      "r"(rank), "f"(x.x), "f"(x.y)
-      : "memory");
-}
-
-#endif
-
 // Grid: (parts * cluster size, KV heads, batch).
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(const __grid_constant__ DecodeLaunch a) {
 #if __CUDA_ARCH__ >= 900
-  const DecodeAttentionParams& p = a.p;
+  const PagedDecodeParams& p = a.p;
   constexpr int D = C::D;
   extern __shared__ __align__(128) std::uint8_t pool[];
   __shared__ DecodeShared<C> shared;
@@ -97,83 +61,35 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const BlockMerge<C> merge(pool);
   merge.put(a, work.state, group, warp, lane);
 
-  // Block r of a cluster adds up outputs [r, r + 1) slice.
-  const int outputs = group * D, slice = ((outputs + size - 1) / size + 1) & ~1;
-  float* received = reinterpret_cast<float*>(pool + a.pool_bytes + C::kScratchBytes);  // [size][slice]
-  float* received_m = received + outputs + 2 * C::kMaxCluster;                         // [size][kHeads]
-  float* received_l = received_m + C::kMaxCluster * C::kHeads;                         // [size][kHeads]
-  const std::uint32_t to_o = shared_address(received + rank * slice),
-                      to_m = shared_address(received_m + rank * C::kHeads),
-                      to_l = shared_address(received_l + rank * C::kHeads);
+  const ClusterOutputs<C> shares(pool + a.pool_bytes + C::kScratchBytes, group, rank, size);
   cluster_wait();
-#pragma unroll 1
-  for (int i = 2 * tid; i < outputs; i += 2 * C::kThreads) {
-    const int head = i / D, owner = i / slice;
-    send(to_o + 4 * (i - owner * slice), owner, merge.output(head, i % D));
-  }
-  // A head belongs to the blocks from the one of its first output to that of its last. The last warps have the fewest
-  // outputs to send.
-#pragma unroll 1
-  for (int head = C::kWarps - 1 - warp; head < group; head += C::kWarps) {
-    const float m = merge.reference(head), l = merge.sum(head);
-    const int owner = head * D / slice + lane;
-    if (owner <= (head * D + D - 1) / slice) send(to_m + 4 * head, owner, m), send(to_l + 4 * head, owner, l);
-  }
+  shares.send_shares(merge, group, warp, lane);
   cluster_arrive();
   cluster_wait();
-  const int begin = rank * slice, end = min(outputs, begin + slice);
-  // Up to kThreads outputs at a time: one for each thread.
   int* arrivals = static_cast<int*>(p.workspace);
   const int item = sequence * p.kv_heads + kv_head;
   Partial<C>* partials =
       reinterpret_cast<Partial<C>*>(arrivals + arrival_counters(p.batch * p.kv_heads)) + item * a.parts;
-  const int part = static_cast<int>(blockIdx.x) / size;
+  const int part = static_cast<int>(blockIdx.x) / size, begin = shares.begin(), end = shares.end();
+  // Up to kThreads outputs at a time: one for each thread.
 #pragma unroll 1
   for (int i = begin + tid; i < end; i += C::kThreads) {
     const int head = i / D;
-    float m = kNoReference, l = 0.0f, o = 0.0f;
-#pragma unroll 4
-    for (int r = 0; r < size; ++r) m = fmaxf(m, received_m[r * C::kHeads + head]);
-#pragma unroll 4
-    for (int r = 0; r < size; ++r) {
-      const float f = exp2_approx(received_m[r * C::kHeads + head] - m);
-      l = fmaf(received_l[r * C::kHeads + head], f, l);
-      o = fmaf(received[r * slice + i - begin], f, o);
-    }
+    const OutputSum x = shares.sum(i);
     if (a.parts == 1) {
-      write_output<C>(p, sequence, kv_head * group + head, i % D, m, l, o);
+      write_output<C>(p, sequence, kv_head * group + head, i % D, x.m, x.l, x.o);
     } else {
-      __stcg(&partials[part].o[head][i % D], o);
+      __stcg(&partials[part].o[head][i % D], x.o);
       // Blocks that share a head write the same numbers.
-      if (i % D == 0 || i == begin) __stcg(&partials[part].m[head], m), __stcg(&partials[part].l[head], l);
+      if (i % D == 0 || i == begin) __stcg(&partials[part].m[head], x.m), __stcg(&partials[part].l[head], x.l);
     }
   }
   if (a.parts == 1) return;
-  __threadfence();
-  __syncthreads();
-  if (tid == 0) {
-    int* arrived = arrivals + item * C::kMaxCluster + rank;
-    shared.last_arriver = atomicAdd(arrived, 1) == a.parts - 1;
-    if (shared.last_arriver) *arrived = 0;  // ready for the next launch
-  }
-  __syncthreads();
-  if (!shared.last_arriver) return;
-  __threadfence();
+  if (!last_to_arrive(arrivals + item * C::kMaxCluster + rank, a.parts, shared.last_arriver)) return;
 #pragma unroll 1
   for (int i = begin + tid; i < end; i += C::kThreads) {
-    const int head = i / D;
-    float m = kNoReference, l = 0.0f, o = 0.0f;
-    // A running reference: the loads of several parts are under way together.
-#pragma unroll 4
-    for (int r = 0; r < a.parts; ++r) {
-      const float part_m = __ldcg(&partials[r].m[head]), part_l = __ldcg(&partials[r].l[head]),
-                  part_o = __ldcg(&partials[r].o[head][i % D]);
-      const float next = fmaxf(m, part_m), old = exp2_approx(m - next), f = exp2_approx(part_m - next);
-      m = next;
-      l = fmaf(part_l, f, l * old);
-      o = fmaf(part_o, f, o * old);
-    }
-    write_output<C>(p, sequence, kv_head * group + head, i % D, m, l, o);
+    const OutputSum x = sum_of_parts<C>(partials, a.parts, i / D, i % D);
+    write_output<C>(p, sequence, kv_head * group + i / D, i % D, x.m, x.l, x.o);
   }
 #endif
 }

@@ -73,13 +73,13 @@ std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch,
       std::size_t{0});
 }
 
-PageLayout decode_page_layout(const DecodeAttentionParams& p) {
+PageLayout decode_page_layout(const PagedDecodeParams& p) {
   if (!p.blocks) return uniform_page(p.head_dim);
   const SideLayout key = block_side(p.head_dim, p.key_widths, 0);
   return {key, block_side(p.head_dim, p.value_widths, key.end())};
 }
 
-cudaError_t decode_attention(const DecodeAttentionParams& p, cudaStream_t stream) {
+cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
   if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.flush < 1 || (p.flush & (p.flush - 1)) != 0 ||
       p.sink > p.sink_pages * kPageTokens || p.recent + p.flush - 1 > p.ring_pages * kPageTokens - (kTileTokens - 1)) {
     return cudaErrorInvalidValue;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/decode_attention_cuda.h"
+#include "kernels/decode/decode_attention.h"
 
 namespace oscar::kernels {
 
@@ -22,7 +22,7 @@ struct BlockSide {
 };
 
 struct DecodeLaunch {
-  DecodeAttentionParams p;
+  PagedDecodeParams p;
   BlockSide key, value;     // layout `blocks`
   std::int32_t page_bytes;  // of one KV head
   std::int32_t slot_bytes;  // of a ring slot: a page, or the keys or the values of one BF16 tile

@@ -10,7 +10,7 @@
 namespace oscar::kernels {
 
 template <class C>
-__device__ __forceinline__ void write_output(const DecodeAttentionParams& p, int sequence, int query_head, int channel,
+__device__ __forceinline__ void write_output(const PagedDecodeParams& p, int sequence, int query_head, int channel,
                                              float m, float l, float o) {
   if (p.sink_logits != nullptr) l += exp2_approx(p.sink_logits[query_head] * kLog2E - m);
   const float value = l > 0.0f ? o / l : 0.0f;
@@ -117,10 +117,25 @@ struct Partial {
   float m[C::kHeads], l[C::kHeads], o[C::kHeads][C::D];
 };
 
+// Whether this block is the last of `parts` to arrive; it sees what the others wrote before. Called by all threads;
+// flag: shared memory. The counter is ready for the next launch afterwards.
+__device__ __forceinline__ bool last_to_arrive(int* counter, int parts, int& flag) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    flag = atomicAdd(counter, 1) == parts - 1;
+    if (flag) *counter = 0;
+  }
+  __syncthreads();
+  if (!flag) return false;
+  __threadfence();
+  return true;
+}
+
 // Merges an item's parts in block order. results: two of each block from the item's first block on; scratch: shared
 // memory for two floats of every part and head, and four of every thread.
 template <class C>
-__device__ __forceinline__ void merge_parts(const DecodeAttentionParams& p, const Partial<C>* results,
+__device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Partial<C>* results,
                                             const ItemRange& item, int group, float* scratch) {
   constexpr int D = C::D;
   const int tid = threadIdx.x, parts = item.parts;

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/decode_attention_cuda.h"
+#include "kernels/decode/decode_attention.h"
 
 namespace oscar::kernels {
 
@@ -24,7 +24,7 @@ struct SequencePlan {
   __device__ int window_tiles() const { return sink_tiles + ring_tiles; }
   __device__ int units() const { return 2 * window_tiles() + (page_end - page_begin); }
 
-  __device__ static SequencePlan make(const DecodeAttentionParams& p, int length) {
+  __device__ static SequencePlan make(const PagedDecodeParams& p, int length) {
     SequencePlan s;
     s.length = length;
     if (length <= 0) {
@@ -67,7 +67,7 @@ struct Ranges {
 
 // Units of one sequence. A call and not inlined: the walks below need it in several places, and a cold launch reads
 // every instruction from memory.
-static __device__ __noinline__ int sequence_units(const DecodeAttentionParams& p, int sequence) {
+static __device__ __noinline__ int sequence_units(const PagedDecodeParams& p, int sequence) {
   return SequencePlan::make(p, p.lengths[sequence]).units();
 }
 
@@ -100,6 +100,15 @@ __device__ __forceinline__ int walk_batch(int batch, int target, Found& found, F
   return base;
 }
 
+// One item, or the part of it that belongs to this block.
+struct ItemRange {
+  SequencePlan plan;
+  int sequence, kv_head;
+  int from, to;            // units of the item
+  int first_block, parts;  // blocks that share the item
+  bool second;             // the item's first block holds it as its second result
+};
+
 // What this block does. Every warp finds it alone, so no barrier is needed.
 struct BlockWork {
   bool empty;
@@ -109,7 +118,7 @@ struct BlockWork {
   int position, end;  // not split: the block's range of the line
   Found at;           // sequence, and its first block (split) or first unit (line)
 
-  __device__ BlockWork(const DecodeAttentionParams& p, int least) {
+  __device__ BlockWork(const PagedDecodeParams& p, int least) {
     const auto units = [&](int b) { return sequence_units(p, b); };
     const int blocks = static_cast<int>(gridDim.x);
     const int total = walk_batch(p.batch, -1, at, units) * p.kv_heads;
@@ -137,15 +146,48 @@ struct BlockWork {
   __device__ int parts_of(int units) const {
     return static_cast<int>(static_cast<unsigned>(units + part_units - 1) / static_cast<unsigned>(part_units));
   }
-};
 
-// One item, or the part of it that belongs to this block.
-struct ItemRange {
-  SequencePlan plan;
-  int sequence, kv_head;
-  int from, to;            // units of the item
-  int first_block, parts;  // blocks that share the item
-  bool second;             // the item's first block holds it as its second result
+  // What the block does next; `at` goes on to its sequence.
+  __device__ __forceinline__ ItemRange next_item(const PagedDecodeParams& p) {
+    ItemRange item;
+    item.plan = SequencePlan::make(p, p.lengths[at.sequence]);
+    if (split) {
+      split_item(item);
+    } else {
+      line_item(p, item);
+    }
+    item.sequence = at.sequence;
+    return item;
+  }
+  __device__ __forceinline__ void split_item(ItemRange& item) const {
+    item.parts = parts_of(item.plan.units());
+    const unsigned index = blockIdx.x - at.begin;
+    item.kv_head = static_cast<int>(index / static_cast<unsigned>(item.parts));
+    const int part = static_cast<int>(index) - item.kv_head * item.parts;
+    const Ranges cut = Ranges::make(item.plan.units(), item.parts);
+    item.from = cut.begin(part);
+    item.to = cut.begin(part + 1);
+    item.first_block = static_cast<int>(blockIdx.x) - part;
+    item.second = false;
+  }
+  __device__ __forceinline__ void line_item(const PagedDecodeParams& p, ItemRange& item) {
+#pragma unroll 1
+    while (position >= at.begin + item.plan.units() * p.kv_heads) {
+      // On to the next sequence with work; there is one, because position < end <= total.
+      at.begin += item.plan.units() * p.kv_heads;
+      item.plan = SequencePlan::make(p, p.lengths[++at.sequence]);
+    }
+    const unsigned units = item.plan.units();
+    item.kv_head = static_cast<int>(static_cast<unsigned>(position - at.begin) / units);
+    const int item_begin = at.begin + item.kv_head * static_cast<int>(units),
+              item_end = item_begin + static_cast<int>(units);
+    item.from = position - item_begin;
+    item.to = min(end, item_end) - item_begin;
+    item.first_block = line.owner(item_begin);
+    item.parts = line.owner(item_end - 1) - item.first_block + 1;
+    // Only the first block can hold the item as its second result; the others began in its middle.
+    item.second = line.begin(item.first_block) < item_begin;
+  }
 };
 
 }  // namespace oscar::kernels

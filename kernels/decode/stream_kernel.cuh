@@ -7,9 +7,37 @@
 
 namespace oscar::kernels {
 
+// Units of an item -> a warp's BF16 tiles (two units each, they come first) and pages.
+__device__ __forceinline__ WarpShare warp_share(const ItemRange& item, int warp, int warps) {
+  const int window_units = 2 * item.plan.window_tiles();
+  return WarpShare::make(item.plan.page_begin + max(0, item.from - window_units),
+                         item.plan.page_begin + max(0, item.to - window_units), min(window_units, item.from + 1) / 2,
+                         min(window_units, item.to + 1) / 2, warp, warps);
+}
+
+// The block's result: to the output, or to its partial result where other blocks share the item.
+template <class C>
+__device__ __forceinline__ void write_item(const PagedDecodeParams& p, const BlockMerge<C>& merge,
+                                           const ItemRange& item, int group, Partial<C>& partial) {
+  constexpr int D = C::D;
+#pragma unroll 1
+  for (int i = 2 * threadIdx.x; i < group * D; i += 2 * C::kThreads) {
+    const int head = i / D, channel = i % D;
+    const float2 o = merge.output(head, channel);
+    if (item.parts == 1) {
+      const float m = merge.reference(head), l = merge.sum(head);
+      write_output<C>(p, item.sequence, item.kv_head * group + head, channel, m, l, o.x);
+      write_output<C>(p, item.sequence, item.kv_head * group + head, channel + 1, m, l, o.y);
+    } else {
+      __stcg(reinterpret_cast<float2*>(&partial.o[head][channel]), o);
+      if (channel == 0) __stcg(&partial.m[head], merge.reference(head)), __stcg(&partial.l[head], merge.sum(head));
+    }
+  }
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(const __grid_constant__ DecodeLaunch a) {
-  const DecodeAttentionParams& p = a.p;
+  const PagedDecodeParams& p = a.p;
   constexpr int D = C::D;
   extern __shared__ __align__(128) std::uint8_t pool[];
   __shared__ DecodeShared<C> shared;
@@ -32,43 +60,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
   bool first_item = true;
 #pragma unroll 1
   while (true) {
-    ItemRange item;
-    item.plan = SequencePlan::make(p, p.lengths[block.at.sequence]);
-    if (block.split) {
-      item.parts = block.parts_of(item.plan.units());
-      const unsigned index = blockIdx.x - block.at.begin;
-      item.kv_head = static_cast<int>(index / static_cast<unsigned>(item.parts));
-      const int part = static_cast<int>(index) - item.kv_head * item.parts;
-      const Ranges cut = Ranges::make(item.plan.units(), item.parts);
-      item.from = cut.begin(part);
-      item.to = cut.begin(part + 1);
-      item.first_block = static_cast<int>(blockIdx.x) - part;
-      item.second = false;
-    } else {
-#pragma unroll 1
-      while (block.position >= block.at.begin + item.plan.units() * p.kv_heads) {
-        // On to the next sequence with work; there is one, because position < end <= total.
-        block.at.begin += item.plan.units() * p.kv_heads;
-        item.plan = SequencePlan::make(p, p.lengths[++block.at.sequence]);
-      }
-      const unsigned units = item.plan.units();
-      item.kv_head = static_cast<int>(static_cast<unsigned>(block.position - block.at.begin) / units);
-      const int begin = block.at.begin + item.kv_head * static_cast<int>(units), end = begin + static_cast<int>(units);
-      item.from = block.position - begin;
-      item.to = min(block.end, end) - begin;
-      item.first_block = block.line.owner(begin);
-      item.parts = block.line.owner(end - 1) - item.first_block + 1;
-      // Only the first block can hold the item as its second result; the others began in its middle.
-      item.second = block.line.begin(item.first_block) < begin;
-    }
-    item.sequence = block.at.sequence;
+    const ItemRange item = block.next_item(p);
     const SequencePlan& plan = item.plan;
     const int sequence = item.sequence, kv_head = item.kv_head;
-    // Units -> BF16 tiles (two units each, they come first) and pages.
-    const int window_units = 2 * plan.window_tiles();
-    const WarpShare share = WarpShare::make(
-        plan.page_begin + max(0, item.from - window_units), plan.page_begin + max(0, item.to - window_units),
-        min(window_units, item.from + 1) / 2, min(window_units, item.to + 1) / 2, warp, C::kWarps);
+    const WarpShare share = warp_share(item, warp, C::kWarps);
     PageIds ids;
     WindowPages windows;
     windows.load(p, sequence, lane);
@@ -89,32 +84,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
 
     // A block cuts at most two items: the one it begins in the middle of, and the one it leaves unfinished.
     Partial<C>& partial = partials[2 * blockIdx.x + (first_item ? 0 : 1)];
-#pragma unroll 1
-    for (int i = 2 * tid; i < group * D; i += 2 * C::kThreads) {
-      const int head = i / D, channel = i % D;
-      const float2 o = merge.output(head, channel);
-      if (item.parts == 1) {
-        const float m = merge.reference(head), l = merge.sum(head);
-        write_output<C>(p, sequence, kv_head * group + head, channel, m, l, o.x);
-        write_output<C>(p, sequence, kv_head * group + head, channel + 1, m, l, o.y);
-      } else {
-        __stcg(reinterpret_cast<float2*>(&partial.o[head][channel]), o);
-        if (channel == 0) __stcg(&partial.m[head], merge.reference(head)), __stcg(&partial.l[head], merge.sum(head));
-      }
-    }
-    if (item.parts > 1) {
-      __threadfence();
-      __syncthreads();
-      const int cell = sequence * p.kv_heads + kv_head;
-      if (tid == 0) {
-        shared.last_arriver = atomicAdd(&arrivals[cell], 1) == item.parts - 1;
-        if (shared.last_arriver) arrivals[cell] = 0;  // ready for the next launch
-      }
-      __syncthreads();
-      if (shared.last_arriver) {
-        __threadfence();
-        merge_parts<C>(p, partials + 2 * item.first_block, item, group, reinterpret_cast<float*>(pool));
-      }
+    write_item<C>(p, merge, item, group, partial);
+    if (item.parts > 1 && last_to_arrive(&arrivals[sequence * p.kv_heads + kv_head], item.parts, shared.last_arriver)) {
+      merge_parts<C>(p, partials + 2 * item.first_block, item, group, reinterpret_cast<float*>(pool));
     }
     if (block.split) return;
     block.position += item.to - item.from;

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/page_layout.h"
+#include "kernels/common/fragment_pages.h"
 #include "kernels/decode/launch_params.h"
 #include "kernels/decode/query.cuh"
 #include "kernels/decode/warp_state.cuh"

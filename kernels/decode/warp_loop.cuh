@@ -35,7 +35,7 @@ struct PageIds {
 // The sequence's first 32 window pages, read ahead for a warp: from memory with its first loads, then in shared memory.
 struct WindowPages {
   int id;
-  __device__ __forceinline__ void load(const DecodeAttentionParams& p, int sequence, int lane) {
+  __device__ __forceinline__ void load(const PagedDecodeParams& p, int sequence, int lane) {
     const int count = p.sink_pages + p.ring_pages;
     id = lane < count ? __ldg(p.window_table + sequence * count + lane) : 0;
   }
@@ -44,7 +44,7 @@ struct WindowPages {
     shared[lane] = id;
     __syncwarp();
   }
-  __device__ __forceinline__ static int of(const DecodeAttentionParams& p, const std::int32_t* shared, int sequence,
+  __device__ __forceinline__ static int of(const PagedDecodeParams& p, const std::int32_t* shared, int sequence,
                                            int i) {
     return i < 32 ? shared[i] : __ldg(p.window_table + sequence * (p.sink_pages + p.ring_pages) + i);
   }
@@ -65,7 +65,7 @@ struct WarpWork {
   WarpState<D, NT> state;
   Codes codes;
 
-  __device__ __forceinline__ static const std::uint8_t* window_source(const DecodeAttentionParams& p,
+  __device__ __forceinline__ static const std::uint8_t* window_source(const PagedDecodeParams& p,
                                                                       const SequencePlan& plan,
                                                                       const std::int32_t* window_pages, int sequence,
                                                                       int kv_head, int tile, int half) {
@@ -86,7 +86,7 @@ struct WarpWork {
                                       DecodeShared<C>& shared, const typename Codes::Query& query_source,
                                       const CopyRing& ring, RingPosition& at, SharedAddress scratch,
                                       std::uint8_t* item_shared, int warp, int lane, AfterIssue&& after_issue) {
-    const DecodeAttentionParams& p = a.p;
+    const PagedDecodeParams& p = a.p;
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
     const float soft_cap = p.soft_cap * kLog2E;

@@ -5,35 +5,19 @@
 
 #include <algorithm>
 
-#include "kernels/gram.h"
+#include "kernels/gram/gram.h"
+#include "kernels/gram/products.cuh"
 
 namespace oscar::kernels {
 namespace {
 
-constexpr int kThreads = 256, kChunk = 32, kStages = 4;
+using namespace gram;
+
+constexpr int kStages = 4;
 constexpr int kChunksInFloat = 4;  // 128 rows
 
 // Runs of rows of a head: enough blocks for a GPU.
 __host__ __device__ constexpr int splits(bool shifted) { return shifted ? 8 : 16; }
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
-__device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                         std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Eight BF16 values less their shifts: high parts in place, low parts, and their sum into `sum`.
 __device__ __forceinline__ void split_rows(std::uint16_t* high, std::uint16_t* low, const float (&shift)[8],
@@ -53,144 +37,108 @@ __device__ __forceinline__ void split_rows(std::uint16_t* high, std::uint16_t* l
   *reinterpret_cast<uint4*>(low) = *reinterpret_cast<const uint4*>(rest);
 }
 
+// What a block adds up: of the rows of one KV head, the chunks [begin, end).
 template <int D, bool kShifted>
-__global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant__ GramParams p) {
-  constexpr int kPitch = D + 8;                         // elements; the padding keeps ldmatrix free of bank conflicts
-  constexpr int kTiles = D / 64, kColumns = D / 2 / 8;  // of a warp: 16 kTiles channels by 8 kColumns
-  constexpr int kSplits = splits(kShifted);
-  __shared__ __align__(16) std::uint16_t rows[kStages][kChunk][kPitch];
-  __shared__ __align__(16) std::uint16_t low[kShifted ? kChunk : 1][kPitch];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
-  const int first_row = (warp % 4) * 16 * kTiles, first_column = warp / 4 * (D / 2);
-  const int group = p.heads / p.kv_heads;
-  const std::int64_t total = p.tokens * group;
-  const std::int64_t chunks = (total + kChunk - 1) / kChunk, each = (chunks + kSplits - 1) / kSplits;
-  const std::int64_t begin = blockIdx.x * each, end = min(chunks, begin + each);
+struct Run {
+  int head, group;
+  std::int64_t rows, begin, end;  // rows of the head; chunks
 
-  const auto copy = [&](std::int64_t chunk, int stage) {
+  __device__ __forceinline__ explicit Run(const GramParams& p)
+      : head(blockIdx.y), group(p.heads / p.kv_heads), rows(p.tokens * group) {
+    constexpr int kSplits = splits(kShifted);
+    const std::int64_t chunks = (rows + kChunk - 1) / kChunk, each = (chunks + kSplits - 1) / kSplits;
+    begin = blockIdx.x * each, end = min(chunks, begin + each);
+  }
+
+  // Begins a group of asynchronous copies: one chunk, with zeros where the run has no rows.
+  __device__ __forceinline__ void copy(const GramParams& p, std::int64_t chunk, Chunk<D>& to) const {
     for (int i = threadIdx.x; i < kChunk * D / 8; i += kThreads) {
       const int r = i / (D / 8), c = i % (D / 8) * 8;
       const std::int64_t row = chunk * kChunk + r;
-      const bool live = chunk < end && row < total;
+      const bool live = chunk < end && row < rows;
       const std::int64_t token = live ? row / group : 0;
       const int member = live ? static_cast<int>(row % group) : 0;
       const std::uint16_t* source = p.x + token * p.stride + (head * group + member) * D + c;
-      const int bytes = live ? 16 : 0;  // the rest is filled with zeros
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(&rows[stage][r][c])),
-                   "l"(source), "r"(bytes)
+      const int bytes = live ? 16 : 0;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(&to[r][c])), "l"(source),
+                   "r"(bytes)
                    : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
-  };
+  }
+};
 
-  double sum[kTiles][kColumns][4];
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[m][n][i] = 0.0;
-  // With a shift: the eight channels of this thread's part of a row, the same in every row.
+// Rows with a shift: a thread splits the same eight channels of every kSharers-th row, and adds them up.
+template <int D>
+struct ShiftedRows {
+  static constexpr int kSharers = kThreads / (D / 8);
+  int channels = 0;  // the first of the eight
   float shift[8] = {};
-  double row_sum[8] = {};
-  const int my_channels = threadIdx.x % (D / 8) * 8;
-  if constexpr (kShifted) {
+  double sum[8] = {};
+
+  __device__ __forceinline__ void load(const GramParams& p, int head) {
+    channels = threadIdx.x % (D / 8) * 8;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) shift[i] = __uint_as_float(std::uint32_t{p.shift[head * D + my_channels + i]} << 16);
+    for (int i = 0; i < 8; ++i) shift[i] = __uint_as_float(std::uint32_t{p.shift[head * D + channels + i]} << 16);
   }
-  float part[kTiles][kColumns][4] = {};
-  const auto flush = [&] {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[m][n][i] += static_cast<double>(part[m][n][i]), part[m][n][i] = 0.0f;
-  };
-#pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) copy(begin + s, s);
-  int stage = 0;
-  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+
+  // A chunk into high and low parts. Its first row is `first` of the run's head, which has `end` rows.
+  __device__ __forceinline__ void split(Chunk<D>& rows, Chunk<D>& low, std::int64_t first, std::int64_t end) {
+    for (int r = threadIdx.x / (D / 8); r < kChunk; r += kSharers) {
+      if (first + r < end) {
+        split_rows(&rows[r][channels], &low[r][channels], shift, sum);
+      } else {
+        *reinterpret_cast<uint4*>(&low[r][channels]) = uint4{};  // the high parts are zeros already
+      }
+    }
+  }
+
+  // The sums of all threads, in order. scratch: shared memory that every thread has done with after a barrier.
+  __device__ __forceinline__ void write(double* out, double (*scratch)[D]) const {
     __syncthreads();
-    copy(chunk + kStages - 1, (stage + kStages - 1) % kStages);
-    if constexpr (kShifted) {
-      for (int r = threadIdx.x / (D / 8); r < kChunk; r += kThreads / (D / 8)) {
-        std::uint16_t *high = &rows[stage][r][my_channels], *rest = &low[r][my_channels];
-        if (chunk * kChunk + r < total) {
-          split_rows(high, rest, shift, row_sum);
-        } else {
-          *reinterpret_cast<uint4*>(rest) = uint4{};  // the high parts are zeros already
-        }
-      }
-      __syncthreads();
-    }
 #pragma unroll
-    for (int k = 0; k < kChunk; k += 16) {
-      // Matrices of the first operand: (k, m), (k, m + 8), (k + 8, m), (k + 8, m + 8); of the second: (k, n), (k + 8,
-      // n), (k, n + 8), (k + 8, n + 8).
-      const auto first = [&](const std::uint16_t(*from)[kPitch], int m, std::uint32_t(&a)[4]) {
-        load_transposed(a, shared_address(&from[k + lane % 8 + lane / 16 * 8][first_row + 16 * m + lane / 8 % 2 * 8]));
-      };
-      const auto second = [&](const std::uint16_t(*from)[kPitch], int n, std::uint32_t(&b)[4]) {
-        load_transposed(b,
-                        shared_address(&from[k + lane % 8 + lane / 8 % 2 * 8][first_column + 8 * n + lane / 16 * 8]));
-      };
-      std::uint32_t a[kTiles][4], a_low[kTiles][4];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        first(rows[stage], m, a[m]);
-        if constexpr (kShifted) first(low, m, a_low[m]);
-      }
-#pragma unroll
-      for (int n = 0; n < kColumns; n += 2) {
-        std::uint32_t b[4], b_low[4];
-        second(rows[stage], n, b);
-        if constexpr (kShifted) second(low, n, b_low);
-#pragma unroll
-        for (int m = 0; m < kTiles; ++m) {
-          multiply(part[m][n], a[m], b[0], b[1]);
-          multiply(part[m][n + 1], a[m], b[2], b[3]);
-          if constexpr (kShifted) {
-            multiply(part[m][n], a[m], b_low[0], b_low[1]);
-            multiply(part[m][n + 1], a[m], b_low[2], b_low[3]);
-            multiply(part[m][n], a_low[m], b[0], b[1]);
-            multiply(part[m][n + 1], a_low[m], b[2], b[3]);
-            multiply(part[m][n], a_low[m], b_low[0], b_low[1]);
-            multiply(part[m][n + 1], a_low[m], b_low[2], b_low[3]);
-          }
-        }
-      }
-    }
-    if ((chunk - begin) % kChunksInFloat == kChunksInFloat - 1) flush();
-    stage = (stage + 1) % kStages;
-  }
-  flush();
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
-  constexpr int kResult = D * D + (kShifted ? D : 0);  // numbers of a head and run
-  double* out = p.workspace + (static_cast<std::int64_t>(blockIdx.x) * p.kv_heads + head) * kResult;
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = first_row + 16 * m + lane / 4 + i / 2 * 8, column = first_column + 8 * n + lane % 4 * 2 + i % 2;
-        out[row * D + column] = sum[m][n][i];
-      }
-  if constexpr (kShifted) {
-    static_assert(sizeof(rows) >= sizeof(double) * kThreads / (D / 8) * D);
-    auto* sums = reinterpret_cast<double(*)[D]>(&rows[0][0][0]);
-    __syncthreads();  // the last rows have been read
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[threadIdx.x / (D / 8)][my_channels + i] = row_sum[i];
+    for (int i = 0; i < 8; ++i) scratch[threadIdx.x / (D / 8)][channels + i] = sum[i];
     __syncthreads();
     for (int c = threadIdx.x; c < D; c += kThreads) {
       double all = 0.0;
 #pragma unroll
-      for (int r = 0; r < kThreads / (D / 8); ++r) all += sums[r][c];
-      out[D * D + c] = all;
+      for (int r = 0; r < kSharers; ++r) all += scratch[r][c];
+      out[c] = all;
     }
+  }
+};
+
+template <int D, bool kShifted>
+__global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant__ GramParams p) {
+  __shared__ __align__(16) Chunk<D> rows[kStages];
+  __shared__ __align__(16) Chunk<D> low;  // with a shift
+  Products<D, kShifted> products;
+  const Run<D, kShifted> run(p);
+  ShiftedRows<D> shifted;
+  if constexpr (kShifted) shifted.load(p, run.head);
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) run.copy(p, run.begin + s, rows[s]);
+  int stage = 0;
+  for (std::int64_t chunk = run.begin; chunk < run.end; ++chunk) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+    __syncthreads();
+    run.copy(p, chunk + kStages - 1, rows[(stage + kStages - 1) % kStages]);
+    if constexpr (kShifted) {
+      shifted.split(rows[stage], low, chunk * kChunk, run.rows);
+      __syncthreads();
+    }
+    products.add(rows[stage], low);
+    if ((chunk - run.begin) % kChunksInFloat == kChunksInFloat - 1) products.flush();
+    stage = (stage + 1) % kStages;
+  }
+  products.flush();
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  constexpr int kResult = D * D + (kShifted ? D : 0);  // numbers of a head and run
+  double* out = p.workspace + (static_cast<std::int64_t>(blockIdx.x) * p.kv_heads + run.head) * kResult;
+  products.write(out);
+  if constexpr (kShifted) {
+    static_assert(sizeof(rows) >= sizeof(double) * ShiftedRows<D>::kSharers * D);
+    shifted.write(out + D * D, reinterpret_cast<double(*)[D]>(&rows[0][0][0]));
   }
 }
 

@@ -1,8 +1,8 @@
-// Encoder of one block of the blocks layout in a warp; twin: lib/codec/blocks.cpp.
+// Encoder of one block of the blocks layout in a warp; reference: lib/codec/blocks.cpp.
 #pragma once
 
+#include "kernels/common/scale_grid.h"
 #include "kernels/quantize/row_ops.cuh"
-#include "lib/codec/scale_grid.h"
 
 namespace oscar::kernels::blocks {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "kernels/common/code_place.h"
-#include "kernels/common/page_layout.h"
+#include "kernels/common/fragment_pages.h"
 #include "kernels/quantize/blocks.cuh"
+#include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/uniform.cuh"
-#include "kernels/quantize_pages.h"
 
 namespace oscar::kernels {
 namespace {

@@ -1,4 +1,4 @@
-// Encoders of the uniform layout for one group in a warp; twin: lib/codec/uniform.cpp.
+// Encoders of the uniform layout for one group in a warp; reference: lib/codec/uniform.cpp.
 #pragma once
 
 #include "kernels/quantize/row_ops.cuh"

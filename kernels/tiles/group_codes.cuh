@@ -1,12 +1,12 @@
 // Codes of one group of values that share a scale, for a warp that holds it together or a thread that holds it alone.
-// CPU twin: lib/methods/group_codes.cpp and lloyd_max.cpp. Compiled without fused multiply-add: the same bits.
+// CPU reference: lib/methods/group_codes.cpp and lloyd_max.cpp. Compiled without fused multiply-add: the same bits.
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
-#include "kernels/code_tiles.h"
+#include "kernels/tiles/code_tiles.h"
 
 namespace oscar::kernels {
 

@@ -1,5 +1,5 @@
-// A thread block for each tile; a thread for each row, then for each column, both walked in the order of the CPU twin,
-// lib/methods/sinkhorn_code.cpp, whose constants these are.
+// A thread block for each tile; a thread for each row, then for each column, both walked in the order of the CPU
+// reference, lib/methods/sinkhorn_code.cpp, whose constants these are.
 #include "kernels/tiles/group_codes.cuh"
 
 namespace oscar::kernels {

@@ -43,9 +43,11 @@ struct EnvironmentError : Error {
 struct NumericalError : Error {
   explicit NumericalError(const std::string& m) : Error(ExitCode::kNumerical, m) {}
 };
-// SIGINT was received and the state was saved; the message is the command that resumes.
+// SIGINT was received; the message says what is kept. `resumes`: and the command that goes on with it.
 struct InterruptedError : Error {
-  explicit InterruptedError(const std::string& m) : Error(ExitCode::kInterrupted, m) {}
+  explicit InterruptedError(const std::string& m, bool resumes_ = false)
+      : Error(ExitCode::kInterrupted, m), resumes(resumes_) {}
+  bool resumes;
 };
 
 }  // namespace oscar

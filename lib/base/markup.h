@@ -1,4 +1,4 @@
-// Foreign text inside Markdown: model cards and summaries. HTML has html::escape() (verify/html/parts.h).
+// Foreign text inside Markdown: model cards and summaries. HTML has html::escape() (report/html/parts.h).
 #pragma once
 
 #include <string>

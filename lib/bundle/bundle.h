@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "checkpoint/model_config.h"
+#include "layout/cache_windows.h"
 #include "rotation/transform.h"
 
 namespace oscar {
@@ -21,19 +22,15 @@ inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";
 inline constexpr const char* kCardName = "README.md";
 
-struct Windows {
-  std::int64_t sink = 64, recent = 256;  // BF16 tokens at the start and at the end
-};
-
 struct Bundle {
-  std::string method;             // oscar | hadamard | identity | published | ...
-  std::string scope;              // layer | head
-  std::string model_fingerprint;  // of the model it was fitted on; empty: unknown (published files)
-  Json model = Json::object();    // name, architecture, layers, query_heads, kv_heads, head_dim, hidden; for people
-  Windows windows;
-  std::string encoder = "minmax";                    // minmax | search | feedback
-  std::int64_t group = 0;                            // quantisation group; 0: whole head
-  std::int64_t hadamard_block = 0;                   // largest power of two that divides d
+  std::string method;               // oscar | hadamard | identity | published | ...
+  std::string scope;                // layer | head
+  std::string model_fingerprint;    // of the model it was fitted on; empty: unknown (published files)
+  Json model = Json::object();      // name, architecture, layers, query_heads, kv_heads, head_dim, hidden; for people
+  CacheWindows windows;             // sink and recent; flush stays 1
+  std::string encoder = "minmax";   // minmax | search | feedback
+  std::int64_t group = 0;           // quantisation group; 0: whole head
+  std::int64_t hadamard_block = 0;  // largest power of two that divides d
   float global_key_clip = 0, global_value_clip = 0;  // the one pair the published format can carry
   std::vector<LayerTransform> layers;                // ascending layer ids
   Json provenance = Json::object();                  // statistics file, prompt set, options, tool version

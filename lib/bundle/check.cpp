@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "bundle/bundle.h"
 #include "codec/feedback.h"
+#include "registry/registry.h"
 #include "rotation/compose.h"
 
 namespace oscar {
@@ -141,7 +142,7 @@ std::vector<std::string> check_bundle(const Bundle& bundle) {
     for (const bool key : {true, false}) {
       const SideTransform& side = key ? layer.key : layer.value;
       check_metric(side, "layer " + std::to_string(layer.layer) + (key ? " key" : " value"), layer.head_dim,
-                   layer.kv_heads, feedback_channels(side.code(layer.head_dim, bundle.group)), faults);
+                   layer.kv_heads, side.code(layer.head_dim, bundle.group).scale_channels(), faults);
     }
   }
   return faults;
@@ -162,7 +163,7 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     }
     if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);
     // Published files with one shared matrix do not say how many heads use it (kv_heads 1 there).
-    const bool heads_known = layer.kv_heads != 1 || bundle.method != "published";
+    const bool heads_known = layer.kv_heads != 1 || bundle.method != kPublishedMethod;
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;
   }

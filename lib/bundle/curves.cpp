@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kMaxLayers = 10000, kMaxSequences = 100000;
+constexpr std::int64_t kMostLayers = 10000, kMostSequences = 100000;
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -53,9 +53,25 @@ Widths read_profile(const Json& json, const std::string& where) {
   return widths;
 }
 
+std::vector<double> read_closed_form(const Json& json, const std::string& where) {
+  std::vector<double> errors;
+  for (const Json& value : json) {
+    const double error = value.is_number() ? value.get<double>() : -1.0;
+    if (!(error >= 0.0 && std::isfinite(error))) {
+      throw InputError(where + ": 'closed_form' holds " + shown(value) + ", expected numbers that are not negative");
+    }
+    errors.push_back(error);
+  }
+  if (errors.size() != falling_profiles().size()) {
+    throw InputError(where + ": 'closed_form' has " + std::to_string(errors.size()) +
+                     " numbers, expected one for each of " + std::to_string(falling_profiles().size()) + " profiles");
+  }
+  return errors;
+}
+
 SideCurve read_curve(const Json& json, const std::string& where, std::int64_t sequences) {
   SideCurve curve;
-  curve.layer = json_int_within(json, "layer", where, 0, kMaxLayers);
+  curve.layer = json_int_within(json, "layer", where, 0, kMostLayers);
   const std::string side = json_string(json, "side", where);
   if (side != "key" && side != "value") {
     throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key' or 'value'");
@@ -76,7 +92,47 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
     curve.points.push_back(curve_point(widths, std::move(kl)));
   }
   if (curve.points.empty()) throw InputError(here + ": has no points");
+  if (json.contains("closed_form")) curve.closed_form = read_closed_form(json_array(json, "closed_form", here), here);
   return curve;
+}
+
+// [[4, 2, 1, 0], ...], one for each layer.
+std::vector<Widths> read_profiles(const Json& json, const char* key, const std::string& where, std::size_t layers) {
+  std::vector<Widths> profiles;
+  for (const Json& entry : json_array(json, key, where)) profiles.push_back(read_profile(entry, where));
+  if (profiles.size() != layers) {
+    throw InputError(where + ": has widths of " + std::to_string(profiles.size()) + " layers, expected " +
+                     std::to_string(layers));
+  }
+  return profiles;
+}
+
+WholePoint read_whole(const Json& json, const std::string& where, const Curves& c) {
+  WholePoint whole;
+  json_number(json, "bits", where);
+  whole.bits = json.at("bits").get<double>();
+  whole.from = json_string(json, "from", where);
+  if (whole.from != "closed_form" && whole.from != "curves") {
+    throw InputError(where + ": 'from' is " + quote_name(whole.from) + ", expected 'closed_form' or 'curves'");
+  }
+  const auto layers = static_cast<std::size_t>(c.layers());
+  whole.key = read_profiles(json, "key", where, layers);
+  whole.value = read_profiles(json, "value", where, layers);
+  std::vector<double> kl;
+  for (const Json& value : json_array(json, "sequences", where)) kl.push_back(kl_value(value, where));
+  if (static_cast<std::int64_t>(kl.size()) != c.sequences) {
+    throw InputError(where + ": has " + std::to_string(kl.size()) + " sequences, expected " +
+                     std::to_string(c.sequences));
+  }
+  const CurvePoint mean = curve_point({}, std::move(kl));
+  whole.kl = mean.kl, whole.error = mean.error, whole.sequences = mean.sequences;
+  return whole;
+}
+
+Json whole_json(const WholePoint& whole) {
+  return {{"bits", whole.bits},          {"from", whole.from}, {"key", whole.key},
+          {"value", whole.value},        {"kl", whole.kl},     {"standard_error", whole.error},
+          {"sequences", whole.sequences}};
 }
 
 Json point_json(const CurvePoint& point, std::int64_t head_dim) {
@@ -114,10 +170,14 @@ Json curves_to_json(const Curves& c) {
   for (const SideCurve& curve : c.curves) {
     Json points = Json::array();
     for (const CurvePoint& point : curve.points) points.push_back(point_json(point, c.head_dim));
-    curves.push_back(
-        {{"layer", curve.layer}, {"side", curve.side == Side::kKey ? "key" : "value"}, {"points", std::move(points)}});
+    Json side = {
+        {"layer", curve.layer}, {"side", curve.side == Side::kKey ? "key" : "value"}, {"points", std::move(points)}};
+    if (!curve.closed_form.empty()) side["closed_form"] = curve.closed_form;
+    curves.push_back(std::move(side));
   }
   json["curves"] = std::move(curves);
+  if (!c.wholes.empty()) json["wholes"] = Json::array();
+  for (const WholePoint& whole : c.wholes) json["wholes"].push_back(whole_json(whole));
   return json;
 }
 
@@ -145,7 +205,7 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   c.sink = json_int_within(windows, "sink", where, 0, std::int64_t{1} << 32);
   c.recent = json_int_within(windows, "recent", where, 1, std::int64_t{1} << 32);
   c.context = json_int_within(json, "context", where, 1, std::int64_t{1} << 32);
-  c.sequences = json_int_within(json, "sequences", where, 1, kMaxSequences);
+  c.sequences = json_int_within(json, "sequences", where, 1, kMostSequences);
   c.dtype = json_string(json, "dtype", where);
   json_number(json, "rounding_kl", where);
   c.rounding_kl = kl_value(json.at("rounding_kl"), where);
@@ -158,6 +218,10 @@ Curves curves_from_json(const Json& json, const std::string& where) {
     c.curves.push_back(std::move(curve));
   }
   if (c.curves.empty() || c.curves.size() % 2 != 0) throw InputError(where + ": 'curves' lacks the curve of a side");
+  if (json.contains("wholes")) {
+    for (const Json& entry : json_array(json, "wholes", where))
+      c.wholes.push_back(read_whole(entry, where + ", wholes", c));
+  }
   return c;
 }
 
@@ -196,25 +260,6 @@ std::optional<Curves> load_curves(const fs::path& directory, const Bundle& bundl
                      std::to_string(curves.head_dim) + ", which are not the bundle's");
   }
   return curves;
-}
-
-CurveAllocation allocate_curves(const Curves& c, double bits) {
-  std::vector<std::vector<ProfilePoint>> places;
-  for (const SideCurve& curve : c.curves) {
-    std::vector<ProfilePoint>& place = places.emplace_back();
-    for (const CurvePoint& point : curve.points) place.push_back({point.widths, point.kl});
-  }
-  const std::vector<std::size_t> choice = allocate_profiles(places, static_cast<int>(c.head_dim), bits);
-  CurveAllocation out;
-  std::vector<double> total(static_cast<std::size_t>(c.sequences), c.rounding_kl);
-  for (std::size_t p = 0; p < choice.size(); ++p) {
-    const CurvePoint& point = c.curves[p].points[choice[p]];
-    (c.curves[p].side == Side::kKey ? out.key : out.value).push_back(point.widths);
-    for (std::size_t s = 0; s < total.size(); ++s) total[s] += point.sequences[s];
-  }
-  const CurvePoint sum = curve_point({}, total);
-  out.predicted = {sum.kl, sum.error, c.context, c.sink, c.recent};
-  return out;
 }
 
 }  // namespace oscar

@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "bundle/bundle.h"
-#include "codec/side.h"
+#include "layout/side.h"
 #include "rotation/profile_allocation.h"
 
 namespace oscar {
@@ -29,6 +29,17 @@ struct SideCurve {
   std::int64_t layer = 0;
   Side side = Side::kKey;
   std::vector<CurvePoint> points;  // ascending bits
+  // [35] closed form of each of falling_profiles(), in a unit that all sides share; empty in files of before.
+  std::vector<double> closed_form;
+};
+
+// What the whole cache costs with all sides quantised, measured for one of the allocations of a budget.
+struct WholePoint {
+  double bits = 0.0;               // the budget
+  std::string from;                // closed_form | curves: what chose the widths
+  std::vector<Widths> key, value;  // [L]
+  double kl = 0.0, error = 0.0;    // nats, the rounding of activations included; standard error over the sequences
+  std::vector<double> sequences;   // [S]
 };
 
 struct Curves {
@@ -39,9 +50,10 @@ struct Curves {
   // in calibration_hashes.json of the bundle and not in curves.json; empty where none are kept.
   Json text_hashes = Json::object();
   std::int64_t head_dim = 0, sink = 0, recent = 0, context = 0, sequences = 0;
-  std::string dtype;              // of the activations
-  double rounding_kl = 0.0;       // KL that activations' rounding alone causes; 0 in FP32
-  std::vector<SideCurve> curves;  // layer by layer, keys before values
+  std::string dtype;               // of the activations
+  double rounding_kl = 0.0;        // KL that activations' rounding alone causes; 0 in FP32
+  std::vector<SideCurve> curves;   // layer by layer, keys before values
+  std::vector<WholePoint> wholes;  // by ascending budget
 
   std::int64_t layers() const { return static_cast<std::int64_t>(curves.size()) / 2; }
 };
@@ -53,7 +65,7 @@ Json curves_to_json(const Curves& curves);
 // InputError naming `where` for anything missing, of a wrong type, out of range or of a newer version.
 Curves curves_from_json(const Json& json, const std::string& where);
 
-// KL of a whole, predicted as the sum over sides.
+// KL of a whole: measured on the text of the curves, or the sum over sides.
 struct PredictedKl {
   double kl = 0.0, error = 0.0;                    // nats; standard error over the sequences
   std::int64_t context = 0, sink = 0, recent = 0;  // what it holds for
@@ -72,13 +84,5 @@ void save_bundle(const Bundle& bundle, const Curves& curves, const fs::path& dir
 // The curves of a bundle that load_bundle() has found sound; nothing where it has none. InputError for a damaged file,
 // or one of other layers or another head size than the bundle's.
 std::optional<Curves> load_curves(const fs::path& directory, const Bundle& bundle);
-
-// Widths of every layer within a budget of bits for each element, scale bytes included.
-struct CurveAllocation {
-  std::vector<Widths> key, value;  // [L]
-  PredictedKl predicted;
-};
-// The choice of measured profiles of least total KL: exact (allocate_profiles()), whose errors it throws.
-CurveAllocation allocate_curves(const Curves& curves, double bits);
 
 }  // namespace oscar

@@ -4,8 +4,8 @@
 
 #include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
+#include "registry/registry.h"
 #include "rotation/hadamard.h"
-#include "rotation/transforms.h"
 
 namespace oscar {
 namespace {
@@ -44,14 +44,14 @@ Json spectrum_json(const SideSpectrum& side, const SideTransform& transform) {
   return json;
 }
 
-Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
+Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric) {
   Json json;
   json["method"] = o.method;
   json["scope"] = o.scope == Scope::kHead ? "head" : "layer";
   json["value_target"] = value_target_name(o.value_target);
   switch (o.clip) {
     case ClipMode::kSearch:
-      json["clip"] = {{"mode", "search"}, {"metric", fisher ? "fisher" : "moments"}};
+      json["clip"] = {{"mode", "search"}, {"metric", metric_name(metric)}};
       if (o.one_clip) json["clip"]["one_for_all_layers"] = true;
       break;
     case ClipMode::kFixed:
@@ -63,12 +63,13 @@ Json options_json(const Statistics& s, const FitOptions& o, bool fisher) {
   }
   constexpr const char* kCenters[] = {"none", "key", "mean", "rope"};
   json["center"] = kCenters[static_cast<std::size_t>(o.center)];
-  if (find_transform(o.method).metric_aware) {
-    json["metric"] = fisher ? "fisher" : "moments";
+  const MethodRow& method = fitted_method(o.method);
+  if (method.metric_aware() || metric == MetricSource::kKl) json["metric"] = metric_name(metric);
+  if (method.metric_aware()) {
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;
     json["context"] = o.context;
-    if (o.method == "waterfill") json["bits"] = o.bits;
+    if (method.allocates_bits) json["bits"] = o.bits;
   }
   json["group"] = o.group > 0 ? o.group : s.head_dim;
   json["max_rows"] = o.max_rows;
@@ -89,8 +90,8 @@ Json report_json(const FitResult& result) {
                            {"value", spectrum_json(layer.value_spectrum, layer.transform.value)}};
     }
     if (result.held_out_rows > 0) {
-      entry["k_logit_error"] = prediction_json(layer.key, result.fisher);
-      entry["v_output_error"] = prediction_json(layer.value, result.fisher);
+      entry["k_logit_error"] = prediction_json(layer.key, result.far());
+      entry["v_output_error"] = prediction_json(layer.value, result.far());
     }
     layers.push_back(std::move(entry));
   }
@@ -101,11 +102,9 @@ Json report_json(const FitResult& result) {
 
 }  // namespace
 
-Json fit_options_json(const Statistics& s, const FitOptions& o) {
-  return options_json(s, o, o.metric != MetricSource::kMoments && has_fisher(s));
-}
+Json fit_options_json(const Statistics& s, const FitOptions& o) { return options_json(s, o, used_metric(s, o.metric)); }
 
-Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult& result, const Windows& windows,
+Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult& result, const CacheWindows& windows,
                        const FitSource& source) {
   Bundle bundle;
   bundle.method = o.method;
@@ -131,7 +130,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},
-                       {"options", options_json(s, o, result.fisher)},
+                       {"options", options_json(s, o, result.metric)},
                        {"collection", std::move(collection)}};
   bundle.fit_report = report_json(result);
   return bundle;

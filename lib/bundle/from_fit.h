@@ -2,8 +2,9 @@
 #pragma once
 
 #include "bundle/bundle.h"
-#include "moments/statistics.h"
-#include "rotation/fit.h"
+#include "rotation/fit_options.h"
+#include "rotation/fit_result.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 
@@ -18,6 +19,6 @@ struct FitSource {
 Json fit_options_json(const Statistics& statistics, const FitOptions& options);
 
 Bundle bundle_from_fit(const Statistics& statistics, const FitOptions& options, const FitResult& result,
-                       const Windows& windows, const FitSource& source);
+                       const CacheWindows& windows, const FitSource& source);
 
 }  // namespace oscar

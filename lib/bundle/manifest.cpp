@@ -173,7 +173,7 @@ void list_metrics(Manifest& manifest) {
   for (const LayerTransform& layer : manifest.bundle.layers) {
     for (const bool key : {true, false}) {
       const SideTransform& side = key ? layer.key : layer.value;
-      const std::int64_t n = feedback_channels(side.code(layer.head_dim, manifest.bundle.group));
+      const std::int64_t n = side.code(layer.head_dim, manifest.bundle.group).scale_channels();
       manifest.tensors[tensor_name(layer.layer, key, "metric")] = {layer.kv_heads, layer.head_dim, n};
     }
   }

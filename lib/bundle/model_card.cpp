@@ -119,10 +119,8 @@ std::string provenance_section(const Bundle& bundle) {
   if (parts.is_array() && parts.size() > kMostSets) {
     row(out, "prompts", "and " + std::to_string(parts.size() - kMostSets) + " more sets");
   }
-  for (const char* key : {"options", "tuning", "absorbed", "key_objective", "value_objective"}) {
-    const std::string text = text_of(p, key);
-    if (!text.empty()) out << "| " << key << " | " << markdown_code(printable(text, kMostText)) << " |\n";
-  }
+  for (const char* key : {"options", "tuning", "absorbed", "key_objective", "value_objective"})
+    row(out, key, text_of(p, key));
   out << "\nThe manifest of the bundle (`" << kManifestName << "`) has the whole record.\n";
   return out.str();
 }

@@ -15,6 +15,42 @@ std::string number(double value) {
   return text;
 }
 
+std::string rope_text(const RopeConfig& r) {
+  std::string text = "rope " + std::to_string(static_cast<int>(r.type)) + (r.truncate ? " 1 " : " 0 ");
+  for (const double x : {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor,
+                         static_cast<double>(r.original_max_position), r.beta_fast, r.beta_slow, r.attention_factor}) {
+    text += number(x) + " ";
+  }
+  return text;
+}
+
+// Facts that only some families have. Empty for those that had a fingerprint before these facts were known.
+std::string family_text(const ModelConfig& c) {
+  std::string text;
+  const RopeConfig& r = c.rope;
+  if (r.partial != 1.0 || r.interleaved) text += "turning " + number(r.partial) + (r.interleaved ? " pairs\n" : "\n");
+  if (!c.layer_rope.empty()) {
+    text += "local " + rope_text(c.local_rope) + "\nlayers";
+    for (const LayerRope kind : c.layer_rope) text += " " + std::to_string(static_cast<int>(kind));
+    text += "\n";
+  }
+  if (c.attention_scale > 0.0) text += "scale " + number(c.attention_scale) + "\n";
+  if (c.logit_soft_cap > 0.0 || c.final_soft_cap > 0.0) {
+    text += "caps " + number(c.logit_soft_cap) + " " + number(c.final_soft_cap) + "\n";
+  }
+  if (c.experts.count > 0) {
+    text += "experts";
+    for (const std::int64_t n : {c.experts.count, c.experts.per_token, c.experts.intermediate}) {
+      text += " " + std::to_string(n);
+    }
+    text += c.experts.normalised ? " normalised " : " plain ";
+    text += number(c.experts.gate_gain) + " " + number(c.experts.gate_limit);
+    for (const bool sparse : c.experts.layers) text += sparse ? " 1" : " 0";
+    text += "\n";
+  }
+  return text;
+}
+
 std::string geometry_text(const ModelConfig& c) {
   std::string text = "oscar-fingerprint-1\n" + c.architecture + "\n";
   for (const std::int64_t n :
@@ -22,15 +58,10 @@ std::string geometry_text(const ModelConfig& c) {
     text += std::to_string(n) + " ";
   }
   text += number(c.rms_eps) + (c.tie_embeddings ? " tied\n" : " untied\n");
-  const RopeConfig& r = c.rope;
-  text += "rope " + std::to_string(static_cast<int>(r.type)) + (r.truncate ? " 1 " : " 0 ");
-  for (const double x : {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor,
-                         static_cast<double>(r.original_max_position), r.beta_fast, r.beta_slow, r.attention_factor}) {
-    text += number(x) + " ";
-  }
+  text += rope_text(c.rope);
   text += "\nwindows";
   for (const std::int64_t window : c.sliding_window) text += " " + std::to_string(window);
-  return text + "\n";
+  return text + "\n" + family_text(c);
 }
 
 }  // namespace

@@ -1,41 +1,48 @@
 #include "checkpoint/model_config.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_range.h"
+#include "checkpoint/families/family.h"
 #include "checkpoint/rope_config.h"
 
 namespace oscar {
 namespace {
 
-enum class Windows { kNone, kEveryLayer, kByLayer };
+// Letters that would have to change to make one name of the other (Levenshtein 1966).
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t corner = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, corner + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      corner = above;
+    }
+  }
+  return row[b.size()];
+}
 
-// What transformers 5 does for a family where config.json is silent, and what its layers fix in code.
-struct Family {
-  const char* architecture;
-  const char* model_type;
-  std::int64_t head_dim;      // 0: hidden / query heads
-  std::int64_t kv_heads;      // when the key is absent; 0: as many as query heads
-  std::int64_t max_position;  // when absent
-  std::int64_t bos, eos;      // when absent; -1: none
-  bool qkv_bias;              // always, whatever attention_bias says
-  bool reads_attention_bias;  // q, k, v and o follow attention_bias
-  bool reads_mlp_bias;
-  bool qk_norm;
-  Windows windows;
+const FamilyRow& nearest_family(const std::string& name) {
+  const std::string start = name.substr(0, 64);
+  const std::span<const FamilyRow* const> rows = family_rows();
+  return **std::min_element(rows.begin(), rows.end(), [&](const FamilyRow* a, const FamilyRow* b) {
+    return distance(start, a->architecture) < distance(start, b->architecture);
+  });
+}
+
+struct FoundFamily {
+  const FamilyRow* row;
+  bool wrapped;  // the architecture is the multimodal wrapper of the family
 };
 
-constexpr std::array<Family, 4> kFamilies{{
-    {"LlamaForCausalLM", "llama", 0, 0, 2048, 1, 2, false, true, true, false, Windows::kNone},
-    {"MistralForCausalLM", "mistral", 0, 8, 131072, 1, 2, false, false, false, false, Windows::kEveryLayer},
-    {"Qwen2ForCausalLM", "qwen2", 0, 32, 32768, -1, -1, true, false, false, false, Windows::kByLayer},
-    {"Qwen3ForCausalLM", "qwen3", 128, 32, 32768, -1, -1, false, true, false, true, Windows::kByLayer},
-}};
-
-const Family& find_family(const Json& config, const std::string& where) {
+FoundFamily find_family(const Json& config, const std::string& where) {
   std::string name = json_string(config, "model_type", where, "");
   const std::string type = name;
   const auto list = config.find("architectures");
@@ -46,16 +53,19 @@ const Family& find_family(const Json& config, const std::string& where) {
     name = list->front().get<std::string>();
   }
   if (name.empty()) throw InputError(where + ": the key 'architectures' is missing; is this a model's config.json?");
-  for (const Family& family : kFamilies) {
-    if (name != family.architecture && name != family.model_type) continue;
-    if (!type.empty() && type != family.model_type) {
+  for (const FamilyRow* row : family_rows()) {
+    const bool wrapped = row->wrapper != nullptr && (name == row->wrapper || name == row->wrapper_type);
+    if (!wrapped && name != row->architecture && name != row->model_type) continue;
+    if (!type.empty() && type != (wrapped ? row->wrapper_type : row->model_type)) {
       throw InputError(where + ": model_type " + quote_name(type) + " does not belong to the architecture " +
                        quote_name(name));
     }
-    return family;
+    return {row, wrapped};
   }
-  throw InputError(where + ": the architecture " + quote_name(name) + " is not supported; supported are " +
-                   supported_architectures());
+  throw InputError(where + ": the architecture " + quote_name(name) +
+                   " is not supported; the nearest supported name is " + nearest_family(name).architecture +
+                   " (compare its norms, projections, RoPE and MLP before you " +
+                   "rename anything), and all that are supported are " + supported_architectures());
 }
 
 // absent: the family's default; null: `null_value`; else 1 to `most`.
@@ -66,9 +76,16 @@ std::int64_t sized_or(const Json& config, const char* key, const std::string& wh
   return it->is_null() ? null_value : json_int_within(config, key, where, 1, most);
 }
 
-void parse_heads(const Json& config, const Family& family, const std::string& where, ModelConfig* out) {
+// absent: `absent`, where the family has one.
+std::int64_t required_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
+                         std::int64_t absent) {
+  if (absent > 0 && !config.contains(key)) return absent;
+  return json_int_within(config, key, where, 1, most);
+}
+
+void parse_heads(const Json& config, const ConfigDefaults& family, const std::string& where, ModelConfig* out) {
   constexpr std::int64_t kMostHeads = 4096, kMostDim = 4096;
-  out->query_heads = json_int_within(config, "num_attention_heads", where, 1, kMostHeads);
+  out->query_heads = required_or(config, "num_attention_heads", where, kMostHeads, family.query_heads);
   out->kv_heads = sized_or(config, "num_key_value_heads", where, kMostHeads,
                            family.kv_heads == 0 ? out->query_heads : family.kv_heads, out->query_heads);
   if (out->query_heads % out->kv_heads != 0) {
@@ -107,23 +124,26 @@ std::vector<bool> parse_layer_types(const Json& config, std::int64_t layers, con
   return slides;
 }
 
-// Follows transformers: Llama has no windows; Mistral slides in every layer unless sliding_window is null or
-// layer_types says otherwise (which makes it Ministral there); Qwen slides only with use_sliding_window, in the layers
-// of layer_types or else from max_window_layers on.
-void parse_windows(const Json& config, const Family& family, const std::string& where, ModelConfig* out) {
+// Follows transformers: see SlidingLayers. Mistral with layer_types is Ministral there.
+void parse_windows(const Json& config, const ConfigDefaults& family, const std::string& where, ModelConfig* out) {
   out->sliding_window.assign(static_cast<std::size_t>(out->layers), 0);
-  if (family.windows == Windows::kNone) return;
-  constexpr std::int64_t kDefaultWindow = 4096, kMost = std::int64_t{1} << 40;
-  std::int64_t window = sized_or(config, "sliding_window", where, kMost, kDefaultWindow, 0);
-  std::int64_t first = 0;
-  if (family.windows == Windows::kByLayer) {
+  if (family.sliding == SlidingLayers::kNone) return;
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  std::int64_t window = sized_or(config, "sliding_window", where, kMost, family.window, 0);
+  std::int64_t first = 0, pattern = 0;
+  if (family.sliding == SlidingLayers::kByLayer || family.sliding == SlidingLayers::kSwitched) {
     if (!json_bool(config, "use_sliding_window", where, false)) window = 0;
-    first = json_int(config, "max_window_layers", where, 28);
   }
-  std::vector<bool> slides = parse_layer_types(config, out->layers, where);
+  if (family.sliding == SlidingLayers::kByLayer) first = json_int(config, "max_window_layers", where, 28);
+  if (family.sliding == SlidingLayers::kPattern) {
+    pattern = sized_or(config, "sliding_window_pattern", where, kMost, family.pattern, family.pattern);
+  }
+  const std::vector<bool> types =
+      family.sliding == SlidingLayers::kSwitched ? std::vector<bool>{} : parse_layer_types(config, out->layers, where);
   for (std::int64_t i = 0; i < out->layers; ++i) {
     const auto layer = static_cast<std::size_t>(i);
-    const bool slide = slides.empty() ? window > 0 && i >= first : slides[layer];
+    const bool by_rule = pattern > 0 ? (i + 1) % pattern != 0 : window > 0 && i >= first;
+    const bool slide = types.empty() ? by_rule : types[layer];
     if (slide && window == 0) {
       throw InputError(where + ": layer " + std::to_string(i) +
                        " is of type sliding_attention, but sliding_window is " + "null or switched off");
@@ -139,12 +159,15 @@ std::int64_t token_id(const Json& value, const char* key, const std::string& whe
   return id;
 }
 
-void parse_special_tokens(const Json& config, const Family& family, const std::string& where, ModelConfig* out) {
+void parse_special_tokens(const Json& config, const ConfigDefaults& family, const std::string& where,
+                          ModelConfig* out) {
   const auto bos = config.find("bos_token_id");
   out->bos_token = bos == config.end() ? family.bos : bos->is_null() ? -1 : token_id(*bos, "bos_token_id", where);
   const auto eos = config.find("eos_token_id");
   if (eos == config.end()) {
-    if (family.eos >= 0) out->eos_tokens.push_back(family.eos);
+    for (const std::int64_t token : family.eos) {
+      if (token >= 0) out->eos_tokens.push_back(token);
+    }
   } else if (eos->is_array()) {
     for (const Json& item : *eos) out->eos_tokens.push_back(token_id(item, "eos_token_id", where));
   } else if (!eos->is_null()) {
@@ -152,51 +175,84 @@ void parse_special_tokens(const Json& config, const Family& family, const std::s
   }
 }
 
+Activation parse_activation(const Json& config, const ConfigDefaults& family, const std::string& where) {
+  const std::string name = json_string(config, family.activation_key, where, family.activation);
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  throw InputError(where + ": the activation " + quote_name(name) +
+                   " is not supported; supported are silu and gelu_pytorch_tanh");
+}
+
+// Whatever else the weights may be called, they are not BF16, F16 or F32.
+void refuse_quantised(const Json& config, const std::string& where) {
+  const auto quantization = config.find("quantization_config");
+  if (quantization == config.end() || quantization->is_null()) return;
+  std::string method;
+  if (quantization->is_object()) {
+    const auto name = quantization->find("quant_method");
+    if (name != quantization->end() && name->is_string()) method = ", method " + quote_name(name->get<std::string>());
+  }
+  throw InputError(where + ": the weights are quantised ('quantization_config'" + method +
+                   "), which is not supported; use the BF16, F16 or F32 checkpoint of the model");
+}
+
+void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::string& where) {
+  const std::int64_t turning = rope.turning(head_dim);
+  if (turning < 2 || turning % 2 != 0) {
+    throw InputError(where + ": " + std::to_string(turning) + " of " + std::to_string(head_dim) +
+                     " channels would turn with position ('partial_rotary_factor'), expected an even number");
+  }
+}
+
 }  // namespace
 
 std::string supported_architectures() {
   std::string text;
-  for (const Family& family : kFamilies) text += (text.empty() ? "" : ", ") + std::string(family.architecture);
+  for (const FamilyRow* row : family_rows()) {
+    text += (text.empty() ? "" : ", ") + std::string(row->architecture);
+    if (row->wrapper != nullptr) text += std::string(", ") + row->wrapper;
+  }
   return text;
 }
 
-ModelConfig parse_model_config(const Json& config, const std::string& where) {
-  if (!config.is_object()) throw InputError(where + ": is " + config.type_name() + ", expected a JSON object");
-  const Family& family = find_family(config, where);
-  const auto quantization = config.find("quantization_config");
-  if (quantization != config.end() && !quantization->is_null()) {
-    throw InputError(where + ": the weights are quantised ('quantization_config'), which is not supported; use the " +
-                     "BF16, F16 or F32 checkpoint of the model");
-  }
+ModelConfig parse_model_config(const Json& whole, const std::string& where) {
+  if (!whole.is_object()) throw InputError(where + ": is " + whole.type_name() + ", expected a JSON object");
+  const auto [row, wrapped] = find_family(whole, where);
+  const ConfigDefaults& family = row->defaults;
+  const Json config = wrapped ? text_config(whole, *row) : whole;
+  refuse_quantised(config, where);
 
   ModelConfig out;
-  out.architecture = family.architecture;
-  out.model_type = family.model_type;
+  out.architecture = row->architecture;
+  out.model_type = row->model_type;
+  out.text_tower = wrapped;
   out.layers = json_int_within(config, "num_hidden_layers", where, 1, 4096);
   out.hidden = json_int_within(config, "hidden_size", where, 1, std::int64_t{1} << 20);
   out.intermediate = json_int_within(config, "intermediate_size", where, 1, std::int64_t{1} << 24);
-  out.vocabulary = json_int_within(config, "vocab_size", where, 1, std::int64_t{1} << 26);
+  out.vocabulary = required_or(config, "vocab_size", where, std::int64_t{1} << 26, family.vocabulary);
   parse_heads(config, family, where, &out);
   out.max_position = sized_or(config, "max_position_embeddings", where, std::int64_t{1} << 40, family.max_position,
                               family.max_position);
-  out.rms_eps = json_number(config, "rms_norm_eps", where, out.rms_eps);
+  out.rms_eps = json_number(config, "rms_norm_eps", where, family.rms_eps);
   if (!std::isfinite(out.rms_eps) || out.rms_eps < 0.0) {
     throw InputError(where + ": 'rms_norm_eps' must be a number of at least 0");
   }
-  const std::string activation = json_string(config, "hidden_act", where, "silu");
-  if (activation != "silu" && activation != "swish") {
-    throw InputError(where + ": the activation " + quote_name(activation) + " is not supported; supported is silu");
-  }
-  out.tie_embeddings = json_bool(config, "tie_word_embeddings", where, false);
-  const bool attention_bias = family.reads_attention_bias && json_bool(config, "attention_bias", where, false);
-  out.qkv_bias = family.qkv_bias || attention_bias;
-  out.output_bias = attention_bias;
+  out.activation = parse_activation(config, family, where);
+  out.tie_embeddings = json_bool(config, "tie_word_embeddings", where, family.tied);
+  const bool bias = family.reads_attention_bias && json_bool(config, "attention_bias", where, family.attention_bias);
+  out.qkv_bias = family.qkv_bias || bias;
+  out.output_bias = bias && family.output_bias;
   out.mlp_bias = family.reads_mlp_bias && json_bool(config, "mlp_bias", where, false);
   out.qk_norm = family.qk_norm;
-  out.rope = parse_rope(config, out.max_position, where);
+  if (!family.layered_rope) {
+    out.rope =
+        parse_rope(config, {family.rope_theta, family.partial_rope, family.partial_rotary}, out.max_position, where);
+  }
   parse_windows(config, family, where, &out);
   parse_special_tokens(config, family, where, &out);
   out.torch_dtype = json_string(config, "dtype", where, json_string(config, "torch_dtype", where, ""));
+  if (row->read_config != nullptr) row->read_config(config, where, &out);
+  check_rotation(out.rope, out.head_dim, where);
   return out;
 }
 

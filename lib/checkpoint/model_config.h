@@ -22,6 +22,25 @@ struct RopeConfig {
   double beta_slow = 1.0;                  // yarn
   double attention_factor = 1.0;  // yarn: multiplies cos and sin; the parser fills in the default where it is absent
   bool truncate = true;           // yarn: round the correction range to whole dimensions
+  double partial = 1.0;           // share of a head's channels that turn, the first ones
+  bool interleaved = false;       // channel 2j turns with 2j + 1; otherwise j with j + half of those that turn
+
+  std::int64_t turning(std::int64_t head_dim) const {  // channels that turn; even
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial);
+  }
+};
+
+enum class LayerRope { kGlobal, kLocal, kNone };  // positions of a layer: `rope`, `local_rope`, none at all
+enum class Activation { kSilu, kGeluTanh };
+
+// Layers whose MLP is a choice of experts.
+struct ExpertConfig {
+  std::int64_t count = 0;      // of one layer; 0: the model has none
+  std::int64_t per_token = 0;  // chosen for each token
+  std::int64_t intermediate = 0;
+  bool normalised = true;                      // the weights of the chosen ones are divided by their sum
+  double gate_gain = 1.702, gate_limit = 7.0;  // of the clamped gate (gpt-oss)
+  std::vector<bool> layers;                    // [layers]; empty: none
 };
 
 struct ModelConfig {
@@ -31,15 +50,21 @@ struct ModelConfig {
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t max_position = 0;
   double rms_eps = 1e-6;
-  std::string activation = "silu";
+  Activation activation = Activation::kSilu;
   bool tie_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k, before RoPE
-  RopeConfig rope;
+  RopeConfig rope, local_rope;
+  std::vector<LayerRope> layer_rope;         // [layers]; empty: kGlobal everywhere
   std::vector<std::int64_t> sliding_window;  // [layers]; 0: full attention
-  bool logit_soft_cap = false;               // attention caps its logits; no family that is supported does so
-  bool sink_logits = false;                  // logits join the denominator of the softmax; none does so
-  std::int64_t bos_token = -1;               // -1: none
+  double attention_scale = 0.0;              // of q k^T in the softmax; 0: head_dim^-1/2
+  double logit_soft_cap = 0.0;               // attention logits become cap tanh(x / cap); 0: none
+  double final_soft_cap = 0.0;               // the same of the model's logits
+  bool sink_logits = false;                  // one logit for each query head joins the denominator of the softmax
+  double embedding_scale = 1.0;              // rounded to the activation dtype, then multiplies embeddings
+  ExpertConfig experts;
+  bool text_tower = false;      // the text model inside a multimodal wrapper
+  std::int64_t bos_token = -1;  // -1: none
   std::vector<std::int64_t> eos_tokens;
   std::string torch_dtype;  // as written: "bfloat16"
 
@@ -51,7 +76,7 @@ struct ModelConfig {
 // not supported (the message lists those that are).
 ModelConfig parse_model_config(const Json& config, const std::string& where);
 
-// "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+// "LlamaForCausalLM, MistralForCausalLM, ..."
 std::string supported_architectures();
 
 }  // namespace oscar

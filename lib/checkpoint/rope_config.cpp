@@ -78,24 +78,20 @@ std::int64_t original_length(const Json& config, const Json& rope, std::int64_t 
   return length;
 }
 
-}  // namespace
-
-RopeConfig parse_rope(const Json& config, std::int64_t max_position, const std::string& where) {
-  static const Json kNone = Json::object();
-  const Json* source = non_empty_object(config, "rope_scaling", where);
-  if (source == nullptr) source = non_empty_object(config, "rope_parameters", where);
-  const Json& rope = source == nullptr ? kNone : *source;
-  if (rope.contains("full_attention") || rope.contains("sliding_attention")) {
-    throw InputError(where + ": rope parameters that differ by layer type are not supported for this architecture");
-  }
-
+// One set of parameters. `config` holds the keys beside it.
+RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefaults& defaults,
+                            std::int64_t max_position, const std::string& where) {
   RopeConfig out;
-  const double top_level_theta = json_number(config, "rope_theta", where, out.theta);
-  out.theta = positive(json_number(rope, "rope_theta", where, top_level_theta), "rope_theta", where);
+  out.theta = positive(json_number(rope, "rope_theta", where, defaults.theta), "rope_theta", where);
   if (out.theta <= 1.0) throw InputError(where + ": 'rope_theta' must be greater than 1");
-  const double whole = json_number(config, "partial_rotary_factor", where, 1.0);
-  if (json_number(rope, "partial_rotary_factor", where, whole) != 1.0) {
+  const double whole = json_number(config, "partial_rotary_factor", where, defaults.partial);
+  out.partial = json_number(rope, "partial_rotary_factor", where, whole);
+  if (!defaults.reads_partial && out.partial != 1.0) {
     throw InputError(where + ": 'partial_rotary_factor' other than 1 is not supported for this architecture");
+  }
+  if (!(out.partial > 0.0 && out.partial <= 1.0)) {
+    throw InputError(where + ": 'partial_rotary_factor' is " + std::to_string(out.partial) +
+                     ", expected more than 0 and at most 1");
   }
 
   const std::string old_type = json_string(rope, "type", where, "default");
@@ -115,6 +111,44 @@ RopeConfig parse_rope(const Json& config, std::int64_t max_position, const std::
   }
   if (out.type == RopeType::kYarn) parse_yarn(rope, max_position, where, &out);
   return out;
+}
+
+}  // namespace
+
+RopeConfig parse_rope(const Json& config, const RopeDefaults& defaults, std::int64_t max_position,
+                      const std::string& where) {
+  static const Json kNone = Json::object();
+  const Json* source = non_empty_object(config, "rope_scaling", where);
+  if (source == nullptr) source = non_empty_object(config, "rope_parameters", where);
+  const Json& rope = source == nullptr ? kNone : *source;
+  if (rope.contains("full_attention") || rope.contains("sliding_attention")) {
+    throw InputError(where + ": rope parameters that differ by layer type are not supported for this architecture");
+  }
+  RopeDefaults beside = defaults;
+  beside.theta = json_number(config, "rope_theta", where, defaults.theta);
+  return parse_parameters(config, rope, beside, max_position, where);
+}
+
+void parse_layered_rope(const Json& config, std::int64_t max_position, const std::string& where,
+                        const LayeredTheta& theta, RopeConfig* global, RopeConfig* local) {
+  Json full = Json::object(), sliding = Json::object();
+  if (const Json* parameters = non_empty_object(config, "rope_parameters", where)) {
+    const Json* by_type[] = {non_empty_object(*parameters, "full_attention", where),
+                             non_empty_object(*parameters, "sliding_attention", where)};
+    if (by_type[0] == nullptr && by_type[1] == nullptr) {
+      throw InputError(
+          where +
+          ": 'rope_parameters' has neither full_attention nor sliding_attention, expected RoPE numbers for "
+          "both types of layer");
+    }
+    if (by_type[0] != nullptr) full = *by_type[0];
+    if (by_type[1] != nullptr) sliding = *by_type[1];
+  }
+  if (const Json* scaling = non_empty_object(config, "rope_scaling", where)) full.update(*scaling);
+  const RopeDefaults of_full{.theta = json_number(config, "rope_theta", where, theta.global)};
+  const RopeDefaults of_sliding{.theta = json_number(config, "rope_local_base_freq", where, theta.local)};
+  *global = parse_parameters(config, full, of_full, max_position, where);
+  *local = parse_parameters(config, sliding, of_sliding, max_position, where);
 }
 
 }  // namespace oscar

@@ -1,9 +1,11 @@
 #include "codec/blocks.h"
 
+#include <algorithm>
+
 #include "codec/feedback.h"
 #include "codec/feedback_row.h"
 #include "codec/row_math.h"
-#include "codec/scale_grid.h"
+#include "kernels/common/scale_grid.h"
 
 namespace oscar::blocks {
 namespace {
@@ -159,6 +161,26 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
       for (int i = 0; i < channels; ++i) {
         x[i] = width == 0 ? 0.0f : (static_cast<float>(2 * q[i] + 1 - (1 << width)) * 0.5f) * s;
       }
+    }
+  }
+}
+
+void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
+  std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
+  std::size_t bit = 0, channel = 0;
+  for (const int w : code.widths) {
+    for (int i = 0; i < code.block_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
+      if (w > 0) bytes[bit / 8] = static_cast<std::uint8_t>(bytes[bit / 8] | codes[channel] << (bit % 8));
+    }
+  }
+}
+
+void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes) {
+  std::size_t bit = 0, channel = 0;
+  for (const int w : code.widths) {
+    const unsigned mask = (1u << w) - 1u;
+    for (int i = 0; i < code.block_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
+      codes[channel] = w > 0 ? static_cast<std::uint8_t>((bytes[bit / 8] >> (bit % 8)) & mask) : std::uint8_t{0};
     }
   }
 }

@@ -1,14 +1,10 @@
 // The codec of one row (one token of one KV head): the specification that prefill path, runtime pages and CUDA kernels
 // follow bit for bit. Byte-level description: docs/format-codec.md; golden vectors: sample_data/golden/.
 //
-// A layout says what is stored, and is all a reader needs. An encoder says how the stored numbers are chosen; readers
-// never see it. All arithmetic is IEEE single precision, round to nearest even, each operation rounded on its own (no
-// fused multiply-add, no reassociation, no flush to zero); sums of floats run in the order of fixed_sum()
-// (row_math.h).
-//
-// Layout `uniform`, group of G channels: 2-bit codes q, scale s and zero point z as 16-bit floats; xhat = (q - z) s.
-// Layout `blocks`: four blocks of d/4 channels, widths w from {0, 1, 2, 4} bits, one scale byte e for each block with
-// w > 0; level l = (2q + 1 - 2^w)/2, xhat = l s with s = sigma 2^(e/32), sigma calibrated; a block of width 0 reads 0.
+// A layout (layout/row_code.h) says what is stored, and is all a reader needs. An encoder says how the stored numbers
+// are chosen; readers never see it. All arithmetic is IEEE single precision, round to nearest even, each operation
+// rounded on its own (no fused multiply-add, no reassociation, no flush to zero); sums of floats run in the order of
+// fixed_sum() (row_math.h).
 #pragma once
 
 #include <array>
@@ -18,46 +14,18 @@
 #include <string>
 #include <vector>
 
-#include "codec/side.h"
+#include "layout/row_code.h"
+#include "layout/side.h"
 
 namespace oscar {
 
-enum class Layout : std::uint8_t { kUniform, kBlocks };
-enum class ParamType : std::uint8_t { kFloat16, kBFloat16 };
 // The search encoder, and `blocks`, scale keys without bias (<x, xhat> = <x, x>, so that logits keep their
 // temperature) and values by least squares: see Side. Feedback is search, and then steps of single codes that make the
 // errors of channels cancel in the metric of the head (feedback.h), where its scales are also taken.
 enum class Encoder : std::uint8_t { kMinMax, kSearch, kFeedback };
 
-constexpr int kMaxHeadDim = 1024;
-constexpr int kBlocks = 4;
-
-// What is stored for one row.
-struct RowCode {
-  Layout layout = Layout::kUniform;
-  int head_dim = 128;                                    // d
-  int group = 128;                                       // uniform: G, divides d
-  ParamType params = ParamType::kFloat16;                // uniform: type of s and z
-  std::array<std::uint8_t, kBlocks> widths{2, 2, 2, 2};  // blocks: bits of each block of d/4 channels
-
-  int groups() const { return head_dim / group; }
-  int block_channels() const { return head_dim / kBlocks; }
-  int code_bytes() const;   // uniform: d/4
-  int param_bytes() const;  // uniform: s and z of each group, 2 bytes each; blocks: 1 for each block with w > 0
-  double bits_per_element() const { return 8.0 * (code_bytes() + param_bytes()) / head_dim; }
-  bool operator==(const RowCode&) const = default;
-};
-using UniformCode = RowCode;
-
-RowCode uniform_code(int head_dim, int group = 0, ParamType params = ParamType::kFloat16);  // group 0: whole head
-RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths);
-
-// InputError when d, G or a width is not one that the layout can carry.
-void validate(const RowCode& code);
-
 std::string to_string(Encoder encoder);          // "minmax", "search", "feedback"
 Encoder parse_encoder(const std::string& name);  // InputError with the list
-std::string to_string(Layout layout);            // "uniform", "blocks"
 
 class FeedbackMetric;  // feedback.h
 
@@ -100,9 +68,5 @@ void clip_row(std::span<float> row, float rho);
 // bit of its first byte. codes: [d], bytes: [code_bytes].
 void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
 void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);
-
-// Round to nearest even, through the 16-bit type and back.
-float round_to_bfloat16(float value);
-float round_to_float16(float value);
 
 }  // namespace oscar

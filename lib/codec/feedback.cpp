@@ -7,11 +7,7 @@
 
 namespace oscar {
 
-int feedback_channels(const RowCode& code) {
-  return code.layout == Layout::kBlocks ? code.block_channels() : code.group;
-}
-
-FeedbackMetric::FeedbackMetric(const float* blocks, const RowCode& code) : n_(feedback_channels(code)) {
+FeedbackMetric::FeedbackMetric(const float* blocks, const RowCode& code) : n_(code.scale_channels()) {
   const auto n = static_cast<std::size_t>(n_), d = static_cast<std::size_t>(code.head_dim);
   matrix_.assign(blocks, blocks + d * n);
   offset_.assign(d, 0.0f);
@@ -25,7 +21,7 @@ FeedbackMetric::FeedbackMetric(const float* blocks, const RowCode& code) : n_(fe
     bool flat = true;
     for (std::size_t i = 0; i < n * n; ++i) flat = flat && h[i] == (i % (n + 1) == 0 ? h[0] : 0.0f);
     flat_.push_back(flat ? 1 : 0);
-    if (code.layout == Layout::kBlocks) continue;
+    if (!code.zero_points()) continue;
     std::vector<double> sums(n, 0.0);
     double total = 0.0;
     for (std::size_t i = 0; i < n; ++i) {

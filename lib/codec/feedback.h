@@ -10,12 +10,12 @@
 namespace oscar {
 
 // The metric of one head's errors in the basis of the cache, block by block (layout blocks: four of d/4 channels;
-// uniform: its groups). Layout uniform has a free offset in each group, so what an offset can absorb is projected out:
+// uniform: its groups). Zero points give each group a free offset, so what an offset can absorb is projected out:
 // H - h h^T / sum(h), h = H 1.
 class FeedbackMetric {
  public:
   // blocks: [d, n], rows b n .. (b + 1) n are the metric of block b, [n, n] symmetric, positive semidefinite; n is
-  // feedback_channels(code). Only ratios inside a block matter. InputError for a number that is not finite.
+  // code.scale_channels(). Only ratios inside a block matter. InputError for a number that is not finite.
   FeedbackMetric(const float* blocks, const RowCode& code);
 
   int channels() const { return n_; }
@@ -32,8 +32,5 @@ class FeedbackMetric {
   std::vector<float> matrix_, offset_;
   std::vector<char> flat_;
 };
-
-// Channels of a block: d/4, or the group of layout uniform.
-int feedback_channels(const RowCode& code);
 
 }  // namespace oscar

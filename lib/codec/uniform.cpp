@@ -4,8 +4,8 @@
 
 #include "codec/feedback.h"
 #include "codec/feedback_row.h"
-#include "codec/float16.h"
 #include "codec/row_math.h"
+#include "layout/float16.h"
 
 namespace oscar::uniform {
 namespace {
@@ -215,8 +215,9 @@ bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::
   return *bad_row < 0;
 }
 
-void decode_rows(const RowCode& code, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
+void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride) {
+  const RowCode& code = codec.code;
   const int d = code.head_dim, group = code.group, groups = code.groups();
   const bool half = code.params == ParamType::kFloat16;
   for (std::int64_t r = 0; r < n; ++r) {
@@ -227,6 +228,19 @@ void decode_rows(const RowCode& code, const std::uint8_t* codes, const std::uint
       decode_group(codes + r * d + g * group, s, z, group, rows + r * stride + g * group);
     }
   }
+}
+
+void pack_codes(const RowCode&, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
+  const std::size_t quarter = bytes.size();
+  for (std::size_t b = 0; b < quarter; ++b) {
+    bytes[b] = static_cast<std::uint8_t>(codes[b] | codes[b + quarter] << 2 | codes[b + 2 * quarter] << 4 |
+                                         codes[b + 3 * quarter] << 6);
+  }
+}
+
+void unpack_codes(const RowCode&, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes) {
+  const std::size_t quarter = bytes.size();
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = (bytes[i % quarter] >> (2 * (i / quarter))) & 3u;
 }
 
 }  // namespace oscar::uniform

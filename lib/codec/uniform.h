@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "codec/codec.h"
 
@@ -10,7 +11,11 @@ namespace oscar::uniform {
 // n rows; false and *bad_row when a row is not finite. codes: [n, d]; params: [n, groups, 2] 16-bit s and z.
 bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params, std::int64_t* bad_row);
-void decode_rows(const RowCode& code, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
+void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride);
+
+// pack_codes() and unpack_codes() of codec.h for this layout.
+void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
+void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);
 
 }  // namespace oscar::uniform

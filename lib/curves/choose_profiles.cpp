@@ -4,12 +4,10 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <map>
 
 namespace oscar {
 namespace {
 
-constexpr double kLeastKl = 1e-9;  // below it a KL is the rounding of its own sum
 constexpr std::array<double, kAnchors - 1> kAnchorBits = {0.8, 1.6, 2.6};
 
 std::vector<double> bits_of_profiles(int head_dim) {
@@ -51,56 +49,19 @@ std::vector<std::size_t> anchors(const SideKnowledge& side, const std::vector<do
   return chosen;
 }
 
-bool is_measured(const SideKnowledge& side) {
-  return std::any_of(side.measured.begin(), side.measured.end(), [](const auto& m) { return m.has_value(); });
-}
-
-std::size_t count_measured(const SideKnowledge& side) {
-  return static_cast<std::size_t>(
-      std::count_if(side.measured.begin(), side.measured.end(), [](const auto& m) { return m.has_value(); }));
-}
-
 // Least KL that was measured within `most` bits; infinite where nothing was.
 double best_measured(const SideKnowledge& side, const std::vector<double>& bits, double most) {
   double best = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    if (side.measured[i] && bits[i] <= most) best = std::min(best, *side.measured[i]);
+  for (const MeasuredKl& m : side.measured) {
+    if (bits[m.profile] <= most) best = std::min(best, m.kl);
   }
   return best;
 }
 
 }  // namespace
 
-std::vector<double> estimated_kl(const SideKnowledge& side, int head_dim) {
-  const std::vector<double> bits = bits_of_profiles(head_dim);
-  // Logarithm of measured over predicted, by bits; of several profiles with equal bits the mean.
-  std::map<double, std::pair<double, int>> sums;
-  const auto logarithm = [](double x) { return std::log(std::max(x, kLeastKl)); };
-  const double scale = *std::max_element(side.predicted.begin(), side.predicted.end());
-  const auto predicted = [&](std::size_t i) { return scale > 0.0 ? std::max(side.predicted[i] / scale, 1e-12) : 1.0; };
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    if (!side.measured[i]) continue;
-    auto& [sum, count] = sums[bits[i]];
-    sum += logarithm(*side.measured[i]) - std::log(predicted(i));
-    ++count;
-  }
-  std::vector<std::pair<double, double>> ratio;
-  for (const auto& [b, entry] : sums) ratio.emplace_back(b, entry.first / entry.second);
-  std::vector<double> estimate(bits.size());
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    if (side.measured[i]) {
-      estimate[i] = *side.measured[i];
-      continue;
-    }
-    const auto above = std::lower_bound(ratio.begin(), ratio.end(), std::pair(bits[i], -1e300));
-    double r = above == ratio.end() ? ratio.back().second : above->second;
-    if (above != ratio.begin() && above != ratio.end()) {
-      const auto& below = *(above - 1);
-      r = below.second + (above->second - below.second) * (bits[i] - below.first) / (above->first - below.first);
-    }
-    estimate[i] = std::exp(std::log(predicted(i)) + r);
-  }
-  return estimate;
+bool SideKnowledge::knows(std::size_t profile) const {
+  return std::any_of(measured.begin(), measured.end(), [&](const MeasuredKl& m) { return m.profile == profile; });
 }
 
 std::vector<std::vector<std::size_t>> next_profiles(const std::vector<SideKnowledge>& sides, int head_dim,
@@ -109,13 +70,13 @@ std::vector<std::vector<std::size_t>> next_profiles(const std::vector<SideKnowle
   std::vector<std::vector<std::size_t>> next(sides.size());
   bool first = false;
   for (std::size_t s = 0; s < sides.size(); ++s) {
-    if (!is_measured(sides[s])) next[s] = anchors(sides[s], bits), first = true;
+    if (sides[s].measured.empty()) next[s] = anchors(sides[s], bits), first = true;
   }
   if (first) return next;
 
   std::vector<std::vector<ProfilePoint>> places;
   for (const SideKnowledge& side : sides) {
-    const std::vector<double> kl = estimated_kl(side, head_dim);
+    const std::vector<double> kl = estimated_kl(side.predicted, side.measured, head_dim);
     std::vector<ProfilePoint>& place = places.emplace_back();
     for (std::size_t i = 0; i < kl.size(); ++i) place.push_back({falling_profiles()[i], kl[i]});
   }
@@ -131,11 +92,11 @@ std::vector<std::vector<std::size_t>> next_profiles(const std::vector<SideKnowle
   }
   for (std::size_t s = 0; s < sides.size(); ++s) {
     for (std::size_t i = 0; i < bits.size(); ++i) {
-      if (votes[s][i] > 0 && !sides[s].measured[i]) next[s].push_back(i);
+      if (votes[s][i] > 0 && !sides[s].knows(i)) next[s].push_back(i);
     }
     std::stable_sort(next[s].begin(), next[s].end(),
                      [&](std::size_t a, std::size_t b) { return votes[s][a] > votes[s][b]; });
-    const std::size_t known = count_measured(sides[s]);
+    const std::size_t known = sides[s].measured.size();
     next[s].resize(std::min({next[s].size(), options.per_round, options.most - std::min(options.most, known)}));
     std::sort(next[s].begin(), next[s].end());
   }

@@ -3,17 +3,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
+#include "bundle/curve_estimate.h"
 #include "rotation/profile_allocation.h"
 
 namespace oscar {
 
 // One side of one layer, over the profiles of falling_profiles().
 struct SideKnowledge {
-  std::vector<double> predicted;                // [35] closed form, in any unit
-  std::vector<std::optional<double>> measured;  // [35] KL
+  std::vector<double> predicted;     // [35] closed form, in any unit
+  std::vector<MeasuredKl> measured;  // in the order of the passes
+
+  bool knows(std::size_t profile) const;
 };
 
 inline constexpr std::int64_t kAnchors = 4;  // profiles of a side in the first round, the most of any
@@ -25,10 +27,6 @@ struct ChoiceOptions {
   // A profile is worth no pass where all it could take off the KL of the whole is less than this share of it.
   double negligible = 0.005;
 };
-
-// KL of every profile: as measured, else the prediction times the measured-over-predicted ratio, which is interpolated
-// between the neighbours in bits (in logarithms; of the nearest one beyond the ends). Needs a measured profile.
-std::vector<double> estimated_kl(const SideKnowledge& side, int head_dim);
 
 // Indices into falling_profiles() to measure next, ascending, for each side. Sides without a measurement: four anchors
 // on the lower hull of the prediction, the first of them 0-0-0-0, the others the nearest to 0.8, 1.6 and 2.6 bits.

@@ -2,10 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include "attention/cached_attention.h"
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "curves/mean_divergence.h"
-#include "verify/sequences.h"
+#include "text/sequences.h"
 
 namespace oscar {
 namespace {
@@ -28,7 +29,7 @@ void stop_if_asked() {
 }  // namespace
 
 CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences,
-                         const WindowPolicy& windows, std::function<void(std::uint64_t)> on_layers)
+                         const CacheWindows& windows, std::function<void(std::uint64_t)> on_layers)
     : decoder_(decoder),
       sequences_(sequences),
       first_position_(first_scored_position(windows)),
@@ -82,6 +83,22 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
     result.rounding.push_back(rounding);
   }
   return result;
+}
+
+std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {
+  std::vector<double> kl;
+  for (std::size_t s = 0; s < sequences_.size(); ++s) {
+    SimulatedPrefillAttention attention(method);
+    at::Tensor hidden = entering_[s].front();
+    const SequenceBatch batch = copies_of(hidden.size(0), 1);
+    for (std::int64_t layer = 0; layer < decoder_.config().layers; ++layer) {
+      stop_if_asked();
+      hidden = decoder_.run_layer(layer, hidden, batch, attention);
+      on_layers_(1);
+    }
+    kl.push_back(mean_divergences(decoder_, baseline_[s], {scored(hidden)}, "all layers").front());
+  }
+  return kl;
 }
 
 std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptions& options, std::int64_t sequences,

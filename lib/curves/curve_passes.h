@@ -25,11 +25,15 @@ struct PassResult {
 class CurvePasses {
  public:
   // Runs the exact pass. on_layers: progress, in passes of one sequence through one layer. All must outlive the object.
-  CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences, const WindowPolicy& windows,
+  CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences, const CacheWindows& windows,
               std::function<void(std::uint64_t)> on_layers);
 
   // InterruptedError on SIGINT; NumericalError naming layer and side.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles);
+
+  // Mean KL of each sequence with all sides of all layers as the method has them; the rounding of activations is in it.
+  // InterruptedError on SIGINT; NumericalError.
+  std::vector<double> measure_whole(const KvMethod& method);
 
   // Bytes that an object and its measure() hold on the device, for `profiles` at once.
   static std::uint64_t memory_bytes(const ModelConfig& model, const DecoderOptions& options, std::int64_t sequences,

@@ -8,7 +8,7 @@
 namespace oscar {
 
 CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int64_t context, std::int64_t count,
-                     std::int64_t max_position, const Tokenizer& tokenizer, const WindowPolicy& windows) {
+                     std::int64_t max_position, const Tokenizer& tokenizer, const CacheWindows& windows) {
   std::vector<std::int32_t> all;
   for (const Prompt& prompt : prompts.prompts) all.insert(all.end(), prompt.ids.begin(), prompt.ids.end());
   SequenceOptions cut;

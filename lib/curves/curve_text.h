@@ -7,8 +7,8 @@
 
 #include "base/json.h"
 #include "text/prompts.h"
+#include "text/sequences.h"
 #include "text/tokenizer.h"
-#include "verify/sequences.h"
 
 namespace oscar {
 
@@ -21,6 +21,6 @@ struct CurveText {
 // The prompts one behind the other, cut by cut_sequences() (whose errors it throws); of more sequences than are wanted,
 // `count` at equal distances, so that they come from all parts of the text. Fewer, or a shorter one: a note on stderr.
 CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int64_t context, std::int64_t count,
-                     std::int64_t max_position, const Tokenizer& tokenizer, const WindowPolicy& windows);
+                     std::int64_t max_position, const Tokenizer& tokenizer, const CacheWindows& windows);
 
 }  // namespace oscar

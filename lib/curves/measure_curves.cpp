@@ -8,10 +8,11 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/run_directory.h"
+#include "bundle/curve_allocation.h"
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
 #include "model/device_memory.h"
+#include "rotation/profile_allocation.h"
 
 namespace oscar {
 namespace {
@@ -37,14 +38,15 @@ class PointLog {
                  {{"fit", facts.options},
                   {"curve_context", facts.context},
                   {"curve_sequences", facts.sequences},
+                  {"budgets", request.budgets},
                   {"windows", std::to_string(facts.sink) + "," + std::to_string(facts.recent)},
                   {"dtype", facts.dtype},
                   {"device", device.is_cpu() ? "cpu" : "cuda"}}}};
-    run_.emplace(request.work_dir, run, request.resume,
-                 RunInputs{{"model", "is of another model (its fingerprint differs)"},
-                           {"text", "has another text"},
-                           {"statistics", "measures other statistics"}},
-                 [](const std::string& name) { return name == kPoints; });
+    run_ = std::make_unique<RunDirectory>(request.work_dir, run, request.resume,
+                                          RunInputs{{"model", "is of another model (its fingerprint differs)"},
+                                                    {"text", "has another text"},
+                                                    {"statistics", "measures other statistics"}},
+                                          [](const std::string& name) { return name == kPoints; });
     if (run_->threads() != at::get_num_threads()) {
       log_info("using " + std::to_string(run_->threads()) + " threads, as the run was started with");
       at::set_num_threads(run_->threads());
@@ -75,10 +77,8 @@ class PointLog {
     write_file_atomic(run_->file(kPoints), dump_json(Json{{"run", run_->run_id()}, {"batches", std::move(list)}}));
   }
 
-  void remove() {
-    if (run_) run_->remove();
-  }
-  bool kept() const { return run_.has_value(); }
+  std::unique_ptr<RunDirectory> take_state() { return std::move(run_); }
+  bool kept() const { return run_ != nullptr; }
 
  private:
   struct Batch {
@@ -103,7 +103,7 @@ class PointLog {
     return batch;
   }
 
-  std::optional<RunDirectory> run_;
+  std::unique_ptr<RunDirectory> run_;  // null: nothing is kept
   std::vector<Batch> batches_;
 };
 
@@ -114,9 +114,12 @@ class CurveRun {
       : curves_(std::move(facts)),
         decoder_(decoder),
         request_(request),
-        windows_{request.windows.sink, request.windows.recent, 1},
-        methods_(make_width_methods(bundle, decoder.config(), windows_)),
-        progress_("curves", most_curve_passes(decoder.config().layers, std::ssize(request.sequences)), "passes") {
+        bundle_(bundle),
+        methods_(make_width_methods(bundle, decoder.config(), request.windows)),
+        progress_(
+            "curves",
+            most_curve_passes(decoder.config().layers, std::ssize(request.sequences), std::ssize(request.budgets)),
+            "passes") {
     const ModelConfig& model = decoder.config();
     curves_.head_dim = model.head_dim;
     curves_.sink = request.windows.sink;
@@ -126,8 +129,8 @@ class CurveRun {
     curves_.dtype = dtype_name_of(decoder.options().dtype);
     for (std::size_t layer = 0; layer < predictions.key.size(); ++layer) {
       for (const auto* side : {&predictions.key[layer], &predictions.value[layer]}) {
-        sides_.push_back({*side, std::vector<std::optional<double>>(side->size())});
-        curves_.curves.push_back({static_cast<std::int64_t>(layer), side_of(curves_.curves.size()), {}});
+        sides_.push_back({*side, {}});
+        curves_.curves.push_back({static_cast<std::int64_t>(layer), side_of(curves_.curves.size()), {}, *side});
       }
     }
     // No pass has more profiles than the first round.
@@ -136,7 +139,7 @@ class CurveRun {
                    "pass fewer --curve-sequences or a shorter --curve-context");
   }
 
-  Curves run() {
+  MeasuredCurves run() {
     PointLog log(curves_, request_, decoder_.options().device);
     try {
       for (std::size_t round = 0;; ++round) {
@@ -145,16 +148,16 @@ class CurveRun {
         if (done) break;
         for (std::size_t place = 0; place < next.size(); ++place) measure_batch(log, round, place, next[place]);
       }
+      sort_points();
+      for (std::size_t i = 0; i < request_.budgets.size(); ++i) measure_budget(log, i);
     } catch (const InterruptedError&) {
-      throw InterruptedError(log.kept()
-                                 ? "interrupted; the curves so far are in " + request_.work_dir.string() +
-                                       ". Resume with: " + request_.resume_command
-                                 : std::string("interrupted; with --work-dir DIR the curves could be continued"));
+      throw InterruptedError(log.kept() ? "interrupted; the curves so far are in " + request_.work_dir.string() +
+                                              ". Resume with: " + request_.resume_command
+                                        : std::string("interrupted; with --work-dir DIR the curves could be continued"),
+                             log.kept());
     }
     progress_.finish();
-    finish();
-    log.remove();
-    return std::move(curves_);
+    return {std::move(curves_), log.take_state()};
   }
 
  private:
@@ -172,25 +175,63 @@ class CurveRun {
       result = passes().measure(methods_, curve.layer, curve.side, profiles);
       log.add(round, place, *result);
     }
-    const auto whole = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
-    if (result->kl.size() != profiles.size() || !std::all_of(result->kl.begin(), result->kl.end(), whole)) {
-      throw InputError("the work directory holds other batches than this run makes; delete it to start anew");
-    }
+    require_whole(*result, profiles.size());
     for (std::size_t p = 0; p < profiles.size(); ++p) {
       curve.points.push_back(curve_point(profiles[p], result->kl[p]));
-      sides_[place].measured[wanted[p]] = curve.points.back().kl;
+      sides_[place].measured.push_back({wanted[p], curve.points.back().kl, curve.points.back().error});
     }
     for (const double kl : result->rounding) rounding_ += kl, ++rounded_;
   }
 
   CurvePasses& passes() {
     if (!passes_) {
-      passes_.emplace(decoder_, request_.sequences, windows_, [this](std::uint64_t n) { progress_.advance(n); });
+      passes_.emplace(decoder_, request_.sequences, request_.windows,
+                      [this](std::uint64_t n) { progress_.advance(n); });
     }
     return *passes_;
   }
 
-  void finish() {
+  // Errors of sides nearly add up, but not always, and the closed form knows what few tokens do not show: of the two
+  // allocations the one is taken that is better as a whole.
+  void measure_budget(PointLog& log, std::size_t i) {
+    const double bits = request_.budgets[i];
+    const CurveAllocation curves = allocate_estimates(curves_, bits), closed = allocate_closed_form(curves_, bits);
+    measure_whole(log, 2 * i, bits, "curves", curves);
+    if (closed.key != curves.key || closed.value != curves.value) {
+      measure_whole(log, 2 * i + 1, bits, "closed_form", closed);
+    }
+  }
+
+  void measure_whole(PointLog& log, std::size_t index, double bits, const char* from, const CurveAllocation& widths) {
+    progress_.set_note("all layers at " + bits_text(bits) + " bits");
+    const std::size_t place = sides_.size() + index;  // behind those of the sides
+    std::optional<PassResult> result = log.find(0, place);
+    if (result) {
+      progress_.advance(static_cast<std::uint64_t>(decoder_.config().layers * curves_.sequences));
+    } else {
+      Bundle narrow = bundle_;
+      for (std::size_t l = 0; l < narrow.layers.size(); ++l) {
+        narrow.layers[l].key.widths.assign(widths.key[l].begin(), widths.key[l].end());
+        narrow.layers[l].value.widths.assign(widths.value[l].begin(), widths.value[l].end());
+      }
+      const KvMethod method = make_method(narrow.method, decoder_.config(), &narrow, request_.windows);
+      result = PassResult{{passes().measure_whole(method)}, {}};
+      log.add(0, place, *result);
+    }
+    require_whole(*result, 1);
+    const CurvePoint mean = curve_point({}, result->kl.front());
+    curves_.wholes.push_back({bits, from, widths.key, widths.value, mean.kl, mean.error, mean.sequences});
+  }
+
+  // A batch of a work directory may be of another run.
+  void require_whole(const PassResult& result, std::size_t profiles) const {
+    const auto whole = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
+    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), whole)) {
+      throw InputError("the work directory holds other batches than this run makes; delete it to start anew");
+    }
+  }
+
+  void sort_points() {
     for (SideCurve& curve : curves_.curves) {
       std::stable_sort(curve.points.begin(), curve.points.end(), [&](const CurvePoint& a, const CurvePoint& b) {
         const auto bits = [&](const CurvePoint& p) {
@@ -205,7 +246,7 @@ class CurveRun {
   Curves curves_;
   Decoder& decoder_;
   const CurveRequest& request_;
-  WindowPolicy windows_;
+  const Bundle& bundle_;
   WidthMethods methods_;
   Progress progress_;
   ChoiceOptions choice_;
@@ -217,14 +258,15 @@ class CurveRun {
 
 }  // namespace
 
-Curves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions, Decoder& decoder,
-                      const CurveRequest& request) {
+MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
+                              Decoder& decoder, const CurveRequest& request) {
   return CurveRun(std::move(facts), bundle, predictions, decoder, request).run();
 }
 
-std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences) {
+std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences, std::int64_t budgets) {
   const auto most = static_cast<std::int64_t>(ChoiceOptions{}.most);
-  return static_cast<std::uint64_t>(sequences * (layers + most * layers * (layers + 1)));  // two sides of (L (L + 1))/2
+  // Two sides of (L (L + 1))/2; two wholes of each budget.
+  return static_cast<std::uint64_t>(sequences * (layers + most * layers * (layers + 1) + 2 * layers * budgets));
 }
 
 }  // namespace oscar

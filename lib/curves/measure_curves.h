@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/run_directory.h"
 #include "bundle/bundle.h"
 #include "bundle/curves.h"
 #include "model/decoder.h"
@@ -15,10 +17,11 @@ namespace oscar {
 
 struct CurveRequest {
   std::vector<std::vector<std::int32_t>> sequences;  // of calibration text, of equal length
-  Windows windows;
-  fs::path work_dir;           // where the state of the run is kept; empty: nowhere
-  bool resume = false;         // go on with the run in work_dir
-  std::string resume_command;  // for the message of an interrupted run
+  CacheWindows windows;
+  std::vector<double> budgets;  // bits: of each, the closed form's widths and the curves' are measured as wholes
+  fs::path work_dir;            // where the state of the run is kept; empty: nowhere
+  bool resume = false;          // go on with the run in work_dir
+  std::string resume_command;   // for the message of an interrupted run
   std::string tool_version;
 };
 
@@ -27,13 +30,18 @@ struct ProfilePredictions {
   std::vector<std::vector<double>> key, value;
 };
 
+struct MeasuredCurves {
+  Curves curves;
+  std::unique_ptr<RunDirectory> state;  // of the run, to be removed when the curves are saved; null: none was kept
+};
+
 // facts: the fields of Curves that say what is measured (fingerprint, statistics, options, text); the others are filled
 // here. bundle: transforms of all layers; its widths are not used. EnvironmentError when the GPU or the machine has too
 // little memory; UsageError and InputError as RunDirectory; InterruptedError, which says how to go on.
-Curves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions, Decoder& decoder,
-                      const CurveRequest& request);
+MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
+                              Decoder& decoder, const CurveRequest& request);
 
 // The most passes of one sequence through one layer that a run takes: what its progress counts.
-std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences);
+std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences, std::int64_t budgets);
 
 }  // namespace oscar

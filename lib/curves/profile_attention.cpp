@@ -4,10 +4,10 @@
 
 #include <stdexcept>
 
-#include "model/phase_table.h"
-#include "runtime/basis.h"
-#include "runtime/prefill_core.h"
-#include "runtime/reconstruction.h"
+#include "attention/basis.h"
+#include "attention/prefill_core.h"
+#include "attention/reconstruction.h"
+#include "model/rope_phases.h"
 
 namespace oscar {
 namespace {
@@ -25,7 +25,7 @@ CachedRows plain_rows(const at::Tensor& rows) {
 struct WidthRows {
   at::Tensor plain;                 // [Hkv, T, d] FP32
   std::array<at::Tensor, 3> coded;  // the same, of widths 1, 2, 4
-  WindowPolicy windows;
+  CacheWindows windows;
 
   // Which of 0 (nothing), 1, 2, 3 (`coded` + 1) a width is.
   static std::int64_t variant(std::uint8_t width) { return width == 4 ? 3 : width; }
@@ -34,7 +34,7 @@ struct WidthRows {
 WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side, const at::Tensor& rows) {
   WidthRows out;
   for (std::size_t i = 0; i < methods.size(); ++i) {
-    CachedRows cached = cached_rows(methods[i], layer, side, rows);
+    CachedRows cached = decoded_rows(methods[i], layer, side, rows);
     out.coded[i] = cached.coded;
     out.windows = cached.windows;
     if (i == 0) out.plain = cached.plain;
@@ -63,7 +63,7 @@ at::Tensor ExactCacheAttention::attend(const AttentionInput& input) {
   return full_.attend(exact);
 }
 
-WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const WindowPolicy& windows) {
+WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows) {
   WidthMethods methods;
   for (std::size_t i = 0; i < methods.size(); ++i) {
     Bundle wide = bundle;
@@ -105,7 +105,7 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
   const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
   const CachedRows values = plain_rows(input.v);
-  const at::Tensor phases = rotated ? methods_[0].phases->rows(0, tokens).to(q.device()) : at::Tensor();
+  const at::Tensor rope_phases = rotated ? methods_[0].rope_phases->rows(0, tokens).to(q.device()) : at::Tensor();
   at::Tensor weight_sum;  // values are not centred here: nobody reads it
   if (input.sinks.defined()) weight_sum = at::empty({tokens, q.size(1)}, q.options());
   at::Tensor out = at::empty({copies() * tokens, q.size(1), input.v.size(2)}, q.options());
@@ -113,7 +113,7 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
     const auto i = static_cast<std::size_t>(p);
     CachedRows keys{rows.plain, {}, rows.windows};
     if (i < profiles_.size()) keys.coded = profile_rows(rows, profiles_[i]);
-    if (rotated) add_phases(keys, phases);
+    if (rotated) add_phases(keys, rope_phases);
     out.narrow(0, p * tokens, tokens).copy_(attend_cached(input, q, keys, values, shift, weight_sum));
   }
   return out;

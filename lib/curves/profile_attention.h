@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bundle/bundle.h"
+#include "cache/kv_method.h"
 #include "model/attention.h"
 #include "rotation/profile_allocation.h"
-#include "runtime/method.h"
 
 namespace oscar {
 
@@ -25,7 +25,7 @@ class ExactCacheAttention : public Attention {
 // A cache whose every block has the same width, for each width: profiles are put together from their rows, since
 // blocks are coded on their own.
 using WidthMethods = std::array<KvMethod, 3>;  // 1, 2 and 4 bits
-WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const WindowPolicy& windows);
+WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows);
 
 // The batch must be P copies of one sequence from position 0 on, P = profiles (+ 1 with `exact`); copy p leaves with
 // the outputs that profile p gives, the last one with `exact` with those of rows that are transformed but not coded.

@@ -37,7 +37,7 @@ at::Tensor channel_order(const at::Tensor& flat) {
 }
 
 // Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous.
-void code_rows(const SideDescription& side, bool is_value, at::Tensor& rows) {
+void code_rows(const SideCode& side, bool is_value, at::Tensor& rows) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
@@ -90,12 +90,12 @@ at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
 
 }  // namespace
 
-MethodEngine::MethodEngine(const MethodDescription& description, const ModelConfig& model)
+MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& model)
     : description_(description), layers_(model.layers), heads_(model.kv_heads), head_dim_(model.head_dim) {
   require_fit(description, static_cast<int>(heads_), static_cast<int>(head_dim_));
   // A model with fewer than four layers for each protected one has no inner layers worth the name: all are coded.
   boundary_ = layers_ >= 4 * description.boundary_layers ? description.boundary_layers : 0;
-  for (const SideDescription* s : {&description_.key, &description_.value}) {
+  for (const SideCode* s : {&description_.key, &description_.value}) {
     if (s->basis != CacheBasis::kRandom || random_.defined() || random_low_.defined()) continue;
     if (s->boosted_share > 0) {
       const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
@@ -106,7 +106,8 @@ MethodEngine::MethodEngine(const MethodDescription& description, const ModelConf
     }
   }
   if (description_.key.before_rope) {
-    const RopeFrequencies frequencies = rope_frequencies(model.rope, head_dim_, model.max_position);
+    require_full_rope(model, "The method " + description.id + ", which codes keys before RoPE,");
+    const RopeFrequencies frequencies = common_rope(model);
     inverse_frequency_ = frequencies.inverse.to(at::kFloat);
     attention_factor_ = frequencies.attention_factor;
   }
@@ -126,7 +127,7 @@ double MethodEngine::bits_per_element_at(std::int64_t context) const {
 }
 
 // Order of the Hadamard blocks of a row; 0: the basis is none.
-std::int64_t MethodEngine::hadamard_order(const SideDescription& side) const {
+std::int64_t MethodEngine::hadamard_order(const SideCode& side) const {
   if (side.basis == CacheBasis::kHadamard) return hadamard_order_of(side, head_dim_);
   if (side.basis == CacheBasis::kGroupedHeads) return std::min<std::int64_t>(side.basis_size, heads_) * head_dim_;
   return 0;
@@ -150,7 +151,7 @@ at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
 }
 
 at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
-  const SideDescription& s = side(which);
+  const SideCode& s = side(which);
   if (!at::isfinite(rows).all().item<bool>()) {
     throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
                          "' are not finite (NaN or infinity)");
@@ -197,7 +198,7 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
 double MethodEngine::held(std::int64_t tokens) const {
   const bool paged = has_pages(description_);
   double coded = 0;
-  for (const SideDescription* s : {&description_.key, &description_.value}) {
+  for (const SideCode* s : {&description_.key, &description_.value}) {
     coded += held_bytes(*s, paged, static_cast<int>(heads_), static_cast<int>(head_dim_), tokens);
   }
   const double full = 4.0 * static_cast<double>(heads_ * head_dim_ * tokens);  // both sides in BF16

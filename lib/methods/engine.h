@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "checkpoint/model_config.h"
-#include "codec/side.h"
-#include "methods/description.h"
+#include "layout/side.h"
+#include "registry/method_spec.h"
 
 namespace oscar {
 
@@ -19,10 +19,10 @@ inline constexpr std::uint64_t kRotationSeed = 20250428;  // of the random rotat
 class MethodEngine {
  public:
   // UsageError when the method does not fit the model.
-  MethodEngine(const MethodDescription& description, const ModelConfig& model);
+  MethodEngine(const MethodSpec& description, const ModelConfig& model);
 
-  const MethodDescription& description() const { return description_; }
-  const SideDescription& side(Side side) const { return side == Side::kKey ? description_.key : description_.value; }
+  const MethodSpec& description() const { return description_; }
+  const SideCode& side(Side side) const { return side == Side::kKey ? description_.key : description_.value; }
   bool quantised(std::int64_t layer) const;  // false for boundary layers, which stay in BF16
   // Bits of one element of a coded token, boundary layers left out; mean of keys and values.
   double bits_per_element() const;
@@ -39,10 +39,10 @@ class MethodEngine {
 
  private:
   double held(std::int64_t tokens) const;  // allocated_bytes before it is rounded up
-  std::int64_t hadamard_order(const SideDescription& side) const;
+  std::int64_t hadamard_order(const SideCode& side) const;
   at::Tensor basis_matrix(const at::Tensor& rows) const;
 
-  MethodDescription description_;
+  MethodSpec description_;
   std::int64_t layers_, heads_, head_dim_, boundary_;
   at::Tensor random_;                       // [d, d] FP32, kRandom without boosted channels
   at::Tensor random_low_, random_boosted_;  // of the two parts otherwise

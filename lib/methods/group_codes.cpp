@@ -7,6 +7,7 @@
 
 #include "codec/codec.h"
 #include "codec/row_math.h"
+#include "layout/float16.h"
 
 namespace oscar::group_codes {
 namespace {

@@ -62,12 +62,12 @@ const Table& table_of(int bits) {
   return *tables[b];
 }
 
-constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kStrip = 64;
 
 // How many middles lie below each x up: the index of its centroid, without a branch.
 OSCAR_VECTOR_CLONES void nearest(const float* x, std::int64_t count, float up, const std::vector<float>& middle,
                                  std::int32_t* index) {
-  float y[kBlock];
+  float y[kStrip];
   for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] * up;
   std::fill_n(index, count, 0);
   for (const float m : middle) {
@@ -103,9 +103,9 @@ void lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
   const Table& table = table_of(bits);
   const auto up = static_cast<float>(std::sqrt(static_cast<double>(n)) / norm);
   double decoded = 0;
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - first);
-    std::int32_t index[kBlock];
+  for (std::int64_t first = 0; first < n; first += kStrip) {
+    const std::int64_t count = std::min(kStrip, n - first);
+    std::int32_t index[kStrip];
     nearest(x + first, count, up, table.middle, index);
     for (std::int64_t i = 0; i < count; ++i) {
       const double centroid = table.centroid[static_cast<std::size_t>(index[i])];

@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-void code_group(const SideDescription& side, float* x, std::int64_t n, int bits) {
+void code_group(const SideCode& side, float* x, std::int64_t n, int bits) {
   switch (side.code) {
     case CacheCode::kUniform:
     case CacheCode::kBoosted:
@@ -36,7 +36,7 @@ void code_group(const SideDescription& side, float* x, std::int64_t n, int bits)
 }
 
 // The channels with the largest mean |x| of the tile; ties go to the lower channel.
-std::vector<bool> boosted_channels(const SideDescription& side, const float* tile, std::int64_t tokens, std::int64_t d,
+std::vector<bool> boosted_channels(const SideCode& side, const float* tile, std::int64_t tokens, std::int64_t d,
                                    std::int64_t stride) {
   std::vector<bool> chosen(static_cast<std::size_t>(d), false);
   if (side.code != CacheCode::kBoosted) return chosen;
@@ -52,7 +52,7 @@ std::vector<bool> boosted_channels(const SideDescription& side, const float* til
   return chosen;
 }
 
-void code_channels(const SideDescription& side, float* tile, std::int64_t tokens, std::int64_t d, std::int64_t stride) {
+void code_channels(const SideCode& side, float* tile, std::int64_t tokens, std::int64_t d, std::int64_t stride) {
   const std::vector<bool> boosted = boosted_channels(side, tile, tokens, d, stride);
   std::vector<float> column(static_cast<std::size_t>(side.group));
   for (std::int64_t first = 0; first + side.group <= tokens; first += side.group) {
@@ -70,7 +70,7 @@ void code_channels(const SideDescription& side, float* tile, std::int64_t tokens
 
 }  // namespace
 
-void code_tile(const SideDescription& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
+void code_tile(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
                std::int64_t stride) {
   if (side.code == CacheCode::kSinkhorn) {
     std::vector<float> copy(static_cast<std::size_t>(tokens * d));

@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-#include "methods/description.h"
+#include "registry/method_spec.h"
 
 namespace oscar {
 
 // tile: [tokens, d] floats, `stride` floats from token to token. Per-channel and Sinkhorn codes take whole tiles of
 // tile_tokens(side) tokens, the others any number. is_value: KVarN treats keys and values differently.
-void code_tile(const SideDescription& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
+void code_tile(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
                std::int64_t stride);
 
 // KVarN (arXiv 2606.03458): x[t, c] = row[t] column[c] y[t, c] with y of nearly equal deviation in all rows and

@@ -2,9 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
+#include "base/log.h"
 #include "model/layer.h"
 #include "model/layer_prefetch.h"
 #include "model/rope.h"
@@ -17,25 +21,30 @@ struct Decoder::Impl {
   DecoderOptions options;
   Family family;
   OuterViews outer;
-  at::Tensor final_norm;  // [hidden]
-  at::Tensor head;        // [vocabulary, hidden]; loaded by the first call of logits()
-  RopeFrequencies frequencies;
+  at::Tensor final_norm;                       // [hidden]
+  at::Tensor head;                             // [vocabulary, hidden]; loaded by the first call of logits()
+  std::array<RopeFrequencies, 2> frequencies;  // of the global and of the local layers
 
   std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
   std::unique_ptr<LayerPrefetch> prefetch;
   std::int64_t resident = -1;  // layer in that slot
 
-  // The table of the batch seen last: every layer of one step asks for the same positions.
-  RopeTable table;
+  // The tables of the batch seen last: every layer of one step asks for the same positions.
+  std::array<RopeTable, 2> tables;
   std::vector<std::int64_t> table_starts, table_lengths;
 
   Impl(const Checkpoint& source, const DecoderOptions& chosen)
-      : checkpoint(source), options(chosen), family(family_of(source.config())) {
+      : checkpoint(source), options(chosen), family(family_of(source)) {
     const ModelConfig& config = checkpoint.config();
-    if (config.activation != "silu") {
-      throw InputError("The activation " + config.activation + " in config.json is not supported; expected silu.");
+    if (config.text_tower) {
+      log_info("only the text model of " + quote_name(source.location().name) +
+               " is used: its prompts hold no images, and what handles them is not read");
     }
-    frequencies = rope_frequencies(config.rope, config.head_dim, config.max_position);
+    frequencies[0] = rope_frequencies(config.rope, config.head_dim, config.max_position);
+    const auto& kinds = config.layer_rope;
+    if (std::find(kinds.begin(), kinds.end(), LayerRope::kLocal) != kinds.end()) {
+      frequencies[1] = rope_frequencies(config.local_rope, config.head_dim, config.max_position);
+    }
     check_weights(checkpoint, family);
     outer = find_outer_weights(checkpoint, family);
     final_norm = to_tensor(*outer.final_norm, options.dtype, options.device);
@@ -65,12 +74,19 @@ struct Decoder::Impl {
     return layers[0];
   }
 
-  const RopeTable& rope(const SequenceBatch& batch) {
-    if (!table.cos.defined() || table_starts != batch.starts || table_lengths != batch.lengths) {
-      table = rope_table(frequencies, batch, options.dtype, options.device);
+  const RopeTable& rope(std::int64_t layer, const SequenceBatch& batch) {
+    static const RopeTable kNone;
+    const std::vector<LayerRope>& kinds = checkpoint.config().layer_rope;
+    const LayerRope kind = kinds.empty() ? LayerRope::kGlobal : kinds.at(static_cast<std::size_t>(layer));
+    if (kind == LayerRope::kNone) return kNone;
+    if (table_starts != batch.starts || table_lengths != batch.lengths) {
+      tables = {};
       table_starts = batch.starts;
       table_lengths = batch.lengths;
     }
+    const std::size_t which = kind == LayerRope::kLocal ? 1 : 0;
+    RopeTable& table = tables[which];
+    if (!table.cos.defined()) table = rope_table(frequencies[which], batch, options.dtype, options.device);
     return table;
   }
 };
@@ -92,7 +108,9 @@ at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {
                        "; the tokenizer and the model do not belong together.");
     }
   }
-  return gather_rows(*impl_->outer.embedding, ids, impl_->options.dtype, impl_->options.device);
+  at::Tensor rows = gather_rows(*impl_->outer.embedding, ids, impl_->options.dtype, impl_->options.device);
+  if (config().embedding_scale != 1.0) rows.mul_(at::scalar_tensor(config().embedding_scale, rows.options()));
+  return rows;
 }
 
 at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
@@ -102,18 +120,21 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, cons
     throw std::invalid_argument("run_layer: the sequence batch does not describe the rows of `hidden`");
   }
   const LayerWeights& weights = impl_->weights(layer);
-  return decoder_layer(config(), layer, weights, hidden, batch, impl_->rope(batch), attention);
+  return decoder_layer(config(), layer, weights, hidden, batch, impl_->rope(layer, batch), attention,
+                       impl_->family.pieces);
 }
 
 at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
-  return rms_norm(hidden, impl_->final_norm, config().rms_eps);
+  return rms_norm(hidden, impl_->final_norm, config().rms_eps, impl_->family.pieces.norm);
 }
 
 at::Tensor Decoder::logits(const at::Tensor& normed) const {
   if (!impl_->head.defined()) {
     impl_->head = to_tensor(*impl_->outer.head, impl_->options.dtype, impl_->options.device);
   }
-  return at::linear(normed, impl_->head).to(at::kFloat);
+  at::Tensor logits = at::linear(normed, impl_->head).to(at::kFloat);
+  if (const double cap = config().final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);
+  return logits;
 }
 
 at::Tensor Decoder::forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention) {

@@ -1,8 +1,10 @@
-// The decoder-only transformer of all supported families: one forward path, families differ by names and quirks.
+// The decoder-only transformer of all supported families: one forward path made of pieces (layer.h, experts.h), which
+// each family names in checkpoint/families.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,15 +21,51 @@ struct DecoderOptions {
   bool prefetch = false;       // stream_layers on a GPU: copy the next layer while one computes
 };
 
-// Weights of one layer; undefined tensors are absent. Linear weights are [out, in].
+// Weights of one layer; undefined tensors are absent. Linear weights are [out, in]. I: intermediate size.
 struct LayerWeights {
-  at::Tensor input_norm, post_attention_norm;  // [hidden]
-  at::Tensor q, k, v, o;                       // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]
+  at::Tensor input_norm, attention_out_norm, mlp_norm, mlp_out_norm;  // [hidden]
+  at::Tensor q, k, v, o;  // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]
   at::Tensor q_bias, k_bias, v_bias, o_bias;
-  at::Tensor q_norm, k_norm;  // [d]
+  at::Tensor q_norm, k_norm;  // [d]; over the whole projection: [Hq*d], [Hkv*d]
+  at::Tensor sinks;           // [Hq]
   at::Tensor gate, up, down;  // MLP
   at::Tensor gate_bias, up_bias, down_bias;
+  at::Tensor router, router_bias;                    // instead of the MLP: [E, hidden], [E]
+  at::Tensor expert_gate_up, expert_down;            // [E, 2I, hidden] with the gate's rows first, [E, hidden, I]
+  at::Tensor expert_gate_up_bias, expert_down_bias;  // [E, 2I], [E, hidden]
 };
+
+// All of them, for what is done to each.
+inline constexpr std::array kLayerTensors = {
+    &LayerWeights::input_norm,
+    &LayerWeights::attention_out_norm,
+    &LayerWeights::mlp_norm,
+    &LayerWeights::mlp_out_norm,
+    &LayerWeights::q,
+    &LayerWeights::k,
+    &LayerWeights::v,
+    &LayerWeights::o,
+    &LayerWeights::q_bias,
+    &LayerWeights::k_bias,
+    &LayerWeights::v_bias,
+    &LayerWeights::o_bias,
+    &LayerWeights::q_norm,
+    &LayerWeights::k_norm,
+    &LayerWeights::sinks,
+    &LayerWeights::gate,
+    &LayerWeights::up,
+    &LayerWeights::down,
+    &LayerWeights::gate_bias,
+    &LayerWeights::up_bias,
+    &LayerWeights::down_bias,
+    &LayerWeights::router,
+    &LayerWeights::router_bias,
+    &LayerWeights::expert_gate_up,
+    &LayerWeights::expert_down,
+    &LayerWeights::expert_gate_up_bias,
+    &LayerWeights::expert_down_bias,
+};
+static_assert(sizeof(LayerWeights) == kLayerTensors.size() * sizeof(at::Tensor), "a tensor is missing from the list");
 
 class Decoder {
  public:

@@ -4,64 +4,101 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
+
+#include "model/experts.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kMlpBlock = 4096;  // tokens; the two [block, intermediate] tensors are the layer's largest
 
-at::Tensor mlp_block(const at::Tensor& x, const LayerWeights& w) {
+at::Tensor mlp_block(const at::Tensor& x, const LayerWeights& w, Activation activation) {
   at::Tensor gate = at::linear(x, w.gate, w.gate_bias);
-  at::silu_(gate);
+  activate_(gate, activation);
   gate.mul_(at::linear(x, w.up, w.up_bias));
   return at::linear(gate, w.down, w.down_bias);
 }
 
-}  // namespace
-
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor scale = wide.square().mean(-1, true).add_(eps).rsqrt_();
-  return (wide * scale).to(x.scalar_type()).mul_(weight);
+// Of q or k [T, H d] -> [T, H, d]: over each head, or over the whole projection where the weight is as long.
+at::Tensor normed_heads(const at::Tensor& x, const at::Tensor& weight, std::int64_t dim, double eps, NormKind kind) {
+  const std::int64_t tokens = x.size(0), heads = x.size(1) / dim;
+  if (!weight.defined()) return x.view({tokens, heads, dim});
+  if (weight.size(0) == dim) return rms_norm(x.view({tokens, heads, dim}), weight, eps, kind);
+  return rms_norm(x, weight, eps, kind).view({tokens, heads, dim});
 }
 
-at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights) {
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor normed = wide * wide.square().mean(-1, true).add_(eps).rsqrt_();
+  switch (kind) {
+    case NormKind::kRounded:
+      return normed.to(x.scalar_type()).mul_(weight);
+    case NormKind::kWide:
+      return (normed * weight.to(at::kFloat)).to(x.scalar_type());
+    case NormKind::kOnePlus:
+      return (normed * (weight.to(at::kFloat) + 1.0)).to(x.scalar_type());
+  }
+  throw std::logic_error("a kind of norm without a case");
+}
+
+void activate_(at::Tensor& gate, Activation activation) {
+  if (activation == Activation::kSilu) {
+    at::silu_(gate);
+  } else {
+    at::gelu_(gate, "tanh");
+  }
+}
+
+at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights, Activation activation) {
   const std::int64_t tokens = x.size(0);
-  if (tokens <= kMlpBlock) return mlp_block(x, weights);
+  if (tokens <= kMlpBlock) return mlp_block(x, weights, activation);
   at::Tensor out = at::empty_like(x);
   for (std::int64_t start = 0; start < tokens; start += kMlpBlock) {
     const std::int64_t count = std::min(kMlpBlock, tokens - start);
-    out.narrow(0, start, count).copy_(mlp_block(x.narrow(0, start, count), weights));
+    out.narrow(0, start, count).copy_(mlp_block(x.narrow(0, start, count), weights, activation));
   }
   return out;
 }
 
-double attention_scale(const ModelConfig& config) { return 1.0 / std::sqrt(static_cast<double>(config.head_dim)); }
+double attention_scale(const ModelConfig& config) {
+  return config.attention_scale > 0.0 ? config.attention_scale : 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+}
 
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
-                         Attention& attention) {
+                         Attention& attention, const Pieces& pieces) {
   const std::int64_t tokens = hidden.size(0), dim = config.head_dim;
-  const at::Tensor normed = rms_norm(hidden, weights.input_norm, config.rms_eps);
-  at::Tensor q = at::linear(normed, weights.q, weights.q_bias).view({tokens, config.query_heads, dim});
-  at::Tensor k = at::linear(normed, weights.k, weights.k_bias).view({tokens, config.kv_heads, dim});
-  if (weights.q_norm.defined()) q = rms_norm(q, weights.q_norm, config.rms_eps);
-  if (weights.k_norm.defined()) k = rms_norm(k, weights.k_norm, config.rms_eps);
-
+  const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
+    return weight.defined() ? rms_norm(x, weight, config.rms_eps, pieces.norm) : x;
+  };
+  const auto heads = [&](const at::Tensor& x, const at::Tensor& weight) {
+    return apply_rope(normed_heads(x, weight, dim, config.rms_eps, pieces.norm), table);
+  };
+  const at::Tensor normed = norm(hidden, weights.input_norm);
   AttentionInput input;
   input.layer = layer;
   input.batch = &batch;
-  input.q = apply_rope(q, table);
-  input.k = apply_rope(k, table);
+  input.q = heads(at::linear(normed, weights.q, weights.q_bias), weights.q_norm);
+  input.k = heads(at::linear(normed, weights.k, weights.k_bias), weights.k_norm);
   input.v = at::linear(normed, weights.v, weights.v_bias).view({tokens, config.kv_heads, dim});
   input.scale = attention_scale(config);
+  input.soft_cap = config.logit_soft_cap;
+  input.sinks = weights.sinks;
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
 
-  const at::Tensor heads = attention.attend(input).reshape({tokens, config.query_heads * dim});
-  at::Tensor residual = at::linear(heads, weights.o, weights.o_bias).add_(hidden);
+  const at::Tensor output = attention.attend(input).reshape({tokens, config.query_heads * dim});
+  at::Tensor residual = norm(at::linear(output, weights.o, weights.o_bias), weights.attention_out_norm).add_(hidden);
   attention.added(input, residual);
-  const at::Tensor mlp = gated_mlp(rms_norm(residual, weights.post_attention_norm, config.rms_eps), weights);
-  return residual.add_(mlp);
+  const at::Tensor before = norm(residual, weights.mlp_norm);
+  const at::Tensor mlp = weights.router.defined()
+                             ? expert_mlp(before, weights, config.experts, pieces, config.activation)
+                             : gated_mlp(before, weights, config.activation);
+  // Added to the MLP's output in place, not to the residual stream: backward still needs what the norm has read.
+  at::Tensor branch = norm(mlp, weights.mlp_out_norm);
+  return branch.add_(residual);
 }
 
 }  // namespace oscar

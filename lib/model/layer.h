@@ -3,24 +3,30 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "checkpoint/families/family.h"
 #include "model/attention.h"
 #include "model/decoder.h"
 #include "model/rope.h"
 
 namespace oscar {
 
-// x / sqrt(mean(x^2) + eps) over the last dimension in FP32, cast to x's dtype, times weight.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+// x / sqrt(mean(x^2) + eps) over the last dimension in FP32, then the weight as `kind` says; x's dtype.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind = NormKind::kRounded);
 
-// down(silu(gate(x)) * up(x)): [T, hidden] -> [T, hidden], in blocks of tokens so that memory stays bounded.
-at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights);
+// In place, on the gate of an MLP.
+void activate_(at::Tensor& gate, Activation activation);
+
+// down(act(gate(x)) * up(x)): [T, hidden] -> [T, hidden], in blocks of tokens so that memory stays bounded.
+at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights, Activation activation = Activation::kSilu);
 
 // What q k^T is multiplied by before the softmax.
 double attention_scale(const ModelConfig& config);
 
-// hidden [T, hidden] -> [T, hidden]. `table` belongs to the positions of `batch`.
+// hidden [T, hidden] -> [T, hidden]. `table` belongs to the positions of `batch` and to the layer.
+//   a = hidden + norm(attention(norm(hidden))),   out = a + norm(mlp(norm(a)))
+// with the norms for which the layer has weights, and experts instead of the MLP where it has a router.
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
-                         Attention& attention);
+                         Attention& attention, const Pieces& pieces = {});
 
 }  // namespace oscar

@@ -46,10 +46,8 @@ LayerWeights LayerPrefetch::take(std::int64_t layer) {
     loaded->ready.block(current);
     LayerWeights& w = loaded->weights;
     // Made on the copy's stream: their memory must not be used again before this stream is done with it.
-    for (at::Tensor* t :
-         {&w.input_norm, &w.post_attention_norm, &w.q, &w.k, &w.v, &w.o, &w.q_bias, &w.k_bias, &w.v_bias, &w.o_bias,
-          &w.q_norm, &w.k_norm, &w.gate, &w.up, &w.down, &w.gate_bias, &w.up_bias, &w.down_bias}) {
-      if (t->defined()) t->record_stream(current);
+    for (at::Tensor LayerWeights::*const member : kLayerTensors) {
+      if ((w.*member).defined()) (w.*member).record_stream(current);
     }
     LayerWeights taken = std::move(w);
     begin(layer + 1);

@@ -6,8 +6,8 @@
 #include <future>
 #include <memory>
 
+#include "checkpoint/families/family.h"
 #include "model/decoder.h"
-#include "model/families/family.h"
 
 namespace oscar {
 

@@ -61,9 +61,11 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
     throw InputError("Rotary embedding needs an even head_dim, but the model has " + std::to_string(head_dim) + ".");
   }
   RopeConfig settings = rope;
+  const std::int64_t turning = rope.turning(head_dim);
   if (settings.original_max_position <= 0) settings.original_max_position = max_position;
-  const at::Tensor turns = wavelengths_per_turn(settings.theta, head_dim);
+  const at::Tensor turns = wavelengths_per_turn(settings.theta, turning);
   RopeFrequencies result;
+  result.interleaved = settings.interleaved;
   switch (settings.type) {
     case RopeType::kDefault:
       result.inverse = at::reciprocal(turns);
@@ -75,11 +77,24 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
       result.inverse = llama3_frequencies(settings, at::reciprocal(turns));
       break;
     case RopeType::kYarn:
-      result.inverse = yarn_frequencies(settings, turns, head_dim);
+      result.inverse = yarn_frequencies(settings, turns, turning);
       result.attention_factor = settings.attention_factor;
       break;
   }
   return result;
+}
+
+RopeFrequencies common_rope(const ModelConfig& config) {
+  const bool differs = std::any_of(config.layer_rope.begin(), config.layer_rope.end(),
+                                   [](LayerRope kind) { return kind != LayerRope::kGlobal; });
+  if (differs || config.rope.interleaved) return {at::empty({0}, at::kFloat)};
+  return rope_frequencies(config.rope, config.head_dim, config.max_position);
+}
+
+void require_full_rope(const ModelConfig& config, const std::string& what) {
+  if (2 * common_rope(config).inverse.size(0) == config.head_dim) return;
+  throw InputError(what + " needs one rotary embedding over all channels of every layer, which " + config.architecture +
+                   " does not have with this config.json.");
 }
 
 RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
@@ -92,21 +107,30 @@ RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& ba
   }
   const at::Tensor angles = at::outer(positions.to(device), frequencies.inverse.to(device)).unsqueeze(1);
   RopeTable table;
+  table.interleaved = frequencies.interleaved;
   table.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype);
   table.sin = angles.sin().mul_(frequencies.attention_factor).to(dtype);
   return table;
 }
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
-  const std::int64_t half = x.size(-1) / 2;
-  const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
+  if (!table.cos.defined()) return x;
+  const std::int64_t pairs = table.cos.size(-1), rest = x.size(-1) - 2 * pairs;
+  const auto half = [&](const at::Tensor& t, std::int64_t which) {
+    return table.interleaved ? t.slice(-1, which, 2 * pairs, 2) : t.narrow(-1, which * pairs, pairs);
+  };
+  const at::Tensor first = half(x, 0), second = half(x, 1);
   at::Tensor rotated = at::empty_like(x, at::MemoryFormat::Contiguous);
   // Each product is rounded to the activation dtype before the sum, as in transformers: no fused multiply-add.
-  at::Tensor out_first = rotated.narrow(-1, 0, half), out_second = rotated.narrow(-1, half, half);
-  at::mul_out(out_first, first, table.cos);
+  // Copied and multiplied in place, and one view after the other, so that autograd can follow (lib/statistics):
+  // functions with an output argument have no gradient, and a view must be younger than what was written into its base.
+  at::Tensor out_first = half(rotated, 0);
+  out_first.copy_(first).mul_(table.cos);
   out_first.sub_(second * table.sin);
-  at::mul_out(out_second, second, table.cos);
+  at::Tensor out_second = half(rotated, 1);
+  out_second.copy_(second).mul_(table.cos);
   out_second.add_(first * table.sin);
+  if (rest > 0) rotated.narrow(-1, 2 * pairs, rest).copy_(x.narrow(-1, 2 * pairs, rest));
   return rotated;
 }
 

@@ -1,9 +1,11 @@
-// Rotary position embedding (Su et al. 2021, arXiv:2104.09864) over half-split pairs: dimension i turns with i + d/2.
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864) over the first 2 P channels of a head: channel i turns
+// with i + P, or with interleaved pairs 2i with 2i + 1. The others stay.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
@@ -11,22 +13,30 @@
 namespace oscar {
 
 struct RopeFrequencies {
-  at::Tensor inverse;             // [d/2] FP32, radians per token, on the CPU
+  at::Tensor inverse;             // [P] FP32, radians per token, on the CPU
   double attention_factor = 1.0;  // multiplies cos and sin (yarn)
+  bool interleaved = false;
 };
 
 // default; linear: position interpolation (Chen et al. 2023, arXiv:2306.15595); llama3: the piecewise rule published
 // with Llama 3.1; yarn: Peng et al. 2023, arXiv:2309.00071. The arithmetic is FP32 in the order transformers uses.
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position);
 
+// Of the rotation that every layer has in half-split pairs, which statistics can take back. P = 0 where layers differ
+// (Gemma 3, SmolLM3) or pairs are interleaved (GLM-4): then nothing is taken back.
+RopeFrequencies common_rope(const ModelConfig& config);
+// InputError unless common_rope() turns all channels; `what` cannot do without: "centring before RoPE".
+void require_full_rope(const ModelConfig& config, const std::string& what);
+
 struct RopeTable {
-  at::Tensor cos, sin;  // [T, 1, d/2], computed in FP32, then cast to the activation dtype
+  at::Tensor cos, sin;  // [T, 1, P], computed in FP32, then cast to the activation dtype; undefined: no rotation
+  bool interleaved = false;
 };
 
 RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
                      at::Device device);
 
-// x [T, H, d] -> the rotated copy.
+// x [T, H, d] -> the rotated copy; x itself without a rotation.
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table);
 
 }  // namespace oscar

@@ -3,8 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "checkpoint/families/family.h"
 #include "model/decoder.h"
-#include "model/families/family.h"
 
 namespace oscar {
 
@@ -16,13 +16,17 @@ struct OuterViews {
 };
 
 // InputError: a tensor is missing, has another shape than config.json implies, is not BF16, F16, F32 or F64, or the
-// checkpoint holds a bias or norm that the architecture would ignore.
+// checkpoint holds a weight, bias or norm that the architecture would ignore.
 OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family);
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options);
 
 // The same checks without reading any data, for every layer: a bad checkpoint fails before the first forward pass.
 void check_weights(const Checkpoint& checkpoint, const Family& family);
+
+// The tensor of that name, or the errors above.
+const TensorView& checked_weight(const Checkpoint& checkpoint, const std::string& name,
+                                 const std::vector<std::int64_t>& shape);
 
 // Rows `ids` of a [rows, columns] tensor, read straight from the file: [ids, columns]. Ids are in range.
 at::Tensor gather_rows(const TensorView& view, const std::vector<std::int32_t>& ids, at::ScalarType dtype,

@@ -6,11 +6,11 @@
 #include <functional>
 #include <vector>
 
-#include "moments/statistics.h"
 #include "rotation/fit_rows.h"
 #include "rotation/side_moments.h"
 #include "rotation/targets.h"
 #include "rotation/transform.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 

@@ -16,27 +16,12 @@ at::Tensor index_tensor(const std::vector<std::int64_t>& indices) {
   return at::tensor(at::ArrayRef<std::int64_t>(indices), at::kLong);
 }
 
-std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& permutation) {
-  std::vector<std::int64_t> result(permutation.size());
-  for (std::size_t i = 0; i < permutation.size(); ++i) {
-    result[static_cast<std::size_t>(permutation[i])] = static_cast<std::int64_t>(i);
-  }
-  return result;
-}
-
 }  // namespace
 
 at::Tensor compose_rotation(const at::Tensor& eigenvectors) {
   const std::int64_t d = eigenvectors.size(-1);
   const at::Tensor dealt = eigenvectors.to(at::kDouble).index_select(-1, index_tensor(rank_distribution(d)));
   return at::matmul(dealt, hadamard_matrix(d)).index_select(-1, index_tensor(bit_reversal_permutation(d)));
-}
-
-at::Tensor decompose_rotation(const at::Tensor& rotation) {
-  const std::int64_t d = rotation.size(-1);
-  const at::Tensor unordered =
-      rotation.to(at::kDouble).index_select(-1, index_tensor(inverse(bit_reversal_permutation(d))));
-  return at::matmul(unordered, hadamard_matrix(d)).index_select(-1, index_tensor(inverse(rank_distribution(d))));
 }
 
 double orthogonality_error(const at::Tensor& matrices) {

@@ -9,9 +9,6 @@ namespace oscar {
 // d a power of two: M = R H P. Otherwise M = (R S) H_blocks P_blocks with S = rank_distribution(d).
 at::Tensor compose_rotation(const at::Tensor& eigenvectors);
 
-// The inverse of compose_rotation: R = M P^T H (S^T), so that any published matrix can be taken apart.
-at::Tensor decompose_rotation(const at::Tensor& rotation);
-
 // max |M M^T - I| over a batch [..., d, d] (any float type); NaN or infinity gives infinity.
 double orthogonality_error(const at::Tensor& matrices);
 

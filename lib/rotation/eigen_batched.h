@@ -1,5 +1,5 @@
-// All symmetric eigenproblems of a fit in one GPU batch: cusolverDnXsyevBatched in FP64 (eigen_batched_cusolver.cpp),
-// or a stand-in that refuses where the build has no CUDA (eigen_batched_absent.cpp). eigen.h is what callers use; the
+// All symmetric eigenproblems of a fit in one GPU batch: cusolverDnXsyevBatched in FP64 (cuda/eigen_batched.cpp),
+// or a stand-in that refuses where the build has no CUDA (no_cuda/eigen_batched.cpp). eigen.h is what callers use; the
 // CPU solver there is the specification.
 #pragma once
 

@@ -32,7 +32,7 @@ at::Tensor diagonal_blocks(const at::Tensor& metric, std::int64_t n) {
 void set_feedback_metric(const Statistics& s, const FitOptions& o, Side side, std::size_t layer,
                          SideTransform& transform) {
   const SideMoments moments = side_moments(s, layer, side, moment_choice(o, ValueTarget::kOutput, false));
-  const std::int64_t n = feedback_channels(transform.code(s.head_dim, o.group));
+  const std::int64_t n = transform.code(s.head_dim, o.group).scale_channels();
   std::vector<at::Tensor> heads;
   for (std::int64_t head = 0; head < s.kv_heads; ++head) {
     const at::Tensor& metric = moments.metric[head];

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "codec/feedback.h"
-#include "moments/statistics.h"
-#include "rotation/fit.h"
+#include "rotation/fit_options.h"
 #include "rotation/transform.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "model/phase_table.h"
+#include "model/rope_phases.h"
 
 namespace oscar {
 namespace {
@@ -47,8 +47,8 @@ LayerRows split_rows(const Statistics& statistics, std::size_t layer, std::int64
   }
   if (held_out.empty()) return {};
   LayerRows rows{take(m, fit, statistics.kv_heads), take(m, held_out, statistics.kv_heads)};
-  rows.fit.phases = phases_of(statistics, m, fit);
-  rows.held_out.phases = phases_of(statistics, m, held_out);
+  rows.fit.rope_phases = phases_of(statistics, m, fit);
+  rows.held_out.rope_phases = phases_of(statistics, m, held_out);
   return rows;
 }
 

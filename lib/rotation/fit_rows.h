@@ -5,16 +5,16 @@
 
 #include <cstdint>
 
-#include "moments/statistics.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 
 // N tokens as one small attention problem. FP32, contiguous.
 struct RowSet {
-  at::Tensor q;       // [Hkv, N g, d] queries of each KV head's group, a token's g queries one after another
-  at::Tensor k;       // [Hkv, N, d]
-  at::Tensor v;       // [Hkv, N, d]
-  at::Tensor phases;  // [N, d] of the tokens' positions where the statistics have them; else undefined
+  at::Tensor q;            // [Hkv, N g, d] queries of each KV head's group, a token's g queries one after another
+  at::Tensor k;            // [Hkv, N, d]
+  at::Tensor v;            // [Hkv, N, d]
+  at::Tensor rope_phases;  // [N, d] of the tokens' positions where the statistics have them; else undefined
   std::int64_t tokens() const { return k.defined() ? k.size(1) : 0; }
 };
 

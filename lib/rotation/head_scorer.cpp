@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
-#include "model/phase_table.h"
+#include "model/rope_phases.h"
 
 namespace oscar {
 namespace {
@@ -95,10 +95,10 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
   problem.inverse_or_query = transform.orthogonal() ? at::Tensor() : of_head(transform.inverse_or_query, head);
   problem.mean = transform.mean.defined() ? transform.mean[head] : at::Tensor();
   if (!transform.rotated_mean) return;
-  if (!problem.phases.defined()) {
+  if (!problem.rope_phases.defined()) {
     throw InputError("the sampled rows of the statistics have no positions, which centring before RoPE needs");
   }
-  problem.mean = rotated_means(transform.mean[head].unsqueeze(0), problem.phases).squeeze(1);
+  problem.mean = rotated_means(transform.mean[head].unsqueeze(0), problem.rope_phases).squeeze(1);
 }
 
 std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem) {

@@ -26,7 +26,7 @@ struct HeadProblem {
   at::Tensor metric;                     // [d, d] FP64: M, what errors in rows of this side cost; scorers need it
   at::Tensor forward, inverse_or_query;  // [d, d] FP32; inverse_or_query undefined when orthogonal
   at::Tensor mean;                       // undefined, or [d], or [N, d]: of each row
-  at::Tensor phases;                     // [N, d]: for rotated means
+  at::Tensor rope_phases;                // [N, d]: for rotated means
   RowCode code;
   Encoder encoder = Encoder::kMinMax;
   std::shared_ptr<const FeedbackMetric> feedback;  // encoder feedback; null: search takes its place

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "moments/statistics.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 

@@ -36,7 +36,7 @@ SideCosts side_costs(const Statistics& statistics, Side side, MetricSource sourc
   SideCosts costs;
   for (std::size_t layer = 0; layer < statistics.layers.size(); ++layer) {
     const SideMoments moments = side_moments(statistics, layer, side, {ValueTarget::kOutput, source, false, false, {}});
-    costs.far = moments.fisher;
+    costs.far = moments.source != MetricSource::kMoments;
     at::Tensor metric = moments.metric.clone();
     for (std::int64_t head = 0; head < statistics.kv_heads; ++head) {
       if (!(metric[head].diagonal().sum().item<double>() > 0.0)) {
@@ -44,7 +44,7 @@ SideCosts side_costs(const Statistics& statistics, Side side, MetricSource sourc
       }
     }
     costs.metric.push_back(std::move(metric));
-    costs.residual.push_back(residual_power(statistics, layer));
+    costs.residual.push_back(error_unit(statistics, layer, moments.source));
   }
   return costs;
 }
@@ -55,7 +55,7 @@ HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::i
   problem.q = rows.q[head];
   problem.k = rows.k[head];
   problem.v = rows.v[head];
-  problem.phases = rows.phases;
+  problem.rope_phases = rows.rope_phases;
   problem.output_metric = statistics.layers[layer].wo_gram[head];
   if (!(problem.output_metric.diagonal().sum().item<double>() > 0.0)) {
     problem.output_metric = at::eye(statistics.head_dim, at::kDouble);

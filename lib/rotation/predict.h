@@ -1,7 +1,7 @@
 // What a fit is predicted to do on rows it has not seen: the numbers of the before/after table.
 #pragma once
 
-#include "rotation/fit.h"
+#include "rotation/fit_result.h"
 #include "rotation/fit_rows.h"
 #include "rotation/head_scorer.h"
 
@@ -12,11 +12,11 @@ namespace oscar {
 CapturedEnergy captured_energy(const at::Tensor& heads, const at::Tensor& vectors);
 
 // What errors in the rows of one side cost, layer by layer. far: both are those of far pairs, so errors / residual of
-// all layers are in one unit, the share of the residual stream's energy that they disturb, and may be added up.
-// Otherwise metrics of different layers have nothing in common.
+// all layers are in one unit, the share of the residual stream's energy that they disturb (metric of the KL: nats), and
+// may be added up. Otherwise metrics of different layers have nothing in common.
 struct SideCosts {
   std::vector<at::Tensor> metric;  // [layer] [Hkv, d, d]: side_moments.h; the identity where nothing reads the rows
-  std::vector<double> residual;    // [layer] mean squared norm of the residual stream that the error is added to
+  std::vector<double> residual;    // [layer] error_unit()
   bool far = false;
   // Of one layer, per token: comparable between layers where `far`, else relative to the layer's own signal.
   double cost(std::size_t layer, const ErrorSum& sum, std::int64_t tokens) const;

@@ -16,12 +16,6 @@ constexpr int kUnit = 8;  // bits: what a row costs is a multiple of it
 constexpr std::array<std::uint8_t, 4> kWidths = {0, 1, 2, 4};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
-
 // Units that one row of a profile takes.
 std::size_t units_of(const Widths& widths, int head_dim) {
   std::size_t bits = 0;
@@ -58,6 +52,12 @@ void require_places(const std::vector<std::vector<ProfilePoint>>& places, int he
 
 }  // namespace
 
+std::string bits_text(double bits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", bits);
+  return text;
+}
+
 const std::vector<Widths>& falling_profiles() {
   static const std::vector<Widths> profiles = all_falling();
   return profiles;
@@ -69,8 +69,8 @@ void require_budget(double bits, int head_dim) {
   constexpr double kLeast = 0.25;
   const double most = profile_bits({4, 4, 4, 4}, head_dim);
   if (bits >= kLeast && bits <= most + 1e-9) return;
-  throw UsageError("--bits " + number(bits) + " is not possible with block widths and head size " +
-                   std::to_string(head_dim) + "; choose from " + number(kLeast) + " to " + number(most) +
+  throw UsageError("--bits " + bits_text(bits) + " is not possible with block widths and head size " +
+                   std::to_string(head_dim) + "; choose from " + bits_text(kLeast) + " to " + bits_text(most) +
                    " (four bits everywhere)");
 }
 
@@ -97,7 +97,7 @@ std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<Profile
   // best[] does not increase: the first entry of least error is the cheapest.
   auto u = static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin());
   if (best[u] == kInfinite) {
-    throw UsageError("no choice of the width profiles on offer fits into --bits " + number(bits) + "; raise it");
+    throw UsageError("no choice of the width profiles on offer fits into --bits " + bits_text(bits) + "; raise it");
   }
   std::vector<std::size_t> choice(places.size());
   for (std::size_t p = places.size(); p-- > 0;) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "codec/codec.h"
@@ -26,6 +27,8 @@ const std::vector<Widths>& falling_profiles();
 
 // Bits of each element of a row, scale bytes included: (sum over blocks with w > 0 of w d/4 + 8) / d.
 double profile_bits(const Widths& widths, int head_dim);
+
+std::string bits_text(double bits);  // 2.25, 3: four digits at most
 
 // UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
 void require_budget(double bits, int head_dim);

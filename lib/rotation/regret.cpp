@@ -144,7 +144,7 @@ double predicted_side_error(const SideTransform& transform, const std::vector<st
 Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistics& s, const FitOptions& options) {
   require_usable(bundle, s);
   Regret out;
-  out.fisher = options.metric != MetricSource::kMoments && has_fisher(s);
+  out.metric = used_metric(s, options.metric);
   std::vector<std::string> warnings;  // of the new fit, which is only compared with
   const int d = static_cast<int>(s.head_dim);
   std::vector<std::vector<ProfilePoint>> places;  // of the sides with layout blocks
@@ -162,10 +162,10 @@ Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistic
       const MomentChoice choice = moment_choice(options, options.value_target, old.mean.defined(), old.rotated_mean);
       const SideMoments moments = side_moments(s, i, side, choice);
       const at::Tensor query_moment = side == Side::kKey ? logit_moment(s, i, choice.served) : at::Tensor();
-      const double residual = residual_power(s, i);
+      const double residual = error_unit(s, i, out.metric);
       const std::vector<HeadBasis> heads = bases(fitted[i].transform, side, moments, query_moment);
       SideRegret& regret = side == Side::kKey ? out.layers[i].key : out.layers[i].value;
-      regret.bundle = side_error(bases(old, side, moments, query_moment), old.widths, side, residual);
+      regret.bundle = predicted_side_error(old, old.widths, side, moments, query_moment, residual);
       regret.refit = side_error(heads, old.widths, side, residual);
       if (old.blocks()) {
         bits += profile_bits(widths_of(old), d);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "rotation/fit.h"
+#include "rotation/fit_options.h"
 
 namespace oscar {
 
@@ -25,7 +25,7 @@ struct Regret {
   std::vector<LayerRegret> layers;
   SideRegret total;    // sums over layers and sides
   double moved = 0.0;  // error of a new fit that also moves bytes between layers and sides, as many in all
-  bool fisher = false;
+  MetricSource metric = MetricSource::kMoments;  // that weighs the errors
 };
 
 // Predicted error of one side: rows x about the transform's mean have second moment S = F^T (C + m m^T) F in the basis

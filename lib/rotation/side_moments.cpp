@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "base/errors.h"
-#include "moments/pre_rope_moments.h"
+#include "statistics/pre_rope_moments.h"
 
 namespace oscar {
 namespace {
@@ -42,6 +42,36 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
 
 }  // namespace
 
+const char* metric_name(MetricSource source) {
+  constexpr const char* kNames[] = {"auto", "fisher", "moments", "kl"};
+  return kNames[static_cast<std::size_t>(source)];
+}
+
+bool has_kl(const Statistics& s) {
+  return std::all_of(s.layers.begin(), s.layers.end(), [](const LayerMoments& m) {
+    return m.kl_k_gram.defined() && m.kl_pre_k_gram.defined() && m.kl_v_gram.defined() && m.kl_count.defined();
+  });
+}
+
+MetricSource used_metric(const Statistics& s, MetricSource source) {
+  if (source == MetricSource::kKl && !has_kl(s)) {
+    throw InputError(
+        "the statistics hold no KL metric; collect them again with oscar-collect --metric kl and sequences longer than "
+        "both windows, or fit with --metric fisher");
+  }
+  if (source == MetricSource::kFisher && !has_fisher(s)) {
+    throw InputError(
+        "the statistics hold no far-pair Fisher metrics; collect them again with sequences longer than both windows, "
+        "or fit with --metric moments");
+  }
+  if (source != MetricSource::kAuto) return source;
+  return has_fisher(s) ? MetricSource::kFisher : MetricSource::kMoments;
+}
+
+double error_unit(const Statistics& s, std::size_t layer, MetricSource used) {
+  return used == MetricSource::kKl ? 2.0 : residual_power(s, layer);
+}
+
 bool has_fisher(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_fisher); }
 
 bool has_pre_rope(const Statistics& s) {
@@ -61,13 +91,10 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   out.mean = (!key ? m.v_sum : turned ? m.pre_k_sum : m.k_sum) / tokens;
   // About the mean: of rows before RoPE where positions are averaged, which then add how far they turn that mean.
   const at::Tensor covariance = without_rounding(second - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), second);
-  out.fisher = choice.source != MetricSource::kMoments && has_fisher(s);
-  if (choice.source == MetricSource::kFisher && !out.fisher) {
-    throw InputError(
-        "the statistics hold no far-pair Fisher metrics; collect them again with sequences longer than both windows, "
-        "or fit with --metric moments");
-  }
-  if (out.fisher) {
+  out.source = used_metric(s, choice.source);
+  if (out.source == MetricSource::kKl) {
+    out.metric = (!key ? m.kl_v_gram : turned ? m.kl_pre_k_gram : m.kl_k_gram) / m.kl_count[0].item<double>();
+  } else if (out.source == MetricSource::kFisher) {
     const at::Tensor& metric = !key ? m.fisher_v_weight : turned ? m.fisher_pre_q_gram : m.fisher_q_gram;
     out.metric = metric / m.fisher_count[0].item<double>();
   } else {

@@ -7,22 +7,29 @@
 #include <string>
 #include <vector>
 
-#include "moments/statistics.h"
 #include "rotation/position_average.h"
 #include "rotation/targets.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 
 // Which metric weighs errors: the far-pair Fisher metrics of the statistics (what an error moves in the layer's output
-// once the token is quantised), or the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target).
-enum class MetricSource { kAuto, kFisher, kMoments };  // kAuto: Fisher where the statistics have it
+// once the token is quantised), the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target), or that of
+// the KL (what an error does to the model's distribution of the next token; lib/statistics/kl_moments.h).
+enum class MetricSource { kAuto, kFisher, kMoments, kKl };  // kAuto: Fisher where the statistics have it
+
+const char* metric_name(MetricSource source);  // "auto", "fisher", "moments", "kl"
+
+// What a choice comes to, never kAuto. InputError for a metric that is asked for and absent.
+MetricSource used_metric(const Statistics& statistics, MetricSource source);
 
 // One side of one layer, [Hkv, d, d] FP64.
 struct SideMoments {
   at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
   at::Tensor covariance;  // about the mean, or about zero when not centred
-  at::Tensor metric;      // E |error in the layer's output|^2 = tr(error covariance x metric)
-  bool fisher = false;
+  // E |error in the layer's output|^2 = tr(error covariance x metric); of the KL: nats = half of that trace.
+  at::Tensor metric;
+  MetricSource source = MetricSource::kMoments;  // of the metric
 };
 
 struct MomentChoice {
@@ -34,9 +41,9 @@ struct MomentChoice {
   Positions served;
 };
 
-// InputError when the Fisher metrics, or moments before RoPE, are asked for and absent. For keys the metric is per
+// InputError when a metric, or moments before RoPE, are asked for and absent. For keys the metric is per
 // token of the layer: Fisher Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: Fisher mean of
-// sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
+// sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target. Of the KL: sum of g^T g over the labels.
 SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
 
 // What an error in a key does to the logits of queries, whatever weight these have: the second moment of scale q over
@@ -53,6 +60,13 @@ bool has_fisher(const Statistics& statistics);
 // know them): what the next norm divides by. Format 1 knows only that after the MLP, which is no measure for the
 // weight of errors: method waterfill does not take it. 1 where nothing is known.
 double residual_power(const Statistics& statistics, std::size_t layer);
+
+// What errors in this metric are divided by, so that those of all layers add up: residual_power(), or 2 for the metric
+// of the KL, whose errors are then nats.
+double error_unit(const Statistics& statistics, std::size_t layer, MetricSource used);
+
+// True when the statistics hold the KL metric.
+bool has_kl(const Statistics& statistics);
 
 // A covariance that rounding left indefinite, made definite: with channels scaled to unit deviation, eigenvalues below
 // the size of the most negative one are raised to it, which is what can be told from noise. Large means that were taken

@@ -15,6 +15,13 @@ const char* gram_name(Side side, ValueTarget value_target) {
   return value_target == ValueTarget::kExact ? "o_gram" : "energy_gram";
 }
 
+std::vector<std::string> names_of(const std::string& base, Scope scope, std::int64_t kv_heads) {
+  if (scope == Scope::kLayer) return {base};
+  std::vector<std::string> names;
+  for (std::int64_t head = 0; head < kv_heads; ++head) names.push_back(base + " head " + std::to_string(head));
+  return names;
+}
+
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
@@ -61,11 +68,12 @@ at::Tensor scope_moments(const at::Tensor& heads, Scope scope) {
 
 std::vector<std::string> target_names(std::int64_t layer, Side side, ValueTarget value_target, Scope scope,
                                       std::int64_t kv_heads) {
-  const std::string base = "layers." + std::to_string(layer) + "." + gram_name(side, value_target);
-  if (scope == Scope::kLayer) return {base};
-  std::vector<std::string> names;
-  for (std::int64_t head = 0; head < kv_heads; ++head) names.push_back(base + " head " + std::to_string(head));
-  return names;
+  return names_of("layers." + std::to_string(layer) + "." + gram_name(side, value_target), scope, kv_heads);
+}
+
+std::vector<std::string> kl_target_names(std::int64_t layer, Side side, Scope scope, std::int64_t kv_heads) {
+  const char* gram = side == Side::kKey ? ".kl_k_gram" : ".kl_v_gram";
+  return names_of("layers." + std::to_string(layer) + gram, scope, kv_heads);
 }
 
 void check_moments(const Statistics& statistics) {

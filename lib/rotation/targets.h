@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "codec/side.h"
-#include "moments/statistics.h"
+#include "layout/side.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 
@@ -31,6 +31,9 @@ at::Tensor scope_moments(const at::Tensor& heads, Scope scope);
 // "layers.3.q_gram head 2" or "layers.3.q_gram" for scope layer: what messages call a target.
 std::vector<std::string> target_names(std::int64_t layer, Side side, ValueTarget value_target, Scope scope,
                                       std::int64_t kv_heads);
+
+// The same for targets that are the metric of the KL: "layers.3.kl_k_gram head 2".
+std::vector<std::string> kl_target_names(std::int64_t layer, Side side, Scope scope, std::int64_t kv_heads);
 
 // NumericalError naming the tensor when anything the fit reads is NaN or infinite; InputError for a missing tensor or
 // a wrong shape.

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <limits>
+#include <stdexcept>
 
-#include "base/errors.h"
 #include "rotation/compose.h"
 #include "rotation/hadamard.h"
 
@@ -19,10 +19,7 @@ SideTransform shared_side(const at::Tensor& matrix) {
   return side;
 }
 
-SideTransform build_identity(const SideInput& input) { return identity_side(input.target.size(-1)); }
-SideTransform build_hadamard(const SideInput& input) { return hadamard_side(input.target.size(-1)); }
-
-SideTransform build_oscar(const SideInput& input) {
+SideTransform eigenvector_side(const SideInput& input) {
   SideTransform side;
   side.forward = compose_rotation(input.vectors).to(at::kFloat).contiguous();
   // Eigenvalues are for people; one beyond FP32 is kept finite.
@@ -36,27 +33,18 @@ SideTransform build_oscar(const SideInput& input) {
 SideTransform identity_side(std::int64_t head_dim) { return shared_side(at::eye(head_dim, at::kDouble)); }
 SideTransform hadamard_side(std::int64_t head_dim) { return shared_side(hadamard_matrix(head_dim)); }
 
-const std::vector<TransformKind>& transform_kinds() {
-  static const std::vector<TransformKind> kinds = {
-      {"oscar", "eigenvectors of the target, Hadamard, bit reversal: M = R H P (default)", "qqt_r_h_pbr", "sst_r_h_pbr",
-       false, false, build_oscar},
-      {"hadamard", "Hadamard matrix alone, data-free", "hadamard", "hadamard", false, true, build_hadamard},
-      {"identity", "no rotation", "identity", "identity", false, true, build_identity},
-      {"balanced", "rows and the metric of their errors made equal (not orthogonal), Hadamard; 2-bit codes", "balanced",
-       "balanced", true, false, nullptr},
-      {"waterfill", "balanced, with block widths that share out --bits over layers, keys, values and blocks",
-       "waterfill", "waterfill", true, false, nullptr},
-  };
-  return kinds;
-}
-
-const TransformKind& find_transform(const std::string& id) {
-  std::string known;
-  for (const TransformKind& kind : transform_kinds()) {
-    if (kind.id == id) return kind;
-    known += (known.empty() ? "" : ", ") + kind.id;
+SideTransform build_transform(MethodTransform transform, const SideInput& input) {
+  switch (transform) {
+    case MethodTransform::kIdentity:
+      return identity_side(input.target.size(-1));
+    case MethodTransform::kHadamard:
+      return hadamard_side(input.target.size(-1));
+    case MethodTransform::kEigenvectors:
+      return eigenvector_side(input);
+    case MethodTransform::kBalanced:
+      break;
   }
-  throw UsageError("unknown method '" + id + "'; choose one of: " + known);
+  throw std::invalid_argument("the transform is not one of moments alone");
 }
 
 }  // namespace oscar

@@ -1,11 +1,9 @@
-// The table of transforms that oscar-fit --method knows. Adding one is adding a row and a builder.
+// The orthogonal transforms of the methods (registry/registry.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-#include <vector>
-
+#include "registry/registry.h"
 #include "rotation/targets.h"
 #include "rotation/transform.h"
 
@@ -19,19 +17,8 @@ struct SideInput {
   at::Tensor vectors;  // [S, d, d] in columns
 };
 
-struct TransformKind {
-  std::string id;               // value of --method
-  std::string summary;          // for --help
-  std::string key_objective;    // names of the published files, "qqt_r_h_pbr"
-  std::string value_objective;  //
-  bool metric_aware = false;    // fitted to rows and metric (metric_fit.h); `build` is null
-  bool data_free = false;       // no eigenvectors needed: `values` and `vectors` are left undefined
-  SideTransform (*build)(const SideInput&) = nullptr;  // without clip
-};
-
-const std::vector<TransformKind>& transform_kinds();
-// UsageError with the list for an unknown id.
-const TransformKind& find_transform(const std::string& id);
+// Without clip. Data-free transforms need no `values` and `vectors`. kBalanced is not made here (metric_fit.h).
+SideTransform build_transform(MethodTransform transform, const SideInput& input);
 
 // The same transforms for other callers (baselines of verify). [1, d, d] F32, eigenvalues ones as published.
 SideTransform identity_side(std::int64_t head_dim);

@@ -119,9 +119,9 @@ class ByteLevelNormalizer : public Normalizer {
   }
 };
 
-class Sequence : public Normalizer {
+class SequenceNormalizer : public Normalizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
+  explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
   void apply(std::string& text) const override {
     for (const auto& step : steps_) {
       step->apply(text);
@@ -158,7 +158,7 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& description, const std::
     for (const Json& step : json_array(description, "normalizers", at)) {
       if (auto made = make_normalizer(step, at)) steps.push_back(std::move(made));
     }
-    return std::make_unique<Sequence>(std::move(steps));
+    return std::make_unique<SequenceNormalizer>(std::move(steps));
   }
   refuse_component(where, "normalizer", type,
                    "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, ByteLevel and Sequence");

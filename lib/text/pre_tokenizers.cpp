@@ -150,9 +150,9 @@ class Metaspace : public PreTokenizer {
   bool split_;
 };
 
-class Sequence : public PreTokenizer {
+class SequencePreTokenizer : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
+  explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
   void apply(PreTokenized& text) const override {
     for (const auto& step : steps_) step->apply(text);
   }
@@ -217,7 +217,7 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& description, const 
     for (const Json& step : json_array(description, "pretokenizers", at)) {
       if (auto made = make_pre_tokenizer(step, at)) steps.push_back(std::move(made));
     }
-    return std::make_unique<Sequence>(std::move(steps));
+    return std::make_unique<SequencePreTokenizer>(std::move(steps));
   }
   refuse_component(where, "pre-tokenizer", type,
                    "Split, ByteLevel, Digits, Punctuation, Metaspace, Whitespace, WhitespaceSplit and Sequence");

@@ -6,7 +6,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "verify/report.h"
+#include "report/report.h"
 
 namespace oscar {
 

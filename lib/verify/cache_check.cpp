@@ -3,12 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
-#include "runtime/basis.h"
-#include "runtime/described_attention.h"
-#include "runtime/page_codec.h"
+#include "attention/stored_rows.h"
 
 namespace oscar {
 namespace {
@@ -24,37 +20,10 @@ AttentionInput slice(const AttentionInput& input, const SequenceBatch& batch, st
   return part;
 }
 
-// Body rows of one side of one layer whose bytes differ from those of the reference encoder.
-std::int64_t differing_rows(const KvMethod& method, const StoredPages& stored, std::int64_t layer, Side side,
-                            const at::Tensor& tokens) {
-  const SideTransform* transform = method.transform(layer, side);
-  at::Tensor phases;
-  if (transform != nullptr && transform->rotated_mean) phases = method.phases->rows(0, tokens.size(0));
-  const at::Tensor rows = cache_rows(tokens, transform, phases).to(at::kFloat).contiguous();
-  const std::int64_t heads = rows.size(1), d = rows.size(2);
-  const SidePages pages(side == Side::kKey ? stored.layout.key : stored.layout.value, side);
-  const RowCode& code = method.code(layer, side);
-  const auto param_bytes = static_cast<std::size_t>(code.param_bytes());
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(d)), params(param_bytes);
-  std::vector<std::uint8_t> expected_codes(codes.size()), expected_params(params.size());
-  std::int64_t differing = 0;
-  for (std::int64_t h = 0; h < heads; ++h) {
-    const RowCodec codec = method.codec(layer, side, h);
-    for (std::int32_t t = 0; t < stored.tokens; ++t) {
-      const float* row = rows.const_data_ptr<float>() + ((method.windows.sink + t) * heads + h) * d;
-      encode_rows(codec, row, 1, 0, expected_codes.data(), expected_params.data());
-      const std::uint8_t* page = stored.pages.data() + (t / kPageTokens * heads + h) * stored.layout.bytes();
-      pages.read(page, t % kPageTokens, codes.data(), params.data());
-      differing += codes != expected_codes || params != expected_params ? 1 : 0;
-    }
-  }
-  return differing;
-}
-
 }  // namespace
 
 CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device)
-    : method_(method), paged_(method, model, device) {}
+    : method_(method), pages_(cache_spec(method, model)), paged_(method, model, device) {}
 
 void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& prefill) {
   const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens), body = tokens - tail;
@@ -69,19 +38,9 @@ void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& pr
   const double error = (decoded - expected).norm().item<double>();
   check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
 
-  if (const DescribedCache* cache = paged_.described()) {
-    const MethodDescription& description = method_.engine->description();
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      const at::Tensor& rows = side == Side::kKey ? input.k : input.v;
-      check_.differing += differing_described_rows(*cache, description, input.layer, side, rows, &check_.rows);
-    }
-    return;
-  }
-  if (method_.quantised) {
-    const StoredPages stored = paged_.stored(input.layer, 0);
-    check_.differing += differing_rows(method_, stored, input.layer, Side::kKey, input.k);
-    check_.differing += differing_rows(method_, stored, input.layer, Side::kValue, input.v);
-    check_.rows += 2 * stored.tokens * input.k.size(1);
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const StoredRows stored = compare_stored_rows(paged_, method_, pages_, input, side);
+    check_.rows += stored.rows, check_.differing += stored.differing;
   }
 }
 

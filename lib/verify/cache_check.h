@@ -6,15 +6,16 @@
 
 #include <cstdint>
 
+#include "attention/cache_factory.h"
+#include "attention/cached_attention.h"
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
-#include "runtime/cached_attention.h"
 
 namespace oscar {
 
 struct CacheCheck {
   std::int64_t rows = 0;       // quantised rows compared: tokens x KV heads x K and V x layers
-  std::int64_t differing = 0;  // whose codes or parameters are not those of encode_rows
+  std::int64_t differing = 0;  // whose codes or parameters are not those of the encoder
   double reader_error = 0;     // worst layer: |decode - prefill| / |prefill| of the last queries' attention output
   std::uint64_t allocated_bytes = 0;  // of the sequence, all layers
 };
@@ -30,6 +31,7 @@ class CacheChecker {
 
  private:
   const KvMethod& method_;
+  KvCacheSpec pages_;  // what the bytes are compared with
   PagedAttention paged_;
   CacheCheck check_;
 };

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "verify/number_text.h"
+#include "report/number_text.h"
 
 namespace oscar {
 namespace {
@@ -20,7 +20,7 @@ void append_new(std::vector<std::string>& list, const std::string& id) {
   if (!contains(list, id)) list.push_back(id);
 }
 
-std::string window_text(const WindowPolicy& w) {
+std::string window_text(const CacheWindows& w) {
   std::string text = std::to_string(w.sink) + "/" + std::to_string(w.recent);
   if (w.flush > 1) text += " in blocks of " + std::to_string(w.flush);
   return text;
@@ -31,32 +31,29 @@ std::string by_side(const std::string& key, const std::string& value) {
   return key == value ? key : "K " + key + ", V " + value;
 }
 
-std::string group_text(const SideDescription& s, std::int64_t head_dim) {
+std::string group_text(const SideCode& s, std::int64_t head_dim) {
   return std::to_string(s.group > 0 ? s.group : head_dim);
 }
 
 std::string settings_of(const KvMethod& m, const ModelConfig& model) {
   if (!m.quantised) return "";
   if (!m.engine) {
-    const RowCode& code = m.codes.front().key;
-    return "windows " + window_text(m.windows) +
-           (code.layout == Layout::kBlocks ? std::string(", blocks of channels")
-                                           : ", groups of " + std::to_string(code.group));
+    return "windows " + window_text(m.windows) + ", " + settings_text(m.codes.front().key);
   }
-  const SideDescription &k = m.engine->side(Side::kKey), &v = m.engine->side(Side::kValue);
+  const SideCode &k = m.engine->side(Side::kKey), &v = m.engine->side(Side::kValue);
   return "windows " + by_side(window_text(k.windows), window_text(v.windows)) + ", groups of " +
          by_side(group_text(k, model.head_dim), group_text(v, model.head_dim));
 }
 
-MethodDescription with_windows(MethodDescription m, const WindowPolicy& windows) {
-  for (SideDescription* s : {&m.key, &m.value}) s->windows = {windows.sink, windows.recent, tile_tokens(*s)};
+MethodSpec with_windows(MethodSpec m, const CacheWindows& windows) {
+  for (SideCode* s : {&m.key, &m.value}) s->windows = {windows.sink, windows.recent, tile_tokens(*s)};
   return m;
 }
 
 // Doubles the groups of plain min/max codes; false when they are at 128 already or have none.
-bool grow_groups(MethodDescription& m) {
+bool grow_groups(MethodSpec& m) {
   bool grown = false;
-  for (SideDescription* s : {&m.key, &m.value}) {
+  for (SideCode* s : {&m.key, &m.value}) {
     const bool plain = s->code == CacheCode::kUniform || s->code == CacheCode::kIntegerZero;
     if (!plain || s->group == 0 || s->group >= 128) continue;
     s->group *= 2;
@@ -81,11 +78,11 @@ class Selector {
     if (contains(request_.comparisons, "bytes")) selection_.target_bits = target();
     for (const std::string& comparison : request_.comparisons) {
       for (const std::string& id : request_.ids) {
-        if (id == "bf16" && comparison != request_.comparisons.front()) continue;
+        if (has_role(id, MethodRole::kBaseline) && comparison != request_.comparisons.front()) continue;
         try {
           add(id, comparison);
         } catch (const UsageError& e) {
-          if (!lenient_ || find_description(id) == nullptr) throw;
+          if (!lenient_ || find_method_spec(id) == nullptr) throw;
           selection_.left_out.push_back({id, comparison, e.what()});
         }
       }
@@ -110,8 +107,7 @@ class Selector {
   KvMethod native(const std::string& id) const {
     for (const NamedBundle& named : bundles_) {
       if (named.id != id) continue;
-      const std::string& own = named.bundle->method;
-      KvMethod m = make_method(own == "published" ? "oscar" : own, model_, named.bundle, request_.windows);
+      KvMethod m = make_method(id_of_bundle(named.bundle->method), model_, named.bundle, request_.windows);
       m.id = id;
       return m;
     }
@@ -119,12 +115,12 @@ class Selector {
   }
 
   void add(const std::string& id, const std::string& comparison) {
-    const MethodDescription* description = find_description(id);
+    const MethodSpec* description = find_method_spec(id);
     if (description == nullptr) {
       add_native(id, comparison);
       return;
     }
-    MethodDescription m = *description;
+    MethodSpec m = *description;
     if (comparison == "common") m = with_windows(m, request_.windows);
     if (comparison == "bytes") {
       require_fit(m, static_cast<int>(model_.kv_heads), static_cast<int>(model_.head_dim));
@@ -136,7 +132,7 @@ class Selector {
       }
       m = *matched;
     }
-    keep(make_described_method(m, model_), comparison);
+    keep(make_spec_method(m, model_), comparison);
   }
 
   void add_native(const std::string& id, const std::string& comparison) {
@@ -146,7 +142,7 @@ class Selector {
       const double elements = 2.0 * static_cast<double>(model_.layers * model_.kv_heads * model_.head_dim) *
                               static_cast<double>(request_.context);
       const FoundWindows found =
-          windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const WindowPolicy& windows) {
+          windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const CacheWindows& windows) {
             m.windows = windows;
             return 8.0 * static_cast<double>(allocated_bytes(m, model_, request_.context)) / elements;
           });
@@ -182,23 +178,23 @@ std::vector<std::string> expand_methods(const std::vector<std::string>& names,
       ids.push_back(name);
       continue;
     }
-    for (const char* id : {"bf16", "naive2", "hadamard2"}) append_new(ids, id);
+    for (const std::string& id : default_methods()) append_new(ids, id);
     for (const NamedBundle& named : bundles) append_new(ids, named.id);
-    for (const MethodDescription& m : method_descriptions()) {
-      if (name == "all" || (m.key.bits == 2 && m.value.bits == 2)) append_new(ids, m.id);
+    for (const MethodRow& row : method_registry()) {
+      if (row.description && (name == "all" || row.two_bit())) append_new(ids, row.id);
     }
   }
   return ids;
 }
 
 FoundWindows windows_for_bits(double bits, std::int64_t context, std::int64_t least_recent, std::int64_t flush,
-                              const std::function<double(const WindowPolicy&)>& bits_of) {
+                              const std::function<double(const CacheWindows&)>& bits_of) {
   FoundWindows found;
   found.least_bits = INFINITY;
   double nearest = kBytesTolerance * bits;
   for (std::int64_t tokens = least_recent; tokens <= context; ++tokens) {
     const std::int64_t sink = std::min(kMostSink, tokens - least_recent);
-    const WindowPolicy windows{sink, tokens - sink, flush};
+    const CacheWindows windows{sink, tokens - sink, flush};
     const double at = bits_of(windows);
     found.least_bits = std::min(found.least_bits, at);
     if (std::fabs(at - bits) > nearest) continue;
@@ -209,9 +205,9 @@ FoundWindows windows_for_bits(double bits, std::int64_t context, std::int64_t le
   return found;
 }
 
-std::optional<MethodDescription> with_bits(const MethodDescription& method, double bits, const ModelConfig& model,
-                                           std::int64_t context, double* least) {
-  MethodDescription m = method;
+std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const ModelConfig& model,
+                                    std::int64_t context, double* least) {
+  MethodSpec m = method;
   const int heads = static_cast<int>(model.kv_heads), d = static_cast<int>(model.head_dim);
   const double elements = static_cast<double>(model.kv_heads * model.head_dim * context);
   // Boundary layers in BF16 leave less for the inner ones.
@@ -221,11 +217,11 @@ std::optional<MethodDescription> with_bits(const MethodDescription& method, doub
   *least = INFINITY;
   for (;;) {
     const bool paged = has_pages(m);
-    const auto find = [&](const SideDescription& side) {
+    const auto find = [&](const SideCode& side) {
       const std::int64_t flush = tile_tokens(side);
       // A block is read in full precision before it is coded.
-      return windows_for_bits(target, context, flush > 1 ? 1 : 0, flush, [&](const WindowPolicy& windows) {
-        SideDescription at = side;
+      return windows_for_bits(target, context, flush > 1 ? 1 : 0, flush, [&](const CacheWindows& windows) {
+        SideCode at = side;
         at.windows = windows;
         return 8.0 * held_bytes(at, paged, heads, d, context) / elements;
       });

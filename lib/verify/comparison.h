@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bundle/bundle.h"
-#include "runtime/method.h"
-#include "verify/report.h"
+#include "cache/kv_method.h"
+#include "report/report.h"
 
 namespace oscar {
 
@@ -27,7 +27,7 @@ struct NamedBundle {
 struct ComparisonRequest {
   std::vector<std::string> ids;          // method ids
   std::vector<std::string> comparisons;  // authors, common, bytes in any order
-  WindowPolicy windows;                  // the common ones; those of the bundle's own method, too
+  CacheWindows windows;                  // the common ones; those of the bundle's own method, too
   std::int64_t context = 2048;
   std::optional<double> bits;  // target of `bytes`; empty: what the bundle's method, or a 2.25-bit code, takes
 };
@@ -52,17 +52,17 @@ MethodSelection select_methods(const ComparisonRequest& request, const ModelConf
 // pages, buffers at their capacity), within 2 %: its block becomes one group, its windows take what the codes leave
 // (sink first, at most 64 tokens, then recent ones), and groups grow from 32 to 128 where the shortest windows take
 // more. Empty: no setting reaches it; *least is what the method takes at least, in the same unit.
-std::optional<MethodDescription> with_bits(const MethodDescription& method, double bits, const ModelConfig& model,
-                                           std::int64_t context, double* least);
+std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const ModelConfig& model,
+                                    std::int64_t context, double* least);
 
 struct FoundWindows {
-  std::optional<WindowPolicy> windows;  // empty: none comes within 2 % of the target
+  std::optional<CacheWindows> windows;  // empty: none comes within 2 % of the target
   double least_bits = 0;                // of all windows that were tried
 };
 
 // The windows with blocks of `flush` and at least `least_recent` recent tokens (the same rule) whose bits_of() comes
 // nearest to `bits`.
 FoundWindows windows_for_bits(double bits, std::int64_t context, std::int64_t least_recent, std::int64_t flush,
-                              const std::function<double(const WindowPolicy&)>& bits_of);
+                              const std::function<double(const CacheWindows&)>& bits_of);
 
 }  // namespace oscar

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "verify/metrics.h"
+#include "report/metrics.h"
 
 namespace oscar {
 

@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "attention/cached_attention.h"
 #include "model/decoder.h"
-#include "runtime/cached_attention.h"
 
 namespace oscar {
 

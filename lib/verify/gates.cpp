@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "verify/number_text.h"
+#include "report/number_text.h"
 
 namespace oscar {
 namespace {

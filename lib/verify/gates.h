@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "verify/report.h"
+#include "report/report.h"
 
 namespace oscar {
 

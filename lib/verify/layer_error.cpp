@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/reconstruction.h"
+#include "attention/reconstruction.h"
 
 namespace oscar {
 namespace {
@@ -41,7 +41,7 @@ struct Visible {
 };
 
 Visible visible_columns(const std::vector<std::int64_t>& positions, std::int64_t tokens, std::int64_t window,
-                        const WindowPolicy* coded, const WindowPolicy& tiers) {
+                        const CacheWindows* coded, const CacheWindows& tiers) {
   const std::int64_t count = std::ssize(positions);
   Visible v{at::zeros({count, tokens}), at::zeros({count, tokens}), at::zeros({count, tokens}),
             at::zeros({count, tokens})};
@@ -110,11 +110,11 @@ LayerError LayerErrorSums::result(std::int64_t layer) const {
   return e;
 }
 
-void add_weight_errors(const AttentionInput& input, const KvMethod& method, const WindowPolicy& tiers,
+void add_weight_errors(const AttentionInput& input, const KvMethod& method, const CacheWindows& tiers,
                        LayerErrorSums& sums) {
   const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
   if (!method.quantised_at(input.layer)) return;
-  const WindowPolicy& windows = method.windows_of(Side::kKey);
+  const CacheWindows& windows = method.windows_of(Side::kKey);
   // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
   std::vector<std::int64_t> positions;
   const std::int64_t first = windows.sink + windows.recent + 1;
@@ -131,7 +131,7 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   const at::Tensor index = at::tensor(positions, at::kLong).to(device);
   const at::Tensor q = input.q.index_select(0, index).to(at::kFloat).contiguous();
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();
-  const CachedRows rows = reconstruct_rows(method, input.layer, Side::kKey, input.k);
+  const CachedRows rows = decoded_model_rows(method, input.layer, Side::kKey, input.k);
   const at::Tensor exact = head_logits(q, k), coded = head_logits(q, rows.coded);
   const at::Tensor stored = at::where(seen.coded.gt(0.5f), coded, head_logits(q, rows.plain));
 

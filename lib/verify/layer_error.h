@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/kv_method.h"
 #include "model/attention.h"
-#include "runtime/method.h"
-#include "verify/report.h"
+#include "report/report.h"
 
 namespace oscar {
 
@@ -37,7 +37,7 @@ struct LayerErrorSums {
 // of logits are over the coded keys that a query sees, less each query's mean, which softmax does not see (a centred
 // cache shifts all logits of a query alike). tiers: which tokens are the sink and the recent ones, the same for every
 // method.
-void add_weight_errors(const AttentionInput& input, const KvMethod& method, const WindowPolicy& tiers,
+void add_weight_errors(const AttentionInput& input, const KvMethod& method, const CacheWindows& tiers,
                        LayerErrorSums& sums);
 
 // Outputs [T, Hq, d] of the exact and of the method's attention, from position `first` on. projection: W_O

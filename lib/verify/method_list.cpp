@@ -5,16 +5,15 @@
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "methods/description.h"
-#include "runtime/method.h"
-#include "verify/number_text.h"
+#include "cache/kv_method.h"
+#include "report/number_text.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kHeads = 8, kHeadDim = 128;  // without a model
 
-std::string windows_text(const WindowPolicy& w) {
+std::string windows_text(const CacheWindows& w) {
   return std::to_string(w.sink) + "/" + std::to_string(w.recent + (w.flush > 1 ? w.flush - 1 : 0));
 }
 
@@ -24,20 +23,20 @@ std::vector<ListedMethod> list_methods(const ModelConfig* model) {
   const int heads = static_cast<int>(model != nullptr ? model->kv_heads : kHeads);
   const int d = static_cast<int>(model != nullptr ? model->head_dim : kHeadDim);
   std::vector<ListedMethod> list;
-  for (const MethodInfo& info : method_table()) {
-    ListedMethod m{info.id, info.summary, info.source, 0, "", info.needs_bundle, true, ""};
-    if (const MethodDescription* description = find_description(info.id)) {
+  for (const MethodRow& row : method_registry()) {
+    if (!row.listed) continue;
+    ListedMethod m{row.id, row.summary, row.source, 0, "", row.needs_bundle(), row.paged(), ""};
+    if (const auto& description = row.description) {
       m.bits = 0.5 * (bits_per_element(description->key, heads, d) + bits_per_element(description->value, heads, d));
       const std::string key = windows_text(description->key.windows), value = windows_text(description->value.windows);
       m.windows = key == value ? key : "K " + key + ", V " + value;
-      m.decode = has_pages(*description);
       try {
         require_fit(*description, heads, d);
       } catch (const UsageError& e) {
         if (model != nullptr) m.does_not_fit = e.what();
       }
     } else {
-      m.bits = info.id == "bf16" ? 16.0 : uniform_code(d).bits_per_element();
+      m.bits = row.quantised ? uniform_code(d).bits_per_element() : 16.0;
     }
     list.push_back(std::move(m));
   }

@@ -11,7 +11,8 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "methods/engine.h"
-#include "verify/number_text.h"
+#include "registry/registry.h"
+#include "report/number_text.h"
 
 namespace oscar {
 namespace {
@@ -23,18 +24,18 @@ struct PlannedMethod {
   double code_bits;
 };
 
-double bits_at(const PlannedMethod& m, const WindowPolicy& windows, std::int64_t context) {
+double bits_at(const PlannedMethod& m, const CacheWindows& windows, std::int64_t context) {
   return m.engine != nullptr ? m.engine->bits_per_element_at(context)
                              : bits_with_windows(m.code_bits, windows, context);
 }
 
-double bytes_at(const PlannedMethod& m, const ModelConfig& model, const WindowPolicy& windows, std::int64_t context) {
+double bytes_at(const PlannedMethod& m, const ModelConfig& model, const CacheWindows& windows, std::int64_t context) {
   const double elements = 2.0 * static_cast<double>(model.layers * model.kv_heads * model.head_dim);
   return std::ceil(bits_at(m, windows, context) * elements * static_cast<double>(context) / 8.0);
 }
 
 PlanRow plan_row(const PlannedMethod& m, const ModelConfig& model, const MemoryPlan& plan,
-                 const WindowPolicy& windows) {
+                 const CacheWindows& windows) {
   PlanRow row{m.id, {}, 0};
   const double room = static_cast<double>(plan.memory - plan.weights);
   for (const std::int64_t context : plan.contexts) {
@@ -73,7 +74,7 @@ std::uint64_t parse_memory(const std::string& text) {
 }
 
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
-                       std::vector<std::int64_t> contexts, const WindowPolicy& windows) {
+                       std::vector<std::int64_t> contexts, const CacheWindows& windows) {
   if (memory <= weights) {
     throw UsageError("the weights alone take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
   }
@@ -89,14 +90,18 @@ MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint
   }
   MemoryPlan plan{memory, weights, std::move(contexts), {}, {}};
   std::vector<std::unique_ptr<MethodEngine>> engines;
-  std::vector<PlannedMethod> methods{{"bf16", nullptr, 16.0},
-                                     {"oscar", nullptr, 2.0 + 32.0 / static_cast<double>(model.head_dim)}};
-  for (const MethodDescription& m : method_descriptions()) {
+  std::vector<PlannedMethod> methods;
+  for (const MethodRow& row : method_registry()) {
+    if (row.role == MethodRole::kBaseline) methods.push_back({row.id, nullptr, 16.0});
+    if (row.role == MethodRole::kReference) {
+      methods.push_back({row.id, nullptr, 2.0 + 32.0 / static_cast<double>(model.head_dim)});
+    }
+    if (!row.description) continue;
     try {
-      engines.push_back(std::make_unique<MethodEngine>(m, model));
-      methods.push_back({m.id, engines.back().get(), 0.0});
+      engines.push_back(std::make_unique<MethodEngine>(*row.description, model));
+      methods.push_back({row.id, engines.back().get(), 0.0});
     } catch (const UsageError&) {
-      plan.do_not_fit.push_back(m.id);
+      plan.do_not_fit.push_back(row.id);
     }
   }
   for (const PlannedMethod& m : methods) plan.rows.push_back(plan_row(m, model, plan, windows));

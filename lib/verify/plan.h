@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/model_config.h"
-#include "runtime/windows.h"
+#include "layout/cache_windows.h"
 
 namespace oscar {
 
@@ -36,7 +36,7 @@ std::uint64_t parse_memory(const std::string& text);
 // contexts: empty: 4K, 16K, 64K and so on up to the model's. UsageError for memory that does not hold the weights, or a
 // context beyond the model's. Two-bit methods with a bundle take the common windows.
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
-                       std::vector<std::int64_t> contexts, const WindowPolicy& windows);
+                       std::vector<std::int64_t> contexts, const CacheWindows& windows);
 
 std::string plan_table(const MemoryPlan& plan);
 std::string plan_json(const MemoryPlan& plan);

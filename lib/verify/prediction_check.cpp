@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "verify/number_text.h"
+#include "report/number_text.h"
 
 namespace oscar {
 namespace {

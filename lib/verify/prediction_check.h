@@ -1,7 +1,7 @@
 // Does a bundle cost what its measured curves promised?
 #pragma once
 
-#include "verify/report.h"
+#include "report/report.h"
 
 namespace oscar {
 

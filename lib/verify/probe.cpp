@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "verify/forward.h"
-#include "verify/work_directory.h"
+#include "verify/verify_work.h"
 
 namespace oscar {
 

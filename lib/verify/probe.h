@@ -35,7 +35,7 @@ class LayerProbe : public Attention {
   // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
   // fill and check the paged caches, too.
   LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
-             const WindowPolicy& tiers, bool check_caches)
+             const CacheWindows& tiers, bool check_caches)
       : baseline_(baseline),
         decoder_(decoder),
         methods_(methods),
@@ -49,7 +49,7 @@ class LayerProbe : public Attention {
   Decoder& decoder_;  // for W_O
   std::vector<ProbedMethod>& methods_;
   std::int64_t first_;
-  WindowPolicy tiers_;
+  CacheWindows tiers_;
   bool check_caches_;
 };
 

@@ -10,20 +10,20 @@
 #include <string>
 #include <vector>
 
+#include "cache/kv_method.h"
 #include "model/decoder.h"
-#include "runtime/method.h"
+#include "report/metrics.h"
+#include "report/report.h"
+#include "text/sequences.h"
 #include "verify/cache_check.h"
-#include "verify/metrics.h"
-#include "verify/report.h"
 #include "verify/score_store.h"
-#include "verify/sequences.h"
 
 namespace oscar {
 
 struct RunnerOptions {
   bool prefill = true, decode = false;
   std::int64_t first_position = 320;  // first scored position
-  WindowPolicy tiers;                 // whose sink and recent tokens the masses of the layer errors are of
+  CacheWindows tiers;                 // whose sink and recent tokens the masses of the layer errors are of
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
   const VerifyWork* work = nullptr;   // null: nothing is saved

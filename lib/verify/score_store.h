@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/temp_file.h"
-#include "verify/metrics.h"
-#include "verify/work_directory.h"
+#include "report/metrics.h"
+#include "verify/verify_work.h"
 
 namespace oscar {
 

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "verify/number_text.h"
+#include "registry/registry.h"
+#include "report/number_text.h"
 #include "verify/prediction_check.h"
 
 namespace oscar {
@@ -43,14 +44,16 @@ SelfCheck null_run(const RunnerResult& run) {
 }
 
 SelfCheck negative_control(const VerifyReport& report) {
-  SelfCheck check{"negative_control", "no bundle to compare naive2 with", std::nullopt, std::nullopt, std::nullopt};
+  const std::string& control = method_with(MethodRole::kNegativeControl).id;
+  SelfCheck check{"negative_control", "no bundle to compare " + control + " with", std::nullopt, std::nullopt,
+                  std::nullopt};
   for (const LeftOut& l : report.left_out) {
-    if (l.id == "naive2") check.detail = "naive2 was left out (" + l.comparison + "): " + l.reason;
+    if (l.id == control) check.detail = control + " was left out (" + l.comparison + "): " + l.reason;
   }
   for (const MethodReport& bundle : report.methods) {
     const std::string &judged = bundle.id, &path = bundle.path;
     const auto naive = std::find_if(report.methods.begin(), report.methods.end(), [&](const MethodReport& m) {
-      return m.id == "naive2" && m.path == path && m.comparison == bundle.comparison;
+      return m.id == control && m.path == path && m.comparison == bundle.comparison;
     });
     if (!bundle.judged || naive == report.methods.end() || naive->id == judged) continue;
     const double bad = naive->quality.kl.mean, good = bundle.quality.kl.mean;
@@ -58,7 +61,7 @@ SelfCheck negative_control(const VerifyReport& report) {
     check.value = bad;
     check.limit = good;
     check.pass = bad > good;
-    check.detail = "mean KL of naive2 (" + path + ") is " + significant(bad, 3) + ", " +
+    check.detail = "mean KL of " + control + " (" + path + ") is " + significant(bad, 3) + ", " +
                    (bad > good ? "worse than " : "not worse than ") + judged + " with " + significant(good, 3);
   }
   return check;
@@ -147,7 +150,7 @@ Quarters quarters(const std::vector<PositionBucket>& by_position) {
 const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& judged) {
   for (const MethodReport& m : report.methods) {
     const bool alike = m.path == judged.path && m.comparison == judged.comparison;
-    if (m.id == "oscar" && &m != &judged && alike && !m.by_position.empty()) return &m;
+    if (has_role(m.id, MethodRole::kReference) && &m != &judged && alike && !m.by_position.empty()) return &m;
   }
   return nullptr;
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "verify/report.h"
+#include "report/report.h"
 #include "verify/runner.h"
 
 namespace oscar {

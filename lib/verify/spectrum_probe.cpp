@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "runtime/basis.h"
+#include "attention/basis.h"
 #include "verify/forward.h"
 
 namespace oscar {
@@ -25,9 +25,9 @@ class SpectrumObserver : public AttentionObserver {
     for (const Side side : {Side::kKey, Side::kValue}) {
       const at::Tensor& rows = side == Side::kKey ? input.k : input.v;
       const SideTransform* transform = method_.transform(input.layer, side);
-      at::Tensor phases;
-      if (transform != nullptr && transform->rotated_mean) phases = method_.phases->rows(0, rows.size(0));
-      const at::Tensor cached = cache_rows(rows, transform, phases);
+      at::Tensor rope_phases;
+      if (transform != nullptr && transform->rotated_mean) rope_phases = method_.rope_phases->rows(0, rows.size(0));
+      const at::Tensor cached = transformed_rows(rows, transform, rope_phases);
       spectra_.push_back({input.layer, side == Side::kKey ? "key" : "value", spectrum_of(rows), spectrum_of(cached)});
     }
   }

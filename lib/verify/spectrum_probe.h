@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/kv_method.h"
 #include "model/decoder.h"
-#include "runtime/method.h"
-#include "verify/report.h"
+#include "report/report.h"
 
 namespace oscar {
 

@@ -3,11 +3,11 @@
 
 #include <vector>
 
+#include "cache/kv_method.h"
 #include "model/decoder.h"
-#include "runtime/method.h"
-#include "verify/report.h"
-#include "verify/tasks/task.h"
-#include "verify/work_directory.h"
+#include "report/report.h"
+#include "tasks/task.h"
+#include "verify/verify_work.h"
 
 namespace oscar {
 

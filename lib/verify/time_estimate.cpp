@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/cached_attention.h"
+#include "attention/cached_attention.h"
 #include "verify/divergence.h"
 
 namespace oscar {

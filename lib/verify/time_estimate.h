@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/kv_method.h"
 #include "checkpoint/checkpoint.h"
 #include "model/decoder.h"
-#include "runtime/method.h"
-#include "verify/sequences.h"
+#include "text/sequences.h"
 
 namespace oscar {
 

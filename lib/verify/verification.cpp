@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
+#include "attention/cached_attention.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "runtime/cached_attention.h"
+#include "registry/registry.h"
+#include "report/number_text.h"
 #include "text/prompts.h"
-#include "verify/number_text.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
 #include "verify/spectrum_probe.h"
@@ -33,13 +34,11 @@ void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
   }
 }
 
-// The id under which the registry runs a bundle.
-std::string method_of(const Bundle& bundle) { return bundle.method == "published" ? "oscar" : bundle.method; }
-
 // The row of a single bundle: OSCAR with a rotation for each head is oscar-head, unless it was asked for as oscar.
 std::string row_of(const Bundle& bundle, const std::vector<std::string>& asked) {
-  const bool by_head = bundle.method == "oscar" && bundle.scope == "head" && !contains(asked, "oscar");
-  return by_head ? "oscar-head" : method_of(bundle);
+  const MethodRow* row = find_method(bundle.method);
+  const bool by_head = row != nullptr && !row->head_id.empty() && bundle.scope == "head" && !contains(asked, row->id);
+  return by_head ? row->head_id : id_of_bundle(bundle.method);
 }
 
 // Ids of the bundles' rows. UsageError when two of several have one name.
@@ -146,7 +145,7 @@ void Verification::choose_methods() {
   std::vector<std::string>& ids = request_.methods;
   const std::vector<NamedBundle> named = name_bundles(bundles_, ids);
   if (ids.empty()) {
-    ids = {"bf16", "naive2", "hadamard2"};
+    ids = default_methods();
     for (const NamedBundle& n : named) {
       if (!contains(ids, n.id)) ids.push_back(n.id);
     }
@@ -154,24 +153,27 @@ void Verification::choose_methods() {
   refuse_repeats(ids, "--methods");
   const bool expanded = contains(ids, "all") || contains(ids, "2bit");
   ids = expand_methods(ids, named);
+  const std::string& reference = method_with(MethodRole::kReference).id;
   if (named.size() > 1) {
-    if (contains(ids, "oscar"))
-      throw UsageError("'oscar' is not one of several bundles: --methods names them by their directories");
+    if (contains(ids, reference))
+      throw UsageError("'" + reference + "' is not one of several bundles: --methods names them by their directories");
     for (const NamedBundle& n : named) {
       if (!contains(ids, n.id)) ids.push_back(n.id);
     }
   }
   refuse_repeats(ids, "--methods");
   for (const NamedBundle& n : named) {
-    // "oscar" stands for a single bundle's method whatever its variant is called.
-    judged_.push_back(contains(ids, n.id) ? n.id : contains(ids, "oscar") ? "oscar" : "");
+    // The reference stands for a single bundle's method whatever its variant is called.
+    judged_.push_back(contains(ids, n.id) ? n.id : contains(ids, reference) ? reference : "");
     if (judged_.back().empty()) {
       throw UsageError("--methods leaves out '" + n.id + "', the method of the bundle: add it, or give no bundle");
     }
   }
-  if (!judged_.empty() && judged_.front() != "naive2" && !contains(ids, "naive2")) {
-    log_info("naive2 is measured, too: it is the negative control of the bundle");
-    ids.insert(ids.begin() + (ids.front() == "bf16" ? 1 : 0), "naive2");
+  const std::string &baseline = method_with(MethodRole::kBaseline).id,
+                    &control = method_with(MethodRole::kNegativeControl).id;
+  if (!judged_.empty() && judged_.front() != control && !contains(ids, control)) {
+    log_info(control + " is measured, too: it is the negative control of the bundle");
+    ids.insert(ids.begin() + (ids.front() == baseline ? 1 : 0), control);
   }
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
@@ -180,7 +182,7 @@ void Verification::choose_methods() {
     throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgement: it " +
                      l.reason + "; choose another --bits or --context, or leave out the bundle");
   }
-  baseline_ = make_method("bf16", model, nullptr, request_.windows);
+  baseline_ = make_method(baseline, model, nullptr, request_.windows);
 }
 
 void Verification::finish() {
@@ -199,8 +201,9 @@ VerifyReport Verification::run() {
   try {
     return measure();
   } catch (const InterruptedError&) {
-    throw InterruptedError("interrupted; the state is saved in " + work_->path().string() +
-                           ". Resume with: " + request_.resume_command);
+    throw InterruptedError(
+        "interrupted; the state is saved in " + work_->path().string() + ". Resume with: " + request_.resume_command,
+        true);
   }
 }
 

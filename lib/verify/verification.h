@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "bundle/bundle.h"
+#include "cache/kv_method.h"
 #include "checkpoint/checkpoint.h"
 #include "model/decoder.h"
-#include "runtime/method.h"
+#include "report/report.h"
+#include "tasks/task.h"
+#include "text/sequences.h"
 #include "text/tokenizer.h"
 #include "verify/baseline_report.h"
 #include "verify/comparison.h"
 #include "verify/gates.h"
-#include "verify/report.h"
-#include "verify/sequences.h"
-#include "verify/tasks/task.h"
-#include "verify/work_directory.h"
+#include "verify/verify_work.h"
 
 namespace oscar {
 
@@ -31,7 +31,7 @@ struct VerifyRequest {
   std::int64_t context = 2048;
   std::int64_t tokens = 32768;     // of the text, at most; 0: all
   std::int64_t max_sequences = 0;  // 0: all
-  WindowPolicy windows;
+  CacheWindows windows;
   std::vector<std::string> tasks;
   std::vector<std::int64_t> task_lengths;  // empty: the context
   std::int64_t task_prompts = 20;          // of each task and length

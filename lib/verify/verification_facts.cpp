@@ -5,7 +5,7 @@
 
 #include "base/progress.h"
 #include "model/device_memory.h"
-#include "verify/number_text.h"
+#include "report/number_text.h"
 #include "verify/time_estimate.h"
 #include "verify/verification.h"
 
@@ -19,13 +19,13 @@ std::string joined(const std::vector<std::string>& list) {
 }
 
 // First position at which every method reads something coded, so that all are scored on the same tokens with effect.
-std::int64_t first_common_position(const MethodSelection& selection, const WindowPolicy& windows,
+std::int64_t first_common_position(const MethodSelection& selection, const CacheWindows& windows,
                                    std::int64_t context) {
   std::int64_t first = first_scored_position(windows);
   for (const ComparedMethod& c : selection.methods) {
     if (!c.method.quantised) continue;
     for (const Side side : {Side::kKey, Side::kValue}) {
-      const WindowPolicy& w = c.method.windows_of(side);
+      const CacheWindows& w = c.method.windows_of(side);
       first = std::max(first, w.sink + w.recent + w.flush - 1);
     }
   }

@@ -1,5 +1,5 @@
 """A page of the cache: 64 tokens of one (layer, KV head), keys and values, as contiguous bytes. The definition is
-lib/runtime/page_layout.h of the toolchain; codes stand in the operand order of the tensor-core kernels, so that a page
+kernels/common/page_layout.h of the toolchain; codes stand in the operand order of the tensor-core kernels, so that a page
 written here can be read by them."""
 import dataclasses
 

@@ -65,7 +65,7 @@ class PagedKV:
         self.pool = torch.zeros((0, heads, code.page_bytes), dtype=torch.uint8, device=device)
 
     def quantised_end(self, tokens):
-        """Tokens [sink, end) of a sequence of so many are codes: lib/runtime/windows.h of the toolchain."""
+        """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
         leaving = max(0, tokens - self.code.sink - self.code.recent)
         return self.code.sink + leaving // self.flush * self.flush
 

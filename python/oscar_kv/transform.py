@@ -4,7 +4,7 @@ import torch
 
 
 class Phases:
-    """cos and sin of RoPE at each position, [T, d], as lib/model/phase_table.h of the toolchain has them: a row depends on
+    """cos and sin of RoPE at each position, [T, d], as lib/model/rope_phases.h of the toolchain has them: a row depends on
     its position alone. Needed only for keys whose mean is one of keys before RoPE."""
 
     def __init__(self, inverse, attention_factor=1.0):

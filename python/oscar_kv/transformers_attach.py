@@ -33,12 +33,17 @@ class Attached:
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
 
+def _key_projection(module):
+    """(name, projection) of what makes keys; Phi-3 has one for queries, keys and values. (None, None): no attention module."""
+    return next(((name, getattr(module, name)) for name in ("k_proj", "qkv_proj") if hasattr(module, name)), (None, None))
+
+
 def _attention_modules(model):
     """The attention module of each decoder layer, by its index."""
     found = {}
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
-        if isinstance(index, int) and hasattr(module, "k_proj"):
+        if isinstance(index, int) and _key_projection(module)[1] is not None:
             found[index] = module
     return found
 
@@ -79,9 +84,15 @@ def _check_model(model, bundle, modules):
     check_geometry(bundle, layers, kv_heads, head_dim)
     missing = next((i for i in range(layers) if i not in modules), None)
     if missing is not None:
-        raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj; oscar-kv cannot serve it")
+        raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
+                         "cannot serve it")
+    cap = getattr(config, "attn_logit_softcapping", None)
+    if cap:
+        raise InputError(f"{type(model).__name__} caps its attention logits softly (at {cap}), which oscar-kv does not compute")
     for index, module in modules.items():
-        dtype = module.k_proj.weight.dtype
+        if getattr(module, "sinks", None) is not None:
+            raise InputError(f"layer {index} of {type(model).__name__} has learned sink logits, which oscar-kv does not compute")
+        dtype = _key_projection(module)[1].weight.dtype
         if dtype not in (torch.bfloat16, torch.float32):
             raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or float32; "
                              "load the model with dtype=torch.bfloat16")
@@ -91,8 +102,9 @@ def _check_weights(model, modules, directory):
     """A model that only has the name of its checkpoint (other weights, trained further) is told by samples of its own."""
     names = {id(module): name for name, module in model.named_modules()}
     for index, module in modules.items():
-        weight = module.k_proj.weight
-        stored = first_values(directory, f"{names[id(module)]}.k_proj.weight", 64)
+        name, projection = _key_projection(module)
+        weight = projection.weight
+        stored = first_values(directory, f"{names[id(module)]}.{name}.weight", 64)
         if stored is None or weight.is_meta:
             continue
         if not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:64].cpu()):
@@ -146,7 +158,7 @@ def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
         check_geometry(bundle, len(bundle.layers), first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
-    codes = [LayerCode(bundle, layer, phases, modules[layer.layer].k_proj.weight.device) for layer in bundle.layers]
+    codes = [LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device) for layer in bundle.layers]
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:

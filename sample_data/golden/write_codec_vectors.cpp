@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "codec/codec.h"
 #include "codec/feedback.h"
+#include "layout/float16.h"
 #include "writer.h"
 
 namespace oscar {
@@ -67,7 +68,7 @@ Json describe(const RowCodec& codec) {
 // [d, n], rows b n .. (b + 1) n the metric of block b: A^T A of [n, n] numbers, the second block a multiple of the
 // identity.
 std::vector<float> metric_of(const RowCode& code, std::uint64_t seed) {
-  const auto n = static_cast<std::uint64_t>(feedback_channels(code)), d = static_cast<std::uint64_t>(code.head_dim);
+  const auto n = static_cast<std::uint64_t>(code.scale_channels()), d = static_cast<std::uint64_t>(code.head_dim);
   std::vector<float> metric(d * n, 0.0f);
   for (std::uint64_t first = 0; first < d; first += n) {
     for (std::uint64_t i = 0; i < n * n; ++i) {

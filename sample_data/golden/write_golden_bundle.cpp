@@ -7,12 +7,12 @@
 #include <bit>
 #include <cmath>
 
+#include "attention/basis.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "bundle/bundle.h"
-#include "runtime/basis.h"
-#include "runtime/method.h"
+#include "cache/kv_method.h"
 #include "writer.h"
 
 namespace oscar {
@@ -89,7 +89,7 @@ Bundle golden_bundle() {
 Json tokens_of(const KvMethod& method, std::int64_t layer, Side which) {
   const at::Tensor raw =
       dyadic(static_cast<std::uint64_t>(1000 + 10 * layer + (which == Side::kKey ? 0 : 1)), {kRows, kHeads, kDim});
-  const at::Tensor rounded = cache_rows(raw, method.transform(layer, which));  // BF16
+  const at::Tensor rounded = transformed_rows(raw, method.transform(layer, which));  // BF16
   Json tokens = Json::array();
   for (std::int64_t head = 0; head < kHeads; ++head) {
     const RowCodec codec = method.codec(layer, which, head);

@@ -107,7 +107,8 @@ def test_installed_programs_name_no_folder_of_the_build(prefix):
         for entry in [entry for value in dynamic(path, "RUNPATH") + dynamic(path, "RPATH") for entry in value.split(":")]:
             assert entry.startswith("$ORIGIN"), f"{path}: {entry}"
     for name in COMMANDS:
-        assert dynamic(prefix / LIBRARY_FOLDER / FLAVOUR / name, "RUNPATH") == ["$ORIGIN/..:$ORIGIN/../torch/lib"]
+        cuda = ":$ORIGIN/../torch/../nvidia/cu13/lib" if FLAVOUR == "cuda" else ""  # where CUDA's libraries stand beside LibTorch
+        assert dynamic(prefix / LIBRARY_FOLDER / FLAVOUR / name, "RUNPATH") == ["$ORIGIN/..:$ORIGIN/../torch/lib" + cuda]
         assert not [library for library in dynamic(prefix / "bin" / name, "NEEDED") if not re.match(r"lib(c|m|gcc_s|stdc\+\+)\.so", library)]
 
 

@@ -2,8 +2,8 @@
 // d = 128, windows 64 + 256, 2-bit body.
 #include <benchmark/benchmark.h>
 
-#include "runtime/decode_attention.h"
-#include "runtime/random_cache.h"
+#include "attention/cpu/decode_attention_cpu.h"
+#include "attention/random_cache.h"
 
 namespace oscar {
 namespace {
@@ -17,7 +17,7 @@ RandomCache make_cache(std::int64_t context) {
 
 void fast(benchmark::State& state) {
   RandomCache cache = make_cache(state.range(0));
-  const SidePages keys(cache.params.page.key, Side::kKey), values(cache.params.page.value, Side::kValue);
+  const RowPages keys = cache.pages(Side::kKey), values = cache.pages(Side::kValue);
   for (auto _ : state) decode_attention_cpu(cache.params, keys, values);
   state.SetItemsProcessed(state.iterations() * state.range(0));  // tokens
 }

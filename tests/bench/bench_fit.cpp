@@ -5,8 +5,8 @@
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 
-#include "moments/random_statistics.h"
 #include "rotation/fit.h"
+#include "statistics/random_statistics.h"
 
 namespace oscar {
 namespace {

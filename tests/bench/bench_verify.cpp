@@ -8,12 +8,12 @@
 #include <ctime>
 #include <sstream>
 
-#include "runtime/cached_attention.h"
+#include "attention/cached_attention.h"
 #include "support/paths.h"
 #include "text/prompts.h"
+#include "text/sequences.h"
 #include "verify/divergence.h"
 #include "verify/forward.h"
-#include "verify/sequences.h"
 
 namespace oscar {
 namespace {
@@ -56,7 +56,7 @@ int run(const std::string& list, std::int64_t count) {
   const Checkpoint checkpoint = Checkpoint::open(locate_model(folder + "tiny-qwen3-outliers"));
   const Tokenizer tokenizer = Tokenizer::from_file(folder + "tiny-qwen3-outliers/tokenizer.json");
   Decoder decoder(checkpoint, {});
-  const WindowPolicy windows;
+  const CacheWindows windows;
   const SequenceSet set =
       cut_sequences(load_text(folder + "heldout.txt", tokenizer), {2048, 0, count, 8192, {}}, windows);
   std::vector<KvMethod> methods{make_method("bf16", checkpoint.config(), nullptr, windows)};

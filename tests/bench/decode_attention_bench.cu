@@ -76,7 +76,7 @@ double cache_bytes(const AttentionShape& s, const PageLayout& page, int sink, in
 // us < 0: this kernel does not serve the shape.
 Timing time_shape(const AttentionShape& s, const Layout& layout, DecodeKernel kernel, int repeat,
                   const DeviceArray<std::uint8_t>& flush, std::size_t flush_bytes) {
-  DecodeAttentionParams p{};
+  PagedDecodeParams p{};
   p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
   p.blocks = layout.blocks, p.kernel = kernel;
   std::copy(layout.key_widths, layout.key_widths + 4, p.key_widths);

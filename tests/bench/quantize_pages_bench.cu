@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dequantize_pages.h"
-#include "kernels/quantize_pages.h"
+#include "kernels/dequantize/dequantize_pages.h"
+#include "kernels/quantize/quantize_pages.h"
 
 namespace {
 

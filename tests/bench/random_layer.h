@@ -44,7 +44,7 @@ inline RandomLayer random_layer(const ModelConfig& config, at::ScalarType dtype 
   const std::int64_t q_width = config.query_heads * config.head_dim, kv_width = config.kv_heads * config.head_dim;
   RandomLayer layer{config, {}};
   layer.weights.input_norm = at::ones({config.hidden}, options);
-  layer.weights.post_attention_norm = at::ones({config.hidden}, options);
+  layer.weights.mlp_norm = at::ones({config.hidden}, options);
   layer.weights.q = matrix(q_width, config.hidden);
   layer.weights.k = matrix(kv_width, config.hidden);
   layer.weights.v = matrix(kv_width, config.hidden);

@@ -1,7 +1,8 @@
 // Scores bundles of one model side by side, each in one pass beside a baseline that runs once: mean KL to the BF16
 // cache on a text, share of equal top tokens, needles found. What oscar-verify measures of one bundle, without its
 // checks; scripts/quality makes its table with it.
-//   score_bundles --model DIR --text FILE [--sequences N] [--needles N] [--needle-lengths N,...] BUNDLE...
+//   score_bundles --model DIR --text FILE [--device cuda] [--sequences N] [--needles N] [--needle-lengths N,...]
+//   BUNDLE...
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
@@ -10,15 +11,15 @@
 #include "base/errors.h"
 #include "bench/split_evaluator.h"
 #include "bundle/bundle.h"
+#include "tasks/task.h"
 #include "text/prompts.h"
-#include "verify/sequences.h"
-#include "verify/tasks/task.h"
+#include "text/sequences.h"
 
 namespace oscar {
 namespace {
 
 struct Arguments {
-  std::string model, text;
+  std::string model, text, device = "cpu";
   std::int64_t context = 2048, sequences = 8, needles = 0;
   std::vector<std::int64_t> lengths;
   std::vector<std::string> bundles;
@@ -33,7 +34,7 @@ std::vector<ScoreSplit> make_splits(const Arguments& a, const Tokenizer& tokeniz
   cut.text_name = a.text;
   std::vector<ScoreSplit> splits(1);
   if (a.sequences > 0) {
-    splits[0].sequences = cut_sequences(load_text(a.text, tokenizer), cut, WindowPolicy{64, 256, 1}).sequences;
+    splits[0].sequences = cut_sequences(load_text(a.text, tokenizer), cut, CacheWindows{64, 256, 1}).sequences;
   }
   for (const std::int64_t length : a.lengths) {
     ScoreSplit& split = splits.emplace_back();
@@ -46,10 +47,12 @@ std::vector<ScoreSplit> make_splits(const Arguments& a, const Tokenizer& tokeniz
 }
 
 void run(const Arguments& a) {
-  const WindowPolicy windows{64, 256, 1};
+  const CacheWindows windows{64, 256, 1};
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.model));
   const Tokenizer tokenizer = Tokenizer::from_file(checkpoint.location().directory / "tokenizer.json");
-  Decoder decoder(checkpoint, {});
+  DecoderOptions options;
+  options.device = at::Device(a.device);
+  Decoder decoder(checkpoint, options);
   const std::vector<ScoreSplit> splits = make_splits(a, tokenizer, checkpoint.config().max_position);
   std::vector<std::unique_ptr<SplitEvaluator>> evaluators;
   for (const ScoreSplit& split : splits)
@@ -80,6 +83,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Scores bundles of one model side by side."};
   app.add_option("--model", a.model)->required();
   app.add_option("--text", a.text)->required();
+  app.add_option("--device", a.device, "cpu or cuda; activations are float32")->capture_default_str();
   app.add_option("--context", a.context)->capture_default_str();
   app.add_option("--sequences", a.sequences, "of the text; 0: none")->capture_default_str();
   app.add_option("--needles", a.needles, "prompts of each length")->capture_default_str();

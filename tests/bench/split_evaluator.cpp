@@ -9,10 +9,10 @@
 #include <numeric>
 #include <span>
 
-#include "runtime/cached_attention.h"
+#include "attention/cached_attention.h"
+#include "text/sequences.h"
 #include "verify/divergence.h"
 #include "verify/forward.h"
-#include "verify/sequences.h"
 
 namespace oscar {
 namespace {
@@ -63,7 +63,7 @@ at::Tensor text_rows(const at::Tensor& hidden, std::int64_t first) {
 
 }  // namespace
 
-SplitEvaluator::SplitEvaluator(Decoder& decoder, const ScoreSplit& split, const WindowPolicy& windows)
+SplitEvaluator::SplitEvaluator(Decoder& decoder, const ScoreSplit& split, const CacheWindows& windows)
     : decoder_(decoder), split_(split), first_position_(first_scored_position(windows)) {
   KvMethod exact = make_method("bf16", decoder.config(), nullptr, windows);
   for (const auto& sequence : split.sequences) {

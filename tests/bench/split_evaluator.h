@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/kv_method.h"
 #include "model/decoder.h"
-#include "runtime/method.h"
 #include "text/tokenizer.h"
 
 namespace oscar {
@@ -32,7 +32,7 @@ struct Score {
 class SplitEvaluator {
  public:
   // Runs the BF16 baseline and keeps its hidden states. The decoder and the split must outlive the object.
-  SplitEvaluator(Decoder& decoder, const ScoreSplit& split, const WindowPolicy& windows);
+  SplitEvaluator(Decoder& decoder, const ScoreSplit& split, const CacheWindows& windows);
   Score evaluate(const KvMethod& method);
   std::int64_t prompts() const { return static_cast<std::int64_t>(kept_.size()); }  // that BF16 solves
 

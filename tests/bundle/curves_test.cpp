@@ -1,6 +1,8 @@
 // curves.json: round trip, what is refused, and the allocation over made curves.
 #include "bundle/curves.h"
 
+#include "bundle/curve_allocation.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +26,7 @@ Curves made_curves() {
   c.dtype = "float32";
   for (std::int64_t place = 0; place < 4; ++place) {
     const double size = place == 2 ? 0.1 : 0.01;
-    SideCurve curve{place / 2, place % 2 == 0 ? Side::kKey : Side::kValue, {}};
+    SideCurve curve{place / 2, place % 2 == 0 ? Side::kKey : Side::kValue, {}, {}};
     curve.points.push_back(curve_point({0, 0, 0, 0}, {0.9 * size, 1.1 * size}));
     curve.points.push_back(curve_point({2, 1, 0, 0}, {0.1 * size, 0.1 * size}));  // 1 bit
     curve.points.push_back(curve_point({4, 4, 2, 2}, {0.0, 0.002 * size}));       // 3.5 bits
@@ -57,8 +59,43 @@ TEST(Curves, AllocationGoesWhereTheKlIsAndAddsUp) {
   EXPECT_THROW(allocate_curves(c, 9.0), UsageError);
 }
 
+// Wholes that were measured decide between allocations, for their own budget alone, and are what is predicted.
+TEST(Curves, TheBetterWholeIsTaken) {
+  Curves c = made_curves();
+  const std::vector<Widths> one(2, Widths{1, 0, 0, 0}), two(2, Widths{2, 0, 0, 0});
+  c.wholes.push_back({1.5, "curves", two, one, 0.2, 0.02, {0.1, 0.3}});
+  c.wholes.push_back({1.5, "closed_form", one, two, 0.3, 0.01, {0.15, 0.45}});  // gains .05 and .15: .1 +- .05
+  const CurveAllocation best = allocate_curves(c, 1.5);
+  EXPECT_EQ(best.key, two);
+  EXPECT_EQ(best.value, one);
+  EXPECT_EQ(best.predicted, (PredictedKl{0.2, 0.02, 2048, 64, 256}));
+  c.wholes[1].sequences = {0.05, 0.45};  // gains -.05 and .15: .05 +- .1, too little to tell
+  EXPECT_EQ(allocate_curves(c, 1.5).key, one);
+  EXPECT_EQ(allocate_curves(c, 1.625).key[1], (Widths{4, 4, 2, 2}));
+}
+
+// Points of equal KL and a closed form that says otherwise: each is followed as far as it is known.
+TEST(Curves, ClosedFormsAllowProfilesThatNobodyMeasured) {
+  Curves c = made_curves();
+  for (SideCurve& curve : c.curves) {
+    curve.closed_form.assign(falling_profiles().size(), 1.0);
+    for (std::size_t i = 0; i < curve.closed_form.size(); ++i) {
+      if (falling_profiles()[i][0] >= 2) curve.closed_form[i] = 1e-3;  // two bits for the first block are all it takes
+    }
+  }
+  const CurveAllocation cheap = allocate_estimates(c, 0.625);
+  EXPECT_EQ(cheap.key[1], (Widths{2, 0, 0, 0}));  // 0.625 bits, never measured
+  const CurveAllocation closed = allocate_closed_form(c, 0.625);
+  EXPECT_EQ(closed.value[0], (Widths{2, 0, 0, 0}));
+  EXPECT_GT(closed.predicted.kl, 0.0);
+}
+
 TEST(Curves, RoundTrip) {
-  const Json json = curves_to_json(made_curves());
+  Curves made = made_curves();
+  made.curves[1].closed_form.assign(falling_profiles().size(), 0.5);
+  made.wholes.push_back(
+      {1.5, "curves", {{4, 2, 0, 0}, {1, 0, 0, 0}}, {{2, 2, 2, 2}, {0, 0, 0, 0}}, 0.375, 0.125, {0.25, 0.5}});
+  const Json json = curves_to_json(made);
   const Curves back = curves_from_json(parse_json(dump_json(json), "f"), "f");
   EXPECT_EQ(dump_json(curves_to_json(back)), dump_json(json));
   EXPECT_EQ(back.layers(), 2);

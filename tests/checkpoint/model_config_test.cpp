@@ -1,4 +1,4 @@
-// Values are compared with transformers in tests/peers/test_model_config.py; here are known answers and refusals.
+// Values are compared with transformers in tests/oracles/test_model_config.py; here are known answers and refusals.
 #include "checkpoint/model_config.h"
 
 #include <gmock/gmock.h>
@@ -44,6 +44,85 @@ TEST(ModelConfig, FamilyQuirks) {
   EXPECT_EQ(qwen3.head_dim, 128);  // not hidden / heads
   EXPECT_EQ(qwen3.bos_token, -1);
   EXPECT_THAT(parse("MistralForCausalLM").sliding_window, ElementsAre(4096, 4096, 4096));
+}
+
+TEST(ModelConfig, LayersOfSeveralKinds) {
+  const ModelConfig gemma2 = parse("Gemma2ForCausalLM");
+  EXPECT_THAT(gemma2.sliding_window, ElementsAre(4096, 0, 4096));
+  EXPECT_EQ(gemma2.attention_scale, 1.0 / 16.0);
+  EXPECT_TRUE(gemma2.logit_soft_cap == 50.0 && gemma2.final_soft_cap == 30.0 && gemma2.tie_embeddings);
+  EXPECT_EQ(gemma2.activation, Activation::kGeluTanh);
+  const ModelConfig gemma3 = parse("Gemma3ForCausalLM", R"({"sliding_window_pattern": 3, "sliding_window": 9,
+      "rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})");
+  EXPECT_THAT(gemma3.sliding_window, ElementsAre(9, 9, 0));
+  EXPECT_THAT(gemma3.layer_rope, ElementsAre(LayerRope::kLocal, LayerRope::kLocal, LayerRope::kGlobal));
+  EXPECT_TRUE(gemma3.rope.theta == 5e5 && gemma3.rope.factor == 8.0 && gemma3.logit_soft_cap == 0.0);
+  EXPECT_TRUE(gemma3.local_rope.theta == 2e4 && gemma3.local_rope.type == RopeType::kDefault);
+  const ModelConfig smollm3 = parse("SmolLM3ForCausalLM", R"({"no_rope_layer_interval": 2})");
+  EXPECT_THAT(smollm3.layer_rope, ElementsAre(LayerRope::kGlobal, LayerRope::kNone, LayerRope::kGlobal));
+  const ModelConfig glm4 = parse("Glm4ForCausalLM");
+  EXPECT_TRUE(glm4.rope.interleaved && glm4.rope.turning(glm4.head_dim) == 64 && glm4.qkv_bias && !glm4.output_bias);
+}
+
+TEST(ModelConfig, LayersWithExperts) {
+  const ModelConfig qwen = parse("Qwen3MoeForCausalLM", R"({"mlp_only_layers": [2, 7], "num_experts": 16})");
+  EXPECT_THAT(qwen.experts.layers, ElementsAre(true, true, false));
+  EXPECT_TRUE(qwen.experts.count == 16 && qwen.experts.per_token == 8 && qwen.experts.intermediate == 768);
+  EXPECT_FALSE(qwen.experts.normalised);
+  EXPECT_THAT(parse("Qwen3MoeForCausalLM", R"({"decoder_sparse_step": 2})").experts.layers,
+              ElementsAre(false, true, false));
+  const ModelConfig mixtral = parse("MixtralForCausalLM", R"({"num_local_experts": 4})");
+  EXPECT_TRUE(mixtral.experts.count == 4 && mixtral.experts.per_token == 2 && mixtral.experts.intermediate == 80);
+  EXPECT_THAT(mixtral.sliding_window, ElementsAre(0, 0, 0));
+}
+
+TEST(ModelConfig, GptOssWithoutAWordAboutRope) {
+  const ModelConfig c = parse("GptOssForCausalLM");
+  EXPECT_THAT(c.sliding_window, ElementsAre(128, 0, 128));
+  EXPECT_TRUE(c.sink_logits && c.qkv_bias && c.output_bias && c.experts.intermediate == c.intermediate);
+  EXPECT_TRUE(c.rope.type == RopeType::kYarn && c.rope.theta == 150000.0 && !c.rope.truncate);
+}
+
+TEST(ModelConfig, TextOfAMultimodalWrapper) {
+  const Json whole = Json::parse(R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+      "eos_token_id": [1, 106], "vision_config": {"hidden_size": 7},
+      "text_config": {"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2,
+                      "sliding_window": 32}})");
+  const ModelConfig c = parse_model_config(whole, "config.json");
+  EXPECT_EQ(c.architecture, "Gemma3ForCausalLM");
+  EXPECT_TRUE(c.text_tower && c.vocabulary == 262208 && c.query_heads == 8 && c.kv_heads == 4 && c.head_dim == 256);
+  EXPECT_THAT(c.eos_tokens, ElementsAre(1, 106));
+}
+
+TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
+  const auto says = [](const char* architecture, const char* change, const char* words) {
+    EXPECT_THAT(refusal(change, architecture), HasSubstr(words)) << architecture;
+  };
+  says("Qwen3MoeForCausalLM", R"({"num_experts": 4})", "'num_experts_per_tok' is 8, but there are 4 experts");
+  says("Qwen3MoeForCausalLM", R"({"decoder_sparse_step": 0})", "'decoder_sparse_step' is 0");
+  says("Qwen3MoeForCausalLM", R"({"mlp_only_layers": "all"})", "'mlp_only_layers' must be a list");
+  says("Gemma3ForCausalLM", R"({"use_bidirectional_attention": true})", "'use_bidirectional_attention'");
+  says("Gemma3ForCausalLM", R"({"query_pre_attn_scalar": 0})", "'query_pre_attn_scalar' is 0");
+  says("Gemma3ForCausalLM", R"({"rope_parameters": {"rope_theta": 1e4}})",
+       "neither full_attention nor sliding_attention");
+  says("Gemma2ForCausalLM", R"({"attn_logit_softcapping": -1})", "'attn_logit_softcapping' is -1");
+  says("SmolLM3ForCausalLM", R"({"no_rope_layers": [1]})", "a list of at least 3 numbers");
+  says("SmolLM3ForCausalLM", R"({"use_sliding_window": true, "sliding_window": 8})", "'use_sliding_window'");
+  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "longrope");
+  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'longrope' is not supported");
+  says("Glm4ForCausalLM", R"({"partial_rotary_factor": 1.5})", "'partial_rotary_factor' is 1.5");
+  says("Glm4ForCausalLM", R"({"head_dim": 6, "partial_rotary_factor": 0.5})", "3 of 6 channels");
+  says("GptOssForCausalLM", R"({"quantization_config": {"quant_method": "mxfp4"}})", "method 'mxfp4'");
+}
+
+TEST(ModelConfig, UnknownArchitectureNamesTheNearest) {
+  const auto nearest = [](const char* name, const char* expected) {
+    EXPECT_THAT(refusal("{}", name), HasSubstr(std::string("the nearest supported name is ") + expected));
+  };
+  nearest("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM");
+  nearest("Glm4MoeForCausalLM", "Glm4ForCausalLM");
+  nearest("Olmo3ForCausalLM", "Olmo2ForCausalLM");
+  nearest("Gemma4ForCausalLM", "Gemma");
 }
 
 TEST(ModelConfig, MistralWithNullWindowIsFullAttention) {

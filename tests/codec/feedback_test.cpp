@@ -80,7 +80,7 @@ std::vector<Shape> shapes() {
 // Errors that do not interact leave nothing to feed back.
 TEST(Feedback, IdentityMetricIsSearch) {
   for (const Shape& shape : shapes()) {
-    const auto n = static_cast<std::size_t>(feedback_channels(shape.code));
+    const auto n = static_cast<std::size_t>(shape.code.scale_channels());
     Matrix h(n * n, 0.0);
     for (std::size_t i = 0; i < n; ++i) h[i * (n + 1)] = 3.0;
     const std::vector<float> rows = gaussian_rows(11, 50, shape.code.head_dim, 0.25f);
@@ -95,7 +95,7 @@ TEST(Feedback, IdentityMetricIsSearch) {
 // together they must gain.
 TEST(Feedback, NeverAWorseDirectionThanSearch) {
   for (const Shape& shape : shapes()) {
-    const auto n = static_cast<std::size_t>(feedback_channels(shape.code));
+    const auto n = static_cast<std::size_t>(shape.code.scale_channels());
     const auto d = static_cast<std::size_t>(shape.code.head_dim);
     const bool uniform = shape.code.layout == Layout::kUniform;
     const Matrix h = random_metric(12, static_cast<int>(n), 50.0);
@@ -142,7 +142,7 @@ TEST(Feedback, CodesStayInRange) {
   const std::vector<float> rows = gaussian_rows(16, 64, 128);
   for (const Shape& shape : shapes()) {
     if (shape.code.head_dim != 128) continue;
-    const auto n = static_cast<std::size_t>(feedback_channels(shape.code));
+    const auto n = static_cast<std::size_t>(shape.code.scale_channels());
     std::vector<float> metric = repeated(Matrix(n * n, 1.0), shape.blocks);  // rank one: any error may be moved
     const RowCodec codec = feedback_codec(shape.code, Side::kKey, metric);
     std::vector<std::uint8_t> codes(rows.size()), params(64 * static_cast<std::size_t>(shape.code.param_bytes()));

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "codec/codec.h"
+#include "layout/float16.h"
 
 namespace oscar {
 

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "codec/codec.h"
 #include "codec/rows.h"
+#include "layout/float16.h"
 
 namespace oscar {
 namespace {

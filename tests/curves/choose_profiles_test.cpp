@@ -1,4 +1,4 @@
-// Which profiles are measured: anchors, scaled estimates, and that few points are enough for allocations as good as
+// Which profiles are measured: anchors, and that few points are enough for allocations as good as
 // all.
 #include "curves/choose_profiles.h"
 
@@ -29,10 +29,7 @@ std::vector<double> curve(const std::array<double, 4>& energy) {
   return kl;
 }
 
-SideKnowledge unknown(std::vector<double> predicted) {
-  std::vector<std::optional<double>> nothing(predicted.size());
-  return {std::move(predicted), std::move(nothing)};
-}
+SideKnowledge unknown(std::vector<double> predicted) { return {std::move(predicted), {}}; }
 
 TEST(ChooseProfiles, FirstRoundIsNothingAndThreeOnTheHull) {
   const std::vector<SideKnowledge> sides{unknown(curve({1.0, 0.1, 0.01, 0.001}))};
@@ -42,33 +39,11 @@ TEST(ChooseProfiles, FirstRoundIsNothingAndThreeOnTheHull) {
   for (std::size_t i = 1; i < 4; ++i) EXPECT_GT(falling_profiles()[next[0][i]][0], 0);
 }
 
-TEST(ChooseProfiles, EstimatesArePredictionsScaledByTheMeasuredRatio) {
-  SideKnowledge side = unknown(curve({1.0, 0.2, 0.05, 0.01}));
-  const std::size_t last = side.predicted.size() - 1;
-  for (const std::size_t i : {std::size_t{0}, last}) side.measured[i] = 3.0 * side.predicted[i];
-  const std::vector<double> kl = estimated_kl(side, kHeadDim);
-  for (std::size_t i = 0; i < kl.size(); ++i) EXPECT_NEAR(kl[i], 3.0 * side.predicted[i], 1e-9 * kl[i]) << i;
-  // The ratio moves in steps of bits from one measured profile to the other.
-  side.measured[last] = 12.0 * side.predicted[last];
-  const std::vector<double> bent = estimated_kl(side, kHeadDim);
-  EXPECT_DOUBLE_EQ(bent[0], 3.0 * side.predicted[0]);
-  EXPECT_NEAR(bent[last], 12.0 * side.predicted[last], 1e-12);
-  const double share =
-      profile_bits(falling_profiles()[last - 1], kHeadDim) / profile_bits(falling_profiles()[last], kHeadDim);
-  EXPECT_NEAR(bent[last - 1] / side.predicted[last - 1], 3.0 * std::pow(4.0, share), 1e-9);
-}
-
-TEST(ChooseProfiles, KlOfZeroIsNoTrouble) {
-  SideKnowledge side = unknown(std::vector<double>(falling_profiles().size(), 0.0));
-  side.measured[0] = 0.0;
-  for (const double kl : estimated_kl(side, kHeadDim)) EXPECT_TRUE(std::isfinite(kl) && kl >= 0.0);
-}
-
 // A side that hardly costs anything even without bits gets no more passes, though budgets would give it some.
 TEST(ChooseProfiles, WhatHardlyCostsIsNotMeasuredAgain) {
   std::vector<SideKnowledge> sides(3, unknown(curve({1.0, 0.3, 0.1, 0.03})));
   sides[2] = unknown(curve({3e-5, 1e-5, 3e-6, 1e-6}));
-  for (SideKnowledge& side : sides) side.measured[0] = side.predicted[0];
+  for (SideKnowledge& side : sides) side.measured.push_back({0, side.predicted[0]});
   ChoiceOptions options;
   options.budgets = {1.0, 2.0, 4.0};  // at 4 bits some are left for it
   const auto next = next_profiles(sides, kHeadDim, options);
@@ -101,8 +76,9 @@ TEST(ChooseProfiles, FewPointsAllocateAsWellAsAll) {
       const auto next = next_profiles(sides, kHeadDim, options);
       for (std::size_t s = 0; s < sides.size(); ++s) {
         for (const std::size_t i : next[s]) {
-          ASSERT_FALSE(sides[s].measured[i]) << "measured twice";
-          sides[s].measured[i] = truth[s][i], more = true;
+          ASSERT_FALSE(sides[s].knows(i)) << "measured twice";
+          sides[s].measured.push_back({i, truth[s][i]});
+          more = true;
         }
       }
       if (!more) break;
@@ -112,7 +88,7 @@ TEST(ChooseProfiles, FewPointsAllocateAsWellAsAll) {
       few.emplace_back(), all.emplace_back();
       for (std::size_t i = 0; i < truth[s].size(); ++i) {
         all.back().push_back({falling_profiles()[i], truth[s][i]});
-        if (sides[s].measured[i]) few.back().push_back(all.back().back());
+        if (sides[s].knows(i)) few.back().push_back(all.back().back());
       }
       EXPECT_LE(few.back().size(), options.most);
     }

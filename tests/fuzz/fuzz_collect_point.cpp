@@ -3,9 +3,9 @@
 
 #include "fuzz/fuzz_target.h"
 #include "fuzz/safetensors_bytes.h"
-#include "moments/layer_fields.h"
-#include "moments/state_check.h"
-#include "moments/work_directory.h"
+#include "statistics/collect_work.h"
+#include "statistics/layer_fields.h"
+#include "statistics/state_check.h"
 
 namespace oscar::fuzz {
 namespace {
@@ -41,6 +41,13 @@ std::vector<std::string> seeds() {
       good.add(field.name, "F64", std::vector<double>{1, 2});
     }
   }
+  for (const FisherField& field : kKlFields) {
+    if (field.gram) {
+      good.add(field.name, "F64", std::vector<double>{2, 1, 1, 3}, "[1,2,2]");
+    } else {
+      good.add(field.name, "F64", std::vector<double>{2});
+    }
+  }
   for (const RowField& field : kRowFields) {
     good.add(std::string("rows_") + field.name, "F32", std::vector<float>(field.query ? 8 : 4, 0.5F),
              field.query ? "[2,2,2]" : "[2,1,2]");
@@ -57,6 +64,7 @@ void read_input(std::string_view bytes) {
   require(point.layer >= 0 && point.step >= 0, "a point is not before the beginning");
   check_energy_sum(point.embedding_energy, facts(), "point.safetensors", "embedding_energy");
   check_running_sums(point.sums, facts(), "point.safetensors");
+  check_kl_sums(point.sums, facts(), "point.safetensors");
   require(point.sums.q_gram.numel() == 4 && point.sums.rows_q.numel() == 8, "sums have the shapes of the run");
   require(point.sums.q_gram.isfinite().all().item<bool>(), "sums are finite");
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "bundle/curve_allocation.h"
 #include "bundle/curves.h"
 #include "fuzz/fuzz_target.h"
 
@@ -9,7 +10,7 @@ namespace oscar::fuzz {
 namespace {
 
 SideCurve made_curve(std::int64_t place) {
-  SideCurve curve{place / 2, place % 2 == 0 ? Side::kKey : Side::kValue, {}};
+  SideCurve curve{place / 2, place % 2 == 0 ? Side::kKey : Side::kValue, {}, {}};
   curve.points.push_back(curve_point({0, 0, 0, 0}, {0.5, 0.25}));
   curve.points.push_back(curve_point({2, 1, 0, 0}, {0.01, 0.02}));
   curve.points.push_back(curve_point({4, 4, 2, 2}, {0.0, 0.001}));

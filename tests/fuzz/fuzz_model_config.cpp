@@ -7,19 +7,31 @@ std::vector<std::string> seeds() {
   const std::string sizes = R"("vocab_size":96,"hidden_size":48,"intermediate_size":80,"num_hidden_layers":3,)"
                             R"("num_attention_heads":4,"num_key_value_heads":2,"max_position_embeddings":4096,)";
   std::vector<std::string> seeds;
-  for (const std::string name : {"Llama", "Mistral", "Qwen2", "Qwen3"}) {
+  for (const std::string name :
+       {"Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe", "Mixtral", "Gemma2", "Gemma3", "GptOss", "Glm4", "Olmo2"}) {
     const std::string start = "{\"architectures\":[\"" + name + "ForCausalLM\"]," + sizes;
     seeds.push_back(start +
                     R"("rope_theta":1e6,"rope_scaling":{"type":"linear","factor":2},"bos_token_id":null,)"
                     R"("eos_token_id":[1,2],"attention_bias":true,"mlp_bias":true,"tie_word_embeddings":true})");
-    seeds.push_back(start + R"("rope_parameters":{"rope_type":"llama3","rope_theta":5e5,"factor":8,)"
-                            R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":512},)"
-                            R"("use_sliding_window":true,"sliding_window":64,"max_window_layers":1,"head_dim":16})");
+    // Gemma 3 has such numbers for each type of layer: its seed stands below.
+    if (name != "Gemma3")
+      seeds.push_back(start + R"("rope_parameters":{"rope_type":"llama3","rope_theta":5e5,"factor":8,)"
+                              R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":512},)"
+                              R"("use_sliding_window":true,"sliding_window":64,"max_window_layers":1,"head_dim":16})");
     seeds.push_back(start + R"("rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":64,)"
                             R"("mscale":1.0,"mscale_all_dim":0.8,"truncate":false,"beta_fast":32},"sliding_window":9,)"
                             R"("layer_types":["full_attention","sliding_attention","full_attention"],)"
                             R"("use_sliding_window":true,"rms_norm_eps":1e-5,"torch_dtype":"bfloat16"})");
   }
+  seeds.push_back("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"text_config\":{" + sizes +
+                  R"("rope_parameters":{"full_attention":{"rope_theta":1e6},"sliding_attention":{"rope_theta":1e4}},)"
+                  R"("sliding_window_pattern":2,"final_logit_softcapping":30},"eos_token_id":[1,106]})");
+  seeds.push_back("{\"architectures\":[\"SmolLM3ForCausalLM\"]," + sizes +
+                  R"("rope_theta":1e6,"no_rope_layer_interval":2,"attention_bias":true,"mlp_bias":true})");
+  seeds.push_back("{\"architectures\":[\"Phi3ForCausalLM\"]," + sizes +
+                  R"("rope_theta":1e4,"sliding_window":9,"partial_rotary_factor":0.5,"head_dim":16})");
+  seeds.push_back("{\"architectures\":[\"Qwen3MoeForCausalLM\"]," + sizes +
+                  R"("num_experts":8,"num_experts_per_tok":2,"mlp_only_layers":[1],"decoder_sparse_step":2})");
   return seeds;
 }
 
@@ -30,6 +42,9 @@ void read_input(std::string_view bytes) {
   require(c.query_heads == c.kv_heads * c.group_size(), "query heads are a multiple of KV heads");
   require(c.sliding_window.size() == static_cast<std::size_t>(c.layers), "every layer has a window");
   for (const std::int64_t window : c.sliding_window) require(window >= 0, "windows are not negative");
+  require(c.layer_rope.empty() || c.layer_rope.size() == static_cast<std::size_t>(c.layers), "each has its RoPE");
+  require(c.experts.per_token <= c.experts.count, "no more experts are chosen than there are");
+  require(c.rope.turning(c.head_dim) % 2 == 0, "channels turn in pairs");
   require(c.rope.theta > 1.0 && c.rope.factor > 0.0 && c.rope.attention_factor > 0.0, "rope numbers are positive");
 }
 

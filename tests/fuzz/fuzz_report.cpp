@@ -1,4 +1,4 @@
-#include "bundle/export_card.h"
+#include "export/export_card.h"
 #include "fuzz/card_properties.h"
 
 namespace oscar::fuzz {

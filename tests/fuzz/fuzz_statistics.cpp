@@ -4,9 +4,9 @@
 
 #include "base/errors.h"
 #include "fuzz/fuzz_target.h"
-#include "moments/random_statistics.h"
-#include "moments/show.h"
-#include "moments/statistics_format.h"
+#include "statistics/random_statistics.h"
+#include "statistics/show.h"
+#include "statistics/statistics_format.h"
 
 namespace oscar::fuzz {
 
@@ -14,6 +14,7 @@ std::vector<std::string> seeds() {
   RandomRows small;
   small.layers = 1, small.query_heads = 2, small.kv_heads = 1, small.head_dim = 2, small.tokens = 6, small.rows = 3;
   Statistics s = random_statistics(small);
+  add_kl_metric(s, 2.0);
   s.metadata["model"] = {{"revision", ""}};
   Json& prompts = s.metadata["parts"][0]["prompts"];
   prompts["files"] = {"p.jsonl"};

@@ -1,8 +1,8 @@
-#include "bundle/rotation_pt.h"
-#include "bundle/torch_pt.h"
-#include "bundle/torch_pt_pickle.h"
-#include "bundle/torch_pt_zip.h"
+#include "export/rotation_pt.h"
 #include "fuzz/fuzz_target.h"
+#include "torch_file/torch_pt.h"
+#include "torch_file/torch_pt_pickle.h"
+#include "torch_file/torch_pt_zip.h"
 
 namespace oscar::fuzz {
 namespace {

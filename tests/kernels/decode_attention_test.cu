@@ -169,7 +169,7 @@ TEST_F(DecodeAttention, RandomShapes) {
 }
 
 TEST_F(DecodeAttention, RefusesShapesThatAreNotBuilt) {
-  DecodeAttentionParams p{};
+  PagedDecodeParams p{};
   p.query_heads = 17, p.kv_heads = 1, p.head_dim = 128, p.flush = 1, p.ring_pages = 5, p.sink_pages = 1, p.sink = 64,
   p.recent = 256;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);

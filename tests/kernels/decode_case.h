@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/decode_attention_cuda.h"
+#include "kernels/decode/decode_attention.h"
 #include "tests/kernels/device_array.h"
 
 namespace oscar::kernels {
@@ -30,7 +30,7 @@ struct DecodeCase {
   float score_spread = 1.0f;  // standard deviation of the logits, roughly
   std::vector<int> lengths;
   unsigned seed = 1;
-  bool blocks = false;  // layout of the pages; widths and kernel as in DecodeAttentionParams
+  bool blocks = false;  // layout of the pages; widths and kernel as in PagedDecodeParams
   std::array<std::uint8_t, 4> key_widths{}, value_widths{};
   DecodeKernel kernel = DecodeKernel::kAuto;
 
@@ -90,8 +90,8 @@ struct DecodeCase {
   }
 
   // What does not depend on memory.
-  DecodeAttentionParams params() const {
-    DecodeAttentionParams p{};
+  PagedDecodeParams params() const {
+    PagedDecodeParams p{};
     p.batch = batch, p.query_heads = query_heads, p.kv_heads = kv_heads, p.head_dim = head_dim, p.max_pages = max_pages;
     p.sink = sink, p.recent = recent, p.flush = flush, p.sink_pages = sink_pages, p.ring_pages = ring_pages;
     p.sliding_window = sliding_window, p.scale = scale(), p.soft_cap = soft_cap, p.out_float = true;
@@ -241,7 +241,7 @@ struct DecodeCase {
     DeviceArray<std::uint8_t> workspace(bytes);
     check_cuda(cudaMemset(workspace.get(), 0, bytes), "cudaMemset");
     DeviceArray<float> d_key_sigma(key_sigma), d_value_sigma(value_sigma);
-    DecodeAttentionParams p = params();
+    PagedDecodeParams p = params();
     p.q = d_q.get(), p.out = d_out.get(), p.pages = d_pages.get(), p.page_table = d_table.get();
     p.window_pages = d_windows.get(), p.window_table = d_window_table.get(), p.lengths = d_lengths.get();
     p.sink_logits = sinks ? d_sinks.get() : nullptr;

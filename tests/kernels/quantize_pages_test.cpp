@@ -1,6 +1,6 @@
 // quantize_pages and dequantize_pages against the CPU codec, byte for byte: layouts, encoders, sides, head sizes,
 // clips, partly filled pages, rotations with and without a mean.
-#include "kernels/quantize_pages.h"
+#include "kernels/quantize/quantize_pages.h"
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,11 @@
 #include <limits>
 #include <random>
 
+#include "cache/row_pages.h"
+#include "cache/row_rotation.h"
 #include "codec/codec.h"
-#include "codec/float16.h"
-#include "kernels/dequantize_pages.h"
-#include "runtime/page_codec.h"
-#include "runtime/row_rotation.h"
+#include "kernels/dequantize/dequantize_pages.h"
+#include "layout/float16.h"
 
 namespace oscar::kernels {
 namespace {
@@ -108,7 +108,7 @@ struct Case {
     std::vector<std::uint8_t> pages = blank();
     rotated.assign(rows.size(), 0);
     decoded.assign(rows.size(), 0.0f);
-    const SidePages writer(side, shape.side);
+    const RowPages writer(layout, shape.side);
     for (int h = 0; h < shape.heads; ++h) {
       rotate_rows(rows.data() + h * d, tokens, shape.heads * d, shape.mean ? mean.data() + h * d : nullptr,
                   shape.rotate ? matrix.data() + (shape.per_head ? h : 0) * d * d : nullptr, d, rotated.data() + h * d,
@@ -122,7 +122,7 @@ struct Case {
           std::vector<std::uint8_t> codes(static_cast<std::size_t>(d)), params(64);
           encode_rows(codec(h), row.data(), 1, 0, codes.data(), params.data());
           std::uint8_t* page = pages.data() + (run.page * shape.heads + h) * layout.bytes();
-          writer.write(page, run.first_slot + t, codes.data(), params.data());
+          writer.put(page, run.first_slot + t, codes.data(), params.data());
           decode_rows(codec(h), codes.data(), params.data(), 1, decoded.data() + at, 0);
         }
       }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "registry/registry.h"
 
 namespace oscar {
 namespace {
@@ -33,7 +34,9 @@ class EveryMethod : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::ValuesIn([] {
                            std::vector<std::string> ids;
-                           for (const MethodDescription& m : method_descriptions()) ids.push_back(m.id);
+                           for (const MethodRow& row : method_registry()) {
+                             if (row.description) ids.push_back(row.id);
+                           }
                            return ids;
                          }()),
                          [](const auto& info) {
@@ -45,8 +48,8 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::ValuesIn([] {
 // With 8 bits in place of its own the method gives its input back: basis, order, scales and rotary embedding are
 // undone.
 TEST_P(EveryMethod, InvertsItsTransforms) {
-  MethodDescription m = *find_description(GetParam());
-  for (SideDescription* s : {&m.key, &m.value}) {
+  MethodSpec m = *find_method_spec(GetParam());
+  for (SideCode* s : {&m.key, &m.value}) {
     if (s->code == CacheCode::kSymmetric4) s->code = CacheCode::kSymmetric8;
     s->bits = 8, s->clip = 1.0;
     if (s->boosted_share > 0) s->boosted_bits = 8;
@@ -62,7 +65,7 @@ TEST_P(EveryMethod, InvertsItsTransforms) {
 
 TEST_P(EveryMethod, IsCausal) {
   // Tokens that have been read coded do not change when more tokens arrive.
-  const MethodEngine engine(*find_description(GetParam()), model());
+  const MethodEngine engine(*find_method_spec(GetParam()), model());
   for (const Side side : {Side::kKey, Side::kValue}) {
     const at::Tensor x = rows(2), whole = engine.reconstruct(side, x);
     for (const std::int64_t n : {180, 256, 399}) {
@@ -77,7 +80,7 @@ TEST_P(EveryMethod, IsCausal) {
 }
 
 TEST_P(EveryMethod, CodesAreLossyAndDeterministic) {
-  const MethodEngine engine(*find_description(GetParam()), model());
+  const MethodEngine engine(*find_method_spec(GetParam()), model());
   const at::Tensor x = rows(3);
   const at::Tensor y = engine.reconstruct(Side::kKey, x);
   EXPECT_TRUE(at::equal(y, engine.reconstruct(Side::kKey, x)));
@@ -85,7 +88,7 @@ TEST_P(EveryMethod, CodesAreLossyAndDeterministic) {
 }
 
 TEST_P(EveryMethod, RefusesNotANumber) {
-  const MethodEngine engine(*find_description(GetParam()), model());
+  const MethodEngine engine(*find_method_spec(GetParam()), model());
   at::Tensor x = rows(4);
   x[7][1][3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THROW(engine.reconstruct(Side::kValue, x), NumericalError);
@@ -97,16 +100,16 @@ TEST(Engine, RandomRotationIsOrthogonal) {
 }
 
 TEST(Engine, BoundaryLayersStay) {
-  const MethodEngine vllm(*find_description("turboquant_3bit_nc"), model());
+  const MethodEngine vllm(*find_method_spec("turboquant_3bit_nc"), model());
   for (std::int64_t l = 0; l < 8; ++l) EXPECT_EQ(vllm.quantised(l), l >= 2 && l < 6) << l;
   EXPECT_NEAR(vllm.bits_per_element_at(1 << 20), 0.5 * vllm.bits_per_element() + 0.5 * 16, 1e-9);
   ModelConfig small = model();
   small.layers = 4;
-  EXPECT_TRUE(MethodEngine(*find_description("turboquant_3bit_nc"), small).quantised(0));
+  EXPECT_TRUE(MethodEngine(*find_method_spec("turboquant_3bit_nc"), small).quantised(0));
 }
 
 TEST(Engine, AllocatedBytesFollowTheBits) {
-  const MethodEngine q8(*find_description("q8_0"), model());
+  const MethodEngine q8(*find_method_spec("q8_0"), model());
   EXPECT_EQ(q8.allocated_bytes(1000), static_cast<std::uint64_t>(8 * 2 * kHeads * kDim * 1000 * 8.5 / 8));
 }
 

@@ -33,7 +33,7 @@ TEST_P(MethodOnGaussianRows, LandsOnItsFigures) {
   ModelConfig model;
   model.layers = 16, model.query_heads = kHeads, model.kv_heads = kHeads, model.head_dim = kDim;
   model.max_position = 65536, model.rope.theta = 10000.0;
-  const MethodEngine engine(*find_description(GetParam().id), model);
+  const MethodEngine engine(*find_method_spec(GetParam().id), model);
   for (const Side side : {Side::kKey, Side::kValue}) {
     const std::vector<float> x = gaussian(kTokens * kHeads * kDim, side == Side::kKey ? 21 : 22);
     at::Tensor rows = at::empty({kTokens, kHeads, kDim});

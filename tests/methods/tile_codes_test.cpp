@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kTokens = 128, kDim = 128;
 
-SideDescription side_of(const char* id, bool key) {
-  const MethodDescription* m = find_description(id);
+SideCode side_of(const char* id, bool key) {
+  const MethodSpec* m = find_method_spec(id);
   return key ? m->key : m->value;
 }
 

@@ -40,6 +40,16 @@ TEST(RmsNorm, RoundsBeforeTheWeight) {
   EXPECT_TRUE(at::equal(rms_norm(x, weight, 1e-6), normed * weight));
 }
 
+TEST(RmsNorm, KindsDifferInWhereTheWeightIsApplied) {
+  const at::Tensor x = random({64, 48}, 5).to(at::kBFloat16), weight = random({48}, 6).to(at::kBFloat16);
+  const at::Tensor wide = x.to(at::kFloat), normed = wide * at::rsqrt(wide.pow(2).mean(-1, true) + 1e-6);
+  const at::Tensor weighted = (normed * weight.to(at::kFloat)).to(at::kBFloat16);
+  EXPECT_TRUE(at::equal(rms_norm(x, weight, 1e-6, NormKind::kWide), weighted));
+  EXPECT_FALSE(at::equal(rms_norm(x, weight, 1e-6, NormKind::kRounded), weighted));
+  EXPECT_TRUE(at::equal(rms_norm(x, weight, 1e-6, NormKind::kOnePlus),
+                        (normed * (1 + weight.to(at::kFloat))).to(at::kBFloat16)));
+}
+
 LayerWeights mlp_weights(std::int64_t hidden, std::int64_t intermediate, bool bias) {
   LayerWeights w;
   w.gate = random({intermediate, hidden}, 10);

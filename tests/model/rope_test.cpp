@@ -129,6 +129,39 @@ TEST(Rope, QuarterTurnSwapsHalves) {
   }
 }
 
+// Pairs (2i, 2i + 1) of the first half of the head turn as half-split pairs of a head of that size do; the rest stays.
+TEST(Rope, InterleavedPartOfTheHead) {
+  RopeConfig config;
+  config.partial = 0.5;
+  config.interleaved = true;
+  const RopeFrequencies f = rope_frequencies(config, 32, 2048), small = rope_frequencies(RopeConfig{}, 16, 2048);
+  EXPECT_TRUE(at::equal(f.inverse, small.inverse));
+  const at::Tensor x = random({9, 3, 32}, 6);
+  const at::Tensor y = apply_rope(x, rope_table(f, one_sequence(9), at::kFloat, at::kCPU));
+  EXPECT_TRUE(at::equal(y.narrow(2, 16, 16), x.narrow(2, 16, 16)));
+  const at::Tensor part = x.narrow(2, 0, 16);
+  const at::Tensor halves = at::cat({part.slice(2, 0, 16, 2), part.slice(2, 1, 16, 2)}, 2);
+  const at::Tensor turned = apply_rope(halves, rope_table(small, one_sequence(9), at::kFloat, at::kCPU));
+  EXPECT_TRUE(at::equal(y.slice(2, 0, 16, 2), turned.narrow(2, 0, 8)));
+  EXPECT_TRUE(at::equal(y.slice(2, 1, 16, 2), turned.narrow(2, 8, 8)));
+  EXPECT_TRUE(at::equal(apply_rope(x, RopeTable{}), x));  // a layer without positions
+}
+
+TEST(Rope, CommonRotationOnlyWhereAllLayersShareIt) {
+  ModelConfig config;
+  config.layers = 2, config.head_dim = 16, config.max_position = 2048, config.architecture = "X";
+  EXPECT_EQ(common_rope(config).inverse.size(0), 8);
+  EXPECT_NO_THROW(require_full_rope(config, "It"));
+  config.layer_rope = {LayerRope::kGlobal, LayerRope::kNone};
+  EXPECT_EQ(common_rope(config).inverse.size(0), 0);
+  EXPECT_THROW(require_full_rope(config, "It"), InputError);
+  config.layer_rope.clear(), config.rope.interleaved = true;
+  EXPECT_EQ(common_rope(config).inverse.size(0), 0);
+  config.rope.interleaved = false, config.rope.partial = 0.5;
+  EXPECT_EQ(common_rope(config).inverse.size(0), 4);
+  EXPECT_THROW(require_full_rope(config, "It"), InputError);
+}
+
 TEST(Rope, PositionsFollowStartsOfPackedSequences) {
   const RopeFrequencies f = rope_frequencies(RopeConfig{}, 16, 2048);
   const SequenceBatch packed{.ids = {0, 1}, .lengths = {3, 2}, .starts = {0, 40}};

@@ -59,7 +59,7 @@ TEST(Weights, NormThatWouldBeIgnoredIsRefused) {
   TinyCheckpoint tiny;
   tiny.config["architectures"] = {"LlamaForCausalLM"};
   tiny.config["model_type"] = "llama";
-  EXPECT_THAT(fault(tiny), testing::HasSubstr("q_norm"));
+  EXPECT_THAT(fault(tiny), testing::HasSubstr("k_norm"));
 }
 
 TEST(Weights, QuantisedAndIntegerWeightsAreRefused) {

@@ -11,7 +11,8 @@ from conftest import SAMPLES, SOURCE_DIR, program  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.fingerprint import checkpoint_fingerprint  # noqa: E402
 
-sys.path.insert(0, str(SOURCE_DIR / "tests" / "peers"))
+sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
+import family_checkpoints  # noqa: E402
 import random_checkpoints  # noqa: E402
 
 
@@ -36,6 +37,15 @@ def test_random_checkpoints(name, tmp_path):
     data[-1] ^= 1  # the last byte of a tensor is part of its sample
     weights.write_bytes(data)
     assert checkpoint_fingerprint(folder) != found
+
+
+@pytest.mark.parametrize("name", sorted(family_checkpoints.CASES))
+def test_families(name, tmp_path):
+    folder = family_checkpoints.make(name, tmp_path / "model")
+    found = checkpoint_fingerprint(folder)
+    assert found == expected(folder)
+    family_checkpoints.respell_as_v4(folder)
+    assert checkpoint_fingerprint(folder) == expected(folder) == found
 
 
 def test_no_checkpoint(tmp_path):

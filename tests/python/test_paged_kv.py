@@ -18,7 +18,7 @@ BUNDLE = load_bundle(GOLDEN / "bundle")  # sink 4, recent 8; layer 0 blocks, lay
 
 
 def test_layout_is_that_of_the_header():
-    """The numbers that lib/runtime/page_layout.h checks when it is compiled."""
+    """The numbers that kernels/common/page_layout.h checks when it is compiled."""
     uniform = PageLayout(RowCode("uniform", 128, group=128), RowCode("uniform", 128, group=128))
     assert (uniform.key.param_offset, uniform.value.begin, uniform.value.param_offset, uniform.bytes) == (2048, 2304, 4352, 4608)
     blocks = RowCode("blocks", 128, widths=(4, 2, 1, 1))
@@ -194,8 +194,8 @@ def test_rotated_mean_adds_up():
     layer = BUNDLE.layers[0]
     layer = dataclasses.replace(layer, key=dataclasses.replace(layer.key, rotated_mean=True))
     bundle = dataclasses.replace(BUNDLE, sink=200)  # all tokens in BF16
-    phases = Phases(10000.0 ** -(torch.arange(0, 32, 2) / 32))
-    cache = PagedKV(LayerCode(bundle, layer, phases), PageTable(1))
+    rope_phases = Phases(10000.0 ** -(torch.arange(0, 32, 2) / 32))
+    cache = PagedKV(LayerCode(bundle, layer, rope_phases), PageTable(1))
     keys, values = random_rows(100, 11)
     cache.append(keys, values, [100])
     query = torch.randn(1, 4, 1, 32, generator=torch.Generator().manual_seed(12))

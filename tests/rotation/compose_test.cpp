@@ -38,11 +38,6 @@ TEST_P(ComposeOfSize, IsOrthogonalAndKeepsLogits) {
   EXPECT_LT(((before - after).norm() / before.norm()).item<double>(), 1e-5);
 }
 
-TEST_P(ComposeOfSize, CanBeTakenApart) {
-  const at::Tensor r = random_orthogonal(3, GetParam(), 2);
-  EXPECT_LT((decompose_rotation(compose_rotation(r)) - r).abs().max().item<double>(), 1e-13);
-}
-
 INSTANTIATE_TEST_SUITE_P(Sizes, ComposeOfSize, ::testing::Values(8, 64, 80, 96, 128, 256));
 
 TEST(Compose, IsRTimesHTimesP) {

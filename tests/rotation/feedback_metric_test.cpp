@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "rotation/fit.h"
 #include "rotation/made_statistics.h"
 
 namespace oscar {

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "moments/accumulator.h"
-#include "moments/statistics.h"
+#include "statistics/accumulator.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 

@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "rotation/fit.h"
 #include "rotation/made_statistics.h"
+#include "support/metric_fit_options.h"
 
 namespace oscar {
 namespace {
@@ -14,17 +15,6 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
-
-FitOptions options_for(const std::string& method) {
-  FitOptions o;
-  o.method = method;
-  o.scope = Scope::kHead;
-  o.value_target = ValueTarget::kOutput;
-  o.clip = ClipMode::kNone;
-  o.encoder = Encoder::kSearch;
-  o.center = Center::kMean;
-  return o;
-}
 
 double largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
 
@@ -64,9 +54,9 @@ TEST(MetricFit, RandomRows) {
   const std::vector<MadeRows> layers = {random_made_rows(2000, 4, 2, 64), random_made_rows(2000, 4, 2, 64)};
   const Statistics s = made_statistics(layers);
   for (const char* method : {"balanced", "waterfill"}) {
-    const FitResult result = fit(s, options_for(method));
+    const FitResult result = fit(s, metric_fit_options(method));
     expect_sound(result, layers);
-    EXPECT_FALSE(result.fisher);
+    EXPECT_EQ(result.metric, MetricSource::kMoments);
     EXPECT_THAT(result.warnings, Contains(HasSubstr("no far-pair Fisher metrics")));
     double share = 0.0;
     for (const LayerFit& layer : result.layers) {
@@ -83,7 +73,7 @@ TEST(MetricFit, RandomRows) {
 TEST(MetricFit, WaterfillBlocksHaveUnitVariance) {
   at::manual_seed(2);
   const std::vector<MadeRows> layers = {random_made_rows(4000, 4, 2, 64)};
-  const FitResult result = fit(made_statistics(layers), options_for("waterfill"));
+  const FitResult result = fit(made_statistics(layers), metric_fit_options("waterfill"));
   const SideTransform& key = result.layers[0].transform.key;
   for (std::int64_t h = 0; h < 2; ++h) {
     const at::Tensor x = at::matmul(layers[0].k.select(1, h) - key.mean[h], key.forward[h]);
@@ -96,9 +86,9 @@ TEST(MetricFit, WaterfillBlocksHaveUnitVariance) {
 TEST(MetricFit, KeyBiasesHundredsOfTimesTheSignal) {
   at::manual_seed(3);
   std::vector<MadeRows> layers = {random_made_rows(3000, 4, 2, 64)};
-  const FitResult without = fit(made_statistics(layers), options_for("balanced"));
+  const FitResult without = fit(made_statistics(layers), metric_fit_options("balanced"));
   layers[0].k = layers[0].k + 300.0 * at::randn({1, 2, 64});
-  const FitResult with = fit(made_statistics(layers), options_for("balanced"));
+  const FitResult with = fit(made_statistics(layers), metric_fit_options("balanced"));
   expect_sound(with, layers);
   // The bias is gone with the mean: the same spectrum as without it.
   const std::vector<double>&a = without.layers[0].key_spectrum.lambda, &b = with.layers[0].key_spectrum.lambda;
@@ -112,7 +102,7 @@ TEST(MetricFit, FewTokens) {
   for (const std::int64_t tokens : {1, 2, 5, 40}) {
     const std::vector<MadeRows> layers = {random_made_rows(tokens, 4, 2, 64)};
     for (const char* method : {"balanced", "waterfill"}) {
-      expect_sound(fit(made_statistics(layers), options_for(method)), layers);
+      expect_sound(fit(made_statistics(layers), metric_fit_options(method)), layers);
     }
   }
 }
@@ -123,7 +113,7 @@ TEST(MetricFit, RankDeficientRowsAndMetrics) {
   layers[0].k = at::matmul(at::randn({1000, 2, 3}), at::randn({3, 64}));  // three directions
   layers[0].q.slice(2, 8, 64).zero_();                                    // queries that see eight channels
   layers[0].v.slice(2, 32, 64).zero_();
-  const FitResult result = fit(made_statistics(layers), options_for("waterfill"));
+  const FitResult result = fit(made_statistics(layers), metric_fit_options("waterfill"));
   expect_sound(result, layers);
 }
 
@@ -134,7 +124,7 @@ TEST(MetricFit, HeadsThatNeverVaryAreNamed) {
   layers[0].v.select(1, 0).zero_();
   layers[1].q.slice(1, 0, 2).zero_();  // keys that no query reads
   for (const char* method : {"balanced", "waterfill"}) {
-    const FitResult result = fit(made_statistics(layers), options_for(method));
+    const FitResult result = fit(made_statistics(layers), metric_fit_options(method));
     expect_sound(result, layers);
     EXPECT_THAT(result.warnings, Contains(HasSubstr("layer 0 values head 0: never varies")));
     EXPECT_THAT(result.warnings, Contains(HasSubstr("layer 1 keys head 0: no error in it reaches the output")));
@@ -162,7 +152,7 @@ Statistics one_direction_each() {
 TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
   Statistics s = one_direction_each();
   s.layers[0].rows_q = s.layers[0].rows_k = s.layers[0].rows_v = at::Tensor();
-  FitOptions o = options_for("balanced");
+  FitOptions o = metric_fit_options("balanced");
   o.damping = 0.0;
   o.max_rows = 0;
   const FitResult result = fit(s, o);
@@ -174,7 +164,7 @@ TEST(MetricFit, BadlyConditionedHeadsAreDampedAndNamed) {
 
 // The same head with sampled rows that do not lie in that one direction: BF16 would lose their logits.
 TEST(MetricFit, TransformsThatChangeRowsGiveWay) {
-  FitOptions o = options_for("balanced");
+  FitOptions o = metric_fit_options("balanced");
   o.damping = 0.0;
   const FitResult result = fit(one_direction_each(), o);
   EXPECT_THAT(result.warnings, Contains(AllOf(HasSubstr("layer 0 keys head 1"), HasSubstr("changes sampled rows"))));
@@ -187,7 +177,7 @@ TEST(MetricFit, TransformsThatChangeRowsGiveWay) {
 
 TEST(MetricFit, WhatSampledRowsShowIsReported) {
   at::manual_seed(14);
-  const FitResult result = fit(made_statistics({random_made_rows(500, 4, 2, 64)}), options_for("balanced"));
+  const FitResult result = fit(made_statistics({random_made_rows(500, 4, 2, 64)}), metric_fit_options("balanced"));
   for (const SideSpectrum* side : {&result.layers[0].key_spectrum, &result.layers[0].value_spectrum}) {
     EXPECT_GT(side->check.change, 0.0);
     EXPECT_LT(side->check.change, 1e-5);
@@ -202,7 +192,7 @@ TEST(MetricFit, EveryExponentIsSound) {
   const Statistics s = made_statistics(layers);
   for (const char* method : {"balanced", "waterfill"}) {
     for (const double exponent : {0.0, 0.3, 0.7, 1.0}) {
-      FitOptions o = options_for(method);
+      FitOptions o = metric_fit_options(method);
       o.exponent = exponent;
       const FitResult result = fit(s, o);
       expect_sound(result, layers);
@@ -223,8 +213,8 @@ TEST(MetricFit, OutlierChannelsChangeNothing) {
   const at::Tensor s = at::pow(2.0f, at::randint(-6, 8, {64}).to(at::kFloat));
   scaled[0].k = plain[0].k * s;
   scaled[0].q = plain[0].q / s;
-  const FitResult a = fit(made_statistics(plain), options_for("waterfill"));
-  const FitResult b = fit(made_statistics(scaled), options_for("waterfill"));
+  const FitResult a = fit(made_statistics(plain), metric_fit_options("waterfill"));
+  const FitResult b = fit(made_statistics(scaled), metric_fit_options("waterfill"));
   EXPECT_EQ(a.layers[0].transform.key.widths, b.layers[0].transform.key.widths);
   EXPECT_NEAR(a.layers[0].key_spectrum.error, b.layers[0].key_spectrum.error, 1e-6 * a.layers[0].key_spectrum.error);
   expect_sound(b, scaled);
@@ -233,7 +223,7 @@ TEST(MetricFit, OutlierChannelsChangeNothing) {
 TEST(MetricFit, ScopeLayerSharesOneMatrix) {
   at::manual_seed(8);
   const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
-  FitOptions o = options_for("balanced");
+  FitOptions o = metric_fit_options("balanced");
   o.scope = Scope::kLayer;
   const FitResult result = fit(made_statistics(layers), o);
   EXPECT_EQ(result.layers[0].transform.key.forward.size(0), 1);
@@ -245,11 +235,11 @@ TEST(MetricFit, HeadSizesThatAreNoPowerOfTwo) {
   at::manual_seed(9);
   for (const std::int64_t d : {80, 96}) {
     const std::vector<MadeRows> layers = {random_made_rows(1000, 2, 2, d)};
-    expect_sound(fit(made_statistics(layers), options_for("balanced")), layers);
+    expect_sound(fit(made_statistics(layers), metric_fit_options("balanced")), layers);
     if (d == 96) {
-      expect_sound(fit(made_statistics(layers), options_for("waterfill")), layers);
+      expect_sound(fit(made_statistics(layers), metric_fit_options("waterfill")), layers);
     } else {
-      EXPECT_THROW(fit(made_statistics(layers), options_for("waterfill")), UsageError);
+      EXPECT_THROW(fit(made_statistics(layers), metric_fit_options("waterfill")), UsageError);
     }
   }
 }
@@ -257,7 +247,7 @@ TEST(MetricFit, HeadSizesThatAreNoPowerOfTwo) {
 TEST(MetricFit, OrthogonalMethodsMayCentre) {
   at::manual_seed(10);
   const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
-  FitOptions o = options_for("oscar");
+  FitOptions o = metric_fit_options("oscar");
   o.value_target = ValueTarget::kOutput;
   const FitResult result = fit(made_statistics(layers), o);
   EXPECT_TRUE(result.layers[0].transform.key.orthogonal());
@@ -267,7 +257,7 @@ TEST(MetricFit, OrthogonalMethodsMayCentre) {
 TEST(MetricFit, KeysAloneMayBeCentred) {
   at::manual_seed(12);
   const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
-  FitOptions o = options_for("balanced");
+  FitOptions o = metric_fit_options("balanced");
   o.center = Center::kKey;
   const LayerTransform t = fit(made_statistics(layers), o).layers[0].transform;
   EXPECT_TRUE(t.key.mean.defined());
@@ -282,19 +272,19 @@ TEST(MetricFit, StatisticsOfFormatOne) {
   s.rope_frequency = at::Tensor();
   LayerMoments& m = s.layers[0];
   m.attention_residual = m.pre_q_gram = m.pre_k_gram = m.pre_k_sum = at::Tensor();
-  const FitResult balanced = fit(s, options_for("balanced"));
+  const FitResult balanced = fit(s, metric_fit_options("balanced"));
   EXPECT_THAT(balanced.warnings, Contains(HasSubstr("format 1")));
   EXPECT_EQ(default_context(s), 0);
-  FitOptions o = options_for("oscar");
+  FitOptions o = metric_fit_options("oscar");
   o.value_target = ValueTarget::kExact;
   EXPECT_NO_THROW(fit(s, o));
   try {
-    fit(s, options_for("waterfill"));
+    fit(s, metric_fit_options("waterfill"));
     FAIL();
   } catch (const InputError& e) {
     EXPECT_THAT(e.what(), AllOf(HasSubstr("format 1"), HasSubstr("collect the statistics again")));
   }
-  o = options_for("balanced");
+  o = metric_fit_options("balanced");
   o.context = 4096;
   EXPECT_THROW(fit(s, o), InputError);
 }
@@ -305,7 +295,7 @@ TEST(MetricFit, NoisyLogitsNeverGetOneBitAlone) {
   std::vector<MadeRows> layers = {random_made_rows(2000, 4, 2, 64), random_made_rows(2000, 4, 2, 64)};
   layers[0].q = layers[0].q * 20.0;
   Statistics s = made_statistics(layers);
-  FitOptions o = options_for("waterfill");
+  FitOptions o = metric_fit_options("waterfill");
   for (const double bits : {0.25, 0.3125, 0.375, 0.5, 0.75, 1.0}) {
     o.bits = bits;
     const std::vector<std::uint8_t> widths = fit(s, o).layers[0].transform.key.widths;
@@ -313,20 +303,84 @@ TEST(MetricFit, NoisyLogitsNeverGetOneBitAlone) {
   }
 }
 
+// A metric of the KL that is half of the far-pair metric over the residual stream predicts the same errors, as nats,
+// and so chooses the same transforms and widths.
+TEST(MetricFit, KlMetricTakesThePlaceOfFarPairs) {
+  at::manual_seed(12);
+  Statistics s = made_statistics({random_made_rows(1000, 4, 2, 64), random_made_rows(1000, 4, 2, 64)});
+  EXPECT_THROW(
+      {
+        FitOptions o = metric_fit_options("waterfill");
+        o.metric = MetricSource::kKl;
+        fit(s, o);
+      },
+      InputError);
+  for (LayerMoments& m : s.layers) {
+    m.fisher_q_gram = exactly_symmetric(m.q_gram * at::linspace(0.5, 2.0, 2, at::kDouble).view({2, 1, 1}));
+    m.fisher_pre_q_gram = m.fisher_q_gram.clone();
+    m.fisher_v_weight = m.wo_gram.clone();
+    m.fisher_count = at::tensor({500.0, 4000.0}, at::kDouble);
+    m.kl_k_gram = m.fisher_q_gram * (2.0 * 300.0 / 500.0 / 100.0);  // the residual stream has power 100
+    m.kl_pre_k_gram = m.kl_k_gram.clone();
+    m.kl_v_gram = m.fisher_v_weight * (2.0 * 300.0 / 500.0 / 100.0);
+    m.kl_count = at::tensor({300.0}, at::kDouble);
+  }
+  for (const char* method : {"balanced", "waterfill"}) {
+    FitOptions o = metric_fit_options(method);
+    const FitResult far = fit(s, o);
+    o.metric = MetricSource::kKl;
+    const FitResult kl = fit(s, o);
+    EXPECT_EQ(far.metric, MetricSource::kFisher);
+    EXPECT_EQ(kl.metric, MetricSource::kKl);
+    for (std::size_t i = 0; i < far.layers.size(); ++i) {
+      const SideSpectrum &a = far.layers[i].key_spectrum, &b = kl.layers[i].key_spectrum;
+      EXPECT_NEAR(a.error / b.error, 1.0, 1e-6);
+      EXPECT_NEAR(far.layers[i].value_spectrum.error / kl.layers[i].value_spectrum.error, 1.0, 1e-6);
+      EXPECT_EQ(far.layers[i].transform.key.widths, kl.layers[i].transform.key.widths);
+      EXPECT_EQ(far.layers[i].transform.value.widths, kl.layers[i].transform.value.widths);
+    }
+  }
+}
+
+// Orthogonal rotations are eigenvectors of the metric of the KL, in place of the published targets.
+TEST(MetricFit, KlMetricIsTheTargetOfOscar) {
+  at::manual_seed(13);
+  Statistics s = made_statistics({random_made_rows(1000, 4, 2, 64)});
+  const auto copy = [](const at::Tensor& m) { return m.clone(); };
+  Statistics expected = s;
+  for (Statistics* each : {&s, &expected}) {
+    LayerMoments& m = each->layers[0];
+    m.kl_k_gram = m.kl_pre_k_gram = copy(m.k_gram);
+    m.kl_v_gram = copy(m.v_gram);
+    m.kl_count = at::tensor({1.0}, at::kDouble);
+  }
+  expected.layers[0].q_gram = copy(s.layers[0].k_gram);
+  expected.layers[0].o_gram = copy(s.layers[0].v_gram);
+  FitOptions o;
+  o.clip = ClipMode::kNone;
+  const FitResult target = fit(expected, o);
+  o.metric = MetricSource::kKl;
+  const FitResult kl = fit(s, o);
+  EXPECT_LT(largest(kl.layers[0].transform.key.forward - target.layers[0].transform.key.forward), 1e-5);
+  EXPECT_LT(largest(kl.layers[0].transform.value.forward - target.layers[0].transform.value.forward), 1e-5);
+  o.metric = MetricSource::kAuto;
+  EXPECT_GT(largest(fit(s, o).layers[0].transform.key.forward - kl.layers[0].transform.key.forward), 1e-2);
+}
+
 TEST(MetricFit, RefusesContradictions) {
   at::manual_seed(11);
   const std::vector<MadeRows> layers = {random_made_rows(100, 2, 2, 64)};
   const Statistics s = made_statistics(layers);
-  FitOptions o = options_for("waterfill");
+  FitOptions o = metric_fit_options("waterfill");
   o.clip = ClipMode::kSearch;
   EXPECT_THROW(fit(s, o), UsageError);
-  o = options_for("waterfill");
+  o = metric_fit_options("waterfill");
   o.bits = 9.0;
   EXPECT_THROW(fit(s, o), UsageError);
-  o = options_for("oscar");
+  o = metric_fit_options("oscar");
   o.key_widths = o.value_widths = {4, 2, 1, 1};
   EXPECT_THROW(fit(s, o), UsageError);
-  o = options_for("balanced");
+  o = metric_fit_options("balanced");
   o.metric = MetricSource::kFisher;
   EXPECT_THROW(fit(s, o), InputError);
 }

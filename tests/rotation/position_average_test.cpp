@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "model/rope.h"
-#include "moments/pre_rope_moments.h"
 #include "rotation/fit.h"
 #include "rotation/made_statistics.h"
+#include "statistics/pre_rope_moments.h"
+#include "support/metric_fit_options.h"
 
 namespace oscar {
 namespace {
@@ -86,13 +87,7 @@ TEST(PositionAverage, ServedPositions) {
 }
 
 FitOptions options(std::int64_t context) {
-  FitOptions o;
-  o.method = "balanced";
-  o.scope = Scope::kHead;
-  o.value_target = ValueTarget::kOutput;
-  o.clip = ClipMode::kNone;
-  o.encoder = Encoder::kSearch;
-  o.center = Center::kMean;
+  FitOptions o = metric_fit_options("balanced");
   o.context = context;
   return o;
 }

@@ -8,7 +8,9 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "rotation/fit.h"
 #include "rotation/made_statistics.h"
+#include "support/metric_fit_options.h"
 
 namespace oscar {
 namespace {
@@ -16,13 +18,7 @@ namespace {
 using testing::HasSubstr;
 
 FitOptions options_for(const std::string& method, double bits = 2.0) {
-  FitOptions o;
-  o.method = method;
-  o.scope = Scope::kHead;
-  o.value_target = ValueTarget::kOutput;
-  o.clip = ClipMode::kNone;
-  o.encoder = Encoder::kSearch;
-  o.center = Center::kMean;
+  FitOptions o = metric_fit_options(method);
   o.bits = bits;
   return o;
 }
@@ -71,7 +67,7 @@ TEST(Regret, PredictedErrorOfKnownMoments) {
   SideTransform t;
   t.forward = t.inverse_or_query = eye.to(at::kFloat);
   t.mean = at::zeros({1, d});
-  const SideMoments m{at::zeros({1, d}, at::kDouble), 4.0 * eye, 3.0 * eye, false};
+  const SideMoments m{at::zeros({1, d}, at::kDouble), 4.0 * eye, 3.0 * eye};
   const double value = predicted_side_error(t, {4, 2, 1, 0}, Side::kValue, m, {}, 10.0);
   EXPECT_NEAR(value, 16.0 * 12.0 * (0.0115 + 0.1188 + 0.3634 + 1.0) / 10.0, 1e-6);
   const double shares = 0.0116 + 0.133 + 0.571;

@@ -6,10 +6,11 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "model/phase_table.h"
-#include "moments/pre_rope_moments.h"
+#include "model/rope_phases.h"
 #include "rotation/fit.h"
 #include "rotation/made_statistics.h"
+#include "statistics/pre_rope_moments.h"
+#include "support/metric_fit_options.h"
 
 namespace oscar {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::int64_t kTokens = 2000, kDim = 64;
 struct Made {
   MadeRows rows;
   Statistics s;
-  at::Tensor phases;  // [T, d]
+  at::Tensor rope_phases;  // [T, d]
 };
 
 Made biased(double bias) {
@@ -41,7 +42,7 @@ Made biased(double bias) {
   m.s.rope_frequency = f.inverse.to(at::kDouble);
   std::vector<std::int64_t> positions;
   for (std::int64_t p = 0; p < kTokens; ++p) positions.push_back(p);
-  m.phases = phase_rows(f, positions);
+  m.rope_phases = phase_rows(f, positions);
   for (std::size_t i = 0; i < m.s.layers[0].row_position.size(); ++i) {  // the rows kept are the first ones
     m.s.layers[0].row_position[i] = static_cast<std::int64_t>(i);
   }
@@ -49,12 +50,7 @@ Made biased(double bias) {
 }
 
 FitOptions options(Center center) {
-  FitOptions o;
-  o.method = "waterfill";
-  o.scope = Scope::kHead;
-  o.value_target = ValueTarget::kOutput;
-  o.clip = ClipMode::kNone;
-  o.encoder = Encoder::kSearch;
+  FitOptions o = metric_fit_options("waterfill");
   o.center = center;
   o.sink = 0, o.recent = 0;
   o.context = kTokens;  // the positions that the rows have
@@ -86,7 +82,7 @@ TEST(RopeCenter, LargeBiasesLeaveNoTrace) {
   EXPECT_GT(reference, 0.0);
   // q k^T is q' k'^T and the part of the rotated mean.
   const at::Tensor q = large.rows.q.select(1, 1).to(at::kDouble), k = large.rows.k.select(1, 0).to(at::kDouble);
-  const at::Tensor turned = rotated_means(key.mean, large.phases).select(1, 0).to(at::kDouble);
+  const at::Tensor turned = rotated_means(key.mean, large.rope_phases).select(1, 0).to(at::kDouble);
   const at::Tensor stored = at::matmul(k - turned, key.forward[0].to(at::kDouble));
   const at::Tensor logits = at::matmul(at::matmul(q, key.inverse_or_query[0].to(at::kDouble)), stored.t());
   const at::Tensor exact = at::matmul(q, k.t());

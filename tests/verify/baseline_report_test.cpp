@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "report/sample_report.h"
 #include "support/message_of.h"
-#include "verify/sample_report.h"
+#include "support/temp_directory.h"
 
 namespace oscar {
 namespace {
@@ -16,12 +17,9 @@ std::function<QualityMetrics(std::size_t)> same(const VerifyReport& report) {
 
 class Baseline : public testing::Test {
  protected:
-  void SetUp() override {
-    file_ = fs::path(testing::TempDir()) / "earlier_report.json";
-    write_file_atomic(file_, report_json(sample_report({})));
-  }
-  void TearDown() override { fs::remove(file_); }
-  fs::path file_;
+  void SetUp() override { write_file_atomic(file_, report_json(sample_report({}))); }
+  TempDirectory folder_;  // tests run side by side
+  fs::path file_ = folder_ / "earlier_report.json";
 };
 
 TEST_F(Baseline, ListsTheChangeOfEveryMethod) {

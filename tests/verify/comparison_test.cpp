@@ -21,7 +21,7 @@ ModelConfig model_of(std::int64_t layers = 8) {
 
 TEST(Comparison, WindowsTakeWhatTheCodesLeave) {
   // 2048 tokens at 4.4 bits: (4.4 - 2.25) / 13.75 of them stay in BF16.
-  const auto bits = [](const WindowPolicy& w) { return bits_with_windows(2.25, w, 2048); };
+  const auto bits = [](const CacheWindows& w) { return bits_with_windows(2.25, w, 2048); };
   const FoundWindows found = windows_for_bits(4.3984375, 2048, 1, 1, bits);
   ASSERT_TRUE(found.windows.has_value());
   EXPECT_EQ(found.windows->sink, 64);
@@ -40,7 +40,9 @@ TEST(Comparison, EveryMethodMeetsTheBytesOrSaysWhyNot) {
   const ModelConfig model = model_of();
   for (const std::int64_t context : {600, 4096}) {
     for (const double target : {2.4, 3.0, 4.4, 9.0}) {
-      for (const MethodDescription& m : method_descriptions()) {
+      for (const MethodRow& row : method_registry()) {
+        if (!row.description) continue;
+        const MethodSpec& m = *row.description;
         double least = 0;
         const auto matched = with_bits(m, target, model, context, &least);
         if (!matched) {
@@ -60,17 +62,17 @@ TEST(Comparison, EveryMethodMeetsTheBytesOrSaysWhyNot) {
 // kivi2 at a target of 2.4 bits was refused because it "takes at least 2.25".
 TEST(Comparison, TheLeastBitsCountTheShortestWindows) {
   double least = 0;
-  EXPECT_FALSE(with_bits(*find_description("kivi2"), 2.4, model_of(), 2048, &least).has_value());
+  EXPECT_FALSE(with_bits(*find_method_spec("kivi2"), 2.4, model_of(), 2048, &least).has_value());
   EXPECT_GT(least, 1.02 * 2.4);
-  EXPECT_TRUE(with_bits(*find_description("kivi2"), 1.001 * least, model_of(), 2048, &least).has_value());
+  EXPECT_TRUE(with_bits(*find_method_spec("kivi2"), 1.001 * least, model_of(), 2048, &least).has_value());
 }
 
 TEST(Comparison, GroupsGrowWhenTheCodesAreTooLarge) {
   double least = 0;
-  const auto kivi = with_bits(*find_description("kivi2"), 2.7, model_of(), 8192, &least);
+  const auto kivi = with_bits(*find_method_spec("kivi2"), 2.7, model_of(), 8192, &least);
   ASSERT_TRUE(kivi.has_value());
   EXPECT_EQ(kivi->key.group, 64);  // 3.0 bits in groups of 32, 2.5 in groups of 64
-  EXPECT_FALSE(with_bits(*find_description("q4_0"), 4.4, model_of(), 8192, &least).has_value());
+  EXPECT_FALSE(with_bits(*find_method_spec("q4_0"), 4.4, model_of(), 8192, &least).has_value());
   EXPECT_DOUBLE_EQ(least, 4.5);
 }
 
@@ -104,7 +106,7 @@ TEST(Comparison, RowsOfEachComparison) {
   EXPECT_NEAR(s.target_bits, 2.25 + 13.75 * 320 / 2048, 1e-9);
   for (const ComparedMethod& c : s.methods) {
     if (c.method.id != "kivi2") continue;
-    const WindowPolicy& w = c.method.windows_of(Side::kValue);
+    const CacheWindows& w = c.method.windows_of(Side::kValue);
     if (c.comparison != "bytes") {
       EXPECT_EQ(w.recent, c.comparison == "authors" ? 129 : 256);
     }

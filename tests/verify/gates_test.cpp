@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "verify/sample_report.h"
+#include "report/sample_report.h"
 
 namespace oscar {
 namespace {

@@ -5,8 +5,9 @@
 
 #include <cmath>
 
+#include "attention/cached_attention.h"
+#include "layout/float16.h"
 #include "rotation/transforms.h"
-#include "runtime/cached_attention.h"
 #include "verify/cache_check.h"
 
 namespace oscar {
@@ -64,7 +65,7 @@ TEST(LayerError, RowsOnTheGridHaveNone) {
 
 TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
   Input in(2);
-  const WindowPolicy windows{4, 8, 1};
+  const CacheWindows windows{4, 8, 1};
   const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
   LayerErrorSums sums;
   add_weight_errors(in.input, naive, {4, 8, 1}, sums);
@@ -112,7 +113,7 @@ struct PlainWeights {
   std::vector<double> exact, stored, exact_logits, stored_logits;  // weights of all keys; logits of the coded ones
 };
 
-PlainWeights plain_weights(const AttentionInput& input, std::int64_t p, std::int64_t h, const WindowPolicy& windows) {
+PlainWeights plain_weights(const AttentionInput& input, std::int64_t p, std::int64_t h, const CacheWindows& windows) {
   const auto q = input.q.accessor<float, 3>(), k = input.k.accessor<float, 3>();
   PlainWeights w;
   std::vector<float> row(kDim);
@@ -145,7 +146,7 @@ void centre(std::vector<double>& x) {
 
 TEST(LayerError, WeightsAndCorrelationEqualThePlainDoubleLoop) {
   Input in(8);
-  const WindowPolicy windows{4, 8, 1};
+  const CacheWindows windows{4, 8, 1};
   const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
   LayerErrorSums sums;
   add_weight_errors(in.input, naive, windows, sums);

@@ -17,7 +17,7 @@
 namespace oscar {
 namespace {
 
-constexpr WindowPolicy kWindows{16, 32, 1};
+constexpr CacheWindows kWindows{16, 32, 1};
 
 struct Loaded {
   Checkpoint checkpoint;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "verify/sample_report.h"
+#include "report/sample_report.h"
 
 namespace oscar {
 namespace {

@@ -24,7 +24,7 @@
 namespace oscar::bench {
 namespace {
 
-const WindowPolicy kWindows{64, 256, 1};
+const CacheWindows kWindows{64, 256, 1};
 
 struct Options {
   std::vector<std::string> geometries{"8b", "4b"};

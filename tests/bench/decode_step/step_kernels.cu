@@ -1,6 +1,6 @@
 #include <cuda_fp16.h>
 
-#include "kernels/common/page_layout.h"
+#include "kernels/common/fragment_pages.h"
 #include "tests/bench/decode_step/step_kernels.h"
 
 namespace oscar::bench {

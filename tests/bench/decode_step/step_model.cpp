@@ -7,10 +7,10 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "kernels/append_tokens.h"
-#include "kernels/common/page_layout.h"
-#include "kernels/decode_attention_cuda.h"
-#include "kernels/quantize_pages.h"
+#include "kernels/append/append_tokens.h"
+#include "kernels/common/fragment_pages.h"
+#include "kernels/decode/decode_attention.h"
+#include "kernels/quantize/quantize_pages.h"
 #include "model/rope.h"
 #include "tests/bench/decode_step/step_kernels.h"
 
@@ -33,7 +33,7 @@ Bf16* bf16(const at::Tensor& x) { return static_cast<Bf16*>(x.data_ptr()); }
 const std::uint16_t* bits(const at::Tensor& x) { return static_cast<const std::uint16_t*>(x.const_data_ptr()); }
 
 std::int64_t pages_for(std::int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
-std::int64_t ring_pages_of(const WindowPolicy& w) { return pages_for(w.recent + w.flush - 1 + 15); }
+std::int64_t ring_pages_of(const CacheWindows& w) { return pages_for(w.recent + w.flush - 1 + 15); }
 
 }  // namespace
 
@@ -41,7 +41,7 @@ std::string to_string(CacheKind kind) {
   return kind == CacheKind::kInt2 ? "int2" : kind == CacheKind::kBf16Flash ? "bf16, SDPA flash" : "bf16, SDPA cuDNN";
 }
 
-std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const WindowPolicy& w, std::int64_t context) {
+std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const CacheWindows& w, std::int64_t context) {
   const auto heads = static_cast<std::uint64_t>(c.layers * c.kv_heads);
   const int d = static_cast<int>(c.head_dim);
   if (!int2) return heads * static_cast<std::uint64_t>(context) * 4 * static_cast<std::uint64_t>(d);
@@ -51,7 +51,7 @@ std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const WindowPolicy& w
                   static_cast<std::uint64_t>(windows * kernels::window_page_bytes(d)));
 }
 
-std::uint64_t read_bytes(const ModelConfig& c, bool int2, const WindowPolicy& w, std::int64_t context) {
+std::uint64_t read_bytes(const ModelConfig& c, bool int2, const CacheWindows& w, std::int64_t context) {
   if (!int2) return cache_bytes(c, false, w, context);
   const std::int64_t body = w.quantised_end(context) - w.sink;
   const int d = static_cast<int>(c.head_dim);
@@ -60,7 +60,7 @@ std::uint64_t read_bytes(const ModelConfig& c, bool int2, const WindowPolicy& w,
 }
 
 DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t batch, std::int64_t context,
-                       const WindowPolicy& windows)
+                       const CacheWindows& windows)
     : weights_(weights),
       config_(weights.config),
       kind_(kind),
@@ -223,7 +223,7 @@ void DecodeStep::attend_int2(std::int64_t index) {
   a.ring_pages = static_cast<std::int32_t>(ring_pages_), a.norm_eps = static_cast<float>(c.rms_eps);
   check(kernels::append_tokens(a, stream()), "append_tokens");
 
-  kernels::DecodeAttentionParams p{};
+  kernels::PagedDecodeParams p{};
   p.q = query_.const_data_ptr(), p.out = attended_.data_ptr();
   p.pages = pages_.data_ptr<std::uint8_t>() + index * pages_.stride(0);
   p.page_table = page_table_.const_data_ptr<std::int32_t>();
@@ -267,13 +267,13 @@ void DecodeStep::layer(std::int64_t index) {
   int2_ ? attend_int2(index) : attend_bf16(index);
   add_residual(attended_, int2_ ? l.absorbed_o : l.plain.o);
   if (batch_ > 1) {
-    project(l.gate_up, l.plain.post_attention_norm, gate_up_);
+    project(l.gate_up, l.plain.mlp_norm, gate_up_);
     check(silu_gate(bf16(gate_up_), bf16(gated_), static_cast<int>(batch_), static_cast<int>(config_.intermediate),
                     stream()),
           "silu_gate");
   } else {
     GemvParams p;
-    p.w = bf16(l.gate_up), p.x = bf16(hidden_), p.norm = bf16(l.plain.post_attention_norm), p.y = bf16(gated_);
+    p.w = bf16(l.gate_up), p.x = bf16(hidden_), p.norm = bf16(l.plain.mlp_norm), p.y = bf16(gated_);
     p.rows = static_cast<int>(config_.intermediate), p.columns = static_cast<int>(config_.hidden);
     p.eps = static_cast<float>(config_.rms_eps);
     check(gemv(p, GemvEnd::kGate, stream()), "gemv");

@@ -1,7 +1,7 @@
 // One decode step of a decoder with random weights on the GPU, with the INT2 three-tier cache or a BF16 cache.
-// INT2: kernels/append_tokens.h, quantize_pages for the tokens that leave the windows (all layers in one launch),
-// decode_attention; R_V absorbed in the value and output weights. BF16: the same step with a contiguous cache and
-// LibTorch's attention.
+// INT2: kernels/append/append_tokens.h, quantize_pages for the tokens that leave the windows (all layers in one
+// launch), decode_attention; R_V absorbed in the value and output weights. BF16: the same step with a contiguous cache
+// and LibTorch's attention.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/windows.h"
+#include "layout/cache_windows.h"
 #include "tests/bench/decode_step/step_weights.h"
 
 namespace oscar::bench {
@@ -19,15 +19,15 @@ enum class CacheKind { kInt2, kBf16Flash, kBf16Cudnn };
 std::string to_string(CacheKind kind);
 
 // Bytes of the cache of one sequence of `context` tokens, as DecodeStep allocates it, and as a step reads it.
-std::uint64_t cache_bytes(const ModelConfig& config, bool int2, const WindowPolicy& windows, std::int64_t context);
-std::uint64_t read_bytes(const ModelConfig& config, bool int2, const WindowPolicy& windows, std::int64_t context);
+std::uint64_t cache_bytes(const ModelConfig& config, bool int2, const CacheWindows& windows, std::int64_t context);
+std::uint64_t read_bytes(const ModelConfig& config, bool int2, const CacheWindows& windows, std::int64_t context);
 
 class DecodeStep {
  public:
   // context: tokens of the longest sequence, the new one included. Every sequence of the batch has this length until
   // set_length().
   DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t batch, std::int64_t context,
-             const WindowPolicy& windows);
+             const CacheWindows& windows);
   void fill_random();                                          // plausible rows and codes everywhere
   void set_length(std::int64_t tokens);                        // of every sequence, the new token included
   void force_tokens(const std::vector<std::int32_t>& tokens);  // the input of the next step
@@ -51,7 +51,7 @@ class DecodeStep {
   CacheKind kind_;
   bool int2_;
   std::int64_t batch_, context_, length_;
-  WindowPolicy windows_;
+  CacheWindows windows_;
   std::int64_t sink_pages_ = 0, ring_pages_ = 0, max_pages_ = 0, page_bytes_ = 0, window_bytes_ = 0;
   at::Tensor pages_, window_pages_;  // [L, pages, Hkv, bytes]
   at::Tensor keys_, values_;         // BF16: [L, B, Hkv, T, d]

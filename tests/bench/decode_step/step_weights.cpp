@@ -59,7 +59,7 @@ StepWeights random_weights(const ModelConfig& c, std::int64_t positions, std::ui
     l.plain.gate = l.gate_up.narrow(0, 0, c.intermediate);
     l.plain.up = l.gate_up.narrow(0, c.intermediate, c.intermediate);
     l.plain.o = random_matrix(c.hidden, q, 0.5), l.plain.down = random_matrix(c.hidden, c.intermediate, 0.5);
-    l.plain.input_norm = norm(c.hidden), l.plain.post_attention_norm = norm(c.hidden);
+    l.plain.input_norm = norm(c.hidden), l.plain.mlp_norm = norm(c.hidden);
     l.plain.q_norm = norm(d), l.plain.k_norm = norm(d);
     // v' = v R as columns: R^T W for the rows of each KV head; o = o' R^T: W R for the columns of each query head.
     const at::Tensor r = random_rotation(d);

@@ -1,0 +1,219 @@
+#include "apps/fit_arguments.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "apps/fit_model.h"
+#include "base/errors.h"
+#include "export/export_format.h"
+#include "registry/registry.h"
+#include "rotation/fit.h"
+#include "rotation/waterfill.h"
+
+namespace oscar {
+namespace {
+
+template <typename Number>
+std::pair<Number, Number> parse_pair(const std::string& text, const char* option) {
+  const std::size_t comma = text.find(',');
+  std::pair<Number, Number> pair{};
+  const auto read = [](const std::string& part, Number& value) {
+    const auto end = std::from_chars(part.data(), part.data() + part.size(), value);
+    return end.ec == std::errc() && end.ptr == part.data() + part.size() && !part.empty();
+  };
+  if (comma == std::string::npos || !read(text.substr(0, comma), pair.first) ||
+      !read(text.substr(comma + 1), pair.second)) {
+    throw UsageError(std::string(option) + " is '" + text + "', expected two numbers with a comma between them");
+  }
+  return pair;
+}
+
+// 2 bits for each code and 32 bits for each group: bits = 2 + 32 / group.
+std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
+  std::string possible;
+  for (std::int64_t group = head_dim; group >= 8; --group) {
+    if (head_dim % group != 0) continue;
+    const double b = 2.0 + 32.0 / static_cast<double>(group);
+    if (std::abs(bits - b) < 1e-3) return group;
+    possible += (possible.empty() ? "" : ", ") + bits_text(b);
+  }
+  throw UsageError("--bits " + bits_text(bits) + " is not possible with head size " + std::to_string(head_dim) +
+                   " and this method; choose one of: " + possible);
+}
+
+// "4211" -> {4, 2, 1, 1}.
+std::vector<std::uint8_t> parse_widths(const std::string& text) {
+  std::vector<std::uint8_t> widths;
+  for (const char c : text) {
+    if (c != '0' && c != '1' && c != '2' && c != '4') break;
+    widths.push_back(static_cast<std::uint8_t>(c - '0'));
+  }
+  if (text.size() != 4 || widths.size() != 4) {
+    throw UsageError("--widths has '" + text +
+                     "', expected four digits of 0, 1, 2, 4 for keys and for values: 4211,4210");
+  }
+  return widths;
+}
+
+// What a published format can carry is fitted; what it cannot and was asked for all the same is refused.
+void choose_for_format(FitArguments& a) {
+  const ExportFormat* format = find_export_format(a.form);
+  if (format == nullptr) {
+    throw UsageError("--for '" + a.form + "' is not a format that a bundle is served in; it is one of " +
+                     export_format_list());
+  }
+  if (!format->published()) return;
+  if (!a.method_given) a.fit.method = format->method;
+  const MethodRow& method = fitted_method(a.fit.method);
+  if (!format->carries(method) || !a.widths.empty()) {
+    throw UsageError("--for " + a.form + " cannot carry method " + a.fit.method +
+                     (a.widths.empty() ? "" : " with --widths") + "; fit with --method " + format->method);
+  }
+  const auto choose = [&](std::string& option, const char* flag, const std::string& value,
+                          const std::string& other = "") {
+    if (option == "auto") option = value;
+    if (option != value && option != other) {
+      throw UsageError(std::string(flag) + " " + option + " is not what --for " + a.form + " can carry: that is " +
+                       value);
+    }
+  };
+  choose(a.encoder, "--encoder", "minmax");
+  if (!format->scopes.empty()) choose(a.scope, "--scope", format->scopes.front(), format->scopes.back());
+  choose(a.center, "--center", method.metric_aware() ? "key" : "none", format->general ? "key" : "");
+  if (a.clip == "auto") a.clip = "search";
+  a.fit.one_clip = true;
+}
+
+// What a method takes where nothing was said: the published method as published, the metric-aware ones at their best.
+void choose_defaults(FitArguments& a, const MethodRow& method) {
+  const auto choose = [](std::string& option, const char* value) {
+    if (option == "auto") option = value;
+  };
+  choose(a.scope, method.metric_aware() ? "head" : "layer");
+  choose(a.value_target, method.metric_aware() ? "output" : "exact");
+  choose(a.encoder, method.metric_aware() ? "search" : "minmax");
+  choose(a.center, method.metric_aware() ? "mean" : "none");
+  choose(a.clip, method.metric_aware() ? "none" : "search");
+}
+
+CacheWindows parse_windows(const std::string& text, const char* option) {
+  CacheWindows windows;
+  std::tie(windows.sink, windows.recent) = parse_pair<std::int64_t>(text, option);
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (windows.sink < 0 || windows.recent < 1 || windows.sink > kMost || windows.recent > kMost) {
+    throw UsageError(std::string(option) + " " + text + ": the sink is a number from 0, the recent window one from 1");
+  }
+  return windows;
+}
+
+}  // namespace
+
+void parse_options(FitArguments& a) {
+  if (!a.form.empty()) choose_for_format(a);
+  a.collect.metric = a.metric == "kl" ? "kl" : "fisher";  // where statistics are collected
+  if (a.metric == "kl" && a.value_target != "auto") {
+    throw UsageError("--value-target " + a.value_target + " is not used by --metric kl: drop one of the two");
+  }
+  choose_defaults(a, fitted_method(a.fit.method));
+  a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
+  a.fit.value_target = a.value_target == "energy"   ? ValueTarget::kEnergy
+                       : a.value_target == "output" ? ValueTarget::kOutput
+                                                    : ValueTarget::kExact;
+  a.fit.encoder = parse_encoder(a.encoder);
+  a.fit.center = a.center == "mean"   ? Center::kMean
+                 : a.center == "key"  ? Center::kKey
+                 : a.center == "rope" ? Center::kRope
+                                      : Center::kNone;
+  a.fit.metric = a.metric == "fisher"    ? MetricSource::kFisher
+                 : a.metric == "moments" ? MetricSource::kMoments
+                 : a.metric == "kl"      ? MetricSource::kKl
+                                         : MetricSource::kAuto;
+  if (!a.widths.empty()) {
+    const std::size_t comma = a.widths.find(',');
+    a.fit.key_widths = parse_widths(a.widths.substr(0, comma));
+    a.fit.value_widths = comma == std::string::npos ? a.fit.key_widths : parse_widths(a.widths.substr(comma + 1));
+  }
+  if (a.clip == "none") {
+    a.fit.clip = ClipMode::kNone;
+  } else if (a.clip != "search") {
+    a.fit.clip = ClipMode::kFixed;
+    std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
+    for (const float ratio : {a.fit.key_clip, a.fit.value_clip}) {
+      if (!(ratio >= 0.0F && ratio <= 1.0F)) throw UsageError("--clip " + a.clip + ": ratios are from 0 (off) to 1");
+    }
+  }
+  a.windows = parse_windows(a.window_text, "--windows");
+  const ExportFormat* format = find_export_format(a.form);
+  for (const std::int64_t window : {a.windows.sink, a.windows.recent}) {
+    if (format == nullptr || window % format->window_step == 0) continue;
+    throw UsageError("--windows " + a.window_text + " is not what --for " + a.form +
+                     " can carry: that is multiples of " + std::to_string(format->window_step) + " tokens");
+  }
+  a.fit.sink = a.windows.sink;
+  a.fit.recent = a.windows.recent;
+}
+
+void check_context(const FitArguments& a) {
+  if (a.context < 0 || fitted_method(a.fit.method).metric_aware()) return;
+  throw UsageError("--context is for --method waterfill or balanced; " + a.fit.method +
+                   " is fitted to the calibration prompts as they are");
+}
+
+void choose_context(FitArguments& a, const Statistics& statistics) {
+  if (fitted_method(a.fit.method).metric_aware()) {
+    a.fit.context = a.context >= 0 ? a.context : default_context(statistics);
+  }
+}
+
+void choose_bits(FitArguments& a, std::int64_t head_dim) {
+  if (fitted_method(a.fit.method).allocates_bits) {
+    if (a.bits > 0.0) a.fit.bits = a.bits;
+    require_budget(a.fit.bits, static_cast<int>(head_dim));
+  } else if (a.bits > 0.0) {
+    a.fit.group = group_for_bits(a.bits, head_dim);
+  }
+  for (const double bits : a.pareto) require_budget(bits, static_cast<int>(head_dim));
+}
+
+void choose_for_model(FitArguments& a) {
+  a.curves.collects = true;
+  const ExportFormat* format = find_export_format(a.form);
+  if (!a.method_given && (format == nullptr || !format->published())) a.fit.method = preferred_method().id;
+  if (a.curves.allocate == "auto" && fitted_method(a.fit.method).allocates_bits) a.curves.allocate = "measured";
+  a.statistics = statistics_beside(a.common.output).string();
+  if (!a.far_pairs_given) a.collect.far_pairs = a.window_text;
+  CollectOptions& options = a.collect.options;
+  options.rows = static_cast<std::int64_t>(a.fit.max_rows);
+  options.text_hashes = a.text_hashes;
+  options.stream_layers = a.curves.stream_layers;
+  options.resume = a.curves.resume;
+  options.resume_command = a.curves.resume_command;
+  if (!a.curves.work_dir.empty()) a.curves.work_dir += "/curves";
+}
+
+void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measures) {
+  const MethodRow& method = fitted_method(a.fit.method);
+  const std::string unused = "is not used by --method " + method.id + ": ";
+  if (!method.metric_aware()) {
+    refuse_options(app, {"--exponent", "--damping"}, unused + "it is for balanced and waterfill");
+  }
+  if (!method.takes_widths) refuse_options(app, {"--widths"}, unused + "it is for balanced");
+  if (!a.curves.collects) {
+    refuse_options(app,
+                   {"--prompts", "--skip-bad-rows", "--date", "--tokens", "--seq-len", "--far-pairs",
+                    "--checkpoint-seconds", "--seed"},
+                   "is for collecting statistics, and a statistics file is given: drop one of the two");
+  }
+  if (measures) return;
+  const char* why = "is for measured curves, and none are measured here";
+  refuse_options(app, {"--text", "--curve-context", "--curve-sequences"}, why);
+  if (a.curves.collects) return;
+  refuse_options(app, {"--model", "--revision", "--dtype", "--work-dir", "--resume", "--stream-layers"}, why);
+}
+
+void note_given_options(const CLI::App& app, FitArguments& a) {
+  a.method_given = app.get_option("--method")->count() > 0;
+  a.far_pairs_given = app.get_option("--far-pairs")->count() > 0;
+}
+
+}  // namespace oscar

@@ -1,0 +1,50 @@
+// The options of oscar-fit: what they are, what follows where nothing is said, and what is refused.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/collect_run.h"
+#include "apps/common_options.h"
+#include "apps/fit_check.h"
+#include "apps/fit_curves.h"
+#include "bundle/bundle.h"
+#include "rotation/fit_options.h"
+
+namespace oscar {
+
+struct FitArguments {
+  CommonOptions common;
+  FitOptions fit;
+  CacheWindows windows;
+  std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
+  std::string encoder = "auto", center = "auto", metric = "auto", widths, form;
+  bool method_given = false;
+  double bits = 0.0;
+  bool text_hashes = true;
+  std::int64_t context = -1;  // of --context; -1: not given
+  std::vector<double> pareto;
+  CurveArguments curves;
+  CollectArguments collect;  // with --model in place of statistics
+  bool far_pairs_given = false;
+  CheckArguments check;
+};
+
+void add_fit_options(CLI::App& app, FitArguments& arguments);
+void note_given_options(const CLI::App& app, FitArguments& arguments);  // once they are parsed
+
+// --model in place of statistics, which are then collected: the best method, with widths by measured curves, where
+// nothing else is said.
+void choose_for_model(FitArguments& arguments);
+
+// What the texts of options mean, and the defaults of a method or of --for. UsageError.
+void parse_options(FitArguments& arguments);
+// UsageError for options that would do nothing. measures: curves are measured.
+void refuse_idle_options(const CLI::App& app, const FitArguments& arguments, bool measures);
+
+// --bits and --pareto for this head size: a budget, or the group of a uniform code. UsageError.
+void choose_bits(FitArguments& arguments, std::int64_t head_dim);
+void check_context(const FitArguments& arguments);
+void choose_context(FitArguments& arguments, const Statistics& statistics);
+
+}  // namespace oscar

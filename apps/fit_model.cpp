@@ -1,0 +1,112 @@
+#include "apps/fit_model.h"
+
+#include "apps/collect_output.h"
+#include "apps/device_choice.h"
+#include "apps/fit_output.h"
+#include "apps/output_files.h"
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/output_file.h"
+#include "statistics/collect_work.h"
+#include "statistics/run_record.h"
+
+namespace oscar {
+
+fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
+
+ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const std::string& work_dir)
+    : arguments_(collect),
+      common_(common),
+      work_dir_(work_dir),
+      checkpoint_(Checkpoint::open(locate_model(common.model, common.revision))) {
+  CollectOptions& options = collect.options;
+  options.output = statistics_beside(common.output);
+  if (!work_dir_.empty()) options.work_dir = work_dir_ / "collect";
+  if (!options.resume && !common.dry_run) require_output_file(options.output, common.overwrite);
+  options.device = choose_device(common);
+  options.dtype = choose_dtype(common, options.device);
+  complete_collect_options(collect, common, checkpoint_);
+  if (!collect.prompts.empty()) return;
+  const fs::path file = beside_output(common.output, ".prompts.jsonl");
+  own_text_.emplace(checkpoint_, collect, common, file,
+                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text");
+  options.resume_command = own_text_->resume_command();
+  if (!common.dry_run) own_text_->require_usable();
+}
+
+void ModelRun::add_roles(FileRoles& roles) const {
+  add_collect_roles(arguments_, checkpoint_, roles);
+  if (own_text_) own_text_->add_roles(roles);
+}
+
+void ModelRun::read_prompts() {
+  if (own_text_ && common_.dry_run) {
+    prompts_ = own_text_->placeholder();
+  } else {
+    if (own_text_) {
+      own_text_->write();
+      arguments_.prompts = {own_text_->file().string()};
+      arguments_.options.written = own_text_->record();
+    }
+    prompts_ = oscar::read_prompts(arguments_, checkpoint_);
+  }
+  run_ = plan_collect(arguments_, checkpoint_, prompts_);
+}
+
+std::string ModelRun::prompt_names() const {
+  std::string names;
+  for (const std::string& file : arguments_.options.files) names += (names.empty() ? "" : ", ") + file;
+  return names.empty() ? own_text_->file().filename().string() : names;
+}
+
+void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {
+  measure_time(checkpoint_, prompts_, run_.plan, arguments_.options, run_.estimate);
+  if (common_.json) {
+    Json out = estimate_json(run_.plan, arguments_.options, run_.estimate);
+    if (curves) out["curves"] = curve_plan_json(*curves);
+    out["own_text"] = own_text_.has_value();
+    print_result(dump_json(out));
+    return;
+  }
+  print_result((own_text_ ? own_text_->plan_text() : std::string()) +
+               estimate_text(run_.plan, arguments_.options, run_.estimate) +
+               (curves ? curve_plan_text(*curves) : std::string()) + "dry run: nothing was written\n");
+}
+
+// An interrupted run may have collected them already.
+bool ModelRun::take_earlier() const {
+  const CollectOptions& options = arguments_.options;
+  if (!options.resume || !fs::exists(options.output)) return false;
+  const Statistics found = load_statistics(options.output);
+  const std::string fingerprint = checkpoint_.fingerprint();
+  const Statistics wanted = statistics_header(checkpoint_, fingerprint, prompts_, run_.plan, options, 0);
+  const bool same = found.format_version == kStatisticsVersion && found.model_fingerprint == fingerprint &&
+                    found.metadata.value("parts", Json()) == wanted.metadata["parts"];
+  if (!same && options.overwrite) return false;
+  if (!same) {
+    throw UsageError(options.output.string() +
+                     ": holds statistics of another model, other prompts or other options; choose another output, or "
+                     "replace it with --overwrite");
+  }
+  log_info("the statistics are taken from " + options.output.string());
+  // What a run leaves that was killed between its last two steps.
+  const fs::path work = work_directory_of(options);
+  if (fs::exists(work / "run.json")) {
+    WorkDirectory(work, run_identity(fingerprint, prompts_, options), true).remove();
+  }
+  return true;
+}
+
+void ModelRun::collect() {
+  if (take_earlier()) return;
+  const CollectReport report = run_collect(run_, arguments_, checkpoint_, prompts_);
+  const std::string text = collected_text(run_.plan, arguments_.options, report);
+  if (!common_.json) print_summary(text);
+}
+
+void ModelRun::finish() const {
+  std::error_code ec;
+  if (!work_dir_.empty()) fs::remove(work_dir_, ec);  // fails, as it should, when it holds other files
+}
+
+}  // namespace oscar

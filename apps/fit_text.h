@@ -1,0 +1,41 @@
+// oscar-fit --model without --prompts: the model writes its own calibration text, kept as a file beside the bundle.
+#pragma once
+
+#include "apps/collect_run.h"
+#include "generate/write_text.h"
+
+namespace oscar {
+
+class OwnText {
+ public:
+  // `collect` has the token budget, the longest sequence, the seed, device and type, and what --date and --resume say.
+  // UsageError for options that contradict it. Opens nothing for writing.
+  OwnText(const Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
+          const fs::path& file, const fs::path& work_dir);
+
+  void add_roles(FileRoles& roles) const;
+  // UsageError where the file is there and neither --overwrite nor --resume was given.
+  void require_usable() const;
+  // For --dry-run: rows of the lengths that would be written.
+  PromptSet placeholder() const;
+  std::string plan_text() const;
+  // The file, written now, or taken from an earlier run of the same options with --resume.
+  void write();
+  // How it was made, with the file's hash: for the statistics.
+  Json record() const;
+  const fs::path& file() const { return file_; }
+  const std::string& resume_command() const { return request_.resume_command; }
+
+ private:
+  bool take_earlier() const;
+
+  const Checkpoint& checkpoint_;
+  const CollectArguments& collect_;
+  bool overwrite_;
+  fs::path file_;
+  Tokenizer tokenizer_;
+  ScriptBook book_;
+  TextRequest request_;
+};
+
+}  // namespace oscar

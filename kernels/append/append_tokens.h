@@ -1,0 +1,67 @@
+// The cache side of one decode step, in one launch: per-head norm and RoPE of queries and keys (or neither, where the
+// caller has done both), the change of basis, and the new rows of keys and values into the BF16 windows. CPU reference:
+// rotate_rows() of lib/cache/row_rotation.h, bit for bit on equal rows, and KvCache::append(); norm and RoPE
+// follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/quantize/quantize_pages.h"
+
+namespace oscar::kernels {
+
+// A row of q, k and v and where it goes.
+struct AppendJob {
+  std::int32_t row;       // of q, k and v
+  std::int32_t sequence;  // row of window_table
+  std::int32_t position;  // of the token in its sequence
+};
+
+// Letters: N tokens, Hq query heads, Hkv KV heads, D head_dim. All pointers are device pointers.
+struct AppendTokensParams {
+  const void* q = nullptr;  // [.., Hq, D] FP32, or BF16 when rows_bfloat16; null: keys and values alone
+  const void* k = nullptr;  // [.., Hkv, D]; null: queries alone
+  const void* v = nullptr;
+  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;  // elements from one token to the next
+  const AppendJob* jobs = nullptr;             // [N]; null: row i belongs to sequence i, position lengths[i] - 1
+  const std::int32_t* lengths = nullptr;       // [N] tokens with the new one; 0: the row is skipped
+  const std::uint16_t* q_norm = nullptr;       // [D] BF16 weights of the per-head RMS norm, or null
+  const std::uint16_t* k_norm = nullptr;       // [D]
+  const float* rope_cos = nullptr;             // [positions, D / 2], half-split pairs, or null
+  const float* rope_sin = nullptr;             // [positions, D / 2]
+  const float* query_matrix = nullptr;         // [matrix_heads, D, D] row times matrix, or null: identity
+  const float* key_matrix = nullptr;           // [matrix_heads, D, D]
+  const float* value_matrix = nullptr;         // [value_matrix_heads, D, D]
+  const float* key_mean = nullptr;             // [Hkv, D] subtracted before the matrix, or null
+  const float* value_mean = nullptr;           // [Hkv, D]
+  std::uint16_t* query = nullptr;              // [N, Hq, D] BF16, in the basis of the cache, in the order of the jobs
+  std::uint8_t* window_pages = nullptr;        // [window pages, Hkv, window_page_bytes(D)] of this layer
+  const std::int32_t* window_table = nullptr;  // [sequences, sink_pages + ring_pages]
+  std::int32_t tokens = 0;                     // N
+  std::int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  std::int32_t matrix_heads = 1, value_matrix_heads = 1;  // 1 or Hkv
+  std::int32_t sink = 0, sink_pages = 0, ring_pages = 0;  // as in decode/decode_attention.h
+  float norm_eps = 0.0f;
+  bool rows_bfloat16 = true;
+};
+
+// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256. Allocates nothing, does not synchronise, may be
+// captured into a graph. Equal inputs give equal bits.
+cudaError_t append_tokens(const AppendTokensParams& params, cudaStream_t stream);
+
+// The runs of tokens that leave the recent windows when each sequence has got its newest token, for quantize_pages with
+// windows as its source: runs[i] of sequence i, count 0 where nothing leaves. Read and written on the device, so that a
+// captured step follows the lengths.
+struct FlushRunsParams {
+  const std::int32_t* lengths = nullptr;     // [batch] tokens with the newest one
+  const std::int32_t* page_table = nullptr;  // [batch, max_pages]
+  PageRun* runs = nullptr;                   // [batch]
+  std::int32_t batch = 0, max_pages = 0;
+  std::int32_t sink = 0, recent = 0, flush = 1;  // flush: a power of two, at most 64
+  std::int32_t ring_pages = 0;
+};
+cudaError_t flush_runs(const FlushRunsParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels

@@ -1,0 +1,62 @@
+// Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
+// and its quantised body (pages of layout `uniform` with group = head_dim and FP16 parameters, or of layout `blocks`),
+// all in rotated space, in one launch.
+// CPU reference (the specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/common/fragment_pages.h"
+
+namespace oscar::kernels {
+
+// Two kernels serve every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh); the launch chooses.
+enum class DecodeKernel : std::int32_t { kAuto, kStream, kCluster };
+
+// Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
+struct PagedDecodeParams {
+  const void* q;                     // [B, Hq, D] BF16, rotated
+  void* out;                         // [B, Hq, D] BF16 (or FP32 when out_float)
+  const std::uint8_t* pages;         // [pages, Hkv, decode_page_layout().bytes()] of this layer; 16-byte aligned
+  const std::int32_t* page_table;    // [B, max_pages] page of tokens sink + 64 i ... of the body
+  const std::uint8_t* window_pages;  // [window pages, Hkv, window_page_bytes(D)] of this layer
+  const std::int32_t* window_table;  // [B, sink_pages + ring_pages]: sink pages, then the ring of recent tokens
+  const std::int32_t* lengths;       // [B] tokens in the cache, the current one included; 0: the sequence is skipped
+  const float* sink_logits;          // [Hq] extra logits of the softmax denominator, or null
+  void* workspace;                   // decode_attention_workspace_bytes(...), zeroed once before the first launch
+  std::int32_t batch, query_heads, kv_heads, head_dim;
+  std::int32_t max_pages;
+  std::int32_t sink, recent, flush;  // window policy in tokens; flush a power of two
+  std::int32_t sink_pages,
+      ring_pages;               // ring_pages * 64 >= recent + flush - 1; token p sits in ring slot p % (64 ring_pages)
+  std::int32_t sliding_window;  // 0: none; w: keys j with position - j < w
+  float scale;                  // softmax scale
+  float soft_cap;               // 0: none
+  bool out_float;
+  // Layout `blocks`: widths of the four blocks, each of {0, 1, 2, 4}, and their deviations. Not read otherwise.
+  bool blocks = false;
+  std::uint8_t key_widths[4] = {}, value_widths[4] = {};
+  const float* key_sigma = nullptr;    // [Hkv, 4]
+  const float* value_sigma = nullptr;  // [Hkv, 4]
+  DecodeKernel kernel = DecodeKernel::kAuto;
+};
+
+// Layout of the code pages that the parameters describe (head_dim, blocks and widths are read).
+PageLayout decode_page_layout(const PagedDecodeParams& params);
+
+// Resident blocks the launch uses on the current device; fixed for a device, so graphs can be captured once.
+int decode_attention_blocks(int head_dim, int group);
+// One workspace may serve launches of any batch up to 4,096 (sequence, KV head) items, one after the other, without
+// being cleared between them, if it is as large as the largest of them needs.
+std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads);
+
+// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a group above 16), for widths
+// other than 0, 1, 2 and 4, and for kernel = kCluster where the device or the batch allows no cluster for each item.
+// Slots of a page or window page that hold no token are read and weighed with 0: they must hold finite numbers, so
+// zero the memory of pages once.
+// Allocates nothing, does not synchronise; may be captured into a graph. Equal inputs give equal bits.
+cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels

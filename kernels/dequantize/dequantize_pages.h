@@ -1,0 +1,31 @@
+// Reads quantised tokens of one layer back as rows, for attention of a new prompt part over a quantised prefix. CPU
+// reference, bit for bit: RowPages::get() of lib/cache/row_pages.h and decode_rows() of lib/codec/codec.h. Raw
+// pointers, no LibTorch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/quantize/quantize_pages.h"
+
+namespace oscar::kernels {
+
+// Letters: N rows (tokens), Hkv KV heads, D head_dim. All pointers are device pointers.
+struct DequantizePagesParams {
+  const std::uint8_t* pages;  // [pages, Hkv, page_bytes]
+  const PageRun* runs;        // [run_count]
+  const float* sigma;         // [Hkv, 4] deviations (scale bytes only), or null
+  void* rows;                 // [N, Hkv, D] FP32, or BF16 when rows_bfloat16, in the basis of the cache
+  SideLayout layout;          // of the side that is read
+  std::int64_t page_bytes;
+  std::int32_t run_count, kv_heads;
+  bool value_side;
+  bool rows_bfloat16;
+};
+
+// cudaErrorInvalidValue for a head_dim above 256 or not a multiple of 16. Allocates nothing, does not synchronise, may
+// be captured.
+cudaError_t dequantize_pages(const DequantizePagesParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels

@@ -1,0 +1,210 @@
+// Decode attention over any cache: a grid of parts of 128 tokens, then their merge. Simple on purpose: a warp for each
+// key, a thread for each channel of the values, every element decoded where it is needed.
+#include "kernels/fallback/fallback_attention.h"
+
+#include <algorithm>
+
+#include "kernels/fallback/read_element.cuh"
+
+namespace oscar::kernels {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kHeads = 8;   // query heads of a block: one softmax in each warp
+constexpr int kTile = 32;   // tokens between two steps of the softmax: one in each lane
+constexpr int kPart = 128;  // tokens of a block
+constexpr int kMaxDim = kThreads;
+static_assert(kHeads == kWarps && kTile == 32 && kPart % kTile == 0);
+
+// Floats of a part in the workspace, [B, Hq, parts] of them: largest logit, sum of weights, then the sums of weighted
+// values, BF16 ones [D] and coded ones [D].
+__host__ __device__ constexpr long long part_floats(int head_dim) { return 2 + 2 * static_cast<long long>(head_dim); }
+
+int part_count(const FallbackAttentionParams& p) { return std::max(1, (p.max_tokens + kPart - 1) / kPart); }
+int head_tiles(const FallbackAttentionParams& p) { return (p.query_heads / p.kv_heads + kHeads - 1) / kHeads; }
+
+// The query heads of a block, of one sequence and one KV head.
+struct Block {
+  int sequence, kv_head, first_head, heads;
+};
+
+// logits[h][t] of tokens first + t, t < tokens: a warp for each token, lanes over the channels.
+__device__ __forceinline__ void key_logits(const FallbackAttentionParams& p, const FallbackSequence& s, const Block& b,
+                                           int first, int tokens, float (*logits)[kTile]) {
+  const int lane = threadIdx.x % 32, d = p.head_dim;
+  const long long head0 = static_cast<long long>(b.sequence) * p.query_heads + b.first_head;
+  for (int t = threadIdx.x / 32; t < tokens; t += kWarps) {
+    const TokenPlace place = place_of(p.key, s.key, first + t, p.kv_heads, d, b.kv_head);
+    const bool coded = place.row == nullptr && p.query_coded != nullptr;
+    const float* query = (coded ? p.query_coded : p.query) + head0 * d;
+    float dots[kHeads] = {};
+    for (int c = lane; c < d; c += 32) {
+      const float k = read_element(p.key, place, b.kv_head, c);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        if (h < b.heads) dots[h] += query[h * d + c] * k;
+      }
+    }
+    if (p.position_query != nullptr) {
+      const float* turned = p.position_query + head0 * d;
+      const float* rope_phases = p.rope_phases + static_cast<long long>(first + t) * d;
+      for (int c = lane; c < d; c += 32) {
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          if (h < b.heads) dots[h] += turned[h * d + c] * rope_phases[c];
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) dots[h] += __shfl_xor_sync(0xffffffffu, dots[h], offset);
+      if (lane != 0 || h >= b.heads) continue;
+      float x = p.scale * dots[h];
+      if (p.logit_shift != nullptr) x += p.logit_shift[head0 + h];
+      if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
+      logits[h][t] = x;
+    }
+  }
+}
+
+// Running softmax of one head, the same in all lanes of its warp. A NaN among the logits stays in `sum`.
+struct Softmax {
+  float largest = -INFINITY, sum = 0.0f;
+
+  // x: logit of the lane's token, -inf for none. Returns its weight; *factor: what earlier sums are multiplied by.
+  __device__ __forceinline__ float add(float x, float* factor) {
+    float top = x;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
+    top = fmaxf(top, largest);
+    const float base = top == -INFINITY ? 0.0f : top;
+    const float weight = expf(x - base);
+    *factor = expf(largest - base);
+    float total = weight;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
+    sum = sum * *factor + total;
+    largest = top;
+    return weight;
+  }
+};
+
+// Grid: (parts, KV heads x tiles of 8 query heads, batch).
+__global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__ FallbackAttentionParams p) {
+  __shared__ float logits[kHeads][kTile];  // then the weights
+  __shared__ float factors[kHeads];
+  const int group = p.query_heads / p.kv_heads, tiles = (group + kHeads - 1) / kHeads, d = p.head_dim;
+  const int in_group = static_cast<int>(blockIdx.y) % tiles * kHeads, kv_head = static_cast<int>(blockIdx.y) / tiles;
+  const Block b{static_cast<int>(blockIdx.z), kv_head, kv_head * group + in_group, min(kHeads, group - in_group)};
+  const FallbackSequence& s = p.sequences[b.sequence];
+  const int seen = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
+  const int part = static_cast<int>(blockIdx.x);
+  const int begin = max(part * kPart, seen), end = min((part + 1) * kPart, s.length);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = threadIdx.x;
+
+  Softmax softmax;
+  float plain[kHeads] = {}, coded[kHeads] = {};  // of the thread's channel
+  for (int first = begin; first < end; first += kTile) {
+    const int tokens = min(kTile, end - first);
+    key_logits(p, s, b, first, tokens, logits);
+    __syncthreads();
+    if (warp < b.heads) {
+      float factor;
+      const float weight = softmax.add(lane < tokens ? logits[warp][lane] : -INFINITY, &factor);
+      logits[warp][lane] = weight;
+      if (lane == 0) factors[warp] = factor;
+    }
+    __syncthreads();
+    if (channel < d) {
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        if (h < b.heads) plain[h] *= factors[h], coded[h] *= factors[h];
+      }
+      for (int t = 0; t < tokens; ++t) {
+        const TokenPlace place = place_of(p.value, s.value, first + t, p.kv_heads, d, kv_head);
+        const float v = read_element(p.value, place, kv_head, channel);
+        const bool apart = place.row == nullptr && p.output_coded != nullptr;
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          if (h >= b.heads) continue;
+          if (apart) {
+            coded[h] += logits[h][t] * v;
+          } else {
+            plain[h] += logits[h][t] * v;
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  float* workspace = static_cast<float*>(p.workspace);
+  const auto part_of = [&](int h) {
+    const long long head = static_cast<long long>(b.sequence) * p.query_heads + b.first_head + h;
+    return workspace + (head * gridDim.x + part) * part_floats(d);
+  };
+  if (warp < b.heads && lane == 0) part_of(warp)[0] = softmax.largest, part_of(warp)[1] = softmax.sum;
+  if (channel >= d) return;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    if (h < b.heads) part_of(h)[2 + channel] = plain[h], part_of(h)[2 + d + channel] = coded[h];
+  }
+}
+
+// Grid: (query heads, batch). A part with no tokens has the sum 0 and is left out.
+__global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ FallbackAttentionParams p, int parts) {
+  const int d = p.head_dim, channel = threadIdx.x;
+  const long long head = static_cast<long long>(blockIdx.y) * p.query_heads + blockIdx.x;
+  const float* first = static_cast<const float*>(p.workspace) + head * parts * part_floats(d);
+  const bool has_sink = p.sink_logits != nullptr;
+  const float sink = has_sink ? p.sink_logits[blockIdx.x] : -INFINITY;
+  float top = sink;
+  for (int i = 0; i < parts; ++i) top = fmaxf(top, first[i * part_floats(d)]);
+  float keys = 0.0f, plain = 0.0f, coded = 0.0f;
+  for (int i = 0; i < parts; ++i) {
+    const float* part = first + i * part_floats(d);
+    if (part[1] == 0.0f) continue;
+    const float factor = expf(part[0] - top);
+    keys += part[1] * factor;
+    if (channel < d) plain += part[2 + channel] * factor, coded += part[2 + d + channel] * factor;
+  }
+  const float total = has_sink ? keys + expf(sink - top) : keys;
+  if (p.weight_sum != nullptr && channel == 0) p.weight_sum[head] = total == 0.0f ? 0.0f : keys / total;
+  if (channel >= d) return;
+  p.output[head * d + channel] = total == 0.0f ? 0.0f : plain / total;
+  if (p.output_coded != nullptr) p.output_coded[head * d + channel] = total == 0.0f ? 0.0f : coded / total;
+}
+
+bool has_pages(const FallbackSide& side, int head_dim) {
+  if (side.page_tokens <= 0) return false;
+  if (side.lines.bits == 0) return side.layout.head_dim == head_dim;
+  return side.lines.bits > 0 && side.lines.group > 0 && side.lines.line % side.lines.group == 0 &&
+         side.lines.line == (side.lines.channel_axis ? side.page_tokens : head_dim);
+}
+
+}  // namespace
+
+std::size_t fallback_attention_workspace_bytes(const FallbackAttentionParams& p) {
+  return static_cast<std::size_t>(p.batch) * static_cast<std::size_t>(p.query_heads) *
+         static_cast<std::size_t>(part_count(p)) * static_cast<std::size_t>(part_floats(p.head_dim)) * sizeof(float);
+}
+
+cudaError_t fallback_attention(const FallbackAttentionParams& p, cudaStream_t stream) {
+  const bool heads = p.kv_heads > 0 && p.query_heads > 0 && p.query_heads % p.kv_heads == 0;
+  if (!heads || p.head_dim < 1 || p.head_dim > kMaxDim || p.batch < 0 || p.max_tokens < 0) return cudaErrorInvalidValue;
+  if (!has_pages(p.key, p.head_dim) || !has_pages(p.value, p.head_dim)) return cudaErrorInvalidValue;
+  const int rows = p.kv_heads * head_tiles(p);
+  if (p.batch > 65535 || rows > 65535) return cudaErrorInvalidValue;
+  if (p.batch == 0) return cudaSuccess;
+  const int parts = part_count(p);
+  parts_kernel<<<dim3(static_cast<unsigned>(parts), static_cast<unsigned>(rows), static_cast<unsigned>(p.batch)),
+                 kThreads, 0, stream>>>(p);
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  merge_kernel<<<dim3(static_cast<unsigned>(p.query_heads), static_cast<unsigned>(p.batch)), kThreads, 0, stream>>>(
+      p, parts);
+  return cudaGetLastError();
+}
+
+}  // namespace oscar::kernels

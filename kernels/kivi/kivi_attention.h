@@ -1,0 +1,62 @@
+// Decode attention over the pages of KIVI (arXiv 2402.02750) and OScaR (arXiv 2605.19660): two-bit keys coded per
+// channel in groups of tokens, two-bit values coded per token in groups of channels, each side with BF16 windows of its
+// own. The pages are those of lib/cache/kivi_pages.h, byte for byte.
+// CPU reference (the specification): decode_attention_two_pass, lib/attention/cpu/decode_attention_cpu.h. Raw pointers,
+// no LibTorch.
+//
+//   logit_j = softmax_scale <q, khat_j>, then soft_cap tanh(logit / soft_cap) where soft_cap > 0
+//   p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit));  coded = sum over coded values, plain = over BF16 ones
+// The two sums stay apart because coded values may be in a rotated basis: o = plain + (coded, rotated back).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace oscar::kernels {
+
+// Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
+struct KiviSequence {
+  const std::uint16_t *sink_key, *sink_value;   // [sink, Hkv, D] BF16
+  const std::uint16_t *ring_key, *ring_value;   // [ring, Hkv, D] BF16; token i behind the sink is in row i mod ring
+  const std::int32_t *key_pages, *value_pages;  // ids of the pages of 128 tokens behind the sink
+  std::int32_t length;                          // tokens in the cache, the current one included; 0: skipped
+  std::int32_t key_body, value_body;            // coded tokens behind the sink
+};
+
+// Keys or values of one layer. A page: with `norms` 128 FP32 norms of tokens, then Hkv times codes and parameters.
+struct KiviSide {
+  const std::uint8_t* pages;  // 16-byte aligned
+  std::int64_t page_bytes;
+  std::int32_t head_bytes;  // of one KV head in a page, a multiple of 16
+  std::int32_t group;       // 32, 64 or 128; values: at most D
+  std::int32_t ring;        // rows of the BF16 ring
+  bool norms;               // keys only
+};
+
+struct KiviAttentionParams {
+  const float* q;                 // [B, Hq, D] in the model's basis
+  const float* q_coded;           // [B, Hq, D] in the basis of the coded keys
+  float* plain;                   // [B, Hq, D] outputs in the model's basis
+  float* coded;                   // [B, Hq, D] outputs in the basis of the coded values
+  const KiviSequence* sequences;  // [B]
+  const float* sink_logits;       // [Hq] or null
+  void* workspace;                // kivi_attention_workspace_bytes()
+  KiviSide key, value;
+  std::int32_t batch, query_heads, kv_heads, head_dim;
+  std::int32_t sink;            // BF16 tokens at the start, the same for keys and values
+  std::int32_t max_pages;       // full pages of the longest sequence, at least
+  std::int32_t max_loose;       // tokens outside pages that are full on both sides, of any sequence, at most
+  std::int32_t sliding_window;  // 0: none; w: the last w tokens are seen
+  float scale, soft_cap;        // soft_cap 0: none
+};
+
+std::size_t kivi_attention_workspace_bytes(const KiviAttentionParams& params);
+
+// cudaErrorInvalidValue for a shape that is not built: D other than 64 and 128, groups other than 32, 64 and 128.
+// Two launches, fixed by the host's fields alone: the attention of parts, and their merge. Allocates nothing, does not
+// synchronise; may be captured into a graph. Equal inputs give equal bits.
+cudaError_t kivi_attention(const KiviAttentionParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels

@@ -1,0 +1,52 @@
+#include "attention/cache_factory.h"
+
+#include <stdexcept>
+
+#include "cache/kivi_pages.h"
+#include "cache/row_pages.h"
+
+namespace oscar {
+namespace {
+
+void add_row_pages(const KvMethod& method, const ModelConfig& model, KvCacheSpec& spec) {
+  spec.shared_pages = true;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const PageLayout page = page_layout(method.code(layer, Side::kKey), method.code(layer, Side::kValue));
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      std::vector<RowCodec> codecs;
+      for (std::int64_t head = 0; head < model.kv_heads; ++head) codecs.push_back(method.codec(layer, side, head));
+      spec.sides[side == Side::kKey ? 0 : 1].pages.push_back(std::make_shared<RowPages>(page, side, std::move(codecs)));
+    }
+  }
+}
+
+void add_kivi_pages(const MethodSpec& method, const ModelConfig& model, KvCacheSpec& spec) {
+  if (!has_pages(method)) throw std::invalid_argument("method " + method.id + " has no pages");
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const auto pages = std::make_shared<KiviPages>(side == Side::kKey ? method.key : method.value,
+                                                   static_cast<int>(model.kv_heads), static_cast<int>(model.head_dim));
+    spec.sides[side == Side::kKey ? 0 : 1].pages.assign(static_cast<std::size_t>(model.layers), pages);
+  }
+}
+
+}  // namespace
+
+KvCacheSpec cache_spec(const KvMethod& method, const ModelConfig& model) {
+  KvCacheSpec spec;
+  spec.kv_heads = model.kv_heads, spec.head_dim = model.head_dim;
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    spec.sides[side == Side::kKey ? 0 : 1].windows = method.quantised ? method.windows_of(side) : all_in_sink();
+  }
+  if (method.engine) {
+    add_kivi_pages(method.engine->description(), model, spec);
+  } else {
+    add_row_pages(method, model, spec);
+  }
+  return spec;
+}
+
+std::unique_ptr<PagedBackend> make_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
+  return device.is_cuda() ? make_cuda_backend(method, model, device) : make_cpu_backend(method, model);
+}
+
+}  // namespace oscar

@@ -1,0 +1,65 @@
+// The two ways a decoder runs on a quantised KV cache. Both store rotated K and V: BF16 in the sink and recent tiers,
+// codes in the body; both quantise the BF16-rounded rotated row, so codes agree bit for bit. Method bf16 keeps all rows
+// in BF16: run through the same path it is the baseline. Queries, softmax and sums are FP32. The method must outlive
+// the object.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/kv_method.h"
+#include "layout/side.h"
+#include "model/attention.h"
+
+namespace oscar {
+
+class PagedBackend;
+
+// Prefill path, simulated: all tokens of a sequence in one call (starts 0); query i sees quantised keys and values
+// for [sink, quantised_end(i + 1)) and BF16 ones elsewhere. Exactly what token-by-token decode gives, up to rounding.
+class SimulatedPrefillAttention : public Attention {
+ public:
+  explicit SimulatedPrefillAttention(const KvMethod& method);
+  at::Tensor attend(const AttentionInput& input) override;
+
+ private:
+  const KvMethod& method_;
+};
+
+// Keys or values of the coded tokens of one sequence in one layer, copied to main memory.
+struct StoredPages {
+  std::int64_t tokens = 0;          // from the end of the sink on
+  std::vector<std::uint8_t> pages;  // [ceil(tokens / page tokens), CachePages::bytes()]
+};
+
+// Decode path: the paged three-tier cache. Any batch of ragged sequences; each call appends the new tokens of each
+// sequence and attends, token by token. The cache lives on `device` and so does the attention: on a GPU queries enter
+// the fast kernels in BF16 (on the CPU, and in the general kernel, in FP32); cached bytes are the same for the same
+// keys and values.
+class PagedAttention : public Attention {
+ public:
+  // EnvironmentError when the kernels of the device cannot hold the cache of the method: see decode_obstacle().
+  PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
+  ~PagedAttention() override;
+  at::Tensor attend(const AttentionInput& input) override;
+  void append(const AttentionInput& input);  // fills the cache without attending; reads k and v alone
+  std::uint64_t allocated_bytes() const;     // pages and windows physically held, all layers and sequences
+  void release(std::int64_t sequence_id);
+  std::int64_t tokens(std::int64_t layer, std::int64_t sequence_id) const;  // 0 for an unknown id
+  std::int64_t pages_in_use() const;
+  // Where keys and values share pages, both sides give the same bytes. Nothing for an unknown id.
+  StoredPages stored(std::int64_t layer, std::int64_t sequence_id, Side side = Side::kKey) const;
+
+ private:
+  void check_starts(const AttentionInput& input) const;
+  std::unique_ptr<PagedBackend> backend_;
+};
+
+// Why the decode path cannot run this method on the device: one sentence with what to do; empty when it can.
+std::string decode_obstacle(const KvMethod& method, const ModelConfig& model, at::Device device);
+// A note for people where the general kernel of a GPU runs, with the reason; empty elsewhere.
+std::string decode_note(const KvMethod& method, const ModelConfig& model, at::Device device);
+
+}  // namespace oscar

@@ -1,0 +1,57 @@
+// Calls of the attention kernels that read a copy of the CPU's cache, on LibTorch's tensors and current stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/cache_pages.h"
+#include "kernels/fallback/fallback_attention.h"
+#include "layout/side.h"
+#include "model/attention.h"
+
+namespace oscar {
+
+// Keys or values of a layer. pages, sigma: device pointers.
+kernels::FallbackSide general_side(const CachePages& format, Side side, const std::uint8_t* pages, const float* sigma);
+
+class AttentionLauncher {
+ public:
+  explicit AttentionLauncher(at::Device device) : device_(device) {}
+  virtual ~AttentionLauncher() = default;
+  // The newest token of each sequence attends. p: pointers and sides; the rest comes from `input` and `sequences`.
+  virtual void launch(kernels::FallbackAttentionParams& p, const AttentionInput& input,
+                      const std::vector<kernels::FallbackSequence>& sequences) = 0;
+
+ protected:
+  at::Tensor upload(const void* bytes, std::size_t count) const;
+  void* workspace(std::size_t bytes);  // at least that much, kept between calls
+
+ private:
+  at::Device device_;
+  at::Tensor workspace_;
+};
+
+// kernels/fallback/fallback_attention.h: every cache that the CPU can hold.
+class FallbackLauncher : public AttentionLauncher {
+ public:
+  using AttentionLauncher::AttentionLauncher;
+  void launch(kernels::FallbackAttentionParams& p, const AttentionInput& input,
+              const std::vector<kernels::FallbackSequence>& sequences) override;
+};
+
+// kernels/kivi/kivi_attention.h: the pages of KIVI and OScaR. Queries and outputs of coded tokens are needed;
+// shifts, positions and sums of weights are not read or written.
+class KiviLauncher : public AttentionLauncher {
+ public:
+  // sink: BF16 tokens at the start, the same for keys and values.
+  KiviLauncher(at::Device device, std::int64_t sink) : AttentionLauncher(device), sink_(sink) {}
+  void launch(kernels::FallbackAttentionParams& p, const AttentionInput& input,
+              const std::vector<kernels::FallbackSequence>& sequences) override;
+
+ private:
+  std::int64_t sink_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,97 @@
+// The decode path on a GPU: append_tokens, quantize_pages and decode_attention on a DeviceCache, on LibTorch's current
+// stream. CPU reference: cpu_backend.cpp. What goes into the cache is in cuda_backend_write.cpp, attention
+// over it in cuda_backend.cpp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstring>
+#include <vector>
+
+#include "attention/batch_steps.h"
+#include "attention/cuda/device_cache.h"
+#include "attention/cuda/device_launch.h"
+#include "attention/cuda/device_transform.h"
+#include "attention/paged_backend.h"
+#include "kernels/append/append_tokens.h"
+#include "kernels/quantize/quantize_pages.h"
+
+namespace oscar {
+
+using kernels::AppendJob;
+using kernels::PageRun;
+static_assert(sizeof(AppendJob) == 12 && sizeof(PageRun) == 16);
+
+// Jobs and runs as the words of a table.
+template <class T>
+std::vector<std::int32_t> words(const std::vector<T>& items) {
+  std::vector<std::int32_t> out(items.size() * sizeof(T) / 4);
+  if (!items.empty()) std::memcpy(out.data(), items.data(), out.size() * 4);
+  return out;
+}
+
+class CudaBackend : public PagedBackend {
+ public:
+  CudaBackend(const KvMethod& method, const ModelConfig& model, at::Device device);
+
+  at::Tensor attend(const AttentionInput& input) override;
+  void append(const AttentionInput& input) override;
+  void release(std::int64_t sequence) override { cache_.release(sequence); }
+  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const override {
+    const DeviceCache::Sequence* s = cache_.find(sequence);
+    return s == nullptr ? 0 : s->tokens[static_cast<std::size_t>(layer)];
+  }
+  StoredPages stored(std::int64_t layer, std::int64_t sequence, Side side) const override;  // one page holds both
+  std::int64_t pages_in_use() const override { return cache_.pages_in_use(); }
+  std::uint64_t allocated_bytes() const override { return cache_.allocated_bytes(); }
+
+ private:
+  struct DeviceLayer {
+    DeviceSide key, value;
+    bool ready = false;
+  };
+
+  const PageLayout& layout(std::int64_t layer) const { return layouts_[static_cast<std::size_t>(layer)]; }
+  const DeviceLayer& layer(std::int64_t index);
+  at::Tensor rows(const at::Tensor& x) const;  // as the kernels read them
+  // Sections of the tables that every launch needs.
+  struct Common {
+    std::size_t page_table, window_table, lengths;
+    std::int64_t max_pages, sink_pages;
+  };
+  // What attend() was given, as the kernels read it: [tokens, heads, d].
+  struct Rows {
+    at::Tensor q, k, v;
+  };
+  // One token of each sequence of a batch, in the cache and in the tables.
+  struct Step {
+    std::vector<std::int64_t> ids;
+    Common tables;
+  };
+  // query [sequences, heads, d]: the step's queries in the basis of the cache.
+  Step append_step(std::int64_t layer, const std::vector<StepToken>& tokens, const Rows& rows, at::Tensor& query);
+  // out [sequences, heads, d] F32, in the basis of the cache.
+  void attend_step(const AttentionInput& input, const Step& step, const at::Tensor& query, const at::Tensor& sinks,
+                   at::Tensor& out);
+  void add_ring_runs(const DeviceCache::Sequence& held, std::int32_t index, std::int64_t begin, std::int64_t end,
+                     std::vector<PageRun>& runs) const;
+  Common add_sequences(const std::vector<std::int64_t>& ids, std::int64_t layer);
+  void write_windows(std::int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     std::int64_t jobs, std::size_t jobs_at, const Common& common, at::Tensor* query);
+  void quantise(std::int64_t layer, const at::Tensor& k, const at::Tensor& v, std::int64_t runs, std::size_t runs_at,
+                const Common& common, bool from_ring);
+  void check_finite(std::int64_t layer) const;
+  void* workspace(std::int64_t batch, std::int64_t group);
+
+  const KvMethod& method_;
+  const ModelConfig& model_;
+  at::Device device_;
+  std::vector<PageLayout> layouts_;  // [L]
+  DeviceCache cache_;
+  StepTables tables_;
+  std::vector<DeviceLayer> layers_;
+  at::Tensor bad_;  // [L, 2] see quantize_pages.h; keys, values
+  at::Tensor workspace_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,189 @@
+// What goes into the cache on a GPU: tokens into the BF16 windows, tokens that leave them into pages.
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "attention/cuda/cuda_backend.h"
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+// Calls f(first position, count, page, slot) for the parts of [begin, end) in one page each.
+template <class F>
+void for_each_page(std::int64_t sink, std::int64_t begin, std::int64_t end, const std::vector<std::int32_t>& pages,
+                   F&& f) {
+  while (begin < end) {
+    const std::int64_t body = begin - sink, slot = body % kPageTokens;
+    const std::int64_t count = std::min(end - begin, kPageTokens - slot);
+    f(begin, static_cast<std::int32_t>(count), pages[static_cast<std::size_t>(body / kPageTokens)],
+      static_cast<std::int32_t>(slot));
+    begin += count;
+  }
+}
+
+}  // namespace
+
+// Tokens [begin, end) of the sequence in row `index` of the tables, which are still in its ring.
+void CudaBackend::add_ring_runs(const DeviceCache::Sequence& held, std::int32_t index, std::int64_t begin,
+                                std::int64_t end, std::vector<PageRun>& runs) const {
+  const std::int64_t ring = cache_.ring_pages() * kPageTokens;
+  for_each_page(method_.windows.sink, begin, end, held.pages,
+                [&](std::int64_t first, std::int32_t count, std::int32_t page, std::int32_t slot) {
+                  runs.push_back({static_cast<std::int32_t>(index * ring + first % ring), count, page, slot});
+                });
+}
+
+CudaBackend::Common CudaBackend::add_sequences(const std::vector<std::int64_t>& ids, std::int64_t layer) {
+  Common c{0, 0, 0, 1, 0};
+  const std::int64_t ring = cache_.ring_pages();
+  for (const std::int64_t id : ids) {
+    const DeviceCache::Sequence& s = *cache_.find(id);
+    c.max_pages = std::max(c.max_pages, static_cast<std::int64_t>(s.pages.size()));
+    c.sink_pages = std::max(c.sink_pages, static_cast<std::int64_t>(s.sink.size()));
+  }
+  std::vector<std::int32_t> pages, windows, lengths;
+  for (const std::int64_t id : ids) {
+    const DeviceCache::Sequence& s = *cache_.find(id);
+    const auto put = [](std::vector<std::int32_t>& to, const std::vector<std::int32_t>& from, std::int64_t width) {
+      to.insert(to.end(), from.begin(), from.end());
+      to.resize(to.size() + static_cast<std::size_t>(width) - from.size(), 0);
+    };
+    put(pages, s.pages, c.max_pages);
+    put(windows, s.sink, c.sink_pages);
+    put(windows, s.ring, ring);
+    lengths.push_back(static_cast<std::int32_t>(s.tokens[static_cast<std::size_t>(layer)]));
+  }
+  c.page_table = tables_.add(pages);
+  c.window_table = tables_.add(windows);
+  c.lengths = tables_.add(lengths);
+  return c;
+}
+
+void CudaBackend::write_windows(std::int64_t index, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                std::int64_t jobs, std::size_t jobs_at, const Common& common, at::Tensor* query) {
+  if (jobs == 0) return;
+  const DeviceLayer& l = layer(index);
+  kernels::AppendTokensParams p;
+  if (q.defined()) {
+    p.q = q.const_data_ptr();
+    p.q_stride = q.stride(0);
+    p.query = reinterpret_cast<std::uint16_t*>(query->data_ptr<at::BFloat16>());
+    p.query_heads = static_cast<std::int32_t>(q.size(1));
+  } else {
+    p.query_heads = static_cast<std::int32_t>(k.size(1));
+  }
+  p.k = k.const_data_ptr(), p.v = v.const_data_ptr();
+  p.k_stride = k.stride(0), p.v_stride = v.stride(0);
+  p.jobs = reinterpret_cast<const AppendJob*>(tables_.at(jobs_at));
+  p.query_matrix = pointer<float>(l.key.query_or_back);
+  p.key_matrix = pointer<float>(l.key.forward), p.value_matrix = pointer<float>(l.value.forward);
+  p.key_mean = pointer<float>(l.key.mean), p.value_mean = pointer<float>(l.value.mean);
+  p.window_pages = cache_.windows(index);
+  p.window_table = tables_.at(common.window_table);
+  p.tokens = static_cast<std::int32_t>(jobs);
+  p.kv_heads = static_cast<std::int32_t>(k.size(1)), p.head_dim = static_cast<std::int32_t>(k.size(2));
+  if (l.key.forward.defined()) p.matrix_heads = static_cast<std::int32_t>(l.key.forward.size(0));
+  if (l.value.forward.defined()) p.value_matrix_heads = static_cast<std::int32_t>(l.value.forward.size(0));
+  p.sink_pages = static_cast<std::int32_t>(common.sink_pages);
+  p.sink = method_.quantised ? static_cast<std::int32_t>(method_.windows.sink) : p.sink_pages * kPageTokens;
+  p.ring_pages = static_cast<std::int32_t>(cache_.ring_pages());
+  p.rows_bfloat16 = k.scalar_type() == at::kBFloat16;
+  check_launch(kernels::append_tokens(p, current_stream()), "append_tokens");
+}
+
+void CudaBackend::quantise(std::int64_t index, const at::Tensor& k, const at::Tensor& v, std::int64_t runs,
+                           std::size_t runs_at, const Common& common, bool from_ring) {
+  if (runs == 0) return;
+  const DeviceLayer& l = layer(index);
+  for (const Side which : {Side::kKey, Side::kValue}) {
+    const bool is_key = which == Side::kKey;
+    const at::Tensor& x = is_key ? k : v;
+    const DeviceSide& s = is_key ? l.key : l.value;
+    kernels::QuantizePagesParams p{};
+    p.runs = reinterpret_cast<const PageRun*>(tables_.at(runs_at));
+    p.pages = cache_.pages(index);
+    p.clip = s.clip.const_data_ptr<float>(), p.sigma = s.sigma.const_data_ptr<float>();
+    p.bad = bad_.data_ptr<std::int32_t>() + 2 * index + (is_key ? 0 : 1);
+    p.layout = is_key ? layout(index).key : layout(index).value;
+    p.page_bytes = layout(index).bytes();
+    p.run_count = static_cast<std::int32_t>(runs), p.kv_heads = static_cast<std::int32_t>(x.size(1));
+    p.matrix_heads = 1;
+    p.encoder = kernel_encoder(is_key ? method_.key_encoder : method_.value_encoder);
+    p.value_side = !is_key;
+    p.rows_bfloat16 = x.scalar_type() == at::kBFloat16;
+    if (from_ring) {
+      p.windows = cache_.windows(index);
+      p.window_table = tables_.at(common.window_table);
+      p.sink_pages = static_cast<std::int32_t>(common.sink_pages);
+      p.ring_pages = static_cast<std::int32_t>(cache_.ring_pages());
+    } else {
+      p.rows = x.const_data_ptr();
+      p.mean = pointer<float>(s.mean), p.matrix = pointer<float>(s.forward);
+      if (s.forward.defined()) p.matrix_heads = static_cast<std::int32_t>(s.forward.size(0));
+    }
+    check_launch(kernels::quantize_pages(p, current_stream()), "quantize_pages");
+  }
+}
+
+void CudaBackend::check_finite(std::int64_t index) const {
+  const at::Tensor bad = bad_.to(at::kCPU);
+  for (std::int64_t l = 0; l <= index; ++l) {
+    for (const Side which : {Side::kKey, Side::kValue}) {
+      const int at = bad[l][which == Side::kKey ? 0 : 1].item<int>();
+      if (at == INT_MAX) continue;
+      throw NumericalError("layer " + std::to_string(l) + ", KV head " + std::to_string(at % model_.kv_heads) + ": a " +
+                           (which == Side::kKey ? "key" : "value") +
+                           " that leaves the recent window holds NaN or infinity");
+    }
+  }
+}
+
+// Rows that pass the recent window go from the call to the pages; those that wait there are read before it is written.
+void CudaBackend::append(const AttentionInput& input) {
+  const c10::DeviceGuard guard(device_);
+  const SequenceBatch& batch = *input.batch;
+  const at::Tensor k = rows(input.k), v = rows(input.v);
+  const CacheWindows& w = method_.windows;
+  std::vector<std::int64_t> ids;
+  std::vector<AppendJob> jobs;
+  std::vector<PageRun> from_ring, from_rows;
+  std::int64_t offset = 0;
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    const std::int64_t start = batch.starts[s], end = start + batch.lengths[s];
+    if (start == end) continue;
+    DeviceCache::Sequence& held = cache_.reserve(input.layer, batch.ids[s], end);
+    held.tokens[static_cast<std::size_t>(input.layer)] = end;
+    const auto index = static_cast<std::int32_t>(ids.size());
+    ids.push_back(batch.ids[s]);
+    std::int64_t body = end;  // new tokens below it and past the sink are in pages
+    if (method_.quantised) {
+      const std::int64_t before = w.quantised_end(start);
+      body = w.quantised_end(end);
+      add_ring_runs(held, index, before, std::min(body, start), from_ring);
+      for_each_page(w.sink, std::max(before, start), body, held.pages,
+                    [&](std::int64_t first, std::int32_t count, std::int32_t page, std::int32_t slot) {
+                      from_rows.push_back({static_cast<std::int32_t>(offset + first - start), count, page, slot});
+                    });
+    }
+    for (std::int64_t p = start; p < end; ++p) {
+      if (method_.quantised && p >= w.sink && p < body) continue;
+      jobs.push_back({static_cast<std::int32_t>(offset + p - start), index, static_cast<std::int32_t>(p)});
+    }
+    offset += batch.lengths[s];
+  }
+  if (ids.empty()) return;
+  tables_.clear();
+  const Common common = add_sequences(ids, input.layer);
+  const std::size_t jobs_at = tables_.add(words(jobs)), ring_at = tables_.add(words(from_ring)),
+                    rows_at = tables_.add(words(from_rows));
+  tables_.upload();
+  quantise(input.layer, k, v, std::ssize(from_ring), ring_at, common, true);
+  quantise(input.layer, k, v, std::ssize(from_rows), rows_at, common, false);
+  write_windows(input.layer, {}, k, v, std::ssize(jobs), jobs_at, common, nullptr);
+  if (method_.quantised) check_finite(input.layer);
+}
+
+}  // namespace oscar

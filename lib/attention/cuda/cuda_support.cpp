@@ -1,0 +1,93 @@
+// Which caches the CUDA kernels of this build can hold, and which of them the fast ones.
+#include <algorithm>
+#include <iterator>
+
+#include "attention/paged_backend.h"
+#include "kernels/common/page_layout.h"
+
+namespace oscar {
+namespace {
+
+std::string number(std::int64_t n) { return std::to_string(n); }
+
+std::string built(const std::string& what, const std::string& have) {
+  return "the fast kernel is built for " + what + ", not for " + have;
+}
+
+// The fast kernel for methods of other papers: keys per channel and values per token, 2 bits (kivi_attention.h).
+std::string engine_reason(const MethodSpec& method, const ModelConfig& model) {
+  const SideCode &key = method.key, &value = method.value;
+  if (key.axis != CacheAxis::kChannel || value.axis != CacheAxis::kToken || key.bits != 2 || value.bits != 2) {
+    return "the fast kernel for its pages is built for keys per channel and values per token with 2 bits";
+  }
+  const std::int64_t d = model.head_dim;
+  if (d != 64 && d != 128)
+    return "the fast kernel for its pages is built for head sizes 64 and 128, not for " + number(d);
+  const std::int64_t groups[] = {32, 64, 128};
+  const std::int64_t key_group = key.group == 0 ? groups[2] : std::min<std::int64_t>(key.group, groups[2]);
+  const std::int64_t value_group = value.group == 0 ? d : std::min<std::int64_t>(value.group, d);
+  const bool has_group = std::find(std::begin(groups), std::end(groups), key_group) != std::end(groups);
+  if (!has_group || value_group != std::min(key_group, d) || value.token_norm ||
+      key.windows.sink != value.windows.sink) {
+    return "the fast kernel for its pages is built for keys and values with equal groups and sinks, norms for keys "
+           "alone";
+  }
+  return "";
+}
+
+// Layouts and encoders of the kernels that write the pages.
+std::string code_reason(const KvMethod& method, const ModelConfig& model) {
+  if (method.key_encoder == Encoder::kFeedback || method.value_encoder == Encoder::kFeedback) {
+    return "rows are encoded on the GPU by 'minmax' or 'search', not by 'feedback'";
+  }
+  if (method.rope_phases) return "the fast kernel has no logits that depend on the position, which --center rope needs";
+  const CacheWindows& w = method.windows;
+  if (w.flush < 1 || w.flush > kPageTokens || (w.flush & (w.flush - 1)) != 0) {
+    return built("flushes of a power of two up to 64 tokens", number(w.flush));
+  }
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const RowCode& code = method.code(layer, side);
+      if (code.layout != method.code(layer, Side::kKey).layout) return built("keys and values of one layout", "two");
+      if (code.layout == Layout::kBlocks || code == uniform_code(code.head_dim)) continue;
+      if (code.group != model.head_dim) return built("one scale for a head's row", settings_text(code) + " channels");
+      return built("layout blocks and uniform with scales in FP16",
+                   to_string(code.layout) + (code.params == ParamType::kBFloat16 ? " with BF16" : ""));
+    }
+  }
+  return "";
+}
+
+// Means that come back in the softmax: the fast kernel leaves them out, which a soft cap or sink logits would see.
+std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const SideTransform *key = method.transform(layer, Side::kKey), *value = method.transform(layer, Side::kValue);
+    if (key != nullptr && key->mean.defined() && (model.logit_soft_cap > 0.0 || model.sink_logits)) {
+      return "the fast kernel cannot add the mean key under a soft cap or sink logits";
+    }
+    if (value != nullptr && value->mean.defined() && model.sink_logits) {
+      return "the fast kernel cannot add the mean value beside sink logits";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
+  if (method.engine) return engine_reason(method.engine->description(), model);
+  const std::int64_t d = model.head_dim, group = model.group_size();
+  if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
+  if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
+  const std::string code = method.quantised ? code_reason(method, model) : "";
+  return code.empty() ? mean_reason(method, model) : code;
+}
+
+std::string cuda_decode_obstacle(const KvMethod&, const ModelConfig& model) {
+  constexpr std::int64_t kMostDim = 256;
+  if (model.head_dim <= kMostDim) return "";
+  return "the decode kernels are built for head sizes up to " + number(kMostDim) + ", not for " +
+         number(model.head_dim);
+}
+
+}  // namespace oscar

@@ -1,0 +1,77 @@
+// The three-tier cache of all layers in the memory of a GPU, laid out as the kernels read it: code pages
+// (kernels/common/page_layout.h) and BF16 window pages (kernels/common/fragment_pages.h), pools of both in each layer,
+// page ids shared by all layers. Storage and addresses alone: the rows are written by kernels. CPU reference: KvCache.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "cache/page_allocator.h"
+#include "kernels/common/page_layout.h"
+#include "layout/cache_windows.h"
+
+namespace oscar {
+
+struct DeviceCacheShape {
+  std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
+  bool quantised = true;  // false: every token stays in BF16, in pages of the sink
+  CacheWindows windows;
+  std::vector<std::int64_t> page_bytes;  // [layers] of one KV head
+  std::int64_t window_page_bytes = 0;    // of one KV head
+};
+
+class DeviceCache {
+ public:
+  DeviceCache(const DeviceCacheShape& shape, at::Device device);
+
+  struct Sequence {
+    std::vector<std::int32_t> pages;       // of the body
+    std::vector<std::int32_t> sink, ring;  // window pages
+    std::vector<std::int64_t> tokens;      // [layers]
+  };
+  // The sequence with room for `tokens` tokens in `layer`; a new one when the id is not known.
+  Sequence& reserve(std::int64_t layer, std::int64_t id, std::int64_t tokens);
+  const Sequence* find(std::int64_t id) const;  // null: unknown
+  void release(std::int64_t id);
+
+  std::uint8_t* pages(std::int64_t layer) const;    // [.., Hkv, page_bytes of the layer]
+  std::uint8_t* windows(std::int64_t layer) const;  // [.., Hkv, window_page_bytes]
+  const at::Tensor& page_pool(std::int64_t layer) const { return pools_[static_cast<std::size_t>(layer)].pages; }
+  std::int64_t ring_pages() const { return ring_pages_; }
+  std::int64_t pages_in_use() const { return page_ids_.pages_in_use(); }  // of codes
+  std::uint64_t allocated_bytes() const;
+
+ private:
+  struct Pools {
+    at::Tensor pages, windows;  // [capacity, Hkv, bytes] bytes
+  };
+  void grow(at::Tensor& pool, std::int64_t pages, std::int64_t bytes) const;
+
+  DeviceCacheShape shape_;
+  at::Device device_;
+  std::int64_t ring_pages_;
+  PageAllocator page_ids_, window_ids_;
+  std::map<std::int64_t, Sequence> sequences_;
+  std::vector<Pools> pools_;  // [layers]
+};
+
+// What one launch reads of the sequences that take part, as one block of int32 on the device. Uploaded only when it
+// differs from the last one: all layers of a step share it.
+class StepTables {
+ public:
+  explicit StepTables(at::Device device) : device_(device) {}
+  void clear();
+  std::size_t add(const std::vector<std::int32_t>& section);  // returns where it begins
+  void upload();
+  const std::int32_t* at(std::size_t offset) const;
+
+ private:
+  at::Device device_;
+  std::vector<std::int32_t> host_, uploaded_;
+  at::Tensor block_;
+};
+
+}  // namespace oscar

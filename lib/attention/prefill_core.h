@@ -1,0 +1,30 @@
+// Causal attention of whole sequences over a cache in which each query sees some tokens coded and the others in BF16.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "layout/cache_windows.h"
+#include "model/attention.h"
+
+namespace oscar {
+
+// Keys or values of one sequence. Query i reads `coded` for tokens [sink, quantised_end(i + 1)) of the windows, `plain`
+// for the others.
+struct CachedRows {
+  at::Tensor plain;  // [Hkv, T, d] FP32 contiguous
+  at::Tensor coded;  // the same; undefined: every query reads plain rows
+  CacheWindows windows;
+};
+
+// Keys with a rotated mean: <q', k'> + <u(q), c_p> as one product, of keys made longer by the rope_phases [T, d] of
+// their positions (model/rope_phases.h); queries are made longer by phase_queries().
+void add_phases(CachedRows& keys, const at::Tensor& rope_phases);
+
+// q: [T, Hq, d] FP32 in the basis of the keys (which may be wider than the values); returns [T, Hq, d] in that of the
+// values. The layer's scale, sliding window, soft cap and sink logits are those of `input`. shift: [T, Hq] added to
+// each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights where there are sink
+// logits.
+at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
+                         const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum);
+
+}  // namespace oscar

@@ -1,0 +1,87 @@
+#include "attention/reconstruction.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "attention/basis.h"
+#include "attention/device_rows.h"
+#include "base/errors.h"
+#include "model/rope_phases.h"
+
+namespace oscar {
+namespace {
+
+// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone.
+at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
+                          std::int64_t begin, std::int64_t end) {
+  const std::int64_t heads = rows.size(1), d = rows.size(2);
+  at::Tensor out = rows.clone();
+  constexpr std::int64_t kRows = 64;
+  const std::int64_t blocks = (std::max<std::int64_t>(end - begin, 0) + kRows - 1) / kRows;
+  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t i = from; i < to; ++i) {
+      const std::int64_t head = i % heads, first = begin + i / heads * kRows, at = (first * heads + head) * d;
+      try {
+        quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + at, std::min(kRows, end - first),
+                      heads * d, out.data_ptr<float>() + at, heads * d);
+      } catch (const NumericalError& e) {
+        throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
+                             (side == Side::kKey ? ", keys" : ", values") + " from token " + std::to_string(first) +
+                             " on: " + e.what());
+      }
+    }
+  });
+  return out;
+}
+
+// x: [Hkv, T, d] of the cache's basis; back: [1 or Hkv, d, d].
+// rope_phases: [T, d], for a rotated mean.
+at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side, const at::Tensor& rope_phases) {
+  if (!x.defined()) return x;
+  const bool key = side == Side::kKey;
+  at::Tensor back = (t.orthogonal() ? t.forward : t.inverse_or_query).to(x.device(), at::kFloat);
+  if (key || t.orthogonal()) back = back.transpose(1, 2);  // q Q x^T = q (x Q^T)^T
+  at::Tensor rows = at::matmul(x, back);
+  if (t.rotated_mean) return rows + rotated_means(t.mean, rope_phases).transpose(0, 1).to(x.device());
+  if (t.mean.defined()) rows = rows + t.mean.to(x.device(), at::kFloat).unsqueeze(1);
+  return rows;
+}
+
+}  // namespace
+
+CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
+  const SideTransform* transform = method.transform(layer, side);
+  const bool rotated = transform != nullptr && transform->rotated_mean;
+  const Encoder encoder = side == Side::kKey ? method.key_encoder : method.value_encoder;
+  // The kernels have neither rotated means nor encoder feedback: such rows are made on the CPU.
+  if (rows.is_cuda() && !rotated && (method.engine || encoder != Encoder::kFeedback)) {
+    return decoded_rows_on_device(method, layer, side, rows);
+  }
+  const at::Tensor rope_phases = rotated ? method.rope_phases->rows(0, rows.size(0)) : at::Tensor();
+  const at::Tensor stored = transformed_rows(rows, transform, rope_phases).to(at::kFloat);
+  const auto heads_first = [&](const at::Tensor& x) { return x.transpose(0, 1).contiguous().to(rows.device()); };
+  CachedRows cached{heads_first(stored), {}, method.windows_of(side)};
+  if (!method.quantised_at(layer)) return cached;
+  if (method.engine) {
+    cached.coded = heads_first(method.engine->reconstruct(side, stored));
+  } else {
+    const std::int64_t end = cached.windows.quantised_end(stored.size(0));
+    cached.coded = heads_first(quantised_rows(method, layer, side, stored, cached.windows.sink, end));
+  }
+  return cached;
+}
+
+CachedRows decoded_model_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
+  CachedRows cached = decoded_rows(method, layer, side, rows);
+  const SideTransform* transform = method.transform(layer, side);
+  at::Tensor rope_phases;
+  if (transform != nullptr && transform->rotated_mean) rope_phases = method.rope_phases->rows(0, rows.size(0));
+  if (transform == nullptr) return cached;
+  cached.plain = to_model_basis(cached.plain, *transform, side, rope_phases);
+  cached.coded = to_model_basis(cached.coded, *transform, side, rope_phases);
+  return cached;
+}
+
+}  // namespace oscar

@@ -1,0 +1,39 @@
+// The prefill path: what the cache would hold of a sequence, and attention over it (prefill_core.h).
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+
+#include "attention/basis.h"
+#include "attention/cached_attention.h"
+#include "attention/prefill_core.h"
+#include "attention/reconstruction.h"
+#include "model/rope_phases.h"
+
+namespace oscar {
+
+SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method) : method_(method) {}
+
+at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
+  const SequenceBatch& batch = *input.batch;
+  CacheQueries queries = cache_queries(method_, input, input.q.device());
+  const bool rotated = queries.positions.defined();
+  const at::Tensor q = rotated ? at::cat({queries.q, queries.positions}, 2) : queries.q;
+  std::int64_t offset = 0;
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    const std::int64_t length = batch.lengths[s];
+    if (batch.starts[s] != 0) {
+      throw std::invalid_argument("SimulatedPrefillAttention keeps no past tokens: starts must be 0");
+    }
+    if (length == 0) continue;
+    CachedRows keys = decoded_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
+    const CachedRows values = decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
+    if (rotated) add_phases(keys, method_.rope_phases->rows(0, length).to(q.device()));
+    const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, offset, length) : x; };
+    part(queries.output)
+        .copy_(attend_cached(input, part(q), keys, values, part(queries.shift), part(queries.weight_sum)));
+    offset += length;
+  }
+  return model_outputs(method_, input, queries);
+}
+
+}  // namespace oscar

@@ -1,0 +1,106 @@
+#include "bundle/curve_allocation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bundle/curve_estimate.h"
+
+namespace oscar {
+namespace {
+
+std::size_t profile_index(const Widths& widths) {
+  const std::vector<Widths>& all = falling_profiles();
+  return static_cast<std::size_t>(std::find(all.begin(), all.end(), widths) - all.begin());
+}
+
+// The profiles of a side that may be chosen, with their KL.
+std::vector<ProfilePoint> candidates(const SideCurve& curve, int head_dim) {
+  std::vector<ProfilePoint> out;
+  if (curve.closed_form.empty()) {
+    for (const CurvePoint& point : curve.points) out.push_back({point.widths, point.kl});
+    return out;
+  }
+  std::vector<MeasuredKl> measured;
+  for (const CurvePoint& point : curve.points) measured.push_back({profile_index(point.widths), point.kl, point.error});
+  const std::vector<double> kl = estimated_kl(curve.closed_form, measured, head_dim);
+  for (std::size_t i = 0; i < kl.size(); ++i) out.push_back({falling_profiles()[i], kl[i]});
+  return out;
+}
+
+// KL of each sequence for an estimate: as the nearest measured point of the side has them, scaled.
+void add_sequences(const SideCurve& curve, const ProfilePoint& chosen, int head_dim, std::vector<double>& total) {
+  const double bits = profile_bits(chosen.widths, head_dim);
+  const CurvePoint& near =
+      *std::min_element(curve.points.begin(), curve.points.end(), [&](const CurvePoint& a, const CurvePoint& b) {
+        return std::abs(profile_bits(a.widths, head_dim) - bits) < std::abs(profile_bits(b.widths, head_dim) - bits);
+      });
+  for (std::size_t s = 0; s < total.size(); ++s) {
+    total[s] += near.kl > 0.0 ? near.sequences[s] * (chosen.error / near.kl) : chosen.error;
+  }
+}
+
+CurveAllocation as_chosen(const Curves& c, const std::vector<std::vector<ProfilePoint>>& estimates,
+                          const std::vector<std::size_t>& choice) {
+  CurveAllocation out;
+  std::vector<double> total(static_cast<std::size_t>(c.sequences), c.rounding_kl);
+  for (std::size_t p = 0; p < choice.size(); ++p) {
+    const ProfilePoint& chosen = estimates[p][choice[p]];
+    (c.curves[p].side == Side::kKey ? out.key : out.value).push_back(chosen.widths);
+    add_sequences(c.curves[p], chosen, static_cast<int>(c.head_dim), total);
+  }
+  const CurvePoint sum = curve_point({}, total);
+  out.predicted = {sum.kl, sum.error, c.context, c.sink, c.recent};
+  return out;
+}
+
+std::vector<std::vector<ProfilePoint>> all_candidates(const Curves& c) {
+  std::vector<std::vector<ProfilePoint>> places;
+  for (const SideCurve& curve : c.curves) places.push_back(candidates(curve, static_cast<int>(c.head_dim)));
+  return places;
+}
+
+}  // namespace
+
+std::optional<double> estimate_of(const SideCurve& curve, const Widths& widths, int head_dim) {
+  for (const ProfilePoint& point : candidates(curve, head_dim)) {
+    if (point.widths == widths) return point.error;
+  }
+  return std::nullopt;
+}
+
+CurveAllocation allocate_estimates(const Curves& c, double bits) {
+  const std::vector<std::vector<ProfilePoint>> places = all_candidates(c);
+  return as_chosen(c, places, allocate_profiles(places, static_cast<int>(c.head_dim), bits));
+}
+
+CurveAllocation allocate_closed_form(const Curves& c, double bits) {
+  const std::vector<std::vector<ProfilePoint>> estimates = all_candidates(c);
+  std::vector<std::vector<ProfilePoint>> closed;
+  for (const SideCurve& curve : c.curves) {
+    std::vector<ProfilePoint>& place = closed.emplace_back();
+    for (std::size_t i = 0; i < falling_profiles().size(); ++i) {
+      place.push_back({falling_profiles()[i], curve.closed_form.at(i)});
+    }
+  }
+  return as_chosen(c, estimates, allocate_profiles(closed, static_cast<int>(c.head_dim), bits));
+}
+
+CurveAllocation allocate_curves(const Curves& c, double bits) {
+  const WholePoint *curves = nullptr, *closed = nullptr;
+  for (const WholePoint& whole : c.wholes) {
+    if (std::abs(whole.bits - bits) < 1e-9) (whole.from == "curves" ? curves : closed) = &whole;
+  }
+  if (curves == nullptr && closed == nullptr) return allocate_estimates(c, bits);
+  const WholePoint* best = curves == nullptr ? closed : curves;
+  if (curves != nullptr && closed != nullptr) {
+    std::vector<double> gain;
+    for (std::size_t s = 0; s < closed->sequences.size(); ++s) {
+      gain.push_back(closed->sequences[s] - curves->sequences[s]);
+    }
+    const CurvePoint mean = curve_point({}, gain);
+    best = mean.kl > mean.error ? curves : closed;
+  }
+  return {best->key, best->value, {best->kl, best->error, c.context, c.sink, c.recent}};
+}
+
+}  // namespace oscar

@@ -1,0 +1,90 @@
+#include "cache/expand.h"
+
+#include <cstring>
+
+#include "codec/row_math.h"
+
+namespace oscar {
+namespace {
+
+typedef std::uint32_t Words4 __attribute__((vector_size(16)));
+typedef std::uint16_t Halves8 __attribute__((vector_size(16)));
+typedef std::int32_t Ints8 __attribute__((vector_size(32)));
+typedef std::uint32_t Words8 __attribute__((vector_size(32)));
+typedef float Floats8 __attribute__((vector_size(32)));
+
+OSCAR_INLINE void store(float* to, const Floats8& values) { std::memcpy(to, &values, sizeof(values)); }
+
+// Where the fields of a lane are, counted as page_layout.h counts them: word W and field j of number p.
+struct Place {
+  int word, field, fields;
+  Place(int p, int width) : word(p * width / 16), field(p * width % 16 / width), fields(16 / width) {}
+  OSCAR_INLINE void next() {
+    if (++field == fields) field = 0, ++word;
+  }
+};
+
+}  // namespace
+
+// Eight neighbouring channels of a token are the two halves of one field of four lanes.
+OSCAR_VECTOR_CLONES void expand_keys(const PlaneLayout& plane, const std::uint32_t* words, int tokens, float offset,
+                                     int stride, float* levels) {
+  const int n = plane.channels, v = plane.vector_words();
+  const auto width = static_cast<std::uint32_t>(plane.width);
+  const std::uint32_t mask = ((1u << width) - 1u) * 0x10001u;
+  for (int token = 0; token < tokens; ++token) {
+    Place place(token / 8 * (n / 8), plane.width);
+    Words4 four = {};
+    float* to = levels + token * stride;
+    for (int q = 0; q < n / 8; ++q, place.next(), to += 8) {
+      if (q == 0 || place.field == 0) {
+        const std::uint32_t* at = words + place.word / v * 32 * v + token % 8 * 4 * v + place.word % v;
+        four = Words4{at[0], at[v], at[2 * v], at[3 * v]};
+      }
+      const Words4 codes = (four >> (static_cast<std::uint32_t>(place.field) * width)) & mask;
+      Halves8 halves;
+      std::memcpy(&halves, &codes, sizeof(halves));
+      store(to, __builtin_convertvector(__builtin_convertvector(halves, Ints8), Floats8) + offset);
+    }
+  }
+}
+
+// Eight neighbouring channels of a pair of tokens are one field of eight lanes: a token in each half.
+OSCAR_VECTOR_CLONES void expand_values(const PlaneLayout& plane, const std::uint32_t* words, int tokens, float offset,
+                                       int stride, float* levels) {
+  const int n = plane.channels, v = plane.vector_words();
+  const auto width = static_cast<std::uint32_t>(plane.width);
+  const std::uint32_t mask = (1u << width) - 1u;
+  for (int token = 0; token < tokens; token += 2) {
+    Place place(token / 16 * (n / 8), plane.width);
+    Words8 eight = {};
+    float* to = levels + token * stride;
+    for (int q = 0; q < n / 8; ++q, place.next(), to += 8) {
+      if (q == 0 || place.field == 0) {
+        const int word = 2 * place.word + token % 16 / 8;
+        const std::uint32_t* at = words + word / v * 32 * v + token % 8 / 2 * v + word % v;
+        eight = Words8{at[0], at[4 * v], at[8 * v], at[12 * v], at[16 * v], at[20 * v], at[24 * v], at[28 * v]};
+      }
+      const Words8 pair = eight >> (static_cast<std::uint32_t>(place.field) * width);
+      store(to, __builtin_convertvector(reinterpret_cast<Ints8>(pair & mask), Floats8) + offset);
+      if (token + 1 < tokens) {
+        store(to + stride, __builtin_convertvector(reinterpret_cast<Ints8>((pair >> 16) & mask), Floats8) + offset);
+      }
+    }
+  }
+}
+
+void expand_by_table(const PlaneLayout& plane, const std::uint32_t* words, const std::uint16_t* places, int tokens,
+                     float offset, int stride, float* levels) {
+  const int bits = plane.width == 1 ? 5 : (plane.width == 2 ? 4 : 3);  // log2 of the codes in a word
+  const unsigned mask = (1u << plane.width) - 1u, field = (1u << bits) - 1u;
+  for (int token = 0; token < tokens; ++token) {
+    for (int i = 0; i < plane.channels; ++i) {
+      const unsigned place = places[token * plane.channels + i];
+      const unsigned code = (words[place >> bits] >> ((place & field) * static_cast<unsigned>(plane.width))) & mask;
+      levels[token * stride + i] = static_cast<float>(code) + offset;
+    }
+  }
+}
+
+}  // namespace oscar

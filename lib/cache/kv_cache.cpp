@@ -1,0 +1,157 @@
+#include "cache/kv_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/errors.h"
+#include "layout/float16.h"
+
+namespace oscar {
+namespace {
+
+std::size_t as_index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// Room for `size` elements, growing by an eighth, at most to `limit`, so that little is held unused.
+template <class T>
+void grow(std::vector<T>& storage, std::size_t size, std::size_t least_step, std::size_t limit) {
+  if (size > storage.capacity()) {
+    const std::size_t step = std::max(storage.capacity() / 8, least_step);
+    storage.reserve(std::max(size, std::min(limit, storage.capacity() + step)));
+  }
+  if (size > storage.size()) storage.resize(size);
+}
+
+template <class T>
+std::uint64_t held_bytes(const std::vector<T>& storage) {
+  return storage.capacity() * sizeof(T);
+}
+
+[[noreturn]] void refuse(std::int64_t layer, Side side, std::int64_t token, std::int64_t head, std::int64_t channel,
+                         float value) {
+  throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
+                       (side == Side::kKey ? ", key" : ", value") + " of token " + std::to_string(token) + ": holds " +
+                       (std::isnan(value) ? "a NaN" : "an infinity") + " in channel " + std::to_string(channel) +
+                       "; expected finite keys and values");
+}
+
+}  // namespace
+
+CacheWindows all_in_sink() { return {std::numeric_limits<std::int32_t>::max(), 0, 1}; }
+
+// One side of one layer of one sequence.
+struct KvCache::Rows {
+  std::int64_t tokens = 0;
+  std::vector<std::uint16_t> sink, ring;  // [rows so far, Hkv, d] BF16; token i behind the sink is in row i mod ring
+};
+
+struct KvCache::Sequence {
+  std::array<std::vector<std::int32_t>, 2> tables;  // page ids, by pool
+  std::array<std::vector<Rows>, 2> sides;           // [layers]
+};
+
+KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) {
+  for (Pools& pools : pools_) pools.bytes.resize(spec_.sides[0].pages.size());
+}
+
+KvCache::~KvCache() = default;
+
+void KvCache::append(std::int64_t layer, std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
+  std::unique_ptr<Sequence>& slot = sequences_[id];
+  if (!slot) {
+    slot = std::make_unique<Sequence>();
+    for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
+  }
+  append_row(*slot, layer, Side::kKey, key);
+  append_row(*slot, layer, Side::kValue, value);
+}
+
+// Into a window; what leaves the recent one for it is coded.
+void KvCache::append_row(Sequence& sequence, std::int64_t layer, Side side, const std::uint16_t* row) {
+  const CacheWindows& w = spec(side).windows;
+  Rows& rows = sequence.sides[at(side)].at(as_index(layer));
+  const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, position = rows.tokens++;
+  const bool in_sink = position < w.sink;
+  const std::int64_t to = in_sink ? position : (position - w.sink) % ring;
+  std::vector<std::uint16_t>& tier = in_sink ? rows.sink : rows.ring;
+  grow(tier, as_index((to + 1) * width), as_index(16 * width), as_index((in_sink ? w.sink : ring) * width));
+  std::copy_n(row, width, tier.begin() + to * width);
+  code(sequence, layer, side, w.quantised_end(position) - w.sink, w.quantised_end(position + 1) - w.sink);
+}
+
+// Tokens [begin, end) behind the sink, which are in the ring, go to pages: in pieces that are coded at once.
+void KvCache::code(Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end) {
+  const CacheWindows& w = spec(side).windows;
+  const CachePages& pages = *spec(side).pages[as_index(layer)];
+  const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, page_tokens = pages.tokens();
+  Pools& pools = pools_[pool_of(side)];
+  std::vector<std::int32_t>& table = sequence.tables[pool_of(side)];
+  std::vector<float> rows;
+  for (std::int64_t count = 0; begin < end; begin += count) {
+    const std::int64_t in_page = begin % page_tokens;
+    count =
+        std::min<std::int64_t>(end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens - in_page);
+    rows.resize(as_index(count * width));
+    for (std::int64_t t = 0; t < count; ++t) {
+      const std::uint16_t* row = sequence.sides[at(side)][as_index(layer)].ring.data() + (begin + t) % ring * width;
+      for (std::int64_t i = 0; i < width; ++i) {
+        const float x = rows[as_index(t * width + i)] = bfloat16_value(row[i]);
+        if (!std::isfinite(x)) refuse(layer, side, w.sink + begin + t, i / spec_.head_dim, i % spec_.head_dim, x);
+      }
+    }
+    while (std::ssize(table) <= begin / page_tokens) table.push_back(pools.ids.allocate());
+    std::vector<std::uint8_t>& pool = pools.bytes[as_index(layer)];
+    const std::size_t bytes = as_index(pages.bytes());
+    grow(pool, as_index(pools.ids.pages_ever()) * bytes, bytes, std::numeric_limits<std::size_t>::max());
+    pages.write(pool.data() + as_index(table[as_index(begin / page_tokens)]) * bytes, static_cast<int>(in_page),
+                static_cast<int>(count), rows.data());
+  }
+}
+
+void KvCache::release(std::int64_t id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  for (const std::size_t pool : {std::size_t{0}, std::size_t{1}}) {
+    for (const std::int32_t page : found->second->tables[pool]) pools_[pool].ids.release(page);
+  }
+  sequences_.erase(found);
+}
+
+std::int64_t KvCache::tokens(std::int64_t layer, std::int64_t id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? 0 : found->second->sides[0].at(as_index(layer)).tokens;
+}
+
+SideView KvCache::view(std::int64_t layer, std::int64_t id, Side side) const {
+  const CacheWindows& w = spec(side).windows;
+  const Sequence& sequence = *sequences_.at(id);
+  const Rows& rows = sequence.sides[at(side)].at(as_index(layer));
+  const std::int64_t sink = std::min(rows.tokens, w.sink), ring = w.recent + w.flush;
+  SideView view;
+  view.body = w.quantised_end(rows.tokens) - w.sink;
+  view.sink = {rows.sink.data(), sink, 0, w.sink};
+  view.recent = {rows.ring.data(), rows.tokens - sink - view.body, view.body % ring, ring};
+  view.pool = pools_[pool_of(side)].bytes[as_index(layer)].data();
+  view.table = sequence.tables[pool_of(side)].data();
+  view.pages = spec(side).pages[as_index(layer)].get();
+  return view;
+}
+
+std::int64_t KvCache::pages_in_use() const { return pools_[0].ids.pages_in_use() + pools_[1].ids.pages_in_use(); }
+
+std::uint64_t KvCache::allocated_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Pools& pools : pools_) {
+    for (const auto& pool : pools.bytes) bytes += held_bytes(pool);
+  }
+  for (const auto& [id, sequence] : sequences_) {
+    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+      bytes += held_bytes(sequence->tables[side]);
+      for (const Rows& rows : sequence->sides[side]) bytes += held_bytes(rows.sink) + held_bytes(rows.ring);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace oscar

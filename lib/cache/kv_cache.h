@@ -1,0 +1,88 @@
+// The KV cache of all layers in main memory: of each side of each sequence the first tokens and the last ones as BF16
+// rows, those between as codes in pages (cache_pages.h). A token is coded once, when it leaves the recent window. Any
+// number of sequences of any length. Page ids are shared by all layers, so one page table serves a side of a sequence,
+// or both sides where they share pages. Plain loops, no LibTorch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cache/cache_pages.h"
+#include "cache/page_allocator.h"
+#include "layout/cache_windows.h"
+#include "layout/side.h"
+
+namespace oscar {
+
+struct SideSpec {
+  CacheWindows windows;                                  // all_in_sink() for a cache that codes nothing
+  std::vector<std::shared_ptr<const CachePages>> pages;  // [layers]
+};
+
+struct KvCacheSpec {
+  std::int64_t kv_heads = 0, head_dim = 0;
+  std::array<SideSpec, 2> sides;  // keys, values
+  bool shared_pages = false;      // a page holds keys and values: equal windows, bytes and tokens
+};
+
+// Windows of a cache that keeps every token in BF16.
+CacheWindows all_in_sink();
+
+// BF16 rows of one side: token i of the tier is in row (first + i) mod capacity.
+struct RowTier {
+  const std::uint16_t* rows = nullptr;  // [capacity, Hkv, d]; not read where tokens is 0
+  std::int64_t tokens = 0, first = 0, capacity = 0;
+};
+
+// One side of one layer of one sequence as it is stored. Pointers are valid until the next append or release.
+struct SideView {
+  RowTier sink, recent;
+  std::int64_t body = 0;                // coded tokens, between the two
+  const std::uint8_t* pool = nullptr;   // pages of the layer, those of other sequences among them
+  const std::int32_t* table = nullptr;  // [page_count()] page ids
+  const CachePages* pages = nullptr;
+
+  std::int64_t tokens() const { return sink.tokens + body + recent.tokens; }
+  std::int64_t page_count() const { return (body + pages->tokens() - 1) / pages->tokens(); }
+  const std::uint8_t* page(std::int64_t i) const { return pool + table[i] * pages->bytes(); }
+};
+
+class KvCache {
+ public:
+  explicit KvCache(KvCacheSpec spec);
+  ~KvCache();
+
+  // The next token of a sequence (a new one when the id is not known). key, value: [Hkv, d] BF16 bits. NumericalError,
+  // naming the place, when a token to be coded is not finite.
+  void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
+  void release(std::int64_t sequence);  // its pages and windows; nothing happens for an unknown id
+
+  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
+  SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // of a known id
+  bool shared_pages() const { return spec_.shared_pages; }
+  std::int64_t pages_in_use() const;
+  std::uint64_t allocated_bytes() const;  // memory held by pages and windows
+
+ private:
+  struct Rows;
+  struct Sequence;
+  // Pages of a side; those of the keys where both share them.
+  struct Pools {
+    PageAllocator ids;
+    std::vector<std::vector<std::uint8_t>> bytes;  // [layers]
+  };
+  static std::size_t at(Side side) { return side == Side::kKey ? 0 : 1; }
+  std::size_t pool_of(Side side) const { return spec_.shared_pages ? 0 : at(side); }
+  const SideSpec& spec(Side side) const { return spec_.sides[at(side)]; }
+  void append_row(Sequence& sequence, std::int64_t layer, Side side, const std::uint16_t* row);
+  void code(Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end);
+
+  KvCacheSpec spec_;
+  std::array<Pools, 2> pools_;
+  std::map<std::int64_t, std::unique_ptr<Sequence>> sequences_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,198 @@
+#include "cache/kv_method.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/errors.h"
+#include "cache/row_pages.h"
+#include "rotation/feedback_metric.h"
+#include "rotation/transforms.h"
+
+namespace oscar {
+namespace {
+
+// Levenshtein distance.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// [Hkv, 4] F32.
+std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
+  std::vector<std::array<float, kBlocks>> result(static_cast<std::size_t>(sigma.size(0)));
+  const auto values = sigma.contiguous();
+  std::copy_n(values.const_data_ptr<float>(), values.numel(), result.front().data());
+  return result;
+}
+
+void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
+  const std::vector<std::string> differences = check_bundle_model(bundle, model, bundle.model_fingerprint);
+  if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
+  method.layers = bundle.layers;
+  method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
+  for (const LayerTransform& layer : bundle.layers) {
+    LayerCode code;
+    code.key = layer.key.code(model.head_dim, bundle.group),
+    code.value = layer.value.code(model.head_dim, bundle.group);
+    for (std::int64_t head = 0; head < model.kv_heads && method.key_encoder == Encoder::kFeedback; ++head) {
+      code.key_metric.push_back(feedback_metric(layer.key, code.key, head));
+      code.value_metric.push_back(feedback_metric(layer.value, code.value, head));
+    }
+    if (layer.key.blocks()) code.key_sigma = deviations(layer.key.sigma);
+    if (layer.value.blocks()) code.value_sigma = deviations(layer.value.sigma);
+    if (layer.key.rotated_mean && !method.rope_phases) {
+      require_full_rope(model, "A bundle of keys centred before RoPE");
+      RopeFrequencies frequencies = common_rope(model);
+      frequencies.inverse = frequencies.inverse.contiguous();
+      method.rope_phases = std::make_shared<const RopePhases>(frequencies);
+    }
+    method.codes.push_back(std::move(code));
+  }
+  for (std::size_t i = 0; i < method.layers.size(); ++i) {
+    if (method.layers[i].layer != static_cast<std::int64_t>(i)) {
+      throw InputError("the bundle lacks layer " + std::to_string(i) + " of the model");
+    }
+  }
+}
+
+}  // namespace
+
+const SideTransform* KvMethod::transform(std::int64_t layer, Side side) const {
+  if (layers.empty()) return nullptr;
+  const LayerTransform& t = layers.at(static_cast<std::size_t>(layer));
+  return side == Side::kKey ? &t.key : &t.value;
+}
+
+const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
+  const LayerCode& c = codes.at(static_cast<std::size_t>(layer));
+  return side == Side::kKey ? c.key : c.value;
+}
+
+RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const {
+  RowCodec codec{.code = code(layer, side), .side = side};
+  codec.encoder = side == Side::kKey ? key_encoder : value_encoder;
+  const auto h = static_cast<std::size_t>(head);
+  if (const SideTransform* t = transform(layer, side); t != nullptr && !t->clip.empty()) {
+    codec.clip = t->clip.size() == 1 ? t->clip[0] : t->clip.at(h);
+  }
+  const LayerCode& c = codes[static_cast<std::size_t>(layer)];
+  const auto& sigma = side == Side::kKey ? c.key_sigma : c.value_sigma;
+  if (!sigma.empty()) codec.sigma = sigma.at(h);
+  const auto& metric = side == Side::kKey ? c.key_metric : c.value_metric;
+  if (!metric.empty()) codec.metric = metric.at(h);
+  return codec;
+}
+
+const CacheWindows& KvMethod::windows_of(Side side) const { return engine ? engine->side(side).windows : windows; }
+
+bool KvMethod::quantised_at(std::int64_t layer) const { return quantised && (!engine || engine->quantised(layer)); }
+
+double KvMethod::bits_per_element() const {
+  if (!quantised) return 16.0;
+  if (engine) return engine->bits_per_element();
+  double bits = 0.0, elements = 0.0;
+  for (const LayerCode& c : codes) {
+    bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
+    elements += c.key.head_dim + c.value.head_dim;
+  }
+  return bits / elements;
+}
+
+double KvMethod::bits_per_element_at(std::int64_t context) const {
+  if (!quantised) return 16.0;
+  if (engine) return engine->bits_per_element_at(context);
+  return bits_with_windows(bits_per_element(), windows, context);
+}
+
+std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
+  if (method.engine) return method.engine->allocated_bytes(context);
+  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);  // K and V of a token, BF16
+  if (!method.quantised) return row * static_cast<std::uint64_t>(context * model.layers);
+  const CacheWindows& w = method.windows;
+  const std::int64_t coded = w.quantised_end(context) - w.sink;
+  const std::int64_t full = std::min(w.sink + w.recent + w.flush - 1, context);
+  const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
+  std::uint64_t bytes = 0;
+  for (const LayerCode& c : method.codes) {
+    bytes += static_cast<std::uint64_t>(pages * page_layout(c.key, c.value).bytes()) +
+             row * static_cast<std::uint64_t>(full);
+  }
+  return bytes;
+}
+
+void refuse_method(const std::string& id, const Bundle* bundle) {
+  std::vector<std::string> known = method_ids();
+  if (bundle != nullptr && std::find(known.begin(), known.end(), bundle->method) == known.end()) {
+    known.push_back(bundle->method);
+  }
+  std::string list;
+  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
+  const std::string nearest = *std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(id, a) < edit_distance(id, b);
+  });
+  const bool close = edit_distance(id, nearest) <= std::max<std::size_t>(2, id.size() / 3);
+  throw UsageError("method '" + id + "' is not known" + (close ? "; did you mean '" + nearest + "'?" : ";") +
+                   " known methods (oscar-verify methods explains them): " + list);
+}
+
+KvMethod make_spec_method(const MethodSpec& description, const ModelConfig& model) {
+  KvMethod method;
+  method.id = description.id;
+  method.source = description.source;
+  method.engine = std::make_shared<MethodEngine>(description, model);
+  method.windows = description.key.windows;
+  return method;
+}
+
+KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
+                     const CacheWindows& windows) {
+  if (windows.sink < 0 || windows.recent < 0 || windows.flush < 1) {
+    throw UsageError("windows of " + std::to_string(windows.sink) + " and " + std::to_string(windows.recent) +
+                     " tokens are not usable; expected numbers from 0 on");
+  }
+  const MethodRow* row = find_method(id);
+  if (row != nullptr && row->description) return make_spec_method(*row->description, model);
+  const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name wins over the registry
+  if (!own && (row == nullptr || !row->listed)) refuse_method(id, bundle);
+  const bool from_bundle = own || row->needs_bundle();
+  if (from_bundle && bundle == nullptr) {
+    throw UsageError("method '" + id + "' needs a bundle: pass --bundle DIR or --rotations K.pt,V.pt");
+  }
+  if (from_bundle && !runs_bundle(id, bundle->method)) {
+    throw UsageError("the bundle holds method '" + bundle->method + "', not '" + id + "': ask for '" + bundle->method +
+                     "'");
+  }
+
+  KvMethod method;
+  method.id = id;
+  method.source = row != nullptr ? row->source : "bundle";
+  method.quantised = own || row->quantised;
+  method.windows = windows;
+  const int d = static_cast<int>(model.head_dim);
+  if (from_bundle) {
+    use_bundle(method, model, *bundle);
+    return method;
+  }
+  if (row->transform == MethodTransform::kHadamard) {
+    const SideTransform hadamard = hadamard_side(model.head_dim);
+    for (std::int64_t i = 0; i < model.layers; ++i) {
+      method.layers.push_back({i, model.head_dim, model.kv_heads, hadamard, hadamard});
+    }
+  }
+  method.codes.assign(static_cast<std::size_t>(model.layers), {.key = uniform_code(d), .value = uniform_code(d)});
+  return method;
+}
+
+}  // namespace oscar

@@ -1,0 +1,75 @@
+// A KV-cache method as the cache runs it: basis, clip, code, encoder, windows for each layer. Made from a row of the
+// registry (registry/registry.h) and, where the row needs one, a bundle.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bundle/bundle.h"
+#include "checkpoint/model_config.h"
+#include "codec/codec.h"
+#include "layout/cache_windows.h"
+#include "methods/engine.h"
+#include "model/rope_phases.h"
+#include "registry/registry.h"
+#include "rotation/transform.h"
+
+namespace oscar {
+
+// What is stored for the keys and the values of one layer. Page sizes may differ between layers and between sides.
+struct LayerCode {
+  RowCode key, value;
+  std::vector<std::array<float, kBlocks>> key_sigma, value_sigma;  // blocks: [Hkv] deviation of each block; else empty
+  std::vector<std::shared_ptr<const FeedbackMetric>> key_metric{},
+      value_metric{};  // encoder feedback: [Hkv]; else empty
+};
+
+struct KvMethod {
+  std::string id;         // "oscar"
+  std::string source;     // paper or project the definition follows
+  bool quantised = true;  // false: bf16, every token stays in BF16
+  CacheWindows windows;
+  std::shared_ptr<const MethodEngine> engine;  // method of another paper; then codes, encoders and layers are not used
+  Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
+  std::vector<LayerCode> codes;        // [L]
+  std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
+
+  std::shared_ptr<const RopePhases> rope_phases;  // of the model, where a transform has a rotated mean; else null
+
+  const SideTransform* transform(std::int64_t layer, Side side) const;  // null: identity
+  const RowCode& code(std::int64_t layer, Side side) const;
+  // The codec of one KV head: layout, encoder, clip and deviations.
+  RowCodec codec(std::int64_t layer, Side side, std::int64_t head) const;
+
+  // Methods of other papers have windows of their own for each side, and layers that stay in BF16.
+  const CacheWindows& windows_of(Side side) const;
+  bool quantised_at(std::int64_t layer) const;
+  bool paged() const { return !engine || has_pages(engine->description()); }  // the decode path has pages for it
+
+  double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
+  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over all layers; for
+  // methods of other papers what a sequence holds (MethodEngine).
+  double bits_per_element_at(std::int64_t context) const;
+};
+
+// Bytes of the pages and windows of one sequence of `context` tokens, all layers: whole pages, windows at their
+// capacity. What a cache holds beyond that (growth in steps) is not counted, so that the figure is the same everywhere.
+std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
+
+// UsageError: the id is none of method_ids() nor, with a bundle, its own; with the list and a suggestion.
+[[noreturn]] void refuse_method(const std::string& id, const Bundle* bundle);
+
+// id: one of method_ids(), or the name of the bundle's own method. Methods of other papers come with their authors'
+// windows; `windows` is for the others. UsageError for an unknown id (with the list and a
+// suggestion), for a bundle that is needed and absent, or for windows below zero; InputError for a bundle whose
+// geometry is not the model's or a head size that cannot be coded.
+KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
+                     const CacheWindows& windows);
+
+// A method of another paper with the windows and knobs of the description. UsageError when it does not fit the model.
+KvMethod make_spec_method(const MethodSpec& description, const ModelConfig& model);
+
+}  // namespace oscar

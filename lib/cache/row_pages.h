@@ -1,0 +1,58 @@
+// Pages whose codes are those of codec.h: a row (one token of one KV head) after the other, keys and values in one page
+// of 64 tokens (page_layout.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/cache_pages.h"
+#include "codec/codec.h"
+#include "layout/row_code.h"
+
+namespace oscar {
+
+// Keys or values of pages of one layout.
+class RowPages : public CachePages {
+ public:
+  // codecs: [Hkv], of the layout. Without them get(), put() and read_levels() alone may be called.
+  RowPages(const PageLayout& page, Side side, std::vector<RowCodec> codecs = {});
+
+  // One row of one KV head, whose bytes begin at head_page. codes: [d], params: [param_bytes of the row] as
+  // encode_rows writes them. Token 0..63.
+  void put(std::uint8_t* head_page, int token, const std::uint8_t* codes, const std::uint8_t* params) const;
+  void get(const std::uint8_t* head_page, int token, std::uint8_t* codes, std::uint8_t* params) const;
+
+  // The first `count` rows as xhat = scale (level - zero). levels: [count, d] (0 in channels of width 0);
+  // scale, zero: [scale_runs(), 64]. sigma: [4], read by blocks alone.
+  void read_levels(const std::uint8_t* head_page, int count, const float* sigma, float* levels, float* scale,
+                   float* zero) const;
+
+  int tokens() const override { return kPageTokens; }
+  std::int64_t bytes() const override { return std::ssize(codecs_) * page_.bytes(); }
+  int least_tokens() const override { return 1; }
+  void write(std::uint8_t* page, int token, int count, const float* rows) const override;
+  void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
+  // Sums over codes lie with those over BF16 rows; behind them the zero points, a float for each run of channels with a
+  // scale.
+  int sum_width() const override { return layout_.head_dim + static_cast<int>(runs_.size()); }
+  void add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
+           float* sums) const override;
+  void finish(float* sums, int queries) const override;
+  std::int64_t differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const override;
+  PageFormat format() const override { return {page_.bytes(), false, layout_, {}, sigma_.data()}; }
+
+ private:
+  struct Levels;
+  Levels levels_of(const std::uint8_t* page, int head, int count) const;
+
+  PageLayout page_;
+  SideLayout layout_;
+  Side side_;
+  std::vector<RowCodec> codecs_;  // [Hkv]
+  std::vector<float> sigma_;      // [Hkv, 4]
+  std::vector<ScaleRun> runs_;
+  // Per plane: place of each code in units of its width, [tokens, channels].
+  std::vector<std::vector<std::uint16_t>> places_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,77 @@
+#include <array>
+#include <stdexcept>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+
+extern const FamilyRow kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral, kGemma2, kGemma3, kGptOss, kGlm4, kPhi3,
+    kOlmo2, kSmolLm3;
+
+std::span<const FamilyRow* const> family_rows() {
+  static const std::array rows = {&kLlama,  &kMistral, &kQwen2, &kQwen3, &kQwen3Moe, &kMixtral, &kGemma2,
+                                  &kGemma3, &kGptOss,  &kGlm4,  &kPhi3,  &kOlmo2,    &kSmolLm3};
+  return rows;
+}
+
+std::string Family::layer_tensor(std::int64_t layer, const std::string& name) const {
+  return layer_prefix + std::to_string(layer) + "." + name;
+}
+
+void Family::add_qkv_bias() {
+  q_bias = "self_attn.q_proj.bias";
+  k_bias = "self_attn.k_proj.bias";
+  v_bias = "self_attn.v_proj.bias";
+}
+
+void Family::add_output_bias() { o_bias = "self_attn.o_proj.bias"; }
+
+void Family::add_mlp_bias() {
+  gate_bias = "mlp.gate_proj.bias";
+  up_bias = "mlp.up_proj.bias";
+  down_bias = "mlp.down_proj.bias";
+}
+
+void Family::add_qk_norm() {
+  q_norm = "self_attn.q_norm.weight";
+  k_norm = "self_attn.k_norm.weight";
+}
+
+void Family::fuse_gate_up() {
+  gate.clear(), up.clear();
+  gate_up = "mlp.gate_up_proj.weight";
+}
+
+Family family_of(const ModelConfig& config) {
+  for (const FamilyRow* row : family_rows()) {
+    if (config.architecture == row->architecture) return row->family(config);
+  }
+  throw std::invalid_argument("family_of: '" + config.architecture + "' did not come from parse_model_config()");
+}
+
+Family family_of(const Checkpoint& checkpoint) {
+  Family family = family_of(checkpoint.config());
+  if (!checkpoint.config().text_tower) return family;
+  // transformers 4 and files on disk: language_model.model.*, language_model.lm_head; 5: model.language_model.*.
+  const bool inside = checkpoint.find("model.language_model." + family.embedding.substr(6)) != nullptr;
+  for (std::string* name : {&family.embedding, &family.final_norm, &family.layer_prefix}) {
+    *name = inside ? "model.language_model." + name->substr(6) : "language_model." + *name;
+  }
+  if (!inside && checkpoint.find("language_model." + family.head) != nullptr) {
+    family.head = "language_model." + family.head;
+  }
+  return family;
+}
+
+Json text_config(const Json& config, const FamilyRow& row) {
+  const auto text = config.find("text_config");
+  if (row.wrapper == nullptr || text == config.end() || !text->is_object()) return config;
+  Json merged = *text;
+  for (const auto& [key, value] : config.items()) {
+    if (key != "model_type" && key != "architectures" && !merged.contains(key)) merged[key] = value;
+  }
+  return merged;
+}
+
+}  // namespace oscar

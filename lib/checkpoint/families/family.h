@@ -1,0 +1,143 @@
+// One supported architecture: what config.json leaves unsaid, the pieces of its layers, and the names of its tensors.
+// Each family is one file beside this one, which ends in a FamilyRow; families.cpp lists the rows.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/json.h"
+#include "checkpoint/model_config.h"
+
+namespace oscar {
+
+// x^ = x / sqrt(mean(x^2) + eps) in FP32, then:
+enum class NormKind {
+  kRounded,  // round(x^) w: rounded to the activation dtype before the weight
+  kWide,     // round(x^ w): the weight in FP32
+  kOnePlus,  // round(x^ (1 + w)): zero-centred weights, in FP32
+};
+
+// Which experts a token gets, and with which weights: softmax in FP32 over all and then the largest, or the largest
+// logits and then softmax over those in the activation dtype.
+enum class RouterKind { kSoftmaxFirst, kLargestFirst };
+
+// act(g) u; or with clamps g <- min(g, limit), u <- clamp(u, limit): (u + 1) g sigmoid(gain g).
+enum class ExpertGate { kPlain, kClamped };
+
+// How an expert's gate and up weights lie in one tensor of all experts.
+enum class FusedExperts {
+  kGateFirst,    // [E, 2I, hidden], rows of the gate first; down [E, hidden, I]
+  kInterleaved,  // [E, hidden, 2I], columns gate, up, gate, ...; down [E, I, hidden]
+};
+
+// The exchangeable pieces of a layer. Where norms stand is told by the names below: those a family has not are empty.
+struct Pieces {
+  NormKind norm = NormKind::kRounded;
+  RouterKind router = RouterKind::kSoftmaxFirst;
+  bool rounded_weights = true;  // kSoftmaxFirst: weights of experts are rounded to the activation dtype
+  ExpertGate gate = ExpertGate::kPlain;
+  FusedExperts fused = FusedExperts::kGateFirst;
+};
+
+// Tensor names as saved by transformers. Layer names follow `layer_prefix` + layer index + "."; an empty name means
+// that the architecture has no such tensor.
+struct Family {
+  Pieces pieces;
+
+  std::string embedding = "model.embed_tokens.weight";
+  std::string final_norm = "model.norm.weight";
+  std::string head = "lm_head.weight";
+  std::string layer_prefix = "model.layers.";
+
+  std::string input_norm = "input_layernorm.weight";         // before attention
+  std::string attention_out_norm;                            // of what attention adds to the residual stream
+  std::string mlp_norm = "post_attention_layernorm.weight";  // before the MLP
+  std::string mlp_out_norm;                                  // of what the MLP adds
+  std::string q = "self_attn.q_proj.weight", q_bias;
+  std::string k = "self_attn.k_proj.weight", k_bias;
+  std::string v = "self_attn.v_proj.weight", v_bias;
+  std::string qkv;  // instead of q, k and v: one tensor, rows in this order
+  std::string o = "self_attn.o_proj.weight", o_bias;
+  std::string q_norm, k_norm;
+  bool whole_qk_norm = false;  // over the whole projection, not over each head
+  std::string sinks;
+  std::string gate = "mlp.gate_proj.weight", gate_bias;
+  std::string up = "mlp.up_proj.weight", up_bias;
+  std::string gate_up;  // instead of gate and up: one tensor, the gate's rows first
+  std::string down = "mlp.down_proj.weight", down_bias;
+
+  // Layers with experts have these instead of gate, up and down. "{}" stands for the expert's number.
+  std::string router, router_bias;
+  std::string experts_router;  // the router beside the one tensor for all experts; empty: the same name
+  std::string expert_gate, expert_up, expert_down;  // a tensor for each expert; empty: never saved so
+  std::string experts_gate_up, experts_down;        // one tensor for all experts
+  std::string experts_gate_up_bias, experts_down_bias;
+
+  std::string layer_tensor(std::int64_t layer, const std::string& name) const;
+
+  // The biases that config.json can switch on, under their usual names.
+  void add_qkv_bias();
+  void add_output_bias();
+  void add_mlp_bias();
+  // RMSNorm of q and k, and the fused projections, under their usual names.
+  void add_qk_norm();
+  void fuse_gate_up();
+};
+
+// Which layers slide: none; all, unless layer_types says otherwise; those of layer_types or else from
+// max_window_layers on, under use_sliding_window (Qwen2, Qwen3); all under use_sliding_window (Qwen3-MoE); those of
+// layer_types or else all but each `pattern`th.
+enum class SlidingLayers { kNone, kEveryLayer, kByLayer, kSwitched, kPattern };
+
+// What transformers 5 does where config.json is silent, and what its layers fix in code.
+struct ConfigDefaults {
+  std::int64_t head_dim = 0;     // 0: hidden / query heads
+  std::int64_t query_heads = 0;  // 0: the key is required
+  std::int64_t kv_heads = 0;     // 0: as many as query heads
+  std::int64_t vocabulary = 0;   // 0: the key is required
+  std::int64_t max_position = 2048;
+  std::int64_t bos = -1;                           // -1: none
+  std::array<std::int64_t, 3> eos = {-1, -1, -1};  // the first ones
+  double rms_eps = 1e-6;
+  double rope_theta = 10000.0;
+  bool tied = false;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
+  bool qkv_bias = false;        // always, whatever attention_bias says
+  bool attention_bias = false;  // of an absent key, where it is read
+  bool reads_attention_bias = false, reads_mlp_bias = false;
+  bool output_bias = true;    // attention_bias is one of o as well
+  bool partial_rope = false;  // partial_rotary_factor is read
+  double partial_rotary = 1.0;
+  bool layered_rope = false;  // rope parameters by layer type; read_config reads them
+  bool qk_norm = false;
+  SlidingLayers sliding = SlidingLayers::kNone;
+  std::int64_t window = 4096;  // of an absent sliding_window; 0: none
+  std::int64_t pattern = 2;
+};
+
+struct FamilyRow {
+  const char* architecture;       // "Qwen3ForCausalLM"
+  const char* model_type;         // "qwen3"
+  const char* wrapper = nullptr;  // multimodal architecture whose text_config is this family; nullptr: none
+  const char* wrapper_type = nullptr;
+  ConfigDefaults defaults;
+  // Keys of its own, after all others are read; nullptr: none.
+  void (*read_config)(const Json& config, const std::string& where, ModelConfig* out) = nullptr;
+  Family (*family)(const ModelConfig& config);
+};
+
+std::span<const FamilyRow* const> family_rows();
+// By config.architecture, which parse_model_config() filled in.
+Family family_of(const ModelConfig& config);
+
+class Checkpoint;
+// The same with the names that the checkpoint has: a wrapper puts its text model below another prefix.
+Family family_of(const Checkpoint& checkpoint);
+
+// The text part of config.json: of a multimodal wrapper text_config with the outer keys that it lacks, else `config`.
+Json text_config(const Json& config, const FamilyRow& row);
+
+}  // namespace oscar

@@ -1,0 +1,30 @@
+// What Gemma 2 and 3 share.
+#pragma once
+
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+
+// query_pre_attn_scalar, attn_logit_softcapping, final_logit_softcapping (absent: the caps given; null: none), and the
+// scale of embeddings, sqrt(hidden). InputError for use_bidirectional_attention.
+void read_gemma(const Json& config, const std::string& where, double logit_cap, double final_cap, ModelConfig* out);
+
+Family gemma_family(const ModelConfig& config);
+
+// What both leave unsaid alike.
+constexpr ConfigDefaults gemma_defaults(std::int64_t vocabulary, std::int64_t max_position) {
+  return {.head_dim = 256,
+          .query_heads = 8,
+          .kv_heads = 4,
+          .vocabulary = vocabulary,
+          .max_position = max_position,
+          .bos = 2,
+          .eos = {1, -1, -1},
+          .tied = true,
+          .activation_key = "hidden_activation",
+          .activation = "gelu_pytorch_tanh",
+          .reads_attention_bias = true,
+          .sliding = SlidingLayers::kPattern};
+}
+
+}  // namespace oscar

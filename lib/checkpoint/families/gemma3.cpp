@@ -1,0 +1,39 @@
+// Gemma 3, text: Gemma 2's norms, RMSNorm over each head of q and k, five sliding layers with RoPE of a small base to
+// each global one. Also the text model inside the multimodal wrapper of the 4B, 12B and 27B models.
+#include "checkpoint/families/gemma.h"
+#include "checkpoint/rope_config.h"
+
+namespace oscar {
+namespace {
+
+void gemma3_config(const Json& config, const std::string& where, ModelConfig* out) {
+  read_gemma(config, where, 0.0, 0.0, out);
+  parse_layered_rope(config, out->max_position, where, {.global = 1e6, .local = 1e4}, &out->rope, &out->local_rope);
+  // Which layers are local follows from the layer type alone; each sliding layer has a window.
+  for (const std::int64_t window : out->sliding_window) {
+    out->layer_rope.push_back(window > 0 ? LayerRope::kLocal : LayerRope::kGlobal);
+  }
+}
+
+constexpr ConfigDefaults gemma3_defaults() {
+  ConfigDefaults defaults = gemma_defaults(262208, 131072);
+  defaults.layered_rope = true;
+  defaults.qk_norm = true;
+  defaults.pattern = 6;
+  return defaults;
+}
+
+}  // namespace
+
+extern const FamilyRow kGemma3;
+const FamilyRow kGemma3 = {
+    .architecture = "Gemma3ForCausalLM",
+    .model_type = "gemma3_text",
+    .wrapper = "Gemma3ForConditionalGeneration",
+    .wrapper_type = "gemma3",
+    .defaults = gemma3_defaults(),
+    .read_config = gemma3_config,
+    .family = gemma_family,
+};
+
+}  // namespace oscar

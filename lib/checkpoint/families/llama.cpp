@@ -1,0 +1,25 @@
+// Llama 2, 3, 3.1, 3.2 and the many models published under its architecture.
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+namespace {
+
+Family llama_family(const ModelConfig& config) {
+  Family family;
+  if (config.qkv_bias) family.add_qkv_bias();  // attention_bias gives all four projections a bias
+  if (config.output_bias) family.add_output_bias();
+  if (config.mlp_bias) family.add_mlp_bias();
+  return family;
+}
+
+}  // namespace
+
+extern const FamilyRow kLlama;
+const FamilyRow kLlama = {
+    .architecture = "LlamaForCausalLM",
+    .model_type = "llama",
+    .defaults = {.bos = 1, .eos = {2, -1, -1}, .reads_attention_bias = true, .reads_mlp_bias = true},
+    .family = llama_family,
+};
+
+}  // namespace oscar

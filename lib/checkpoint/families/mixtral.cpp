@@ -1,0 +1,43 @@
+// Mixtral: Mistral's attention, experts in every layer; their size is intermediate_size.
+#include "checkpoint/families/experts_config.h"
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+namespace {
+
+void mixtral_config(const Json& config, const std::string& where, ModelConfig* out) {
+  read_experts(config, where, {.count = 8, .per_token = 2, .intermediate = out->intermediate, .own_size = false}, out);
+}
+
+Family mixtral_family(const ModelConfig&) {
+  Family family;
+  family.pieces.rounded_weights = false;
+  family.router = "block_sparse_moe.gate.weight";
+  family.expert_gate = "block_sparse_moe.experts.{}.w1.weight";
+  family.expert_up = "block_sparse_moe.experts.{}.w3.weight";
+  family.expert_down = "block_sparse_moe.experts.{}.w2.weight";
+  family.experts_gate_up = "mlp.experts.gate_up_proj";
+  family.experts_down = "mlp.experts.down_proj";
+  family.experts_router = "mlp.gate.weight";
+  return family;
+}
+
+}  // namespace
+
+extern const FamilyRow kMixtral;
+const FamilyRow kMixtral = {
+    .architecture = "MixtralForCausalLM",
+    .model_type = "mixtral",
+    .defaults = {.kv_heads = 8,
+                 .max_position = 131072,
+                 .bos = 1,
+                 .eos = {2, -1, -1},
+                 .rms_eps = 1e-5,
+                 .rope_theta = 1e6,
+                 .sliding = SlidingLayers::kEveryLayer,
+                 .window = 0},
+    .read_config = mixtral_config,
+    .family = mixtral_family,
+};
+
+}  // namespace oscar

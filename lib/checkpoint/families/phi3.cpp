@@ -1,0 +1,40 @@
+// Phi-3 and Phi-4 (also mini): q, k and v in one tensor, gate and up in one; RoPE over a part of the head in
+// Phi-4-mini.
+#include "base/errors.h"
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+namespace {
+
+void phi3_config(const Json& /*config*/, const std::string& where, ModelConfig* out) {
+  if (out->rope.type == RopeType::kDefault) return;
+  throw InputError(where + ": Phi-3 with a rope type other than 'default' (longrope) is not supported; use a model " +
+                   "with its original context");
+}
+
+Family phi3_family(const ModelConfig&) {
+  Family family;
+  family.q.clear(), family.k.clear(), family.v.clear();
+  family.qkv = "self_attn.qkv_proj.weight";
+  family.fuse_gate_up();
+  return family;
+}
+
+}  // namespace
+
+extern const FamilyRow kPhi3;
+const FamilyRow kPhi3 = {
+    .architecture = "Phi3ForCausalLM",
+    .model_type = "phi3",
+    .defaults = {.max_position = 4096,
+                 .bos = 1,
+                 .eos = {32000, -1, -1},
+                 .rms_eps = 1e-5,
+                 .partial_rope = true,
+                 .sliding = SlidingLayers::kEveryLayer,
+                 .window = 0},
+    .read_config = phi3_config,
+    .family = phi3_family,
+};
+
+}  // namespace oscar

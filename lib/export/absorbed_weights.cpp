@@ -1,0 +1,64 @@
+#include "export/absorbed_weights.h"
+
+#include <ATen/ATen.h>
+
+#include "checkpoint/families/family.h"
+#include "model/decoder.h"
+
+namespace oscar {
+
+std::vector<std::string> absorbing_tensors(const Checkpoint& source, std::int64_t layer, bool new_biases) {
+  const Family family = family_of(source);
+  std::vector<std::string> names = {family.layer_tensor(layer, family.v), family.layer_tensor(layer, family.o)};
+  if (new_biases) {
+    names.push_back(family.layer_tensor(layer, family.q));
+    names.push_back(family.layer_tensor(layer, family.k));
+  }
+  return names;
+}
+
+std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransform& layer, bool new_biases) {
+  const ModelConfig& config = source.config();
+  const std::int64_t d = config.head_dim, heads = config.kv_heads, group = config.group_size();
+  Family family = family_of(source);
+  if (new_biases) family.add_qkv_bias(), family.add_output_bias();
+  const auto full = [&](const std::string& name) { return family.layer_tensor(layer.layer, name); };
+  const auto read = [&](const std::string& name) { return to_tensor(source.at(full(name)), at::kDouble); };
+  // A bias that the source has not is zero.
+  const auto bias = [&](const std::string& name, std::int64_t size) {
+    return source.find(full(name)) != nullptr ? read(name) : at::zeros({size}, at::kDouble);
+  };
+
+  const SideTransform& side = layer.value;
+  const at::Tensor forward = side.forward.to(at::kDouble).expand({heads, d, d});  // F
+  // The exact inverse, not the one the bundle rounded to FP32.
+  const at::Tensor inverse = std::get<0>(at::linalg_inv_ex(forward));
+  const at::Tensor mean = side.mean.defined() ? side.mean.to(at::kDouble) : at::zeros({heads, d}, at::kDouble);
+
+  const at::Tensor w_v = read(family.v).view({heads, d, config.hidden});
+  const at::Tensor w_o = read(family.o).view({config.hidden, heads, group, d});
+  std::vector<NewTensor> out;
+  const auto add = [&](const std::string& name, const std::string& sibling, const at::Tensor& value) {
+    out.push_back({full(name), full(sibling), value.contiguous()});
+  };
+  add(family.v, family.v, at::matmul(forward.transpose(1, 2), w_v).reshape({heads * d, config.hidden}));
+  // W_O' = W_O F^-T for each KV head: [hidden, Hkv, g, d].
+  const at::Tensor by_head = w_o.permute({1, 0, 2, 3}).reshape({heads, config.hidden * group, d});
+  const at::Tensor new_o = at::matmul(by_head, inverse.transpose(1, 2)).view({heads, config.hidden, group, d});
+  add(family.o, family.o, new_o.permute({1, 0, 2, 3}).reshape({config.hidden, heads * group * d}));
+  if (!family.v_bias.empty()) {
+    const at::Tensor b = bias(family.v_bias, heads * d).view({heads, 1, d});
+    add(family.v_bias, family.v, at::matmul(b - mean.unsqueeze(1), forward).reshape({heads * d}));
+  }
+  if (!family.o_bias.empty()) {
+    const at::Tensor moved = (w_o * mean.view({1, heads, 1, d})).sum({1, 2, 3});
+    add(family.o_bias, family.o, bias(family.o_bias, config.hidden) + moved);
+  }
+  if (new_biases) {
+    add(family.q_bias, family.q, at::zeros({config.query_heads * d}, at::kDouble));
+    add(family.k_bias, family.k, at::zeros({heads * d}, at::kDouble));
+  }
+  return out;
+}
+
+}  // namespace oscar

@@ -1,0 +1,75 @@
+#include "export/export_format.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "export/absorbed.h"
+#include "export/sglang_export.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kServeNote = "README.md there has the serve command.";
+
+ExportFormat sglang_format(int version, std::string id, std::string summary) {
+  return {.id = std::move(id),
+          .summary = std::move(summary),
+          .version = version,
+          .window_step = 8,  // published: windows are counted in quantisation pages of 8 tokens
+          .has_card = true,
+          .note = kServeNote,
+          .obstacle = sglang_obstacle,
+          .form = sglang_form,
+          .plan = sglang_plan,
+          .write = write_sglang};
+}
+
+std::vector<ExportFormat> build() {
+  ExportFormat layers = sglang_format(1, "sglang", "one rotation a layer");
+  layers.method = "oscar", layers.scopes = {"layer"};
+  ExportFormat heads = sglang_format(2, "sglang-v2", "one for each KV head");
+  heads.method = "oscar", heads.scopes = {"head", "layer"};
+  ExportFormat general = sglang_format(3, "sglang-v3", "method balanced");
+  general.method = "balanced", general.general = true;
+  return {layers,
+          heads,
+          general,
+          {.id = "transformers"},
+          {.id = "absorbed",
+           .summary = "a Hugging Face checkpoint with the value transform inside; needs --model",
+           .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",
+           .check_model = check_absorb,
+           .plan = absorbed_plan,
+           .write = write_absorbed}};
+}
+
+}  // namespace
+
+const std::vector<ExportFormat>& export_formats() {
+  static const std::vector<ExportFormat> table = build();
+  return table;
+}
+
+const ExportFormat* find_export_format(const std::string& id) {
+  const std::vector<ExportFormat>& table = export_formats();
+  const auto found = std::find_if(table.begin(), table.end(), [&](const ExportFormat& row) { return row.id == id; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+const ExportFormat& written_format(const std::string& id) {
+  const ExportFormat* found = find_export_format(id);
+  if (found != nullptr && found->write != nullptr) return *found;
+  std::string list;
+  for (const ExportFormat& row : export_formats()) {
+    if (row.write != nullptr) list += (list.empty() ? "" : ", ") + row.id;
+  }
+  throw UsageError("--format '" + id + "' is not one that this version writes; it writes " + list);
+}
+
+std::string export_format_list() {
+  std::string list;
+  for (const ExportFormat& row : export_formats()) list += (list.empty() ? "" : ", ") + row.id;
+  return list;
+}
+
+}  // namespace oscar

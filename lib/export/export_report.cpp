@@ -1,0 +1,83 @@
+#include "export/export_report.h"
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "base/hash.h"
+
+namespace oscar {
+namespace {
+
+// The entry of the report's `bundles` that judged these files; null: none did.
+const Json* find_judged(const Json& report, const std::string& where,
+                        const std::map<std::string, std::string>& bundle_sha256) {
+  for (const Json& entry : json_array(report, "bundles", where)) {
+    const Json& found = json_object(entry, "sha256", where + ", bundles");
+    bool same = true;
+    for (const auto& [name, hash] : bundle_sha256) same = same && json_string(found, name.c_str(), where, "") == hash;
+    if (same) return &entry;
+  }
+  return nullptr;
+}
+
+void check_form(const Json& judged, const std::string& where, const ServedForm& form) {
+  if (!judged.contains("served_as")) {
+    throw InputError(where +
+                     ": does not say in which form the bundle was judged, as reports of older versions do not; "
+                     "judge it again with oscar-verify --as " +
+                     form.format);
+  }
+  const std::string found = json_string(json_object(judged, "served_as", where), "format", where + ", served_as");
+  if (found == form.format) return;
+  std::string reason = where + ": judges the bundle as " + quote_name(found) + ", and format " + form.format;
+  if (form.changes.empty()) {
+    throw InputError(reason + " is exported; judge what will be served with oscar-verify --as " + form.format);
+  }
+  throw InputError(reason + " changes it: " + changes_text(form) + "; judge what will be served (oscar-verify --as " +
+                   form.format + "), or fit what the format carries without loss (oscar-fit --for " + form.format +
+                   ")");
+}
+
+void check_verdicts(const Json& report, const Json& judged, const std::string& where) {
+  const std::string row = json_string(judged, "row", where + ", bundles");
+  for (const Json& gate : json_array(report, "gates", where)) {
+    if (json_string(gate, "method", where + ", gates") != row || json_bool(gate, "pass", where + ", gates", false)) {
+      continue;
+    }
+    throw InputError(where + ": its gate " + quote_name(json_string(gate, "name", where + ", gates")) +
+                     " failed, so it cannot stand beside exported files; export without --report, or fit a bundle "
+                     "that keeps the gate");
+  }
+  for (const Json& check : json_array(report, "self_checks", where)) {
+    if (json_bool(check, "pass", where + ", self_checks", true)) continue;
+    throw InputError(where + ": its check " + quote_name(json_string(check, "name", where + ", self_checks")) +
+                     " failed, so its numbers cannot be relied on; find out why before exporting with it");
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> bundle_hashes(const fs::path& directory) {
+  std::map<std::string, std::string> hashes;
+  for (const char* name : {kManifestName, kRotationsName}) hashes[name] = sha256_file(directory / name);
+  return hashes;
+}
+
+void check_export_report(const Json& report, const std::string& where, const ServedForm& form,
+                         const std::map<std::string, std::string>& bundle_sha256) {
+  const std::string fingerprint = json_string(json_object(report, "model", where), "fingerprint", where, "");
+  if (!form.bundle.model_fingerprint.empty() && fingerprint != form.bundle.model_fingerprint) {
+    throw InputError(where + ": is the report of another model (fingerprint " + quote_name(fingerprint) +
+                     ", the bundle has " + form.bundle.model_fingerprint + ")");
+  }
+  const Json* judged = find_judged(report, where, bundle_sha256);
+  if (judged == nullptr) {
+    throw InputError(where +
+                     ": judges another bundle (the hashes of its files are not those of this one); judge this "
+                     "bundle with oscar-verify --as " +
+                     form.format);
+  }
+  check_form(*judged, where, form);
+  check_verdicts(report, *judged, where);
+}
+
+}  // namespace oscar

@@ -1,0 +1,46 @@
+#include "export/served_form.h"
+
+#include <stdexcept>
+
+#include "base/errors.h"
+#include "export/export_format.h"
+
+namespace oscar {
+namespace {
+
+ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
+  return format.form != nullptr ? format.form(format, bundle) : ServedForm{format.id, bundle, {}};
+}
+
+std::optional<std::string> obstacle(const ExportFormat& format, const Bundle& bundle) {
+  return format.obstacle != nullptr ? format.obstacle(format, bundle) : std::nullopt;
+}
+
+}  // namespace
+
+ServedForm served_form(const Bundle& bundle, const std::string& format) {
+  const ExportFormat* row = find_export_format(format);
+  if (row == nullptr) {
+    throw UsageError("format '" + format + "' is not one that a bundle is served in; it is one of " +
+                     export_format_list());
+  }
+  if (const auto found = obstacle(*row, bundle)) throw InputError(*found);
+  return form_of(*row, bundle);
+}
+
+ServedForm lossless_form(const Bundle& bundle) {
+  for (const ExportFormat& format : export_formats()) {
+    if (obstacle(format, bundle)) continue;
+    ServedForm form = form_of(format, bundle);
+    if (form.changes.empty()) return form;
+  }
+  throw std::logic_error("no export format carries every bundle");
+}
+
+std::string changes_text(const ServedForm& form) {
+  std::string text;
+  for (const std::string& change : form.changes) text += (text.empty() ? "" : "; ") + change;
+  return text;
+}
+
+}  // namespace oscar

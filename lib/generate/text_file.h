@@ -1,0 +1,19 @@
+// Rows that a model wrote, as a file of prompts: JSON rows {"input_ids", "decoded"}, which oscar-collect reads and
+// people can look at. The first row also says under "written" how the text was made.
+#pragma once
+
+#include <optional>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "generate/write_text.h"
+#include "text/tokenizer.h"
+
+namespace oscar {
+
+void save_text(const fs::path& file, const TextRows& rows, const Tokenizer& tokenizer, const Json& written);
+
+// What the first row says; nothing where it says nothing. InputError: unreadable.
+std::optional<Json> written_record(const fs::path& file);
+
+}  // namespace oscar

@@ -1,0 +1,32 @@
+// Which tokens of a sequence are BF16 and which are quantised: one rule for the prefill path, the decode path, the
+// kernels, the byte counts and the files. Files hold sink and recent; flush is the affair of a method.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace oscar {
+
+struct CacheWindows {
+  std::int64_t sink = 64;     // BF16 tokens at the start
+  std::int64_t recent = 256;  // BF16 tokens at the end, the current token among them
+  std::int64_t flush = 1;     // tokens leave the recent window in groups of this many
+
+  // In a sequence of n tokens (the current one included), tokens [sink, quantised_end(n)) are quantised. With flush 1
+  // the query at position i = n - 1 sees quantised keys j with sink <= j <= i - recent.
+  std::int64_t quantised_end(std::int64_t n) const {
+    const std::int64_t leaving = std::max<std::int64_t>(0, n - sink - recent);
+    return sink + leaving / flush * flush;
+  }
+};
+
+// Bits per element at a context of T tokens, b bits for a coded one and 16 in the windows. Blocks of `flush` tokens
+// count with their mean filling.
+inline double bits_with_windows(double coded_bits, const CacheWindows& windows, std::int64_t context) {
+  const double tokens = static_cast<double>(std::max<std::int64_t>(context, 1));
+  const double plain =
+      static_cast<double>(windows.sink + windows.recent) + 0.5 * static_cast<double>(windows.flush - 1);
+  return coded_bits + (16.0 - coded_bits) * std::min(plain, tokens) / tokens;
+}
+
+}  // namespace oscar

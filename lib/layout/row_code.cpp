@@ -1,0 +1,120 @@
+#include "layout/row_code.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+// What differs from layout to layout, as functions of a sound code (validate() checks what all have in common first).
+struct RowLayout {
+  const char* name;
+  void (*validate)(const RowCode& code);
+  int (*code_bytes)(const RowCode& code);
+  int (*param_bytes)(const RowCode& code);
+  int (*scale_channels)(const RowCode& code);
+  bool zero_points;
+  std::string (*settings)(const RowCode& code);
+  SideLayout (*side)(const RowCode& code, std::int32_t offset);
+};
+
+void validate_uniform(const RowCode& code) {
+  const std::string d = std::to_string(code.head_dim);
+  if (code.head_dim % 4 != 0) throw InputError("head_dim " + d + " is not a multiple of 4, as 2-bit packing needs");
+  if (code.group < 1 || code.head_dim % code.group != 0) {
+    throw InputError("quantisation group " + std::to_string(code.group) + " does not divide head_dim " + d);
+  }
+}
+
+void validate_blocks(const RowCode& code) {
+  if (code.head_dim % 32 != 0) {
+    throw InputError("layout blocks needs a head_dim that 32 divides; found " + std::to_string(code.head_dim));
+  }
+  for (const int w : code.widths) {
+    if (w != 0 && w != 1 && w != 2 && w != 4) {
+      throw InputError("block width " + std::to_string(w) + " is not one of 0, 1, 2, 4");
+    }
+  }
+}
+
+int block_code_bytes(const RowCode& code) {
+  int bits = 0;
+  for (const int w : code.widths) bits += w * code.block_channels();
+  return bits / 8;
+}
+
+int coded_blocks(const RowCode& code) {
+  return static_cast<int>(std::count_if(code.widths.begin(), code.widths.end(), [](int w) { return w > 0; }));
+}
+
+// One row for each layout, in the order of Layout.
+constexpr RowLayout kLayouts[] = {
+    {"uniform", validate_uniform, [](const RowCode& c) { return c.head_dim / 4; },
+     [](const RowCode& c) { return c.groups() * 4; }, [](const RowCode& c) { return c.group; }, true,
+     [](const RowCode& c) { return "groups of " + std::to_string(c.group); },
+     [](const RowCode& c, std::int32_t offset) {
+       return uniform_side(c.head_dim, c.group, c.params == ParamType::kBFloat16, offset);
+     }},
+    {"blocks", validate_blocks, block_code_bytes, coded_blocks, [](const RowCode& c) { return c.block_channels(); },
+     false, [](const RowCode&) { return std::string("blocks of channels"); },
+     [](const RowCode& c, std::int32_t offset) { return block_side(c.head_dim, c.widths.data(), offset); }},
+};
+
+const RowLayout& of(Layout layout) { return kLayouts[static_cast<std::size_t>(layout)]; }
+
+SideLayout side_layout(const RowCode& code, std::int32_t offset) {
+  validate(code);
+  return of(code.layout).side(code, offset);
+}
+
+}  // namespace
+
+int RowCode::code_bytes() const { return of(layout).code_bytes(*this); }
+int RowCode::param_bytes() const { return of(layout).param_bytes(*this); }
+int RowCode::scale_channels() const { return of(layout).scale_channels(*this); }
+bool RowCode::zero_points() const { return of(layout).zero_points; }
+
+RowCode uniform_code(int head_dim, int group, ParamType params) {
+  RowCode code{Layout::kUniform, head_dim, group > 0 ? group : head_dim, params};
+  validate(code);
+  return code;
+}
+
+RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths) {
+  RowCode code{.layout = Layout::kBlocks, .head_dim = head_dim, .group = head_dim, .widths = widths};
+  validate(code);
+  return code;
+}
+
+void validate(const RowCode& code) {
+  if (code.head_dim < 4 || code.head_dim > kMaxHeadDim) {
+    throw InputError("head_dim " + std::to_string(code.head_dim) + " cannot be quantised; expected 4 to " +
+                     std::to_string(kMaxHeadDim));
+  }
+  of(code.layout).validate(code);
+}
+
+std::string to_string(Layout layout) { return of(layout).name; }
+std::string settings_text(const RowCode& code) { return of(code.layout).settings(code); }
+
+PageLayout page_layout(const RowCode& key, const RowCode& value) {
+  PageLayout layout;
+  layout.key = side_layout(key, 0);
+  layout.value = side_layout(value, layout.key.end());
+  return layout;
+}
+
+std::vector<ScaleRun> scale_runs(const SideLayout& side) {
+  std::vector<ScaleRun> runs;
+  for (int i = 0; i < side.groups; ++i) {
+    if (side.params == ParamKind::kScaleByte) {
+      runs.push_back({side.plane[i].first_channel, side.plane[i].channels, i});
+    } else {
+      runs.push_back({i * side.group, side.group, 0});
+    }
+  }
+  return runs;
+}
+
+}  // namespace oscar

@@ -1,0 +1,25 @@
+// The MLP of layers whose tokens choose between experts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "checkpoint/families/family.h"
+#include "model/decoder.h"
+
+namespace oscar {
+
+struct Routing {
+  at::Tensor experts;  // [T, k] int64, largest weight first
+  at::Tensor weights;  // [T, k] FP32, or rounded to the activation dtype where the family does that
+};
+
+// logits = x router^T + bias in the activation dtype, then as the family's RouterKind says.
+Routing route(const at::Tensor& x, const LayerWeights& weights, const ExpertConfig& config, const Pieces& pieces);
+
+// sum over a token's experts e of weight_e down_e(act(gate_e(x)) * up_e(x)): [T, hidden] -> [T, hidden]. Tokens are
+// sorted by expert and only experts with tokens are computed; the sum is in FP32 and in the order of `experts`, so it
+// does not depend on how tokens are packed.
+at::Tensor expert_mlp(const at::Tensor& x, const LayerWeights& weights, const ExpertConfig& config,
+                      const Pieces& pieces, Activation activation);
+
+}  // namespace oscar

@@ -1,0 +1,250 @@
+#include <algorithm>
+
+#include "base/files.h"
+#include "report/html/parts.h"
+#include "report/number_text.h"
+
+namespace oscar::html {
+namespace {
+
+std::string cell(const std::string& text, const char* css = nullptr) {
+  return (css ? "<td class=\"" + std::string(css) + "\">" : "<td>") + text + "</td>";
+}
+
+std::string verdict_cell(std::optional<bool> pass) {
+  if (!pass) return cell("not run", "faint");
+  return *pass ? cell("pass", "pass") : cell("FAIL", "fail");
+}
+
+std::string with_interval(const std::string& value, const std::optional<Interval>& interval, int digits) {
+  if (!interval) return value;
+  return "<span title=\"interval by bootstrap over sequences: " + significant(interval->low, digits) + " to " +
+         significant(interval->high, digits) + "\">" + value + "</span>";
+}
+
+std::string task_summary(const MethodReport& method) {
+  std::string text;
+  for (const TaskScore& t : method.tasks) {
+    if (!text.empty()) text += "<br>";
+    text += escape(t.task) + " " + std::to_string(t.length) + ": " + (t.score ? share_text(t) : "unsolved by BF16");
+  }
+  return text.empty() ? "&ndash;" : text;
+}
+
+// Whether rows of the report differ in what `of` gives, BF16 left out.
+bool varies(const VerifyReport& report, std::string MethodReport::*of) {
+  const std::string* first = nullptr;
+  for (const MethodReport& m : report.methods) {
+    if (!m.quantised) continue;
+    if (first != nullptr && *first != m.*of) return true;
+    first = &(m.*of);
+  }
+  return false;
+}
+
+// Under the name, what tells rows of one method apart.
+std::string row_note(const VerifyReport& report, const MethodReport& m) {
+  std::string note = m.judged ? "judged" : "";
+  const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
+  if (m.quantised && varies(report, &MethodReport::comparison)) add(m.comparison);
+  if (varies(report, &MethodReport::path)) add(m.path);
+  return note.empty() ? "" : " <span class=\"faint\">(" + escape(note) + ")</span>";
+}
+
+// The figures that decide come first: on a narrow window they are what stays in sight.
+std::string method_row(const VerifyReport& report, const MethodReport& m) {
+  const QualityMetrics& q = m.quality;
+  std::string row = m.judged ? "<tr class=\"judged\">" : "<tr>";
+  row += "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
+         row_note(report, m) + "</th>";
+  row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
+              half_width(q.kl.mean, q.kl.interval));
+  row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
+              half_width(q.ppl_ratio, q.ppl_ratio_interval));
+  row += cell(percent(q.same_top1, 2) + "%");
+  row += cell(fixed(m.bits_per_element, 2));
+  row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" + escape(format_bytes(m.allocated_bytes)) +
+         "</td>";
+  row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
+  row += cell(task_summary(m), "text");
+  row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p95, 3)) +
+         cell(significant(q.kl.p99, 3));
+  row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3));
+  row += cell(significant(q.ppl, 5));
+  row += cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
+  row += cell(m.quantised ? escape(m.comparison) : "&ndash;", "text") + cell(escape(m.path), "text");
+  row += cell(m.quantised ? escape(m.settings) : "&ndash;", "text");
+  return row + "</tr>\n";
+}
+
+// The tint says the share at a glance; the numbers in the cell say it to everyone.
+std::string share_cell(std::int64_t solved, std::int64_t of) {
+  if (of == 0) return "<td class=\"cell\">&ndash;</td>";
+  const double share = static_cast<double>(solved) / static_cast<double>(of);
+  return "<td class=\"cell\" style=\"background: color-mix(in srgb, var(--good-ground) " + percent(share, 0) +
+         "%, var(--bad-ground))\">" + std::to_string(solved) + "/" + std::to_string(of) + "</td>";
+}
+
+// Depth down, length across, of one method on one task.
+std::string needle_grid(const MethodReport& m, const std::string& task) {
+  std::vector<const TaskScore*> lengths;
+  for (const TaskScore& t : m.tasks) {
+    if (t.task == task && !t.depths.empty()) lengths.push_back(&t);
+  }
+  std::string text = "<table><caption><span>" + escape(task) + ", " + escape(series_name(m)) +
+                     "</span></caption><thead><tr><th scope=\"col\" class=\"text\">depth</th>";
+  for (const TaskScore* t : lengths) text += "<th scope=\"col\">" + std::to_string(t->length) + "</th>";
+  text += "</tr></thead><tbody>\n";
+  for (std::size_t i = 0; i < lengths.front()->depths.size(); ++i) {
+    const DepthScore& d = lengths.front()->depths[i];
+    text += "<tr><th scope=\"row\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>";
+    for (const TaskScore* t : lengths) {
+      text += i < t->depths.size() ? share_cell(t->depths[i].solved, t->depths[i].prompts) : "<td class=\"cell\"></td>";
+    }
+    text += "</tr>\n";
+  }
+  return framed(text + "</tbody></table>", "retrieval by depth and length");
+}
+
+std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
+  std::string head = "<tr><th scope=\"col\" class=\"text\">depth of the needle</th>";
+  std::string total = "<tr><th scope=\"row\">all depths</th>";
+  std::vector<std::string> rows;
+  for (const DepthScore& d : shape.depths) {
+    rows.push_back("<tr><th scope=\"row\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>");
+  }
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      if (t.task != shape.task || t.length != shape.length || t.depths.size() != shape.depths.size()) continue;
+      head += "<th scope=\"col\">" + escape(series_name(m)) + "</th>";
+      total += cell(std::to_string(t.solved) + "/" + std::to_string(t.n), "cell");
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const DepthScore& d = t.depths[i];
+        rows[i] += share_cell(d.solved, d.prompts);
+      }
+    }
+  }
+  std::string body;
+  for (const std::string& row : rows) body += row + "</tr>\n";
+  return framed("<table><caption><span>" + escape(shape.task) + ", " + std::to_string(shape.length) +
+                    " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) + " of " +
+                    std::to_string(shape.prompts) + " written)</span></caption><thead>" + head +
+                    "</tr></thead><tbody>\n" + body + total + "</tr></tbody></table>",
+                "retrieval by depth");
+}
+
+}  // namespace
+
+std::string verdict_banner(const VerifyReport& report) {
+  std::string failures;
+  for (const GateResult& g : report.gates) {
+    if (g.pass) continue;
+    failures += "<li>Gate " + escape(g.name) + " of " + escape(g.method) + " (" + escape(g.path) +
+                "): " + (g.value ? significant(*g.value, 5) : "not measured") + ", limit " + significant(g.limit, 5) +
+                "</li>";
+  }
+  for (const SelfCheck& c : report.checks) {
+    if (!c.pass.value_or(true)) failures += "<li>Self check " + escape(c.name) + ": " + escape(c.detail) + "</li>";
+  }
+  if (!failures.empty()) {
+    return "<div class=\"banner fail\" role=\"status\"><strong>&#x2717; FAIL</strong><ul>" + failures + "</ul></div>\n";
+  }
+  if (report.gates.empty()) {
+    return "<div class=\"banner note\" role=\"status\"><strong>No gate was set.</strong> All self checks that ran "
+           "passed.</div>\n";
+  }
+  return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate and every self check "
+         "that ran passed.</div>\n";
+}
+
+std::string method_table(const VerifyReport& report) {
+  std::string text =
+      "<p>KL in nats. Bits: per element of K and V at context " + std::to_string(report.scoring.context) +
+      ", the full-precision windows of each method included (last column: tokens at the start and at the end). Bytes: "
+      "pages and windows of one sequence, all layers. &plusmn;: " +
+      escape(interval_note(report)) + ".</p>\n";
+  std::string table =
+      "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
+      "</caption><thead><tr><th scope=\"col\">method</th>";
+  for (const char* name : {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "same top", "bits", "bytes", "gates"}) {
+    table += std::string("<th scope=\"col\">") + name + "</th>";
+  }
+  table += "<th scope=\"col\" class=\"text\">tasks</th>";
+  for (const char* name : {"KL median", "90%", "95%", "99%", "99.9%", "max", "PPL", "ln PPL cor.", "RMS &Delta;p"}) {
+    table += std::string("<th scope=\"col\">") + name + "</th>";
+  }
+  for (const char* name : {"compare", "path", "windows and groups"}) {
+    table += std::string("<th scope=\"col\" class=\"text\">") + name + "</th>";
+  }
+  table += "</tr></thead><tbody>\n";
+  for (const MethodReport& m : report.methods) table += method_row(report, m);
+  text += framed(table + "</tbody></table>", "methods");
+  if (report.target_bits) {
+    text += "<p>Comparison at equal bytes: every method within 2 % of the bytes of " + fixed(*report.target_bits, 2) +
+            " bits per element, by its own windows and groups.</p>\n";
+  }
+  for (const LeftOut& l : report.left_out) {
+    text += "<p class=\"faint\">Left out: " + escape(l.id) + " (" + escape(l.comparison) + "): " + escape(l.reason) +
+            "</p>\n";
+  }
+  return text;
+}
+
+std::string gate_table(const VerifyReport& report) {
+  std::string text =
+      "<table><caption><span>Gates judge the bundle's method; self checks judge the measurement.</span>"
+      "</caption><thead><tr><th scope=\"col\">check</th><th scope=\"col\" class=\"text\">what was found</th>"
+      "<th scope=\"col\">value</th><th scope=\"col\">limit</th><th scope=\"col\">result</th></tr></thead><tbody>\n";
+  const auto number = [](const std::optional<double>& v) { return v ? significant(*v, 5) : std::string("&ndash;"); };
+  for (const GateResult& g : report.gates) {
+    text += "<tr><th scope=\"row\">" + escape(g.name) + "</th>" +
+            cell("gate on " + escape(g.method) + " (" + escape(g.path) + ")", "text wrap") + cell(number(g.value)) +
+            cell(significant(g.limit, 5)) + verdict_cell(g.pass) + "</tr>\n";
+  }
+  for (const SelfCheck& c : report.checks) {
+    text += "<tr><th scope=\"row\">" + escape(c.name) + "</th>" + cell(escape(c.detail), "text wrap") +
+            cell(number(c.value)) + cell(number(c.limit)) + verdict_cell(c.pass) + "</tr>\n";
+  }
+  return framed(text + "</tbody></table>", "gates and self checks");
+}
+
+std::string needle_tables(const VerifyReport& report) {
+  std::string text;
+  std::vector<std::string> done;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const std::string key = t.task + " " + std::to_string(t.length);
+      if (std::find(done.begin(), done.end(), key) != done.end()) continue;
+      done.push_back(key);
+      text += needle_table(report, t);
+    }
+  }
+  return text;
+}
+
+std::string needle_grids(const VerifyReport& report) {
+  std::vector<std::string> tasks;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const auto lengths = std::count_if(m.tasks.begin(), m.tasks.end(), [&](const TaskScore& other) {
+        return other.task == t.task && !other.depths.empty();
+      });
+      if (lengths > 1 && std::find(tasks.begin(), tasks.end(), t.task) == tasks.end()) tasks.push_back(t.task);
+    }
+  }
+  std::string text;
+  for (const std::string& task : tasks) {
+    for (const MethodReport& m : report.methods) {
+      if (std::any_of(m.tasks.begin(), m.tasks.end(), [&](const TaskScore& t) { return t.task == task; })) {
+        text += needle_grid(m, task);
+      }
+    }
+  }
+  if (text.empty()) return "";
+  return "<p>Depth of what is asked for, by length of the prompt in tokens: answers found of those that BF16 "
+         "finds.</p>\n"
+         "<div class=\"grids\">" +
+         text + "</div>\n";
+}
+
+}  // namespace oscar::html

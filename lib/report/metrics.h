@@ -1,0 +1,68 @@
+// Quality metrics of one method against the BF16 baseline, from per-token scores. Natural logarithms throughout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "report/sample_statistics.h"
+
+namespace oscar {
+
+// Scores of one sequence: entry t belongs to the logits at position first_position + t, which predict the next token.
+struct SequenceScores {
+  std::int64_t first_position = 0;
+  std::vector<double> baseline_nll;    // -ln p of the token that follows, BF16 cache, in nats
+  std::vector<double> nll;             // the same with the method's cache
+  std::vector<double> kl;              // KL(baseline || method) over the whole vocabulary, in nats
+  std::vector<std::uint8_t> same_top;  // 1: both have the same most probable token
+};
+
+struct KlMetrics {
+  double mean = 0, standard_error = 0;
+  double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0;  // quantiles: 0.1, 1, 5, 10 %
+  double median = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
+  std::optional<Interval> interval;  // bootstrap over sequences, of the mean
+};
+
+// Change of the probability of the token that follows, method less baseline, in percent (llama.cpp's Delta p).
+struct DeltaPMetrics {
+  double mean = 0, standard_error = 0;
+  double rms = 0, rms_error = 0;
+  double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0, p25 = 0;
+  double median = 0, p75 = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
+};
+
+struct QualityMetrics {
+  std::int64_t tokens = 0;
+  double nll = 0, nll_error = 0;  // mean, standard error
+  double ppl = 0, ppl_error = 0;  // exp(nll); its error by the delta method
+  double ln_ppl_ratio = 0;        // mean of nll - baseline nll over the same tokens
+  double ln_ppl_ratio_error = 0;  // of paired differences, so the text's own spread cancels
+  double ppl_ratio = 1;           // exp(ln_ppl_ratio)
+  double ppl_ratio_error = 0;     // ppl_ratio * ln_ppl_ratio_error
+  std::optional<Interval> ppl_ratio_interval;
+  double ln_ppl_correlation = 1;  // of nll and baseline nll over tokens: Cor(ln PPL(Q), ln PPL(base))
+  double ppl_difference = 0, ppl_difference_error = 0;
+  KlMetrics kl;
+  DeltaPMetrics delta_p;
+  double same_top1 = 1, same_top1_error = 0;  // fraction of tokens
+};
+
+// The scores of the first `sequences` sequences at positions from `first_position` on, which must be scored.
+std::vector<SequenceScores> scores_from(std::vector<SequenceScores> scores, std::int64_t first_position,
+                                        std::int64_t sequences);
+
+// InputError when there is no token.
+QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options);
+
+// Mean KL over positions [from, to) of all sequences.
+struct PositionBucket {
+  std::int64_t from = 0, to = 0, tokens = 0;
+  double kl = 0;
+};
+// Cuts [first, context) into `count` buckets of equal width (the last may be shorter); empty ones are left out.
+std::vector<PositionBucket> kl_by_position(const std::vector<SequenceScores>& sequences, std::int64_t first,
+                                           std::int64_t context, std::int64_t count);
+
+}  // namespace oscar

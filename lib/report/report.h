@@ -1,0 +1,195 @@
+// Everything one run of oscar-verify found, as plain data: what report.json, report.html and the terminal table show.
+// No time stamps: equal inputs and options give equal reports.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle/curves.h"
+#include "report/metrics.h"
+#include "text/seen_text.h"
+
+namespace oscar {
+
+inline constexpr int kReportFormatVersion = 1;
+
+struct ModelFacts {
+  std::string name, fingerprint, architecture;
+  std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
+};
+
+// What one layer clips with: [1 or Hkv] ratios of keys and values; 0: off.
+struct LayerClip {
+  std::int64_t layer = 0;
+  std::vector<double> key, value;
+};
+
+struct BundleFacts {
+  std::string row;     // id of its rows among the methods
+  std::string kind;    // bundle | published
+  std::string source;  // directory name, or "K.pt + V.pt"
+  std::string method, scope, encoder;
+  std::string model_fingerprint;               // empty: the files do not say
+  bool fingerprint_matches = false;            // false when it is empty, too
+  std::map<std::string, std::string> sha256;   // file name -> hash
+  std::optional<double> key_clip, value_clip;  // the ratio that ran in all layers and heads, 0: off; empty: they differ
+  std::string clip_source;                     // bundle | option | file | default
+  std::vector<LayerClip> layer_clips;          // where a ratio differs between layers or heads
+  std::string served_as;                       // the form that was judged: served_form.h of the bundle's library
+  std::vector<std::string> served_changes;     // what the form changes of the bundle as fitted; empty: nothing
+  std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
+  std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
+  std::optional<Curves> curves;                // that its widths were allocated by
+  std::vector<Widths> key_widths, value_widths;  // [L] with the curves
+};
+
+// Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of
+// the d channels, sorted in descending order, mean over KV heads. The flatter, the better one scale fits a row.
+struct LayerSpectrum {
+  std::int64_t layer = 0;
+  std::string side;  // key | value
+  std::vector<double> before, after;
+};
+
+struct TextFacts {
+  std::string name, sha256;
+  std::int64_t tokens = 0;  // of the whole file
+};
+
+struct ScoringFacts {
+  std::int64_t context = 0;  // tokens of each sequence
+  std::int64_t sequences = 0;
+  std::int64_t unused_tokens = 0;   // the tail that fills no sequence, and what --tokens left out
+  std::int64_t first_position = 0;  // sink + recent: the first query that sees a quantised key
+  std::int64_t tokens = 0;          // scored
+  double fraction = 0;              // of the positions that predict a token
+};
+
+// Of the query heads that read one KV head; KV head -1: of all.
+struct HeadError {
+  std::int64_t head = -1;
+  double k_logit = 0;              // relative RMS error of q k^T over coded keys, each query's mean removed
+  double k_logit_correlation = 1;  // of the same logits
+  double attention_kl = 0;         // mean KL of the attention weights, nats
+  double attention_output = 0;     // |o' - o| / |o| over scored positions, before W_O
+  double sink_mass_lost = 0;       // attention weight that moves off the first tokens, mean over queries
+  double recent_mass_lost = 0;     // and off the recent ones
+};
+
+struct LayerError {
+  std::int64_t layer = 0;
+  HeadError mean;               // of all heads
+  double projected_output = 0;  // |o' - o| / |o| behind W_O
+  std::vector<HeadError> heads;
+};
+
+struct DepthScore {
+  double from = 0, to = 0;   // depth of the needle, 0..1 of the haystack
+  std::int64_t prompts = 0;  // reference strings that BF16 finds
+  std::int64_t solved = 0;
+};
+
+// One task at one length, for one method.
+struct TaskScore {
+  std::string task;
+  std::int64_t length = 0;      // tokens of prompt and answer, at most
+  std::int64_t prompts = 0;     // written
+  std::int64_t n = 0;           // reference strings that the BF16 cache finds: the ones that count
+  std::int64_t solved = 0;      // of those n
+  std::optional<double> score;  // solved / n; empty when n is 0
+  Interval interval{0, 1};      // of score, Wilson's at 95 %, the n strings taken as independent
+  std::vector<DepthScore> depths;
+  std::int64_t references = 0;  // strings that the prompts ask for
+};
+
+struct MethodReport {
+  std::string id, source;
+  std::string comparison;  // authors | common | bytes: whose windows, or whose bits, the method runs with
+  std::string settings;    // windows and groups in words
+  std::string path;        // prefill | decode
+  bool quantised = true;
+  bool judged = false;                // gates apply to it
+  double code_bits = 0;               // bits per element of a quantised token, parameters included
+  double bits_per_element = 0;        // at the tested context, windows included
+  std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence of the tested context, all layers
+  QualityMetrics quality;
+  std::vector<PositionBucket> by_position;
+  std::vector<LayerError> layers;
+  std::vector<TaskScore> tasks;
+  std::optional<bool> passes_gates;  // as if it were judged; empty when there is no gate or it is BF16
+};
+
+// A method that was asked for and has no row.
+struct LeftOut {
+  std::string id, comparison, reason;
+};
+
+// One figure against that of an earlier report.
+struct BaselineChange {
+  std::string method, comparison, path;
+  double kl_before = 0, kl_now = 0, ppl_ratio_before = 0, ppl_ratio_now = 0;
+};
+
+struct GateResult {
+  std::string name;  // max_kl | max_ppl_ratio | min_top1 | min_niah | max_kl_increase
+  std::string method, path;
+  double limit = 0;
+  std::optional<double> value;  // empty: could not be measured, which fails
+  bool pass = false;
+};
+
+struct SelfCheck {
+  std::string name;    // null_run | negative_control | writer_reader | prefill_decode | drift | prediction
+  std::string detail;  // one sentence
+  std::optional<double> value, limit;
+  std::optional<bool> pass;  // empty: not applicable in this run; detail says why
+};
+
+struct VerifyReport {
+  std::string tool_version;
+  std::string command;  // that repeats the run
+  ModelFacts model;
+  std::vector<BundleFacts> bundles;
+  TextFacts text;
+  ScoringFacts scoring;
+  std::int64_t sink = 64, recent = 256;
+  std::string dtype, device;
+  std::uint64_t seed = 0;
+  std::int64_t bootstrap_samples = 0;
+  double bootstrap_level = 0.95;
+  std::int64_t layer_error_sequences = 0;
+  std::optional<double> target_bits;  // of the comparison at equal bytes
+  std::vector<MethodReport> methods;
+  std::vector<LeftOut> left_out;
+  std::vector<LayerSpectrum> spectra;  // of the first bundle; empty without one
+  std::string baseline;                // name of the earlier report; empty: none
+  std::int64_t baseline_tokens = 0;    // that both reports scored: those of the earlier one
+  std::vector<BaselineChange> changes;
+  std::vector<GateResult> gates;
+  std::vector<SelfCheck> checks;
+  bool pass = false;  // every gate and every self check that ran
+};
+
+// The tasks of the report at their lengths, each once.
+std::vector<const TaskScore*> task_columns(const VerifyReport& report);
+// "88% (53 to 98) of 8": the score with its interval; the task must have one.
+std::string share_text(const TaskScore& task);
+// What "+-" and brackets in tables stand for, without a full stop.
+std::string interval_note(const VerifyReport& report);
+// For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
+std::vector<std::string> seen_notes(const VerifyReport& report);
+// "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
+std::string baseline_share(const TaskScore& task);
+
+// The files. JSON: schemas/report.schema.json. HTML: one self-contained page.
+std::string report_json(const VerifyReport& report);
+std::string report_html(const VerifyReport& report);
+std::string report_markdown(const VerifyReport& report);  // for a model card or a pull request
+std::string report_junit(const VerifyReport& report);     // one test case for each gate and each check
+// The table for the terminal, with verdict lines below it.
+std::string report_table(const VerifyReport& report);
+
+}  // namespace oscar

@@ -1,0 +1,124 @@
+// A short summary for a model card or a pull-request comment, and the gates and checks as JUnit XML.
+#include "base/markup.h"
+#include "report/html/parts.h"
+#include "report/number_text.h"
+#include "report/report.h"
+
+namespace oscar {
+namespace {
+
+std::string row_of(const MethodReport& m) {
+  const QualityMetrics& q = m.quality;
+  std::string row = "| " + markdown_text(m.id) + (m.judged ? " (judged)" : "") + " | " +
+                    (m.quantised ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
+                    grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
+                    half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " +
+                    fixed(q.ppl_ratio, 4) + " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " +
+                    percent(q.same_top1, 2) + "% | ";
+  std::string tasks;
+  for (const TaskScore& t : m.tasks) {
+    tasks += (tasks.empty() ? "" : ", ") + t.task + " " + std::to_string(t.length) + ": " +
+             (t.score ? share_text(t) : "unsolved by BF16");
+  }
+  return row + (tasks.empty() ? "-" : markdown_text(tasks)) + " |\n";
+}
+
+std::string verdict_of(const VerifyReport& r) {
+  if (!r.pass) return "**FAIL**";
+  return r.gates.empty() ? "no gate set, self checks passed" : "**pass**";
+}
+
+std::string junit_case(const std::string& group, const std::string& name, std::optional<bool> pass,
+                       const std::string& detail) {
+  std::string text = "  <testcase classname=\"oscar-verify." + group + "\" name=\"" + html::escape(name) + "\"";
+  if (!pass) return text + "><skipped message=\"" + html::escape(detail) + "\"/></testcase>\n";
+  if (*pass) return text + "/>\n";
+  return text + "><failure message=\"" + html::escape(detail) + "\"/></testcase>\n";
+}
+
+std::string gate_text(const GateResult& g) {
+  return g.name + " of " + g.method + " (" + g.path + "): " + (g.value ? significant(*g.value, 5) : "not measured") +
+         ", limit " + significant(g.limit, 5);
+}
+
+// In which form a bundle was judged.
+std::string served_note(const BundleFacts& b) {
+  std::string note = markdown_code(b.row);
+  note.append(" is judged as ").append(markdown_text(b.served_as)).append(" serves it");
+  const char* separator = ": ";
+  for (const std::string& change : b.served_changes) {
+    note.append(separator).append(markdown_text(change));
+    separator = "; ";
+  }
+  return note.insert(0, 1, '\n').append(".\n");
+}
+
+}  // namespace
+
+std::string report_markdown(const VerifyReport& r) {
+  std::string text = "## KV-cache quality of " + markdown_text(r.model.name) + "\n\n" +
+                     std::to_string(r.scoring.sequences) + " sequences of " + grouped(r.scoring.context) +
+                     " tokens of " + markdown_code(r.text.name) + ", " + grouped(r.scoring.tokens) +
+                     " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
+  text +=
+      "| method | compare | path | bits | bytes/sequence | KL mean (nats) ± 95% | KL 99% | PPL ratio ± 95% | same top "
+      "| tasks |\n";
+  text += "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
+  for (const MethodReport& m : r.methods) text += row_of(m);
+  for (const BundleFacts& b : r.bundles) text += served_note(b);
+  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) + ".\n";
+  if (r.target_bits) {
+    text +=
+        "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";
+  }
+  for (const MethodReport& m : r.methods) {
+    if (m.quantised && m.comparison != "common") {
+      text += "- settings of " + markdown_text(m.id) + " (" + m.comparison + ", " + m.path +
+              "): " + markdown_text(m.settings) + "\n";
+    }
+  }
+  for (const LeftOut& l : r.left_out)
+    text += "- left out: " + markdown_text(l.id) + " (" + l.comparison + "): " + markdown_text(l.reason) + "\n";
+  for (const std::string& note : seen_notes(r)) text += "- **note**: " + markdown_text(note) + "\n";
+  for (const TaskScore* t : task_columns(r)) text += "- " + markdown_text(baseline_share(*t)) + "\n";
+  if (!r.gates.empty() || !r.checks.empty()) text += "\n";
+  for (const GateResult& g : r.gates)
+    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + markdown_text(gate_text(g)) + "\n";
+  for (const SelfCheck& c : r.checks) {
+    if (c.pass)
+      text += std::string(*c.pass ? "- pass: " : "- **FAIL**: ") + c.name + ": " + markdown_text(c.detail) + "\n";
+  }
+  if (!r.baseline.empty()) {
+    text += "\nAgainst " + markdown_code(r.baseline) + ", on the " + grouped(r.baseline_tokens) +
+            " tokens that it scored:\n\n| method | compare | path | KL before | KL now | PPL ratio before | PPL ratio "
+            "now |\n"
+            "|---|---|---|---:|---:|---:|---:|\n";
+    for (const BaselineChange& c : r.changes) {
+      text += "| " + markdown_text(c.method) + " | " + c.comparison + " | " + c.path + " | " +
+              significant(c.kl_before, 4) + " | " + significant(c.kl_now, 4) + " | " + fixed(c.ppl_ratio_before, 4) +
+              " | " + fixed(c.ppl_ratio_now, 4) + " |\n";
+    }
+  }
+  return text + "\nRepeat: " + markdown_code(r.command) + "\n";
+}
+
+std::string report_junit(const VerifyReport& r) {
+  std::string cases;
+  int failures = 0, skipped = 0, count = 0;
+  const auto add = [&](const std::string& group, const std::string& name, std::optional<bool> pass,
+                       const std::string& detail) {
+    ++count;
+    failures += pass && !*pass ? 1 : 0;
+    skipped += pass ? 0 : 1;
+    cases += junit_case(group, name, pass, detail);
+  };
+  for (const GateResult& g : r.gates) {
+    add("gate", g.name + " " + g.method + " " + g.path, g.pass, gate_text(g));
+  }
+  for (const SelfCheck& c : r.checks) add("check", c.name, c.pass, c.detail);
+  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"oscar-verify\" tests=\"" +
+         std::to_string(count) + "\" failures=\"" + std::to_string(failures) + "\" skipped=\"" +
+         std::to_string(skipped) + "\">\n" + cases + "</testsuite>\n";
+}
+
+}  // namespace oscar

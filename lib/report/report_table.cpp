@@ -1,0 +1,161 @@
+// The result table on the terminal.
+#include <algorithm>
+#include <string_view>
+
+#include "report/number_text.h"
+#include "report/report.h"
+
+namespace oscar {
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Display width: bytes that start a UTF-8 character.
+std::size_t width(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
+}
+
+std::string format_rows(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string pad(widths[c] - width(row[c]), ' ');
+      if (c > 0) line += "  ";
+      line += c < 3 ? row[c] + pad : pad + row[c];  // names left, numbers right
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string task_cell(const MethodReport& method, const TaskScore& column) {
+  for (const TaskScore& t : method.tasks) {
+    if (t.task != column.task || t.length != column.length) continue;
+    if (!t.score) return "unsolved";
+    return share_text(t);
+  }
+  return "-";
+}
+
+std::string verdict(std::optional<bool> pass) {
+  if (!pass) return "-";
+  return *pass ? "pass" : "FAIL";
+}
+
+std::string limit_text(const GateResult& g) {
+  const bool upper = g.name.rfind("max_", 0) == 0;
+  return g.name + " of " + g.method + " (" + g.path + "): " + (g.value ? significant(*g.value, 4) : "not measured") +
+         (upper ? ", at most " : ", at least ") + significant(g.limit, 4) + " allowed";
+}
+
+}  // namespace
+
+std::vector<const TaskScore*> task_columns(const VerifyReport& report) {
+  std::vector<const TaskScore*> columns;
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      const auto same = [&](const TaskScore* c) { return c->task == t.task && c->length == t.length; };
+      if (std::none_of(columns.begin(), columns.end(), same)) columns.push_back(&t);
+    }
+  }
+  return columns;
+}
+
+std::string share_text(const TaskScore& t) {
+  return percent(*t.score, 0) + "% (" + percent(t.interval.low, 0) + " to " + percent(t.interval.high, 0) + ") of " +
+         std::to_string(t.n);
+}
+
+std::string interval_note(const VerifyReport& report) {
+  std::string text = percent(report.bootstrap_level, 0) + "% interval, by bootstrap over the " +
+                     std::to_string(report.scoring.sequences) + " sequences";
+  if (report.scoring.sequences < 2) text = percent(report.bootstrap_level, 0) + "% interval; one sequence has none";
+  if (report.bootstrap_samples < 2) text = percent(report.bootstrap_level, 0) + "% interval; --bootstrap is off";
+  if (!task_columns(report).empty()) text += "; of tasks Wilson's binomial interval in brackets";
+  return text;
+}
+
+std::vector<std::string> seen_notes(const VerifyReport& report) {
+  std::vector<std::string> notes;
+  for (const BundleFacts& b : report.bundles) {
+    if (!b.calibration || !b.calibration->seen()) continue;
+    notes.push_back(report.text.name + " " + b.calibration->reason() + " that " + b.source +
+                    " was calibrated on: its figures are better than on unseen text");
+  }
+  return notes;
+}
+
+std::string baseline_share(const TaskScore& task) {
+  const bool all = task.n == task.references;
+  return task.task + " " + std::to_string(task.length) + ": the BF16 cache finds " + std::to_string(task.n) + " of " +
+         std::to_string(task.references) + " references" + (all ? "" : "; the others count for no method");
+}
+
+std::string report_table(const VerifyReport& report) {
+  const std::vector<const TaskScore*> tasks = task_columns(report);
+  const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
+                                 [](const MethodReport& m) { return m.passes_gates.has_value(); });
+  Row header = {"method", "compare", "path", "bits", "bytes/seq", "KL mean", "+-95%",
+                "median", "p99",     "max",  "PPL",  "PPL ratio", "+-95%",   "same top"};
+  for (const TaskScore* t : tasks) header.push_back(t->task + " " + std::to_string(t->length));
+  if (gated) header.push_back("gate");
+  std::vector<Row> rows = {header};
+  for (const MethodReport& m : report.methods) {
+    const QualityMetrics& q = m.quality;
+    Row row = {m.id + (m.judged ? " *" : ""),
+               m.quantised ? m.comparison : "",
+               m.path,
+               fixed(m.bits_per_element, 2),
+               grouped(static_cast<std::int64_t>(m.allocated_bytes)),
+               significant(q.kl.mean, 3),
+               half_width(q.kl.mean, q.kl.interval),
+               significant(q.kl.median, 3),
+               significant(q.kl.p99, 3),
+               significant(q.kl.max, 3),
+               significant(q.ppl, 4),
+               fixed(q.ppl_ratio, 4),
+               half_width(q.ppl_ratio, q.ppl_ratio_interval),
+               percent(q.same_top1, 2) + "%"};
+    for (const TaskScore* t : tasks) row.push_back(task_cell(m, *t));
+    if (gated) row.push_back(m.passes_gates ? (*m.passes_gates ? "pass" : "FAIL") : "-");
+    rows.push_back(row);
+  }
+  std::string text = format_rows(rows);
+  text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
+          std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
+          grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
+          "% of positions, those that see a quantised key)\n";
+  text += "+-95%: " + interval_note(report) + "\n";
+  if (report.target_bits) {
+    text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
+  }
+  for (const MethodReport& m : report.methods) {
+    if (m.quantised && m.comparison != "common")
+      text += "settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings + "\n";
+  }
+  for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
+  for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
+  for (const BundleFacts& b : report.bundles) {
+    text += "* under judgement: " + b.row + " as " + b.served_as + " serves it\n";
+    for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
+  }
+  for (const std::string& note : seen_notes(report)) text += "note: " + note + "\n";
+  for (const BaselineChange& c : report.changes) {
+    text += "against " + report.baseline + ", on its " + grouped(report.baseline_tokens) + " tokens: " + c.method +
+            " (" + c.comparison + ", " + c.path + ") KL " + significant(c.kl_before, 4) + " -> " +
+            significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
+            fixed(c.ppl_ratio_now, 4) + "\n";
+  }
+  for (const GateResult& g : report.gates) text += verdict(g.pass) + "  gate " + limit_text(g) + "\n";
+  for (const SelfCheck& c : report.checks) text += verdict(c.pass) + "  check " + c.name + ": " + c.detail + "\n";
+  return text;
+}
+
+}  // namespace oscar

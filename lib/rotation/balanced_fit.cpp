@@ -1,0 +1,142 @@
+#include "rotation/balanced_fit.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "registry/registry.h"
+#include "rotation/metric_fit.h"
+#include "rotation/waterfill.h"
+#include "statistics/pre_rope_moments.h"
+
+namespace oscar {
+namespace {
+
+constexpr double kMostlyMean = 0.2;  // of the keys' weight may remain without their mean before RoPE
+
+// Both sides of all layers.
+struct MetricModel {
+  std::vector<MetricSide> key, value;  // [layer]
+};
+
+SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
+  SideSpectrum out;
+  const at::Tensor mean = side.lambda.mean(0);
+  const std::int64_t parts = head_dim % kBlocks == 0 ? kBlocks : 1, n = head_dim / parts;
+  for (std::int64_t b = 0; b < parts; ++b) out.lambda.push_back(mean.narrow(0, b * n, n).mean().item<double>());
+  out.gain = side.gain;
+  out.check = side.check;
+  for (const double condition : side.conditions) out.condition = std::max(out.condition, condition);
+  if (side.transform.blocks()) {
+    const auto& w = side.transform.widths;
+    out.error = predicted_error(side.energy, {w[0], w[1], w[2], w[3]});
+    for (const Widths& widths : falling_profiles()) out.profile_errors.push_back(predicted_error(side.energy, widths));
+  } else {
+    double mean_square = 0.0;  // one block of d channels at 2 bits
+    for (std::int64_t h = 0; h < side.lambda.size(0); ++h) {
+      const double m = side.lambda[h].mean().item<double>();
+      mean_square +=
+          m * m * logit_noise_factor(logit_noise(side.energy.heads[static_cast<std::size_t>(h)], {2, 2, 2, 2}));
+    }
+    out.error = block_distortion(2) * static_cast<double>(head_dim) * mean_square / side.residual;
+  }
+  return out;
+}
+
+void set_widths(MetricSide& side, const Widths& widths) {
+  side.transform.widths.assign(widths.begin(), widths.end());
+  side.transform.sigma = at::ones({side.lambda.size(0), kBlocks}, at::kFloat);  // the transform has unit blocks
+}
+
+Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
+
+MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
+  const bool allocate = fitted_method(o.method).allocates_bits, blocks = allocate || !o.key_widths.empty();
+  MetricModel model;
+  model.key = fit_metric_side(s, o, Side::kKey, blocks, warnings);
+  model.value = fit_metric_side(s, o, Side::kValue, blocks, warnings);
+  if (allocate && !o.key_profiles.empty()) {
+    for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+      set_widths(model.key[layer], o.key_profiles[layer]);
+      set_widths(model.value[layer], o.value_profiles[layer]);
+    }
+  } else if (allocate) {
+    std::vector<SideEnergy> key, value;
+    for (const MetricSide& side : model.key) key.push_back(side.energy);
+    for (const MetricSide& side : model.value) value.push_back(side.energy);
+    const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
+    for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+      set_widths(model.key[layer], allocation.key[layer]);
+      set_widths(model.value[layer], allocation.value[layer]);
+    }
+  } else if (blocks) {
+    for (MetricSide& side : model.key) set_widths(side, as_widths(o.key_widths));
+    for (MetricSide& side : model.value) set_widths(side, as_widths(o.value_widths));
+  }
+  return model;
+}
+
+// Keys with large biases: most of how they vary is their mean before RoPE, turned to each position.
+void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
+  if (o.center != Center::kMean || !has_pre_rope(s) || o.context == 0) return;
+  double plain = 0.0, rotated = 0.0;  // what errors as large as the rows would cost
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    const double power = error_unit(s, layer, used_metric(s, o.metric));
+    for (const bool turned : {false, true}) {
+      const SideMoments m = side_moments(s, layer, Side::kKey, moment_choice(o, o.value_target, true, turned));
+      (turned ? rotated : plain) += (m.covariance * m.metric).sum().item<double>() / power;
+    }
+  }
+  if (!(plain > 0.0) || rotated > kMostlyMean * plain) return;
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "%.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them without it, "
+                "for caches on the CPU",
+                100.0 * (1.0 - std::max(rotated, 0.0) / plain));
+  warnings.push_back(text);
+}
+
+// Statistics without what these methods are fitted to.
+void note_old_statistics(const Statistics& s, const FitOptions& o, FitResult& result) {
+  if (o.context == 0 && !has_pre_rope(s)) {
+    result.warnings.push_back(
+        "the statistics are of format 1, without moments before RoPE: keys are fitted to the positions of the "
+        "calibration prompts, and get worse in longer contexts; collect again with this version");
+  }
+  if (!result.far() && o.metric == MetricSource::kAuto) {
+    result.warnings.push_back(
+        "the statistics hold no far-pair Fisher metrics: Q^T Q and W_O^T W_O take their place, and layers are weighed "
+        "by them; collect again with sequences longer than both windows");
+  }
+}
+
+void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result) {
+  double total = 0.0;
+  for (std::size_t layer = 0; layer < result.layers.size(); ++layer) {
+    LayerFit& out = result.layers[layer];
+    out.key_spectrum = spectrum(model.key[layer], head_dim);
+    out.value_spectrum = spectrum(model.value[layer], head_dim);
+    total += out.key_spectrum.error + out.value_spectrum.error;
+  }
+  for (LayerFit& layer : result.layers) {
+    for (SideSpectrum* side : {&layer.key_spectrum, &layer.value_spectrum}) {
+      side->share = total > 0.0 ? side->error / total : 0.0;
+    }
+  }
+}
+
+}  // namespace
+
+void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
+  const MetricModel model = fit_metric(s, o, result.warnings);
+  note_rotating_mean(s, o, result.warnings);
+  note_old_statistics(s, o, result);
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    result.layers.emplace_back().transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads,
+                                              model.key[layer].transform, model.value[layer].transform};
+  }
+  describe(model, s.head_dim, result);
+}
+
+}  // namespace oscar

@@ -1,0 +1,11 @@
+#include "rotation/fit_options.h"
+
+namespace oscar {
+
+MomentChoice moment_choice(const FitOptions& o, ValueTarget value_target, bool centred, bool rotated) {
+  MomentChoice choice{value_target, o.metric, centred, rotated, {}};
+  if (o.context > 0) choice.served = served_positions(o.context, o.sink, o.recent);
+  return choice;
+}
+
+}  // namespace oscar

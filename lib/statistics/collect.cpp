@@ -1,0 +1,405 @@
+#include "statistics/collect.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <malloc.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "base/errors.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/output_file.h"
+#include "base/progress.h"
+#include "model/decoder.h"
+#include "statistics/collect_work.h"
+#include "statistics/kl_pass.h"
+#include "statistics/layer_fields.h"
+#include "statistics/moment_observer.h"
+#include "statistics/run_record.h"
+#include "statistics/spectrum.h"
+#include "statistics/state_check.h"
+
+namespace oscar {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
+constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
+constexpr std::size_t kStepsToTrim = 16;  // of the heap
+
+SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
+  SequenceBatch batch;
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    batch.ids.push_back(static_cast<std::int64_t>(i));
+    batch.lengths.push_back(plan.pieces[i].length);
+    batch.starts.push_back(0);
+  }
+  return batch;
+}
+
+class Collector {
+ public:
+  Collector(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+            const CollectOptions& options, const std::string& fingerprint, WorkDirectory& work)
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        prompts_(prompts),
+        plan_(plan),
+        options_(options),
+        fingerprint_(fingerprint),
+        work_(work),
+        watch_(options.device),
+        layer_watch_(options.device) {
+    std::vector<std::int64_t> lengths;
+    for (const Piece& piece : plan.pieces) lengths.push_back(piece.length);
+    sample_ = sample_tokens(options.seed, prompts.sha256, lengths, options.rows);
+    report_.kl_labels = options.kl ? kl_labels(plan, options.far) : 0;
+  }
+
+  CollectReport run() {
+    const double start = now();
+    std::optional<ResumePoint> point = work_.load_point();
+    if (point) check_point(*point);
+    report_.resumed = point.has_value();
+    report_.layers.resize(static_cast<std::size_t>(config_.layers));
+    if (point) embedding_energy_ = point->embedding_energy;
+    const bool forward = !point || point->layer < config_.layers;
+    if (forward) run_layers(point);
+    if (has_kl()) run_kl(forward ? nullptr : &*point);
+    write_statistics();
+    report_.seconds = now() - start;
+    return report_;
+  }
+
+ private:
+  Statistics header() const {
+    return statistics_header(checkpoint_, fingerprint_, prompts_, plan_, options_,
+                             static_cast<std::int64_t>(sample_.size()));
+  }
+
+  // What state files have to be like.
+  StateFacts state_facts() const {
+    StateFacts run;
+    run.facts = header();
+    for (const SampledToken& token : sample_) {
+      run.row_priority.push_back(token.priority);
+      run.row_position.push_back(token.position);
+    }
+    run.far_pairs = options_.far.enabled;
+    return run;
+  }
+
+  // Prompts too short for any far pair leave no metric behind.
+  bool has_kl() const { return report_.kl_labels > 0; }
+  std::int64_t last_point() const { return has_kl() ? kl_last_point(config_.layers) : config_.layers; }
+
+  // Damage shows now, not at the end.
+  void check_point(const ResumePoint& point) const {
+    const StateFacts run = state_facts();
+    const std::string where = work_.file("point.safetensors").string();
+    const std::int64_t layers = config_.layers, last = last_point();
+    const auto steps = static_cast<std::int64_t>(point.layer < layers ? plan_.steps.size() : plan_.pieces.size());
+    if (point.layer > last || point.step > (point.layer < last ? steps : 0)) {
+      throw InputError(where + ": names layer " + std::to_string(point.layer) + " and step " +
+                       std::to_string(point.step) + ", the run has " + std::to_string(config_.layers) + " layers of " +
+                       std::to_string(steps) + " steps; delete the work directory to start anew");
+    }
+    check_energy_sum(point.embedding_energy, run, where, "embedding_energy");
+    if (point.step > 0 && point.layer < layers) check_running_sums(point.sums, run, where);
+    if (point.step > 0 && point.layer > layers) check_kl_sums(point.sums, run, where);
+    for (std::int64_t layer = 0; layer < std::min(point.layer, layers); ++layer) {
+      const bool kl = layer > 2 * layers - point.layer;  // the backward pass is through
+      check_finished_layer(work_.load_layer(layer), run, work_.layer_file(layer).string(), kl);
+    }
+    if (point.layer >= layers && point.layer < last) {
+      log_info("resuming in the backward pass of the KL metric, " + std::to_string(point.layer - layers) + " of " +
+               std::to_string(layers + 1) + " stages done");
+    }
+    if (point.layer < layers) {
+      log_info("resuming at layer " + std::to_string(point.layer) + ", step " + std::to_string(point.step) + " of " +
+               std::to_string(plan_.steps.size()));
+    }
+  }
+
+  void run_layers(const std::optional<ResumePoint>& point) {
+    decoder_ = std::make_unique<Decoder>(
+        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true});
+    const bool keep = point.has_value();
+    const std::int64_t done =
+        point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
+    const std::int64_t first = keep ? point->layer : 0;
+    open_hidden(first, keep, keep ? plan_.tokens : 0);  // of the layer at work, complete
+    open_hidden(first + 1, keep, done);
+    keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
+                                                   std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
+                                                   options_.dtype, keep, options_.device, done);
+    FullAttention attention;
+    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device);
+
+    if (!point) embed();
+    progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first) - done, "layer-tokens");
+    for (std::int64_t layer = first; layer < config_.layers; ++layer) {
+      run_layer(layer, observer, point && layer == first && point->step > 0 ? &*point : nullptr);
+    }
+    progress_->finish();
+    progress_.reset();
+    const double observed = observer.seconds();
+    report_.moment_seconds += observed + watch_.seconds();
+    report_.far_seconds += observer.far_seconds();
+    report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
+    decoder_.reset();  // the weights are not needed any more
+  }
+
+  // The hidden states that enter `layer`: two files by turns, or with the KL metric one for each layer, because its
+  // backward pass needs them all.
+  void open_hidden(std::int64_t layer, bool keep, std::int64_t saved_rows) {
+    const std::string name = "hidden-" + std::to_string(has_kl() ? layer : layer % 2) + ".bin";
+    hidden_[layer % 2] =
+        std::make_unique<MirroredSpool>(work_.file(name), plan_.tokens, std::vector<std::int64_t>{config_.hidden},
+                                        options_.dtype, keep, options_.device, saved_rows);
+  }
+
+  void run_kl(const ResumePoint* from) {
+    const c10::InferenceMode off(false);
+    const double start = now();
+    std::int64_t tokens = 0;
+    for (const Piece& piece : plan_.pieces) {
+      if (piece.length > options_.far.sink + options_.far.recent) tokens += piece.length;
+    }
+    const std::int64_t layers = config_.layers, point = from == nullptr ? layers : from->layer;
+    hidden_[0].reset(), hidden_[1].reset(), keys_values_.reset();
+    Progress progress("KL metric", static_cast<std::uint64_t>(tokens * (last_point() - point)), "layer-tokens");
+    KlPass::Hooks hooks;
+    hooks.save = [&](std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
+      save_point(layer, step, sums);
+    };
+    hooks.due = [&] { return interrupt_requested() || now() - saved_ >= options_.checkpoint_seconds; };
+    hooks.tick = [&](std::int64_t at, std::int64_t done) {
+      progress.set_note(at == layers ? "labels"
+                                     : "layer " + std::to_string(2 * layers - at + 1) + "/" + std::to_string(layers) +
+                                           ", backward");
+      progress.advance(static_cast<std::uint64_t>(done));
+      if (interrupt_requested()) throw interrupted();
+      if (options_.after_step) options_.after_step();
+    };
+    KlPass(checkpoint_, prompts_, plan_, options_, work_, hooks)
+        .run(point, from == nullptr ? 0 : from->step, from == nullptr ? nullptr : &from->sums);
+    progress.finish();
+    report_.kl_seconds = now() - start;
+  }
+
+  void embed() {
+    double energy = 0;
+    for (const Step& step : plan_.steps) {
+      const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
+      energy += residual_energy(hidden, step, "the embedding");
+      hidden_[0]->write(step.position, hidden);
+      if (interrupt_requested()) throw interrupted();
+    }
+    embedding_energy_ = energy_tensor(energy);
+    hidden_[0]->sync();
+    save_point(0, 0, {});
+  }
+
+  void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+    MirroredSpool& in = *hidden_[layer % 2];
+    MirroredSpool& out = *hidden_[(layer + 1) % 2];
+    observer.begin_layer(from == nullptr ? nullptr : &from->sums, decoder_->layer_weights(layer).o);
+    double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
+    const double start = now();
+    std::int64_t tokens = 0;
+    for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
+      const Step& step = plan_.steps[i];
+      observer.begin_step(step, *keys_values_);
+      const at::Tensor hidden = in.read(step.position, step.tokens);
+      layer_watch_.start();
+      const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
+      layer_watch_.stop();
+      observer.check_step();
+      energy += residual_energy(next, step, "layer " + std::to_string(layer));
+      out.write(step.position, next);
+      tokens += step.tokens;
+      progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
+      progress_->advance(static_cast<std::uint64_t>(step.tokens));
+      const bool stop = interrupt_requested();
+      if (stop || now() - saved_ >= options_.checkpoint_seconds) {
+        out.sync();
+        keys_values_->sync();
+        LayerMoments partial;
+        observer.store_partial(partial);
+        partial.residual_energy = energy_tensor(energy);
+        save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
+      }
+      if (stop) throw interrupted();
+      // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
+      // step, unless it is told to give them back.
+      if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
+      if (options_.after_step) options_.after_step();
+    }
+    finish_layer(layer, observer, energy);
+    out.sync();
+    if (has_kl() && layer + 2 <= config_.layers) open_hidden(layer + 2, false, 0);
+    save_point(layer + 1, 0, {});
+    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
+    report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
+    print_layer(report);
+  }
+
+  void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
+    LayerMoments moments;
+    observer.finish_layer(moments);
+    watch_.start();
+    EnergyAccumulator weighted(moments.q_gram, options_.device);
+    const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
+    for (std::int64_t t = 0; t < plan_.tokens; t += step) {
+      const at::Tensor rows = keys_values_->read(t, std::min(step, plan_.tokens - t));
+      weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
+    }
+    const at::Tensor energy_gram = weighted.energy_gram();
+    watch_.stop();
+    moments.energy_gram = energy_gram.cpu();
+    moments.wo_gram = output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim);
+    moments.residual_energy = energy_tensor(energy);
+    work_.save_layer(layer, moments);
+    describe_layer(layer, moments);
+  }
+
+  // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
+  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
+    watch_.start();
+    const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
+    const at::Tensor total = norms.to(at::kDouble).square().sum();
+    watch_.stop();
+    const double energy = total.item<double>();  // on a GPU this waits for the layer
+    if (!std::isfinite(energy)) {
+      const std::int64_t row = norms.isfinite().logical_not().nonzero()[0][0].item<std::int64_t>();
+      throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
+                           " holds NaN or infinity; check the checkpoint, or try --dtype float32");
+    }
+    return energy;
+  }
+
+  at::Tensor energy_tensor(double energy) const {
+    return at::tensor({energy, static_cast<double>(plan_.tokens)}, at::kDouble);
+  }
+
+  void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
+    work_.save_point({layer, step, sums, embedding_energy_, {}});
+    saved_ = now();
+  }
+
+  InterruptedError interrupted() const {
+    return InterruptedError(
+        "interrupted; the state is saved in " + work_.path().string() + ". Resume with: " + options_.resume_command,
+        true);
+  }
+
+  void describe_layer(std::int64_t layer, const LayerMoments& moments) {
+    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
+    const Spectrum q = Spectrum::of(moments.q_gram.mean(0)), o = Spectrum::of(moments.o_gram.mean(0));
+    report.layer = layer;
+    report.q_trace = q.trace;
+    report.q_top8 = q.top8;
+    report.o_trace = o.trace;
+    report.o_top8 = o.top8;
+  }
+
+  void print_layer(const LayerReport& r) const {
+    char text[200];
+    std::snprintf(
+        text, sizeof text,
+        "layer %3lld/%lld  %8.0f tokens/s   Q^T Q trace %.3e, top 8 %5.1f%%   V^T S^T S V trace %.3e, top 8 %5.1f%%",
+        static_cast<long long>(r.layer + 1), static_cast<long long>(config_.layers), r.tokens_per_second, r.q_trace,
+        100 * r.q_top8, r.o_trace, 100 * r.o_top8);
+    log_info(text);
+  }
+
+  void write_statistics() {
+    Statistics s = header();
+    if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
+    s.embedding_energy = embedding_energy_;
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      LayerMoments moments = work_.load_layer(layer);
+      for (const SampledToken& token : sample_) {
+        moments.row_priority.push_back(token.priority);
+        moments.row_position.push_back(token.position);
+      }
+      if (report_.layers[static_cast<std::size_t>(layer)].q_trace == 0) describe_layer(layer, moments);
+      s.layers.push_back(std::move(moments));
+    }
+    drop_empty_far_pairs(s);
+    save_statistics(s, options_.output);
+  }
+
+  // Prompts too short for any far pair leave no metrics behind, rather than zeros.
+  void drop_empty_far_pairs(Statistics& s) {
+    if (!s.layers.front().fisher_count.defined()) return;
+    // A layer with a sliding window shorter than the recent tokens has none of its own; the others decide.
+    for (const LayerMoments& m : s.layers) {
+      report_.far_queries = std::max(report_.far_queries, m.fisher_count[0].item<double>());
+    }
+    if (report_.far_queries > 0.0) return;
+    for (LayerMoments& m : s.layers)
+      for (const FisherField& field : kFisherFields) m.*field.tensor = at::Tensor();
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  const PromptSet& prompts_;
+  const TokenPlan& plan_;
+  const CollectOptions& options_;
+  const std::string& fingerprint_;
+  WorkDirectory& work_;
+  std::vector<SampledToken> sample_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<MirroredSpool> hidden_[2];
+  std::unique_ptr<MirroredSpool> keys_values_;
+  std::unique_ptr<Progress> progress_;
+  at::Tensor embedding_energy_;
+  Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
+  double saved_ = now();
+  CollectReport report_;
+};
+
+}  // namespace
+
+fs::path work_directory_of(const CollectOptions& options) {
+  if (!options.work_dir.empty()) return options.work_dir;
+  fs::path path = options.output;
+  path += ".work";
+  return path;
+}
+
+CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                      const CollectOptions& options) {
+  require_output_file(options.output, options.overwrite);
+  { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
+  const c10::InferenceMode no_gradients;
+  const std::string fingerprint = checkpoint.fingerprint();
+  WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
+  const bool fresh = !fs::exists(work.file("point.safetensors"));
+  if (work.threads() != at::get_num_threads()) {
+    log_info("using " + std::to_string(work.threads()) + " threads, as the run was started with");
+    at::set_num_threads(work.threads());
+  }
+  try {
+    const CollectReport report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
+    work.remove();
+    return report;
+  } catch (const NumericalError&) {
+    if (options.work_dir.empty()) work.remove();  // it would fail at the same token again
+    throw;
+  } catch (const InputError&) {
+    // A checkpoint without a tensor, say: a repaired one is another model, so there is nothing to resume.
+    if (fresh && options.work_dir.empty()) work.remove();
+    throw;
+  }
+}
+
+}  // namespace oscar

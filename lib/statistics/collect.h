@@ -1,0 +1,72 @@
+// One calibration run: all sequences through layer 0, then all through layer 1, and so on, so that one layer's weights
+// are enough (--stream-layers) and memory does not grow with the number of tokens: hidden states, and K and V of the
+// current layer, live in files of the work directory. The work directory also holds checkpoints: a run that was killed
+// at any moment continues from the last one and writes the same bytes as an uninterrupted run.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "statistics/fisher.h"
+#include "statistics/statistics.h"
+#include "statistics/token_plan.h"
+#include "text/prompts.h"
+
+namespace oscar {
+
+struct CollectOptions {
+  std::int64_t tokens = 30000;  // budget
+  std::int64_t seq_len = 4096;
+  std::int64_t rows = 512;  // of the sample, for each layer
+  std::uint64_t seed = 0;
+  FarPairs far;     // the far-pair Fisher metrics
+  bool kl = false;  // the KL metric (kl_pass.h), too; needs far pairs
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  bool stream_layers = false;  // results are bit-identical either way
+  bool resume = false, overwrite = false;
+  fs::path output, work_dir;         // no work_dir: output + ".work", removed at the end
+  double checkpoint_seconds = 30;    // between checkpoints inside a layer; there is one after every layer too
+  std::string tool_version;          // recorded, and compared when a run is resumed
+  std::string resume_command;        // for the message of an interrupted run
+  std::vector<std::string> files;    // names of the prompt files, recorded
+  Json written;                      // how the model wrote the prompts itself, recorded; null: they were given
+  bool text_hashes = true;           // record hashes of documents and passages
+  std::function<void()> after_step;  // called after each step of each layer; tests stop a run here
+};
+
+struct LayerReport {
+  std::int64_t layer = 0;
+  double tokens_per_second = 0;    // of this layer; 0 when it was done before the run was resumed
+  double q_trace = 0, q_top8 = 0;  // of Q^T Q, mean over KV heads: what the keys are fitted to
+  double o_trace = 0, o_top8 = 0;  // of V^T S^T S V: what the values are fitted to
+};
+
+struct CollectReport {
+  std::vector<LayerReport> layers;
+  bool resumed = false;
+  double seconds = 0;          // of this process, all layers
+  double far_seconds = 0;      // of these, in the far-pair metrics
+  double far_queries = 0;      // queries that had a far key; 0: no metrics were written
+  double kl_seconds = 0;       // in the backward pass of the KL metric
+  std::int64_t kl_labels = 0;  // labels drawn for it; 0: no KL metric was written
+  double moment_seconds = 0;   // of these, in the moments (sums, sample, K and V spool, energy pass)
+  double forward_seconds = 0;  // of these, in the layers' forward pass; on a GPU these three are times of the GPU
+};
+
+// Collects and writes options.output. Throws UsageError (the output exists, the work directory holds another run),
+// InputError (the work directory is damaged or of other prompts or another model), EnvironmentError (disk, lock),
+// NumericalError (NaN or infinity, with layer and prompt), InterruptedError (state saved; says how to go on).
+CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                      const CollectOptions& options);
+
+// The work directory a run of these options uses.
+fs::path work_directory_of(const CollectOptions& options);
+
+}  // namespace oscar

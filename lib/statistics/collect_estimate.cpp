@@ -1,0 +1,213 @@
+#include "statistics/collect_estimate.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+
+#include "base/errors.h"
+#include "model/decoder.h"
+#include "model/device_memory.h"
+#include "statistics/accumulator.h"
+#include "statistics/kl_pass.h"
+#include "statistics/layer_gradient.h"
+#include "statistics/mirrored_spool.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kSampleTokens = 512;
+constexpr std::int64_t kMlpBlock = 4096;  // tokens the MLP takes at once (lib/model/layer.cpp)
+
+std::uint64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Elements of the weights of each layer, from the names "...layers.<i>....". Embedding and head stay in the file.
+std::map<std::int64_t, std::uint64_t> weight_elements(const Checkpoint& checkpoint) {
+  std::map<std::int64_t, std::uint64_t> elements;
+  for (const std::string& name : checkpoint.names()) {
+    const std::size_t at = name.find("layers.");
+    if (at == std::string::npos) continue;
+    const std::int64_t layer = std::strtoll(name.c_str() + at + 7, nullptr, 10);
+    elements[layer] += static_cast<std::uint64_t>(checkpoint.at(name).elements());
+  }
+  return elements;
+}
+
+// The largest tensors alive at once while one step passes through a layer, as lib/model and the observer keep them.
+std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_t width) {
+  const auto t = static_cast<std::uint64_t>(tokens);
+  const auto hidden = static_cast<std::uint64_t>(c.hidden), d = static_cast<std::uint64_t>(c.head_dim);
+  const auto hq = static_cast<std::uint64_t>(c.query_heads), hkv = static_cast<std::uint64_t>(c.kv_heads);
+  const std::uint64_t attention = t * d * width * (4 * hq + 2 * hq + 4 * hkv);  // q, o, their copies; K, V by group
+  const auto block = static_cast<std::uint64_t>(std::min(tokens, kMlpBlock));
+  const std::uint64_t mlp = block * static_cast<std::uint64_t>(c.intermediate) * width * 2;
+  return t * hidden * (4 * width + 4) + std::max(attention, mlp);
+}
+
+// Backward pass of one layer on the longest sequence: what its graph keeps, and gradients in FP32. 0 without it.
+std::uint64_t gradient_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
+  if (!options.kl || kl_labels(plan, options.far) == 0) return 0;
+  const auto t = static_cast<std::uint64_t>(std::min(plan.longest, options.seq_len));
+  const std::uint64_t width = c10::elementSize(options.dtype), hidden = static_cast<std::uint64_t>(c.hidden);
+  const auto heads = static_cast<std::uint64_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
+  const std::uint64_t graph = t * (8 * hidden + 6 * heads + 5 * static_cast<std::uint64_t>(c.intermediate)) * width;
+  return graph + 4 * t * (4 * hidden + 4 * heads);
+}
+
+// What a run of steps of at most `step` tokens holds on a GPU.
+std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                        std::int64_t step, bool stream_layers) {
+  const ModelConfig& c = checkpoint.config();
+  const std::uint64_t width = c10::elementSize(options.dtype), tokens = static_cast<std::uint64_t>(plan.tokens);
+  std::uint64_t largest = 0, all = 0;
+  for (const auto& [layer, elements] : weight_elements(checkpoint)) {
+    all += elements;
+    largest = std::max(largest, elements);
+  }
+  // Streamed: one layer at work, one on its way, one whose memory is not free yet.
+  const std::uint64_t weights = width * (stream_layers ? std::min(3 * largest, all) : all);
+  const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
+  const auto hidden = tokens * width * static_cast<std::uint64_t>(c.hidden);
+  const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
+  // FP32 copies of the moments' rows as they are and before RoPE, and partial products; scores of the far pairs and
+  // what is computed from them.
+  const std::uint64_t chunk = std::uint64_t{4} * static_cast<std::uint64_t>(kGpuChunkRows * c.kv_heads * c.head_dim);
+  const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
+  constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
+  const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
+  const std::uint64_t backward = gradient_bytes(c, plan, options);
+  return weights + std::max(forward, backward > 0 ? backward + far : 0) + kLibraries;
+}
+
+// The backward pass of layer 0 on these hidden states.
+double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, const CollectOptions& options) {
+  const c10::InferenceMode off(false);
+  Decoder decoder(checkpoint, {options.dtype, options.device, true});
+  const at::Tensor states = hidden.clone(), gradient = at::ones_like(states);
+  double best = 0;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    layer_gradient(decoder, 0, states, gradient, options.far).hidden.sum().item<float>();  // item: waits for a GPU
+    best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  return best;
+}
+
+std::int64_t longest_step(const TokenPlan& plan) {
+  std::int64_t longest = 0;
+  for (const Step& step : plan.steps) longest = std::max(longest, step.tokens);
+  return longest;
+}
+
+}  // namespace
+
+CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
+  const ModelConfig& c = checkpoint.config();
+  const std::uint64_t width = c10::elementSize(options.dtype);
+  const auto layers = static_cast<std::uint64_t>(c.layers), tokens = static_cast<std::uint64_t>(plan.tokens);
+  const auto d = static_cast<std::uint64_t>(c.head_dim), hkv = static_cast<std::uint64_t>(c.kv_heads);
+  const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
+
+  CollectEstimate e;
+  std::uint64_t largest = 0, all = 0;
+  for (const auto& [layer, elements] : weight_elements(checkpoint)) {
+    all += elements;
+    largest = std::max(largest, elements);
+  }
+  e.weight_bytes = width * (options.stream_layers ? largest : all);
+
+  const std::uint64_t gram = hkv * d * d * 8;
+  // Eight moments of every layer, three of far pairs where there are some, and as many of the KL metric.
+  const bool far = options.far.enabled && plan.longest > options.far.sink + options.far.recent;
+  const std::uint64_t grams = !far ? 8 : options.kl ? 14 : 11;
+  const std::uint64_t layer_bytes =
+      grams * gram + 3 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
+  e.output_bytes = layers * layer_bytes + rows * 16 + d * 4;
+  const auto hidden = static_cast<std::uint64_t>(c.hidden);
+  const bool kl = far && options.kl;  // hidden states of all layers, and gradients by turns
+  const std::uint64_t states = kl ? layers + 1 : 2, gradients = kl ? 2 * sizeof(float) : 0;
+  e.disk_bytes = tokens * (width * (states * hidden + 2 * hkv * d) + gradients * hidden) + 2 * e.output_bytes;
+
+  const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
+  const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));
+  const std::uint64_t running = e.weight_bytes + working + 2 * layer_bytes;
+  e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
+  if (options.device.is_cuda()) {
+    e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan), options.stream_layers);
+  }
+  return e;
+}
+
+void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                  const CollectOptions& options, CollectEstimate& estimate) {
+  const c10::InferenceMode no_gradients;
+  const ModelConfig& c = checkpoint.config();
+  Decoder decoder(checkpoint, {options.dtype, options.device, true});
+  std::vector<std::int32_t> ids = step_ids(prompts, plan, plan.steps[0]);
+  if (static_cast<std::int64_t>(ids.size()) > kSampleTokens) ids.resize(kSampleTokens);
+  estimate.sample_tokens = static_cast<std::int64_t>(ids.size());
+  const SequenceBatch batch{{0}, {estimate.sample_tokens}, {0}};
+
+  // The observer's sums, without the files.
+  struct Sums : AttentionObserver {
+    Sums(Attention& inner, const ModelConfig& c, at::Device device)
+        : AttentionObserver(inner), moments(c.kv_heads, c.head_dim, device) {}
+    void observe(const AttentionInput& input, const at::Tensor& output) override {
+      moments.add(input.q, input.k, input.v, output);
+    }
+    MomentAccumulator moments;
+  };
+  FullAttention attention;
+  Sums sums(attention, c, options.device);
+  const at::Tensor hidden = decoder.embed(ids);
+  double best = 0;
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the first loads the layer and warms up
+    const auto start = std::chrono::steady_clock::now();
+    decoder.run_layer(0, hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
+    best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  if (gradient_bytes(c, plan, options) > 0) best += gradient_seconds(checkpoint, hidden, options);
+  estimate.seconds = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens) *
+                     static_cast<double>(c.layers);
+}
+
+std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                              std::uint64_t free) {
+  const std::int64_t longest = longest_step(plan);
+  const auto fits = [&](std::int64_t step) { return gpu_bytes(checkpoint, plan, options, step, true) <= free; };
+  if (!options.stream_layers && fits(longest)) return "--stream-layers would fit: one layer's weights at a time";
+  const std::string stream = options.stream_layers ? "" : "--stream-layers and ";
+  for (std::int64_t step = longest / 2; step >= 64; step /= 2) {
+    if (fits(step)) return stream + "--seq-len " + std::to_string(step) + " would fit";
+  }
+  return "no smaller --seq-len would fit: use a GPU with more memory, or --device cpu";
+}
+
+void require_gpu_memory(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                        const CollectEstimate& estimate) {
+  if (!options.device.is_cuda()) return;
+  require_device_memory(options.device, estimate.device_bytes,
+                        gpu_memory_advice(checkpoint, plan, options, free_device_bytes(options.device)));
+}
+
+void require_disk_space(const CollectOptions& options, const CollectEstimate& estimate) {
+  fs::path folder = work_directory_of(options);
+  while (!folder.empty() && !fs::exists(folder)) folder = folder.parent_path();
+  if (folder.empty()) folder = ".";
+  std::error_code ec;
+  const fs::space_info space = fs::space(folder, ec);
+  if (!ec && space.available < estimate.disk_bytes) {
+    throw EnvironmentError(folder.string() + ": has " + format_bytes(space.available) + " free, the run needs about " +
+                           format_bytes(estimate.disk_bytes) + "; free some space or choose another --work-dir");
+  }
+}
+
+}  // namespace oscar

@@ -1,0 +1,59 @@
+// The state of a run on disk. Everything is written atomically; a point names the files of the spools it goes with.
+//   lock                       held while a run uses the directory
+//   run.json                   what the run is: model, prompts, options; written first
+//   point.safetensors          where to go on: layer, step, and the running sums of that layer
+//   layer-0003.safetensors     the finished moments of a layer
+//   hidden-0.bin, hidden-1.bin hidden states before and after the layer, by turns; kv.bin: K and V of the layer.
+//                              With the KL metric hidden-i.bin enters layer i, and all of them stay
+//   gradient-0.bin, -1.bin     KL metric: dL/d of the hidden states after and before the layer, by turns
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "base/run_directory.h"
+#include "checkpoint/safetensors.h"
+#include "statistics/statistics.h"
+
+namespace oscar {
+
+// The first `step` steps of `layer` are done; everything before that layer is done. With the KL metric of L layers, the
+// backward pass goes on from there (kl_pass.h): L is the labels, L + 1 the layer L - 1, ..., 2 L the layer 0, and their
+// steps are sequences.
+struct ResumePoint {
+  std::int64_t layer = 0, step = 0;
+  LayerMoments sums;  // running sums of the layer; undefined tensors at step 0
+  at::Tensor embedding_energy;
+  std::string run;  // whose it is: the id of its directory's run
+};
+
+// What a point file says. InputError for another form; its tensors are unchecked (state_check.h judges them).
+ResumePoint read_point(const SafetensorsFile& file);
+
+class WorkDirectory {
+ public:
+  // As RunDirectory; `run`: {tool_version, model, prompts, threads, options{...}}.
+  WorkDirectory(const fs::path& path, const Json& run, bool resume);
+
+  const fs::path& path() const { return run_.path(); }
+  int threads() const { return run_.threads(); }
+  fs::path file(const std::string& name) const { return run_.file(name); }
+
+  std::optional<ResumePoint> load_point() const;  // nullopt: from the beginning; sums unchecked
+  void save_point(const ResumePoint& point) const;
+  fs::path layer_file(std::int64_t layer) const;
+  LayerMoments load_layer(std::int64_t layer) const;  // whatever is there: state_check.h judges it
+  void save_layer(std::int64_t layer, const LayerMoments& moments) const;
+
+  void remove() { run_.remove(); }
+
+ private:
+  RunDirectory run_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,51 @@
+// Far-pair Fisher metrics of one layer: what an error in a key or a value moves in the layer's output, summed over the
+// pairs (query i, key j), sink <= j <= i - recent, that a quantised cache will serve.
+//   a key's logit moves the output by p_ij W_O (v_j - o_i): w_ij = p_ij^2 |W_O (v_j - o_i)|^2, and an error e in key j
+//   moves the logit by scale q_i e: keys weigh sum_ij w_ij q_i^T q_i scale^2;
+//   an error in value j moves the output by p_ij W_O e: values weigh sum_ij p_ij^2 W_O^T W_O.
+// Streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is held.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "model/attention.h"
+#include "statistics/statistics.h"
+#include "statistics/unrotation.h"
+
+namespace oscar {
+
+inline constexpr std::int64_t kFarScores = std::int64_t{1} << 25;  // FP32 scores that a GPU holds at once
+
+struct FarPairs {
+  std::int64_t sink = 64, recent = 256;
+  bool enabled = true;
+};
+
+class FisherAccumulator {
+ public:
+  FisherAccumulator(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim, const FarPairs& pairs,
+                    at::Device device);
+
+  // o_weight [hidden, Hq d]; partial: null, or sums to go on from.
+  void begin_layer(const at::Tensor& o_weight, const LayerMoments* partial);
+  // Whole sequences (starts 0). output [T, Hq, d]: of the attention, before W_O. rows: of the input's batch.
+  void add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows);
+  void store(LayerMoments& out) const;   // fisher_q_gram, fisher_pre_q_gram, fisher_v_weight, fisher_count
+  void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric
+
+ private:
+  void add_sequence(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
+                    std::int64_t offset, std::int64_t length);
+
+  std::int64_t query_heads_, kv_heads_, head_dim_;
+  FarPairs pairs_;
+  at::Device device_;
+  at::Tensor head_gram_;  // [Hq, d, d] FP64: W^T W of each query head
+  at::Tensor factor_;     // [Hq, d, d] FP32: F F^T = W^T W, so |W x| = |x F|
+  at::Tensor q_gram_, pre_q_gram_, v_weight_;
+  double queries_ = 0.0, pair_count_ = 0.0;
+};
+
+}  // namespace oscar

@@ -1,0 +1,62 @@
+#include "statistics/layer_gradient.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace oscar {
+namespace {
+
+// Exact attention whose output starts a graph of its own.
+class CutAttention : public Attention {
+ public:
+  at::Tensor attend(const AttentionInput& input) override {
+    input_ = input;
+    AttentionInput values = input;
+    values.q = input.q.detach();
+    values.k = input.k.detach();
+    values.v = input.v.detach();
+    const c10::AutoGradMode off(false);
+    output_ = inner_.attend(values).detach();
+    output_.requires_grad_(true);
+    return output_;
+  }
+  const AttentionInput& input() const { return input_; }
+  const at::Tensor& output() const { return output_; }
+
+ private:
+  FullAttention inner_;
+  AttentionInput input_;  // with the graph that made it
+  at::Tensor output_;
+};
+
+}  // namespace
+
+LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
+                             const FarPairs& pairs) {
+  const c10::AutoGradMode on(true);
+  const std::int64_t tokens = hidden.size(0);
+  const SequenceBatch batch{{0}, {tokens}, {0}};
+  at::Tensor in = hidden.detach();
+  in.requires_grad_(true);
+  CutAttention attention;
+  const at::Tensor out = decoder.run_layer(layer, in, batch, attention);
+  // What reaches the attention's output, and the input past the attention. The graph in front of the attention shares
+  // nodes with it in families that gate the output, so it must outlive this call.
+  const auto after = torch::autograd::grad({out}, {attention.output(), in}, {gradient.to(out.scalar_type())},
+                                           /*retain_graph=*/true);
+  AttentionInput values = attention.input();
+  const at::Tensor q = values.q, k = values.k, v = values.v;
+  values.q = q.detach();
+  values.k = k.detach();
+  values.v = v.detach();
+  const AttentionGradient inner = [&] {
+    const c10::AutoGradMode off(false);
+    return attention_gradient(values, attention.output().detach(), after[0], pairs);
+  }();
+  const auto type = out.scalar_type();
+  const auto before = torch::autograd::grad({q, k, v}, {in}, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
+  return {after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v};
+}
+
+}  // namespace oscar

@@ -1,0 +1,23 @@
+// Backward pass of one decoder layer on one sequence. The layer's own code runs once more under autograd with its graph
+// cut at the attention, whose gradient is written out (attention_gradient.h); so a layer's graph holds nothing of size
+// [T, T], and families differ here no more than in the forward pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/decoder.h"
+#include "statistics/attention_gradient.h"
+
+namespace oscar {
+
+struct LayerGradient {
+  at::Tensor hidden;        // [T, hidden] FP32: dL/d of the layer's input
+  at::Tensor far_k, far_v;  // [T, Hkv, d] FP32: dL/d of keys (after RoPE) and values, through far pairs
+};
+
+// hidden [T, hidden]: the layer's input, of a sequence from position 0. gradient [T, hidden]: dL/d of its output, of
+// any float type. Not under InferenceMode, and the decoder's weights were not loaded under it.
+LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
+                             const FarPairs& pairs);
+
+}  // namespace oscar

@@ -1,0 +1,28 @@
+// A spool whose rows stay on the GPU while they fit there: written to disk only when the state is saved, never read
+// back. On the CPU, or for rows beyond the limit, it is the spool alone.
+#pragma once
+
+#include "statistics/spool.h"
+
+namespace oscar {
+
+constexpr std::uint64_t kMostMirrorBytes = std::uint64_t{4} << 30;  // 1 M tokens of 8 KV heads of size 128 in BF16
+
+class MirroredSpool {
+ public:
+  // Arguments of Spool; device: where rows come from. saved_rows: with `keep`, how many rows of the file are valid.
+  MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype, bool keep,
+                at::Device device, std::int64_t saved_rows);
+
+  void write(std::int64_t first, const at::Tensor& rows);  // in order: each first is where the last write ended, or 0
+  at::Tensor read(std::int64_t first, std::int64_t count) const;  // on the device
+  void sync();                                                    // everything written is on disk after this
+
+ private:
+  Spool spool_;
+  at::Device device_;
+  at::Tensor mirror_;  // [rows, row...] on the device; undefined: none
+  std::int64_t written_ = 0, saved_ = 0;
+};
+
+}  // namespace oscar

@@ -1,0 +1,74 @@
+// Looks at one layer's attention while sequences pass through it: sums, row sample, and K and V for the second pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "model/attention.h"
+#include "statistics/accumulator.h"
+#include "statistics/fisher.h"
+#include "statistics/mirrored_spool.h"
+#include "statistics/pre_rope_moments.h"
+#include "statistics/residual_energy.h"
+#include "statistics/row_sample.h"
+#include "statistics/stopwatch.h"
+#include "statistics/token_plan.h"
+
+namespace oscar {
+
+// "prompts.jsonl:12, token 57": where row `row` of a step comes from.
+std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const Step& step, std::int64_t row);
+
+class MomentObserver : public AttentionObserver {
+ public:
+  MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts, const TokenPlan& plan,
+                 std::vector<SampledToken> sample, const FarPairs& pairs, at::Device device);
+
+  // partial: null: from zero. o_weight [hidden, Hq d] of the layer.
+  void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
+  void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
+  void store_partial(LayerMoments& out) const;                    // for a checkpoint
+  void finish_layer(LayerMoments& out) const;                     // without energy and W_O
+  // After each step's forward pass: NumericalError, naming the place, when what was observed is not finite. Apart from
+  // observe(), so that the GPU need not wait in the middle of the layer.
+  void check_step();
+  double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
+  double far_seconds() { return far_watch_.seconds(); }  // in the far-pair metrics
+  void added(const AttentionInput& input, const at::Tensor& residual) override;
+
+ protected:
+  void observe(const AttentionInput& input, const at::Tensor& output) override;
+
+ private:
+  struct StepRows {
+    at::Tensor from, to;  // sampled rows of a step: in it and in the sample, int64 on the device; undefined: none
+  };
+  const StepRows& step_rows();
+  void keep_rows(const AttentionInput& input);
+  [[noreturn]] void refuse(const AttentionInput& input, const at::Tensor& output) const;
+
+  const ModelConfig& config_;
+  const PromptSet& prompts_;
+  const TokenPlan& plan_;
+  std::vector<SampledToken> sample_;                             // ascending priority: the order of the rows
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_token_;  // (token, row), ascending token
+  at::Device device_;
+  MomentAccumulator moments_;
+  FisherAccumulator fisher_;
+  Unrotation unrotation_;
+  PreRopeAccumulator pre_rope_;
+  ResidualAccumulator residual_;
+  at::Tensor rows_q_, rows_k_, rows_v_;       // FP32 on the device
+  std::map<std::int64_t, StepRows> rows_of_;  // by position of the step: the same in every layer
+  const Step* step_ = nullptr;
+  MirroredSpool* keys_values_ = nullptr;
+  AttentionInput input_;  // of the step, until it is checked
+  at::Tensor output_, total_;
+  Stopwatch watch_, far_watch_;
+};
+
+}  // namespace oscar

@@ -1,0 +1,33 @@
+// Second moments of keys and queries before RoPE: from them follow the moments at any positions (position_average.h of
+// lib/rotation), also those that the calibration prompts were too short for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "model/attention.h"
+#include "statistics/statistics.h"
+#include "statistics/unrotation.h"
+
+namespace oscar {
+
+class PreRopeAccumulator {
+ public:
+  PreRopeAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device);
+  void begin_layer(const LayerMoments* partial);  // partial: null, or sums to go on from
+  // rows: of the input's batch.
+  void add(const AttentionInput& input, const Unrotation::Rows& rows);
+  void store(LayerMoments& out) const;   // pre_q_gram, pre_k_gram, pre_k_sum as they are
+  void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric
+
+ private:
+  std::int64_t kv_heads_, head_dim_;
+  at::Device device_;
+  at::Tensor q_gram_, k_gram_, k_sum_;
+};
+
+// Mean of the keys of each head before RoPE, [Hkv, d] FP64. InputError where the statistics lack the sums.
+at::Tensor pre_rope_key_mean(const Statistics& statistics, std::size_t layer);
+
+}  // namespace oscar

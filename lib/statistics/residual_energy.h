@@ -1,0 +1,26 @@
+// Size of the residual stream where the attention output is added: after the attention branch, before the MLP, because
+// that is what the next norm divides by. An error in the attention output weighs as much as it is large against it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/attention.h"
+#include "statistics/fisher.h"
+#include "statistics/statistics.h"
+
+namespace oscar {
+
+class ResidualAccumulator {
+ public:
+  ResidualAccumulator(const FarPairs& pairs, at::Device device) : pairs_(pairs), device_(device) {}
+  void begin_layer(const LayerMoments* partial);                     // partial: null, or sums to go on from
+  void add(const SequenceBatch& batch, const at::Tensor& residual);  // [T, hidden]
+  void store(LayerMoments& out) const;                               // attention_residual
+
+ private:
+  FarPairs pairs_;
+  at::Device device_;
+  at::Tensor sums_;  // [2, 2] FP64, as LayerMoments::attention_residual
+};
+
+}  // namespace oscar

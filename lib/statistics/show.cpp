@@ -1,0 +1,129 @@
+#include "statistics/show.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/foreign_text.h"
+#include "statistics/spectrum.h"
+#include "statistics/statistics_format.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::size_t kShownText = 80;  // bytes of a name
+
+// The matrices worth a spectrum, in the order they are shown.
+struct Shown {
+  const char* key;
+  const char* title;
+  at::Tensor LayerMoments::*gram;
+};
+constexpr Shown kShown[] = {
+    {"q", "Q^T Q", &LayerMoments::q_gram},
+    {"k", "K^T K", &LayerMoments::k_gram},
+    {"v", "V^T V", &LayerMoments::v_gram},
+    {"o", "V^T S^T S V", &LayerMoments::o_gram},
+    {"energy", "energy proxy", &LayerMoments::energy_gram},
+    {"kl_key", "KL of keys", &LayerMoments::kl_k_gram},  // where it was collected, as the next
+    {"kl_value", "KL of values", &LayerMoments::kl_v_gram},
+};
+
+// Mean over KV heads, for each token: traces of files of different length compare.
+Spectrum layer_spectrum(const LayerMoments& layer, const Shown& shown, std::int64_t tokens) {
+  return Spectrum::of((layer.*shown.gram).mean(0) / static_cast<double>(tokens));
+}
+
+Json list_or(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) ? object[key] : Json::array();
+}
+
+std::string short_hash(const std::string& hash) {
+  const std::size_t digits = hash.find(':') == std::string::npos ? 0 : hash.find(':') + 1;
+  return hash.substr(0, digits + 12);
+}
+
+std::string text_of(const Json& value) {
+  return printable(value.is_string() ? value.get<std::string>() : value.dump(), kShownText);
+}
+
+}  // namespace
+
+Json show_json(const Statistics& s) {
+  Json out = statistics_metadata(s);
+  Json layers = Json::array();
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    Json entry = {{"layer", i}};
+    for (const Shown& shown : kShown) {
+      if (!(s.layers[i].*shown.gram).defined()) continue;
+      const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);
+      entry[shown.key] = {{"trace", spectrum.trace},
+                          {"top8", spectrum.top8},
+                          {"participation", spectrum.participation},
+                          {"eigenvalues", spectrum.eigenvalues}};
+    }
+    if (s.layers[i].residual_energy.defined()) {
+      entry["residual_energy"] = s.layers[i].residual_energy[0].item<double>() / static_cast<double>(s.tokens);
+    }
+    if (s.layers[i].attention_residual.defined()) {
+      const at::Tensor all = s.layers[i].attention_residual[0];
+      entry["attention_residual"] = (all[0] / all[1]).item<double>();
+    }
+    layers.push_back(std::move(entry));
+  }
+  out["layers"] = std::move(layers);
+  return out;
+}
+
+std::string show_text(const Statistics& s, bool utf8) {
+  std::string text;
+  char line[400];
+  const auto print = [&](const char* format, auto... values) {
+    std::snprintf(line, sizeof line, format, values...);
+    text += line;
+  };
+  print("model      %s (%s)\n", printable(s.model_name, kShownText).c_str(),
+        printable(s.architecture, kShownText).c_str());
+  print("           fingerprint %s\n", printable(short_hash(s.model_fingerprint)).c_str());
+  print("geometry   %zu layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n", s.layers.size(),
+        static_cast<long long>(s.query_heads), static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim),
+        static_cast<long long>(s.hidden));
+  print("tokens     %lld\n", static_cast<long long>(s.tokens));
+  for (const Json& part : list_or(s.metadata, "parts")) {
+    const Json prompts = part["prompts"];
+    std::string files;
+    for (const Json& file : list_or(prompts, "files")) files += (files.empty() ? "" : ", ") + text_of(file);
+    print("  prompts  %s: %s tokens in %s sequences, set %s\n", files.empty() ? "unnamed" : files.c_str(),
+          part["tokens"].dump().c_str(), part["sequences"].dump().c_str(),
+          short_hash(text_of(prompts["sha256"])).c_str());
+  }
+  print("row sample %zu tokens for each layer\n\n", s.layers[0].row_priority.size());
+  text +=
+      "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions, effective number of\n"
+      "directions (participation ratio), and the eigenvalues from strongest to weakest (log scale, 6 decades).\n";
+  for (const Shown& shown : kShown) {
+    if (!(s.layers[0].*shown.gram).defined()) continue;
+    print("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
+    for (std::size_t i = 0; i < s.layers.size(); ++i) {
+      const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);
+      print("  layer %-6zu %11.4g %6.1f%% %7.1f  |%s|\n", i, spectrum.trace, 100 * spectrum.top8,
+            spectrum.participation, spectrum_picture(spectrum, 32, utf8).c_str());
+    }
+  }
+  return text;
+}
+
+bool locale_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string upper = value;
+    std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+    return upper.find("UTF-8") != std::string::npos || upper.find("UTF8") != std::string::npos;
+  }
+  return false;
+}
+
+}  // namespace oscar

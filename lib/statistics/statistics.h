@@ -1,0 +1,91 @@
+// Second moments of one model on one prompt set: what oscar-collect writes, merges and shows, and oscar-fit reads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/json.h"
+
+namespace oscar {
+
+// All FP64 on the CPU, sums (not means) so that parts merge exactly. Letters: docs/format-statistics.md. Row vectors.
+struct LayerMoments {
+  at::Tensor q_gram;       // [Hkv, d, d]  sum over tokens and the group's query heads of q^T q
+  at::Tensor k_gram;       // [Hkv, d, d]  sum k^T k
+  at::Tensor k_sum;        // [Hkv, d]
+  at::Tensor v_gram;       // [Hkv, d, d]
+  at::Tensor v_sum;        // [Hkv, d]
+  at::Tensor o_gram;       // [Hkv, d, d]  sum over tokens and the group's query heads of o^T o = V^T S^T S V (exact)
+  at::Tensor energy_gram;  // [Hkv, d, d]  published proxy: sum_t w_t v_t^T v_t, w_t = k_t C_Q k_t^T, mean 1 per head
+  at::Tensor wo_gram;      // [Hkv, d, d]  sum over the group's query heads of W_O block: W^T W in head coordinates
+  // Row sample for clip search, FP32: a deterministic bottom-k sample of tokens. R rows.
+  at::Tensor rows_q;                        // [R, Hq, d]
+  at::Tensor rows_k;                        // [R, Hkv, d]
+  at::Tensor rows_v;                        // [R, Hkv, d]
+  std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
+  std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
+  // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.
+  // w_ij = p_ij^2 |W_O (v_j - o_i)|^2, p the softmax weights, |W_O x|^2 of the query head's own columns.
+  at::Tensor fisher_q_gram;      // [Hkv, d, d]  sum over far queries and the group of (sum_j w_ij) q_i^T q_i scale^2
+  at::Tensor fisher_v_weight;    // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
+  at::Tensor fisher_pre_q_gram;  // [Hkv, d, d]  as fisher_q_gram, of the queries before RoPE (from format 2 on)
+  at::Tensor fisher_count;       // [2] queries with a far key; pairs of a query and a far key
+  // The KL metric (optional, all or none; kl_moments.h): g the gradient, through far pairs, of log p summed over labels
+  // that were drawn from the model.
+  at::Tensor kl_k_gram;      // [Hkv, d, d]  sum over tokens of g^T g, g to the key after RoPE
+  at::Tensor kl_pre_k_gram;  // [Hkv, d, d]  the same, g turned back to position 0
+  at::Tensor kl_v_gram;      // [Hkv, d, d]  g to the value
+  at::Tensor kl_count;       // [1] labels
+  // From format 2 on. Rows before RoPE: what attention saw, turned back to position 0 (unrotation.h).
+  at::Tensor pre_q_gram;  // [Hkv, d, d]  as q_gram
+  at::Tensor pre_k_gram;  // [Hkv, d, d]  as k_gram
+  at::Tensor pre_k_sum;   // [Hkv, d]
+  // [2, 2] the residual stream with the attention output added, before the MLP. Rows: all tokens; tokens in position
+  // sink + recent of the far pairs or later (zeros where they were not collected). Columns: sum of |x|^2; tokens.
+  at::Tensor attention_residual;
+  at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
+};
+
+inline constexpr std::int64_t kStatisticsVersion = 2;
+
+struct Statistics {
+  // 1: without what LayerMoments and the facts below have "from format 2 on".
+  std::int64_t format_version = kStatisticsVersion;
+  std::string model_fingerprint, model_name, architecture;
+  std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
+  std::int64_t tokens = 0;      // summed over prompts
+  at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
+  // From format 2 on.
+  at::Tensor rope_frequency;  // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
+  double rope_scale = 1.0;    // what RoPE multiplies turning channels of q and k by (yarn)
+  double attention_scale = 0.0;   // of q k^T in the softmax; 0: unknown
+  std::int64_t max_position = 0;  // that the model was made for; 0: unknown
+  Json metadata;                  // everything else that is recorded: schemas/statistics.schema.json
+  std::vector<LayerMoments> layers;
+};
+
+// Byte-identical for equal content. Optional parts (rows, residual and embedding energy) may be left undefined.
+void save_statistics(const Statistics& statistics, const fs::path& path);
+Statistics load_statistics(const fs::path& path);  // InputError on any fault, NumericalError for NaN or infinity
+
+// Shapes, finiteness, symmetry, and sums that contradict each other or the token count. InputError (NumericalError for
+// NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.
+void check_statistics(const Statistics& statistics, const std::string& where);
+
+// What merge_statistics() lets pass because it was told to.
+struct MergeOptions {
+  bool same_prompts = false;       // two parts of one prompt set
+  bool mixed_dtypes = false;       // parts collected in other precisions: sums of differently rounded activations
+  bool missing_far_pairs = false;  // parts without far-pair metrics beside parts with them
+};
+
+// Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.
+// Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
+// its weights were normalised within each part. Row samples merge into the sample of the whole.
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {});
+
+}  // namespace oscar

@@ -1,0 +1,31 @@
+// Names and bounds of the statistics file that its writer and reader share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/safetensors.h"
+#include "statistics/statistics.h"
+
+namespace oscar {
+
+inline constexpr const char* kStatisticsFormat = "oscar-statistics";
+
+// Bounds on what a file may claim, far above any model.
+inline constexpr std::int64_t kMaxLayers = 4096;
+inline constexpr std::int64_t kMaxHeads = 4096;
+inline constexpr std::int64_t kMaxHeadDim = 4096;
+inline constexpr std::int64_t kMaxHidden = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 50;
+
+std::string shape_text(at::IntArrayRef shape);  // "[2, 128, 128]"
+
+// As load_statistics(), of an open file.
+Statistics read_statistics(const SafetensorsFile& file);
+
+// The JSON that goes into the file: the struct's facts first, then everything else of `metadata`.
+Json statistics_metadata(const Statistics& statistics);
+
+}  // namespace oscar

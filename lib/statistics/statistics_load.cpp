@@ -1,0 +1,210 @@
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/json_range.h"
+#include "checkpoint/model_name.h"
+#include "checkpoint/safetensors.h"
+#include "statistics/layer_fields.h"
+#include "statistics/statistics.h"
+#include "statistics/statistics_format.h"
+
+namespace oscar {
+namespace {
+
+// Hands out tensors by name and remembers which were asked for, so that strangers in the file are noticed.
+class TensorReader {
+ public:
+  explicit TensorReader(const SafetensorsFile& file) : file_(file) {}
+
+  const TensorView* find(const std::string& name) {
+    const TensorView* view = file_.find(name);
+    if (view != nullptr) seen_.insert(name);
+    return view;
+  }
+  at::Tensor optional(const std::string& name, DType dtype) {
+    const TensorView* view = find(name);
+    return view == nullptr ? at::Tensor() : copy(*view, dtype);
+  }
+  at::Tensor required(const std::string& name, DType dtype) {
+    const at::Tensor t = optional(name, dtype);
+    if (!t.defined()) throw InputError(where() + ": tensor '" + name + "' is missing; the file is incomplete");
+    return t;
+  }
+  template <typename T>
+  std::vector<T> list(const std::string& name, DType dtype) {
+    const TensorView* view = find(name);
+    if (view == nullptr) return {};
+    require_dtype(*view, dtype);
+    if (view->shape.size() != 1) {
+      throw InputError(where() + ": tensor '" + name + "' has shape " + view->shape_text() + ", expected one axis");
+    }
+    std::vector<T> values(view->data.size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), view->data.data(), view->data.size());
+    return values;
+  }
+  void refuse_strangers() const {
+    for (const TensorView& view : file_.tensors()) {
+      if (!seen_.contains(view.name)) {
+        throw InputError(where() + ": unexpected tensor '" + view.name + "' in a statistics file");
+      }
+    }
+  }
+  std::string where() const { return file_.path().string(); }
+
+ private:
+  void require_dtype(const TensorView& view, DType dtype) const {
+    if (view.dtype != dtype) {
+      throw InputError(where() + ": tensor '" + view.name + "' is " + dtype_name(view.dtype) + ", expected " +
+                       dtype_name(dtype));
+    }
+  }
+  // A copy, because the view may be unaligned and callers may change the tensor.
+  at::Tensor copy(const TensorView& view, DType dtype) const {
+    require_dtype(view, dtype);
+    at::Tensor t = at::empty(view.shape, at::TensorOptions(dtype == DType::kF64 ? at::kDouble : at::kFloat));
+    if (!view.data.empty()) std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
+    return t;
+  }
+
+  const SafetensorsFile& file_;
+  std::set<std::string> seen_;
+};
+
+std::string entry(const SafetensorsFile& file, const char* key) {
+  const auto it = file.metadata().find(key);
+  return it == file.metadata().end() ? std::string() : it->second;
+}
+
+Json read_metadata(const SafetensorsFile& file) {
+  const std::string where = file.path().string();
+  if (entry(file, "format") != kStatisticsFormat) {
+    throw InputError(where +
+                     ": is a safetensors file but not a statistics file of oscar-collect (metadata 'format' is '" +
+                     entry(file, "format") + "', expected '" + kStatisticsFormat + "')");
+  }
+  const std::string version = entry(file, "format_version");
+  if (version.empty() || version.size() > 9 || version.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoll(version) < 1) {
+    throw InputError(where + ": metadata 'format_version' is '" + version + "', expected a number from 1");
+  }
+  if (std::stoll(version) > kStatisticsVersion) {
+    throw InputError(where + ": was written in statistics format " + version + ", this program reads up to " +
+                     std::to_string(kStatisticsVersion) + "; use a newer oscar");
+  }
+  return parse_json(entry(file, "oscar"), where + " (metadata)");
+}
+
+// A list of texts, where there is one.
+void check_texts(const Json& object, const char* key, const std::string& where) {
+  if (!object.contains(key)) return;
+  for (const Json& item : json_array(object, key, where)) {
+    if (!item.is_string()) throw InputError(where + ": '" + key + "' holds " + item.type_name() + ", expected texts");
+  }
+}
+
+void check_part(const Json& part, const std::string& where) {
+  const Json& prompts = json_object(part, "prompts", where);
+  json_string(prompts, "sha256", where);
+  for (const char* key : {"documents", "passages", "files"}) check_texts(prompts, key, where);
+  json_int_within(part, "tokens", where, 1, kMaxTokens);
+  json_int_within(part, "sequences", where, 1, kMaxTokens);
+  if (part.contains("options")) json_object(part, "options", where);
+}
+
+// The parts of the metadata that fit, tune, merge and show rely on.
+// Format 1 had the residual stream after the MLP as a third number of fisher_count: not what errors are weighed by.
+void drop_energy_after_mlp(at::Tensor& count) {
+  if (count.defined() && count.dim() == 1 && count.size(0) == 3) count = count.narrow(0, 0, 2).clone();
+}
+
+// The parts of the metadata that merge and show rely on.
+void check_records(const Json& metadata, const std::string& where) {
+  json_string(json_object(metadata, "model", where), "revision", where, "");
+  if (metadata.contains("rows")) {
+    const Json& rows = json_object(metadata, "rows", where);
+    json_int_within(rows, "requested", where, 1, kMaxTokens);
+  }
+  if (!metadata.contains("parts")) return;
+  for (const Json& part : json_array(metadata, "parts", where)) {
+    check_part(part, where);
+  }
+}
+
+}  // namespace
+
+Statistics load_statistics(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
+
+Statistics read_statistics(const SafetensorsFile& file) {
+  const std::string where = file.path().string() + " (metadata)";
+  Statistics s;
+  s.metadata = read_metadata(file);
+  s.format_version = std::stoll(entry(file, "format_version"));
+  if (json_int_within(s.metadata, "format_version", where, 1, 1000000) != s.format_version) {
+    throw InputError(where + ": 'format_version' of the JSON and of the file differ");
+  }
+  const Json& model = json_object(s.metadata, "model", where);
+  s.model_fingerprint = json_string(model, "fingerprint", where);
+  s.model_name = read_model_name(json_string(model, "name", where), where);
+  s.architecture = json_string(model, "architecture", where);
+  const std::int64_t layers = json_int_within(model, "layers", where, 1, kMaxLayers);
+  s.query_heads = json_int_within(model, "query_heads", where, 1, kMaxHeads);
+  s.kv_heads = json_int_within(model, "kv_heads", where, 1, kMaxHeads);
+  s.head_dim = json_int_within(model, "head_dim", where, 1, kMaxHeadDim);
+  s.hidden = json_int_within(model, "hidden", where, 1, kMaxHidden);
+  s.tokens = json_int_within(s.metadata, "tokens", where, 1, kMaxTokens);
+
+  if (s.format_version >= 2) {
+    s.max_position = json_int(model, "max_position", where);
+    s.attention_scale = json_number(model, "attention_scale", where);
+    s.rope_scale = json_number(model, "rope_scale", where);
+  }
+  check_records(s.metadata, where);
+
+  TensorReader reader(file);
+  const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
+  const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
+  s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
+  if (s.format_version >= 2) {
+    s.rope_frequency = reader.required("rope_frequency", DType::kF64);
+  } else {
+    for (const char* name : {"phase_gram", "phase_frequency"}) reader.find(name);  // no longer of use
+  }
+  for (std::int64_t i = 0; i < layers; ++i) {
+    LayerMoments& layer = s.layers.emplace_back();
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    for (const MomentField& field : kMomentFields) {
+      if (field.since > s.format_version) continue;
+      layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
+    }
+    for (const FisherField& field : kFisherFields) {
+      if (field.since > s.format_version) continue;
+      layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
+    }
+    for (const FisherField& field : kKlFields) {
+      if (s.format_version >= 2) layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
+    }
+    for (const EnergyField& field : kEnergyFields) {
+      if (field.since > s.format_version) continue;
+      layer.*field.tensor = field.required ? reader.required(prefix + field.name, DType::kF64)
+                                           : reader.optional(prefix + field.name, DType::kF64);
+    }
+    if (s.format_version < 2) {
+      reader.find(prefix + "k_phase");
+      drop_energy_after_mlp(layer.fisher_count);
+    }
+    for (const RowField& field : kRowFields) {
+      layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);
+    }
+    layer.row_priority = priority;
+    layer.row_position = position;
+  }
+  reader.refuse_strangers();
+  check_statistics(s, file.path().string());
+  return s;
+}
+
+}  // namespace oscar

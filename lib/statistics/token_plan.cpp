@@ -1,0 +1,112 @@
+#include "statistics/token_plan.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace oscar {
+namespace {
+
+// Appends a row to a list of runs {first, last, rows, reason}; a row with the last run's reason extends it, so that
+// the list stays short for prompt files far larger than the budget.
+void append_run(Json& runs, const std::string& source, const std::string& reason) {
+  if (!runs.empty() && runs.back()["reason"] == reason) {
+    runs.back()["last"] = source;
+    runs.back()["rows"] = runs.back()["rows"].get<std::int64_t>() + 1;
+  } else {
+    runs.push_back({{"first", source}, {"last", source}, {"rows", 1}, {"reason", reason}});
+  }
+}
+
+void add_pieces(TokenPlan& plan, std::size_t index, std::int64_t tokens) {
+  for (std::int64_t offset = 0; offset < tokens; offset += plan.seq_len) {
+    const std::int64_t length = std::min(plan.seq_len, tokens - offset);
+    plan.pieces.push_back({index, offset, length, plan.tokens});
+    plan.tokens += length;
+    plan.longest = std::max(plan.longest, length);
+  }
+}
+
+void group_steps(TokenPlan& plan) {
+  for (std::size_t i = 0; i < plan.pieces.size(); ++i) {
+    const Piece& piece = plan.pieces[i];
+    if (plan.steps.empty() || plan.steps.back().tokens + piece.length > plan.seq_len) {
+      plan.steps.push_back({i, 0, piece.position, 0});
+    }
+    ++plan.steps.back().count;
+    plan.steps.back().tokens += piece.length;
+  }
+}
+
+std::string count(std::int64_t n, const char* noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
+
+}  // namespace
+
+TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len) {
+  if (budget < 1) throw UsageError("--tokens must be at least 1");
+  if (seq_len < 1) throw UsageError("--seq-len must be at least 1");
+  TokenPlan plan;
+  plan.seq_len = seq_len;
+  plan.cut = plan.unused = plan.skipped = Json::array();
+  for (std::size_t i = 0; i < prompts.prompts.size(); ++i) {
+    const Prompt& prompt = prompts.prompts[i];
+    const auto length = static_cast<std::int64_t>(prompt.ids.size());
+    plan.available += length;
+    const std::int64_t use = std::min(length, budget - plan.tokens);
+    if (use <= 0) {
+      if (length > 0) append_run(plan.unused, prompt.source, "beyond the token budget");
+      continue;
+    }
+    ++plan.prompts_used;
+    if (use < length) plan.shortened = {{"source", prompt.source}, {"tokens", length}, {"used", use}};
+    if (use > seq_len) {
+      plan.cut.push_back({{"source", prompt.source}, {"tokens", length}, {"pieces", (use + seq_len - 1) / seq_len}});
+    }
+    add_pieces(plan, i, use);
+  }
+  for (const SkippedRow& row : prompts.skipped) append_run(plan.skipped, row.source, row.reason);
+  if (plan.tokens == 0) throw InputError("the prompt files hold no tokens; nothing can be collected");
+  group_steps(plan);
+  return plan;
+}
+
+std::vector<std::int32_t> step_ids(const PromptSet& prompts, const TokenPlan& plan, const Step& step) {
+  std::vector<std::int32_t> ids;
+  ids.reserve(static_cast<std::size_t>(step.tokens));
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    const Piece& piece = plan.pieces[i];
+    const auto begin = prompts.prompts[piece.prompt].ids.begin() + piece.offset;
+    ids.insert(ids.end(), begin, begin + piece.length);
+  }
+  return ids;
+}
+
+std::vector<std::string> plan_notes(const TokenPlan& plan, std::int64_t budget) {
+  std::vector<std::string> notes;
+  for (const Json& cut : plan.cut) {
+    notes.push_back(cut["source"].get<std::string>() + ": " + std::to_string(cut["tokens"].get<std::int64_t>()) +
+                    " tokens, cut into " + count(cut["pieces"].get<std::int64_t>(), "piece") + " of at most " +
+                    std::to_string(plan.seq_len) + " (--seq-len)");
+  }
+  if (!plan.shortened.is_null()) {
+    notes.push_back(plan.shortened["source"].get<std::string>() + ": shortened from " +
+                    std::to_string(plan.shortened["tokens"].get<std::int64_t>()) + " to " +
+                    std::to_string(plan.shortened["used"].get<std::int64_t>()) +
+                    " tokens, the end of the budget (--tokens)");
+  }
+  for (const Json* list : {&plan.unused, &plan.skipped}) {
+    for (const Json& run : *list) {
+      const std::int64_t rows = run["rows"].get<std::int64_t>();
+      const std::string span =
+          run["first"].get<std::string>() + (rows > 1 ? " to " + run["last"].get<std::string>() : "");
+      notes.push_back(span + ": " + count(rows, "row") + " not used: " + run["reason"].get<std::string>());
+    }
+  }
+  if (plan.tokens < budget) {
+    notes.push_back("the prompts hold " + count(plan.tokens, "token") + " of the " + std::to_string(budget) +
+                    " asked for (--tokens)");
+  }
+  return notes;
+}
+
+}  // namespace oscar

@@ -1,0 +1,54 @@
+// A task prompt as text, and its way into tokens.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tasks/task.h"
+
+namespace oscar {
+
+struct AnswerPiece {
+  std::string before;     // glue: " ", ", "
+  std::string reference;  // what must be found
+};
+
+struct TaskDraft {
+  std::string prompt;
+  std::vector<AnswerPiece> answer;
+  double depth = 0;
+};
+
+// Prompt and answer are encoded together, as they would stand in a text; a reference begins where the encoding of the
+// text before it ends or first differs.
+TaskPrompt encode_draft(const TaskDraft& draft, const Tokenizer& tokenizer);
+
+// The largest prompt of at most `length` tokens: draft(n) has n units of filling (sentences, words). `step` units are
+// of about equal size together. UsageError when draft(step) does not fit.
+TaskPrompt fit_draft(const std::string& task, std::int64_t length, std::int64_t step,
+                     const std::function<TaskDraft(std::int64_t)>& draft, const Tokenizer& tokenizer);
+
+// Random choices of one prompt: the n-th one depends on seed, prompt and n alone.
+class TaskRandom {
+ public:
+  TaskRandom(std::uint64_t seed, std::int64_t length, std::int64_t prompt);
+  std::uint64_t below(std::uint64_t count);  // 0 .. count - 1
+  std::string digits(int count);             // the first one is not 0
+  std::string letters(int count);            // upper case
+  std::string key();                         // "amber harbour"
+  std::string word();                        // a made-up word of two or three syllables
+
+ private:
+  std::uint64_t seed_, stream_, next_ = 0;
+};
+
+std::string noise_sentence(std::int64_t index);  // five short sentences in turn, each with a blank behind
+
+// The noise with inserts in place: inserts[i] stands before sentence round(depths[i] * sentences).
+std::string noise_with(std::int64_t sentences, const std::vector<std::string>& inserts,
+                       const std::vector<double>& depths);
+
+}  // namespace oscar

@@ -1,0 +1,224 @@
+"""What of config.json identifies a model, for every family that bundles are made for: geometry, positions, windows, experts.
+lib/checkpoint/model_config.cpp, rope_config.cpp and families/ are the definition; tests compare the two on every family."""
+import dataclasses
+import math
+
+from .errors import InputError, quoted
+from .strict_json import Fields
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+GLOBAL, LOCAL, NO_ROPE = range(3)  # of a layer: which rotary parameters, or none
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Where config.json is silent. heads, kv_heads, vocabulary, head_dim None: the key is required, or follows from others."""
+    architecture: str
+    model_type: str
+    head_dim: int = None
+    heads: int = None
+    kv_heads: int = None
+    vocabulary: int = None
+    most_positions: int = 2048
+    rms_eps: float = 1e-6
+    theta: float = 10000.0
+    tied: bool = False
+    partial: float = 1.0          # partial_rotary_factor
+    interleaved: bool = False     # channel 2j turns with 2j + 1
+    sliding: str = "none"         # none | every layer | by layer | switched | pattern
+    window: int = 4096
+    pattern: int = 2              # all layers slide but each so-many-th
+    experts: tuple = None         # count, per token, intermediate (None: that of the model)
+    normalised: bool = True       # of an absent norm_topk_prob, where the family reads it; weights of experts sum to 1
+    caps: tuple = None            # Gemma: soft caps of attention and of the last logits; 0: none
+    layered_theta: tuple = None   # Gemma 3: rotary base of full and of sliding layers
+    wrapper: tuple = None         # architecture and model_type of the multimodal model around it
+
+
+ROWS = (
+    Family("LlamaForCausalLM", "llama"),
+    Family("MistralForCausalLM", "mistral", kv_heads=8, most_positions=131072, sliding="every layer"),
+    Family("Qwen2ForCausalLM", "qwen2", kv_heads=32, most_positions=32768, sliding="by layer"),
+    Family("Qwen3ForCausalLM", "qwen3", head_dim=128, kv_heads=32, most_positions=32768, sliding="by layer"),
+    Family("Qwen3MoeForCausalLM", "qwen3_moe", kv_heads=4, most_positions=32768, sliding="switched", experts=(128, 8, 768),
+           normalised=False),
+    Family("MixtralForCausalLM", "mixtral", kv_heads=8, most_positions=131072, rms_eps=1e-5, theta=1e6, sliding="every layer",
+           window=0, experts=(8, 2, None)),
+    Family("Gemma2ForCausalLM", "gemma2", head_dim=256, heads=8, kv_heads=4, vocabulary=256000, most_positions=8192, tied=True,
+           sliding="pattern", caps=(50.0, 30.0)),
+    Family("Gemma3ForCausalLM", "gemma3_text", head_dim=256, heads=8, kv_heads=4, vocabulary=262208, most_positions=131072,
+           tied=True, sliding="pattern", pattern=6, caps=(0.0, 0.0), layered_theta=(1e6, 1e4),
+           wrapper=("Gemma3ForConditionalGeneration", "gemma3")),
+    Family("GptOssForCausalLM", "gpt_oss", head_dim=64, kv_heads=8, most_positions=131072, rms_eps=1e-5, theta=150000.0,
+           sliding="pattern", window=128, experts=(128, 4, None)),
+    Family("Glm4ForCausalLM", "glm4", head_dim=128, kv_heads=2, most_positions=131072, rms_eps=0.00000015625, partial=0.5,
+           interleaved=True),
+    Family("Phi3ForCausalLM", "phi3", most_positions=4096, rms_eps=1e-5, sliding="every layer", window=0),
+    Family("Olmo2ForCausalLM", "olmo2", rms_eps=1e-5),
+    Family("SmolLM3ForCausalLM", "smollm3", kv_heads=4, most_positions=32768, theta=2000000.0, tied=True),
+)
+
+
+@dataclasses.dataclass
+class Rope:
+    """One set of rotary parameters: number of the type, truncate, share of the channels that turn, and the numbers theta,
+    factor, low, high, original length, beta_fast, beta_slow, attention factor."""
+    kind: int
+    truncate: bool
+    partial: float
+    numbers: list
+
+    def text(self):
+        return f"rope {self.kind}" + (" 1 " if self.truncate else " 0 ") + "".join(f"{_number(x)} " for x in self.numbers)
+
+
+def _number(value):
+    return "%.17g" % value
+
+
+def family_of(config, where):
+    """(row, is it inside its multimodal wrapper)."""
+    fields = Fields(config, where)
+    names, kind = config.get("architectures"), fields.text("model_type", "")
+    name = names[0] if names else kind
+    for row in ROWS:
+        if name in (row.architecture, row.model_type):
+            return row, False
+        if row.wrapper and name in row.wrapper:
+            return row, True
+    raise InputError(f"{where}: the architecture {quoted(name)} is not one that bundles are made for; those are "
+                     f"{', '.join(row.architecture for row in ROWS)}")
+
+
+def _windows(fields, family, layers):
+    if family.sliding == "none":
+        return [0] * layers
+    window, first = fields.value.get("sliding_window", family.window) or 0, 0
+    if family.sliding in ("by layer", "switched") and not fields.flag("use_sliding_window", False):
+        window = 0
+    if family.sliding == "by layer":
+        first = fields.integer("max_window_layers", default=28)
+    slides = [window > 0 and i >= first for i in range(layers)]
+    if family.sliding == "pattern":
+        pattern = fields.integer("sliding_window_pattern", default=family.pattern)
+        slides = [(i + 1) % pattern != 0 for i in range(layers)]
+    types = None if family.sliding == "switched" else fields.value.get("layer_types")
+    if types:
+        slides = [t == "sliding_attention" for t in types]
+    return [window if s else 0 for s in slides]
+
+
+def _rope(fields, rope, theta, partial, most_positions):
+    """Of the object `rope`; `fields` holds the keys beside it."""
+    given = Fields(rope, f"{fields.where}, rope_parameters")
+    theta = given.number("rope_theta", theta)
+    partial = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", partial))
+    kind = given.text("rope_type", given.text("type", "default"))
+    if kind not in ROPE_TYPES:
+        raise InputError(f"{fields.where}: the rope type {quoted(kind)} is not supported; supported are {', '.join(ROPE_TYPES)}")
+    factor, low, high, original, fast, slow, attention, truncate = 1.0, 1.0, 4.0, 0, 32.0, 1.0, 1.0, True
+    if kind in ("llama3", "yarn"):
+        name = "original_max_position_embeddings"
+        original = fields.integer(name, default=given.integer(name, default=most_positions))
+    if kind in ("linear", "llama3"):
+        factor = given.number("factor")
+    if kind == "llama3":
+        low, high = given.number("low_freq_factor"), given.number("high_freq_factor")
+    if kind == "yarn":
+        factor = given.number("factor", most_positions / original)
+        fast, slow = given.number("beta_fast", 0) or 32.0, given.number("beta_slow", 0) or 1.0
+        truncate = given.flag("truncate", True)
+
+        def temperature(scale):
+            return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+        scale, all_dim = given.number("mscale", 0.0), given.number("mscale_all_dim", 0.0)
+        both = temperature(scale) / temperature(all_dim) if scale and all_dim else temperature(1.0)
+        attention = given.number("attention_factor", both)
+    return Rope(ROPE_TYPES.index(kind), truncate, partial, [theta, factor, low, high, original, fast, slow, attention])
+
+
+def _ropes(fields, family, most_positions):
+    """Of the model, and of its local layers."""
+    config, plain = fields.value, Rope(0, True, 1.0, [10000.0, 1.0, 1.0, 4.0, 0, 32.0, 1.0, 1.0])
+    if family.layered_theta is None:
+        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        if family.model_type == "gpt_oss" and not rope:
+            rope = dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                        original_max_position_embeddings=4096)
+        theta = fields.number("rope_theta", family.theta)
+        return _rope(fields, rope, theta, family.partial, most_positions), plain
+    parameters = config.get("rope_parameters") or {}
+    full = dict(parameters.get("full_attention") or {}) | (config.get("rope_scaling") or {})
+    sliding = dict(parameters.get("sliding_attention") or {})
+    return (_rope(fields, full, fields.number("rope_theta", family.layered_theta[0]), 1.0, most_positions),
+            _rope(fields, sliding, fields.number("rope_local_base_freq", family.layered_theta[1]), 1.0, most_positions))
+
+
+def _layer_ropes(fields, family, windows):
+    if family.layered_theta:
+        return [LOCAL if w else GLOBAL for w in windows]
+    if family.model_type != "smollm3":
+        return []
+    turns, interval = fields.value.get("no_rope_layers"), fields.integer("no_rope_layer_interval", default=4)
+    turns = turns[:len(windows)] if turns else [(i + 1) % interval != 0 for i in range(len(windows))]
+    return [GLOBAL if t else NO_ROPE for t in turns]
+
+
+def _experts_text(fields, family, layers, intermediate):
+    count, each, size = family.experts
+    count = fields.integer("num_experts", default=fields.integer("num_local_experts", default=count))
+    each = fields.integer("num_experts_per_tok", default=each)
+    sparse, normalised, gain, limit = [True] * layers, family.normalised, 1.702, 7.0
+    if family.model_type == "qwen3_moe":
+        normalised = fields.flag("norm_topk_prob", family.normalised)
+        step = fields.integer("decoder_sparse_step", default=1)
+        dense = fields.value.get("mlp_only_layers") or []
+        sparse = [(i + 1) % step == 0 and i not in dense for i in range(layers)]
+    if family.model_type == "gpt_oss":
+        gain, limit = fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)
+    size = intermediate if size is None else fields.integer("moe_intermediate_size", default=size)
+    return (f"experts {count} {each} {size}" + (" normalised " if normalised else " plain ") + f"{_number(gain)} {_number(limit)}"
+            + "".join(" 1" if s else " 0" for s in sparse) + "\n")
+
+
+def _family_text(fields, family, rope, local, windows, layers, intermediate):
+    """Facts that only some families have."""
+    text = ""
+    if rope.partial != 1.0 or family.interleaved:
+        text += "turning " + _number(rope.partial) + (" pairs\n" if family.interleaved else "\n")
+    layer_ropes = _layer_ropes(fields, family, windows)
+    if layer_ropes:
+        text += "local " + local.text() + "\nlayers" + "".join(f" {kind}" for kind in layer_ropes) + "\n"
+    if family.caps is not None:
+        text += "scale " + _number(1.0 / math.sqrt(fields.number("query_pre_attn_scalar", 256.0))) + "\n"
+        keys = ("attn_logit_softcapping", "final_logit_softcapping")
+        caps = [float(fields.value.get(key, cap) or 0.0) for key, cap in zip(keys, family.caps)]
+        if any(caps):
+            text += f"caps {_number(caps[0])} {_number(caps[1])}\n"
+    if family.experts is not None:
+        text += _experts_text(fields, family, layers, intermediate)
+    return text
+
+
+def geometry_text(config, where):
+    """The text of a configuration that its fingerprint begins with: v4 and v5 spellings give the same."""
+    family, wrapped = family_of(config, where)
+    if wrapped and isinstance(config.get("text_config"), dict):
+        config = {k: v for k, v in config.items() if k not in ("model_type", "architectures")} | config["text_config"]
+    fields = Fields(config, where)
+    layers, hidden = fields.integer("num_hidden_layers"), fields.integer("hidden_size")
+    heads = fields.integer("num_attention_heads", default=... if family.heads is None else family.heads)
+    kv_heads = heads if "num_key_value_heads" in config or family.kv_heads is None else family.kv_heads
+    kv_heads = fields.integer("num_key_value_heads", default=kv_heads)
+    head_dim = fields.integer("head_dim", default=family.head_dim or hidden // heads)
+    vocabulary = fields.integer("vocab_size", default=... if family.vocabulary is None else family.vocabulary)
+    intermediate = fields.integer("intermediate_size")
+    sizes = [layers, hidden, intermediate, vocabulary, heads, kv_heads, head_dim]
+    rope, local = _ropes(fields, family, fields.integer("max_position_embeddings", default=family.most_positions))
+    windows = _windows(fields, family, layers)
+    text = "oscar-fingerprint-1\n" + family.architecture + "\n" + "".join(f"{n} " for n in sizes)
+    tied = fields.flag("tie_word_embeddings", family.tied)
+    text += _number(fields.number("rms_norm_eps", family.rms_eps)) + (" tied\n" if tied else " untied\n")
+    text += rope.text() + "\nwindows" + "".join(f" {w}" for w in windows) + "\n"
+    return text + _family_text(fields, family, rope, local, windows, layers, intermediate)

@@ -1,0 +1,231 @@
+"""oscar-fit --model without statistics: collects, measures and fits in one go, from prompts or from the model's own text."""
+import json
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness import BAD_INPUT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
+
+WINDOWS = ["--windows", "16,32"]
+SHORT = ["--tokens", 500, "--seq-len", 128]
+CURVES = ["--curve-context", 96, "--curve-sequences", 1]
+FILES = ("rotations.safetensors", "curves.json", "calibration_hashes.json")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Random ids, so that no row is a text: enough for curves and far pairs."""
+    path = tmp_path_factory.mktemp("small") / "small.jsonl"
+    source = random.Random(2)
+    path.write_text("".join(json.dumps({"input_ids": [source.randrange(8000) for _ in range(120)]}) + "\n" for _ in range(4)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def line(model):
+    return lambda output, *more: ["fit", "--model", model, "-o", output, *WINDOWS, *SHORT, "--device", "cpu", *more]
+
+
+def manifest_of(bundle):
+    return json.loads((bundle / "oscar_bundle.json").read_text())
+
+
+def files_of(folder):
+    """Everything a run leaves, by name."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def metadata_of(statistics):
+    return json.loads(succeed("collect", "show", statistics, "--json").out)
+
+
+def test_one_command_gives_what_two_give(line, model, small, tmp_path):
+    one = succeed(*line(tmp_path / "one", "--prompts", small, *CURVES))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "one.statistics.safetensors"], "work directories were left"
+    assert "collected  480 tokens" in one.out and "wrote " in one.out and "predicted KL" in one.out, str(one)
+    assert one.err.count("is enough for") <= 1, str(one)
+    two = tmp_path / "two.statistics.safetensors"
+    succeed("collect", "--model", model, "--prompts", small, "-o", two, *SHORT, "--far-pairs", "16,32", "--device", "cpu")
+    assert two.read_bytes() == (tmp_path / "one.statistics.safetensors").read_bytes()
+    succeed("fit", two, "-o", tmp_path / "two", *WINDOWS, "--method", "waterfill", "--allocate", "measured", "--model", model,
+            "--text", small, "--device", "cpu", *CURVES)
+    for name in FILES:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    first, second = (manifest_of(tmp_path / name) for name in ("one", "two"))
+    assert first["provenance"].pop("statistics")["file"] == "one.statistics.safetensors"
+    second["provenance"].pop("statistics")
+    for manifest in (first, second):  # the hashes cover the name of the statistics
+        manifest.pop("files"), manifest.pop("numbers_sha256")
+    assert first == second
+
+
+def test_methods_and_formats_that_measure_nothing(line, small, tmp_path):
+    succeed(*line(tmp_path / "a", "--prompts", small, "--method", "oscar"))
+    assert manifest_of(tmp_path / "a")["method"] == "oscar" and not (tmp_path / "a" / "curves.json").exists()
+    succeed(*line(tmp_path / "b", "--prompts", small, "--for", "sglang"))
+    assert manifest_of(tmp_path / "b")["method"] == "oscar"
+    succeed(*line(tmp_path / "c", "--prompts", small, "--allocate", "closed", "--bits", 1.5))
+    assert manifest_of(tmp_path / "c")["method"] == "waterfill" and not (tmp_path / "c" / "curves.json").exists()
+    far = metadata_of(tmp_path / "a.statistics.safetensors")["parts"][0]["options"]["far_pairs"]
+    assert far == {"sink": 16, "recent": 32}, "far pairs are those behind the windows of the bundle"
+
+
+def test_budgets_share_statistics_and_curves(line, small, tmp_path):
+    succeed(*line(tmp_path / "all", "--prompts", small, "--pareto", "1.5,2", *CURVES))
+    assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["bits-1.5", "bits-2"]
+    assert (tmp_path / "all.statistics.safetensors").exists()
+
+
+def test_the_statistics_of_an_earlier_run(line, small, tmp_path):
+    run = line(tmp_path / "b", "--prompts", small, "--method", "oscar")
+    succeed(*run)
+    before = files_of(tmp_path)
+    for p in (tmp_path / "b").iterdir():
+        p.unlink()
+    (tmp_path / "b").rmdir()
+    refuse(USAGE, *run, names=["b.statistics.safetensors", "already exists"])
+    result = succeed(*run, "--resume")
+    assert "are taken from" in result.err and files_of(tmp_path) == before
+    assert "is complete" in succeed(*run, "--resume").err and files_of(tmp_path) == before
+    # The bundle gone again, other options: another run, which only --overwrite may replace.
+    for p in (tmp_path / "b").iterdir():
+        p.unlink()
+    (tmp_path / "b").rmdir()
+    for change in (["--seed", 3], ["--far-pairs", "none"], ["--rows", 40]):
+        refuse(USAGE, *run, "--resume", *change, names="other options")
+    succeed(*run, "--resume", "--overwrite", "--seed", 3)
+    assert metadata_of(tmp_path / "b.statistics.safetensors")["parts"][0]["options"]["seed"] == 3
+
+
+def test_own_text_is_reproducible_and_recorded(line, tmp_path):
+    jsonschema = pytest.importorskip("jsonschema")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        succeed(*line(tmp_path / name / "own", "--method", "balanced", "--seed", 4))
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["own", "own.prompts.jsonl", "own.statistics.safetensors"]
+    rows = [json.loads(row) for row in (tmp_path / "a" / "own.prompts.jsonl").read_text().splitlines()]
+    assert [len(row["input_ids"]) for row in rows] == [125] * 4 and all(row["decoded"] for row in rows)
+    assert rows[0]["input_ids"][0] == 8189 and "<|im_start|>user\n" in rows[1]["decoded"]
+    metadata = metadata_of(tmp_path / "a" / "own.statistics.safetensors")
+    jsonschema.validate(metadata, json.loads((SOURCE_DIR / "schemas" / "statistics.schema.json").read_text()))
+    written = metadata["parts"][0]["prompts"]["written"]
+    assert written["seed"] == 4 and written["temperature"] == 1 and written["chat_template"]
+    import hashlib
+
+    assert written["sha256"] == hashlib.sha256((tmp_path / "a" / "own.prompts.jsonl").read_bytes()).hexdigest()
+    assert manifest_of(tmp_path / "a" / "own")["provenance"]["collection"]["parts"][0]["prompts"]["written"] == written
+    # Another seed writes another text; the file is one of prompts like others.
+    succeed(*line(tmp_path / "c", "--method", "balanced", "--seed", 5))
+    other = (tmp_path / "c.prompts.jsonl").read_text()
+    assert json.loads(other.splitlines()[0])["input_ids"] != rows[0]["input_ids"]
+    succeed(*line(tmp_path / "d", "--method", "balanced", "--seed", 4, "--prompts", tmp_path / "a" / "own.prompts.jsonl"))
+    assert (tmp_path / "d" / "rotations.safetensors").read_bytes() == (tmp_path / "a" / "own" / "rotations.safetensors").read_bytes()
+
+
+def test_a_base_model_without_chat_template(tmp_path):
+    base = make_model(tmp_path / "base")
+    (base / "tokenizer_config.json").unlink()
+    succeed("fit", "--model", base, "-o", tmp_path / "b", *WINDOWS, *SHORT, "--method", "balanced", "--device", "cpu")
+    rows = [json.loads(row)["decoded"] for row in (tmp_path / "b.prompts.jsonl").read_text().splitlines()]
+    assert not any("<|im_start|>user" in row for row in rows)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_anywhere_the_bytes_are_the_same(number, line, tmp_path):
+    """Text, statistics, curves and fit: a run that is stopped at random moments ends with the files of one that is not."""
+    run = lambda folder: line(tmp_path / folder / "b", "--checkpoint-seconds", 0, *CURVES)
+    (tmp_path / "whole").mkdir()
+    begin = time.monotonic()
+    succeed(*run("whole"))
+    seconds = time.monotonic() - begin
+    expected = files_of(tmp_path / "whole")
+    (tmp_path / "parts").mkdir()
+    source = random.Random(int(number))
+    for share in (0.35, 0.6, 0.8):
+        process = subprocess.Popen(command(*run("parts"), "--resume"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            time.sleep(seconds * (share + source.uniform(-0.1, 0.1)))
+            process.send_signal(number)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        if process.returncode == 0:
+            break
+        assert process.returncode in (INTERRUPTED, -number), err
+        if process.returncode == INTERRUPTED:
+            assert "--resume" in err, err
+    if process.returncode != 0:
+        succeed(*run("parts"), "--resume")
+    assert files_of(tmp_path / "parts") == expected
+
+
+def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path):
+    """--resume finds the bundle, of which nothing is measured again; another bundle is not taken for it."""
+    run = line(tmp_path / "b", *CURVES)
+    succeed(*run)
+    expected = files_of(tmp_path)
+    again = succeed(*run, "--resume")
+    assert "the bundle in" in again.err and "is complete" in again.err and "passes" not in again.err, again.err
+    assert files_of(tmp_path) == expected
+    refuse(USAGE, *run, "--resume", "--bits", 1.5, names=[tmp_path / "b", "holds a bundle of other statistics or options"])
+    refuse(USAGE, *run, names=[tmp_path / "b", "already exists"])
+    assert files_of(tmp_path) == expected
+
+
+def test_a_dry_run_writes_nothing(line, small, tmp_path):
+    with_prompts = succeed(*line(tmp_path / "b", "--prompts", small, "--dry-run", *CURVES))
+    assert "480 tokens in 4 sequences" in with_prompts.out and "curves " in with_prompts.out
+    own = succeed(*line(tmp_path / "b", "--dry-run", *CURVES))
+    assert "which the model writes itself" in own.out and "500 tokens" in own.out
+    plan = json.loads(succeed(*line(tmp_path / "b", "--dry-run", "--json", "--method", "oscar")).out)
+    assert plan["dry_run"] and plan["own_text"] and plan["plan"]["tokens"] == 500 and "curves" not in plan
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_is_one_document(line, small, tmp_path):
+    result = json.loads(succeed(*line(tmp_path / "b", "--prompts", small, "--method", "oscar", "--json")).out)
+    assert result["method"] == "oscar" and result["statistics"] == str(tmp_path / "b.statistics.safetensors")
+
+
+def test_refusals(line, model, small, statistics, tmp_path):
+    out = tmp_path / "b"
+    refuse(USAGE, "fit", "-o", out, names=["statistics file", "--model"])
+    refuse(USAGE, "fit", "--model", model, names="--output")
+    refuse(USAGE, "fit", "--model", model, "-o", out, "--for", "sglang", "--windows", "60,256", names=["60,256", "multiples of 8"])
+    refuse((USAGE, BAD_INPUT), "fit", "--model", statistics, "-o", out, names=[statistics])
+    refuse(USAGE, "fit", statistics, "-o", out, "--prompts", small, names="--prompts")
+    refuse(USAGE, "fit", statistics, "-o", out, "--tokens", 5, names="--tokens")
+    refuse(USAGE, "fit", statistics, "-o", out, "--model", model, names="--model")
+    refuse(BAD_INPUT, *line(out, "--prompts", tmp_path / "absent.jsonl"), names="absent.jsonl")
+    refuse(BAD_INPUT, *line(out, "--prompts", statistics), names=[statistics.name])
+    refuse(USAGE, *line(out, "--stream-layers"), names=["--stream-layers", "--prompts"])
+    refuse(USAGE, *line(out, "--method", "oscar", "--text", small), names="--text")
+    refuse(USAGE, *line(out, "--bits", 9), names="9")
+    refuse(USAGE, *line(out, "--method", "oscar", "--bits", 2.3), names="is not possible")
+    refuse(USAGE, *line(out, "--method", "oscar", "--context", 100), names="--context")
+    refuse(USAGE, *line(out, "--method", "oscar", "--pareto", "1,2"), names="--pareto")
+    refuse(USAGE, *line(out, "--far-pairs", "a"), names="--far-pairs")
+    # Before an hour of collecting, not behind it: too little text for curves of these windows.
+    refuse(BAD_INPUT, "fit", "--model", model, "--prompts", small, "-o", out, "--windows", "64,512", names="too few to leave")
+    refuse(USAGE, *line("-", "--prompts", small), names="-o -")
+    assert not list(tmp_path.iterdir())
+
+
+def test_outputs_are_no_inputs(line, small, tmp_path):
+    mine = tmp_path / "b.prompts.jsonl"
+    mine.write_bytes(small.read_bytes())
+    before = tree(tmp_path)
+    refuse(USAGE, *line(tmp_path / "b", "--method", "oscar"), names=["b.prompts.jsonl", "already exists"])
+    refuse(USAGE, *line(tmp_path / "b", "--method", "oscar", "--resume"), names=["b.prompts.jsonl", "--prompts"])
+    refuse(USAGE, *line(tmp_path / "b", "--text", mine, "--overwrite"), names="b.prompts.jsonl")
+    config = tmp_path / "c.statistics.safetensors"
+    config.write_text("quiet = true\n")
+    refuse(USAGE, *line(tmp_path / "c", "--config", config, "--overwrite"), names="c.statistics.safetensors")
+    config.unlink()
+    assert tree(tmp_path) == before
+    # Prompts of that name may well be given.
+    succeed(*line(tmp_path / "b", "--prompts", mine, "--method", "oscar"))

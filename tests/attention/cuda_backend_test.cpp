@@ -1,0 +1,269 @@
+// The decode path on a GPU against the CPU: the same bytes in the pages, outputs within the rounding of the query.
+// Needs a GPU; skipped without one.
+#include <ATen/ATen.h>
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "attention/backend_comparison.h"
+#include "attention/cached_attention.h"
+#include "base/errors.h"
+#include "cache/row_pages.h"
+#include "codec/rows.h"
+#include "kernels/append/append_tokens.h"
+#include "kernels/common/fragment_pages.h"
+#include "model/layer.h"
+#include "model/rope.h"
+
+namespace oscar {
+namespace {
+
+// One group in a row: what the kernels are built for.
+Scenario make_scenario(std::int64_t d, std::int64_t kv_heads, std::int64_t group, Basis basis,
+                       const CacheWindows& windows) {
+  return make_scenario(d, kv_heads, group, basis, windows, uniform_code(static_cast<int>(d)));
+}
+
+class PagedBackendCuda : public BackendComparison {
+ protected:
+  // Slots that hold no token yet may differ: token by token.
+  void expect_same_pages(const Scenario& s, std::int64_t layer, const StoredPages& a, const StoredPages& b) override {
+    ASSERT_EQ(a.pages.size(), b.pages.size());
+    const std::int64_t d = s.model.head_dim, heads = s.model.kv_heads;
+    const PageLayout layout = page_layout(s.method.code(layer, Side::kKey), s.method.code(layer, Side::kValue));
+    std::int64_t differing = 0;
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const RowPages reader(layout, side);
+      std::vector<std::uint8_t> ca(static_cast<std::size_t>(d)), cb(ca.size()), pa(16), pb(16);
+      for (std::int64_t t = 0; t < a.tokens; ++t) {
+        for (std::int64_t h = 0; h < heads; ++h) {
+          const std::int64_t at = (t / kPageTokens * heads + h) * layout.bytes();
+          reader.get(a.pages.data() + at, static_cast<int>(t % kPageTokens), ca.data(), pa.data());
+          reader.get(b.pages.data() + at, static_cast<int>(t % kPageTokens), cb.data(), pb.data());
+          differing += ca != cb || pa != pb ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_EQ(differing, 0);
+  }
+};
+
+constexpr double kQueryRounding = 6e-3;  // BF16 queries, FP16 weights
+
+TEST_F(PagedBackendCuda, SameBytesAndOutputsAsTheCpu) {
+  std::uint64_t seed = 1;
+  for (const std::int64_t d : {64, 128, 256}) {
+    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const Scenario s = make_scenario(d, 2, 3, basis, {.sink = 64, .recent = 40, .flush = 1});
+        SCOPED_TRACE(testing::Message() << "d " << d << " basis " << static_cast<int>(basis));
+        compare(s, make_call(s, {171, 1, 90}, seed += 10, dtype), kQueryRounding);
+      }
+    }
+  }
+}
+
+TEST_F(PagedBackendCuda, WindowsEncodersAndGroups) {
+  std::uint64_t seed = 5000;
+  for (const CacheWindows& windows : {CacheWindows{0, 16, 1}, CacheWindows{64, 256, 16}, CacheWindows{20, 33, 8},
+                                      CacheWindows{128, 0, 1}, CacheWindows{0, 0, 1}}) {
+    for (const std::int64_t group : {1, 5, 12}) {
+      Scenario s = make_scenario(128, 2, group, Basis::kLayer, windows);
+      s.method.key_encoder = s.method.value_encoder = group == 5 ? Encoder::kSearch : Encoder::kMinMax;
+      SCOPED_TRACE(testing::Message() << "windows " << windows.sink << "," << windows.recent << "," << windows.flush
+                                      << " group " << group);
+      compare(s, make_call(s, {400, 130}, seed += 10, at::kFloat), kQueryRounding);
+    }
+  }
+}
+
+TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
+  std::uint64_t seed = 9000;
+  const std::vector<std::array<std::uint8_t, 4>> choices = {{4, 2, 1, 1}, {4, 4, 0, 0}, {2, 2, 2, 2}, {4, 2, 1, 0}};
+  for (const std::array<std::uint8_t, 4>& widths : choices) {
+    Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {64, 40, 1});
+    // Another layout in the second layer: pages of another size.
+    const std::vector<std::array<float, 4>> sigma = {{1.5f, 1.2f, 1.0f, 0.8f}, {1.4f, 1.1f, 0.9f, 1.0f}};
+    s.method.codes[0] = {block_code(128, widths), block_code(128, {4, 2, 1, 1}), sigma, sigma};
+    s.method.codes[1] = {block_code(128, {2, 2, 1, 0}), block_code(128, widths), sigma, sigma};
+    SCOPED_TRACE(testing::Message() << "widths " << int{widths[0]} << int{widths[1]} << int{widths[2]}
+                                    << int{widths[3]});
+    compare(s, make_call(s, {260, 130}, seed += 10, at::kFloat), kQueryRounding);
+  }
+}
+
+TEST_F(PagedBackendCuda, EveryTokenInBf16) {
+  Scenario s = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
+  s.method.quantised = false;
+  compare(s, make_call(s, {333, 70}, 77, at::kFloat), kQueryRounding);
+}
+
+TEST_F(PagedBackendCuda, SlidingWindow) {
+  const Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {16, 40, 1});
+  Call call = make_call(s, {200}, 99, at::kFloat);
+  call.input.sliding_window = 70;
+  compare(s, call, kQueryRounding);
+}
+
+// Filling at once, in parts, and token by token: the same cache and the same continuation.
+TEST_F(PagedBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
+  for (const CacheWindows& windows : {CacheWindows{64, 40, 1}, CacheWindows{64, 96, 8}, CacheWindows{0, 16, 4}}) {
+    const Scenario s = make_scenario(128, 2, 4, Basis::kHead, windows);
+    const Call call = make_call(s, {501}, 31, at::kFloat);
+    PagedAttention at_once(s.method, s.model, gpu_), in_parts(s.method, s.model, gpu_), stepwise(s.method, s.model);
+    const auto append = [&](PagedAttention& attention, std::int64_t begin, std::int64_t end, at::Device device) {
+      const SequenceBatch batch{{7}, {end - begin}, {begin}};
+      attention.append(part(call, batch, begin, end - begin, 1, device));
+    };
+    append(at_once, 0, 490, gpu_);
+    std::int64_t done = 0;
+    for (const std::int64_t next : {30, 31, 100, 350, 490}) append(in_parts, done, next, gpu_), done = next;
+    append(stepwise, 0, 490, at::kCPU);
+    const StoredPages a = at_once.stored(1, 7), b = in_parts.stored(1, 7), c = stepwise.stored(1, 7);
+    EXPECT_EQ(a.tokens, c.tokens);
+    EXPECT_EQ(b.tokens, c.tokens);
+    expect_same_pages(s, 1, a, c);
+    expect_same_pages(s, 1, b, c);
+    const SequenceBatch tail{{7}, {11}, {490}};
+    const at::Tensor expected = stepwise.attend(part(call, tail, 490, 11, 1, at::kCPU));
+    const at::Tensor first = at_once.attend(part(call, tail, 490, 11, 1, gpu_));
+    EXPECT_LT(difference(first, expected), kQueryRounding);
+    EXPECT_TRUE(at::equal(first, in_parts.attend(part(call, tail, 490, 11, 1, gpu_))));
+  }
+}
+
+TEST_F(PagedBackendCuda, ReleasedPagesAreUsedAgain) {
+  const Scenario s = make_scenario(64, 2, 2, Basis::kIdentity, {16, 16, 1});
+  const Call call = make_call(s, {300}, 3, at::kFloat);
+  PagedAttention attention(s.method, s.model, gpu_);
+  const at::Tensor first = attention.attend(part(call, call.batch, 0, 300, 0, gpu_));
+  const std::uint64_t bytes = attention.allocated_bytes();
+  attention.release(7);
+  EXPECT_TRUE(at::equal(first, attention.attend(part(call, call.batch, 0, 300, 0, gpu_))));
+  EXPECT_EQ(attention.allocated_bytes(), bytes);
+  EXPECT_THROW(attention.attend(part(call, call.batch, 0, 300, 0, gpu_)), std::invalid_argument);
+}
+
+TEST_F(PagedBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
+  const Scenario s = make_scenario(64, 2, 2, Basis::kIdentity, {0, 8, 1});
+  Call call = make_call(s, {40}, 3, at::kFloat);
+  call.input.v[5][1][3] = INFINITY;
+  PagedAttention attention(s.method, s.model, gpu_);
+  try {
+    attention.attend(part(call, call.batch, 0, 40, 1, gpu_));
+    FAIL();
+  } catch (const NumericalError& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1: a value"));
+  }
+}
+
+// What the benchmark's fused step adds: per-head norm and RoPE before the change of basis, against lib/model.
+TEST_F(PagedBackendCuda, FusedNormAndRopeFollowTheModel) {
+  const std::int64_t batch = 37, heads = 12, kv_heads = 3, d = 128, position = 1000;
+  const auto bf16 = [&](std::uint64_t seed, at::IntArrayRef sizes) {
+    return normal(seed, sizes).to(gpu_, at::kBFloat16);
+  };
+  const at::Tensor qkv = bf16(1, {batch, heads + 2 * kv_heads, d});
+  const at::Tensor q_norm = bf16(2, {d}).abs(), k_norm = bf16(3, {d}).abs();
+  const at::Tensor rotation =
+      std::get<0>(at::linalg_qr(normal(4, {kv_heads, d, d}).to(at::kDouble))).to(at::kFloat).contiguous().to(gpu_);
+  RopeConfig rope;
+  rope.theta = 1e6;
+  const RopeFrequencies frequencies = rope_frequencies(rope, d, 4096);
+  const RopeTable all = rope_table(frequencies, {{0}, {2048}, {0}}, at::kFloat, gpu_);
+  const at::Tensor cos = all.cos.squeeze(1).contiguous(), sin = all.sin.squeeze(1).contiguous();
+  const at::Tensor lengths = at::full({batch}, position + 1, at::TensorOptions(at::kInt).device(gpu_));
+  const at::Tensor table = at::arange(batch, lengths.options());
+  at::Tensor query = at::empty({batch, heads, d}, qkv.options());
+  at::Tensor windows =
+      at::zeros({batch, kv_heads, kernels::window_page_bytes(d)}, at::TensorOptions(at::kByte).device(gpu_));
+  kernels::AppendTokensParams p;
+  const auto* base = static_cast<const std::uint16_t*>(qkv.const_data_ptr());
+  p.q = base, p.k = base + heads * d, p.v = base + (heads + kv_heads) * d;
+  p.q_stride = p.k_stride = p.v_stride = qkv.stride(0);
+  p.lengths = lengths.const_data_ptr<std::int32_t>();
+  p.q_norm = static_cast<const std::uint16_t*>(q_norm.const_data_ptr());
+  p.k_norm = static_cast<const std::uint16_t*>(k_norm.const_data_ptr());
+  p.rope_cos = cos.const_data_ptr<float>(), p.rope_sin = sin.const_data_ptr<float>();
+  p.query_matrix = p.key_matrix = rotation.const_data_ptr<float>();
+  p.query = static_cast<std::uint16_t*>(query.data_ptr());
+  p.window_pages = windows.data_ptr<std::uint8_t>(), p.window_table = table.const_data_ptr<std::int32_t>();
+  p.tokens = batch, p.query_heads = heads, p.kv_heads = kv_heads, p.head_dim = d, p.matrix_heads = kv_heads;
+  p.sink = 0, p.sink_pages = 0, p.ring_pages = 1, p.norm_eps = 1e-6f;
+  ASSERT_EQ(kernels::append_tokens(p, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+
+  const RopeTable turn = {all.cos.narrow(0, position, 1), all.sin.narrow(0, position, 1)};
+  const auto expected = [&](std::int64_t first, std::int64_t count, const at::Tensor& norm) {
+    const at::Tensor x = rms_norm(qkv.narrow(1, first, count).to(at::kFloat), norm.to(at::kFloat), 1e-6);
+    const at::Tensor turned = apply_rope(x, turn).to(at::kBFloat16).to(at::kFloat);
+    const at::Tensor matrices = rotation.repeat_interleave(count / kv_heads, 0);  // [count, d, d]
+    return at::bmm(turned.transpose(0, 1), matrices).transpose(0, 1);
+  };
+  EXPECT_LT(difference(query, expected(0, heads, q_norm)), 4e-3);
+  const at::Tensor keys = expected(heads, kv_heads, k_norm).to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor values = qkv.narrow(1, heads + kv_heads, kv_heads).to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor bytes = windows.to(at::kCPU);
+  at::Tensor found_keys = at::empty_like(keys), found_values = at::empty_like(values);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < kv_heads; ++h) {
+      for (int c = 0; c < d; ++c) {
+        const auto element = [&](bool value) {
+          const int at = kernels::window_offset(d, value, position % kPageTokens, c);
+          return static_cast<float>(*reinterpret_cast<const at::BFloat16*>(
+              bytes.const_data_ptr<std::uint8_t>() + (b * kv_heads + h) * kernels::window_page_bytes(d) + at));
+        };
+        found_keys.data_ptr<float>()[(b * kv_heads + h) * d + c] = element(false);
+        found_values.data_ptr<float>()[(b * kv_heads + h) * d + c] = element(true);
+      }
+    }
+  }
+  EXPECT_LT(difference(found_keys, keys), 4e-3);
+  EXPECT_TRUE(at::equal(found_values, values));
+}
+
+// No GPU needed: what the fast kernel cannot run goes to the general one with the reason.
+TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
+  const at::Device gpu{at::kCUDA, 0};
+  const CacheWindows windows{64, 256, 1};
+  const auto reason = [&](const Scenario& s, const std::string& text) {
+    EXPECT_EQ(decode_obstacle(s.method, s.model, gpu), "");
+    EXPECT_EQ(decode_note(s.method, s.model, at::kCPU), "");
+    EXPECT_THAT(decode_note(s.method, s.model, gpu),
+                ::testing::AllOf(::testing::StartsWith("decode path of 'test': general kernel, because "),
+                                 ::testing::HasSubstr(text)));
+  };
+  Scenario s = make_scenario(128, 2, 4, Basis::kCentred, windows);
+  EXPECT_EQ(decode_note(s.method, s.model, gpu), "");
+  EXPECT_EQ(decode_obstacle(s.method, s.model, at::kCPU), "");
+  s.model.logit_soft_cap = true;
+  reason(s, "the mean key under a soft cap");
+  s.model.logit_soft_cap = false, s.model.sink_logits = true;
+  for (LayerTransform& t : s.method.layers) t.key.mean = at::Tensor();
+  reason(s, "the mean value beside sink logits");
+  s = make_scenario(128, 2, 4, Basis::kIdentity, windows);
+  s.method.codes.assign(2, {uniform_code(128, 32), uniform_code(128, 32), {}, {}});
+  reason(s, "groups of 32 channels");
+  s.method.codes.assign(2, {uniform_code(128, 0, ParamType::kBFloat16), uniform_code(128), {}, {}});
+  reason(s, "not for uniform with BF16");
+  s = make_scenario(128, 2, 4, Basis::kIdentity, windows);
+  s.method.value_encoder = Encoder::kFeedback;
+  reason(s, "not by 'feedback'");
+  reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
+  reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128 and 256, not for 96");
+  reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");
+}
+
+TEST(DecodeObstacle, NamesWhatNoKernelIsBuiltFor) {
+  const at::Device gpu{at::kCUDA, 0};
+  const Scenario s = make_scenario(512, 2, 4, Basis::kIdentity, {64, 256, 1});
+  EXPECT_THAT(decode_obstacle(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 256, not for 512"));
+  EXPECT_EQ(decode_obstacle(s.method, s.model, at::kCPU), "");
+  EXPECT_THROW(PagedAttention(s.method, s.model, gpu), EnvironmentError);
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,161 @@
+// The decode path on a GPU by the general kernel, against the CPU: the same bytes in the pages, FP32 outputs. Needs a
+// GPU; skipped without one.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attention/backend_comparison.h"
+#include "attention/rotated_scenario.h"
+#include "base/errors.h"
+#include "codec/feedback.h"
+
+namespace oscar {
+namespace {
+
+constexpr double kLimit = 1e-4;
+
+class FallbackBackendCuda : public BackendComparison {
+ protected:
+  void compare(const Scenario& s, const Call& call, double limit = kLimit) {
+    EXPECT_NE(decode_note(s.method, s.model, gpu_), "");  // else another kernel is tested
+    BackendComparison::compare(s, call, limit);
+  }
+};
+
+TEST_F(FallbackBackendCuda, HeadSizesGroupsAndBases) {
+  std::uint64_t seed = 1;
+  for (const int d : {32, 48, 80, 96, 128}) {
+    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+      const RowCode code = uniform_code(d, d / 2, basis == Basis::kHead ? ParamType::kBFloat16 : ParamType::kFloat16);
+      const Scenario s = make_scenario(d, 2, d == 96 ? 17 : 3, basis, {.sink = 64, .recent = 40, .flush = 1}, code);
+      SCOPED_TRACE(testing::Message() << "d " << d << " basis " << static_cast<int>(basis));
+      compare(s, make_call(s, {171, 1, 90}, seed += 10));
+    }
+  }
+}
+
+TEST_F(FallbackBackendCuda, BFloat16Activations) {
+  const Scenario s = make_scenario(96, 2, 3, Basis::kCentred, {16, 40, 1}, uniform_code(96));
+  compare(s, make_call(s, {171, 30}, 50, at::kBFloat16), 5e-3);  // the output is rounded
+}
+
+TEST_F(FallbackBackendCuda, WindowsOfAnyFlush) {
+  std::uint64_t seed = 100;
+  for (const CacheWindows& windows : {CacheWindows{0, 16, 3}, CacheWindows{20, 33, 100}, CacheWindows{128, 0, 5}}) {
+    const Scenario s = make_scenario(64, 2, 4, Basis::kLayer, windows, uniform_code(64));
+    SCOPED_TRACE(testing::Message() << "windows " << windows.sink << "," << windows.recent << "," << windows.flush);
+    compare(s, make_call(s, {400, 130}, seed += 10));
+  }
+}
+
+TEST_F(FallbackBackendCuda, KeysAndValuesOfTwoLayouts) {
+  Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {64, 40, 1}, uniform_code(128));
+  const std::vector<std::array<float, 4>> sigma = {{1.5f, 1.2f, 1.0f, 0.8f}, {1.4f, 1.1f, 0.9f, 1.0f}};
+  s.method.codes[0] = {block_code(128, {4, 2, 1, 0}), uniform_code(128, 32), sigma, {}};
+  s.method.codes[1] = {uniform_code(128), block_code(128, {4, 4, 0, 0}), {}, sigma};
+  compare(s, make_call(s, {260, 130}, 200));
+}
+
+TEST_F(FallbackBackendCuda, EveryTokenInBf16) {
+  Scenario s = make_scenario(80, 2, 4, Basis::kIdentity, {64, 256, 1}, uniform_code(80));
+  s.method.quantised = false;
+  compare(s, make_call(s, {333, 70}, 77));
+}
+
+TEST_F(FallbackBackendCuda, FeedbackEncoder) {
+  Scenario s = make_scenario(128, 2, 4, Basis::kHead, {16, 40, 1}, block_code(128, {4, 2, 1, 1}));
+  const std::vector<std::array<float, kBlocks>> sigma(2, {1.0f, 1.1f, 0.9f, 1.2f});
+  s.method.key_encoder = s.method.value_encoder = Encoder::kFeedback;
+  std::uint64_t seed = 300;
+  for (LayerCode& code : s.method.codes) {
+    code.key_sigma = code.value_sigma = sigma;
+    for (auto* metrics : {&code.key_metric, &code.value_metric}) {
+      for (int head = 0; head < 2; ++head) {
+        const at::Tensor a = normal(++seed, {4, 32, 32});
+        const at::Tensor blocks = at::matmul(a, a.transpose(1, 2)).contiguous();  // [128, 32]
+        metrics->push_back(std::make_shared<const FeedbackMetric>(blocks.const_data_ptr<float>(), code.key));
+      }
+    }
+  }
+  compare(s, make_call(s, {200, 90}, 310));
+}
+
+TEST_F(FallbackBackendCuda, KeysCentredBeforeRope) {
+  for (const double bias : {1.0, 30.0}) {
+    for (const int variant : {0, 1, 2}) {
+      const Scenario s = rotated_scenario({8, 16, 1}, bias);
+      Call call = biased_call(s, {150, 1, 40}, 60);
+      call.input.q = call.input.q / bias;
+      if (variant == 1) call.input.soft_cap = 3.0;
+      if (variant == 2) call.input.sinks = normal(61, {4}), call.input.sliding_window = 60;
+      SCOPED_TRACE(testing::Message() << "bias " << bias << " variant " << variant);
+      compare(s, call);
+    }
+  }
+}
+
+TEST_F(FallbackBackendCuda, MeansUnderASoftCapAndSinkLogits) {
+  for (const int variant : {0, 1, 2}) {
+    Scenario s =
+        make_scenario(128, 2, 4, variant == 1 ? Basis::kSkewed : Basis::kCentred, {16, 40, 1}, uniform_code(128));
+    Call call = make_call(s, {200, 90}, 400);
+    s.model.logit_soft_cap = variant != 1, s.model.sink_logits = variant != 0;
+    if (s.model.logit_soft_cap) call.input.soft_cap = 5.0;
+    if (s.model.sink_logits) call.input.sinks = normal(401, {8});
+    if (variant == 2) call.input.sliding_window = 70;
+    SCOPED_TRACE(testing::Message() << "variant " << variant);
+    compare(s, call);
+  }
+}
+
+// Filling at once, in parts, and token by token: the same cache and the same continuation.
+TEST_F(FallbackBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
+  for (const CacheWindows& windows : {CacheWindows{64, 40, 1}, CacheWindows{64, 96, 24}, CacheWindows{0, 16, 4}}) {
+    const Scenario s = make_scenario(96, 2, 4, Basis::kHead, windows, uniform_code(96));
+    const Call call = make_call(s, {501}, 31);
+    PagedAttention at_once(s.method, s.model, gpu_), in_parts(s.method, s.model, gpu_), stepwise(s.method, s.model);
+    const auto append = [&](PagedAttention& attention, std::int64_t begin, std::int64_t end, at::Device device) {
+      const SequenceBatch batch{{7}, {end - begin}, {begin}};
+      attention.append(part(call, batch, begin, end - begin, 1, device));
+    };
+    append(at_once, 0, 490, gpu_);
+    std::int64_t done = 0;
+    for (const std::int64_t next : {30, 31, 100, 350, 490}) append(in_parts, done, next, gpu_), done = next;
+    append(stepwise, 0, 490, at::kCPU);
+    EXPECT_EQ(at_once.stored(1, 7).pages, stepwise.stored(1, 7).pages);
+    EXPECT_EQ(in_parts.stored(1, 7).pages, stepwise.stored(1, 7).pages);
+    const SequenceBatch tail{{7}, {11}, {490}};
+    const at::Tensor expected = stepwise.attend(part(call, tail, 490, 11, 1, at::kCPU));
+    const at::Tensor first = at_once.attend(part(call, tail, 490, 11, 1, gpu_));
+    EXPECT_LT(difference(first, expected), kLimit);
+    EXPECT_TRUE(at::equal(first, in_parts.attend(part(call, tail, 490, 11, 1, gpu_))));
+  }
+}
+
+TEST_F(FallbackBackendCuda, ReleasedPagesAreUsedAgain) {
+  const Scenario s = make_scenario(96, 2, 2, Basis::kIdentity, {16, 16, 1}, uniform_code(96));
+  const Call call = make_call(s, {300}, 3);
+  PagedAttention attention(s.method, s.model, gpu_);
+  const at::Tensor first = attention.attend(part(call, call.batch, 0, 300, 0, gpu_));
+  const std::uint64_t bytes = attention.allocated_bytes();
+  attention.release(7);
+  EXPECT_TRUE(at::equal(first, attention.attend(part(call, call.batch, 0, 300, 0, gpu_))));
+  EXPECT_EQ(attention.allocated_bytes(), bytes);
+  EXPECT_THROW(attention.attend(part(call, call.batch, 0, 300, 0, gpu_)), std::invalid_argument);
+}
+
+TEST_F(FallbackBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
+  const Scenario s = make_scenario(96, 2, 2, Basis::kIdentity, {0, 8, 1}, uniform_code(96));
+  Call call = make_call(s, {40}, 3);
+  call.input.v[5][1][3] = INFINITY;
+  PagedAttention attention(s.method, s.model, gpu_);
+  try {
+    attention.attend(part(call, call.batch, 0, 40, 1, gpu_));
+    FAIL();
+  } catch (const NumericalError& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1, value of token 5"));
+  }
+}
+
+}  // namespace
+}  // namespace oscar

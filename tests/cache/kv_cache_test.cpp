@@ -1,0 +1,126 @@
+// Where the tokens of a sequence are, with pages that store rows as they are.
+#include "cache/kv_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/errors.h"
+#include "layout/float16.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Pages of 4 tokens of one head with one channel; keys and values may share them, values behind keys.
+class PlainPages : public CachePages {
+ public:
+  PlainPages(int least, int slots, int first) : least_(least), slots_(slots), first_(first) {}
+  int tokens() const override { return 4; }
+  std::int64_t bytes() const override { return 4 * slots_; }
+  int least_tokens() const override { return least_; }
+  void write(std::uint8_t* page, int token, int count, const float* rows) const override {
+    EXPECT_TRUE(least_ == 1 || (count == least_ && token % least_ == 0));
+    std::memcpy(page + 4 * (first_ + token), rows, 4 * static_cast<std::size_t>(count));
+  }
+  float at(const std::uint8_t* page, std::int64_t token) const {
+    float x = 0;
+    std::memcpy(&x, page + 4 * (first_ + token), 4);
+    return x;
+  }
+  void dots(const std::uint8_t*, int, int, const float*, int, float*) const override { FAIL(); }
+  int sum_width() const override { return 1; }
+  void add(const std::uint8_t*, int, int, const float*, int, float*) const override { FAIL(); }
+  void finish(float*, int) const override { FAIL(); }
+  std::int64_t differing_rows(const std::uint8_t*, std::int64_t, const float*) const override { return 0; }
+  PageFormat format() const override { return {}; }
+
+ private:
+  int least_, slots_, first_;
+};
+
+KvCacheSpec spec(const CacheWindows& key, const CacheWindows& value, bool shared) {
+  KvCacheSpec s;
+  s.kv_heads = s.head_dim = 1, s.shared_pages = shared;
+  s.sides[0] = {key, {2, std::make_shared<PlainPages>(shared ? 1 : 2, shared ? 8 : 4, 0)}};
+  s.sides[1] = {value, {2, std::make_shared<PlainPages>(1, shared ? 8 : 4, shared ? 4 : 0)}};
+  return s;
+}
+
+void append(KvCache& cache, std::int64_t layer, std::int64_t id, float key, float value) {
+  const std::uint16_t k = bfloat16_bits(key), v = bfloat16_bits(value);
+  cache.append(layer, id, &k, &v);
+}
+
+// Every token in order: of the sink, the pages, the recent window.
+std::vector<float> all(const SideView& view) {
+  std::vector<float> found;
+  const auto tier = [&](const RowTier& t) {
+    for (std::int64_t i = 0; i < t.tokens; ++i) found.push_back(bfloat16_value(t.rows[(t.first + i) % t.capacity]));
+  };
+  tier(view.sink);
+  const auto& pages = dynamic_cast<const PlainPages&>(*view.pages);
+  for (std::int64_t i = 0; i < view.body; ++i) found.push_back(pages.at(view.page(i / 4), i % 4));
+  tier(view.recent);
+  return found;
+}
+
+TEST(KvCache, SidesLeaveTheirOwnWindows) {
+  KvCache cache(spec({2, 1, 2}, {1, 3, 1}, false));
+  for (int t = 0; t < 12; ++t) append(cache, 0, 5, static_cast<float>(t), static_cast<float>(100 + t));
+  const SideView key = cache.view(0, 5, Side::kKey), value = cache.view(0, 5, Side::kValue);
+  EXPECT_EQ(key.sink.tokens, 2);
+  EXPECT_EQ(key.body, 8);  // 12 - 2 - 1 = 9, in twos
+  EXPECT_EQ(key.recent.tokens, 2);
+  EXPECT_EQ(value.sink.tokens, 1);
+  EXPECT_EQ(value.body, 8);
+  EXPECT_EQ(value.recent.tokens, 3);
+  EXPECT_THAT(all(key), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+  EXPECT_THAT(all(value), ElementsAre(100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111));
+  EXPECT_EQ(cache.pages_in_use(), 2 + 2);
+}
+
+TEST(KvCache, SharedPagesHaveOneTable) {
+  KvCache cache(spec({1, 2, 1}, {1, 2, 1}, true));
+  for (int t = 0; t < 9; ++t) {
+    for (const std::int64_t layer : {0, 1})
+      append(cache, layer, 1, static_cast<float>(10 * layer + t), -1.0f * static_cast<float>(t));
+    append(cache, 0, 2, static_cast<float>(50 + t), static_cast<float>(70 + t));
+  }
+  EXPECT_EQ(cache.pages_in_use(), 4);  // 6 coded tokens of two sequences, all layers at the same places
+  EXPECT_EQ(cache.view(0, 1, Side::kKey).table, cache.view(1, 1, Side::kValue).table);
+  EXPECT_THAT(all(cache.view(1, 1, Side::kKey)), ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18));
+  EXPECT_THAT(all(cache.view(0, 1, Side::kValue)), ElementsAre(0, -1, -2, -3, -4, -5, -6, -7, -8));
+  EXPECT_THAT(all(cache.view(0, 2, Side::kValue)), ElementsAre(70, 71, 72, 73, 74, 75, 76, 77, 78));
+  cache.release(1), cache.release(99);
+  EXPECT_EQ(cache.pages_in_use(), 2);
+  EXPECT_EQ(cache.tokens(0, 1), 0);
+  EXPECT_EQ(cache.tokens(0, 2), 9);
+}
+
+TEST(KvCache, AllInSinkCodesNothing) {
+  KvCache cache(spec(all_in_sink(), all_in_sink(), true));
+  for (int t = 0; t < 40; ++t) append(cache, 0, 0, static_cast<float>(t), 0.0f);
+  const SideView view = cache.view(0, 0, Side::kKey);
+  EXPECT_EQ(view.sink.tokens, 40);
+  EXPECT_EQ(view.body + view.recent.tokens + cache.pages_in_use(), 0);
+  EXPECT_EQ(all(view)[39], 39.0f);
+}
+
+TEST(KvCache, NamesTheTokenThatCannotBeCoded) {
+  KvCache cache(spec({1, 1, 1}, {1, 1, 1}, true));
+  append(cache, 1, 0, NAN, NAN);  // in the sink: never coded
+  append(cache, 1, 0, 1.0f, INFINITY);
+  try {
+    append(cache, 1, 0, 1.0f, 1.0f);
+    FAIL();
+  } catch (const NumericalError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("layer 1, KV head 0, value of token 1: holds an infinity in channel 0"));
+  }
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,148 @@
+// What each format makes of a bundle, and which reports may stand beside exported files.
+#include "export/served_form.h"
+
+#include <gtest/gtest.h>
+
+#include "bundle/bundle_fixture.h"
+#include "export/export_report.h"
+
+namespace oscar {
+namespace {
+
+Bundle with_clips(std::vector<float> key, std::vector<float> value) {
+  Bundle bundle = small_bundle(static_cast<std::int64_t>(key.size()));
+  for (std::size_t i = 0; i < key.size(); ++i) {
+    bundle.layers[i].key.clip = {key[i]};
+    bundle.layers[i].value.clip = {value[i]};
+  }
+  bundle.global_key_clip = 0.652f, bundle.global_value_clip = 0.871f;
+  return bundle;
+}
+
+TEST(ServedForm, PublishedFilesCarryOnePairOfClipRatios) {
+  const Bundle fitted = with_clips({0.84f, 0.434f}, {0.902f, 0.871f});
+  const ServedForm form = served_form(fitted, "sglang");
+  ASSERT_EQ(form.changes.size(), 2U);
+  EXPECT_NE(form.changes[0].find("keys of all layers, 0.652, in place of the bundle's 0.434 to 0.84"),
+            std::string::npos)
+      << form.changes[0];
+  EXPECT_NE(form.changes[1].find("values of all layers, 0.871"), std::string::npos) << form.changes[1];
+  for (const LayerTransform& layer : form.bundle.layers) {
+    EXPECT_EQ(layer.key.clip, std::vector<float>{0.652f});
+    EXPECT_EQ(layer.value.clip, std::vector<float>{0.871f});
+  }
+  EXPECT_EQ(fitted.layers[0].key.clip, std::vector<float>{0.84f});  // what was fitted is left alone
+}
+
+TEST(ServedForm, OneClipInAllLayersLosesNothing) {
+  const Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
+  EXPECT_TRUE(served_form(fitted, "sglang").changes.empty());
+  EXPECT_EQ(lossless_form(fitted).format, "sglang");
+}
+
+TEST(ServedForm, RatiosThatAreOffAreTheSame) {
+  Bundle fitted = with_clips({0.0f, 1.0f}, {0.871f, 0.871f});
+  fitted.global_key_clip = 0.0f;
+  EXPECT_TRUE(served_form(fitted, "sglang").changes.empty());
+}
+
+TEST(ServedForm, LayerClipsNeedTheBundleItself) {
+  const ServedForm form = lossless_form(with_clips({0.84f, 0.434f}, {0.871f, 0.871f}));
+  EXPECT_EQ(form.format, "transformers");
+  EXPECT_TRUE(form.changes.empty());
+  EXPECT_EQ(form.bundle.layers[1].key.clip, std::vector<float>{0.434f});
+}
+
+TEST(ServedForm, EnginesOfPublishedFilesEncodeByMinMax) {
+  Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
+  fitted.encoder = "search";
+  const ServedForm form = served_form(fitted, "sglang");
+  ASSERT_EQ(form.changes.size(), 1U);
+  EXPECT_NE(form.changes[0].find("minmax in place of search"), std::string::npos);
+  EXPECT_EQ(form.bundle.encoder, "minmax");
+  EXPECT_EQ(lossless_form(fitted).format, "transformers");
+}
+
+TEST(ServedForm, AMatrixForEachHeadNeedsVersion2) {
+  Bundle fitted = small_bundle(2, 16, 2, true);
+  for (LayerTransform& layer : fitted.layers) layer.key.clip = {0.96f, 0.96f}, layer.value.clip = {0.92f, 0.92f};
+  EXPECT_EQ(lossless_form(fitted).format, "sglang-v2");
+  const std::string message = message_of<InputError>([&] { served_form(fitted, "sglang"); });
+  EXPECT_NE(message.find("sglang-v2"), std::string::npos) << message;
+}
+
+TEST(ServedForm, BlocksAndOddWindowsAreCarriedByTheBundleAlone) {
+  EXPECT_EQ(lossless_form(blocks_bundle()).format, "transformers");
+  Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
+  fitted.windows = {60, 256};
+  EXPECT_EQ(lossless_form(fitted).format, "transformers");
+  EXPECT_NE(message_of<InputError>([&] { served_form(fitted, "sglang"); }).find("multiples of 8"), std::string::npos);
+}
+
+TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
+  const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "vllm"); });
+  EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, absorbed"), std::string::npos) << message;
+}
+
+// ---- reports
+
+const std::map<std::string, std::string> kFiles = {{kManifestName, std::string(64, 'b')},
+                                                   {kRotationsName, std::string(64, 'c')}};
+
+Json report_of(const Bundle& bundle, const std::string& format) {
+  const Json entry = {
+      {"row", "oscar"}, {"sha256", kFiles}, {"served_as", {{"format", format}, {"changes", Json::array()}}}};
+  return {{"model", {{"fingerprint", bundle.model_fingerprint}}},
+          {"bundles", Json::array({entry})},
+          {"gates", Json::array({{{"name", "max_kl"}, {"method", "oscar"}, {"pass", true}}})},
+          {"self_checks", Json::array({{{"name", "drift"}, {"pass", nullptr}}})}};
+}
+
+std::string refusal(const Json& report, const ServedForm& form) {
+  return message_of<InputError>([&] { check_export_report(report, "r.json", form, kFiles); });
+}
+
+TEST(ExportReport, TheSameBundleInTheSameFormIsTaken) {
+  const Bundle fitted = with_clips({0.84f, 0.434f}, {0.902f, 0.871f});
+  EXPECT_EQ(refusal(report_of(fitted, "sglang"), served_form(fitted, "sglang")), "(no error)");
+}
+
+TEST(ExportReport, AnotherFormIsRefusedWithWhatItChanges) {
+  const Bundle fitted = with_clips({0.84f, 0.434f}, {0.902f, 0.871f});
+  const std::string message = refusal(report_of(fitted, "transformers"), served_form(fitted, "sglang"));
+  for (const char* word : {"'transformers'", "0.434 to 0.84", "--as sglang", "--for sglang"}) {
+    EXPECT_NE(message.find(word), std::string::npos) << word << " in " << message;
+  }
+}
+
+TEST(ExportReport, OtherBundlesFailedGatesAndOldReportsAreRefused) {
+  const Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
+  const ServedForm form = served_form(fitted, "sglang");
+  Json report = report_of(fitted, "sglang");
+  report["bundles"][0]["sha256"][kManifestName] = std::string(64, 'd');
+  EXPECT_NE(refusal(report, form).find("another bundle"), std::string::npos);
+  report = report_of(fitted, "sglang");
+  report["bundles"][0]["sha256"].erase(kRotationsName);
+  EXPECT_NE(refusal(report, form).find("another bundle"), std::string::npos);
+  report = report_of(fitted, "sglang");
+  report["gates"][0]["pass"] = false;
+  EXPECT_NE(refusal(report, form).find("gate 'max_kl' failed"), std::string::npos);
+  report["gates"][0]["method"] = "other";  // the gate of another bundle of the run
+  EXPECT_EQ(refusal(report, form), "(no error)");
+  report["self_checks"][0]["pass"] = false;
+  EXPECT_NE(refusal(report, form).find("check 'drift' failed"), std::string::npos);
+  report = report_of(fitted, "sglang");
+  report["bundles"][0].erase("served_as");
+  EXPECT_NE(refusal(report, form).find("--as sglang"), std::string::npos);
+  report = report_of(fitted, "sglang");
+  report["model"]["fingerprint"] = "another";
+  EXPECT_NE(refusal(report, form).find("another model"), std::string::npos);
+  for (const char* key : {"model", "bundles", "gates", "self_checks"}) {
+    report = report_of(fitted, "sglang");
+    report[key] = 7;
+    EXPECT_NE(refusal(report, form).find("r.json"), std::string::npos) << key;
+  }
+}
+
+}  // namespace
+}  // namespace oscar

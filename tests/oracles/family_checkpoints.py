@@ -1,0 +1,108 @@
+"""Random checkpoints of the families beyond the four of random_checkpoints.py: small, at odd sizes, saved by transformers.
+
+Three query heads read each KV head, the vocabulary is that of the sample tokenizer, and there are two layers of each kind."""
+
+import json
+import shutil
+
+import torch
+import transformers
+
+BASE = dict(vocab_size=8192, hidden_size=120, intermediate_size=88, num_hidden_layers=4, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, tie_word_embeddings=False,
+            bos_token_id=1, eos_token_id=2, pad_token_id=None)
+PERIODIC = ["sliding_attention", "full_attention"] * 2
+LAYERED_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1000000.0),
+                    sliding_attention=dict(rope_type="default", rope_theta=10000.0))
+YARN = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+            original_max_position_embeddings=64)
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+GEMMA3 = dict(sliding_window=17, layer_types=PERIODIC, query_pre_attn_scalar=24, rope_parameters=LAYERED_ROPE,
+              tie_word_embeddings=True)
+
+# name -> (model type, changes to BASE, saving: fused experts, wrapper)
+CASES = {
+    "qwen3-moe": ("qwen3_moe", dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True,
+                                    mlp_only_layers=[1], decoder_sparse_step=1), {}),
+    "qwen3-moe-fused": ("qwen3_moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=36, norm_topk_prob=False,
+                                          decoder_sparse_step=2, use_sliding_window=True, sliding_window=19), dict(fused=True)),
+    "mixtral": ("mixtral", dict(num_local_experts=5, num_experts_per_tok=2), {}),
+    "mixtral-fused": ("mixtral", dict(num_local_experts=3, num_experts_per_tok=3, sliding_window=23), dict(fused=True)),
+    "gemma3": ("gemma3_text", GEMMA3, {}),
+    "gemma3-wrapped": ("gemma3", GEMMA3, dict(wrapper=True)),
+    "gpt-oss": ("gpt_oss", dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=17, layer_types=PERIODIC,
+                                rope_parameters=YARN, swiglu_limit=1.5, attention_bias=True), {}),
+    "glm4": ("glm4", dict(attention_bias=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                                    partial_rotary_factor=0.5)), {}),
+    "phi3": ("phi3", dict(sliding_window=21), {}),
+    "phi3-partial": ("phi3", dict(head_dim=None, hidden_size=192, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75)), {}),
+    "olmo2": ("olmo2", {}, {}),
+    "gemma2": ("gemma2", dict(sliding_window=17, query_pre_attn_scalar=24, attn_logit_softcapping=4.0,
+                              final_logit_softcapping=2.5, tie_word_embeddings=True), {}),
+    "smollm3": ("smollm3", dict(no_rope_layers=[1, 0, 1, 0], mlp_bias=True, tie_word_embeddings=True), {}),
+}
+
+
+def randomise(model, seed):
+    """Weights at which every part matters: attention and routers far from uniform, biases large, norms away from 1."""
+    generator = torch.Generator().manual_seed(seed)
+    zero_centred = model.config.model_type.startswith("gemma")
+    for name, parameter in model.named_parameters():
+        spread, mean = 1.0, 0.0
+        if "norm" in name:
+            spread, mean = 0.3, (0.5 if "q_norm" in name or "k_norm" in name else 0.0) + (0.0 if zero_centred else 1.0)
+        elif name.endswith("sinks"):
+            spread, mean = 1.0, 2.0
+        elif name.endswith("bias"):
+            spread = 0.5
+        elif "embed" in name:
+            # Gemma scales embeddings up: small ones, or nothing that attention adds would count beside them.
+            spread = 0.06 if zero_centred else 0.3 if model.config.tie_word_embeddings else 1.0
+        elif parameter.dim() > 2:  # experts: [E, out, in], or [E, in, out]
+            transposed = model.config.model_type == "gpt_oss"
+            spread = parameter.shape[1 if transposed else 2] ** -0.5
+        else:
+            gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "router", ".gate.weight")) else 1.0
+            spread = gain * parameter.shape[1] ** -0.5
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * spread + mean)
+
+
+def make(name, directory, tokenizer=None):
+    """Writes the case to `directory` in the spelling of the installed transformers (v5)."""
+    kind, changes, saving = CASES[name]
+    settings = {**BASE, **changes}
+    if settings["head_dim"] is None:
+        del settings["head_dim"]
+    if saving.get("wrapper"):
+        config = transformers.Gemma3Config(text_config=settings, vision_config=VISION, tie_word_embeddings=True)
+        model = transformers.Gemma3ForConditionalGeneration(config)
+    else:
+        config = transformers.AutoConfig.for_model(kind, **settings)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    randomise(model, seed=sorted(CASES).index(name))
+    model.save_pretrained(directory, **(dict(save_original_format=False) if saving.get("fused") else {}))
+    if tokenizer is not None:
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(tokenizer / file, directory / file)
+    return directory
+
+
+def respell_as_v4(directory):
+    """Rewrites config.json as transformers 4 wrote it."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    text = config.get("text_config", config)
+    parameters = text.pop("rope_parameters")
+    if "full_attention" in parameters:
+        parameters, local = parameters["full_attention"], parameters["sliding_attention"]
+        text["rope_local_base_freq"] = local["rope_theta"]
+        text.pop("layer_types")
+        text["sliding_window_pattern"] = 2
+    text["rope_theta"] = parameters.pop("rope_theta")
+    if parameters.pop("partial_rotary_factor", 1.0) != 1.0:
+        text["partial_rotary_factor"] = 0.75 if text["model_type"] == "phi3" else 0.5
+    text["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    config["transformers_version"] = "4.56.0"
+    path.write_text(json.dumps(config, indent=2))

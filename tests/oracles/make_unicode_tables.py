@@ -1,0 +1,156 @@
+"""Writes lib/text/unicode_tables.cpp from what the Python package `tokenizers` does with every code point.
+
+The components of that package were built with different versions of Unicode: normalization and marks with 9, punctuation
+with 8, words, numbers and case with 16 or later, and its regular expressions with 16. Token ids can only be equal if ours
+make the same distinctions, whatever version of Unicode the system's utf8proc and Oniguruma know.
+
+    python make_unicode_tables.py > ../../lib/text/unicode_tables.cpp && clang-format -i ../../lib/text/unicode_tables.cpp
+"""
+
+import unicodedata
+
+import tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+CHUNK = 4096
+# The versions that Debian 12's libraries know: what they add to these is in the tables.
+OLD_REGEX_VERSION = "14.0.0"
+
+
+def chunks(make):
+    """Yields (code points, text) with one line for each code point; new-line itself is left out."""
+    points = [c for c in CODE_POINTS if c != 10]
+    for i in range(0, len(points), CHUNK):
+        part = points[i : i + CHUNK]
+        yield part, "\n".join(make(chr(c)) for c in part)
+
+
+def words():
+    found = set()
+    splitter = pre_tokenizers.Whitespace()
+    for part, text in chunks(lambda c: "a" + c + "a"):
+        pieces = {piece for piece, _ in splitter.pre_tokenize_str(text)}
+        found.update(c for c in part if "a" + chr(c) + "a" in pieces)
+    return found
+
+
+def isolated(splitter):
+    found = set()
+    for part, text in chunks(lambda c: "\u4e00" + c + "\u4e00"):
+        pieces = {piece for piece, _ in splitter.pre_tokenize_str(text)}
+        found.update(c for c in part if chr(c) in pieces and c != 0x4E00)
+    return found
+
+
+def marks():
+    strip = normalizers.StripAccents()
+    return {c for c in CODE_POINTS if strip.normalize_str("a" + chr(c)) == "a"}
+
+
+def young_for_normalization():
+    """Code points that have a decomposition or a combining class today, but none for the package."""
+    new = [c for c in CODE_POINTS if unicodedata.decomposition(chr(c)) or unicodedata.combining(chr(c))]
+    nfkd, nfd = normalizers.NFKD(), normalizers.NFD()
+    inert = set()
+    for c in new:
+        char, kind = chr(c), unicodedata.combining(chr(c))
+        if unicodedata.decomposition(char):
+            if nfkd.normalize_str(char) == char:
+                inert.add(c)
+            continue
+        before = nfd.normalize_str("\u0301" + char) == char + "\u0301"  # class below 230 sorts first
+        behind = nfd.normalize_str(char + "\u0323") == "\u0323" + char  # class above 220 sorts last
+        if kind and not before and not behind:
+            inert.add(c)
+    # Younger than this Python's tables; found by comparing with utf8proc.
+    inert.update([0x11F41, 0x11F42, 0x1E08F, *range(0x10EFD, 0x10F00), *range(0x1E4EC, 0x1E4F0)])
+    inert.update(range(0x1E030, 0x1E06E))
+    inert.add(0x11A7)  # just before the Hangul finals: utf8proc 2.8 takes it for one
+    inert.add(0x11930)  # the second half of 0x11938, a young composition
+    return inert
+
+
+def young_lower_case():
+    """Lower-case letters that came after the version of Unicode that the system's utf8proc may have."""
+    lower = normalizers.Lowercase()
+    now = {c: lower.normalize_str(chr(c)) for c in CODE_POINTS}
+    return {c: ord(low) for c, low in now.items() if low != chr(c).lower()}
+
+
+def regex_class(pattern):
+    splitter = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    found = set()
+    for _, text in chunks(lambda c: c):
+        for piece, _ in splitter.pre_tokenize_str(text):
+            found.update(map(ord, piece))
+    return found
+
+
+def kind_of(category, c, han):
+    return category, len(chr(c).encode()), c in han, c >= 0x1F000  # pictographs stay with their own
+
+
+def stand_ins():
+    """For code points that old regular expression libraries do not know: an old one of the same category, the same
+    length in UTF-8 and, for Han, the same script."""
+    assert unicodedata.unidata_version == OLD_REGEX_VERSION, "run this with a Python that knows " + OLD_REGEX_VERSION
+    han = regex_class(r"\p{Han}")
+    chosen = {}
+    known = {}
+    for category in "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Cf".split():
+        members = regex_class(r"\p{%s}" % category)
+        for c in sorted(members):
+            if unicodedata.category(chr(c)) != "Cn":
+                continue
+            kind = kind_of(category, c, han)
+            if kind not in known:
+                known[kind] = next(
+                    old for old in CODE_POINTS if old > 0x900 and kind_of(unicodedata.category(chr(old)), old, han) == kind
+                )
+            chosen[c] = known[kind]
+    return chosen
+
+
+def ranges(members):
+    out = []
+    for c in sorted(members):
+        if out and out[-1][1] == c - 1:
+            out[-1][1] = c
+        else:
+            out.append([c, c])
+    return out
+
+
+def mapped_ranges(mapping, step):
+    """[first, last, value]: value stays (step 0) or grows with the code point (step 1)."""
+    out = []
+    for c in sorted(mapping):
+        if out and out[-1][1] == c - 1 and mapping[c] - out[-1][2] == step * (c - out[-1][0]):
+            out[-1][1] = c
+        else:
+            out.append([c, c, mapping[c]])
+    return out
+
+
+def print_ranges(name, rows):
+    kind = "CodeRange" if len(rows[0]) == 2 else "MappedRange"
+    body = ", ".join("{" + ", ".join(f"0x{v:X}" for v in row) + "}" for row in rows)
+    print(f"std::span<const {kind}> {name}() {{ static constexpr {kind} kRows[] = {{{body}}}; return kRows; }}\n")
+
+
+def main():
+    print("// Written by tests/oracles/make_unicode_tables.py from tokenizers " + tokenizers.__version__ + ".")
+    print('#include "text/unicode_tables.h"\n\nnamespace oscar {\n')
+    print_ranges("word_ranges", ranges(words()))
+    print_ranges("numeric_ranges", ranges(isolated(pre_tokenizers.Digits(individual_digits=True))))
+    print_ranges("punctuation_ranges", ranges(isolated(pre_tokenizers.Punctuation())))
+    print_ranges("mark_ranges", ranges(marks()))
+    print_ranges("inert_ranges", ranges(young_for_normalization()))
+    print_ranges("young_lower_case_ranges", mapped_ranges(young_lower_case(), 1))
+    print_ranges("stand_in_ranges", mapped_ranges(stand_ins(), 0))
+    print("}  // namespace oscar")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What texts of this repository name exists: links of Markdown files and their anchors, files named in documents and in
+comments; and how documents are written: README's length, paragraphs that can be read, no fragments."""
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from conftest import SOURCE_DIR
+
+NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:h|cpp|cu|cuh|py|md|schema\.json))(?![\w/-])")
+# A path in one of our folders, of any kind of file.
+PATH = re.compile(r"(?<![\w./<-])((?:apps|cmake|docs|kernels|lib|sample_data|schemas|scripts|tests|tools)/[\w./-]*[\w-])(?![\w*{<$/-])")
+# Files that the commands write, and those of other projects.
+WRITTEN_BY_COMMANDS = {"README.md", "summary.md", "FILE.md", "version.py"}
+INSTALLED = ("lib/lib", "lib/python", "lib/oscar-toolchain")  # below the folder of an installation
+SKIPPED = ("sample_data/tiny-", "tests/bench/results/")
+
+
+def files():
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=SOURCE_DIR,
+                            capture_output=True, text=True)
+    if listed.returncode == 0:
+        names = listed.stdout.split("\n")
+    else:  # a source archive
+        names = [str(p.relative_to(SOURCE_DIR)) for p in SOURCE_DIR.rglob("*") if p.is_file()]
+    return sorted(n for n in names if n and not n.startswith(("build", *SKIPPED)) and (SOURCE_DIR / n).is_file())
+
+
+FILES = files()
+TAILS = {"/".join(pathlib.PurePath(n).parts[i:]) for n in FILES for i in range(len(pathlib.PurePath(n).parts))}
+DOCUMENTS = [n for n in FILES if n.endswith(".md")]
+SOURCES = [n for n in FILES if n.endswith((".h", ".cpp", ".cu", ".cuh"))]
+SCRIPTS = [n for n in FILES if n.endswith((".py", ".cmake", "CMakeLists.txt", ".sh", ".yml")) or n.startswith("scripts/")
+           and "." not in n]
+PAGES = [n for n in DOCUMENTS if not n.startswith("sample_data/golden/bundle/")]
+
+
+def comments(text):
+    return "\n".join(re.findall(r"(?<!:)//(.*)$", text, re.MULTILINE))
+
+
+def script_comments(text):
+    """Comments behind # at the start of a line or after two spaces, and docstrings."""
+    return "\n".join(re.findall(r"(?:^\s*|  )# (.*)$", text, re.MULTILINE) + re.findall(r'"""(.*?)"""', text, re.DOTALL))
+
+
+def missing_paths(text):
+    """Paths below one of our folders that are no file and no folder; MODEL and the like stand for names."""
+    return [path for path in PATH.findall(text)
+            if not (SOURCE_DIR / path).exists() and not pathlib.PurePath(path).name.isupper() and not path.startswith(INSTALLED)]
+
+
+def paragraphs(text):
+    """Paragraphs and items of lists; no headings, tables, blocks and formulas."""
+    text = re.sub(r"^    .*$", "", without_blocks(text), flags=re.MULTILINE)
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
+        lines = [line for line in part.splitlines() if not line.lstrip().startswith("|") and not line.startswith("#")]
+        if words := " ".join(lines).split():
+            yield " ".join(words)
+
+
+def anchors(text):
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", without_blocks(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def without_blocks(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def missing(text):
+    return [name for name in NAMED.findall(text) if name not in TAILS and name not in WRITTEN_BY_COMMANDS]
+
+
+def test_the_search_finds_what_is_missing():
+    assert missing("see no_such_file.h and lib/base/errors.h, errors.h") == ["no_such_file.h"]
+    assert missing(comments("int x;  // lib/base/no_such.cpp\n#include \"other.h\"")) == ["lib/base/no_such.cpp"]
+    assert len(DOCUMENTS) >= 5 and len(SOURCES) >= 400
+
+
+def test_the_other_searches_find_faults():
+    assert missing_paths("scripts/test, scripts/tset, lib/base/, lib/base/*.h and tests/bench/results/none.json") == [
+        "scripts/tset", "tests/bench/results/none.json"]
+    assert script_comments('x = "a  #b"\n# see one.h\n"""two.h"""\n') == "see one.h\ntwo.h"
+    assert list(paragraphs("# Head\none\ntwo\n- item\n\n| a |\n```\ncode\n```\nend")) == ["one two", "- item", "end"]
+    assert anchors("## What is *judged*: `x_y`") == {"what-is-judged-x_y"}
+    assert len(SCRIPTS) >= 60 and len(PAGES) >= 25
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_linked_files_exist(name):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", without_blocks((SOURCE_DIR / name).read_text())):
+        if "://" in target:
+            continue
+        file = (SOURCE_DIR / name).parent.joinpath(target) if target else SOURCE_DIR / name
+        assert file.exists(), f"{name} links to {target}"
+        assert not anchor or anchor in anchors(file.read_text()), f"{name} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_files_named_in_documents_exist(name):
+    if name.startswith("sample_data/golden/bundle/"):
+        return  # written by a command
+    text = without_blocks((SOURCE_DIR / name).read_text())
+    found = missing(text) + missing_paths(text)
+    assert not found, f"{name} names {', '.join(found)}"
+
+
+def test_files_named_in_comments_exist():
+    found = [f"{n}: {f}" for n in SOURCES for text in [comments((SOURCE_DIR / n).read_text())]
+             for f in missing(text) + missing_paths(text)]
+    assert not found, "\n".join(found)
+
+
+def test_files_named_in_comments_of_scripts_exist():
+    found = [f"{n}: {f}" for n in SCRIPTS if n != "tests/oracles/test_documents.py"
+             for f in missing_paths(script_comments((SOURCE_DIR / n).read_text()))]
+    assert not found, "\n".join(found)
+
+
+def test_files_named_in_schemas_exist():
+    found = [f"{n}: {f}" for n in FILES if n.endswith(".schema.json") for f in missing_paths((SOURCE_DIR / n).read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_the_front_page_is_short():
+    assert len((SOURCE_DIR / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_paragraphs_can_be_read(name):
+    for paragraph in paragraphs((SOURCE_DIR / name).read_text()):
+        assert len(paragraph.split()) <= 120, f"{name}: {len(paragraph.split())} words: {paragraph[:80]}"
+        fragment = re.search(r"(?:^|[.:!?] )((?:Of|The same,|Same|Beside that:) .{0,40})", paragraph)
+        assert not fragment, f"{name}: a sentence without a head: {fragment[1]}"

@@ -1,0 +1,247 @@
+"""report.html in a real browser: headless Chromium lays the page out at three widths, light and dark, sorts a table, and
+shows it without scripts. Skipped where no Chromium is installed (Debian package: chromium)."""
+import base64
+import hashlib
+import html
+import itertools
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed (Debian package: chromium)")
+
+WIDTHS = (400, 1280, 2200)
+SCHEMES = {"dark": "0", "light": "1"}  # of Chromium's preferredColorScheme
+
+# Runs in the page and tells the page around it what it sees.
+PROBE = """
+window.addEventListener("load", function () {
+  var found = {width: innerWidth};
+  function box(e) {
+    var b = e.getBoundingClientRect();
+    return {left: b.left, right: b.right, top: b.top, bottom: b.bottom, width: b.width};
+  }
+  function all(selector, value) { return Array.prototype.map.call(document.querySelectorAll(selector), value); }
+  // Colour as drawn: the first opaque ground from an element outwards.
+  function ground(e) {
+    for (; e; e = e.parentElement) {
+      var c = getComputedStyle(e).backgroundColor;
+      if (c !== "rgba(0, 0, 0, 0)" && c.indexOf("color(") !== 0) return c;
+    }
+    return getComputedStyle(document.documentElement).backgroundColor;
+  }
+  var labels = all("svg text.label", function (t) { var b = box(t); b.text = t.textContent; return b; });
+  found.labels = labels.length;
+  found.overlaps = [];
+  labels.forEach(function (a, i) {
+    labels.slice(i + 1).forEach(function (b) {
+      if (a.left < b.right - 1 && b.left < a.right - 1 && a.top + 2 < b.bottom && b.top + 2 < a.bottom) {
+        found.overlaps.push(a.text + " / " + b.text);
+      }
+    });
+  });
+  var table = document.querySelector("table.sortable"), frame = table.closest(".frame"), scroll = table.closest(".scroll");
+  function column(name) {
+    var heads = Array.prototype.map.call(table.tHead.rows[0].cells, function (c) { return c.textContent.trim(); });
+    return heads.findIndex(function (h) { return h.startsWith(name); });
+  }
+  var kl = column("KL mean");
+  function values() {
+    return Array.prototype.map.call(table.tBodies[0].rows, function (r) { return parseFloat(r.cells[kl].textContent); });
+  }
+  var row = table.tBodies[0].rows[1];
+  found.table = box(table);
+  found.frame = box(frame);
+  found.method = box(row.cells[0]);
+  found.first_number = box(row.cells[kl]);
+  found.second_number = box(row.cells[kl + 1]);
+  found.more = frame.dataset.more || "";
+  found.cue = getComputedStyle(frame.querySelector(".cue")).display !== "none";
+  found.shade = getComputedStyle(frame, "::after").opacity;
+  found.windows = Array.prototype.map.call(table.tBodies[0].rows, function (r) { return r.cells[r.cells.length - 1].textContent; });
+  var button = table.tHead.rows[0].cells[kl].querySelector("button");
+  button.click();
+  found.ascending = values();
+  button.click();
+  found.descending = values();
+  found.sort = table.tHead.rows[0].cells[kl].getAttribute("aria-sort");
+  found.bars = all("table.bars tbody tr", function (r) {
+    return {name: r.cells[0].textContent, kl: parseFloat(r.cells[1].textContent), bar: box(r.querySelector(".track i")),
+            interval: r.querySelector(".track b") && box(r.querySelector(".track b")), track: box(r.querySelector(".track > div"))};
+  });
+  found.ground = getComputedStyle(document.body).backgroundColor;
+  found.ink = getComputedStyle(document.body).color;
+  found.contrast = all("td, th, p, caption, dt, dd, li, figcaption", function (e) {
+    return {text: e.textContent.slice(0, 30), ink: getComputedStyle(e).color, ground: ground(e)};
+  });
+  found.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+  found.cut = all(".frame", function (f) {  // tables that hide columns without saying so
+    var s = f.querySelector(".scroll");
+    return s.scrollWidth > s.clientWidth + 1 && !f.dataset.more ? f.textContent.slice(0, 60) : "";
+  }).filter(Boolean);
+  found.requests = performance.getEntriesByType("resource").length;
+  scroll.scrollLeft = 250;
+  requestAnimationFrame(function () { setTimeout(function () {
+    found.scrolled = scroll.scrollLeft;
+    found.method_scrolled = box(row.cells[0]);
+    found.more_scrolled = frame.dataset.more || "";
+    parent.postMessage(JSON.stringify(found), "*");
+  }, 50); });
+});
+"""
+
+# A window narrower than 500 pixels is not to be had: the page is looked at in a frame of the width.
+AROUND = """<!DOCTYPE html><meta charset="utf-8"><style>body, iframe {{ margin: 0; border: 0; display: block; }}</style>
+<iframe src="{source}" width="{width}" height="4000"></iframe>
+<script>addEventListener("message", function (e) {{
+  var out = document.createElement("pre"); out.id = "probe"; out.textContent = e.data; document.body.appendChild(out);
+}});</script>
+"""
+
+
+def dom(path, profile, *options):
+    """The page's DOM after scripts ran."""
+    line = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=2300,1000", f"--user-data-dir={profile}",
+            "--virtual-time-budget=20000", *options, "--dump-dom", path.as_uri()]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def with_script(page, script):
+    """The page with a script that its policy allows by hash."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert page.count("script-src ") == 1
+    return page.replace("script-src ", f"script-src 'sha256-{digest}' ").replace("</body>", f"<script>{script}</script></body>")
+
+
+@pytest.fixture(scope="module")
+def pages(tool, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    tool("verify_tool", "report", folder)
+    for name in ("report", "crowded", "bytes"):
+        (folder / f"probed-{name}.html").write_text(with_script((folder / f"{name}.html").read_text(), PROBE))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def look(pages, tmp_path_factory):
+    seen = {}
+
+    def probe(name, width=1280, scheme="light"):
+        key = (name, width, scheme)
+        if key not in seen:
+            around = pages / f"around-{name}-{width}.html"
+            around.write_text(AROUND.format(source=(pages / f"probed-{name}.html").as_uri(), width=width))
+            for _ in range(4):  # on a busy machine the browser may print the page before the frame in it has answered
+                text = dom(around, tmp_path_factory.mktemp("profile"), f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}")
+                answer = re.search(r'<pre id="probe">(.*?)</pre>', text, re.S)
+                if answer:
+                    break
+            assert answer, text[-2000:]
+            seen[key] = json.loads(html.unescape(answer.group(1)))
+            assert seen[key]["width"] == width
+        return seen[key]
+
+    return probe
+
+
+def rgb(colour):
+    return [float(x) for x in re.findall(r"[\d.]+", colour)[:3]]
+
+
+def luminance(colour):
+    """Relative luminance of WCAG 2."""
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in rgb(colour))]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("width,scheme", list(itertools.product(WIDTHS, SCHEMES)))
+def test_every_width_light_and_dark(look, width, scheme):
+    found = look("crowded", width, scheme)
+    assert not found["wide"], "the page scrolls sideways"
+    assert found["cut"] == [], "tables hide columns and do not say so"
+    assert found["requests"] == 0
+    # The figures that decide are in sight beside the name, whatever the width.
+    for number in ("first_number", "second_number"):
+        assert found["method"]["right"] <= found[number]["left"] + 1 and found[number]["right"] <= width, found[number]
+    assert found["method"]["width"] < 0.45 * width
+    if scheme == "light":
+        assert luminance(found["ground"]) > 0.8 > luminance(found["ink"]) + 0.6
+    else:
+        assert luminance(found["ground"]) < 0.05 < luminance(found["ink"]) - 0.5
+    poor = [c for c in found["contrast"] if c["ground"].startswith("rgb(") and contrast(c["ink"], c["ground"]) < 4.5]
+    assert poor == []
+
+
+def test_tables_use_the_window(look):
+    wide = look("crowded", 2200)
+    assert wide["frame"]["width"] > 0.9 * 2200 and wide["table"]["width"] > 0.9 * 2200
+    assert wide["more"] == "" and not wide["cue"], "everything is in sight"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_hidden_columns_have_a_cue_and_the_method_stays(look, width):
+    found = look("crowded", width)
+    assert found["table"]["width"] > found["frame"]["width"]
+    assert found["more"] == "right" and found["cue"] and float(found["shade"]) == 1
+    assert found["scrolled"] == 250 and "left" in found["more_scrolled"]
+    assert abs(found["method_scrolled"]["left"] - found["method"]["left"]) < 1, "the method column is fixed"
+
+
+def test_labels_and_sorting(look):
+    found = look("crowded")
+    assert found["labels"] >= 10
+    assert found["overlaps"] == [], "labels of the plot cover each other"
+    assert found["ascending"] == sorted(found["ascending"]) and len(set(found["ascending"])) > 3
+    assert found["descending"] == found["ascending"][::-1] or found["descending"] == sorted(found["descending"], reverse=True)
+    assert found["sort"] == "descending"
+
+
+@pytest.mark.parametrize("name,width", [("bytes", 400), ("bytes", 1280), ("report", 1280)])
+def test_equal_bytes_are_sorted_bars_with_intervals(look, name, width):
+    found = look(name, width)
+    bars = found["bars"]
+    assert found["labels"] == 0, "a scatter at one place of its axis"
+    assert len(bars) >= 2 and [b["kl"] for b in bars] == sorted(b["kl"] for b in bars)
+    for shorter, longer in zip(bars, bars[1:]):
+        assert shorter["bar"]["width"] <= longer["bar"]["width"] + 0.5
+    for b in bars:
+        assert b["track"]["right"] <= width and b["bar"]["width"] > 0
+        # The interval lies around the end of the bar, inside the track.
+        assert b["track"]["left"] - 1 <= b["interval"]["left"] <= b["bar"]["right"] + 1 <= b["interval"]["right"] + 2
+        assert b["interval"]["right"] <= b["track"]["right"] + 1
+
+
+def test_windows_are_named_for_each_method(look):
+    windows = look("bytes")["windows"]
+    assert sum("windows" in w and "groups of" in w for w in windows) == len(windows) - 1  # all but BF16
+    assert any("K " in w for w in windows)
+
+
+def test_the_policy_runs_no_other_script(pages, tmp_path):
+    page = (pages / "report.html").read_text()
+    foreign = page.replace("</body>", "<script>document.title = 'foreign'</script><img src=x onerror=\"document.title = 'foreign'\"></body>")
+    (tmp_path / "foreign.html").write_text(foreign)
+    text = dom(tmp_path / "foreign.html", tmp_path / "profile")
+    assert "<title>foreign" not in text
+    assert "<button" in text, "the page's own script runs"
+
+
+def test_without_scripts(pages, tmp_path):
+    # A policy of the page, because Chromium with scripts switched off altogether prints no DOM.
+    silent = tmp_path / "silent.html"
+    silent.write_text(re.sub(r"script-src [^;]*;", "script-src 'none';", (pages / "crowded.html").read_text()))
+    text = dom(silent, tmp_path / "profile").split("<script>")[0]
+    assert "<button" not in text
+    for word in ("KL mean", "Bits against KL", "Provenance", "Spectra before and after", "naive2"):
+        assert word in text, word

@@ -1,0 +1,80 @@
+"""attach() on a random checkpoint of every family of the toolchain: the logits that oscar-verify's decode path has, or a refusal
+in one sentence. FP32 on the CPU."""
+import json
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import oscar_kv  # noqa: E402
+from conftest import SAMPLES, SOURCE_DIR, program  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
+
+sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
+import family_checkpoints  # noqa: E402
+
+torch.set_num_threads(1)
+REFUSED = {"gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits"}
+TEXT, CONTEXT, WINDOWS = 2000, 90, "8,24"  # characters; tokens of each sequence; where most of them are coded
+
+
+def rows_of(folder):
+    """Calibration tokens, as every family takes them."""
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randint(0, 8192, (n,), generator=generator).tolist() for n in (150, 64)]
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    return file
+
+
+def bundle_for(model, folder):
+    program("oscar-collect", "--model", model, "--prompts", rows_of(folder), "-o", folder / "s", "--tokens", 214, "--seq-len", 150,
+            "--rows", 200, "--far-pairs", "6,20", "--dtype", "float32", "--device", "cpu", "-q")
+    program("oscar-fit", folder / "s", "-o", folder / "bundle", "--windows", WINDOWS, "-q")
+    return folder / "bundle"
+
+
+def decode_kl(model, bundle, folder):
+    """oscar-verify's decode path with the bundle: mean KL over the scored positions."""
+    text = folder / "text.txt"
+    text.write_text((SAMPLES / "heldout.txt").read_text()[:TEXT])
+    program("oscar-verify", "--model", model, "--bundle", bundle, "--text", text, "--context", CONTEXT, "--max-sequences", 1,
+            "--path", "decode", "--methods", "oscar", "--device", "cpu", "--dtype", "float32", "--bootstrap", 50,
+            "--report", folder / "r.json", "-q", codes=(0, 1))  # 1: layers that slide over fewer tokens read no code, so no method differs
+    report = json.loads((folder / "r.json").read_text())
+    return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
+
+
+@pytest.mark.parametrize("name", sorted(family_checkpoints.CASES))
+def test_attach(name, tmp_path):
+    folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
+    bundle = bundle_for(folder, tmp_path)
+    wrapped = '"text_config"' in (folder / "config.json").read_text()
+    kind = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    if name in REFUSED:
+        with pytest.raises(InputError, match=REFUSED[name]):
+            oscar_kv.attach(model, bundle)
+        return
+    expected = decode_kl(folder, bundle, tmp_path)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(SAMPLES / "tiny-qwen3" / "tokenizer.json"))
+    ids = tokenizer((tmp_path / "text.txt").read_text(), return_tensors="pt").input_ids[:, :CONTEXT]
+    with torch.no_grad():
+        base = model(input_ids=ids).logits
+        oscar_kv.attach(model, bundle)
+        cache, logits = oscar_kv.new_cache(model), []
+        for i in range(CONTEXT):
+            logits.append(model(input_ids=ids[:, i:i + 1], past_key_values=cache, use_cache=True).logits)
+    p, q = base.double().log_softmax(-1), torch.cat(logits, dim=1).double().log_softmax(-1)
+    kl = (p.exp() * (p - q)).sum(-1)[0]
+    found = float(kl[32:CONTEXT - 1].mean())
+    print(f"{name:18} KL {found:.4g}, oscar-verify {expected:.4g}; before anything is coded {float(kl[:32].max()):.1e}")
+    assert kl[:32].max() < 1e-3  # nothing is coded yet, only rounded
+    if expected > 1e-3:
+        assert abs(found / expected - 1) < 0.02
+    else:  # every layer slides over fewer tokens than the windows hold: nothing coded is read
+        assert name in ("mixtral-fused", "phi3", "qwen3-moe-fused") and max(found, expected) < 1e-4
+    oscar_kv.detach(model)
+    assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)

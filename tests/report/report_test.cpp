@@ -1,0 +1,159 @@
+#include "report/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "report/html/parts.h"
+#include "report/number_text.h"
+#include "report/sample_report.h"
+
+namespace oscar {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(NumberText, Forms) {
+  EXPECT_EQ(significant(0.0012345, 3), "0.00123");
+  EXPECT_EQ(fixed(1.05449, 3), "1.054");
+  EXPECT_EQ(percent(0.98765, 1), "98.8");
+  EXPECT_EQ(grouped(1234567), "1,234,567");
+  EXPECT_EQ(grouped(123), "123");
+  EXPECT_EQ(grouped(-123456), "-123,456");
+  EXPECT_EQ(rounded(0.123456789123, 9), 0.123456789);
+  EXPECT_EQ(rounded(0.0, 9), 0.0);
+}
+
+TEST(ReportJson, HoldsTheMembersOfTheDesign) {
+  const Json j = parse_json(report_json(sample_report({0.1, 1.1, 0.1, 0.5})), "report");
+  EXPECT_EQ(j["format_version"], 1);
+  EXPECT_EQ(j["methods"].size(), 3u);
+  const Json& oscar = j["methods"][2];
+  EXPECT_EQ(oscar["id"], "oscar");
+  EXPECT_EQ(oscar["tasks"]["niah"]["384"]["n"], 8);
+  EXPECT_EQ(oscar["tasks"]["niah"]["384"]["score"], 1.0);
+  EXPECT_EQ(oscar["layers"][1]["layer"], 1);
+  EXPECT_EQ(j["methods"][0]["kl"]["max"], 0.0);
+  EXPECT_EQ(j["methods"][0]["passes_gates"], nullptr);
+  EXPECT_EQ(j["gates"].size(), 4u);
+  EXPECT_EQ(j["self_checks"][1]["pass"], nullptr);
+  EXPECT_EQ(j["pass"], true);
+}
+
+TEST(ReportJson, EqualReportsAreByteIdentical) {
+  EXPECT_EQ(report_json(sample_report({})), report_json(sample_report({})));
+  EXPECT_EQ(report_html(sample_report({})), report_html(sample_report({})));
+}
+
+TEST(ReportTable, OneRowForEachMethod) {
+  const std::string table = report_table(sample_report({0.1, std::nullopt, std::nullopt, std::nullopt}));
+  EXPECT_THAT(table, HasSubstr("naive2"));
+  EXPECT_THAT(table, HasSubstr("oscar *"));
+  EXPECT_THAT(table, HasSubstr("FAIL"));
+  EXPECT_THAT(table, HasSubstr("pass  gate max_kl of oscar"));
+  EXPECT_THAT(table, Not(HasSubstr("\x1b")));
+}
+
+// The standard error over tokens was up to 4.6 times too narrow: tokens of one sequence are correlated.
+TEST(ReportTable, PlusMinusIsTheIntervalOfTheBootstrap) {
+  VerifyReport r = sample_report({});
+  r.methods[2].quality.kl.mean = 0.105;
+  r.methods[2].quality.kl.standard_error = 0.016;
+  r.methods[2].quality.kl.interval = Interval{0.049, 0.194};
+  EXPECT_THAT(report_table(r), HasSubstr("0.105  0.089"));
+  EXPECT_THAT(report_table(r), HasSubstr("+-95%: 95% interval, by bootstrap over the 2 sequences"));
+  EXPECT_THAT(report_markdown(r), HasSubstr("0.105 ± 0.089"));
+  EXPECT_THAT(report_html(r), HasSubstr("</span> &plusmn; 0.089"));
+  r.methods[2].quality.kl.interval = std::nullopt;
+  r.scoring.sequences = 1;
+  EXPECT_THAT(report_table(r), HasSubstr("0.105      - "));
+  EXPECT_THAT(report_table(r), HasSubstr("one sequence has none"));
+}
+
+// What BF16 cannot do is said and counts for nobody; scores have their standard errors.
+TEST(ReportTable, TasksThatTheBaselineFailsAreReportedApart) {
+  VerifyReport r = sample_report({});
+  for (MethodReport& m : r.methods) {
+    m.tasks.push_back(m.tasks.front());
+    TaskScore& none = m.tasks.back();
+    none.task = "vt", none.n = none.solved = 0, none.score = std::nullopt, none.interval = {0, 1};
+  }
+  for (const std::string& text : {report_table(r), report_markdown(r), report_html(r)}) {
+    EXPECT_THAT(text, HasSubstr("niah 384: the BF16 cache finds 8 of 10 references; the others count for no method"));
+    EXPECT_THAT(text, HasSubstr("vt 384: the BF16 cache finds 0 of 10 references"));
+    EXPECT_THAT(text, HasSubstr("unsolved"));
+  }
+  EXPECT_THAT(report_table(r), HasSubstr("12% (2 to 47) of 8"));  // one of eight
+  EXPECT_THAT(report_table(r), HasSubstr("100% (68 to 100) of 8"));
+  EXPECT_THAT(report_markdown(r), HasSubstr("100% (68 to 100) of 8"));
+}
+
+TEST(ReportHtml, IsOneSelfContainedPage) {
+  const std::string page = report_html(sample_report({0.1, 1.1, 0.1, 0.5}));
+  EXPECT_THAT(page, HasSubstr("PASS"));
+  for (const char* outside : {"http:", "https:", "src=", "@import", "url(", "href="}) {
+    EXPECT_THAT(page, Not(HasSubstr(outside)));
+  }
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(page, HasSubstr("<svg"));
+}
+
+TEST(ReportHtml, EscapesNames) {
+  const std::string page = report_html(sample_report({}));
+  EXPECT_THAT(page, HasSubstr("a &lt;model&gt;"));
+  EXPECT_THAT(page, Not(HasSubstr("<model>")));
+  EXPECT_EQ(html::escape("<a b=\"c\" d='e'>&"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
+}
+
+TEST(ReportHtml, BannerTellsTheVerdict) {
+  EXPECT_THAT(report_html(sample_report({})), HasSubstr("No gate was set"));
+  const std::string failed = report_html(sample_report({0.001, {}, {}, {}}));
+  EXPECT_THAT(failed, HasSubstr("class=\"banner fail\""));
+  EXPECT_THAT(failed, HasSubstr("Gate max_kl of oscar"));
+}
+
+// Depths by lengths for each method, where a task ran at two lengths or more.
+TEST(ReportHtml, NeedleGridHasARowForEachDepthAndAColumnForEachLength) {
+  VerifyReport r = sample_report({});
+  EXPECT_THAT(report_html(r), Not(HasSubstr("class=\"grids\"")));
+  for (MethodReport& m : r.methods) {
+    m.tasks.push_back(m.tasks.front());
+    m.tasks.back().length = 768;
+    m.tasks.back().depths = {{0, 0.5, 5, 3}, {0.5, 1, 0, 0}};
+  }
+  const std::string page = report_html(r), grids = page.substr(page.find("class=\"grids\""));
+  EXPECT_THAT(grids, HasSubstr("384"));
+  EXPECT_THAT(grids, HasSubstr("768"));
+  EXPECT_THAT(grids, HasSubstr("3/5"));
+  EXPECT_THAT(grids, HasSubstr("<td class=\"cell\">&ndash;</td>"));  // BF16 finds none: no score
+}
+
+TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
+  VerifyReport report = sample_report({});
+  EXPECT_THAT(report_html(report), HasSubstr("<h2>KL at equal bytes</h2>"));  // all methods take the same
+  report.methods[1].bits_per_element *= 2;
+  const std::string page = report_html(report);
+  for (const char* part :
+       {"<h2>Methods</h2>", "<h2>Bits against KL</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>",
+        "<h2>Spectra before and after the rotation</h2>", "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>",
+        "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+}
+
+TEST(ReportHtml, EmptyPartsAreLeftOut) {
+  VerifyReport r = sample_report({});
+  for (MethodReport& m : r.methods) {
+    m.tasks.clear();
+    m.layers.clear();
+    m.by_position.clear();
+  }
+  const std::string page = report_html(r);
+  EXPECT_THAT(page, Not(HasSubstr("Retrieval")));
+  EXPECT_THAT(page, Not(HasSubstr("Errors by layer")));
+  EXPECT_THAT(page, Not(HasSubstr("KL by position")));
+}
+
+}  // namespace
+}  // namespace oscar

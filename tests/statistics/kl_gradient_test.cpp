@@ -1,0 +1,160 @@
+// Labels and gradients of the KL metric on a made checkpoint: known answers, and the KL itself by finite differences.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "model/tiny_checkpoint.h"
+#include "statistics/kl_labels.h"
+#include "statistics/layer_gradient.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kTokens = 13, kVocabulary = 31;
+const FarPairs kPairs{2, 4, true};
+
+TEST(KlLabels, TheFirstLabelAboveTheDraw) {
+  const at::Tensor p = at::tensor({0.25, 0.0, 0.5, 0.25}, at::kDouble);
+  const at::Tensor draws = at::tensor({0.0, 0.24, 0.26, 0.74, 0.76, 0.9999999}, at::kDouble);
+  const at::Tensor labels = draw_labels(p.log().to(at::kFloat).expand({6, 4}), draws);
+  EXPECT_TRUE(labels.equal(at::tensor({0, 0, 2, 2, 3, 3}, at::kLong))) << labels;
+}
+
+TEST(KlLabels, FollowTheDistribution) {
+  at::manual_seed(3);
+  const at::Tensor logits = at::randn({8}) * 1.5;
+  const std::int64_t n = 40000;
+  std::vector<double> draws;
+  for (std::int64_t i = 0; i < n; ++i) draws.push_back(label_draw(1, "set", 2, i));
+  const at::Tensor labels = draw_labels(logits.expand({n, 8}), at::tensor(at::ArrayRef<double>(draws), at::kDouble));
+  const at::Tensor share = at::bincount(labels, {}, 8).to(at::kDouble) / static_cast<double>(n);
+  EXPECT_LT((share - at::softmax(logits.to(at::kDouble), -1)).abs().max().item<double>(), 0.01);
+  EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(2, "set", 2, 3));
+  EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(1, "other", 2, 3));
+  EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(1, "set", 3, 3));
+}
+
+// In one layer far pairs read keys and values with something added.
+class ShiftedFar : public Attention {
+ public:
+  std::int64_t layer = -1;
+  at::Tensor key, value;  // [T, Hkv, d]
+  at::Tensor attend(const AttentionInput& input) override {
+    if (input.layer != layer) return full_.attend(input);
+    const std::int64_t tokens = input.q.size(0), group = input.q.size(1) / input.k.size(1);
+    const auto wide = [&](const at::Tensor& x) {
+      return x.to(at::kDouble).repeat_interleave(x.size(1) == input.q.size(1) ? 1 : group, 1).transpose(0, 1);
+    };
+    const at::Tensor i = at::arange(tokens).unsqueeze(1), j = at::arange(tokens).unsqueeze(0);
+    const at::Tensor far = (j >= kPairs.sink).logical_and(j <= i - kPairs.recent);
+    const at::Tensor q = wide(input.q), k = wide(input.k), v = wide(input.v);
+    const at::Tensor s =
+        at::where(far, at::matmul(q, (k + wide(key)).transpose(1, 2)), at::matmul(q, k.transpose(1, 2)));
+    const at::Tensor p = at::softmax((s * input.scale).masked_fill(j > i, -INFINITY), -1);
+    return (at::matmul(p, v) + at::matmul(p * far, wide(value))).transpose(0, 1).to(input.q.scalar_type()).contiguous();
+  }
+
+ private:
+  FullAttention full_;
+};
+
+class KlGradient : public testing::Test {
+ protected:
+  KlGradient() : checkpoint_(TinyCheckpoint().write(dir_.path())), decoder_(checkpoint_, {}) {
+    for (std::int64_t t = 0; t < kTokens; ++t) ids_.push_back(static_cast<std::int32_t>((7 * t + 3) % kVocabulary));
+    FullAttention attention;
+    hidden_.push_back(decoder_.embed(ids_));
+    for (std::int64_t layer = 0; layer < 3; ++layer) {
+      hidden_.push_back(decoder_.run_layer(layer, hidden_.back(), batch_, attention));
+    }
+  }
+
+  at::Tensor log_probabilities(Attention& attention) {
+    const c10::AutoGradMode off(false);
+    return at::log_softmax(decoder_.logits(decoder_.forward(ids_, batch_, attention)).to(at::kDouble), -1);
+  }
+
+  // [1]: the draw in the middle of those that choose this label.
+  at::Tensor draw_of(const at::Tensor& hidden, std::int64_t label) const {
+    const c10::AutoGradMode off(false);
+    const at::Tensor p = at::softmax(decoder_.logits(decoder_.final_norm(hidden)).to(at::kDouble), -1).select(0, 0);
+    return (p.narrow(0, 0, label).sum() + 0.5 * p[label]).reshape({1});
+  }
+
+  // d log p(label at position t) / d far keys and values of `layer`.
+  LayerGradient gradient(std::int64_t layer, std::int64_t t, std::int64_t label) {
+    at::Tensor g = at::zeros({kTokens, 24});
+    const at::Tensor last = hidden_[3].narrow(0, t, 1);
+    g.narrow(0, t, 1).copy_(drawn_label_gradient(decoder_, last, draw_of(last, label)));
+    LayerGradient out;
+    for (std::int64_t l = 2; l >= layer; --l) {
+      out = layer_gradient(decoder_, l, hidden_[static_cast<std::size_t>(l)], g, kPairs);
+      g = out.hidden;
+    }
+    return out;
+  }
+
+  TempDirectory dir_;
+  Checkpoint checkpoint_;
+  Decoder decoder_;
+  SequenceBatch batch_{{0}, {kTokens}, {0}};
+  std::vector<std::int32_t> ids_;
+  std::vector<at::Tensor> hidden_;  // that enter each layer, and the last one's output
+};
+
+// Fisher's identity, with the expectation over labels taken exactly: half of e F e^T is the KL.
+TEST_F(KlGradient, MetricIsTheKlOfSmallErrors) {
+  FullAttention exact;
+  const at::Tensor log_p = log_probabilities(exact), p = log_p.exp();
+  at::manual_seed(9);
+  for (const std::int64_t layer : {0, 2}) {
+    const at::Tensor e = at::randn({kTokens, 2, 16}) * 0.02;
+    double predicted[2] = {0.0, 0.0};  // of keys and of values
+    for (std::int64_t t = kPairs.sink + kPairs.recent; t < kTokens; ++t) {
+      for (std::int64_t y = 0; y < kVocabulary; ++y) {
+        const LayerGradient g = gradient(layer, t, y);
+        const double key = (g.far_k * e).sum().item<double>(), value = (g.far_v * e).sum().item<double>();
+        predicted[0] += 0.5 * p[t][y].item<double>() * key * key;
+        predicted[1] += 0.5 * p[t][y].item<double>() * value * value;
+      }
+    }
+    for (const bool key : {true, false}) {
+      double measured = 0.0;
+      for (const double sign : {1.0, -1.0}) {  // the third order cancels
+        ShiftedFar shifted;
+        shifted.layer = layer;
+        shifted.key = key ? e * sign : at::zeros_like(e);
+        shifted.value = key ? at::zeros_like(e) : e * sign;
+        measured += 0.5 * (p * (log_p - log_probabilities(shifted))).sum().item<double>();
+      }
+      EXPECT_GT(measured, 1e-7);
+      EXPECT_NEAR(predicted[key ? 0 : 1] / measured, 1.0, 0.02) << "layer " << layer << (key ? " keys" : " values");
+    }
+  }
+}
+
+TEST_F(KlGradient, TokensThatNoFarQueryReadsHaveNone) {
+  const LayerGradient g = gradient(0, kTokens - 1, 5);
+  const at::Tensor size = g.far_k.abs().sum({1, 2}) + g.far_v.abs().sum({1, 2});
+  for (std::int64_t j = 0; j < kTokens; ++j) {
+    const bool far = j >= kPairs.sink && j <= kTokens - 1 - kPairs.recent;
+    EXPECT_EQ(size[j].item<double>() > 0.0, far) << j;
+  }
+}
+
+// BF16 activations: the same gradient within the precision of the type.
+TEST_F(KlGradient, BFloat16) {
+  Decoder half(checkpoint_, {.dtype = at::kBFloat16});
+  const at::Tensor g = at::randn({kTokens, 24});
+  const LayerGradient full = layer_gradient(decoder_, 1, hidden_[1], g, kPairs);
+  const LayerGradient rough = layer_gradient(half, 1, hidden_[1].to(at::kBFloat16), g, kPairs);
+  EXPECT_EQ(rough.hidden.scalar_type(), at::kFloat);
+  EXPECT_LT(((rough.far_k - full.far_k).norm() / full.far_k.norm()).item<double>(), 0.05);
+  EXPECT_LT(((rough.hidden - full.hidden).norm() / full.hidden.norm()).item<double>(), 0.05);
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,247 @@
+#include "statistics/statistics.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "checkpoint/safetensors.h"
+#include "statistics/layer_fields.h"
+#include "statistics/random_statistics.h"
+#include "statistics/statistics_weight.h"
+#include "support/temp_directory.h"
+
+namespace oscar {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+void expect_equal(const Statistics& a, const Statistics& b) {
+  EXPECT_EQ(a.model_fingerprint, b.model_fingerprint);
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.hidden, b.hidden);
+  ASSERT_EQ(a.layers.size(), b.layers.size());
+  EXPECT_TRUE(a.embedding_energy.equal(b.embedding_energy));
+  EXPECT_EQ(a.format_version, b.format_version);
+  EXPECT_TRUE(a.rope_frequency.equal(b.rope_frequency));
+  EXPECT_EQ(a.rope_scale, b.rope_scale);
+  EXPECT_EQ(a.attention_scale, b.attention_scale);
+  EXPECT_EQ(a.max_position, b.max_position);
+  for (std::size_t i = 0; i < a.layers.size(); ++i) {
+    for (const MomentField& f : kMomentFields) {
+      EXPECT_TRUE((a.layers[i].*f.tensor).equal(b.layers[i].*f.tensor)) << f.name;
+    }
+    for (const RowField& f : kRowFields) EXPECT_TRUE((a.layers[i].*f.tensor).equal(b.layers[i].*f.tensor)) << f.name;
+    EXPECT_EQ(a.layers[i].row_priority, b.layers[i].row_priority);
+    EXPECT_EQ(a.layers[i].row_position, b.layers[i].row_position);
+    for (const EnergyField& f : kEnergyFields)
+      EXPECT_TRUE((a.layers[i].*f.tensor).equal(b.layers[i].*f.tensor)) << f.name;
+  }
+}
+
+std::string message_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no InputError";
+}
+
+TEST(Statistics, SaveAndLoadRoundTrip) {
+  TempDirectory dir;
+  const Statistics s = random_statistics({});
+  save_statistics(s, dir / "a.safetensors");
+  expect_equal(load_statistics(dir / "a.safetensors"), s);
+}
+
+TEST(Statistics, TheKlMetricIsKeptAndAddsUp) {
+  TempDirectory dir;
+  Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
+  add_kl_metric(a, 10.0);
+  save_statistics(a, dir / "a.safetensors");
+  const Statistics back = load_statistics(dir / "a.safetensors");
+  const std::string refusal = message_of([&] { merge_statistics({a, b}); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("part 2 of 2 has no KL metric"), HasSubstr("--metric kl")));
+  add_kl_metric(b, 7.0);
+  const Statistics both = merge_statistics({a, b}), half = weighted_statistics(a, 0.5);
+  EXPECT_EQ(both.layers[1].kl_count[0].item<double>(), 17.0);
+  EXPECT_EQ(half.layers[1].kl_count[0].item<double>(), 5.0);
+  for (const FisherField& f : kKlFields) {
+    EXPECT_TRUE((back.layers[1].*f.tensor).equal(a.layers[1].*f.tensor)) << f.name;
+    EXPECT_TRUE((both.layers[1].*f.tensor).allclose(a.layers[1].*f.tensor + b.layers[1].*f.tensor)) << f.name;
+    EXPECT_TRUE((half.layers[1].*f.tensor).allclose(a.layers[1].*f.tensor * 0.5)) << f.name;
+  }
+}
+
+TEST(Statistics, EqualContentGivesEqualBytes) {
+  TempDirectory dir;
+  save_statistics(random_statistics({}), dir / "a.safetensors");
+  save_statistics(load_statistics(dir / "a.safetensors"), dir / "b.safetensors");
+  EXPECT_TRUE(read_file(dir / "a.safetensors") == read_file(dir / "b.safetensors"));
+}
+
+// A file as format 1 had it: sums of the rope_phases, which are no longer of use, and the residual stream after the MLP
+// as the third number of fisher_count.
+TEST(Statistics, FormatOneIsRead) {
+  TempDirectory dir;
+  Statistics s = random_statistics({});
+  s.format_version = 1;
+  for (LayerMoments& m : s.layers) {
+    m.pre_q_gram = m.pre_k_gram = m.pre_k_sum = m.attention_residual = at::Tensor();
+    m.fisher_q_gram = m.q_gram.clone(), m.fisher_v_weight = m.wo_gram.clone();
+    m.fisher_count = at::tensor({10.0, 40.0}, at::kDouble);
+  }
+  s.rope_frequency = at::Tensor();
+  const fs::path path = dir / "a.safetensors";
+  save_statistics(s, path);
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<TensorView> tensors = file.tensors();
+  const at::Tensor cross = at::randn({2, 8, 8}, at::kDouble), count = at::tensor({10.0, 40.0, 99.0}, at::kDouble);
+  const auto bytes = [](const at::Tensor& t) {
+    return std::span(static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes());
+  };
+  for (TensorView& view : tensors) {
+    if (view.name.ends_with("fisher_count")) view.shape = {3}, view.data = bytes(count);
+  }
+  for (const char* name : {"layers.0.k_phase", "layers.1.k_phase"}) {
+    tensors.push_back({name, DType::kF64, {2, 8, 8}, bytes(cross)});
+  }
+  tensors.push_back({"phase_gram", DType::kF64, {8, 8}, bytes(cross[0])});
+  tensors.push_back({"phase_frequency", DType::kF64, {4}, bytes(cross[0][0].narrow(0, 0, 4))});
+  write_safetensors(dir / "b.safetensors", tensors, file.metadata());
+  const Statistics back = load_statistics(dir / "b.safetensors");
+  EXPECT_EQ(back.format_version, 1);
+  EXPECT_TRUE(back.layers[1].fisher_count.equal(s.layers[1].fisher_count));
+  EXPECT_FALSE(back.layers[0].attention_residual.defined());
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({back, random_statistics({.seed = 2})});
+              }),
+              HasSubstr("different formats, 1 and 2"));
+  Statistics other = back;
+  other.metadata["parts"][0]["prompts"]["sha256"] = std::string(64, 'c');
+  EXPECT_EQ(merge_statistics({back, other}).format_version, 1);
+}
+
+TEST(Statistics, OptionalPartsMayBeAbsent) {
+  TempDirectory dir;
+  Statistics s = random_statistics({});
+  s.embedding_energy = at::Tensor();
+  s.metadata = Json();
+  for (LayerMoments& layer : s.layers) {
+    layer.rows_q = layer.rows_k = layer.rows_v = layer.residual_energy = at::Tensor();
+    layer.row_priority.clear();
+    layer.row_position.clear();
+  }
+  save_statistics(s, dir / "a.safetensors");
+  const Statistics back = load_statistics(dir / "a.safetensors");
+  EXPECT_FALSE(back.layers[0].rows_q.defined() || back.embedding_energy.defined());
+  EXPECT_TRUE(back.layers[1].q_gram.equal(s.layers[1].q_gram));
+}
+
+TEST(Statistics, MergeAddsSumsAndCounts) {
+  const Statistics a = random_statistics({.tokens = 40, .seed = 1}), b = random_statistics({.tokens = 60, .seed = 2});
+  const Statistics m = merge_statistics({a, b});
+  EXPECT_EQ(m.tokens, 100);
+  EXPECT_TRUE(m.layers[1].k_gram.equal(a.layers[1].k_gram + b.layers[1].k_gram));
+  EXPECT_TRUE(m.layers[1].k_sum.equal(a.layers[1].k_sum + b.layers[1].k_sum));
+  EXPECT_TRUE(m.layers[0].wo_gram.equal(a.layers[0].wo_gram));  // of the weights: not a sum
+  EXPECT_EQ(m.layers[0].residual_energy[1].item<double>(), 100);
+  EXPECT_EQ(m.layers[0].attention_residual[0][1].item<double>(), 100);
+  EXPECT_TRUE(m.layers[1].pre_k_gram.equal(a.layers[1].pre_k_gram + b.layers[1].pre_k_gram));
+  EXPECT_EQ(m.metadata["parts"].size(), 2u);
+  EXPECT_NO_THROW(check_statistics(m, "merged"));
+}
+
+TEST(Statistics, MergedRowsAreTheBottomKOfTheUnion) {
+  const Statistics a = random_statistics({.tokens = 40, .rows = 16, .seed = 1});
+  const Statistics b = random_statistics({.tokens = 60, .rows = 16, .seed = 2});
+  std::vector<std::uint64_t> all = a.layers[0].row_priority;
+  all.insert(all.end(), b.layers[0].row_priority.begin(), b.layers[0].row_priority.end());
+  std::sort(all.begin(), all.end());
+  all.resize(16);
+  const Statistics m = merge_statistics({a, b});
+  EXPECT_EQ(m.layers[0].row_priority, all);
+  // Each row still belongs to its priority.
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const Statistics* from = nullptr;
+    std::size_t at = 0;
+    for (const Statistics* s : {&a, &b}) {
+      const auto& p = s->layers[0].row_priority;
+      const auto it = std::find(p.begin(), p.end(), all[r]);
+      if (it != p.end()) from = s, at = it - p.begin();
+    }
+    ASSERT_NE(from, nullptr);
+    EXPECT_TRUE(m.layers[1].rows_k[r].equal(from->layers[1].rows_k[at]));
+    EXPECT_TRUE(m.layers[1].rows_q[r].equal(from->layers[1].rows_q[at]));
+  }
+}
+
+TEST(Statistics, MergeOfSmallSamplesKeepsAllRows) {
+  // Parts with fewer tokens than rows asked for hold every token; the merged sample may then grow.
+  const Statistics m = merge_statistics({random_statistics({.tokens = 5, .rows = 16, .seed = 1}),
+                                         random_statistics({.tokens = 6, .rows = 16, .seed = 2})});
+  EXPECT_EQ(m.layers[0].row_priority.size(), 11u);
+  const Statistics n = merge_statistics({random_statistics({.tokens = 50, .rows = 4, .seed = 1}),
+                                         random_statistics({.tokens = 50, .rows = 16, .seed = 2})});
+  EXPECT_EQ(n.layers[0].row_priority.size(), 4u);
+}
+
+TEST(Statistics, MergeDoesNotDependOnTheOrder) {
+  TempDirectory dir;
+  const Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
+  save_statistics(merge_statistics({a, b}), dir / "ab.safetensors");
+  save_statistics(merge_statistics({b, a}), dir / "ba.safetensors");
+  EXPECT_TRUE(read_file(dir / "ab.safetensors") == read_file(dir / "ba.safetensors"));
+}
+
+TEST(Statistics, MergeRefusesOtherModels) {
+  const Statistics a = random_statistics({.seed = 1});
+  Statistics b = random_statistics({.seed = 2});
+  b.model_fingerprint = "sha256:" + std::string(64, '0');
+  EXPECT_THAT(message_of([&] { merge_statistics({a, b}); }), HasSubstr("fingerprint"));
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({a, random_statistics({.layers = 3, .seed = 2})});
+              }),
+              HasSubstr("layers 2 and 3"));
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({a, random_statistics({.head_dim = 16, .seed = 2})});
+              }),
+              HasSubstr("head_dim 8 and 16"));
+}
+
+TEST(Statistics, MergeRefusesTheSamePromptsTwice) {
+  const Statistics a = random_statistics({.seed = 1});
+  EXPECT_THAT(message_of([&] { merge_statistics({a, a}); }), HasSubstr("same prompt set"));
+  EXPECT_EQ(merge_statistics({a, a}, {.same_prompts = true}).tokens, 2 * a.tokens);
+  // Also when it hides inside an earlier merge.
+  const Statistics m = merge_statistics({a, random_statistics({.seed = 2})});
+  EXPECT_THAT(message_of([&] { merge_statistics({m, a}); }), HasSubstr("same prompt set"));
+}
+
+TEST(Statistics, MergeRefusesOtherPrecisionsUnlessTold) {
+  Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
+  a.metadata["parts"][0]["options"] = {{"dtype", "float32"}};
+  b.metadata["parts"][0]["options"] = {{"dtype", "bfloat16"}};
+  const std::string refusal = message_of([&] { merge_statistics({a, b}); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("float32 and bfloat16"), HasSubstr("--allow-mixed-dtypes")));
+  EXPECT_EQ(merge_statistics({a, b}, {.mixed_dtypes = true}).tokens, a.tokens + b.tokens);
+  b.metadata["parts"][0]["options"] = {{"dtype", "float32"}};
+  EXPECT_NO_THROW(merge_statistics({a, b}));
+}
+
+TEST(Statistics, MergeRefusesPartsWithoutFarPairsUnlessTold) {
+  Statistics a = random_statistics({.seed = 1});
+  const Statistics b = random_statistics({.seed = 2});
+  EXPECT_NO_THROW(merge_statistics({b, random_statistics({.seed = 3})}));  // none has any
+  for (LayerMoments& layer : a.layers) layer.fisher_count = at::ones({1}, at::kDouble);
+  EXPECT_THAT(message_of([&] {
+                merge_statistics({a, b});
+              }),
+              AllOf(HasSubstr("part 2 of 2"), HasSubstr("--allow-missing-far-pairs")));
+  EXPECT_TRUE(merge_statistics({b, a}, {.missing_far_pairs = true}).layers[0].fisher_count.defined());
+}
+
+}  // namespace
+}  // namespace oscar
