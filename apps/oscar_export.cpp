@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kExample =
     "oscar-export bundle --format sglang --report report.json -o serving\n"
     "oscar-export bundle --format sglang-v2 -o serving --model Qwen/Qwen3-8B\n"
+    "oscar-export bundle --format transformers --report report.json -o serving\n"
     "oscar-export bundle --format absorbed -o checkpoint --model Qwen/Qwen3-8B";
 
 struct Arguments {
@@ -81,6 +82,7 @@ int run_export(Arguments& a) {
   check_roles(a, nullptr);
   a.options.overwrite = a.common.overwrite;
   a.options.tool_version = tool_version();
+  a.options.bundle = a.bundle;
   a.options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   const Bundle bundle = load_bundle(a.bundle);
   if (!a.report.empty()) a.options.report = read_json(a.report);

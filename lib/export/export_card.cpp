@@ -95,6 +95,18 @@ std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
   return out.str();
 }
 
+std::string measured_section(const std::string& format, const Json* report) {
+  std::ostringstream out;
+  out << "## Measured\n\n";
+  if (report != nullptr) {
+    measured(out, *report);
+  } else {
+    out << "No report was given. `oscar-verify --as " << format
+        << " --report report.json`, then `oscar-export --report report.json`, puts its numbers here.\n";
+  }
+  return out.str();
+}
+
 std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report) {
   std::ostringstream out;
   out << card_head(bundle, "2-bit KV-cache rotations, SGLang files");
@@ -114,14 +126,7 @@ std::string export_card(const Bundle& bundle, const ExportCard& card, const Json
   }
   for (const std::string& change : card.changes)
     out << "Changed from the bundle as fitted: " << markdown_text(change) << ".\n\n";
-  out << "## Measured\n\n";
-  if (report != nullptr) {
-    measured(out, *report);
-  } else {
-    out << "No report was given. `oscar-verify --as " << card.format
-        << " --report report.json`, then `oscar-export --report report.json`, puts its numbers here.\n";
-  }
-  return out.str() + "\n" + provenance_section(bundle);
+  return out.str() + measured_section(card.format, report) + "\n" + provenance_section(bundle);
 }
 
 }  // namespace oscar

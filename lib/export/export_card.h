@@ -16,6 +16,9 @@ struct ExportCard {
   std::vector<std::string> changes;  // what the format changed of the bundle as fitted
 };
 
+// The section "Measured": the methods of a report.json of oscar-verify, or, where it is null, how to get one.
+std::string measured_section(const std::string& format, const Json* report);
+
 // At most 80 lines. bundle: as it is served (served_form.h). report: report.json of oscar-verify, or null (the card
 // then says that no numbers were given).
 std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report);

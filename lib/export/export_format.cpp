@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "export/absorbed.h"
 #include "export/sglang_export.h"
+#include "export/transformers_export.h"
 
 namespace oscar {
 namespace {
@@ -34,7 +35,12 @@ std::vector<ExportFormat> build() {
   return {layers,
           heads,
           general,
-          {.id = "transformers"},
+          {.id = "transformers",
+           .summary = "the bundle, and a generate() of its own that loads it",
+           .has_card = true,
+           .note = "README.md there says how a model takes it along.",
+           .plan = transformers_plan,
+           .write = write_transformers},
           {.id = "absorbed",
            .summary = "a Hugging Face checkpoint with the value transform inside; needs --model",
            .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",

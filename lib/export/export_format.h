@@ -15,6 +15,7 @@
 namespace oscar {
 
 struct ExportOptions {
+  fs::path bundle;                    // the directory that was exported
   std::optional<Json> report;         // report.json of oscar-verify, for the card's measured numbers
   std::string model_path;             // of the card's serve command (export_card.h)
   const Checkpoint* model = nullptr;  // that the format rewrites

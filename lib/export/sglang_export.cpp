@@ -4,20 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
-#include <sstream>
 
 #include "base/errors.h"
-#include "base/hash.h"
-#include "bundle/atomic_directory.h"
 #include "bundle/manifest.h"
+#include "export/checksums.h"
 #include "export/export_card.h"
 #include "export/rotation_pt.h"
 
 namespace oscar {
 namespace {
-
-constexpr const char* kChecksumsName = "SHA256SUMS";
 
 RotationArray array_of(const at::Tensor& tensor) {
   const at::Tensor data = tensor.to(at::kFloat).contiguous();
@@ -118,19 +113,6 @@ Json provenance_of(const Bundle& bundle, const ExportOptions& options) {
   return provenance;
 }
 
-// The files that SHA256SUMS names: 64 digits, two spaces, the name.
-std::set<std::string> listed_files(const fs::path& directory) {
-  std::set<std::string> names;
-  std::error_code ec;
-  if (!fs::is_regular_file(directory / kChecksumsName, ec)) return names;
-  std::istringstream lines(read_file(directory / kChecksumsName, 1 << 20));
-  constexpr std::size_t kName = 66;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.size() > kName) names.insert(line.substr(kName));
-  }
-  return names;
-}
-
 }  // namespace
 
 std::string sglang_plan(const ServedForm& form, const ExportOptions&) {
@@ -146,24 +128,18 @@ std::vector<std::string> write_sglang(const ExportFormat& format, const ServedFo
   card.value_file = version == 2 ? "v_perhead.pt" : "v_rotation_" + objective_of(bundle, false, version) + ".pt";
   card.model_path = options.model_path;
 
-  AtomicDirectory target(directory, options.overwrite, {kChecksumsName, listed_files});
+  AtomicDirectory target(directory, options.overwrite, checksummed_directory());
   const Json provenance = provenance_of(bundle, options);
-  std::string checksums;
-  const auto add_checksum = [&](const std::string& name) {
-    checksums += sha256_file(target.path() / name) + "  " + name + "\n";
-  };
   for (const bool key : {true, false}) {
     const RotationFile file = rotation_file(bundle, key, version, provenance);
     const std::string name = key ? card.key_file : card.value_file;
     write_rotation_pt(target.path() / name, file);
     read_back(target.path() / name, file);
-    add_checksum(name);
   }
   write_file_atomic(target.path() / kCardName, export_card(bundle, card, options.report ? &*options.report : nullptr));
-  add_checksum(kCardName);
-  write_file_atomic(target.path() / kChecksumsName, checksums);
+  std::vector<std::string> names = write_checksums(target.path(), {card.key_file, card.value_file, kCardName});
   target.commit();
-  return {card.key_file, card.value_file, kCardName, kChecksumsName};
+  return names;
 }
 
 }  // namespace oscar

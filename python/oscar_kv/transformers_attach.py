@@ -26,9 +26,10 @@ AttentionMaskInterface.register(NAME, flash_attention_mask)
 class Attached:
     """What attach() made of a model and a bundle; oscar_kv.detach(model) takes it away."""
 
-    def __init__(self, bundle, codes, modules, max_tokens, flush, implementation):
+    def __init__(self, bundle, codes, modules, max_tokens, flush):
         self.bundle, self.codes, self.modules = bundle, codes, weakref.WeakSet(modules)
-        self.max_tokens, self.flush, self.implementation = max_tokens, flush, implementation
+        self.max_tokens, self.flush = max_tokens, flush
+        self.implementation = None  # the model's own, while it is active
         coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
@@ -139,15 +140,8 @@ def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size,
     return own(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs)
 
 
-def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
-    """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on.
-
-    bundle: a directory of oscar-fit, or a Bundle. checkpoint: the directory that the model was loaded from, where it cannot
-    be found by its name; its fingerprint must be the bundle's. max_tokens: refuse longer sequences before they start.
-    flush: tokens leave the BF16 window in groups of this many, 1 as oscar-verify judges; larger groups cost a little
-    memory and are faster. InputError when the bundle does not fit. Returns the model."""
-    if getattr(model, ATTRIBUTE, None) is not None:
-        raise InputError("the model has a bundle attached already; detach() it first")
+def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
+    """Checks that a bundle fits the model, which stays as it is. Returns what activate() takes; arguments as attach()."""
     if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
         raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
     bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
@@ -159,13 +153,30 @@ def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     codes = [LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device) for layer in bundle.layers]
-    before = model.config._attn_implementation
+    return Attached(bundle, codes, modules.values(), max_tokens, flush)
+
+
+def activate(model, attached):
+    """The model generates with what prepare() made, until detach(). Returns the model."""
+    if getattr(model, ATTRIBUTE, None) is not None:
+        raise InputError("the model has a bundle attached already; detach() it first")
+    attached.implementation = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot serve it")
-    setattr(model, ATTRIBUTE, Attached(bundle, codes, modules.values(), max_tokens, flush, before))
+    setattr(model, ATTRIBUTE, attached)
     model._prepare_cache_for_generation = types.MethodType(_prepare, model)
     return model
+
+
+def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
+    """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on.
+
+    bundle: a directory of oscar-fit, or a Bundle. checkpoint: the directory that the model was loaded from, where it cannot
+    be found by its name; its fingerprint must be the bundle's. max_tokens: refuse longer sequences before they start.
+    flush: tokens leave the BF16 window in groups of this many, 1 as oscar-verify judges; larger groups cost a little
+    memory and are faster. InputError when the bundle does not fit. Returns the model."""
+    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush))
 
 
 def detach(model):

@@ -1,0 +1,97 @@
+#include "export/transformers_export.h"
+
+#include <sstream>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "bundle/bundle_files.h"
+#include "bundle/model_card.h"
+#include "export/checksums.h"
+#include "export/export_card.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kGenerate = "custom_generate/generate.py";
+constexpr const char* kRequirements = "custom_generate/requirements.txt";
+constexpr const char* kBundleFolder = "oscar_bundle";
+
+// `model` has no place among the others: from_pretrained() binds it by name, and people pass token ids by position.
+std::string generate_py(const std::string& tool_version, const std::string& manifest_sha256) {
+  return "# Written by oscar-export " + tool_version +
+         ". generate() of transformers with the 2-bit KV cache of the folder oscar_bundle.\n"
+         "from oscar_kv.custom_generate import generate_with\n"
+         "\n"
+         "MANIFEST_SHA256 = \"" +
+         manifest_sha256 +
+         "\"\n"
+         "\n"
+         "\n"
+         "def generate(*inputs, model, oscar_bundle=None, **arguments):\n"
+         "    \"\"\"As model.generate(); oscar_bundle: that folder, where it is not beside the model's "
+         "config.json.\"\"\"\n"
+         "    return generate_with(model, MANIFEST_SHA256, oscar_bundle, inputs, arguments)\n";
+}
+
+std::string card(const ServedForm& form, const ExportOptions& options) {
+  std::ostringstream out;
+  out << card_head(form.bundle, "2-bit KV cache for transformers")
+      << "## Generate\n\n"
+         "The Python package oscar-kv serves the bundle (`pip install oscar_kv-*.whl`, built by `scripts/wheel`). Copy "
+         "`custom_generate` and `oscar_bundle` into the model's directory or repository; a model that is loaded from "
+         "there has the cache in its `generate()`:\n\n"
+         "```python\nmodel = AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)\n"
+         "model.generate(ids, max_new_tokens=100)\n```\n\n"
+         "A model from elsewhere uses it for one call, with both paths as they are on your machine:\n\n"
+         "```python\nmodel.generate(ids, max_new_tokens=100, trust_remote_code=True,\n"
+         "               custom_generate=\"serving\", oscar_bundle=\"serving/oscar_bundle\")\n```\n\n"
+         "`oscar_kv.attach(model, \"serving/oscar_bundle\")` does the same without remote code. `SHA256SUMS` is "
+         "checked "
+         "with `sha256sum -c`.\n\n";
+  return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
+         provenance_section(form.bundle);
+}
+
+// The files of the bundle whose content the manifest vouches for. load_bundle() lets the card and the calibration
+// hashes pass with another content: from a stranger, they may be links to anything that the user can read.
+std::vector<std::string> vouched_files(const fs::path& bundle) {
+  const Json manifest = read_json(bundle / kManifestName);
+  std::vector<std::string> names;
+  for (const fs::path& file : bundle_files(bundle)) {
+    const std::string name = file.lexically_relative(bundle).generic_string();
+    std::error_code ec;
+    if (!fs::is_regular_file(file, ec)) continue;
+    if (name == kManifestName || sha256_file(file) == manifest["files"][name]["sha256"]) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string transformers_plan(const ServedForm& form, const ExportOptions&) {
+  return "a bundle of " + std::to_string(form.bundle.layers.size()) + " layers with a generate() of its own";
+}
+
+std::vector<std::string> write_transformers(const ExportFormat&, const ServedForm& form, const fs::path& directory,
+                                            const ExportOptions& options) {
+  AtomicDirectory target(directory, options.overwrite, checksummed_directory());
+  const auto write = [&target](const std::string& name, const std::string& text) {
+    fs::create_directories((target.path() / name).parent_path());
+    write_file_atomic(target.path() / name, text);
+  };
+  std::vector<std::string> names = {kCardName, kGenerate, kRequirements};
+  write(kCardName, card(form, options));
+  write(kGenerate, generate_py(options.tool_version, sha256_file(options.bundle / kManifestName)));
+  write(kRequirements, "oscar-kv>=" + options.tool_version + "\n");
+  for (const std::string& file : vouched_files(options.bundle)) {
+    const std::string name = std::string(kBundleFolder) + "/" + file;
+    fs::create_directories((target.path() / name).parent_path());
+    fs::copy_file(options.bundle / file, target.path() / name);
+    names.push_back(name);
+  }
+  names = write_checksums(target.path(), names);
+  target.commit();
+  return names;
+}
+
+}  // namespace oscar

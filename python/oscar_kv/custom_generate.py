@@ -1,0 +1,57 @@
+"""What the generate() of `oscar-export --format transformers` calls: transformers loads that function from a folder
+custom_generate, of a model or by itself, without a word about where it was. The bundle is looked for beside the model."""
+import hashlib
+import pathlib
+import weakref
+
+from .errors import InputError, quoted
+from .manifest import NAME
+from .transformers_attach import activate, detach, prepare
+
+FOLDER = "oscar_bundle"
+_prepared = weakref.WeakKeyDictionary()  # model -> (sha256 of the manifest, what prepare() made of it)
+
+
+def _beside(model):
+    """The folder of the bundle in the directory or hub repository that the model was loaded from; None: it has none."""
+    name = str(getattr(model, "name_or_path", "") or "")
+    if not name:
+        return None
+    if pathlib.Path(name).is_dir():
+        return pathlib.Path(name) / FOLDER
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    try:
+        snapshot = snapshot_download(name, revision=getattr(model.config, "_commit_hash", None), allow_patterns=f"{FOLDER}/*")
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError):
+        return None
+    return pathlib.Path(snapshot) / FOLDER
+
+
+def find_bundle(model, manifest_sha256, folder=None):
+    """The folder of the bundle whose manifest has this digest. InputError: there is none, or another one."""
+    place = pathlib.Path(folder) if folder is not None else _beside(model)
+    if place is None or not (place / NAME).is_file():
+        raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or repository of "
+                         f"the model ({quoted(str(getattr(model, 'name_or_path', '')))}), or pass oscar_bundle=DIR to generate()")
+    found = hashlib.sha256((place / NAME).read_bytes()).hexdigest()
+    if found != manifest_sha256:
+        raise InputError(f"{place / NAME}: is not the bundle that this generate() was exported with (sha256 {found}, expected "
+                         f"{manifest_sha256}); copy both folders from one export")
+    return place
+
+
+def generate_with(model, manifest_sha256, folder, inputs, arguments):
+    """model.generate(*inputs, **arguments) with the 2-bit cache for this call. The bundle is read and compared with the
+    model at the first call. folder: of the bundle, None where it is beside the model. InputError as find_bundle(), or when
+    the bundle does not fit the model."""
+    key, ready = _prepared.get(model, (None, None))
+    if ready is None or key != (manifest_sha256, folder):
+        ready = prepare(model, find_bundle(model, manifest_sha256, folder))
+        _prepared[model] = (manifest_sha256, folder), ready
+    activate(model, ready)
+    try:
+        # Not model.generate: from_pretrained() puts the exported function there.
+        return type(model).generate(model, *inputs, **arguments)
+    finally:
+        detach(model)
