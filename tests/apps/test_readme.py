@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +44,8 @@ def runnable(line, folder):
         return f"OSCAR_LOGS={folder}/logs scripts/quickstart --no-build --output {folder}/quickstart"
     if line.startswith("scripts/test"):
         return "scripts/test --help"
+    if line.startswith("python3 -m oscar_kv"):  # as if the wheel were installed
+        return line.replace("python3", f"PYTHONPATH=python {sys.executable}", 1)
     return line
 
 

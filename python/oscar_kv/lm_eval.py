@@ -1,0 +1,47 @@
+"""python -m oscar_kv.lm_eval --model_args pretrained=DIR,bundle=DIR --tasks ...: lm-evaluation-harness (its own command line)
+with the 2-bit cache of a bundle. Its model `hf` computes perplexity and multiple choice in one forward, which never reads a
+cache, so that no cache quantiser changes those scores; here such a forward runs in chunks through the cache."""
+import sys
+
+import torch
+from lm_eval.__main__ import cli_evaluate
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+
+from .errors import InputError
+from .transformers_attach import attach, new_cache
+
+NAME = "oscar-kv"
+
+
+@register_model(NAME)
+class OscarLM(HFLM):
+    """Arguments of the harness's model `hf`, and:
+    bundle: directory of oscar-fit. chunk: tokens of a forward that scores text; they see each other as they are and earlier
+    tokens as stored, so 1 is what decoding sees, and chunks that are not short against the BF16 window hide errors. checkpoint: as attach()."""
+
+    def __init__(self, pretrained, bundle=None, chunk=4, checkpoint=None, **options):
+        if bundle is None:
+            raise InputError(f"model {NAME} needs the folder of a bundle; add bundle=DIR to --model_args")
+        if not (isinstance(chunk, int) and chunk >= 1):
+            raise InputError(f"chunk is {chunk!r}, expected a whole number from 1 on")
+        super().__init__(pretrained, **options)
+        self.chunk = chunk
+        attach(self.model, bundle, checkpoint=checkpoint)
+
+    def _model_call(self, inps, attn_mask=None, labels=None):
+        """[B, T, V] logits of inps [B, T], whose padding stands at the right and is seen by nothing that is scored."""
+        cache = new_cache(self.model)
+        with torch.no_grad():
+            return torch.cat([self.model(part, past_key_values=cache, use_cache=True).logits
+                              for part in inps.split(self.chunk, dim=1)], dim=1)
+
+
+def main():
+    if not any(a == "--model" or a.startswith("--model=") for a in sys.argv[1:]):
+        sys.argv += ["--model", NAME]
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()
