@@ -57,6 +57,7 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
   Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
   out["plan"] = plan_json(plan);
   out["weight_bytes"] = e.weight_bytes;
+  out["stored_weight_bytes"] = e.stored_bytes;
   out["peak_memory_bytes"] = e.peak_bytes;
   out["device_memory_bytes"] = e.device_bytes;
   out["disk_bytes"] = e.disk_bytes;
@@ -70,7 +71,8 @@ std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, 
   std::ostringstream text;
   text << "plan       " << counts(plan) << "\n"
        << "weights    " << format_bytes(e.weight_bytes) << " in memory"
-       << (options.stream_layers ? " (one layer at a time)" : "") << "\n"
+       << (options.stream_layers ? " (one layer at a time)" : "") << ", " << format_bytes(e.stored_bytes)
+       << " in files\n"
        << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
        << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
        << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()

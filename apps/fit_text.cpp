@@ -11,6 +11,7 @@
 #include "base/output_file.h"
 #include "generate/text_file.h"
 #include "model/device_memory.h"
+#include "model/weights.h"
 
 namespace oscar {
 
@@ -101,7 +102,8 @@ void OwnText::write() {
   } else {
     { const AtomicFile probe(file_); }  // fails now where the text cannot be written
     const CollectOptions& options = collect_.options;
-    require_memory(options.device, checkpoint_.weight_bytes() + text_bytes(checkpoint_.config(), request_.shape),
+    const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
+    require_memory(options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
                    "pass fewer --tokens or a shorter --seq-len, or text of your own with --prompts");
     Decoder decoder(checkpoint_, {options.dtype, options.device, false});
     const TextRows rows = write_text(decoder, book_, request_);

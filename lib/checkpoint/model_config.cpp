@@ -183,19 +183,6 @@ Activation parse_activation(const Json& config, const ConfigDefaults& family, co
                    " is not supported; supported are silu and gelu_pytorch_tanh");
 }
 
-// Whatever else the weights may be called, they are not BF16, F16 or F32.
-void refuse_quantised(const Json& config, const std::string& where) {
-  const auto quantization = config.find("quantization_config");
-  if (quantization == config.end() || quantization->is_null()) return;
-  std::string method;
-  if (quantization->is_object()) {
-    const auto name = quantization->find("quant_method");
-    if (name != quantization->end() && name->is_string()) method = ", method " + quote_name(name->get<std::string>());
-  }
-  throw InputError(where + ": the weights are quantised ('quantization_config'" + method +
-                   "), which is not supported; use the BF16, F16 or F32 checkpoint of the model");
-}
-
 void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::string& where) {
   const std::int64_t turning = rope.turning(head_dim);
   if (turning < 2 || turning % 2 != 0) {
@@ -220,12 +207,12 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   const auto [row, wrapped] = find_family(whole, where);
   const ConfigDefaults& family = row->defaults;
   const Json config = wrapped ? text_config(whole, *row) : whole;
-  refuse_quantised(config, where);
 
   ModelConfig out;
   out.architecture = row->architecture;
   out.model_type = row->model_type;
   out.text_tower = wrapped;
+  out.weights = parse_weight_config(config, where);
   out.layers = json_int_within(config, "num_hidden_layers", where, 1, 4096);
   out.hidden = json_int_within(config, "hidden_size", where, 1, std::int64_t{1} << 20);
   out.intermediate = json_int_within(config, "intermediate_size", where, 1, std::int64_t{1} << 24);

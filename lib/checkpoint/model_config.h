@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "checkpoint/weight_config.h"
 
 namespace oscar {
 
@@ -63,6 +64,7 @@ struct ModelConfig {
   bool sink_logits = false;                  // one logit for each query head joins the denominator of the softmax
   double embedding_scale = 1.0;              // rounded to the activation dtype, then multiplies embeddings
   ExpertConfig experts;
+  WeightConfig weights;         // how they are quantised
   bool text_tower = false;      // the text model inside a multimodal wrapper
   std::int64_t bos_token = -1;  // -1: none
   std::vector<std::int64_t> eos_tokens;

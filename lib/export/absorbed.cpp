@@ -226,6 +226,7 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
     throw InputError("the format absorbed changes v_proj alone, which " + source.config().architecture +
                      " stores in one tensor with q and k; serve the bundle in another format");
   }
+  refuse_quantised_values(source);
   if (!needs_new_biases(source, bundle)) return;
   if (source.config().text_tower || !parse_model_config(config_with_biases(source), "config.json").output_bias) {
     throw InputError("the bundle has value means, which need a bias at o_proj, and " + source.config().architecture +

@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
+#include "base/errors.h"
 #include "checkpoint/families/family.h"
-#include "model/decoder.h"
+#include "weights/stored_weight.h"
 
 namespace oscar {
 
@@ -17,16 +20,33 @@ std::vector<std::string> absorbing_tensors(const Checkpoint& source, std::int64_
   return names;
 }
 
+void refuse_quantised_values(const Checkpoint& source) {
+  const ModelConfig& c = source.config();
+  const Family family = family_of(source);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    for (const auto& [name, shape] : std::map<std::string, std::vector<std::int64_t>>{
+             {family.v, {c.kv_heads * c.head_dim, c.hidden}}, {family.o, {c.hidden, c.query_heads * c.head_dim}}}) {
+      const StoredWeight weight = find_weight(source, family.layer_tensor(layer, name), shape);
+      if (weight.format == nullptr) continue;
+      throw InputError("the format absorbed changes " + weight.name + ", which " + weight.where + " stores as " +
+                       weight.format_name() + "; serve the bundle in another format, or absorb it into the BF16, F16 " +
+                       "or F32 checkpoint of the model");
+    }
+  }
+}
+
 std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransform& layer, bool new_biases) {
   const ModelConfig& config = source.config();
   const std::int64_t d = config.head_dim, heads = config.kv_heads, group = config.group_size();
   Family family = family_of(source);
   if (new_biases) family.add_qkv_bias(), family.add_output_bias();
   const auto full = [&](const std::string& name) { return family.layer_tensor(layer.layer, name); };
-  const auto read = [&](const std::string& name) { return to_tensor(source.at(full(name)), at::kDouble); };
+  const auto read = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    return load_weight(find_weight(source, full(name), shape), at::kDouble);
+  };
   // A bias that the source has not is zero.
   const auto bias = [&](const std::string& name, std::int64_t size) {
-    return source.find(full(name)) != nullptr ? read(name) : at::zeros({size}, at::kDouble);
+    return source.find(full(name)) != nullptr ? read(name, {size}) : at::zeros({size}, at::kDouble);
   };
 
   const SideTransform& side = layer.value;
@@ -35,8 +55,8 @@ std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransfo
   const at::Tensor inverse = std::get<0>(at::linalg_inv_ex(forward));
   const at::Tensor mean = side.mean.defined() ? side.mean.to(at::kDouble) : at::zeros({heads, d}, at::kDouble);
 
-  const at::Tensor w_v = read(family.v).view({heads, d, config.hidden});
-  const at::Tensor w_o = read(family.o).view({config.hidden, heads, group, d});
+  const at::Tensor w_v = read(family.v, {heads * d, config.hidden}).view({heads, d, config.hidden});
+  const at::Tensor w_o = read(family.o, {config.hidden, heads * group * d}).view({config.hidden, heads, group, d});
   std::vector<NewTensor> out;
   const auto add = [&](const std::string& name, const std::string& sibling, const at::Tensor& value) {
     out.push_back({full(name), full(sibling), value.contiguous()});

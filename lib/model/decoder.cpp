@@ -13,6 +13,7 @@
 #include "model/layer_prefetch.h"
 #include "model/rope.h"
 #include "model/weights.h"
+#include "weights/tensor_view.h"
 
 namespace oscar {
 
@@ -47,7 +48,7 @@ struct Decoder::Impl {
     }
     check_weights(checkpoint, family);
     outer = find_outer_weights(checkpoint, family);
-    final_norm = to_tensor(*outer.final_norm, options.dtype, options.device);
+    final_norm = load_weight(outer.final_norm, options.dtype, options.device);
     if (options.stream_layers) {
       layers.resize(1);
       if (options.prefetch && options.device.is_cuda()) {
@@ -130,7 +131,7 @@ at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
 
 at::Tensor Decoder::logits(const at::Tensor& normed) const {
   if (!impl_->head.defined()) {
-    impl_->head = to_tensor(*impl_->outer.head, impl_->options.dtype, impl_->options.device);
+    impl_->head = load_weight(impl_->outer.head, impl_->options.dtype, impl_->options.device);
   }
   at::Tensor logits = at::linear(normed, impl_->head).to(at::kFloat);
   if (const double cap = config().final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);

@@ -94,7 +94,4 @@ class Decoder {
   std::unique_ptr<Impl> impl_;
 };
 
-// A view of a checkpoint tensor as an at::Tensor of the given dtype (a copy; unaligned data is handled).
-at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device = at::kCPU);
-
 }  // namespace oscar

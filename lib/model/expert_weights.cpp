@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
 namespace oscar {
 namespace {
 
@@ -66,11 +68,12 @@ void visit_expert_tensors(const Checkpoint& checkpoint, const Family& family, st
 void load_expert_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                          const DecoderOptions& options, LayerWeights& weights) {
   const Experts e(checkpoint, family, layer);
+  std::map<std::string, StoredWeight> stored;
   visit_expert_tensors(checkpoint, family, layer, [&](const std::string& name, const std::vector<std::int64_t>& shape) {
-    checked_weight(checkpoint, name, shape);
+    stored.emplace(name, find_weight(checkpoint, name, shape));
   });
   const auto read = [&](const std::string& name) {
-    return to_tensor(checkpoint.at(name), options.dtype, options.device);
+    return load_weight(stored.at(name), options.dtype, options.device);
   };
   weights.router = read(e.router());
   if (!family.router_bias.empty()) weights.router_bias = read(e.name(family.router_bias));

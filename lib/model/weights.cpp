@@ -1,6 +1,10 @@
 #include "model/weights.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -62,52 +66,14 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
   return entries;
 }
 
-std::string shape_text(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 std::string where(const Checkpoint& checkpoint) { return checkpoint.location().directory.string(); }
 
-// A packed or scaled form of a weight, as quantised checkpoints hold: its presence explains a missing tensor.
-bool looks_quantised(const Checkpoint& checkpoint, const std::string& name) {
-  const std::string stem = name.substr(0, name.rfind('.'));
-  for (const char* suffix : {".qweight", ".weight_scale", ".weight_scale_inv", ".weight_packed", ".absmax"}) {
-    if (checkpoint.find(stem + suffix) != nullptr) return true;
-  }
-  return checkpoint.find(name + ".absmax") != nullptr;
+// Whether the tensor takes part in what a layer computes. Scales of activations and of caches do not.
+bool means_something(const std::string& name) {
+  constexpr std::array kEnds = {"weight",  "bias",         "sinks",           "weight_packed",
+                                "_blocks", "weight_scale", "weight_scale_inv"};
+  return std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
-
-}  // namespace
-
-const TensorView& checked_weight(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
-  const TensorView* view = checkpoint.find(name);
-  if (looks_quantised(checkpoint, name)) {
-    throw InputError("The weight " + name + " of " + where(checkpoint) +
-                     " is stored quantised, which is not supported; use the original BF16, F16 or F32 checkpoint.");
-  }
-  if (view == nullptr) {
-    throw InputError("The tensor " + name + " is missing from " + where(checkpoint) + "; " +
-                     checkpoint.config().architecture + " needs it with shape " + shape_text(shape) + ".");
-  }
-  if (view->shape != shape) {
-    throw InputError("The tensor " + name + " of " + where(checkpoint) + " has shape " + view->shape_text() +
-                     ", but config.json implies " + shape_text(shape) + ".");
-  }
-  switch (view->dtype) {
-    case DType::kBF16:
-    case DType::kF16:
-    case DType::kF32:
-    case DType::kF64:
-      return *view;
-    default:
-      throw InputError("The tensor " + name + " of " + where(checkpoint) + " has dtype " + dtype_name(view->dtype) +
-                       ", but weights must be BF16, F16, F32 or F64.");
-  }
-}
-
-namespace {
 
 // Dropping a weight, bias or norm that the checkpoint holds would give wrong results without a word. Layers beyond the
 // model's (multi-token prediction) are left alone.
@@ -118,7 +84,7 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
     const char* number = name.data() + family.layer_prefix.size();
     std::from_chars(number, name.data() + name.size(), layer);
     if (layer < 0 || layer >= checkpoint.config().layers) continue;
-    if (name.ends_with("weight") || name.ends_with("bias") || name.ends_with("sinks")) {
+    if (means_something(name)) {
       throw InputError("The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
                        checkpoint.config().architecture +
                        " with this config.json would ignore it; correct config.json (architectures, attention_bias, "
@@ -134,14 +100,18 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
 OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family) {
   const ModelConfig& c = checkpoint.config();
   const Shape table = {c.vocabulary, c.hidden};
-  const bool has_embedding = checkpoint.find(family.embedding) != nullptr;
-  const bool has_head = checkpoint.find(family.head) != nullptr;
-  OuterViews views;
-  views.embedding = &checked_weight(
-      checkpoint, c.tie_embeddings && !has_embedding && has_head ? family.head : family.embedding, table);
-  views.head = &checked_weight(checkpoint, c.tie_embeddings && !has_head ? family.embedding : family.head, table);
-  views.final_norm = &checked_weight(checkpoint, family.final_norm, {c.hidden});
-  return views;
+  const bool has_embedding = stores_weight(checkpoint, family.embedding);
+  const bool has_head = stores_weight(checkpoint, family.head);
+  const StoredWeight embedding =
+      find_weight(checkpoint, c.tie_embeddings && !has_embedding && has_head ? family.head : family.embedding, table);
+  if (embedding.format != nullptr) {
+    throw InputError("The embedding " + embedding.name + " of " + where(checkpoint) + " is stored as " +
+                     embedding.format_name() + ", but embeddings must be BF16, F16, F32 or F64; use a checkpoint " +
+                     "whose embedding is not quantised.");
+  }
+  return {.embedding = embedding.codes,
+          .head = find_weight(checkpoint, c.tie_embeddings && !has_head ? family.embedding : family.head, table),
+          .final_norm = find_weight(checkpoint, family.final_norm, {c.hidden})};
 }
 
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
@@ -149,8 +119,8 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
   const ModelConfig& c = checkpoint.config();
   StoredLayer stored;
   for (const LayerEntry& entry : layer_entries(c, family, layer)) {
-    const TensorView& view = checked_weight(checkpoint, family.layer_tensor(layer, *entry.name), entry.shape);
-    stored.*entry.member = to_tensor(view, options.dtype, options.device);
+    const StoredWeight weight = find_weight(checkpoint, family.layer_tensor(layer, *entry.name), entry.shape);
+    stored.*entry.member = load_weight(weight, options.dtype, options.device);
   }
   if (has_experts(c, layer)) load_expert_weights(checkpoint, family, layer, options, stored);
   if (stored.qkv.defined()) {
@@ -166,20 +136,69 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
   return std::move(static_cast<LayerWeights&>(stored));
 }
 
+namespace {
+
+// Every weight of a layer: its name and shape.
+void visit_layer(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
+                 const std::function<void(const std::string&, const Shape&)>& visit) {
+  for (const LayerEntry& entry : layer_entries(checkpoint.config(), family, layer)) {
+    visit(family.layer_tensor(layer, *entry.name), entry.shape);
+  }
+  if (has_experts(checkpoint.config(), layer)) visit_expert_tensors(checkpoint, family, layer, visit);
+}
+
+}  // namespace
+
 void check_weights(const Checkpoint& checkpoint, const Family& family) {
   find_outer_weights(checkpoint, family);
   std::set<std::string> used;
   const auto check = [&](const std::string& name, const Shape& shape) {
-    checked_weight(checkpoint, name, shape);
-    used.insert(name);
+    for (const TensorView* part : find_weight(checkpoint, name, shape).parts()) used.insert(part->name);
   };
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
-    for (const LayerEntry& entry : layer_entries(checkpoint.config(), family, layer)) {
-      check(family.layer_tensor(layer, *entry.name), entry.shape);
-    }
-    if (has_experts(checkpoint.config(), layer)) visit_expert_tensors(checkpoint, family, layer, check);
+    visit_layer(checkpoint, family, layer, check);
   }
   refuse_ignored(checkpoint, family, used);
+}
+
+std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint) {
+  const Family family = family_of(checkpoint);
+  std::vector<std::uint64_t> elements(static_cast<std::size_t>(checkpoint.config().layers), 0);
+  for (std::size_t layer = 0; layer < elements.size(); ++layer) {
+    visit_layer(checkpoint, family, static_cast<std::int64_t>(layer), [&](const std::string&, const Shape& shape) {
+      std::uint64_t size = 1;
+      for (const std::int64_t extent : shape) size *= static_cast<std::uint64_t>(extent);
+      elements[layer] += size;
+    });
+  }
+  return elements;
+}
+
+std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint) {
+  // Codes as bytes, as indices or whole numbers of 32 bits, and the product in FP32, at most at once for one element.
+  constexpr std::uint64_t kEach = 12;
+  const Family family = family_of(checkpoint);
+  std::uint64_t largest = 0;
+  for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
+    visit_layer(checkpoint, family, layer, [&](const std::string& name, const Shape& shape) {
+      if (find_weight(checkpoint, name, shape).format == nullptr) return;
+      // Of three dimensions the first one counts experts, which come one by one.
+      const std::size_t from = shape.size() > 2 ? 1 : 0;
+      std::uint64_t size = kEach;
+      for (std::size_t i = from; i < shape.size(); ++i) size *= static_cast<std::uint64_t>(shape[i]);
+      largest = std::max(largest, size);
+    });
+  }
+  return largest;
+}
+
+std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width) {
+  const ModelConfig& c = checkpoint.config();
+  const std::vector<std::uint64_t> layers = layer_elements(checkpoint);
+  const auto hidden = static_cast<std::uint64_t>(c.hidden);
+  const std::uint64_t table = static_cast<std::uint64_t>(c.vocabulary) * hidden;
+  const bool two = !c.tie_embeddings || stores_weight(checkpoint, family_of(checkpoint).head);
+  return width * std::accumulate(layers.begin(), layers.end(), (two ? 2 : 1) * table + hidden);
 }
 
 }  // namespace oscar

@@ -5,18 +5,19 @@
 
 #include "checkpoint/families/family.h"
 #include "model/decoder.h"
+#include "weights/stored_weight.h"
 
 namespace oscar {
 
-// The tensors outside the layers, as stored. With tied embeddings `embedding` and `head` are the same tensor.
+// The tensors outside the layers, as stored.
 struct OuterViews {
-  const TensorView* embedding;   // [vocabulary, hidden]
-  const TensorView* head;        // [vocabulary, hidden]
-  const TensorView* final_norm;  // [hidden]
+  const TensorView* embedding;  // [vocabulary, hidden]
+  StoredWeight head;            // [vocabulary, hidden]; the embedding's tensor or another one
+  StoredWeight final_norm;      // [hidden]
 };
 
-// InputError: a tensor is missing, has another shape than config.json implies, is not BF16, F16, F32 or F64, or the
-// checkpoint holds a weight, bias or norm that the architecture would ignore.
+// InputError as find_weight() and load_weight(), for an embedding that is quantised (its rows are read one by one), or
+// for a checkpoint with a weight, bias or norm that the architecture would ignore.
 OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family);
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options);
@@ -24,12 +25,11 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
 // The same checks without reading any data, for every layer: a bad checkpoint fails before the first forward pass.
 void check_weights(const Checkpoint& checkpoint, const Family& family);
 
-// The tensor of that name, or the errors above.
-const TensorView& checked_weight(const Checkpoint& checkpoint, const std::string& name,
-                                 const std::vector<std::int64_t>& shape);
-
-// Rows `ids` of a [rows, columns] tensor, read straight from the file: [ids, columns]. Ids are in range.
-at::Tensor gather_rows(const TensorView& view, const std::vector<std::int32_t>& ids, at::ScalarType dtype,
-                       at::Device device);
+// Elements of each layer's weights as they are computed with, whatever they take in the file: [layers].
+std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint);
+// Bytes that dequantising the largest stored weight of a layer takes beside its result; 0 where none is quantised.
+std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint);
+// Bytes of all weights in numbers of `width` bytes: layers, embedding where the head is tied to it or not, final norm.
+std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width);
 
 }  // namespace oscar

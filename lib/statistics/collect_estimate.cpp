@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <map>
 
 #include "base/errors.h"
 #include "model/decoder.h"
 #include "model/device_memory.h"
+#include "model/weights.h"
 #include "statistics/accumulator.h"
 #include "statistics/kl_pass.h"
 #include "statistics/layer_gradient.h"
@@ -29,17 +29,18 @@ std::uint64_t resident_bytes() {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Elements of the weights of each layer, from the names "...layers.<i>....". Embedding and head stay in the file.
-std::map<std::int64_t, std::uint64_t> weight_elements(const Checkpoint& checkpoint) {
-  std::map<std::int64_t, std::uint64_t> elements;
-  for (const std::string& name : checkpoint.names()) {
-    const std::size_t at = name.find("layers.");
-    if (at == std::string::npos) continue;
-    const std::int64_t layer = std::strtoll(name.c_str() + at + 7, nullptr, 10);
-    elements[layer] += static_cast<std::uint64_t>(checkpoint.at(name).elements());
+// Bytes of the weights of all layers and of the largest layer as they are computed with, in numbers of `width` bytes.
+// Embedding and head stay in the file.
+struct LayerBytes {
+  std::uint64_t all = 0, largest = 0;
+
+  LayerBytes(const Checkpoint& checkpoint, std::uint64_t width) {
+    for (const std::uint64_t elements : layer_elements(checkpoint)) {
+      all += width * elements;
+      largest = std::max(largest, width * elements);
+    }
   }
-  return elements;
-}
+};
 
 // The largest tensors alive at once while one step passes through a layer, as lib/model and the observer keep them.
 std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_t width) {
@@ -67,13 +68,9 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
                         std::int64_t step, bool stream_layers) {
   const ModelConfig& c = checkpoint.config();
   const std::uint64_t width = c10::elementSize(options.dtype), tokens = static_cast<std::uint64_t>(plan.tokens);
-  std::uint64_t largest = 0, all = 0;
-  for (const auto& [layer, elements] : weight_elements(checkpoint)) {
-    all += elements;
-    largest = std::max(largest, elements);
-  }
+  const LayerBytes layers(checkpoint, width);
   // Streamed: one layer at work, one on its way, one whose memory is not free yet.
-  const std::uint64_t weights = width * (stream_layers ? std::min(3 * largest, all) : all);
+  const std::uint64_t weights = stream_layers ? std::min(3 * layers.largest, layers.all) : layers.all;
   const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
   const auto hidden = tokens * width * static_cast<std::uint64_t>(c.hidden);
   const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
@@ -84,7 +81,8 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
   const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
   const std::uint64_t backward = gradient_bytes(c, plan, options);
-  return weights + std::max(forward, backward > 0 ? backward + far : 0) + kLibraries;
+  // The next layer is dequantised while one computes.
+  return weights + std::max(forward, backward > 0 ? backward + far : 0) + dequantisation_bytes(checkpoint) + kLibraries;
 }
 
 // The backward pass of layer 0 on these hidden states.
@@ -117,12 +115,9 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
 
   CollectEstimate e;
-  std::uint64_t largest = 0, all = 0;
-  for (const auto& [layer, elements] : weight_elements(checkpoint)) {
-    all += elements;
-    largest = std::max(largest, elements);
-  }
-  e.weight_bytes = width * (options.stream_layers ? largest : all);
+  const LayerBytes weights(checkpoint, width);
+  e.weight_bytes = options.stream_layers ? weights.largest : weights.all;
+  e.stored_bytes = checkpoint.weight_bytes();
 
   const std::uint64_t gram = hkv * d * d * 8;
   // Eight moments of every layer, three of far pairs where there are some, and as many of the KL metric.
@@ -138,7 +133,8 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));
-  const std::uint64_t running = e.weight_bytes + working + 2 * layer_bytes;
+  const std::uint64_t loading = dequantisation_bytes(checkpoint);
+  const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading);
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
   if (options.device.is_cuda()) {
     e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan), options.stream_layers);

@@ -5,6 +5,7 @@
 
 #include "base/progress.h"
 #include "model/device_memory.h"
+#include "model/weights.h"
 #include "report/number_text.h"
 #include "verify/time_estimate.h"
 #include "verify/verification.h"
@@ -42,7 +43,7 @@ std::string Verification::plan_text() const {
     passes += (request_.prefill && c.method.quantised) + (request_.decode && c.method.paged() ? 1 : 0);
   }
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
-  const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element;
+  const std::uint64_t weights = decoded_bytes(checkpoint_, element);
   const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
                                static_cast<std::uint64_t>(model.hidden) * element * (request_.decode ? 8 : 1);
   std::string list;
@@ -116,7 +117,7 @@ VerifyReport Verification::empty_report() const {
 void Verification::require_memory() const {
   if (!request_.decoder.device.is_cuda()) return;
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
-  const std::uint64_t weights = checkpoint_.weight_bytes() / 2 * element + (std::uint64_t{1} << 30);
+  const std::uint64_t weights = decoded_bytes(checkpoint_, element) + (std::uint64_t{1} << 30);
   std::uint64_t passes = 1;
   for (const ComparedMethod& c : selection_.methods) {
     passes += (request_.prefill && c.method.quantised ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);

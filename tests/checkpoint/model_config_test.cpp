@@ -112,7 +112,6 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'longrope' is not supported");
   says("Glm4ForCausalLM", R"({"partial_rotary_factor": 1.5})", "'partial_rotary_factor' is 1.5");
   says("Glm4ForCausalLM", R"({"head_dim": 6, "partial_rotary_factor": 0.5})", "3 of 6 channels");
-  says("GptOssForCausalLM", R"({"quantization_config": {"quant_method": "mxfp4"}})", "method 'mxfp4'");
 }
 
 TEST(ModelConfig, UnknownArchitectureNamesTheNearest) {
@@ -193,7 +192,49 @@ TEST(ModelConfig, RefusesContradictoryWindows) {
   EXPECT_THAT(refusal(R"({"layer_types": ["full_attention", "mamba", 3]})", "Qwen3ForCausalLM"),
               HasSubstr("layer type 'mamba' is not supported"));
   EXPECT_THAT(refusal(R"({"sliding_window": 0})", "MistralForCausalLM"), HasSubstr("'sliding_window' is 0"));
-  EXPECT_THAT(refusal(R"({"quantization_config": {"quant_method": "fp8"}})"), HasSubstr("quantised"));
+}
+
+TEST(ModelConfig, QuantisedWeights) {
+  const auto weights = [](const std::string& quantization) {
+    return parse("LlamaForCausalLM", "{\"quantization_config\": " + quantization + "}").weights;
+  };
+  EXPECT_EQ(parse("LlamaForCausalLM").weights.method, "");
+  EXPECT_EQ(weights("null").method, "");
+  const WeightConfig plain = weights(R"({"quant_method": "fp8"})");
+  EXPECT_EQ(plain.method, "fp8");
+  EXPECT_EQ(plain.block_rows, 128);
+  EXPECT_EQ(plain.block_columns, 128);
+  EXPECT_EQ(weights(R"({"quant_method": "fp8", "weight_block_size": [64, 32]})").block_columns, 32);
+  // The key of a group says nothing.
+  const WeightConfig grouped =
+      weights(R"({"quant_method": "compressed-tensors", "config_groups": {"ANY KEY": {"weights":
+      {"block_structure": [16, 8]}}, "group_7": {"weights": {"block_structure": null}}, "group_8": {}}})");
+  EXPECT_EQ(grouped.block_rows, 16);
+  EXPECT_EQ(grouped.block_columns, 8);
+  EXPECT_EQ(weights(R"({"quant_method": "gptq", "checkpoint_format": "gptq"})").zero_point_offset, 1);
+  EXPECT_EQ(weights(R"({"quant_method": "gptq", "checkpoint_format": "gptq_v2"})").zero_point_offset, 0);
+}
+
+TEST(ModelConfig, QuantisedWeightsThatAreNotRead) {
+  const auto says = [](const std::string& quantization, const char* word) {
+    EXPECT_THAT(refusal("{\"quantization_config\": " + quantization + "}"), HasSubstr(word)) << quantization;
+  };
+  says(R"({"quant_method": "bitsandbytes"})",
+       "'bitsandbytes' ('quant_method'), which is not read; those that are read: fp8, compressed-tensors, modelopt, "
+       "mxfp4, "
+       "awq, gptq");
+  says(R"({"quant_method": "\u001b[2J"})", "'\\x1b[2J'");
+  says("{}", "'quant_method'");
+  says("[]", "'quantization_config' is array, expected an object");
+  for (const char* block :
+       {"[128]", "[0, 128]", "[128, 1.5]", "[128, 1048577]", "\"128x128\"", "[128, 18446744073709551615]"}) {
+    says(std::string(R"({"quant_method": "fp8", "weight_block_size": )") + block + "}", "'weight_block_size'");
+  }
+  says(R"({"quant_method": "compressed-tensors", "config_groups": []})", "'config_groups'");
+  says(R"({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"block_structure": [8, 8]}},
+           "b": {"weights": {"block_structure": [8, 9]}}}})",
+       "blocks of different sizes");
+  says(R"({"quant_method": "compressed-tensors", "transform_config": {"config_groups": {}}})", "'transform_config'");
 }
 
 }  // namespace

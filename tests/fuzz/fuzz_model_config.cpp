@@ -32,6 +32,13 @@ std::vector<std::string> seeds() {
                   R"("rope_theta":1e4,"sliding_window":9,"partial_rotary_factor":0.5,"head_dim":16})");
   seeds.push_back("{\"architectures\":[\"Qwen3MoeForCausalLM\"]," + sizes +
                   R"("num_experts":8,"num_experts_per_tok":2,"mlp_only_layers":[1],"decoder_sparse_step":2})");
+  const std::string quantised = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
+  seeds.push_back(quantised +
+                  R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["a"]}})");
+  seeds.push_back(quantised +
+                  R"({"quant_method":"compressed-tensors","format":"float-quantized","ignore":["re:.*"],)"
+                  R"("config_groups":{"x":{"weights":{"block_structure":[64,32]}},"y":{"weights":null}}}})");
+  seeds.push_back(quantised + R"({"quant_method":"gptq","checkpoint_format":"gptq_v2","bits":4}})");
   return seeds;
 }
 
@@ -42,6 +49,7 @@ void read_input(std::string_view bytes) {
   require(c.query_heads == c.kv_heads * c.group_size(), "query heads are a multiple of KV heads");
   require(c.sliding_window.size() == static_cast<std::size_t>(c.layers), "every layer has a window");
   for (const std::int64_t window : c.sliding_window) require(window >= 0, "windows are not negative");
+  require(c.weights.block_rows > 0 && c.weights.block_columns > 0, "blocks of weights have a size");
   require(c.layer_rope.empty() || c.layer_rope.size() == static_cast<std::size_t>(c.layers), "each has its RoPE");
   require(c.experts.per_token <= c.experts.count, "no more experts are chosen than there are");
   require(c.rope.turning(c.head_dim) % 2 == 0, "channels turn in pairs");

@@ -13,6 +13,29 @@
 
 namespace oscar {
 
+inline DType stored_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::kF32;
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kDouble:
+      return DType::kF64;
+    case at::kFloat8_e4m3fn:
+      return DType::kF8E4M3;
+    case at::kChar:
+      return DType::kI8;
+    case at::kInt:
+      return DType::kI32;
+    case at::kLong:
+      return DType::kI64;
+    default:
+      return DType::kU8;
+  }
+}
+
 struct TinyCheckpoint {
   Json config = {{"architectures", {"Qwen3ForCausalLM"}},
                  {"model_type", "qwen3"},
@@ -51,18 +74,13 @@ struct TinyCheckpoint {
     }
   }
 
-  // Tensors may be FP32, BF16, FP16, FP64 or bytes.
   Checkpoint write(const fs::path& directory) const {
     write_file_atomic(directory / "config.json", dump_json(config));
     std::vector<TensorView> views;
     for (const auto& [name, tensor] : tensors) {
       TensorView view;
       view.name = name;
-      view.dtype = tensor.scalar_type() == at::kFloat      ? DType::kF32
-                   : tensor.scalar_type() == at::kBFloat16 ? DType::kBF16
-                   : tensor.scalar_type() == at::kHalf     ? DType::kF16
-                   : tensor.scalar_type() == at::kDouble   ? DType::kF64
-                                                           : DType::kU8;
+      view.dtype = stored_type(tensor.scalar_type());
       view.shape = tensor.sizes().vec();
       view.data = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
       views.push_back(std::move(view));

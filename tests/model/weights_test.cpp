@@ -10,6 +10,7 @@
 #include "model/tiny_checkpoint.h"
 #include "support/message_of.h"
 #include "support/temp_directory.h"
+#include "weights/tensor_view.h"
 
 namespace oscar {
 namespace {
@@ -62,17 +63,56 @@ TEST(Weights, NormThatWouldBeIgnoredIsRefused) {
   EXPECT_THAT(fault(tiny), testing::HasSubstr("k_norm"));
 }
 
-TEST(Weights, QuantisedAndIntegerWeightsAreRefused) {
+TEST(Weights, DamagedQuantisedAndIntegerWeightsAreRefused) {
   TinyCheckpoint scaled;
   scaled.tensors["model.layers.0.mlp.down_proj.weight_scale"] = at::ones({1});
-  EXPECT_THAT(fault(scaled), testing::HasSubstr("quantised"));
+  EXPECT_THAT(fault(scaled), testing::HasSubstr("model.layers.0.mlp.down_proj.weight is F32"));
   TinyCheckpoint packed;
   packed.tensors.erase("model.layers.0.self_attn.q_proj.weight");
   packed.tensors["model.layers.0.self_attn.q_proj.qweight"] = at::ones({1});
-  EXPECT_THAT(fault(packed), testing::HasSubstr("quantised"));
+  EXPECT_THAT(fault(packed), testing::HasSubstr("model.layers.0.self_attn.q_proj.qweight"));
   TinyCheckpoint bytes;
   bytes.tensors["model.norm.weight"] = at::ones({24}, at::kByte);
   EXPECT_THAT(fault(bytes), testing::AllOf(testing::HasSubstr("model.norm.weight"), testing::HasSubstr("U8")));
+}
+
+TEST(Weights, QuantisedLayerAndHead) {
+  TinyCheckpoint tiny;
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  const at::Tensor codes = tiny.tensors[up].mul(64).to(at::kFloat8_e4m3fn), scale = at::full({1}, 1.0f / 64);
+  const at::Tensor head = tiny.tensors["lm_head.weight"].to(at::kFloat8_e4m3fn);
+  tiny.tensors[up] = codes;
+  tiny.tensors[up + "_scale"] = scale;
+  tiny.tensors["lm_head.weight"] = head;
+  tiny.tensors["lm_head.weight_scale"] = at::full({1}, 2.0f);
+  const TempDirectory directory;
+  const Checkpoint checkpoint = tiny.write(directory.path());
+  for (const bool stream : {false, true}) {
+    Decoder decoder(checkpoint, {.stream_layers = stream});
+    EXPECT_TRUE(at::equal(decoder.layer_weights(1).up, codes.to(at::kFloat).div(64)));
+    EXPECT_TRUE(at::equal(decoder.logits(at::eye(24)), head.to(at::kFloat).mul(2).t()));
+  }
+  // What is computed with, whatever the file holds: 24 hidden, 31 rows of two tables, three layers.
+  EXPECT_EQ(layer_elements(checkpoint)[1], layer_elements(checkpoint)[0]);
+  EXPECT_EQ(layer_elements(checkpoint)[0], 2 * 24 + 2 * 64 * 24 + 2 * 32 * 24 + 2 * 16 + 3 * 40 * 24);
+  EXPECT_EQ(decoded_bytes(checkpoint, 2), 2 * (3 * layer_elements(checkpoint)[0] + 2 * 31 * 24 + 24));
+}
+
+TEST(Weights, QuantisedEmbeddingIsRefused) {
+  TinyCheckpoint tiny;
+  at::Tensor& table = tiny.tensors["model.embed_tokens.weight"];
+  table = table.to(at::kFloat8_e4m3fn);
+  tiny.tensors["model.embed_tokens.weight_scale"] = at::ones({1});
+  EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr("model.embed_tokens.weight"), testing::HasSubstr("FP8")));
+}
+
+TEST(Weights, QuantisedWeightThatWouldBeIgnoredIsRefused) {
+  for (const char* name : {"mlp.extra_proj.weight_packed", "mlp.extra_proj.qweight", "mlp.experts.gate_up_proj_blocks",
+                           "self_attn.g_proj.weight_scale"}) {
+    TinyCheckpoint tiny;
+    tiny.tensors[std::string("model.layers.1.") + name] = at::ones({2, 2}, at::kInt);
+    EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr(name), testing::HasSubstr("would ignore")));
+  }
 }
 
 TEST(Weights, BuffersThatMeanNothingAreAllowed) {
@@ -91,7 +131,7 @@ TEST(Weights, TiedHeadIsTheEmbedding) {
     const TempDirectory directory;
     const Checkpoint checkpoint = tiny.write(directory.path());
     const OuterViews views = find_outer_weights(checkpoint, family_of(checkpoint.config()));
-    return views.embedding->name + " " + views.head->name;
+    return views.embedding->name + " " + views.head.codes->name;
   };
   EXPECT_EQ(names(), "model.embed_tokens.weight lm_head.weight");  // both saved: each for itself
   tiny.tensors.erase("lm_head.weight");

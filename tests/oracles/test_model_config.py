@@ -200,7 +200,7 @@ def test_configs_saved_by_transformers_are_read_back(tool, tmp_path):
     ({"rope_scaling": {"rope_type": "longrope", "factor": 2}}, ["'longrope'", "yarn"]),
     ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, ["'dynamic'"]),
     ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
-    ({"quantization_config": {"quant_method": "fp8"}}, ["quantised"]),
+    ({"quantization_config": {"quant_method": "hqq"}}, ["'hqq'", "those that are read: fp8, "]),
     ({"num_attention_heads": 6, "num_key_value_heads": 4}, ["6 query heads", "4 KV heads"]),
 ])
 def test_refusals_name_the_reason(tool, tmp_path, change, words):

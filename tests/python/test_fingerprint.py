@@ -13,6 +13,7 @@ from oscar_kv.fingerprint import checkpoint_fingerprint  # noqa: E402
 
 sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
+import quantised_checkpoints  # noqa: E402
 import random_checkpoints  # noqa: E402
 
 
@@ -46,6 +47,13 @@ def test_families(name, tmp_path):
     assert found == expected(folder)
     family_checkpoints.respell_as_v4(folder)
     assert checkpoint_fingerprint(folder) == expected(folder) == found
+
+
+@pytest.mark.parametrize("name", ["fp8-blocks", "awq", "mxfp4-experts"])
+def test_quantised_checkpoints(name, tmp_path):
+    quantised, plain, _ = quantised_checkpoints.make(name, tmp_path)
+    found = checkpoint_fingerprint(quantised)
+    assert found == expected(quantised) and found != checkpoint_fingerprint(plain) == expected(plain)
 
 
 def test_no_checkpoint(tmp_path):

@@ -1,5 +1,5 @@
-// gpt-oss with BF16, F16 or F32 weights: a sink logit for each query head, windows in every other layer from the first
-// on, YaRN, experts with biases and a clamped gate in every layer. The published MXFP4 weights are refused before.
+// gpt-oss, its experts plain or in MXFP4: a sink logit for each query head, windows in every other layer from the first
+// on, YaRN, experts with biases and a clamped gate in every layer.
 #include <cmath>
 
 #include "base/errors.h"

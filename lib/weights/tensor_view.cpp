@@ -1,13 +1,18 @@
-// Bytes of a mapped file as an at::Tensor.
+#include "weights/tensor_view.h"
+
 #include <ATen/ATen.h>
 
 #include <cstring>
 
 #include "base/errors.h"
-#include "model/weights.h"
 
 namespace oscar {
 namespace {
+
+[[noreturn]] void refuse_type(const TensorView& view) {
+  throw InputError("The tensor " + view.name + " has dtype " + dtype_name(view.dtype) +
+                   ", which cannot be used here; expected BF16, F16, F32, F64 or an integer type.");
+}
 
 at::ScalarType scalar_type(const TensorView& view) {
   switch (view.dtype) {
@@ -31,23 +36,28 @@ at::ScalarType scalar_type(const TensorView& view) {
       return at::kFloat;
     case DType::kF64:
       return at::kDouble;
+    case DType::kF8E4M3:
+      return at::kFloat8_e4m3fn;
     default:
-      throw InputError("The tensor " + view.name + " has dtype " + dtype_name(view.dtype) +
-                       ", which cannot be used here; expected BF16, F16, F32, F64 or an integer type.");
+      refuse_type(view);
   }
 }
 
 }  // namespace
 
-at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
-  // safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on
-  // the target device, so that the narrower stored type is what crosses the bus.
-  // Pinned memory on the way to a GPU: the copy then needs no second one in the driver and overlaps with what runs
-  // there.
+// safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on the
+// target device, so that the narrower stored type is what crosses the bus.
+// Pinned memory on the way to a GPU: the copy then needs no second one in the driver and overlaps with what runs there.
+at::Tensor stored_tensor(const TensorView& view, at::Device device) {
   const bool gpu = device.is_cuda();
   at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)).pinned_memory(gpu));
   if (!view.data.empty()) std::memcpy(stored.mutable_data_ptr(), view.data.data(), view.data.size());
-  return stored.to(device, /*non_blocking=*/gpu).to(dtype);
+  return stored.to(device, /*non_blocking=*/gpu);
+}
+
+at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
+  if (view.dtype == DType::kF8E4M3) refuse_type(view);  // without its scale it means nothing
+  return stored_tensor(view, device).to(dtype);
 }
 
 at::Tensor gather_rows(const TensorView& view, const std::vector<std::int32_t>& ids, at::ScalarType dtype,

@@ -1,0 +1,100 @@
+#include "checkpoint/weight_config.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::array<std::string_view, 6> kMethods = {"fp8", "compressed-tensors", "modelopt", "mxfp4", "awq", "gptq"};
+constexpr std::int64_t kMaxBlock = std::int64_t{1} << 20;
+
+using Block = std::pair<std::int64_t, std::int64_t>;
+
+std::string method_names() {
+  std::string text;
+  for (const std::string_view method : kMethods) text += (text.empty() ? "" : ", ") + std::string(method);
+  return text;
+}
+
+const Json* member(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<Block> read_block(const Json& object, const char* key, const std::string& where) {
+  const Json* value = member(object, key);
+  if (value == nullptr) return std::nullopt;
+  const auto size = [&](std::size_t i) -> std::int64_t {
+    if (!value->is_array() || value->size() != 2 || !(*value)[i].is_number_integer()) return 0;
+    return (*value)[i].get<std::int64_t>();
+  };
+  const Block block = {size(0), size(1)};
+  if (block.first < 1 || block.first > kMaxBlock || block.second < 1 || block.second > kMaxBlock) {
+    throw InputError(where + ": '" + key + "' of 'quantization_config' must be two whole numbers of 1 to " +
+                     std::to_string(kMaxBlock) + ", the rows and columns of a block");
+  }
+  return block;
+}
+
+// Groups have any key and may describe any modules; their sizes must agree, since tensors do not tell their group.
+std::optional<Block> block_of_groups(const Json& quantization, const std::string& where) {
+  const Json* groups = member(quantization, "config_groups");
+  if (groups == nullptr) return std::nullopt;
+  if (!groups->is_object()) throw InputError(where + ": 'config_groups' of 'quantization_config' must be an object");
+  std::optional<Block> block;
+  for (const auto& [key, group] : groups->items()) {
+    const Json* weights = group.is_object() ? member(group, "weights") : nullptr;
+    if (weights == nullptr || !weights->is_object()) continue;
+    const std::optional<Block> own = read_block(*weights, "block_structure", where);
+    if (own && block && *own != *block) {
+      throw InputError(where +
+                       ": groups of 'quantization_config' have blocks of different sizes ('block_structure'), " +
+                       "which is not supported");
+    }
+    if (own) block = own;
+  }
+  return block;
+}
+
+void check_method(const Json& quantization, const std::string& method, const std::string& where) {
+  if (std::find(kMethods.begin(), kMethods.end(), method) == kMethods.end()) {
+    throw InputError(where + ": the weights are quantised by the method " + quote_name(method) +
+                     " ('quant_method'), which is not read; those that are read: " + method_names() +
+                     ", or use the BF16, F16 or F32 checkpoint of the model");
+  }
+  const Json* transform = member(quantization, "transform_config");
+  if (transform != nullptr && !transform->empty()) {
+    throw InputError(where +
+                     ": the weights were quantised after a transform ('transform_config'), which also changes " +
+                     "activations and is not supported; use the BF16, F16 or F32 checkpoint of the model");
+  }
+}
+
+}  // namespace
+
+WeightConfig parse_weight_config(const Json& config, const std::string& where) {
+  WeightConfig out;
+  const Json* quantization = member(config, "quantization_config");
+  if (quantization == nullptr) return out;
+  if (!quantization->is_object()) {
+    throw InputError(where + ": 'quantization_config' is " + quantization->type_name() + ", expected an object");
+  }
+  out.method = json_string(*quantization, "quant_method", where + ", 'quantization_config'");
+  check_method(*quantization, out.method, where);
+  std::optional<Block> block = read_block(*quantization, "weight_block_size", where);
+  if (!block) block = block_of_groups(*quantization, where);
+  if (block) std::tie(out.block_rows, out.block_columns) = *block;
+  const std::string kind = json_string(*quantization, "checkpoint_format", where, "");
+  if (out.method == "gptq" && kind == "gptq_v2") out.zero_point_offset = 0;
+  return out;
+}
+
+}  // namespace oscar

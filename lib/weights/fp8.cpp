@@ -1,0 +1,96 @@
+// FP8 E4M3 (Micikevicius et al. 2022, "FP8 formats for deep learning": no infinity, NaN is S.1111.111, at most 448)
+// with a scale for the tensor, for each row, or for blocks of 128 x 128; and INT8 with the same scales of tensor or
+// rows.
+//   w[n, k] = code[n, k] scale[n / block rows, k / block columns]
+// Stored as X.weight with X.weight_scale_inv (DeepSeek, Qwen: multiplied all the same) or X.weight_scale
+// (compressed-tensors, modelopt). The scale's shape tells which of the three it is:
+//   [], [1] or [1, 1]: tensor; [N] or [N, 1]: rows; [ceil(N / block rows), ceil(K / block columns)]: blocks.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "weights/tensor_view.h"
+#include "weights/weight_format.h"
+
+namespace oscar {
+
+extern const WeightFormat kFp8;
+
+namespace {
+
+std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
+
+bool scales_tensor(const TensorView& scale) { return scale.elements() == 1; }
+
+bool scales_rows(const TensorView& scale, std::int64_t rows) {
+  return scale.shape == WeightShape{rows} || scale.shape == WeightShape{rows, 1};
+}
+
+const TensorView& the_scale(const WeightQuery& query) {
+  const TensorView* inverse = query.find(".weight_scale_inv");
+  const TensorView* scale = query.find(".weight_scale");
+  if (inverse != nullptr && scale != nullptr) {
+    throw InputError("The checkpoint " + query.checkpoint.location().directory.string() + " holds both " +
+                     inverse->name + " and " + scale->name + " for " + query.text() + "; expected one of them.");
+  }
+  return inverse != nullptr ? *inverse : query.need(".weight_scale");
+}
+
+std::optional<StoredWeight> find_fp8(const WeightQuery& query) {
+  const TensorView* codes = query.checkpoint.find(query.name);
+  if (codes == nullptr || (codes->dtype != DType::kF8E4M3 && codes->dtype != DType::kI8)) return std::nullopt;
+  require_shape(query, *codes, query.shape);
+  StoredWeight weight = query.start(kFp8, *codes);
+  weight.scale = &the_scale(query);
+  require_type(query, *weight.scale, {DType::kF32, DType::kBF16, DType::kF16});
+  if (const TensorView* zero = query.find(".weight_zero_point"); zero != nullptr) {
+    throw InputError("The checkpoint " + weight.where + " holds " + zero->name + " for " + query.text() +
+                     ", and zero points of weights in 8 bits are read only where those are packed.");
+  }
+  if (scales_tensor(*weight.scale) || scales_rows(*weight.scale, query.shape.at(0))) return weight;
+  const WeightConfig& config = query.checkpoint.config().weights;
+  weight.block_rows = config.block_rows, weight.block_columns = config.block_columns;
+  const WeightShape expected = {blocks(query.shape.at(0), weight.block_rows),
+                                query.shape.size() == 2 ? blocks(query.shape[1], weight.block_columns) : 1};
+  if (query.shape.size() != 2 || weight.scale->shape != expected) {
+    throw InputError("The tensor " + weight.scale->name + " of " + weight.where + " has shape " +
+                     weight.scale->shape_text() + ", expected [1], [" + std::to_string(query.shape[0]) + "], [" +
+                     std::to_string(query.shape[0]) + ", 1] or, in blocks of " + std::to_string(weight.block_rows) +
+                     " x " + std::to_string(weight.block_columns) + ", " + weight_shape_text(expected) + " for " +
+                     query.text() + ".");
+  }
+  return weight;
+}
+
+// values [N, K] *= scale of their block, in place. Rows of whole blocks at once, then those of the cut block.
+void scale_blocks(const StoredWeight& weight, at::Tensor values, const at::Tensor& scale) {
+  const std::int64_t rows = weight.shape[0], columns = weight.shape[1], block = weight.block_rows;
+  const at::Tensor wide = scale.repeat_interleave(std::min(weight.block_columns, columns), 1).narrow(1, 0, columns);
+  const std::int64_t whole = rows / block;
+  if (whole > 0) {
+    values.narrow(0, 0, whole * block).view({whole, block, columns}).mul_(wide.narrow(0, 0, whole).unsqueeze(1));
+  }
+  if (rows > whole * block) values.narrow(0, whole * block, rows - whole * block).mul_(wide.narrow(0, whole, 1));
+}
+
+at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+  const at::Tensor scale = finite_scale(weight, *weight.scale, device);
+  at::Tensor values = stored_tensor(*weight.codes, device).to(at::kFloat);
+  if (scale.numel() == 1) {
+    values.mul_(scale.reshape({}));
+  } else if (weight.block_rows == 0) {
+    WeightShape rows(weight.shape.size(), 1);
+    rows[0] = weight.shape[0];
+    values.mul_(scale.view(rows));
+  } else {
+    scale_blocks(weight, values, scale);
+  }
+  return values.to(dtype);
+}
+
+}  // namespace
+
+const WeightFormat kFp8 = {"FP8", find_fp8, dequantise_fp8};
+
+}  // namespace oscar

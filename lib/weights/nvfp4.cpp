@@ -1,0 +1,53 @@
+// NVFP4: E2M1 codes, 16 of which share one FP8 E4M3 scale, and one FP32 number for the whole tensor.
+//   compressed-tensors ("nvfp4-pack-quantized"): X.weight_packed U8 [N, K / 2], X.weight_scale F8_E4M3 [N, K / 16],
+//     X.weight_global_scale F32 [1]:   w[n, k] = code[n, k] (scale[n, k / 16] / global)
+//   modelopt: X.weight U8 [N, K / 2], X.weight_scale F8_E4M3 [N, K / 16], X.weight_scale_2 F32 []:
+//                                      w[n, k] = code[n, k] (scale[n, k / 16] scale_2)
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+#include "weights/tensor_view.h"
+#include "weights/unpacked_codes.h"
+#include "weights/weight_format.h"
+
+namespace oscar {
+
+extern const WeightFormat kNvfp4;
+
+namespace {
+
+constexpr std::int64_t kNvGroup = 16;  // codes of one scale
+
+bool divides(const StoredWeight& weight) { return weight.second->name.ends_with(".weight_global_scale"); }
+
+std::optional<StoredWeight> find_nvfp4(const WeightQuery& query) {
+  const TensorView* packed = query.find(".weight_packed");
+  const bool divided = packed != nullptr;
+  const TensorView* codes = divided ? packed : query.checkpoint.find(query.name);
+  if (codes == nullptr || codes->dtype != DType::kU8 || query.shape.size() != 2) return std::nullopt;
+  StoredWeight weight = query.start(kNvfp4, *codes);
+  weight.scale = &query.need(".weight_scale");
+  require_type(query, *weight.scale, {DType::kF8E4M3});
+  require_multiple(query, query.shape[1], kNvGroup);
+  require_shape(query, *codes, {query.shape[0], query.shape[1] / 2});
+  require_shape(query, *weight.scale, {query.shape[0], query.shape[1] / kNvGroup});
+  weight.second = &query.need(divided ? ".weight_global_scale" : ".weight_scale_2");
+  require_type(query, *weight.second, {DType::kF32});
+  if (!weight.second->shape.empty()) require_shape(query, *weight.second, {1});
+  return weight;
+}
+
+at::Tensor dequantise_nvfp4(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+  const at::Tensor whole = finite_scale(weight, *weight.second, at::kCPU).reshape({});
+  if (divides(weight) && whole.item<float>() == 0.0f) refuse_part(weight, *weight.second, "is 0 and divides scales");
+  const at::Tensor own = finite_scale(weight, *weight.scale, device);
+  const at::Tensor scale = divides(weight) ? own.div(whole.to(device)) : own.mul(whole.to(device));
+  const at::Tensor codes = unpacked_e2m1(stored_tensor(*weight.codes, device));
+  return scaled_groups(codes, at::zeros({}, scale.options()), scale).to(dtype);
+}
+
+}  // namespace
+
+const WeightFormat kNvfp4 = {"NVFP4", find_nvfp4, dequantise_nvfp4};
+
+}  // namespace oscar

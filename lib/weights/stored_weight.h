@@ -1,0 +1,50 @@
+// Which stored tensors make a weight, and the weight itself: one place for plain and quantised checkpoints. A format is
+// recognised by the names, types and shapes of tensors alone; docs/families.md has the table of formats.
+//
+// Dequantisation runs by ATen operations on the device that uses the weight, so that quantised bytes are what crosses
+// the bus. There are no CUDA kernels of ours for it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+
+namespace oscar {
+
+struct WeightFormat;
+
+// The stored tensors of one weight, checked against each other. Views point into the checkpoint.
+struct StoredWeight {
+  std::string name;                                // of the weight: "model.layers.0.mlp.up_proj.weight"
+  std::vector<std::int64_t> shape;                 // of the weight; linear weights are [N, K], [out, in]
+  const WeightFormat* format = nullptr;            // nullptr: `codes` is the weight itself
+  const TensorView* codes = nullptr;               // the quantised numbers
+  const TensorView* scale = nullptr;               // of elements, rows, blocks or groups
+  const TensorView* second = nullptr;              // scale of scales (NVFP4) or zero points (integers); nullptr: none
+  const TensorView* groups = nullptr;              // group of each column (integers); nullptr: columns in order
+  const TensorView* shape_info = nullptr;          // the weight's shape, where it is stored
+  std::int64_t bits = 0;                           // of an integer code
+  std::int64_t block_rows = 0, block_columns = 0;  // FP8 in blocks
+  std::int64_t zero_point_offset = 0;              // is added to stored zero points
+  std::string where;                               // the checkpoint, for messages
+
+  std::vector<const TensorView*> parts() const;  // all stored tensors, none of them nullptr
+  const char* format_name() const;               // "BF16", "FP8", "MXFP4"
+};
+
+// Whether the checkpoint has the tensor `name` or quantised tensors that make it.
+bool stores_weight(const Checkpoint& checkpoint, const std::string& name);
+
+// InputError: tensors are missing, have another shape than `shape` needs, are not of a type that the format has, or
+// belong to a format that is not read. Reads no data but stored shapes.
+StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, const std::vector<std::int64_t>& shape);
+
+// The weight, [shape]: codes times scales in FP32, then rounded once, to nearest even, to `dtype`. InputError where a
+// scale is not finite, or a column names a group that does not exist.
+at::Tensor load_weight(const StoredWeight& weight, at::ScalarType dtype, at::Device device = at::kCPU);
+
+}  // namespace oscar
