@@ -13,19 +13,22 @@
 namespace oscar {
 namespace {
 
-// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone.
+// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone. steps: undefined, or
+// zeros [T, Hkv, G] for the step between levels in each run of channels that shares a scale.
 at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
-                          std::int64_t begin, std::int64_t end) {
-  const std::int64_t heads = rows.size(1), d = rows.size(2);
+                          std::int64_t begin, std::int64_t end, at::Tensor& steps) {
+  const std::int64_t heads = rows.size(1), d = rows.size(2), runs = steps.defined() ? steps.size(2) : 0;
   at::Tensor out = rows.clone();
+  float* step = steps.defined() ? steps.mutable_data_ptr<float>() : nullptr;
   constexpr std::int64_t kRows = 64;
   const std::int64_t blocks = (std::max<std::int64_t>(end - begin, 0) + kRows - 1) / kRows;
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
-      const std::int64_t head = i % heads, first = begin + i / heads * kRows, at = (first * heads + head) * d;
+      const std::int64_t head = i % heads, first = begin + i / heads * kRows, row = first * heads + head;
       try {
-        quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + at, std::min(kRows, end - first),
-                      heads * d, out.data_ptr<float>() + at, heads * d);
+        quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + row * d,
+                      std::min(kRows, end - first), heads * d, out.data_ptr<float>() + row * d, heads * d,
+                      step != nullptr ? step + row * runs : nullptr, heads * runs);
       } catch (const NumericalError& e) {
         throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
                              (side == Side::kKey ? ", keys" : ", values") + " from token " + std::to_string(first) +
@@ -55,8 +58,9 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const SideTransform* transform = method.transform(layer, side);
   const bool rotated = transform != nullptr && transform->rotated_mean;
   const Encoder encoder = side == Side::kKey ? method.key_encoder : method.value_encoder;
-  // The kernels have neither rotated means nor encoder feedback: such rows are made on the CPU.
-  if (rows.is_cuda() && !rotated && (method.engine || encoder != Encoder::kFeedback)) {
+  const bool with_noise = method.logit_correction && side == Side::kKey && method.quantised_at(layer);
+  // The kernels have neither rotated means nor encoder feedback, and give no steps: such rows are made on the CPU.
+  if (rows.is_cuda() && !rotated && !with_noise && (method.engine || encoder != Encoder::kFeedback)) {
     return decoded_rows_on_device(method, layer, side, rows);
   }
   const at::Tensor rope_phases = rotated ? method.rope_phases->rows(0, rows.size(0)) : at::Tensor();
@@ -64,12 +68,21 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const auto heads_first = [&](const at::Tensor& x) { return x.transpose(0, 1).contiguous().to(rows.device()); };
   CachedRows cached{heads_first(stored), {}, method.windows_of(side)};
   if (!method.quantised_at(layer)) return cached;
+  at::Tensor noise;
   if (method.engine) {
     cached.coded = heads_first(method.engine->reconstruct(side, stored));
+    if (with_noise) noise = method.engine->error_variance(side, stored);
   } else {
     const std::int64_t end = cached.windows.quantised_end(stored.size(0));
-    cached.coded = heads_first(quantised_rows(method, layer, side, stored, cached.windows.sink, end));
+    at::Tensor steps;
+    if (with_noise) {
+      const RowCode& code = method.code(layer, side);
+      steps = at::zeros({stored.size(0), stored.size(1), code.head_dim / code.scale_channels()});
+    }
+    cached.coded = heads_first(quantised_rows(method, layer, side, stored, cached.windows.sink, end, steps));
+    if (with_noise) noise = steps.square() / 12.0;  // uniform_error() of codec.h
   }
+  if (noise.defined()) cached.noise = heads_first(noise);
   return cached;
 }
 

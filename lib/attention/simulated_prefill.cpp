@@ -5,6 +5,7 @@
 
 #include "attention/basis.h"
 #include "attention/cached_attention.h"
+#include "attention/logit_noise.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
 #include "model/rope_phases.h"
@@ -29,8 +30,13 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     const CachedRows values = decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
     if (rotated) add_phases(keys, method_.rope_phases->rows(0, length).to(q.device()));
     const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, offset, length) : x; };
+    at::Tensor asked = part(q);
+    if (keys.noise.defined()) {
+      asked = at::cat({asked, noise_queries(method_, part(queries.q), keys.noise.size(2), input.scale)}, 2);
+      add_noise(keys);
+    }
     part(queries.output)
-        .copy_(attend_cached(input, part(q), keys, values, part(queries.shift), part(queries.weight_sum)));
+        .copy_(attend_cached(input, asked, keys, values, part(queries.shift), part(queries.weight_sum)));
     offset += length;
   }
   return model_outputs(method_, input, queries);

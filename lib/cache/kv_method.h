@@ -28,9 +28,10 @@ struct LayerCode {
 };
 
 struct KvMethod {
-  std::string id;         // "oscar"
-  std::string source;     // paper or project the definition follows
-  bool quantised = true;  // false: bf16, every token stays in BF16
+  std::string id;                 // "oscar"
+  std::string source;             // paper or project the definition follows
+  bool quantised = true;          // false: bf16, every token stays in BF16
+  bool logit_correction = false;  // readers take the noise of coded keys out of their logits (attention/logit_noise.h)
   CacheWindows windows;
   std::shared_ptr<const MethodEngine> engine;  // method of another paper; then codes, encoders and layers are not used
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;

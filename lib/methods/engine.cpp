@@ -36,8 +36,9 @@ at::Tensor channel_order(const at::Tensor& flat) {
   return std::get<1>(flat.narrow(0, 0, count).to(at::kDouble).sum(0).sort(/*stable=*/true, 0, false));
 }
 
-// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous.
-void code_rows(const SideCode& side, bool is_value, at::Tensor& rows) {
+// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous. steps: undefined, or zeros like
+// rows, on the CPU, where each coded value gets the step between its levels.
+void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor& steps) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
@@ -45,11 +46,12 @@ void code_rows(const SideCode& side, bool is_value, at::Tensor& rows) {
   if (rows.is_cuda()) return code_rows_on_device(side, is_value, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
+  auto* step_data = steps.defined() ? steps.mutable_data_ptr<float>() : nullptr;
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
-      const std::int64_t head = i % heads, first = i / heads * step;
-      code_tile(side, is_value, data + ((begin + first) * heads + head) * d, std::min(step, count - first), d,
-                heads * d);
+      const std::int64_t head = i % heads, first = i / heads * step, at = ((begin + first) * heads + head) * d;
+      code_tile(side, is_value, data + at, std::min(step, count - first), d, heads * d,
+                step_data != nullptr ? step_data + at : nullptr);
     }
   });
 }
@@ -86,6 +88,13 @@ at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
     norms.mutable_data_ptr<float>()[t] = group_codes::token_norm(rows.const_data_ptr<float>() + t * width, width);
   }
   return norms;
+}
+
+// [T, H, d] times m: [n, w, w], one matrix of all heads or of parts of w channels, or one for each head.
+at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
+  const std::int64_t width = m.size(1);
+  if (m.size(0) == 1) return at::mm(rows.reshape({-1, width}), m[0]).view(rows.sizes());
+  return at::bmm(rows.transpose(0, 1), m).transpose(0, 1).contiguous();
 }
 
 }  // namespace
@@ -150,49 +159,86 @@ at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
   return matrices;
 }
 
-at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
+// Rows after their code, still in its basis, and what leads back.
+struct MethodEngine::Coded {
+  at::Tensor rows, steps;  // [T, H, d]; steps: between levels, where asked for
+  at::Tensor order;        // [H d] channels by place, where the method sorts them
+  at::Tensor norm;         // [T, 1, 1] where tokens were divided by theirs
+  at::Tensor matrix;       // of kRandom
+};
+
+MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows, bool with_steps) const {
   const SideCode& s = side(which);
   if (!at::isfinite(rows).all().item<bool>()) {
     throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
                          "' are not finite (NaN or infinity)");
   }
   const std::int64_t tokens = rows.size(0);
+  Coded coded;
   at::Tensor x = rows.to(at::kFloat).contiguous();
   if (s.before_rope) x = turn(x, inverse_frequency_, -1.0) / attention_factor_;
-  at::Tensor matrix;
-  const auto multiply = [&](const at::Tensor& value, const at::Tensor& m) {  // m: [n, w, w]
-    const std::int64_t width = m.size(1);
-    if (m.size(0) == 1) return at::mm(value.reshape({-1, width}), m[0]).view({tokens, heads_, head_dim_});
-    return at::bmm(value.transpose(0, 1), m).transpose(0, 1).contiguous();
-  };
-  const std::int64_t order_of_basis = hadamard_order(s);
-  if (order_of_basis > 0) {
-    x = transformed(x, order_of_basis);
+  if (const std::int64_t order = hadamard_order(s); order > 0) {
+    x = transformed(x, order);
   } else if (s.basis != CacheBasis::kNone) {
-    matrix = basis_matrix(x);
-    x = multiply(x, matrix);
+    coded.matrix = basis_matrix(x);
+    x = multiplied(x, coded.matrix);
   }
-  at::Tensor order, norm;
   if (s.reorder) {
-    order = channel_order(x.reshape({tokens, heads_ * head_dim_}));
-    x = x.reshape({tokens, heads_ * head_dim_}).index_select(1, order).view({tokens, heads_, head_dim_});
+    coded.order = channel_order(x.reshape({tokens, heads_ * head_dim_}));
+    x = x.reshape({tokens, heads_ * head_dim_}).index_select(1, coded.order).view({tokens, heads_, head_dim_});
   }
   if (s.token_norm) {
-    norm = token_norms(x);
-    x = x / norm;
+    coded.norm = token_norms(x);
+    x = x / coded.norm;
   }
-  x = x.contiguous().clone();
-  code_rows(s, which == Side::kValue, x);
-  if (s.token_norm) x = x * norm;
-  if (s.reorder) {
-    at::Tensor back = at::empty({tokens, heads_ * head_dim_}, x.options());
-    back.index_copy_(1, order, x.reshape({tokens, heads_ * head_dim_}));
-    x = back.view({tokens, heads_, head_dim_});
-  }
-  if (order_of_basis > 0) x = transformed(x.contiguous(), order_of_basis);
-  if (matrix.defined()) x = multiply(x.contiguous(), matrix.transpose(1, 2).contiguous());
+  coded.rows = x.contiguous().clone();
+  if (with_steps) coded.steps = at::zeros_like(coded.rows);
+  code_rows(s, which == Side::kValue, coded.rows, coded.steps);
+  return coded;
+}
+
+// [T, H, d] as sorted, back where the channels were.
+at::Tensor MethodEngine::in_head_order(const Coded& coded, const at::Tensor& x) const {
+  if (!coded.order.defined()) return x;
+  const std::int64_t tokens = x.size(0);
+  at::Tensor back = at::empty({tokens, heads_ * head_dim_}, x.options());
+  back.index_copy_(1, coded.order, x.reshape({tokens, heads_ * head_dim_}));
+  return back.view({tokens, heads_, head_dim_});
+}
+
+at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
+  const SideCode& s = side(which);
+  const Coded coded = coded_rows(which, rows, false);
+  at::Tensor x = coded.norm.defined() ? coded.rows * coded.norm : coded.rows;
+  x = in_head_order(coded, x);
+  if (const std::int64_t order = hadamard_order(s); order > 0) x = transformed(x.contiguous(), order);
+  if (coded.matrix.defined()) x = multiplied(x.contiguous(), coded.matrix.transpose(1, 2).contiguous());
   if (s.before_rope) x = turn(x, inverse_frequency_, 1.0) * attention_factor_;
   return x.contiguous();
+}
+
+at::Tensor MethodEngine::error_variance(Side which, const at::Tensor& rows) const {
+  const SideCode& s = side(which);
+  if (!tells_steps(s.code)) return {};
+  const Coded coded = coded_rows(which, rows, true);
+  at::Tensor variance = coded.steps.square() / 12.0;  // uniform_error() of codec.h
+  if (coded.norm.defined()) variance = variance * coded.norm.square();
+  variance = in_head_order(coded, variance);
+  const bool spread = s.basis == CacheBasis::kGroupedHeads || s.basis == CacheBasis::kRandom || s.before_rope;
+  if (!spread) {
+    const std::int64_t run = s.axis == CacheAxis::kChannel ? 1 : s.group == 0 ? head_dim_ : s.group;
+    return variance.slice(2, 0, head_dim_, std::min(run, head_dim_)).contiguous();
+  }
+  const std::int64_t mixed = std::max<std::int64_t>(hadamard_order(s) / head_dim_, 1);  // heads
+  const double factor = s.before_rope ? attention_factor_ * attention_factor_ : 1.0;
+  const at::Tensor mean = variance.reshape({rows.size(0), heads_ / mixed, mixed * head_dim_}).mean(2, true) * factor;
+  return mean.repeat_interleave(mixed, 1).contiguous();
+}
+
+at::Tensor MethodEngine::code_basis(Side which, const at::Tensor& x) const {
+  const SideCode& s = side(which);
+  if (s.basis != CacheBasis::kHadamard || s.before_rope) return x;
+  return transformed(x.contiguous(), hadamard_order(s));
 }
 
 double MethodEngine::held(std::int64_t tokens) const {

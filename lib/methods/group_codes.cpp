@@ -124,30 +124,36 @@ GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float 
   return {scale, stored_half(-zero * scale)};  // the offset is stored in place of z
 }
 
-void uniform(float* x, std::int64_t n, int bits) {
+float uniform(float* x, std::int64_t n, int bits) {
   CodeBuffer codes(n);
-  decode(encode_uniform(x, n, bits, codes.data()), codes.data(), n, x);
+  const GroupParams params = encode_uniform(x, n, bits, codes.data());
+  decode(params, codes.data(), n, x);
+  return params.scale;
 }
 
-void integer_zero(float* x, std::int64_t n, int bits, float clip) {
+float integer_zero(float* x, std::int64_t n, int bits, float clip) {
   CodeBuffer codes(n);
-  decode(encode_integer_zero(x, n, bits, clip, codes.data()), codes.data(), n, x);
+  const GroupParams params = encode_integer_zero(x, n, bits, clip, codes.data());
+  decode(params, codes.data(), n, x);
+  return params.scale;
 }
 
-void symmetric8(float* x, std::int64_t n) {
+float symmetric8(float* x, std::int64_t n) {
   const Range r = range_of(x, n);
   const float largest = std::max(std::fabs(r.low), std::fabs(r.high));
-  const float scale = largest / 127.0f;
-  symmetric8_rows(x, n, scale > 0 ? 1.0f / scale : 0.0f, stored_half(scale));
+  const float scale = largest / 127.0f, stored = stored_half(scale);
+  symmetric8_rows(x, n, scale > 0 ? 1.0f / scale : 0.0f, stored);
+  return stored;
 }
 
-void symmetric4(float* x, std::int64_t n) {
+float symmetric4(float* x, std::int64_t n) {
   float extreme = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
-  const float scale = extreme / -8.0f;
-  symmetric4_rows(x, n, scale != 0 ? 1.0f / scale : 0.0f, stored_half(scale));
+  const float scale = extreme / -8.0f, stored = stored_half(scale);
+  symmetric4_rows(x, n, scale != 0 ? 1.0f / scale : 0.0f, stored);
+  return std::fabs(stored);
 }
 
 OSCAR_VECTOR_CLONES void float8_e4m3(float* x, std::int64_t n) {

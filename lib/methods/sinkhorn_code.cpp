@@ -102,7 +102,7 @@ Scales balance(const float* tile, std::size_t rows, std::size_t columns) {
 
 }  // namespace
 
-void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, bool is_value) {
+void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, bool is_value, float* steps) {
   const auto rows = static_cast<std::size_t>(tokens), columns = static_cast<std::size_t>(d);
   const Scales scales = balance(tile, rows, columns);
   std::vector<float> row(rows), column(columns), group;
@@ -115,16 +115,18 @@ void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, b
     group.resize(columns);
     for (std::size_t r = 0; r < rows; ++r) {
       for (std::size_t c = 0; c < columns; ++c) group[c] = tile[r * columns + c] / column[c];
-      group_codes::uniform(group.data(), d, bits);
+      const float step = group_codes::uniform(group.data(), d, bits);
       for (std::size_t c = 0; c < columns; ++c) tile[r * columns + c] = group[c] * column[c];
+      for (std::size_t c = 0; steps != nullptr && c < columns; ++c) steps[r * columns + c] = step * column[c];
     }
     return;
   }
   group.resize(rows);
   for (std::size_t c = 0; c < columns; ++c) {
     for (std::size_t r = 0; r < rows; ++r) group[r] = tile[r * columns + c] / row[r];
-    group_codes::uniform(group.data(), tokens, bits);
+    const float step = group_codes::uniform(group.data(), tokens, bits);
     for (std::size_t r = 0; r < rows; ++r) tile[r * columns + c] = group[r] * row[r];
+    for (std::size_t r = 0; steps != nullptr && r < rows; ++r) steps[r * columns + c] = step * row[r];
   }
 }
 

@@ -12,7 +12,8 @@
 namespace oscar {
 namespace {
 
-void code_group(const SideCode& side, float* x, std::int64_t n, int bits) {
+// Returns the step between levels, 0 where the scale tells none.
+float code_group(const SideCode& side, float* x, std::int64_t n, int bits) {
   switch (side.code) {
     case CacheCode::kUniform:
     case CacheCode::kBoosted:
@@ -24,15 +25,18 @@ void code_group(const SideCode& side, float* x, std::int64_t n, int bits) {
     case CacheCode::kSymmetric4:
       return group_codes::symmetric4(x, n);
     case CacheCode::kFloat8:
-      return group_codes::float8_e4m3(x, n);
+      group_codes::float8_e4m3(x, n);
+      return 0.0f;
     case CacheCode::kLloydMax: {
       const std::int64_t boosted = std::llround(side.boosted_share * static_cast<double>(n));
       if (boosted > 0) lloyd_max_code(x, boosted, side.boosted_bits, side.unit_norm);
-      return lloyd_max_code(x + boosted, n - boosted, bits, side.unit_norm);
+      lloyd_max_code(x + boosted, n - boosted, bits, side.unit_norm);
+      return 0.0f;
     }
     case CacheCode::kSinkhorn:
-      throw std::logic_error("a Sinkhorn code works on tiles");
+      break;
   }
+  throw std::logic_error("a Sinkhorn code works on tiles");
 }
 
 // The channels with the largest mean |x| of the tile; ties go to the lower channel.
@@ -52,7 +56,8 @@ std::vector<bool> boosted_channels(const SideCode& side, const float* tile, std:
   return chosen;
 }
 
-void code_channels(const SideCode& side, float* tile, std::int64_t tokens, std::int64_t d, std::int64_t stride) {
+void code_channels(const SideCode& side, float* tile, std::int64_t tokens, std::int64_t d, std::int64_t stride,
+                   float* steps) {
   const std::vector<bool> boosted = boosted_channels(side, tile, tokens, d, stride);
   std::vector<float> column(static_cast<std::size_t>(side.group));
   for (std::int64_t first = 0; first + side.group <= tokens; first += side.group) {
@@ -60,29 +65,41 @@ void code_channels(const SideCode& side, float* tile, std::int64_t tokens, std::
       for (std::int64_t t = 0; t < side.group; ++t) {
         column[static_cast<std::size_t>(t)] = tile[(first + t) * stride + c];
       }
-      code_group(side, column.data(), side.group, boosted[static_cast<std::size_t>(c)] ? side.boosted_bits : side.bits);
+      const int bits = boosted[static_cast<std::size_t>(c)] ? side.boosted_bits : side.bits;
+      const float step = code_group(side, column.data(), side.group, bits);
       for (std::int64_t t = 0; t < side.group; ++t) {
         tile[(first + t) * stride + c] = column[static_cast<std::size_t>(t)];
+        if (steps != nullptr) steps[(first + t) * stride + c] = step;
       }
     }
   }
 }
 
+void code_balanced(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
+                   std::int64_t stride, float* steps) {
+  std::vector<float> copy(static_cast<std::size_t>(tokens * d)), copied_steps(steps != nullptr ? copy.size() : 0);
+  for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(tile + t * stride, d, copy.data() + t * d);
+  sinkhorn_code(copy.data(), tokens, d, side.bits, is_value, steps != nullptr ? copied_steps.data() : nullptr);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    std::copy_n(copy.data() + t * d, d, tile + t * stride);
+    if (steps != nullptr) std::copy_n(copied_steps.data() + t * d, d, steps + t * stride);
+  }
+}
+
 }  // namespace
 
+bool tells_steps(CacheCode code) { return code != CacheCode::kFloat8 && code != CacheCode::kLloydMax; }
+
 void code_tile(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
-               std::int64_t stride) {
-  if (side.code == CacheCode::kSinkhorn) {
-    std::vector<float> copy(static_cast<std::size_t>(tokens * d));
-    for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(tile + t * stride, d, copy.data() + t * d);
-    sinkhorn_code(copy.data(), tokens, d, side.bits, is_value);
-    for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(copy.data() + t * d, d, tile + t * stride);
-    return;
-  }
-  if (side.axis == CacheAxis::kChannel) return code_channels(side, tile, tokens, d, stride);
+               std::int64_t stride, float* steps) {
+  if (side.code == CacheCode::kSinkhorn) return code_balanced(side, is_value, tile, tokens, d, stride, steps);
+  if (side.axis == CacheAxis::kChannel) return code_channels(side, tile, tokens, d, stride, steps);
   const std::int64_t group = side.group == 0 ? d : std::min<std::int64_t>(side.group, d);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    for (std::int64_t c = 0; c < d; c += group) code_group(side, tile + t * stride + c, group, side.bits);
+    for (std::int64_t c = 0; c < d; c += group) {
+      const float step = code_group(side, tile + t * stride + c, group, side.bits);
+      if (steps != nullptr) std::fill_n(steps + t * stride + c, group, step);
+    }
   }
 }
 

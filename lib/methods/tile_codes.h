@@ -9,13 +9,18 @@ namespace oscar {
 
 // tile: [tokens, d] floats, `stride` floats from token to token. Per-channel and Sinkhorn codes take whole tiles of
 // tile_tokens(side) tokens, the others any number. is_value: KVarN treats keys and values differently.
+// steps: null, or room like the tile's for the step between the levels of each value; 0 where scales tell none
+// (tells_steps()).
 void code_tile(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
-               std::int64_t stride);
+               std::int64_t stride, float* steps = nullptr);
+
+// Whether the levels of a group lie a step of its scale apart: not so in codebooks and floating-point formats.
+bool tells_steps(CacheCode code);
 
 // KVarN (arXiv 2606.03458): x[t, c] = row[t] column[c] y[t, c] with y of nearly equal deviation in all rows and
 // columns, found by alternating divisions in the logarithm of the scales; of 16 iterates the one with the smallest
 // imbalance (largest over smallest deviation, rows plus columns). Keys then are coded per channel, values per token.
-// tile: [tokens, d] contiguous.
-void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, bool is_value);
+// tile and steps (null, or as above): [tokens, d] contiguous.
+void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, bool is_value, float* steps = nullptr);
 
 }  // namespace oscar

@@ -163,4 +163,21 @@ std::vector<PositionBucket> kl_by_position(const std::vector<SequenceScores>& se
   return buckets;
 }
 
+double KlGrowth::ratio() const { return late / std::max(early, kLeastKl); }
+
+std::optional<KlGrowth> kl_growth(const std::vector<PositionBucket>& by_position) {
+  if (by_position.empty()) return std::nullopt;
+  const double begin = static_cast<double>(by_position.front().from);
+  const double quarter = 0.25 * (static_cast<double>(by_position.back().to) - begin);
+  double kl[4] = {};
+  std::int64_t tokens[4] = {};
+  for (const PositionBucket& b : by_position) {
+    const double middle = 0.5 * static_cast<double>(b.from + b.to);
+    const int q = std::clamp(static_cast<int>((middle - begin) / quarter), 0, 3);
+    kl[q] += b.kl * static_cast<double>(b.tokens), tokens[q] += b.tokens;
+  }
+  if (tokens[1] == 0 || tokens[3] == 0) return std::nullopt;
+  return KlGrowth{kl[1] / static_cast<double>(tokens[1]), kl[3] / static_cast<double>(tokens[3]), tokens[1], tokens[3]};
+}
+
 }  // namespace oscar

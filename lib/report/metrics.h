@@ -65,4 +65,16 @@ struct PositionBucket {
 std::vector<PositionBucket> kl_by_position(const std::vector<SequenceScores>& sequences, std::int64_t first,
                                            std::int64_t context, std::int64_t count);
 
+// Growth with length: mean KL over the last quarter of the scored positions over that of the second one. In the first
+// quarter the share of coded keys still grows from nothing.
+struct KlGrowth {
+  double early = 0, late = 0;                      // mean KL [nats] over the second and over the last quarter
+  std::int64_t early_tokens = 0, late_tokens = 0;  // that the means are of
+  // late / early, early taken as at least kLeastKl, so that noise of a nearly perfect method is no growth.
+  double ratio() const;
+  static constexpr double kLeastKl = 1e-5;  // [nats]
+};
+// A bucket belongs to the quarter of its middle. Empty where one of the two quarters holds no token.
+std::optional<KlGrowth> kl_growth(const std::vector<PositionBucket>& by_position);
+
 }  // namespace oscar

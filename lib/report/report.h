@@ -158,6 +158,7 @@ struct VerifyReport {
   std::int64_t sink = 64, recent = 256;
   std::string dtype, device;
   std::uint64_t seed = 0;
+  bool logit_correction = false;  // of coded keys, in every method
   std::int64_t bootstrap_samples = 0;
   double bootstrap_level = 0.95;
   std::int64_t layer_error_sequences = 0;
@@ -179,8 +180,14 @@ std::vector<const TaskScore*> task_columns(const VerifyReport& report);
 std::string share_text(const TaskScore& task);
 // What "+-" and brackets in tables stand for, without a full stop.
 std::string interval_note(const VerifyReport& report);
+// Of a run with logit correction, without a full stop.
+inline constexpr const char* kCorrectionNote =
+    "logits of coded keys are lowered by the inflation that their errors are expected to cause (--logit-correction)";
 // For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
 std::vector<std::string> seen_notes(const VerifyReport& report);
+// "1.8": KL over the last quarter of the positions over that of the second (metrics.h); "-" for BF16 and for rows
+// without positions in either quarter.
+std::string growth_text(const MethodReport& method);
 // "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
 std::string baseline_share(const TaskScore& task);
 

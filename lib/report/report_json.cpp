@@ -157,6 +157,14 @@ Json positions_json(const std::vector<PositionBucket>& buckets) {
   return list;
 }
 
+Json growth_json(const MethodReport& m) {
+  const std::optional<KlGrowth> g = m.quantised ? kl_growth(m.by_position) : std::nullopt;
+  if (!g) return nullptr;
+  return {{"ratio", number(g->ratio())},
+          {"early", {{"kl", number(g->early)}, {"tokens", g->early_tokens}}},
+          {"late", {{"kl", number(g->late)}, {"tokens", g->late_tokens}}}};
+}
+
 Json method_json(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
   return {{"id", m.id},
@@ -186,6 +194,7 @@ Json method_json(const MethodReport& m) {
           {"same_top1", number(q.same_top1)},
           {"same_top1_stderr", number(q.same_top1_error)},
           {"kl_by_position", positions_json(m.by_position)},
+          {"kl_growth", growth_json(m)},
           {"layers", layers_json(m.layers)},
           {"tasks", tasks_json(m.tasks)},
           {"passes_gates", optional_bool(m.passes_gates)}};
@@ -257,27 +266,29 @@ std::string report_json(const VerifyReport& r) {
   for (const MethodReport& m : r.methods) methods.push_back(method_json(m));
   Json bundles = Json::array();
   for (const BundleFacts& b : r.bundles) bundles.push_back(bundle_json(b));
-  const Json report = {{"format_version", kReportFormatVersion},
-                       {"tool", "oscar-verify " + r.tool_version},
-                       {"command", r.command},
-                       {"model", model_json(r.model)},
-                       {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
-                       {"bundles", bundles},
-                       {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
-                       {"context", r.scoring.context},
-                       {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
-                       {"scoring", scoring_json(r)},
-                       {"options", {{"dtype", r.dtype}, {"device", r.device}, {"seed", r.seed}}},
-                       {"bootstrap", {{"samples", r.bootstrap_samples}, {"level", number(r.bootstrap_level)}}},
-                       {"layer_error_sequences", r.layer_error_sequences},
-                       {"target_bits", optional_number(r.target_bits)},
-                       {"methods", methods},
-                       {"left_out", left_out_json(r.left_out)},
-                       {"spectra", spectra_json(r.spectra)},
-                       {"baseline", baseline_json(r)},
-                       {"gates", gates_json(r.gates)},
-                       {"self_checks", checks_json(r.checks)},
-                       {"pass", r.pass}};
+  const Json report = {
+      {"format_version", kReportFormatVersion},
+      {"tool", "oscar-verify " + r.tool_version},
+      {"command", r.command},
+      {"model", model_json(r.model)},
+      {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
+      {"bundles", bundles},
+      {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
+      {"context", r.scoring.context},
+      {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
+      {"scoring", scoring_json(r)},
+      {"options",
+       {{"dtype", r.dtype}, {"device", r.device}, {"seed", r.seed}, {"logit_correction", r.logit_correction}}},
+      {"bootstrap", {{"samples", r.bootstrap_samples}, {"level", number(r.bootstrap_level)}}},
+      {"layer_error_sequences", r.layer_error_sequences},
+      {"target_bits", optional_number(r.target_bits)},
+      {"methods", methods},
+      {"left_out", left_out_json(r.left_out)},
+      {"spectra", spectra_json(r.spectra)},
+      {"baseline", baseline_json(r)},
+      {"gates", gates_json(r.gates)},
+      {"self_checks", checks_json(r.checks)},
+      {"pass", r.pass}};
   return dump_json(report);
 }
 

@@ -12,8 +12,8 @@ std::string row_of(const MethodReport& m) {
   std::string row = "| " + markdown_text(m.id) + (m.judged ? " (judged)" : "") + " | " +
                     (m.quantised ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
                     grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
-                    half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " +
-                    fixed(q.ppl_ratio, 4) + " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " +
+                    half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " + growth_text(m) +
+                    " | " + fixed(q.ppl_ratio, 4) + " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " +
                     percent(q.same_top1, 2) + "% | ";
   std::string tasks;
   for (const TaskScore& t : m.tasks) {
@@ -61,12 +61,15 @@ std::string report_markdown(const VerifyReport& r) {
                      " tokens of " + markdown_code(r.text.name) + ", " + grouped(r.scoring.tokens) +
                      " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
   text +=
-      "| method | compare | path | bits | bytes/sequence | KL mean (nats) ± 95% | KL 99% | PPL ratio ± 95% | same top "
+      "| method | compare | path | bits | bytes/sequence | KL mean (nats) ± 95% | KL 99% | growth | PPL ratio ± 95% | "
+      "same top "
       "| tasks |\n";
-  text += "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
+  text += "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
   for (const BundleFacts& b : r.bundles) text += served_note(b);
-  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) + ".\n";
+  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
+          ". Growth: KL over the last quarter of the scored positions over that of the second.\n";
+  if (r.logit_correction) text += std::string("With logit correction: ") + kCorrectionNote + ".\n";
   if (r.target_bits) {
     text +=
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";

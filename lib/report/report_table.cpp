@@ -73,6 +73,11 @@ std::string share_text(const TaskScore& t) {
          std::to_string(t.n);
 }
 
+std::string growth_text(const MethodReport& method) {
+  const std::optional<KlGrowth> growth = method.quantised ? kl_growth(method.by_position) : std::nullopt;
+  return growth ? significant(growth->ratio(), 2) : "-";
+}
+
 std::string interval_note(const VerifyReport& report) {
   std::string text = percent(report.bootstrap_level, 0) + "% interval, by bootstrap over the " +
                      std::to_string(report.scoring.sequences) + " sequences";
@@ -102,8 +107,8 @@ std::string report_table(const VerifyReport& report) {
   const std::vector<const TaskScore*> tasks = task_columns(report);
   const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
                                  [](const MethodReport& m) { return m.passes_gates.has_value(); });
-  Row header = {"method", "compare", "path", "bits", "bytes/seq", "KL mean", "+-95%",
-                "median", "p99",     "max",  "PPL",  "PPL ratio", "+-95%",   "same top"};
+  Row header = {"method", "compare", "path",   "bits", "bytes/seq", "KL mean", "+-95%",   "median",
+                "p99",    "max",     "growth", "PPL",  "PPL ratio", "+-95%",   "same top"};
   for (const TaskScore* t : tasks) header.push_back(t->task + " " + std::to_string(t->length));
   if (gated) header.push_back("gate");
   std::vector<Row> rows = {header};
@@ -119,6 +124,7 @@ std::string report_table(const VerifyReport& report) {
                significant(q.kl.median, 3),
                significant(q.kl.p99, 3),
                significant(q.kl.max, 3),
+               growth_text(m),
                significant(q.ppl, 4),
                fixed(q.ppl_ratio, 4),
                half_width(q.ppl_ratio, q.ppl_ratio_interval),
@@ -133,6 +139,8 @@ std::string report_table(const VerifyReport& report) {
           grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
           "% of positions, those that see a quantised key)\n";
   text += "+-95%: " + interval_note(report) + "\n";
+  text += "growth: KL over the last quarter of the scored positions over that of the second\n";
+  if (report.logit_correction) text += std::string(kCorrectionNote) + "\n";
   if (report.target_bits) {
     text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
   }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/basis.h"
+#include "attention/logit_noise.h"
 #include "attention/reconstruction.h"
 
 namespace oscar {
@@ -133,7 +135,12 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();
   const CachedRows rows = decoded_model_rows(method, input.layer, Side::kKey, input.k);
   const at::Tensor exact = head_logits(q, k), coded = head_logits(q, rows.coded);
-  const at::Tensor stored = at::where(seen.coded.gt(0.5f), coded, head_logits(q, rows.plain));
+  at::Tensor read = coded;  // what the softmax takes of them
+  if (rows.noise.defined()) {
+    const at::Tensor cached = rotate_queries(q, method.transform(input.layer, Side::kKey), kv_heads);
+    read = coded + head_logits(noise_queries(method, cached, rows.noise.size(2), input.scale), rows.noise);
+  }
+  const at::Tensor stored = at::where(seen.coded.gt(0.5f), read, head_logits(q, rows.plain));
 
   const at::Tensor some = seen.coded.sum(-1).gt(1.5).to(at::kFloat).unsqueeze(-1);  // [Q, 1]
   const at::Tensor visible = seen.coded * some;

@@ -26,12 +26,12 @@ constexpr double kPathShare = 0.1, kPathShareBf16 = 0.4, kPathFloor = 1e-5, kPat
 // answers: such a method is not judged.
 constexpr double kLostKl = 1.0;
 // The coded share of what a query sees grows from about a half in the second quarter to nearly all: KL may grow with
-// it, but errors that pile up with length grow by more. The floor keeps noise of nearly perfect methods out.
-constexpr double kDriftLimit = 4.0, kDriftFloor = 1e-5;
+// it, but errors that pile up with length grow by more.
+constexpr double kDriftLimit = 4.0;
 // KL of single tokens spreads by some five times its mean, and tokens of one sequence lean the same way: the mean of a
 // thousand of them is good to about 30 %, and a ratio of four by chance alone is then beyond three deviations. Fewer
 // tokens in either quarter cannot tell.
-constexpr double kDriftTokens = 1000;
+constexpr std::int64_t kDriftTokens = 1000;
 // Where OSCAR's own row ran beside it, a bundle may not grow much faster than that. Twice, because each of the two
 // ratios is only good to some 40 % at the fewest tokens.
 constexpr double kDriftOfOscar = 2.0;
@@ -125,26 +125,7 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
   return check;
 }
 
-// Mean KL over the second and over the last quarter of the scored positions. In the first one the share of coded keys
-// still grows from nothing.
-struct Quarters {
-  double early = 0, late = 0;                // [nats]
-  double early_tokens = 0, late_tokens = 0;  // that the means are of
-  bool speak() const { return std::min(early_tokens, late_tokens) >= kDriftTokens; }
-  double growth() const { return late / std::max(early, kDriftFloor); }
-};
-
-Quarters quarters(const std::vector<PositionBucket>& by_position) {
-  const double begin = static_cast<double>(by_position.front().from);
-  const double quarter = 0.25 * (static_cast<double>(by_position.back().to) - begin);
-  double kl[4] = {}, tokens[4] = {};
-  for (const PositionBucket& b : by_position) {
-    const double middle = 0.5 * static_cast<double>(b.from + b.to);
-    const int q = std::clamp(static_cast<int>((middle - begin) / quarter), 0, 3);
-    kl[q] += b.kl * static_cast<double>(b.tokens), tokens[q] += static_cast<double>(b.tokens);
-  }
-  return {kl[1] / std::max(tokens[1], 1.0), kl[3] / std::max(tokens[3], 1.0), tokens[1], tokens[3]};
-}
+bool enough_tokens(const KlGrowth& growth) { return std::min(growth.early_tokens, growth.late_tokens) >= kDriftTokens; }
 
 // The row of OSCAR's own method that ran as `judged` did.
 const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& judged) {
@@ -160,32 +141,32 @@ SelfCheck drift(const VerifyReport& report) {
                   std::nullopt};
   double worst = 0;  // growth over its limit
   for (const MethodReport& m : report.methods) {
-    if (!m.judged || m.by_position.empty()) continue;
-    const Quarters own = quarters(m.by_position);
-    if (!own.speak()) {
+    const std::optional<KlGrowth> own = m.judged ? kl_growth(m.by_position) : std::nullopt;
+    if (!own) continue;
+    if (!enough_tokens(*own)) {
       if (!check.value) {
-        check.detail = "the second and last quarters of the positions hold " + grouped(std::llround(own.early_tokens)) +
-                       " and " + grouped(std::llround(own.late_tokens)) + " tokens, and drift with length needs " +
-                       grouped(std::llround(kDriftTokens)) + " in each: score more sequences";
+        check.detail = "the second and last quarters of the positions hold " + grouped(own->early_tokens) + " and " +
+                       grouped(own->late_tokens) + " tokens, and drift with length needs " + grouped(kDriftTokens) +
+                       " in each: score more sequences";
       }
       continue;
     }
     double limit = kDriftLimit;
     std::string beside;
     if (const MethodReport* oscar = oscar_row(report, m)) {
-      const Quarters theirs = quarters(oscar->by_position);
-      if (theirs.speak()) {
-        limit = std::min(limit, kDriftOfOscar * std::max(theirs.growth(), 1.0));
-        beside = "; oscar's row grows " + significant(theirs.growth(), 3) + " times";
+      const std::optional<KlGrowth> theirs = kl_growth(oscar->by_position);
+      if (theirs && enough_tokens(*theirs)) {
+        limit = std::min(limit, kDriftOfOscar * std::max(theirs->ratio(), 1.0));
+        beside = "; oscar's row grows " + significant(theirs->ratio(), 3) + " times";
       }
     }
-    if (check.value && own.growth() / limit <= worst) continue;
-    worst = own.growth() / limit;
-    check.value = own.growth();
+    if (check.value && own->ratio() / limit <= worst) continue;
+    worst = own->ratio() / limit;
+    check.value = own->ratio();
     check.limit = limit;
-    check.pass = own.growth() <= limit;
-    check.detail = "mean KL of " + m.id + " (" + m.path + ") is " + significant(own.late, 3) +
-                   " over the last quarter of the positions and " + significant(own.early, 3) +
+    check.pass = own->ratio() <= limit;
+    check.detail = "mean KL of " + m.id + " (" + m.path + ") is " + significant(own->late, 3) +
+                   " over the last quarter of the positions and " + significant(own->early, 3) +
                    " over the second; at most " + significant(limit, 2) + " times as much is allowed" + beside;
   }
   return check;

@@ -28,6 +28,7 @@ struct VerifyRequest {
   std::vector<std::string> comparisons{"common"};
   std::optional<double> bits;  // target of the comparison at equal bytes
   bool prefill = true, decode = false;
+  bool logit_correction = false;  // of coded keys, for every method (attention/logit_noise.h)
   std::int64_t context = 2048;
   std::int64_t tokens = 32768;     // of the text, at most; 0: all
   std::int64_t max_sequences = 0;  // 0: all

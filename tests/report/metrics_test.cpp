@@ -79,5 +79,23 @@ TEST(Metrics, BucketsHoldTheirPositions) {
   EXPECT_EQ(kl_by_position({s}, 320, 323, 16).size(), 3u);  // fewer positions than buckets
 }
 
+TEST(Metrics, GrowthIsTheLastQuarterOverTheSecond) {
+  // Positions 100 to 180: quarters of 20. The third bucket's middle lies in the second quarter, as that of the second.
+  const std::vector<PositionBucket> b = {
+      {100, 120, 5, 9.0}, {120, 130, 10, 0.1}, {130, 140, 30, 0.3}, {140, 160, 7, 50.0}, {160, 180, 20, 0.5}};
+  const std::optional<KlGrowth> g = kl_growth(b);
+  ASSERT_TRUE(g);
+  EXPECT_NEAR(g->early, (10 * 0.1 + 30 * 0.3) / 40, 1e-12);
+  EXPECT_NEAR(g->late, 0.5, 1e-12);
+  EXPECT_EQ(g->early_tokens, 40);
+  EXPECT_EQ(g->late_tokens, 20);
+  EXPECT_NEAR(g->ratio(), 2.0, 1e-12);
+  const KlGrowth quiet{0.0, 2e-5, 9, 9};
+  EXPECT_NEAR(quiet.ratio(), 2.0, 1e-12) << "against the floor, not infinite";
+  EXPECT_FALSE(kl_growth({}));
+  EXPECT_FALSE(kl_growth({b[0]}));
+  EXPECT_FALSE(kl_growth({b[0], b[3]}));
+}
+
 }  // namespace
 }  // namespace oscar

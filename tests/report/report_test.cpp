@@ -46,6 +46,27 @@ TEST(ReportJson, EqualReportsAreByteIdentical) {
   EXPECT_EQ(report_html(sample_report({})), report_html(sample_report({})));
 }
 
+TEST(ReportTable, GrowthAndLogitCorrectionAreInEveryForm) {
+  VerifyReport r = sample_report({});
+  r.methods[2].by_position = {{320, 336, 16, 9.0}, {336, 352, 16, 0.01}, {352, 368, 16, 9.0}, {368, 384, 16, 0.037}};
+  EXPECT_THAT(report_table(r), HasSubstr("  3.7  "));
+  EXPECT_THAT(report_markdown(r), HasSubstr("| 3.7 |"));
+  EXPECT_THAT(report_html(r), HasSubstr("<td>3.7</td>"));
+  const Json j = parse_json(report_json(r), "report");
+  EXPECT_EQ(j["methods"][2]["kl_growth"]["ratio"], 3.7);
+  EXPECT_EQ(j["methods"][2]["kl_growth"]["early"]["tokens"], 16);
+  EXPECT_EQ(j["methods"][0]["kl_growth"], nullptr) << "BF16 has no KL that could grow";
+  EXPECT_EQ(j["options"]["logit_correction"], false);
+  for (const std::string& text : {report_table(r), report_markdown(r), report_html(r)}) {
+    EXPECT_THAT(text, Not(HasSubstr("--logit-correction")));
+  }
+  r.logit_correction = true;
+  EXPECT_EQ(parse_json(report_json(r), "report")["options"]["logit_correction"], true);
+  for (const std::string& text : {report_table(r), report_markdown(r), report_html(r)}) {
+    EXPECT_THAT(text, HasSubstr("--logit-correction"));
+  }
+}
+
 TEST(ReportTable, OneRowForEachMethod) {
   const std::string table = report_table(sample_report({0.1, std::nullopt, std::nullopt, std::nullopt}));
   EXPECT_THAT(table, HasSubstr("naive2"));

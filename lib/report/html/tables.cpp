@@ -69,7 +69,7 @@ std::string method_row(const VerifyReport& report, const MethodReport& m) {
   row += cell(task_summary(m), "text");
   row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p95, 3)) +
          cell(significant(q.kl.p99, 3));
-  row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3));
+  row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3)) + cell(growth_text(m));
   row += cell(significant(q.ppl, 5));
   row += cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
   row += cell(m.quantised ? escape(m.comparison) : "&ndash;", "text") + cell(escape(m.path), "text");
@@ -162,7 +162,8 @@ std::string method_table(const VerifyReport& report) {
       "<p>KL in nats. Bits: per element of K and V at context " + std::to_string(report.scoring.context) +
       ", the full-precision windows of each method included (last column: tokens at the start and at the end). Bytes: "
       "pages and windows of one sequence, all layers. &plusmn;: " +
-      escape(interval_note(report)) + ".</p>\n";
+      escape(interval_note(report)) +
+      ". Growth: KL over the last quarter of the scored positions over that of the second.</p>\n";
   std::string table =
       "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
       "</caption><thead><tr><th scope=\"col\">method</th>";
@@ -170,7 +171,8 @@ std::string method_table(const VerifyReport& report) {
     table += std::string("<th scope=\"col\">") + name + "</th>";
   }
   table += "<th scope=\"col\" class=\"text\">tasks</th>";
-  for (const char* name : {"KL median", "90%", "95%", "99%", "99.9%", "max", "PPL", "ln PPL cor.", "RMS &Delta;p"}) {
+  for (const char* name :
+       {"KL median", "90%", "95%", "99%", "99.9%", "max", "growth", "PPL", "ln PPL cor.", "RMS &Delta;p"}) {
     table += std::string("<th scope=\"col\">") + name + "</th>";
   }
   for (const char* name : {"compare", "path", "windows and groups"}) {
