@@ -25,6 +25,7 @@ namespace {
 Json transform_options(const Statistics& statistics, const FitOptions& options) {
   Json json = fit_options_json(statistics, options);
   json.erase("bits");
+  json.erase("allocate");
   json.erase("max_rows");
   return json;
 }
@@ -85,8 +86,8 @@ bool uses_curves(const CurveArguments& a, const CommonOptions& common, const std
   if (!allocates) {
     throw UsageError("measured curves are for --method waterfill, whose widths can be chosen");
   }
-  if (a.allocate == "closed") {
-    throw UsageError("--curves gives measured curves; with --allocate closed they are not used");
+  if (a.allocate != "auto" && a.allocate != "measured") {
+    throw UsageError("--curves gives measured curves; with --allocate " + a.allocate + " they are not used");
   }
   if (!file && (common.model.empty() || (a.text.empty() && !a.collects))) {
     throw UsageError("measured curves need --model and --text to measure on, or --curves FILE");

@@ -17,7 +17,7 @@
 namespace oscar {
 
 struct CurveArguments {
-  std::string allocate = "auto";    // auto | closed | measured; auto: measured with `text` or `file`
+  std::string allocate = "auto";    // of --allocate; auto: measured with `text` or `file`
   std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
   bool collects = false;            // statistics are collected first: their prompts may take the place of `text`
   std::optional<CurveText> loaded;  // the text, where it was read already

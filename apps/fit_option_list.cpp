@@ -1,4 +1,5 @@
 // The options of oscar-fit, in the order of --help.
+#include "apps/fit_allocator.h"
 #include "apps/fit_arguments.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
@@ -102,11 +103,19 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
       ->default_str("on");
 }
 
+std::vector<std::string> allocate_choices() {
+  std::vector<std::string> choices = {"auto", "closed", "measured"};
+  for (const AllocatorRow& row : allocators()) choices.push_back(row.id);
+  return choices;
+}
+
 void add_curve_options(CLI::App& app, FitArguments& a) {
   app.add_option("--allocate", a.curves.allocate,
                  "Waterfill: widths by the closed form, or by KL measured for each layer and side, on --model and "
-                 "--text (default: measured with --text or --curves and where statistics are collected, else closed)")
-      ->check(CLI::IsMember({"auto", "closed", "measured"}));
+                 "--text (default: measured with --text or --curves and where statistics are collected, else closed); "
+                 "for comparison, as other papers choose them:" +
+                     allocator_help())
+      ->check(CLI::IsMember(allocate_choices()));
   app.add_option("--model", a.common.model,
                  "The model: without a statistics file they are collected from it first and kept as "
                  "OUTPUT.statistics.safetensors; else the model that they are of, to measure curves on")

@@ -11,6 +11,7 @@
 #include "bundle/model_card.h"
 #include "export/served_form.h"
 #include "registry/registry.h"
+#include "rotation/allocators.h"
 #include "rotation/fit.h"
 
 namespace oscar {
@@ -127,6 +128,12 @@ std::string spectrum_table(const FitResult& result) {
          line("  values  ", values);
 }
 
+// The allocator of another paper that chose a bundle's widths; null: none did.
+const AllocatorRow* allocator_of(const Bundle& bundle) {
+  const Json& options = bundle.provenance.at("options");
+  return options.contains("allocate") ? find_allocator(options.at("allocate").get<std::string>()) : nullptr;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -212,6 +219,8 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
       clips.push_back({{"layer", layer.transform.layer}, {"key", std::move(key)}, {"value", std::move(value)}});
     }
     out["clip"] = std::move(clips);
+    const Json& options = bundle.provenance.at("options");
+    if (options.contains("allocate")) out["allocate"] = options.at("allocate");
     out["served_as"] = lossless_form(bundle).format;
     if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
       out["predicted_kl"] = {{"kl", predicted->kl}, {"standard_error", predicted->error}};
@@ -231,6 +240,9 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
     text << "predicted KL of the whole " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
          << " at context " << predicted->context << ": the sum of the measured curves\n";
+  }
+  if (const AllocatorRow* allocator = allocator_of(bundle)) {
+    text << "widths as " << allocator->source << " chooses them: " << allocator->summary << "\n";
   }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")

@@ -4,6 +4,7 @@
 
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
+#include "apps/fit_allocator.h"
 #include "apps/fit_arguments.h"
 #include "apps/fit_check.h"
 #include "apps/fit_curves.h"
@@ -15,7 +16,6 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "bundle/bundle_files.h"
-#include "bundle/curve_allocation.h"
 #include "bundle/from_fit.h"
 #include "bundle/manifest.h"
 #include "export/served_form.h"
@@ -80,26 +80,20 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, FitAr
   return fitted;
 }
 
-// Widths by measured curves, where there are some: the fit is told them, the bundle what they promise.
-Fitted fit_allocated(const Statistics& statistics, const std::string& sha256,
-                     const std::optional<MeasuredCurves>& measured, FitArguments& a) {
-  const Curves* curves = measured ? &measured->curves : nullptr;
-  CurveAllocation allocation;
-  if (curves) {
-    allocation = allocate_curves(*curves, a.fit.bits);
-    a.fit.key_profiles = allocation.key;
-    a.fit.value_profiles = allocation.value;
-  }
+// The fit is told the widths, and the bundle what curves promise.
+Fitted fit_allocated(const Statistics& statistics, const std::string& sha256, const WidthSource& source,
+                     FitArguments& a) {
+  const std::optional<PredictedKl> predicted = set_widths(source, statistics.head_dim, a.fit);
   Fitted fitted = fit_bundle(statistics, sha256, a);
-  if (curves) add_curves(fitted.bundle, *curves, allocation.predicted);
+  if (predicted) add_curves(fitted.bundle, source.measured->curves, *predicted);
   return fitted;
 }
 
 // fit_allocated() when `written` bundles of a run are complete, which an interruption leaves there.
-Fitted fit_next(const Statistics& statistics, const std::string& sha256, const std::optional<MeasuredCurves>& curves,
-                FitArguments& a, std::size_t written) {
+Fitted fit_next(const Statistics& statistics, const std::string& sha256, const WidthSource& widths, FitArguments& a,
+                std::size_t written) {
   try {
-    return fit_allocated(statistics, sha256, curves, a);
+    return fit_allocated(statistics, sha256, widths, a);
   } catch (const InterruptedError&) {
     if (written == 0) throw;
     throw InterruptedError("interrupted; " + std::to_string(written) + " of " + std::to_string(a.pareto.size()) +
@@ -161,41 +155,46 @@ std::vector<fs::path> outputs_of(const FitArguments& a) {
   return outputs;
 }
 
-std::optional<MeasuredCurves> measured_curves(const Statistics& statistics, const std::string& sha256,
-                                              FitArguments& a) {
-  if (!uses_curves(a.curves, a.common, a.fit.method)) return std::nullopt;
+WidthSource width_source(const Statistics& statistics, const std::string& sha256, FitArguments& a) {
+  if (const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method)) {
+    // A dry run does not run the model: its table is that of the closed form.
+    if (a.common.dry_run && allocator->input == AllocatorInput::kText) return {};
+    return {std::nullopt, allocator, sensitivities_for(*allocator, statistics, a.fit, a.common)};
+  }
+  if (!uses_curves(a.curves, a.common, a.fit.method) || (a.common.dry_run && a.curves.file.empty())) return {};
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
-  return curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes);
+  return {curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes),
+          nullptr,
+          {}};
 }
 
 // One bundle for each budget, and a table of what they are predicted to cost.
 void fit_pareto(FitArguments& a, const Statistics& statistics, const std::string& sha256) {
-  std::optional<MeasuredCurves> curves;  // a dry run measures nothing: its table is that of the closed form
-  if (!a.common.dry_run || !a.curves.file.empty()) curves = measured_curves(statistics, sha256, a);
+  const WidthSource widths = width_source(statistics, sha256, a);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
-    const Fitted fitted = fit_next(statistics, sha256, curves, a, a.common.dry_run ? 0 : rows.size());
+    const Fitted fitted = fit_next(statistics, sha256, widths, a, a.common.dry_run ? 0 : rows.size());
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
     const fs::path directory = pareto_directory(a, bits);
     if (!a.common.dry_run) {
       make_directory(a.common.output);
-      save(fitted.bundle, curves, directory, a);
+      save(fitted.bundle, widths.measured, directory, a);
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory.string()));
   }
-  remove_state(curves);
+  remove_state(widths.measured);
   print_pareto(rows, a.common.dry_run, a.common.json);
 }
 
 void fit_one(FitArguments& a, const Statistics& statistics, const std::string& sha256) {
-  const std::optional<MeasuredCurves> curves = measured_curves(statistics, sha256, a);
-  const Fitted fitted = fit_allocated(statistics, sha256, curves, a);
+  const WidthSource widths = width_source(statistics, sha256, a);
+  const Fitted fitted = fit_allocated(statistics, sha256, widths, a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
-  save(fitted.bundle, curves, a.common.output, a);
-  remove_state(curves);
+  save(fitted.bundle, widths.measured, a.common.output, a);
+  remove_state(widths.measured);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json);
 }
 
@@ -232,7 +231,9 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   const std::string work_dir = a.curves.work_dir;
   if (a.statistics.empty()) choose_for_model(a);
   parse_options(a);
-  const bool measures = uses_curves(a.curves, a.common, a.fit.method) && a.curves.file.empty();
+  const bool curves = uses_curves(a.curves, a.common, a.fit.method), measures = curves && a.curves.file.empty();
+  const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method);
+  a.fit.allocate = curves ? "measured" : allocator != nullptr ? allocator->id : "closed";
   refuse_idle_options(app, a, measures);
   if (!a.pareto.empty() && !fitted_method(a.fit.method).allocates_bits) {
     throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");

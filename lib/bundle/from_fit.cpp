@@ -69,7 +69,10 @@ Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric)
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;
     json["context"] = o.context;
-    if (method.allocates_bits) json["bits"] = o.bits;
+    if (method.allocates_bits) {
+      json["bits"] = o.bits;
+      json["allocate"] = o.allocate;
+    }
   }
   json["group"] = o.group > 0 ? o.group : s.head_dim;
   json["max_rows"] = o.max_rows;

@@ -44,6 +44,7 @@ struct FitOptions {
   double damping = 1e-3;                               // of the diagonals
   double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
   std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured curves)
+  std::string allocate = "closed";                     // waterfill: what chose the widths; for the record
   double bits = 2.25;                                  // waterfill: budget of each element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
   std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time

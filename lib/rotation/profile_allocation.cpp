@@ -12,18 +12,9 @@
 namespace oscar {
 namespace {
 
-constexpr int kUnit = 8;  // bits: what a row costs is a multiple of it
+constexpr std::size_t kUnit = 8;  // bits: what a row costs is a multiple of it
 constexpr std::array<std::uint8_t, 4> kWidths = {0, 1, 2, 4};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-// Units that one row of a profile takes.
-std::size_t units_of(const Widths& widths, int head_dim) {
-  std::size_t bits = 0;
-  for (const std::uint8_t width : widths) {
-    if (width > 0) bits += width * static_cast<std::size_t>(head_dim / kBlocks) + 8;
-  }
-  return bits / kUnit;
-}
 
 std::vector<Widths> all_falling() {
   std::vector<Widths> profiles;
@@ -40,7 +31,8 @@ std::vector<Widths> all_falling() {
 }
 
 void require_places(const std::vector<std::vector<ProfilePoint>>& places, int head_dim) {
-  if (head_dim <= 0 || head_dim % (kUnit * kBlocks) != 0) throw std::invalid_argument("head_dim is no multiple of 32");
+  if (head_dim <= 0 || head_dim % (static_cast<int>(kUnit) * kBlocks) != 0)
+    throw std::invalid_argument("head_dim is no multiple of 32");
   if (places.empty()) throw std::invalid_argument("no places to share bits among");
   for (const std::vector<ProfilePoint>& place : places) {
     if (place.empty()) throw std::invalid_argument("a place without candidates");
@@ -74,21 +66,29 @@ void require_budget(double bits, int head_dim) {
                    " (four bits everywhere)");
 }
 
-std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<ProfilePoint>>& places, int head_dim,
-                                           double bits) {
-  require_places(places, head_dim);
-  require_budget(bits, head_dim);
-  const double elements = static_cast<double>(places.size()) * head_dim;
-  const std::size_t size = static_cast<std::size_t>(bits * elements + 1e-6) / kUnit + 1;
-  std::vector<double> best(size, 0.0), next(size);  // least error of the places so far within u units
-  std::vector<std::vector<std::uint32_t>> chosen;   // [place][u]: the candidate behind it
-  for (const std::vector<ProfilePoint>& place : places) {
+std::size_t row_bits(const Widths& widths, int head_dim) {
+  std::size_t bits = 0;
+  for (const std::uint8_t width : widths) {
+    if (width > 0) bits += width * static_cast<std::size_t>(head_dim / kBlocks) + kUnit;
+  }
+  return bits;
+}
+
+std::size_t rows_budget(std::size_t places, int head_dim, double bits) {
+  return static_cast<std::size_t>(bits * static_cast<double>(places) * head_dim + 1e-6);
+}
+
+std::vector<std::size_t> choose_within(const std::vector<std::vector<BitsAndError>>& candidates, std::size_t most) {
+  const std::size_t size = most / kUnit + 1;
+  std::vector<double> best(size, 0.0), next(size);  // least error of the units so far within u multiples of 8 bits
+  std::vector<std::vector<std::uint32_t>> chosen;   // [unit][u]: the candidate behind it
+  for (const std::vector<BitsAndError>& unit : candidates) {
     std::fill(next.begin(), next.end(), kInfinite);
     std::vector<std::uint32_t>& row = chosen.emplace_back(size, 0);
-    for (std::size_t c = 0; c < place.size(); ++c) {
-      const std::size_t cost = units_of(place[c].widths, head_dim);
+    for (std::size_t c = 0; c < unit.size(); ++c) {
+      const std::size_t cost = unit[c].bits / kUnit;
       for (std::size_t u = cost; u < size; ++u) {
-        const double total = best[u - cost] + place[c].error;
+        const double total = best[u - cost] + unit[c].error;
         if (total < next[u]) next[u] = total, row[u] = static_cast<std::uint32_t>(c);
       }
     }
@@ -96,13 +96,27 @@ std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<Profile
   }
   // best[] does not increase: the first entry of least error is the cheapest.
   auto u = static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin());
-  if (best[u] == kInfinite) {
-    throw UsageError("no choice of the width profiles on offer fits into --bits " + bits_text(bits) + "; raise it");
+  if (best[u] == kInfinite) return {};
+  std::vector<std::size_t> choice(candidates.size());
+  for (std::size_t i = candidates.size(); i-- > 0;) {
+    choice[i] = chosen[i][u];
+    u -= candidates[i][choice[i]].bits / kUnit;
   }
-  std::vector<std::size_t> choice(places.size());
-  for (std::size_t p = places.size(); p-- > 0;) {
-    choice[p] = chosen[p][u];
-    u -= units_of(places[p][choice[p]].widths, head_dim);
+  return choice;
+}
+
+std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<ProfilePoint>>& places, int head_dim,
+                                           double bits) {
+  require_places(places, head_dim);
+  require_budget(bits, head_dim);
+  std::vector<std::vector<BitsAndError>> candidates;
+  for (const std::vector<ProfilePoint>& place : places) {
+    std::vector<BitsAndError>& list = candidates.emplace_back();
+    for (const ProfilePoint& point : place) list.push_back({row_bits(point.widths, head_dim), point.error});
+  }
+  std::vector<std::size_t> choice = choose_within(candidates, rows_budget(places.size(), head_dim, bits));
+  if (choice.empty()) {
+    throw UsageError("no choice of the width profiles on offer fits into --bits " + bits_text(bits) + "; raise it");
   }
   return choice;
 }

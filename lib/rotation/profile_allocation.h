@@ -33,12 +33,28 @@ std::string bits_text(double bits);  // 2.25, 3: four digits at most
 // UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
 void require_budget(double bits, int head_dim);
 
+// What one of several candidates takes and costs: widths of a side, or of several sides that are chosen together.
+struct BitsAndError {
+  std::size_t bits = 0;  // of one row, scale bytes included: a multiple of 8
+  double error = 0.0;
+};
+
+// Bits that one row of a profile takes: profile_bits() times head_dim, without rounding.
+std::size_t row_bits(const Widths& widths, int head_dim);
+
+// Bits that rows of `places` sides may take together: the largest whole number within the budget.
+std::size_t rows_budget(std::size_t places, int head_dim, double bits);
+
+// One candidate for each unit: the choice of least total error whose bits are at most `most` together; of equal totals
+// the cheapest. Exact: a knapsack over multiples of 8 bits. Returns the index of the choice in each unit's list, and
+// nothing where even the cheapest candidates take more. candidates: [units][candidates], no list empty.
+std::vector<std::size_t> choose_within(const std::vector<std::vector<BitsAndError>>& candidates, std::size_t most);
+
 // One candidate for each place: the choice of least total error whose mean over the places of profile_bits() is at
-// most `bits`; of equal totals the cheapest. Exact: a knapsack over multiples of 8 bits (one row of a block costs a
-// multiple of it, since 32 divides head_dim). Returns the index of the choice in each place's list.
-// places: [P][candidates]. UsageError as require_budget(), and where the cheapest candidates together exceed the
-// budget. std::invalid_argument for no places, a place without candidates, an error that is no number, or a head_dim
-// that 32 does not divide.
+// most `bits`, by choose_within() (one row of a block costs a multiple of 8 bits, since 32 divides head_dim). Returns
+// the index of the choice in each place's list. places: [P][candidates]. UsageError as require_budget(), and where the
+// cheapest candidates together exceed the budget. std::invalid_argument for no places, a place without candidates, an
+// error that is no number, or a head_dim that 32 does not divide.
 std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<ProfilePoint>>& places, int head_dim,
                                            double bits);
 

@@ -1,0 +1,83 @@
+#include "apps/fit_allocator.h"
+
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+#include "bundle/curve_allocation.h"
+#include "model/decoder.h"
+#include "registry/registry.h"
+#include "rotation/fit.h"
+#include "rotation/fit_sensitivity.h"
+
+namespace oscar {
+namespace {
+
+// The fit without predictions: transforms, and how rows and metric spread over their channels.
+FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
+  FitOptions quick = options;
+  quick.max_rows = 0;
+  quick.on_step = nullptr;
+  return fit(statistics, quick);
+}
+
+// Squared Frobenius norms of W_K and W_V, layer by layer.
+Sensitivities squared_weight_norms(const Statistics& statistics, const CommonOptions& common) {
+  const Checkpoint checkpoint = open_model_of(statistics, common);
+  Decoder decoder(checkpoint, {.stream_layers = true});
+  Sensitivities norms;
+  for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
+    const LayerWeights& weights = decoder.layer_weights(layer);
+    for (const at::Tensor& w : {weights.k, weights.v}) {
+      norms.push_back({w.to(at::kDouble).square().sum().item<double>()});
+    }
+  }
+  return norms;
+}
+
+}  // namespace
+
+const AllocatorRow* asked_allocator(const CurveArguments& a, const CommonOptions& common, const std::string& method) {
+  const AllocatorRow* row = find_allocator(a.allocate);
+  if (row == nullptr) return nullptr;
+  const std::string name = "--allocate " + row->id;
+  if (!fitted_method(method).allocates_bits) {
+    throw UsageError(name + " is for --method waterfill, whose widths can be chosen");
+  }
+  if (row->input == AllocatorInput::kWeights && common.model.empty()) {
+    throw UsageError(name + " reads the weights of the model: add --model");
+  }
+  if (row->input == AllocatorInput::kText && (common.model.empty() || (a.text.empty() && !a.collects))) {
+    throw UsageError(name + " runs the model on calibration text: add --model and --text");
+  }
+  return row;
+}
+
+Sensitivities sensitivities_for(const AllocatorRow& allocator, const Statistics& statistics, const FitOptions& options,
+                                const CommonOptions& common) {
+  if (allocator.input == AllocatorInput::kWeights) return squared_weight_norms(statistics, common);
+  return fit_sensitivities(allocator, statistics, quick_fit(statistics, options));
+}
+
+std::optional<PredictedKl> set_widths(const WidthSource& source, std::int64_t head_dim, FitOptions& options) {
+  if (source.measured) {
+    const CurveAllocation widths = allocate_curves(source.measured->curves, options.bits);
+    options.key_profiles = widths.key;
+    options.value_profiles = widths.value;
+    return widths.predicted;
+  }
+  if (source.allocator != nullptr) {
+    const Allocation widths =
+        source.allocator->allocate(source.sensitivities, static_cast<int>(head_dim), options.bits);
+    options.key_profiles = widths.key;
+    options.value_profiles = widths.value;
+  }
+  return std::nullopt;
+}
+
+std::string allocator_help() {
+  std::string text;
+  for (const AllocatorRow& row : allocators()) text += "\n  " + row.id + ": " + row.source + ", " + row.summary;
+  return text;
+}
+
+}  // namespace oscar

@@ -1,0 +1,135 @@
+#include "rotation/allocators.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "rotation/width_steps.h"
+
+namespace oscar {
+namespace {
+
+// Every list has as many numbers as the first, a multiple of `unit`, and none is negative.
+void require_numbers(const Sensitivities& places, std::size_t unit) {
+  if (places.empty()) throw std::invalid_argument("nothing to share bits among");
+  for (const std::vector<double>& place : places) {
+    if (place.empty() || place.size() % unit != 0 || place.size() != places.front().size()) {
+      throw std::invalid_argument("sensitivities of another shape");
+    }
+    for (const double value : place) {
+      if (!(value >= 0.0)) throw std::invalid_argument("a sensitivity is negative or NaN");
+    }
+  }
+}
+
+void require_shape(const Sensitivities& places, std::size_t unit) {
+  require_numbers(places, unit);
+  if (places.size() % 2 != 0) throw std::invalid_argument("keys without values");
+}
+
+// [places], keys before values.
+Allocation as_allocation(const std::vector<Widths>& places, int head_dim) {
+  Allocation out;
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    (p % 2 == 0 ? out.key : out.value).push_back(places[p]);
+    out.bits += profile_bits(places[p], head_dim) / static_cast<double>(places.size());
+  }
+  return out;
+}
+
+// Steps of the blocks of one place by reverse water-filling; levels are log2 of theta.
+std::vector<WidthStep> water_steps(const std::vector<double>& variances, std::size_t place) {
+  std::vector<WidthStep> steps;
+  const auto channels = static_cast<std::ptrdiff_t>(variances.size() / kBlocks);
+  for (int block = 0; block < kBlocks; ++block) {
+    const auto first = variances.begin() + block * channels;
+    const std::vector<double> own(first, first + channels);
+    for (const RoundedStep& step : kRoundedSteps) {
+      steps.push_back({place, block, step.width, water_level(own, step.bits)});
+    }
+  }
+  return steps;
+}
+
+}  // namespace
+
+Allocation water_fill_channels(const Sensitivities& variances, int head_dim, double bits) {
+  require_shape(variances, kBlocks);
+  std::vector<WidthStep> steps;
+  for (std::size_t p = 0; p < variances.size(); ++p) {
+    const std::vector<WidthStep> own = water_steps(variances[p], p);
+    steps.insert(steps.end(), own.begin(), own.end());
+  }
+  return as_allocation(climb(std::move(steps), variances.size(), head_dim, bits), head_dim);
+}
+
+Allocation water_fill_places(const Sensitivities& variances, int head_dim, double bits) {
+  require_shape(variances, kBlocks);
+  std::vector<Widths> widths;
+  for (const std::vector<double>& place : variances) {
+    widths.push_back(climb(water_steps(place, 0), 1, head_dim, bits).front());
+  }
+  return as_allocation(widths, head_dim);
+}
+
+double rate_base() {
+  constexpr double kWidths[] = {0.0, 1.0, 2.0, 4.0};
+  double mean_width = 0.0, mean_log = 0.0, slope = 0.0, spread = 0.0;
+  for (const double w : kWidths) {
+    mean_width += w / 4.0;
+    mean_log += std::log(block_distortion(static_cast<int>(w))) / 4.0;
+  }
+  for (const double w : kWidths) {
+    slope += (w - mean_width) * (std::log(block_distortion(static_cast<int>(w))) - mean_log);
+    spread += (w - mean_width) * (w - mean_width);
+  }
+  return std::exp(-slope / spread);
+}
+
+Allocation rate_distortion_widths(const Sensitivities& weights, int head_dim, double bits) {
+  require_shape(weights, 1);
+  const double log_base = std::log(rate_base());
+  std::vector<WidthStep> steps;
+  for (std::size_t p = 0; p < weights.size(); ++p) {
+    // b passes a threshold where the mean is the threshold less this; the mean of ln w is the same for all places.
+    const double ahead = std::log(weights[p].front()) / log_base;
+    for (const RoundedStep& step : kRoundedSteps) steps.push_back({p, kWholeSide, step.width, ahead - step.bits});
+  }
+  return as_allocation(climb(std::move(steps), weights.size(), head_dim, bits), head_dim);
+}
+
+Allocation greedy_norm_widths(const Sensitivities& squared_norms, int head_dim, double bits) {
+  require_shape(squared_norms, 1);
+  std::vector<WidthStep> steps;
+  for (std::size_t p = 0; p < squared_norms.size(); ++p) {
+    int from = 0;
+    for (const int to : {1, 2, 4}) {
+      const double gain = (std::exp2(-2.0 * from) - std::exp2(-2.0 * to)) / (to - from);
+      steps.push_back({p, kWholeSide, static_cast<std::uint8_t>(to), std::log(squared_norms[p].front() * gain)});
+      from = to;
+    }
+  }
+  return as_allocation(climb(std::move(steps), squared_norms.size(), head_dim, bits), head_dim);
+}
+
+const std::vector<AllocatorRow>& allocators() {
+  static const std::vector<AllocatorRow> rows = {
+      {"aatc", "AATC (2608.14191)", AllocatorInput::kStatistics,
+       "one reverse water-filling over the channels of all layers, keys and values", water_fill_channels},
+      {"spectra", "SPECTRA (2608.07915)", AllocatorInput::kStatistics,
+       "reverse water-filling within each layer and side, blind to queries", water_fill_places},
+      {"ratequant", "RateQuant (2605.06675)", AllocatorInput::kStatistics,
+       "one width for a layer and side, by its sensitivity and D(b) = a beta^-b", rate_distortion_widths},
+      {"spectral", "spectral-kv (2502.15075)", AllocatorInput::kWeights,
+       "one width for a layer and side, greedy by the norms of W_K and W_V", greedy_norm_widths},
+  };
+  return rows;
+}
+
+const AllocatorRow* find_allocator(const std::string& id) {
+  const std::vector<AllocatorRow>& rows = allocators();
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const AllocatorRow& row) { return row.id == id; });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+}  // namespace oscar

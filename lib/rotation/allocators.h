@@ -1,0 +1,57 @@
+// Allocators of other papers, for the widths, the budget and the code of ours: so that a table tells what measured
+// curves are worth, everything else being equal. Each has its own sensitivities and its own way from them to widths.
+//
+// Sensitivities: one list of numbers for each place, layer by layer, keys before values; where keys and values of a
+// layer are chosen together, for each layer. What the numbers are stands beside each function. All budgets count as
+// profile_bits() does, scale bytes included.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rotation/waterfill.h"
+
+namespace oscar {
+
+using Sensitivities = std::vector<std::vector<double>>;
+
+// What an allocator's sensitivities are taken from.
+enum class AllocatorInput {
+  kStatistics,  // those of oscar-collect
+  kWeights,     // the checkpoint
+  kText         // the checkpoint, run on calibration text
+};
+
+struct AllocatorRow {
+  std::string id;      // as in --allocate
+  std::string source;  // paper or repository
+  AllocatorInput input;
+  std::string summary;  // one line
+  Allocation (*allocate)(const Sensitivities& sensitivities, int head_dim, double bits);
+};
+
+const std::vector<AllocatorRow>& allocators();
+const AllocatorRow* find_allocator(const std::string& id);  // null: none of that name
+
+// All of these: UsageError as require_budget(); std::invalid_argument for sensitivities of another shape, negative ones
+// or NaN.
+
+// AATC (2608.14191): one reverse water-filling over all channels of all layers, keys and values: b = log2(variance /
+// theta) / 2. A block gets the mean over its channels of all heads, rounded (kRoundedSteps); theta falls until the
+// budget is spent. [places][4 c]: variances of the c channels of each block, block by block.
+Allocation water_fill_channels(const Sensitivities& variances, int head_dim, double bits);
+
+// SPECTRA (2608.07915): the same within each place, which has the whole budget to itself.
+Allocation water_fill_places(const Sensitivities& variances, int head_dim, double bits);
+
+// RateQuant (2605.06675): b = mean + (ln w - mean of ln w) / ln beta, rounded, with D(b) = a beta^-b fitted to the
+// distortions of our quantiser (rate_base()). One width for a place; the mean rises until the budget is spent.
+// [places][1]: w.
+Allocation rate_distortion_widths(const Sensitivities& weights, int head_dim, double bits);
+double rate_base();  // beta: least squares of ln D over 0, 1, 2 and 4 bits
+
+// spectral-kv (2502.15075): one width for a place; the steps of largest gain |W|^2 (2^-2b - 2^-2b') / (b' - b) first.
+// [places][1]: |W|^2, squared Frobenius norms of W_K and W_V.
+Allocation greedy_norm_widths(const Sensitivities& squared_norms, int head_dim, double bits);
+
+}  // namespace oscar
