@@ -88,6 +88,9 @@ CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
 
 int run_check(const CheckArguments& a, bool json) {
   const Bundle bundle = load_bundle(a.bundle);
+  if (codebook_bytes(bundle.layers) > 0) {
+    throw InputError(a.bundle + ": holds codebooks, whose regret is not predicted: judge them with oscar-verify");
+  }
   const FitOptions options = fit_options_of(bundle);
   const Statistics statistics = load_statistics(a.statistics);
   require_same_model(bundle, statistics);

@@ -94,7 +94,8 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
                  "prompts were; keys are fitted to their mean over these positions. 0: to the positions of the prompts "
                  "(default: the model's maximum, at most 131072)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
-  app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
+  app.add_option("--rows", a.fit.max_rows,
+                 "Sampled tokens used for the clip search (default: 512) and for codebooks (default: all)")
       ->check(whole_number(32, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,

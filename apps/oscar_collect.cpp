@@ -32,7 +32,8 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
   add_prompts_option(
       app, a, "Calibration prompts: .jsonl rows or .txt documents, also .gz; - reads rows from stdin (required)");
   add_prompt_options(app, a);
-  app.add_option("--rows", a.options.rows, "Sampled tokens for each layer, for the clip search")
+  app.add_option("--rows", a.options.rows,
+                 "Sampled tokens for each layer, for the clip search and for codebooks (cq8x10: 32768)")
       ->capture_default_str()
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 20));

@@ -178,7 +178,7 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
     const ExportFormat* format = find_export_format(source.facts.served_as);
-    if (format->rewrites_model()) format->check_model(*checkpoint, *source.bundle);
+    if (format != nullptr && format->rewrites_model()) format->check_model(*checkpoint, *source.bundle);
   }
   return source;
 }

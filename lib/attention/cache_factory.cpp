@@ -32,6 +32,7 @@ void add_kivi_pages(const MethodSpec& method, const ModelConfig& model, KvCacheS
 }  // namespace
 
 KvCacheSpec cache_spec(const KvMethod& method, const ModelConfig& model) {
+  if (method.codebooks) throw std::invalid_argument("method " + method.id + " has codebooks and no pages");
   KvCacheSpec spec;
   spec.kv_heads = model.kv_heads, spec.head_dim = model.head_dim;
   for (const Side side : {Side::kKey, Side::kValue}) {

@@ -60,7 +60,8 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const Encoder encoder = side == Side::kKey ? method.key_encoder : method.value_encoder;
   const bool with_noise = method.logit_correction && side == Side::kKey && method.quantised_at(layer);
   // The kernels have neither rotated means nor encoder feedback, and give no steps: such rows are made on the CPU.
-  if (rows.is_cuda() && !rotated && !with_noise && (method.engine || encoder != Encoder::kFeedback)) {
+  if (rows.is_cuda() && !rotated && !with_noise &&
+      (method.engine || method.codebooks || encoder != Encoder::kFeedback)) {
     return decoded_rows_on_device(method, layer, side, rows);
   }
   const at::Tensor rope_phases = rotated ? method.rope_phases->rows(0, rows.size(0)) : at::Tensor();
@@ -72,6 +73,8 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   if (method.engine) {
     cached.coded = heads_first(method.engine->reconstruct(side, stored));
     if (with_noise) noise = method.engine->error_variance(side, stored);
+  } else if (method.codebooks) {
+    cached.coded = heads_first(method.codebooks->reconstruct(layer, side, stored));
   } else {
     const std::int64_t end = cached.windows.quantised_end(stored.size(0));
     at::Tensor steps;

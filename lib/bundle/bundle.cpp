@@ -47,6 +47,9 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
       add(tensor_name(layer.layer, key, "eigenvalues"), side.eigenvalues);
       add(tensor_name(layer.layer, key, "sigma"), side.sigma);
       add(tensor_name(layer.layer, key, "metric"), side.metric);
+      if (!side.codebook) continue;
+      add(tensor_name(layer.layer, key, "codebook"), side.codebook->first);
+      add(tensor_name(layer.layer, key, "codebook2"), side.codebook->second);
     }
   }
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
@@ -112,6 +115,11 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
       side.eigenvalues = optional(tensor_name(layer.layer, key, "eigenvalues"));
       side.sigma = optional(tensor_name(layer.layer, key, "sigma"));
       side.metric = optional(tensor_name(layer.layer, key, "metric"));
+      if (!side.codebook) continue;
+      auto codebook = std::make_shared<Codebook>(*side.codebook);
+      codebook->first = optional(tensor_name(layer.layer, key, "codebook"));
+      codebook->second = optional(tensor_name(layer.layer, key, "codebook2"));
+      side.codebook = std::move(codebook);
     }
   }
 }

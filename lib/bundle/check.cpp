@@ -66,6 +66,24 @@ void check_metric(const SideTransform& side, const std::string& name, std::int64
   }
 }
 
+// Codebooks whose shapes fit the side and whose numbers are those of their type.
+void check_codebook(const Codebook& codebook, const std::string& name, std::int64_t d, std::int64_t heads,
+                    std::vector<std::string>& faults) {
+  for (const at::Tensor* stage : {&codebook.first, &codebook.second}) {
+    if (stage == &codebook.second && !stage->defined()) continue;
+    const bool fits = stage->defined() && stage->dim() == 4 && (stage->size(0) == 1 || stage->size(0) == heads) &&
+                      stage->size(1) * stage->size(3) == d && stage->size(0) == codebook.first.size(0) &&
+                      stage->size(3) == codebook.first.size(3);
+    if (!fits) {
+      faults.push_back(name + " codebook has a wrong shape");
+    } else if (!finite(*stage)) {
+      faults.push_back(name + " codebook holds NaN or infinity");
+    } else if (!are_centroids(*stage, codebook.type)) {
+      faults.push_back(name + " codebook holds numbers that are not " + to_string(codebook.type));
+    }
+  }
+}
+
 void check_side(const LayerTransform& layer, bool key, std::vector<std::string>& faults) {
   const SideTransform& side = key ? layer.key : layer.value;
   const std::string name = "layer " + std::to_string(layer.layer) + (key ? " key" : " value");
@@ -90,6 +108,7 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
     faults.push_back(name + " eigenvalues have a wrong shape");
   }
   if (side.blocks()) check_blocks(side, name, d, heads, faults);
+  if (side.codebook) check_codebook(*side.codebook, name, d, heads, faults);
   if (side.clip.size() != 1 && side.clip.size() != static_cast<std::size_t>(heads)) {
     faults.push_back(name + " has " + std::to_string(side.clip.size()) + " clip ratios, expected 1 or " +
                      std::to_string(heads));

@@ -10,8 +10,10 @@
 #include "base/foreign_text.h"
 #include "base/hash.h"
 #include "base/json_range.h"
+#include "bundle/manifest_codebook.h"
 #include "checkpoint/model_name.h"
 #include "codec/feedback.h"
+#include "registry/registry.h"
 
 namespace oscar {
 namespace {
@@ -29,6 +31,7 @@ Json side_to_json(const SideTransform& side) {
   for (const float rho : side.clip) clip.push_back(json_float(rho));
   json["clip"] = std::move(clip);
   if (side.blocks()) json["widths"] = side.widths;
+  if (side.codebook) json["codebook"] = codebook_to_json(*side.codebook);
   return json;
 }
 
@@ -86,7 +89,9 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
   manifest.tensors[tensor_name(layer.layer, key, "eigenvalues")] = {heads, d};
   if (!orthogonal) manifest.tensors[tensor_name(layer.layer, key, "inverse_or_query")] = {heads, d, d};
   if (centered) manifest.tensors[tensor_name(layer.layer, key, "mean")] = {layer.kv_heads, d};
+  if (json.contains("codebook")) read_codebook(json_object(json, "codebook", where), where, layer, key, manifest);
   if (!json.contains("widths")) return;
+  if (side.codebook) throw InputError(where + ": has both 'widths' and a 'codebook', expected one of them");
   side.widths = read_widths(json_array(json, "widths", where), where);
   if (d % 32 != 0 || d > kMaxHeadDim) {
     throw InputError(where + ": has block widths, which need a head_dim that 32 divides, up to " +
@@ -138,17 +143,31 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
 
 bool has_blocks(const LayerTransform& layer) { return layer.key.blocks() || layer.value.blocks(); }
 
+bool has_codebook(const LayerTransform& layer) { return layer.key.codebook || layer.value.codebook; }
+
+// "uniform", "blocks" or "codebook": what the sides of the layers call for.
+std::string layout_of(const Bundle& bundle) {
+  const auto any = [&](bool (*has)(const LayerTransform&)) {
+    return std::any_of(bundle.layers.begin(), bundle.layers.end(), has);
+  };
+  if (any(has_codebook)) return "codebook";
+  return any(has_blocks) ? "blocks" : "uniform";
+}
+
 void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   const Json& code = json_object(json, "code", where);
   const std::string layout = json_string(code, "layout", where);
   bundle.encoder = json_string(code, "encoder", where);
   bundle.group = json_int_within(code, "group", where, 0, kLargestHeadDim);
-  const bool blocks = std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks);
-  if (layout != (blocks ? "blocks" : "uniform")) {
+  const std::string expected = layout_of(bundle);
+  if (layout != expected) {
     throw InputError(where + ": code layout '" + layout + "' is not known, or not that of the layers; expected '" +
-                     (blocks ? "blocks" : "uniform") + "'");
+                     expected + "'");
   }
-  if (!blocks) {
+  if (expected == "codebook" && std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks)) {
+    throw InputError(where + ": has codebooks beside block widths, which no method has");
+  }
+  if (expected == "uniform") {
     const std::int64_t bits = json_int(code, "bits", where);
     if (bits != 2) {
       throw InputError(where + ": code layout 'uniform' with " + std::to_string(bits) +
@@ -223,21 +242,23 @@ Json json_float(float value) {
 Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFile>& files) {
   Json json;
   json["format"] = kFormatName;
-  const bool blocks = std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks);
+  const std::string layout = layout_of(bundle);
   const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
                                    [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  json["format_version"] = rotated || bundle.encoder == "feedback" ? 3 : (blocks ? 2 : 1);
+  json["format_version"] = layout == "codebook"                      ? 4
+                           : rotated || bundle.encoder == "feedback" ? 3
+                           : layout == "blocks"                      ? 2
+                                                                     : 1;
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
   model["fingerprint"] = bundle.model_fingerprint;
   for (const auto& [key, value] : bundle.model.items()) model[key] = value;
   json["model"] = std::move(model);
-  if (blocks) {
-    json["code"] = {{"layout", "blocks"}, {"group", bundle.group}, {"encoder", bundle.encoder}};
-  } else {
-    json["code"] = {{"layout", "uniform"}, {"bits", 2}, {"group", bundle.group}, {"encoder", bundle.encoder}};
-  }
+  json["code"] = {{"layout", layout}};
+  if (layout == "uniform") json["code"]["bits"] = 2;
+  json["code"]["group"] = bundle.group;
+  json["code"]["encoder"] = bundle.encoder;
   json["windows"] = {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}};
   json["hadamard_block"] = bundle.hadamard_block;
   json["global_clip"] = {{"key", json_float(bundle.global_key_clip)}, {"value", json_float(bundle.global_value_clip)}};
@@ -277,7 +298,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   Bundle& bundle = manifest.bundle;
   bundle.method = json_string(json, "method", where);
   bundle.scope = json_string(json, "scope", where);
-  if (!is_plain_word(bundle.method)) {
+  if (find_method(bundle.method) == nullptr && !is_plain_word(bundle.method)) {
     throw InputError(where + ": 'method' is " + quote_name(bundle.method) +
                      ", expected a word of letters, digits, '_' and '-'");
   }

@@ -62,8 +62,9 @@ double bundle_bits_per_element(const Bundle& bundle) {
   for (const LayerTransform& layer : bundle.layers) {
     for (const SideTransform* side : {&layer.key, &layer.value}) {
       const double d = static_cast<double>(layer.head_dim);
-      const double each = side->blocks() ? side->code(layer.head_dim, 0).bits_per_element()
-                                         : 2.0 + 32.0 / (bundle.group > 0 ? static_cast<double>(bundle.group) : d);
+      const double each = side->codebook   ? side->codebook->bits_per_element(layer.kv_heads)
+                          : side->blocks() ? side->code(layer.head_dim, 0).bits_per_element()
+                                           : 2.0 + 32.0 / (bundle.group > 0 ? static_cast<double>(bundle.group) : d);
       const double count = d * static_cast<double>(layer.kv_heads);
       bits += each * count, elements += count;
     }
@@ -88,9 +89,13 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
             " KV heads, head size " + std::to_string(bundle.layers.front().head_dim));
   }
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));
+  const std::uint64_t codebooks = codebook_bytes(bundle.layers);
   row(out, "code",
-      "2 bits, group " + (bundle.group > 0 ? std::to_string(bundle.group) : std::string("whole head")) + ", " +
-          decimals(bundle_bits_per_element(bundle), 3) + " bits per quantised element, encoder " + bundle.encoder);
+      (codebooks > 0
+           ? "learned codebooks of " + format_bytes(codebooks)
+           : "2 bits, group " + (bundle.group > 0 ? std::to_string(bundle.group) : std::string("whole head"))) +
+          ", " + decimals(bundle_bits_per_element(bundle), 3) + " bits per quantised element" +
+          (codebooks > 0 ? std::string() : ", encoder " + bundle.encoder));
   row(out, "windows",
       "first " + std::to_string(bundle.windows.sink) + " and last " + std::to_string(bundle.windows.recent) +
           " tokens in BF16");
@@ -127,7 +132,9 @@ std::string provenance_section(const Bundle& bundle) {
 
 std::string bundle_card(const Bundle& bundle) {
   std::ostringstream out;
-  out << card_head(bundle, "2-bit KV-cache rotations");
+  const bool codebooks = codebook_bytes(bundle.layers) > 0;
+  out << card_head(bundle, codebooks ? "KV-cache codebooks" : "2-bit KV-cache rotations");
+  if (codebooks) out << "Codebooks are for `oscar-verify` alone: no engine reads them.\n\n";
   out << "Written by `oscar-fit`. `" << kManifestName << "` is the manifest, `" << kRotationsName
       << "` holds the matrices; keys and queries are multiplied by M_K, values by M_V, attention outputs by the "
          "transpose of M_V.\n\n"

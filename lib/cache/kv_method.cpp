@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/errors.h"
@@ -40,8 +41,18 @@ std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
 void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
   const std::vector<std::string> differences = check_bundle_model(bundle, model, bundle.model_fingerprint);
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
-  method.layers = bundle.layers;
+  for (std::size_t i = 0; i < bundle.layers.size(); ++i) {
+    if (bundle.layers[i].layer != static_cast<std::int64_t>(i)) {
+      throw InputError("the bundle lacks layer " + std::to_string(i) + " of the model");
+    }
+  }
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
+  if (codebook_bytes(bundle.layers) > 0) {
+    method.codebooks =
+        std::make_shared<CodebookEngine>(bundle.layers, bundle.group, parse_encoder(bundle.encoder), model);
+    return;
+  }
+  method.layers = bundle.layers;
   for (const LayerTransform& layer : bundle.layers) {
     LayerCode code;
     code.key = layer.key.code(model.head_dim, bundle.group),
@@ -59,11 +70,6 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
       method.rope_phases = std::make_shared<const RopePhases>(frequencies);
     }
     method.codes.push_back(std::move(code));
-  }
-  for (std::size_t i = 0; i < method.layers.size(); ++i) {
-    if (method.layers[i].layer != static_cast<std::int64_t>(i)) {
-      throw InputError("the bundle lacks layer " + std::to_string(i) + " of the model");
-    }
   }
 }
 
@@ -102,6 +108,7 @@ bool KvMethod::quantised_at(std::int64_t layer) const { return quantised && (!en
 double KvMethod::bits_per_element() const {
   if (!quantised) return 16.0;
   if (engine) return engine->bits_per_element();
+  if (codebooks) return codebooks->bits_per_element();
   double bits = 0.0, elements = 0.0;
   for (const LayerCode& c : codes) {
     bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
@@ -123,6 +130,12 @@ std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, 
   const CacheWindows& w = method.windows;
   const std::int64_t coded = w.quantised_end(context) - w.sink;
   const std::int64_t full = std::min(w.sink + w.recent + w.flush - 1, context);
+  if (method.codebooks) {  // codes of every coded token, without pages
+    const auto elements = static_cast<double>(2 * model.layers * model.kv_heads * model.head_dim);
+    return static_cast<std::uint64_t>(
+               std::ceil(method.bits_per_element() * elements * static_cast<double>(coded) / 8)) +
+           row * static_cast<std::uint64_t>(full * model.layers);
+  }
   const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
   std::uint64_t bytes = 0;
   for (const LayerCode& c : method.codes) {

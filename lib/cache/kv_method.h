@@ -12,6 +12,7 @@
 #include "checkpoint/model_config.h"
 #include "codec/codec.h"
 #include "layout/cache_windows.h"
+#include "methods/codebook_engine.h"
 #include "methods/engine.h"
 #include "model/rope_phases.h"
 #include "registry/registry.h"
@@ -34,6 +35,8 @@ struct KvMethod {
   bool logit_correction = false;  // readers take the noise of coded keys out of their logits (attention/logit_noise.h)
   CacheWindows windows;
   std::shared_ptr<const MethodEngine> engine;  // method of another paper; then codes, encoders and layers are not used
+  // Of a bundle with codebooks; then codes and layers are not used either, and rows stay in the model's basis.
+  std::shared_ptr<const CodebookEngine> codebooks;
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
   std::vector<LayerCode> codes;        // [L]
   std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
@@ -48,7 +51,8 @@ struct KvMethod {
   // Methods of other papers have windows of their own for each side, and layers that stay in BF16.
   const CacheWindows& windows_of(Side side) const;
   bool quantised_at(std::int64_t layer) const;
-  bool paged() const { return !engine || has_pages(engine->description()); }  // the decode path has pages for it
+  // The decode path has pages for it.
+  bool paged() const { return !codebooks && (!engine || has_pages(engine->description())); }
 
   double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
   // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over all layers; for

@@ -13,6 +13,11 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
 }
 
 std::optional<std::string> obstacle(const ExportFormat& format, const Bundle& bundle) {
+  if (codebook_bytes(bundle.layers) > 0) {
+    return "the bundle has codebooks (method " + bundle.method + "), which format " + format.id +
+           " cannot carry and no engine reads: judge it with oscar-verify, and fit with --method oscar or waterfill to "
+           "serve";
+  }
   return format.obstacle != nullptr ? format.obstacle(format, bundle) : std::nullopt;
 }
 
@@ -29,6 +34,7 @@ ServedForm served_form(const Bundle& bundle, const std::string& format) {
 }
 
 ServedForm lossless_form(const Bundle& bundle) {
+  if (codebook_bytes(bundle.layers) > 0) return {kSimulatedForm, bundle, {}};
   for (const ExportFormat& format : export_formats()) {
     if (obstacle(format, bundle)) continue;
     ServedForm form = form_of(format, bundle);

@@ -6,6 +6,8 @@
 //   sglang-v3     transforms that are not orthogonal, centred keys; one pair of clip ratios, encoder minmax
 //   transformers  the bundle as it is: clip ratios of each layer and head, its own encoder and layout
 //   absorbed      the bundle as it is, its value transform inside the weights of a checkpoint
+//
+// Bundles with codebooks have no such form: the judge alone computes with them, as kSimulatedForm.
 #pragma once
 
 #include <string>
@@ -15,8 +17,10 @@
 
 namespace oscar {
 
+inline constexpr const char* kSimulatedForm = "simulation";
+
 struct ServedForm {
-  std::string format;                // id of a row of export_formats()
+  std::string format;                // id of a row of export_formats(), or kSimulatedForm
   Bundle bundle;                     // what the engine computes with
   std::vector<std::string> changes;  // what differs from the bundle as it was fitted; empty: the format loses nothing
 };
@@ -26,7 +30,7 @@ struct ServedForm {
 ServedForm served_form(const Bundle& bundle, const std::string& format);
 
 // The first of export_formats() (export_format.h) that carries the bundle and loses nothing; transformers carries every
-// bundle.
+// bundle without codebooks.
 ServedForm lossless_form(const Bundle& bundle);
 
 // "one pair of clip ratios ...; encoder minmax ..."

@@ -43,7 +43,8 @@ struct BundleFacts {
   std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
   std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
   std::optional<Curves> curves;                // that its widths were allocated by
-  std::vector<Widths> key_widths, value_widths;  // [L] with the curves
+  std::vector<Widths> key_widths, value_widths;                 // [L] with the curves
+  bool simulated() const { return served_as == "simulation"; }  // kSimulatedForm of served_form.h
 };
 
 // Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of
@@ -114,6 +115,7 @@ struct MethodReport {
   bool judged = false;                // gates apply to it
   double code_bits = 0;               // bits per element of a quantised token, parameters included
   double bits_per_element = 0;        // at the tested context, windows included
+  std::uint64_t codebook_bytes = 0;   // of learned codebooks, all layers, which are in no other figure; 0: none
   std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence of the tested context, all layers
   QualityMetrics quality;
   std::vector<PositionBucket> by_position;

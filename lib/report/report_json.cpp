@@ -263,7 +263,10 @@ Json checks_json(const std::vector<SelfCheck>& checks) {
 
 std::string report_json(const VerifyReport& r) {
   Json methods = Json::array();
-  for (const MethodReport& m : r.methods) methods.push_back(method_json(m));
+  for (const MethodReport& m : r.methods) {
+    methods.push_back(method_json(m));
+    if (m.codebook_bytes > 0) methods.back()["codebook_bytes"] = m.codebook_bytes;
+  }
   Json bundles = Json::array();
   for (const BundleFacts& b : r.bundles) bundles.push_back(bundle_json(b));
   const Json report = {

@@ -44,6 +44,7 @@ std::string gate_text(const GateResult& g) {
 // In which form a bundle was judged.
 std::string served_note(const BundleFacts& b) {
   std::string note = markdown_code(b.row);
+  if (b.simulated()) return note.insert(0, 1, '\n').append(" has codebooks, which no engine serves.\n");
   note.append(" is judged as ").append(markdown_text(b.served_as)).append(" serves it");
   const char* separator = ": ";
   for (const std::string& change : b.served_changes) {
@@ -73,6 +74,11 @@ std::string report_markdown(const VerifyReport& r) {
   if (r.target_bits) {
     text +=
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";
+  }
+  for (const MethodReport& m : r.methods) {
+    if (m.codebook_bytes == 0) continue;
+    text += "- codebooks of " + markdown_text(m.id) + ": " + grouped(static_cast<std::int64_t>(m.codebook_bytes)) +
+            " bytes, in no other figure\n";
   }
   for (const MethodReport& m : r.methods) {
     if (m.quantised && m.comparison != "common") {

@@ -145,13 +145,19 @@ std::string report_table(const VerifyReport& report) {
     text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
   }
   for (const MethodReport& m : report.methods) {
+    if (m.codebook_bytes == 0) continue;
+    text += "codebooks of " + m.id + ": " + grouped(static_cast<std::int64_t>(m.codebook_bytes)) +
+            " bytes, once for all sequences and in no other figure\n";
+  }
+  for (const MethodReport& m : report.methods) {
     if (m.quantised && m.comparison != "common")
       text += "settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings + "\n";
   }
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
   for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
   for (const BundleFacts& b : report.bundles) {
-    text += "* under judgement: " + b.row + " as " + b.served_as + " serves it\n";
+    text += "* under judgement: " + b.row +
+            (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it") + "\n";
     for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
   }
   for (const std::string& note : seen_notes(report)) text += "note: " + note + "\n";

@@ -8,6 +8,7 @@
 #include "registry/registry.h"
 #include "rotation/balanced_fit.h"
 #include "rotation/clip_search.h"
+#include "rotation/codebook_fit.h"
 #include "rotation/feedback_metric.h"
 #include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
@@ -164,6 +165,7 @@ std::int64_t default_context(const Statistics& s) {
 }
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
+  if (fitted_method(o.method).codebooks) return codebook_steps(s, o);
   const std::int64_t heads = static_cast<std::int64_t>(s.layers.size()) * s.kv_heads;
   const std::int64_t held_out = split_rows(s, 0, o.sink, o.max_rows).held_out.tokens();
   return (o.clip == ClipMode::kSearch && held_out >= kFewestRows ? 2 * heads : 0) + (held_out > 0 ? 2 * heads : 0);
@@ -173,6 +175,7 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   const MethodRow& method = fitted_method(o.method);
   check_moments(s);
   check_options(s, o);
+  if (method.codebooks) return fit_codebooks(s, o);
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.group));
   FitResult result;
   result.metric = used_metric(s, o.metric);

@@ -5,9 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "codec/codec.h"
+#include "rotation/codebook.h"
 
 namespace oscar {
 
@@ -28,6 +30,9 @@ struct SideTransform {
   // Encoder feedback: the metric of errors in the basis of the cache, of each head and block of n channels (n = d/4
   // with `widths`, else the quantisation group), mean diagonal 1.
   at::Tensor metric;  // undefined, or [Hkv, d, n] F32
+  // Learned codebooks in place of such codes: rows are coded in the basis of `forward`. Where these are of rows before
+  // RoPE, so are the transform and the mean. Judged alone (methods/codebook_engine.h): no cache holds such rows.
+  std::shared_ptr<const Codebook> codebook;  // null: none
   bool orthogonal() const { return !inverse_or_query.defined(); }
   bool blocks() const { return !widths.empty(); }
   // group: of layout uniform; 0: whole head.
@@ -42,5 +47,14 @@ struct LayerTransform {
   std::int64_t head_dim = 0, kv_heads = 0;
   SideTransform key, value;
 };
+
+// Bytes of the codebooks of all layers, as their types store centroids; 0: there are none.
+inline std::uint64_t codebook_bytes(const std::vector<LayerTransform>& layers) {
+  std::uint64_t bytes = 0;
+  for (const LayerTransform& layer : layers) {
+    for (const SideTransform* side : {&layer.key, &layer.value}) bytes += side->codebook ? side->codebook->bytes() : 0;
+  }
+  return bytes;
+}
 
 }  // namespace oscar

@@ -37,6 +37,7 @@ std::string group_text(const SideCode& s, std::int64_t head_dim) {
 
 std::string settings_of(const KvMethod& m, const ModelConfig& model) {
   if (!m.quantised) return "";
+  if (m.codebooks) return "windows " + window_text(m.windows) + ", codebooks";
   if (!m.engine) {
     return "windows " + window_text(m.windows) + ", " + settings_text(m.codes.front().key);
   }
@@ -103,6 +104,14 @@ class Selector {
     return bits_with_windows(code, request_.windows, request_.context);
   }
 
+  // The registry's name of a row.
+  std::string method_of(const std::string& id) const {
+    for (const NamedBundle& named : bundles_) {
+      if (named.id == id) return named.bundle->method;
+    }
+    return id;
+  }
+
   // The method of a bundle, or one of the table.
   KvMethod native(const std::string& id) const {
     for (const NamedBundle& named : bundles_) {
@@ -137,6 +146,8 @@ class Selector {
 
   void add_native(const std::string& id, const std::string& comparison) {
     KvMethod m = native(id);
+    const MethodRow* row = m.codebooks ? find_method(method_of(id)) : nullptr;
+    if (comparison == "authors" && row != nullptr && row->codebooks) m.windows = row->codebooks->windows;
     if (comparison == "bytes" && m.quantised &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
       const double elements = 2.0 * static_cast<double>(model_.layers * model_.kv_heads * model_.head_dim) *

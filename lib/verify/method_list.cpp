@@ -35,6 +35,9 @@ std::vector<ListedMethod> list_methods(const ModelConfig* model) {
       } catch (const UsageError& e) {
         if (model != nullptr) m.does_not_fit = e.what();
       }
+    } else if (row.codebooks) {
+      m.bits = bits_per_element(*row.codebooks, heads, d);
+      m.windows = windows_text(row.codebooks->windows);
     } else {
       m.bits = row.quantised ? uniform_code(d).bits_per_element() : 16.0;
     }

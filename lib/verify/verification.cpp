@@ -77,6 +77,10 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   if (request_.decode) {
     std::vector<std::string> notes;
     for (const ComparedMethod& c : selection_.methods) {
+      if (c.method.codebooks) {
+        throw UsageError("method '" + c.method.id +
+                         "' has codebooks, which the paged cache does not hold: pass --path prefill");
+      }
       const std::string obstacle = decode_obstacle(c.method, model, request_.decoder.device);
       if (!obstacle.empty()) throw EnvironmentError(obstacle);
       const std::string note = decode_note(c.method, model, request_.decoder.device);
@@ -179,6 +183,10 @@ void Verification::choose_methods() {
   selection_ = select_methods(comparison, model, named, expanded);
   for (ComparedMethod& c : selection_.methods) {
     if (!request_.logit_correction || !c.method.quantised) continue;
+    if (c.method.codebooks) {
+      throw UsageError("method '" + c.method.id +
+                       "' has codebooks, whose noise no step tells: leave out --logit-correction");
+    }
     c.method.logit_correction = true;
     c.settings += ", logits corrected";
   }
@@ -245,6 +253,7 @@ VerifyReport Verification::measure() {
     m.judged = contains(judged_, m.id);
     m.code_bits = scored.method->bits_per_element();
     m.bits_per_element = scored.method->bits_per_element_at(set_.context);
+    if (scored.method->codebooks) m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
     m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
     m.quality = summarise(scores, bootstrap);
     m.by_position = kl_by_position(scores, options.first_position, set_.context, kPositionBuckets);

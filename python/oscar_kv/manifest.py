@@ -178,6 +178,10 @@ def parse_manifest(document, where):
     if fields.text("format") != "oscar-bundle":
         raise InputError(f"{where}: 'format' is {quoted(fields.text('format'))}, expected 'oscar-bundle'")
     version = fields.integer("format_version")
+    code = document.get("code")
+    if isinstance(code, dict) and code.get("layout") == "codebook":
+        raise InputError(f"{where}: holds codebooks, which no cache reads; judge it with oscar-verify, and fit with --method "
+                         "oscar or waterfill to serve")
     if version > NEWEST_VERSION:
         raise InputError(f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; "
                          "update oscar-kv")

@@ -3,6 +3,7 @@
 #include "bundle/model_card.h"
 #include "checkpoint/model_name.h"
 #include "fuzz/card_properties.h"
+#include "registry/registry.h"
 
 namespace oscar::fuzz {
 namespace {
@@ -31,13 +32,16 @@ std::vector<std::string> seeds() {
   return {
       manifest("1", uniform, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0.96]})"),
       manifest("3", uniform, R"({"heads":2,"orthogonal":false,"centered":true,"rotated_mean":true,"clip":[0.9,1]})"),
-      manifest("2", blocks, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0],"widths":[4,2,1,0]})")};
+      manifest("2", blocks, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0],"widths":[4,2,1,0]})"),
+      manifest("4", R"({"layout":"codebook","group":0,"encoder":"minmax"})",
+               R"({"heads":2,"orthogonal":false,"centered":false,"clip":[0],"codebook":{"heads":2,"channels":8,)"
+               R"("centroids":1024,"second":16,"before_rope":true,"scale":"token","type":"float16"}})")};
 }
 
 void read_input(std::string_view bytes) {
   Manifest read = manifest_from_json(parse_json(bytes, "oscar_bundle.json"), "oscar_bundle.json");
   Bundle& bundle = read.bundle;
-  require(is_plain_word(bundle.method), "a method is a word");
+  require(is_plain_word(bundle.method) || find_method(bundle.method) != nullptr, "a method is a word");
   if (bundle.model.contains("name")) {
     const std::string name = bundle.model["name"].get<std::string>();
     require(name.empty() || is_model_name(name), "a model has a plain name");

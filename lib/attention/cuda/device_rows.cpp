@@ -92,10 +92,13 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
 CachedRows decoded_rows_on_device(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   const c10::DeviceGuard guard(rows.device());
   CachedRows cached{{}, {}, method.windows_of(side)};
-  if (!method.quantised_at(layer) || method.engine) {
+  if (!method.quantised_at(layer) || method.engine || method.codebooks) {
     const at::Tensor plain = rows.to(at::kBFloat16);  // no transform: the model's own basis
     cached.plain = heads_first(plain);
-    if (method.quantised_at(layer)) cached.coded = heads_first(method.engine->reconstruct(side, plain.to(at::kFloat)));
+    if (!method.quantised_at(layer)) return cached;
+    const at::Tensor wide = plain.to(at::kFloat);
+    cached.coded = heads_first(method.engine ? method.engine->reconstruct(side, wide)
+                                             : method.codebooks->reconstruct(layer, side, wide));
     return cached;
   }
   if (const std::int64_t d = rows.size(2); d % 16 != 0 || d > 256) {

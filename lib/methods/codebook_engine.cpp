@@ -1,0 +1,88 @@
+#include "methods/codebook_engine.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/errors.h"
+#include "model/rope.h"
+#include "model/rope_phases.h"
+#include "rotation/codebook_basis.h"
+#include "statistics/unrotation.h"
+
+namespace oscar {
+namespace {
+
+const SideTransform& side_of(const LayerTransform& layer, Side side) {
+  return side == Side::kKey ? layer.key : layer.value;
+}
+
+}  // namespace
+
+CodebookEngine::CodebookEngine(std::vector<LayerTransform> layers, std::int64_t group, Encoder encoder,
+                               const ModelConfig& model)
+    : layers_(std::move(layers)), group_(group), encoder_(encoder) {
+  const bool before_rope = std::any_of(layers_.begin(), layers_.end(), [](const LayerTransform& layer) {
+    return layer.key.codebook && layer.key.codebook->before_rope;
+  });
+  if (!before_rope) return;
+  require_full_rope(model, "A bundle with codebooks of keys before RoPE");
+  const RopeFrequencies frequencies = common_rope(model);
+  inverse_frequency_ = frequencies.inverse.to(at::kFloat).contiguous();
+  attention_factor_ = frequencies.attention_factor;
+}
+
+double CodebookEngine::bits_per_element() const {
+  double bits = 0.0, elements = 0.0;
+  for (const LayerTransform& layer : layers_) {
+    for (const SideTransform* side : {&layer.key, &layer.value}) {
+      const double count = static_cast<double>(layer.head_dim * layer.kv_heads);
+      bits += count * (side->codebook ? side->codebook->bits_per_element(layer.kv_heads)
+                                      : side->code(layer.head_dim, group_).bits_per_element());
+      elements += count;
+    }
+  }
+  return bits / elements;
+}
+
+// By the positions 0, 1, ... of the rows; back: to what they were before RoPE.
+at::Tensor CodebookEngine::turn(const at::Tensor& rows, bool back) const {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(rows.size(0)));
+  std::iota(positions.begin(), positions.end(), 0);
+  const at::Tensor phases =
+      phase_rows({inverse_frequency_, attention_factor_}, positions).unsqueeze(1).to(rows.device());
+  const std::int64_t half = inverse_frequency_.size(0);
+  const at::Tensor cos = phases.narrow(2, 0, half), sin = phases.narrow(2, half, half);
+  if (!back) return turned_back(rows, cos, -sin);
+  const double squared = attention_factor_ * attention_factor_;  // rows and phases both have the factor
+  return turned_back(rows, cos / squared, sin / squared);
+}
+
+// 2-bit codes of the rotated row, rounded to BF16 as every cache does it.
+at::Tensor CodebookEngine::through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const {
+  at::Tensor x = to_basis(transform, rows).to(at::kBFloat16).to(at::kCPU, at::kFloat).contiguous();  // [H, T, d]
+  const std::int64_t heads = x.size(0), tokens = x.size(1), d = x.size(2);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    RowCodec codec{.code = transform.code(d, group_), .side = side, .encoder = encoder_};
+    codec.clip = transform.clip.size() == 1 ? transform.clip[0] : transform.clip.at(static_cast<std::size_t>(head));
+    float* row = x.mutable_data_ptr<float>() + head * tokens * d;
+    quantise_rows(codec, row, tokens, d, row, d);
+  }
+  return from_basis(transform, side, x.to(rows.device()));
+}
+
+at::Tensor CodebookEngine::reconstruct(std::int64_t layer, Side side, const at::Tensor& rows) const {
+  if (!at::isfinite(rows).all().item<bool>()) {
+    throw NumericalError("layer " + std::to_string(layer) + (side == Side::kKey ? ", keys" : ", values") +
+                         " for codebooks are not finite (NaN or infinity)");
+  }
+  const SideTransform& transform = side_of(layers_.at(static_cast<std::size_t>(layer)), side);
+  if (!transform.codebook) return through_codec(transform, side, rows);
+  const bool turned = transform.codebook->before_rope;
+  const at::Tensor x = to_basis(transform, turned ? turn(rows, true) : rows);
+  const at::Tensor decoded = from_basis(transform, side, decode_encoded(*transform.codebook, x));
+  return turned ? turn(decoded, false) : decoded;
+}
+
+}  // namespace oscar

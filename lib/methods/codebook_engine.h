@@ -1,0 +1,41 @@
+// Executes a bundle with learned codebooks on the keys or values of one sequence: what a reader of the cache would get
+// back, in the model's own basis. Sides without a codebook have the 2-bit code, rotation and clip of method oscar.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "codec/codec.h"
+#include "layout/side.h"
+#include "rotation/transform.h"
+
+namespace oscar {
+
+class CodebookEngine {
+ public:
+  // layers: [L] of the model, in order; group and encoder: of sides without a codebook. InputError where codebooks of
+  // keys before RoPE meet a model whose layers do not share one rotary embedding over all channels.
+  CodebookEngine(std::vector<LayerTransform> layers, std::int64_t group, Encoder encoder, const ModelConfig& model);
+
+  double bits_per_element() const;  // of a coded token, scales included, codebooks not; mean over sides and layers
+  const std::vector<LayerTransform>& layers() const { return layers_; }
+
+  // rows: [T, H, d] FP32, the tokens from position 0 on, on the CPU or a GPU. Returns [T, H, d] on the same device: the
+  // decoded values of every token. NumericalError when a row is not finite.
+  at::Tensor reconstruct(std::int64_t layer, Side side, const at::Tensor& rows) const;
+
+ private:
+  at::Tensor turn(const at::Tensor& rows, bool back) const;
+  at::Tensor through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const;
+
+  std::vector<LayerTransform> layers_;
+  std::int64_t group_;
+  Encoder encoder_;
+  at::Tensor inverse_frequency_;  // [d/2], keys before RoPE; undefined where there are none
+  double attention_factor_ = 1.0;
+};
+
+}  // namespace oscar

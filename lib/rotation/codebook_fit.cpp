@@ -1,0 +1,137 @@
+#include "rotation/codebook_fit.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "registry/registry.h"
+#include "rotation/codebook_basis.h"
+#include "rotation/fit.h"
+#include "rotation/k_means.h"
+
+namespace oscar {
+namespace {
+
+const CodebookSide& side_of(const CodebookSpec& spec, Side side) { return side == Side::kKey ? spec.key : spec.value; }
+
+// Whether the fit of method oscar is needed for a side.
+bool rotates(const CodebookSide& side) { return !side.coded() || side.basis == CodebookBasis::kRotation; }
+
+FitOptions rotation_options(const FitOptions& o) {
+  FitOptions rotation = o;
+  rotation.method = method_with(MethodRole::kReference).id;
+  return rotation;
+}
+
+std::int64_t tokens_for(const CodebookSide& side, std::int64_t kv_heads, std::int64_t rows_per_centroid) {
+  const std::int64_t rows = rows_per_centroid * std::max(side.centroids, side.second);
+  return side.shared ? (rows + kv_heads - 1) / kv_heads : rows;
+}
+
+void require_rows(const Statistics& s, const std::string& method, const CodebookSpec& spec, const CodebookSide& side,
+                  std::int64_t tokens, std::vector<std::string>& warnings) {
+  const std::int64_t least = tokens_for(side, s.kv_heads, kFewestRowsPerCentroid);
+  const std::int64_t wanted = codebook_tokens(spec, s.kv_heads);
+  if (tokens < least) {
+    throw InputError("the statistics hold " + std::to_string(tokens) +
+                     " sampled rows of each layer that codebooks can be learned from, and method " + method +
+                     " needs at least " + std::to_string(least) + " (" + std::to_string(kFewestRowsPerCentroid) +
+                     " for each centroid): collect " + std::to_string(wanted) +
+                     " tokens or more with oscar-collect --rows " + std::to_string(wanted));
+  }
+  if (tokens >= tokens_for(side, s.kv_heads, kRowsPerCentroid)) return;
+  const std::string warning = "the codebooks are learned from " + std::to_string(tokens) +
+                              " sampled rows of each layer; the paper of CQ has " + std::to_string(kRowsPerCentroid) +
+                              " for each centroid: collect with --rows " + std::to_string(wanted);
+  if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(warning);
+}
+
+// Codebooks of rows [Hkv, N, d] in their basis, divided by their scale.
+std::shared_ptr<Codebook> learned(const CodebookSide& spec, const at::Tensor& rows, const at::Tensor& weights,
+                                  std::uint64_t seed) {
+  const std::int64_t groups = rows.size(2) / spec.channels, heads = spec.shared ? 1 : rows.size(0);
+  auto codebook = std::make_shared<Codebook>();
+  codebook->before_rope = spec.before_rope, codebook->scale = spec.scale, codebook->type = spec.type;
+  const at::Tensor points = points_of(rows, groups, spec.shared);
+  const auto stage = [&](const at::Tensor& left, std::int64_t centroids, const at::Tensor& w) {
+    const at::Tensor found = as_centroids(k_means(left, centroids, w, {.seed = seed}), spec.type);
+    return found.view({heads, groups, centroids, spec.channels});
+  };
+  at::Tensor w;
+  if (weights.defined()) w = weights.reshape({-1, spec.channels});
+  codebook->first = stage(points, spec.centroids, w);
+  if (spec.second > 0) codebook->second = stage(points - nearest_points(points, codebook->first), spec.second, w);
+  return codebook;
+}
+
+// One side of one layer; `transform` is that of method oscar where one is needed.
+void learn_side(const Statistics& s, const FitOptions& o, std::size_t layer, Side side, FitResult& result,
+                SideTransform& transform) {
+  const CodebookSpec& method = *fitted_method(o.method).codebooks;
+  const CodebookSide& spec = side_of(method, side);
+  if (!spec.coded()) return;
+  const at::Tensor rows = codebook_rows(s, layer, side, spec.before_rope, method.windows.sink, o.codebook_rows);
+  require_rows(s, o.method, method, spec, rows.size(0), result.warnings);
+  at::Tensor weights;
+  if (spec.basis == CodebookBasis::kRotation) {
+    transform.clip = {0.0f};
+  } else {
+    CodebookBasisFit basis = fit_codebook_basis(s, o, layer, side, spec, rows);
+    transform = std::move(basis.transform);
+    weights = basis.weights;
+  }
+  at::Tensor x = to_basis(transform, rows);
+  if (spec.scale != RowScale::kNone) x = x / row_scales(x, spec.scale);
+  const std::uint64_t seed = 2 * layer + (side == Side::kKey ? 0 : 1);
+  transform.codebook = learned(spec, x.to(o.device), weights, seed);
+  result.fit_rows = rows.size(0);
+}
+
+}  // namespace
+
+std::int64_t codebook_tokens(const CodebookSpec& spec, std::int64_t kv_heads) {
+  std::int64_t tokens = 0;
+  for (const CodebookSide* side : {&spec.key, &spec.value}) {
+    if (side->coded()) tokens = std::max(tokens, tokens_for(*side, kv_heads, kRowsPerCentroid));
+  }
+  return tokens;
+}
+
+std::int64_t codebook_steps(const Statistics& s, const FitOptions& o) {
+  const CodebookSpec& spec = *fitted_method(o.method).codebooks;
+  const bool base = rotates(spec.key) || rotates(spec.value);
+  return (base ? fit_steps(s, rotation_options(o)) : 0) + 2 * static_cast<std::int64_t>(s.layers.size());
+}
+
+FitResult fit_codebooks(const Statistics& s, const FitOptions& o) {
+  const CodebookSpec& spec = *fitted_method(o.method).codebooks;
+  for (const CodebookSide* side : {&spec.key, &spec.value}) {
+    if (!side->coded() || s.head_dim % side->channels == 0) continue;
+    throw UsageError("method " + o.method + " codes groups of " + std::to_string(side->channels) +
+                     " channels, which do not divide head_dim " + std::to_string(s.head_dim));
+  }
+  FitResult result;
+  if (rotates(spec.key) || rotates(spec.value)) {
+    result = fit(s, rotation_options(o));
+  } else {
+    for (std::size_t i = 0; i < s.layers.size(); ++i) {
+      result.layers.emplace_back().transform = {static_cast<std::int64_t>(i), s.head_dim, s.kv_heads, {}, {}};
+    }
+  }
+  result.metric = used_metric(s, o.metric);
+  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      LayerTransform& transform = result.layers[layer].transform;
+      learn_side(s, o, layer, side, result, side == Side::kKey ? transform.key : transform.value);
+      if (o.on_step) o.on_step();
+    }
+  }
+  // What was predicted is of the rotation's 2-bit codes.
+  if (spec.key.coded()) result.global_key_clip = 0.0f;
+  if (spec.value.coded()) result.global_value_clip = 0.0f;
+  result.held_out_rows = 0;
+  return result;
+}
+
+}  // namespace oscar

@@ -1,0 +1,24 @@
+// Weighted k-means of many small problems side by side.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace oscar {
+
+struct KMeansOptions {
+  std::uint64_t seed = 0;
+  std::int64_t steps = 30;  // of Lloyd at most (OSCAR's fork takes as many); fewer where at most one point in 500 moves
+};
+
+// points [B, N, c] F32; weights [B, c], not negative, of the channels in the distance; undefined: 1. Returns [B, C, c]
+// F32: means of the points nearest to them.
+//
+// Seeds are drawn as k-means++ draws them (Arthur and Vassilvitskii 2007), steps are Lloyd's. A centroid that no point
+// is nearest to stays where it is. Weights of channels move the borders between centroids and not the means. On the CPU
+// the result depends on the arguments alone; on a GPU borders are subject to the rounding of its products.
+at::Tensor k_means(const at::Tensor& points, std::int64_t centroids, const at::Tensor& weights,
+                   const KMeansOptions& options);
+
+}  // namespace oscar
