@@ -2,22 +2,28 @@
 
 #include <ATen/ATen.h>
 
+#include <stdexcept>
+
+#include "apps/device_choice.h"
 #include "base/errors.h"
 #include "bundle/curve_allocation.h"
+#include "bundle/from_fit.h"
+#include "curves/gradient_sensitivity.h"
 #include "model/decoder.h"
 #include "registry/registry.h"
-#include "rotation/fit.h"
 #include "rotation/fit_sensitivity.h"
 
 namespace oscar {
 namespace {
 
-// The fit without predictions: transforms, and how rows and metric spread over their channels.
-FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
-  FitOptions quick = options;
-  quick.max_rows = 0;
-  quick.on_step = nullptr;
-  return fit(statistics, quick);
+// Those of an allocator that runs the model.
+Sensitivities text_sensitivities(const AllocatorRow& allocator, Decoder& decoder, const Bundle& bundle,
+                                 const SensitivityRequest& request) {
+  if (allocator.id == "modelopt") return tied_layer_kl(decoder, bundle, request);
+  if (allocator.id == "kvtuner") return pair_output_errors(decoder, bundle, request);
+  if (allocator.id == "pmkvq") return first_order_scores(decoder, bundle, request);
+  if (allocator.id == "kvmix") return weight_gradient_norms(decoder, request);
+  throw std::logic_error("allocator " + allocator.id + " has no sensitivities");
 }
 
 // Squared Frobenius norms of W_K and W_V, layer by layer.
@@ -52,10 +58,29 @@ const AllocatorRow* asked_allocator(const CurveArguments& a, const CommonOptions
   return row;
 }
 
-Sensitivities sensitivities_for(const AllocatorRow& allocator, const Statistics& statistics, const FitOptions& options,
-                                const CommonOptions& common) {
-  if (allocator.input == AllocatorInput::kWeights) return squared_weight_norms(statistics, common);
-  return fit_sensitivities(allocator, statistics, quick_fit(statistics, options));
+WidthSource allocator_source(const AllocatorRow& allocator, const Statistics& statistics, const FitOptions& options,
+                             const CacheWindows& windows, const CommonOptions& common,
+                             const CurveArguments& arguments) {
+  WidthSource source{std::nullopt, &allocator, {}, Json::object()};
+  switch (allocator.input) {
+    case AllocatorInput::kStatistics:
+      source.sensitivities = fit_sensitivities(allocator, statistics, quick_fit(statistics, options));
+      break;
+    case AllocatorInput::kWeights:
+      source.sensitivities = squared_weight_norms(statistics, common);
+      break;
+    case AllocatorInput::kText: {
+      const Checkpoint checkpoint = open_model_of(statistics, common);
+      CurveText text =
+          arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
+      source.text_hashes = std::move(text.hashes);
+      Decoder decoder(checkpoint, {choose_dtype(common, options.device), options.device, arguments.stream_layers});
+      const Bundle bundle = bundle_from_fit(statistics, options, quick_fit(statistics, options), windows, {});
+      source.sensitivities = text_sensitivities(allocator, decoder, bundle, {std::move(text.sequences), windows});
+      break;
+    }
+  }
+  return source;
 }
 
 std::optional<PredictedKl> set_widths(const WidthSource& source, std::int64_t head_dim, FitOptions& options) {

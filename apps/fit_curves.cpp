@@ -70,6 +70,13 @@ fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& c
   return arguments.work_dir.empty() ? beside_output(common.output, ".curves.work") : fs::path(arguments.work_dir);
 }
 
+FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
+  FitOptions quick = options;
+  quick.max_rows = 0;
+  quick.on_step = nullptr;
+  return fit(statistics, quick);
+}
+
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common) {
   Checkpoint checkpoint = Checkpoint::open(locate_model(common.model, common.revision));
   if (checkpoint.fingerprint() != statistics.model_fingerprint) {
@@ -116,11 +123,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   const Checkpoint checkpoint = open_model_of(statistics, common);
   CurveText text =
       arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
-  FitOptions quick = options;
-  quick.max_rows = 0;  // no predictions: KL is measured
-  quick.on_step = nullptr;
-  const FitResult fitted = fit(statistics, quick);
-  const Bundle bundle = bundle_from_fit(statistics, quick, fitted, windows, {});
+  const FitResult fitted = quick_fit(statistics, options);  // no predictions: KL is measured
+  const Bundle bundle = bundle_from_fit(statistics, options, fitted, windows, {});
   ProfilePredictions predictions;
   for (const LayerFit& layer : fitted.layers) {
     predictions.key.push_back(layer.key_spectrum.profile_errors);

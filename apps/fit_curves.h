@@ -12,6 +12,7 @@
 #include "curves/curve_text.h"
 #include "curves/measure_curves.h"
 #include "rotation/fit_options.h"
+#include "rotation/fit_result.h"
 #include "text/prompts.h"
 
 namespace oscar {
@@ -57,6 +58,9 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
 CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
                           const CurveArguments& arguments, const PromptSet* prompts = nullptr,
                           const std::string& prompts_name = {});
+
+// The fit without predictions: transforms, and how rows and metric spread over their channels.
+FitResult quick_fit(const Statistics& statistics, const FitOptions& options);
 
 // The model of --model. InputError when the statistics are of another one.
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common);

@@ -86,6 +86,9 @@ Fitted fit_allocated(const Statistics& statistics, const std::string& sha256, co
   const std::optional<PredictedKl> predicted = set_widths(source, statistics.head_dim, a.fit);
   Fitted fitted = fit_bundle(statistics, sha256, a);
   if (predicted) add_curves(fitted.bundle, source.measured->curves, *predicted);
+  if (a.text_hashes && !source.text_hashes.empty()) {
+    fitted.bundle.calibration_hashes.push_back({{"prompts", source.text_hashes}});
+  }
   return fitted;
 }
 
@@ -159,13 +162,14 @@ WidthSource width_source(const Statistics& statistics, const std::string& sha256
   if (const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method)) {
     // A dry run does not run the model: its table is that of the closed form.
     if (a.common.dry_run && allocator->input == AllocatorInput::kText) return {};
-    return {std::nullopt, allocator, sensitivities_for(*allocator, statistics, a.fit, a.common)};
+    return allocator_source(*allocator, statistics, a.fit, a.windows, a.common, a.curves);
   }
   if (!uses_curves(a.curves, a.common, a.fit.method) || (a.common.dry_run && a.curves.file.empty())) return {};
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
   return {curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes),
           nullptr,
-          {}};
+          {},
+          Json::object()};
 }
 
 // One bundle for each budget, and a table of what they are predicted to cost.
@@ -207,10 +211,13 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
   choose_bits(a, model.checkpoint().config().head_dim);
   model.read_prompts();
   std::optional<CurvePlan> curves;
-  if (measures) {
-    const at::Device device = a.collect.options.device;
+  const at::Device device = a.collect.options.device;
+  const AllocatorRow* allocator = find_allocator(a.fit.allocate);
+  if (measures || (allocator != nullptr && allocator->input == AllocatorInput::kText)) {
     a.curves.loaded =
         load_curve_text(model.checkpoint(), device, a.windows, a.curves, &model.prompts(), model.prompt_names());
+  }
+  if (measures) {
     curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, curve_budgets(a).size());
   }
   if (a.common.dry_run) {

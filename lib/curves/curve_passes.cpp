@@ -85,20 +85,31 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   return result;
 }
 
-std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {
+std::vector<double> CurvePasses::measure_layers(Attention& attention, std::int64_t first, std::int64_t last,
+                                                const std::string& where) {
+  ExactCacheAttention exact;
   std::vector<double> kl;
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    SimulatedPrefillAttention attention(method);
-    at::Tensor hidden = entering_[s].front();
+    at::Tensor hidden = entering_[s][static_cast<std::size_t>(first)];
     const SequenceBatch batch = copies_of(hidden.size(0), 1);
-    for (std::int64_t layer = 0; layer < decoder_.config().layers; ++layer) {
+    for (std::int64_t layer = first; layer < decoder_.config().layers; ++layer) {
       stop_if_asked();
-      hidden = decoder_.run_layer(layer, hidden, batch, attention);
+      hidden = decoder_.run_layer(layer, hidden, batch, layer <= last ? attention : exact);
       on_layers_(1);
     }
-    kl.push_back(mean_divergences(decoder_, baseline_[s], {scored(hidden)}, "all layers").front());
+    kl.push_back(mean_divergences(decoder_, baseline_[s], {scored(hidden)}, where).front());
   }
   return kl;
+}
+
+std::vector<double> CurvePasses::measure_layer(const KvMethod& method, std::int64_t layer) {
+  SimulatedPrefillAttention attention(method);
+  return measure_layers(attention, layer, layer, "layer " + std::to_string(layer));
+}
+
+std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {
+  SimulatedPrefillAttention attention(method);
+  return measure_layers(attention, 0, decoder_.config().layers - 1, "all layers");
 }
 
 std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptions& options, std::int64_t sequences,

@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "rotation/width_steps.h"
 
 namespace oscar {
 namespace {
+
+constexpr double kAtOnce = std::numeric_limits<double>::infinity();  // a level above all others
+
+Widths whole(std::uint8_t width) { return {width, width, width, width}; }
 
 // Every list has as many numbers as the first, a multiple of `unit`, and none is negative.
 void require_numbers(const Sensitivities& places, std::size_t unit) {
@@ -49,6 +54,39 @@ std::vector<WidthStep> water_steps(const std::vector<double>& variances, std::si
     }
   }
   return steps;
+}
+
+// Each whole width for all `sides` of a unit.
+std::vector<std::vector<Widths>> one_width_menu(std::size_t sides) {
+  std::vector<std::vector<Widths>> menu;
+  for (const std::uint8_t width : kWholeWidths) menu.emplace_back(sides, whole(width));
+  return menu;
+}
+
+// Least sum of errors within the budget. errors: [units][candidates]; menu: what each candidate gives the places of its
+// unit, a side or a whole layer.
+Allocation of_least_sum(const Sensitivities& errors, const std::vector<std::vector<Widths>>& menu, int head_dim,
+                        double bits) {
+  require_numbers(errors, menu.size());
+  require_budget(bits, head_dim);
+  std::vector<std::vector<BitsAndError>> candidates;
+  for (const std::vector<double>& unit : errors) {
+    if (unit.size() != menu.size()) throw std::invalid_argument("sensitivities of another shape");
+    std::vector<BitsAndError>& list = candidates.emplace_back();
+    for (std::size_t c = 0; c < menu.size(); ++c) {
+      std::size_t cost = 0;
+      for (const Widths& widths : menu[c]) cost += row_bits(widths, head_dim);
+      list.push_back({cost, unit[c]});
+    }
+  }
+  const std::size_t places = errors.size() * menu.front().size();
+  if (places % 2 != 0) throw std::invalid_argument("keys without values");
+  std::vector<Widths> widths;  // always some: width 0 costs nothing
+  for (const std::size_t c : choose_within(candidates, rows_budget(places, head_dim, bits))) {
+    const std::vector<Widths>& own = menu[c];
+    widths.insert(widths.end(), own.begin(), own.end());
+  }
+  return as_allocation(widths, head_dim);
 }
 
 }  // namespace
@@ -112,6 +150,42 @@ Allocation greedy_norm_widths(const Sensitivities& squared_norms, int head_dim, 
   return as_allocation(climb(std::move(steps), squared_norms.size(), head_dim, bits), head_dim);
 }
 
+Allocation tied_widths(const Sensitivities& kl, int head_dim, double bits) {
+  return of_least_sum(kl, one_width_menu(2), head_dim, bits);
+}
+
+Allocation paired_widths(const Sensitivities& errors, int head_dim, double bits) {
+  std::vector<std::vector<Widths>> menu;
+  for (const std::uint8_t key : kWholeWidths) {
+    for (const std::uint8_t value : kWholeWidths) menu.push_back({whole(key), whole(value)});
+  }
+  return of_least_sum(errors, menu, head_dim, bits);
+}
+
+Allocation scored_widths(const Sensitivities& scores, int head_dim, double bits) {
+  return of_least_sum(scores, one_width_menu(1), head_dim, bits);
+}
+
+Allocation ranked_widths(const Sensitivities& gradient_norms, int head_dim, double bits) {
+  require_shape(gradient_norms, 1);
+  std::size_t lower = 0;
+  while (lower + 1 < kWholeWidths.size() && profile_bits(whole(kWholeWidths[lower + 1]), head_dim) <= bits + 1e-9) {
+    ++lower;
+  }
+  std::vector<WidthStep> steps;
+  for (std::size_t p = 0; p < gradient_norms.size(); ++p) {
+    if (lower > 0) steps.push_back({p, kWholeSide, kWholeWidths[lower], kAtOnce});
+    if (lower + 1 == kWholeWidths.size()) continue;
+    std::size_t rank = 0;  // of the layer among those of its side, equal ones in their order
+    for (std::size_t other = p % 2; other < gradient_norms.size(); other += 2) {
+      const double norm = gradient_norms[other].front(), own = gradient_norms[p].front();
+      if (norm > own || (norm == own && other < p)) ++rank;
+    }
+    steps.push_back({p, kWholeSide, kWholeWidths[lower + 1], -static_cast<double>(rank)});
+  }
+  return as_allocation(climb(std::move(steps), gradient_norms.size(), head_dim, bits), head_dim);
+}
+
 const std::vector<AllocatorRow>& allocators() {
   static const std::vector<AllocatorRow> rows = {
       {"aatc", "AATC (2608.14191)", AllocatorInput::kStatistics,
@@ -122,6 +196,14 @@ const std::vector<AllocatorRow>& allocators() {
        "one width for a layer and side, by its sensitivity and D(b) = a beta^-b", rate_distortion_widths},
       {"spectral", "spectral-kv (2502.15075)", AllocatorInput::kWeights,
        "one width for a layer and side, greedy by the norms of W_K and W_V", greedy_norm_widths},
+      {"modelopt", "Model-Optimizer (auto_quantize_kv_cache)", AllocatorInput::kText,
+       "one width for a layer, by the KL of that layer alone", tied_widths},
+      {"kvtuner", "KVTuner (2502.04420)", AllocatorInput::kText,
+       "a pair of widths for a layer, by the error of its attention output", paired_widths},
+      {"pmkvq", "PM-KVQ (2505.18610)", AllocatorInput::kText, "one width for a layer and side, by gradient times error",
+       scored_widths},
+      {"kvmix", "KVmix (2506.08018)", AllocatorInput::kText,
+       "two widths, layers ranked by the gradients of W_K and W_V", ranked_widths},
   };
   return rows;
 }

@@ -6,6 +6,7 @@
 // profile_bits() does, scale bytes included.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -53,5 +54,24 @@ double rate_base();  // beta: least squares of ln D over 0, 1, 2 and 4 bits
 // spectral-kv (2502.15075): one width for a place; the steps of largest gain |W|^2 (2^-2b - 2^-2b') / (b' - b) first.
 // [places][1]: |W|^2, squared Frobenius norms of W_K and W_V.
 Allocation greedy_norm_widths(const Sensitivities& squared_norms, int head_dim, double bits);
+
+// The widths that a side has as a whole, where candidates are numbered by them.
+inline constexpr std::array<std::uint8_t, 4> kWholeWidths = {0, 1, 2, 4};
+
+// Model-Optimizer's auto_quantize_kv_cache: one width for keys and values of a layer together; least sum, exactly.
+// [layers][4]: KL with both at kWholeWidths[i].
+Allocation tied_widths(const Sensitivities& kl, int head_dim, double bits);
+
+// KVTuner (2502.04420): a pair of widths for a layer; least sum, exactly. Its pruning of dominated pairs leaves an
+// exact program as it is; its search over groups of layers by the accuracy of a task is replaced by the sum.
+// [layers][16]: error of the attention's output with keys at kWholeWidths[i / 4] and values at kWholeWidths[i % 4].
+Allocation paired_widths(const Sensitivities& errors, int head_dim, double bits);
+
+// PM-KVQ (2505.18610): one width for a place; least sum, exactly. [places][4]: scores of kWholeWidths.
+Allocation scored_widths(const Sensitivities& scores, int head_dim, double bits);
+
+// KVmix (2506.08018): layers are ranked by the gradient, keys and values apart; the first get the wider and the others
+// the narrower of the two whole widths between which the budget lies, as many as fit. [places][1].
+Allocation ranked_widths(const Sensitivities& gradient_norms, int head_dim, double bits);
 
 }  // namespace oscar

@@ -20,8 +20,11 @@ double label_draw(std::uint64_t seed, std::string_view prompt_set_sha256, std::i
 // the draw.
 at::Tensor draw_labels(const at::Tensor& logits, const at::Tensor& draws);
 
-// hidden [n, hidden]: output of the last layer. d log p(label) / d hidden of each row, [n, hidden] FP32, with labels of
-// these draws [n]. Not under InferenceMode.
+// hidden [n, hidden]: output of the last layer; labels [n] int64. d log p(label) / d hidden of each row, [n, hidden]
+// FP32. Not under InferenceMode.
+at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& hidden, const at::Tensor& labels);
+
+// The same with labels of these draws [n], as draw_labels() makes them.
 at::Tensor drawn_label_gradient(const Decoder& decoder, const at::Tensor& hidden, const at::Tensor& draws);
 
 }  // namespace oscar

@@ -4,6 +4,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <utility>
+#include <vector>
+
 namespace oscar {
 namespace {
 
@@ -30,11 +33,30 @@ class CutAttention : public Attention {
   at::Tensor output_;
 };
 
+// Weights that take part in a graph while this lives.
+class Followed {
+ public:
+  explicit Followed(std::vector<at::Tensor> weights) : weights_(std::move(weights)) {
+    for (const at::Tensor& w : weights_) w.requires_grad_(true);
+  }
+  ~Followed() {
+    for (const at::Tensor& w : weights_) w.requires_grad_(false);
+  }
+  Followed(const Followed&) = delete;
+  Followed& operator=(const Followed&) = delete;
+
+ private:
+  std::vector<at::Tensor> weights_;
+};
+
 }  // namespace
 
 LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
-                             const FarPairs& pairs) {
+                             const FarPairs& pairs, bool weights) {
   const c10::AutoGradMode on(true);
+  std::vector<at::Tensor> followed;
+  if (weights) followed = {decoder.layer_weights(layer).k, decoder.layer_weights(layer).v};
+  const Followed scope(followed);
   const std::int64_t tokens = hidden.size(0);
   const SequenceBatch batch{{0}, {tokens}, {0}};
   at::Tensor in = hidden.detach();
@@ -55,8 +77,12 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
     return attention_gradient(values, attention.output().detach(), after[0], pairs);
   }();
   const auto type = out.scalar_type();
-  const auto before = torch::autograd::grad({q, k, v}, {in}, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
-  return {after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v};
+  std::vector<at::Tensor> inputs{in};
+  inputs.insert(inputs.end(), followed.begin(), followed.end());
+  const auto before = torch::autograd::grad({q, k, v}, inputs, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
+  LayerGradient found{after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, {}, {}};
+  if (weights) found.weight_k = before[1].to(at::kFloat), found.weight_v = before[2].to(at::kFloat);
+  return found;
 }
 
 }  // namespace oscar

@@ -13,11 +13,14 @@ namespace oscar {
 struct LayerGradient {
   at::Tensor hidden;        // [T, hidden] FP32: dL/d of the layer's input
   at::Tensor far_k, far_v;  // [T, Hkv, d] FP32: dL/d of keys (after RoPE) and values, through far pairs
+  // Where asked for, through all pairs: dL/dW_K and dL/dW_V, [Hkv d, hidden] FP32.
+  at::Tensor weight_k, weight_v;
 };
 
 // hidden [T, hidden]: the layer's input, of a sequence from position 0. gradient [T, hidden]: dL/d of its output, of
-// any float type. Not under InferenceMode, and the decoder's weights were not loaded under it.
+// any float type. weights: those of W_K and W_V, too. Not under InferenceMode, and the decoder's weights were not
+// loaded under it.
 LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
-                             const FarPairs& pairs);
+                             const FarPairs& pairs, bool weights = false);
 
 }  // namespace oscar

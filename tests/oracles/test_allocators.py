@@ -152,6 +152,48 @@ def test_spectral_by_the_norms_of_the_checkpoint(tool, folder, bits):
     assert manifest["provenance"]["options"]["allocate"] == "spectral"
 
 
+@pytest.fixture(scope="module")
+def text(folder):
+    """Two sequences of 200 tokens, as --text takes them, and what the model's loss says of its own weights."""
+    transformers = pytest.importorskip("transformers")
+    ids = np.random.default_rng(8).integers(0, 8000, 400).tolist()
+    (folder / "text.jsonl").write_text(json.dumps({"input_ids": ids}) + "\n")
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+    norms = 0
+    for row in (ids[:200], ids[200:]):
+        model.zero_grad()
+        model(torch.tensor([row]), labels=torch.tensor([row])).loss.backward()
+        norms = norms + np.array([p.weight.grad.norm().item() for layer in model.model.layers
+                                  for p in (layer.self_attn.k_proj, layer.self_attn.v_proj)])
+    return norms, ["--model", MODEL, "--text", folder / "text.jsonl", "--curve-context", 200, "--curve-sequences", 2,
+                   "--windows", "16,64", "--dtype", "float32"]
+
+
+@pytest.mark.parametrize("bits", [1.0, 1.5, 2.0, 2.25])
+def test_kvmix_by_the_gradients_of_the_loss(tool, folder, text, bits):
+    norms, options = text
+    places, tensors, _ = fitted(tool, folder, "kvmix", bits, *options)
+    d = tensors["layers.0.k.forward"].shape[-1]
+    lower = max(w for w in DISTORTION if row_bits((w,) * 4, d) <= bits * d + 1e-6)
+    upper = min((w for w in DISTORTION if w > lower), default=lower)
+    order = sorted(range(len(places)), key=lambda p: (sum(norms[q] > norms[p] for q in range(p % 2, len(places), 2)), p))
+    room = round((bits * d - row_bits((lower,) * 4, d)) * len(places)) // (row_bits((upper,) * 4, d) - row_bits((lower,) * 4, d))
+    assert places == [(upper if p in order[:room] else lower,) * 4 for p in range(len(places))]
+
+
+@pytest.mark.parametrize("allocator", ["modelopt", "kvtuner", "pmkvq", "kvmix"])
+def test_allocators_on_text_keep_the_budget(tool, folder, text, allocator):
+    for bits in BUDGETS:
+        places, tensors, manifest = fitted(tool, folder, allocator, bits, *text[1])
+        d = tensors["layers.0.k.forward"].shape[-1]
+        assert 0 < sum(row_bits(w, d) for w in places) <= bits * d * len(places)
+        assert all(len(set(w)) == 1 for w in places)
+        assert allocator != "modelopt" or places[::2] == places[1::2]
+        assert manifest["provenance"]["options"]["allocate"] == allocator
+        hashes = json.loads((folder / f"{allocator}-{bits}" / "calibration_hashes.json").read_text())["parts"]
+        assert len(hashes) == 2  # of the collection and of the text
+
+
 def test_another_allocator_changes_widths_alone(tool, folder):
     first = fitted(tool, folder, "aatc", 1.5)[1]
     for other in ("spectra", "ratequant"):

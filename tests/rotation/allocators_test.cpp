@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -147,16 +148,103 @@ TEST(Allocators, NormsAreSpentGreedily) {
   EXPECT_EQ(found[4], (std::vector<Widths>{whole(2), whole(2), whole(1), whole(0)}));
 }
 
+// ---- exact programs: all choices for three layers
+
+using Menu = std::vector<std::vector<Widths>>;  // what a candidate gives the places of its unit
+
+// Least sum over every assignment of candidates to units.
+double least_of_all(const Sensitivities& errors, const Menu& menu, int d, double bits) {
+  const auto places = static_cast<double>(errors.size() * menu.front().size());
+  std::size_t choices = 1;
+  for (std::size_t u = 0; u < errors.size(); ++u) choices *= menu.size();
+  double least = INFINITY;
+  for (std::size_t choice = 0; choice < choices; ++choice) {
+    double sum = 0.0, used = 0.0;
+    std::size_t rest = choice;
+    for (const std::vector<double>& unit : errors) {
+      const std::size_t c = rest % menu.size();
+      rest /= menu.size();
+      sum += unit[c];
+      for (const Widths& widths : menu[c]) used += profile_bits(widths, d) / places;
+    }
+    if (used <= bits + 1e-9) least = std::min(least, sum);
+  }
+  return least;
+}
+
+// What the choice of an allocator sums up to.
+double sum_of(const Allocation& a, const Sensitivities& errors, const Menu& menu) {
+  const std::vector<Widths> places = places_of(a);
+  const std::size_t size = menu.front().size();
+  double sum = 0.0;
+  for (std::size_t u = 0; u < errors.size(); ++u) {
+    const auto first = places.begin() + static_cast<std::ptrdiff_t>(u * size);
+    const auto found = std::find(menu.begin(), menu.end(), std::vector<Widths>(first, first + static_cast<int>(size)));
+    sum += found == menu.end() ? INFINITY : errors[u][static_cast<std::size_t>(found - menu.begin())];
+  }
+  return sum;
+}
+
+TEST(Allocators, ExactProgramsFindTheLeastSum) {
+  Menu one, tied, pairs;
+  for (const int k : {0, 1, 2, 4}) {
+    one.push_back({whole(k)});
+    tied.push_back({whole(k), whole(k)});
+    for (const int v : {0, 1, 2, 4}) pairs.push_back({whole(k), whole(v)});
+  }
+  struct Case {
+    Allocation (*allocate)(const Sensitivities&, int, double);
+    const Menu& menu;
+    std::size_t units;
+  };
+  for (const Case& c : {Case{tied_widths, tied, 3}, Case{paired_widths, pairs, 3}, Case{scored_widths, one, 6}}) {
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      Sensitivities errors = random_lists(c.units, c.menu.size(), seed);
+      if (seed == 3) std::reverse(errors[1].begin(), errors[1].end());  // more bits are worse, as measured KL may say
+      for (const double bits : {0.25, 0.9, 1.25, 1.5, 2.25, 3.0, 4.25}) {
+        const Allocation a = c.allocate(errors, 64, bits);
+        const double least = least_of_all(errors, c.menu, 64, bits);
+        EXPECT_NEAR(sum_of(a, errors, c.menu), least, 1e-12 * least) << c.menu.size() << " " << seed << " at " << bits;
+      }
+    }
+  }
+}
+
+TEST(Allocators, RankedLayersGetTheWiderOfTwoWidths) {
+  const Sensitivities norms = {{1}, {7}, {3}, {9}, {2}, {8}, {4}, {6}};  // keys: layers 3, 1, 2, 0; values: 1, 2, 0, 3
+  // One bit everywhere takes 1.25; each side that gets a second one takes 1/8 of a bit on average.
+  const auto at_bits = [&](double bits) { return ranked_widths(norms, 128, bits); };
+  EXPECT_EQ(places_of(at_bits(1.25)), std::vector<Widths>(8, whole(1)));
+  const Allocation three = at_bits(1.25 + 3.0 / 8.0);
+  EXPECT_EQ(three.key, (std::vector<Widths>{whole(1), whole(2), whole(1), whole(2)}));
+  EXPECT_EQ(three.value, (std::vector<Widths>{whole(1), whole(2), whole(1), whole(1)}));
+  EXPECT_EQ(places_of(at_bits(2.25)), std::vector<Widths>(8, whole(2)));
+  const Allocation low = at_bits(0.5);  // below one bit: one or none; three sides fit
+  EXPECT_EQ(low.key, (std::vector<Widths>{whole(0), whole(1), whole(0), whole(1)}));
+  EXPECT_EQ(low.value, (std::vector<Widths>{whole(0), whole(1), whole(0), whole(0)}));
+  EXPECT_EQ(places_of(ranked_widths({{1}, {1}, {1}, {1}}, 128, 0.7)),  // equal ones in their order
+            (std::vector<Widths>{whole(1), whole(1), whole(0), whole(0)}));
+}
+
 // ---- all of them
 
 // Numbers that an allocator takes for each place; places that are keys and values together count once.
-std::size_t length_of(const AllocatorRow& row) { return row.id == "aatc" || row.id == "spectra" ? 4 * 6 : 1; }
+std::size_t length_of(const AllocatorRow& row) {
+  if (row.id == "aatc" || row.id == "spectra") return 4 * 6;
+  if (row.id == "kvtuner") return 16;
+  return row.id == "modelopt" || row.id == "pmkvq" ? 4 : 1;
+}
+
+// Of three layers.
+Sensitivities made_for(const AllocatorRow& row, std::uint64_t seed) {
+  return random_lists(row.id == "modelopt" || row.id == "kvtuner" ? 3 : 6, length_of(row), seed);
+}
 
 TEST(Allocators, NoneExceedsTheBudget) {
   for (const AllocatorRow& row : allocators()) {
     for (const int d : {64, 128}) {
       for (std::uint64_t seed = 0; seed < 8; ++seed) {
-        const Sensitivities made = random_lists(6, length_of(row), seed);
+        const Sensitivities made = made_for(row, seed);
         for (double bits = 0.25; bits <= 4.25; bits += 0.125) {
           const Allocation a = row.allocate(made, d, bits);
           ASSERT_EQ(a.key.size(), 3u);
@@ -165,8 +253,7 @@ TEST(Allocators, NoneExceedsTheBudget) {
           for (const Widths& w : places_of(a)) sum += profile_bits(w, d) / 6.0;
           EXPECT_NEAR(sum, a.bits, 1e-12);
           EXPECT_LE(a.bits, bits + 1e-9) << row.id;
-          EXPECT_GE(a.bits, bits - 0.5) << row.id << " at "
-                                        << bits;  // a block from 2 to 4 bits, where places stand alone
+          EXPECT_GE(a.bits, bits - 0.67) << row.id << " at " << bits;  // a layer of three from 2 to 4 bits
         }
         const Allocation most = row.allocate(made, d, profile_bits(whole(4), d));
         for (const Widths& w : places_of(most)) EXPECT_EQ(w, whole(4)) << row.id;
@@ -177,14 +264,14 @@ TEST(Allocators, NoneExceedsTheBudget) {
 
 TEST(Allocators, RefuseWhatIsNoSensitivity) {
   for (const AllocatorRow& row : allocators()) {
-    const Sensitivities good = random_lists(6, length_of(row), 1);
+    const Sensitivities good = made_for(row, 1);
     for (const double bad : {-1.0, std::nan("")}) {
       Sensitivities made = good;
       made[2].back() = bad;
       EXPECT_THROW(row.allocate(made, 128, 2.0), std::invalid_argument) << row.id;
     }
     Sensitivities made = good;
-    made[3].resize(made[3].size() + 4, 1.0);
+    made[1].resize(made[1].size() + 4, 1.0);
     EXPECT_THROW(row.allocate(made, 128, 2.0), std::invalid_argument) << row.id;
     EXPECT_THROW(row.allocate({}, 128, 2.0), std::invalid_argument) << row.id;
     EXPECT_THROW(row.allocate(good, 128, 0.1), UsageError) << row.id;

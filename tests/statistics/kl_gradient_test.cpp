@@ -145,6 +145,42 @@ TEST_F(KlGradient, TokensThatNoFarQueryReadsHaveNone) {
   }
 }
 
+// The weights' gradient through all pairs, against the loss itself with changed weights.
+TEST_F(KlGradient, WeightsOfKeysAndValues) {
+  const at::Tensor labels = at::tensor(at::ArrayRef<std::int32_t>(ids_), at::kInt).to(at::kLong).slice(0, 1);
+  const auto loss = [&] {
+    FullAttention exact;
+    return log_probabilities(exact).narrow(0, 0, kTokens - 1).gather(1, labels.unsqueeze(1)).sum().item<double>();
+  };
+  at::Tensor g = at::zeros({kTokens, 24});
+  g.narrow(0, 0, kTokens - 1).copy_(label_gradient(decoder_, hidden_[3].narrow(0, 0, kTokens - 1), labels));
+  at::manual_seed(4);
+  for (std::int64_t layer = 2; layer >= 0; --layer) {
+    const LayerGradient found =
+        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs, true);
+    const LayerWeights& weights = decoder_.layer_weights(layer);
+    for (const bool key : {true, false}) {
+      at::Tensor weight = key ? weights.k : weights.v;
+      EXPECT_FALSE(weight.requires_grad());
+      const at::Tensor gradient = key ? found.weight_k : found.weight_v;
+      // Along the gradient, so that the difference is its squared norm, and across it.
+      for (const at::Tensor& direction : {gradient / gradient.norm(), at::randn_like(gradient) * 0.1}) {
+        constexpr double kStep = 1e-2;
+        weight.add_(direction, kStep);
+        const double up = loss();
+        weight.add_(direction, -2.0 * kStep);
+        const double down = loss();
+        weight.add_(direction, kStep);
+        const double expected = (gradient * direction).sum().item<double>();
+        EXPECT_NEAR((up - down) / (2.0 * kStep), expected, 0.02 * std::abs(expected) + 2e-3) << layer << key;
+      }
+    }
+    EXPECT_FALSE(
+        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs).weight_k.defined());
+    g = found.hidden;
+  }
+}
+
 // BF16 activations: the same gradient within the precision of the type.
 TEST_F(KlGradient, BFloat16) {
   Decoder half(checkpoint_, {.dtype = at::kBFloat16});
