@@ -6,6 +6,8 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/errors.h"
@@ -75,6 +77,15 @@ bool means_something(const std::string& name) {
   return std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
+// GPTQ checkpoints of older tools hold a bias of zeros at every module that they quantised.
+bool is_empty_bias(const Checkpoint& checkpoint, const std::string& name) {
+  constexpr std::string_view kEnd = ".bias";
+  if (!name.ends_with(kEnd)) return false;
+  if (checkpoint.find(name.substr(0, name.size() - kEnd.size()) + ".qweight") == nullptr) return false;
+  const std::span<const std::byte> data = checkpoint.at(name).data;
+  return std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
 // Dropping a weight, bias or norm that the checkpoint holds would give wrong results without a word. Layers beyond the
 // model's (multi-token prediction) are left alone.
 void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const std::set<std::string>& used) {
@@ -84,7 +95,7 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
     const char* number = name.data() + family.layer_prefix.size();
     std::from_chars(number, name.data() + name.size(), layer);
     if (layer < 0 || layer >= checkpoint.config().layers) continue;
-    if (means_something(name)) {
+    if (means_something(name) && !is_empty_bias(checkpoint, name)) {
       throw InputError("The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
                        checkpoint.config().architecture +
                        " with this config.json would ignore it; correct config.json (architectures, attention_bias, "

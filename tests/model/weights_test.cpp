@@ -98,6 +98,19 @@ TEST(Weights, QuantisedLayerAndHead) {
   EXPECT_EQ(decoded_bytes(checkpoint, 2), 2 * (3 * layer_elements(checkpoint)[0] + 2 * 31 * 24 + 24));
 }
 
+TEST(Weights, BiasOfAQuantisedModuleMayBeZeros) {
+  TinyCheckpoint tiny;
+  const std::string module = "model.layers.1.self_attn.q_proj";
+  tiny.tensors.erase(module + ".weight");
+  tiny.tensors[module + ".qweight"] = at::zeros({3, 64}, at::kInt);  // GPTQ of [64, 24] with 4 bits
+  tiny.tensors[module + ".qzeros"] = at::zeros({1, 8}, at::kInt);
+  tiny.tensors[module + ".scales"] = at::ones({1, 64}, at::kHalf);
+  at::Tensor& bias = tiny.tensors[module + ".bias"] = at::zeros({64}, at::kHalf);
+  EXPECT_EQ(fault(tiny), "(no error)");
+  bias[63] = 1.0;
+  EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr(module + ".bias"), testing::HasSubstr("would ignore")));
+}
+
 TEST(Weights, QuantisedEmbeddingIsRefused) {
   TinyCheckpoint tiny;
   at::Tensor& table = tiny.tensors["model.embed_tokens.weight"];
