@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "methods/device_codes.h"
+#include "methods/gaussian_vectors.h"
 #include "methods/group_codes.h"
 #include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
@@ -90,6 +91,29 @@ at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
   return norms;
 }
 
+// Complete tiles of x, [T, H, d] contiguous, from the sink on are normalised and lose their mean, in place. Returns the
+// norms [T, H, 1] and means [T, H, d], 1 and 0 elsewhere.
+std::pair<at::Tensor, at::Tensor> normalised_and_shifted(const SideCode& side, at::Tensor& x) {
+  const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2), tile = side.shift_tile;
+  const std::int64_t begin = std::min(side.windows.sink, tokens), tiles = (tokens - begin) / tile;
+  x = x.contiguous().clone();
+  at::Tensor norm = at::ones({tokens, heads, 1}), mean = at::zeros({tokens, heads, d});
+  auto *rows = x.mutable_data_ptr<float>(), *norms = norm.mutable_data_ptr<float>(),
+       *means = mean.mutable_data_ptr<float>();
+  at::parallel_for(0, tiles * heads, 1, [&](std::int64_t from, std::int64_t to) {
+    std::vector<float> of_tile(static_cast<std::size_t>(tile)), of_channel(static_cast<std::size_t>(d));
+    for (std::int64_t i = from; i < to; ++i) {
+      const std::int64_t first = (begin + i / heads * tile) * heads + i % heads;  // row of [T, H]
+      normalise_and_shift(rows + first * d, tile, d, heads * d, of_tile.data(), of_channel.data());
+      for (std::int64_t t = 0; t < tile; ++t) {
+        norms[first + t * heads] = of_tile[static_cast<std::size_t>(t)];
+        std::copy_n(of_channel.data(), d, means + (first + t * heads) * d);
+      }
+    }
+  });
+  return {norm, mean};
+}
+
 // [T, H, d] times m: [n, w, w], one matrix of all heads or of parts of w channels, or one for each head.
 at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
   const std::int64_t width = m.size(1);
@@ -163,7 +187,8 @@ at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
 struct MethodEngine::Coded {
   at::Tensor rows, steps;  // [T, H, d]; steps: between levels, where asked for
   at::Tensor order;        // [H d] channels by place, where the method sorts them
-  at::Tensor norm;         // [T, 1, 1] where tokens were divided by theirs
+  at::Tensor norm;         // [T, 1, 1] where tokens were divided by theirs, [T, H, 1] where those of a head were
+  at::Tensor shift;        // [T, H, d] mean of the tile in the model's basis, before it is multiplied by the norm
   at::Tensor matrix;       // of kRandom
 };
 
@@ -177,6 +202,14 @@ MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows,
   Coded coded;
   at::Tensor x = rows.to(at::kFloat).contiguous();
   if (s.before_rope) x = turn(x, inverse_frequency_, -1.0) / attention_factor_;
+  if (s.shift_tile > 0) {
+    std::tie(coded.norm, coded.shift) = normalised_and_shifted(s, x);
+    if (s.before_rope) {
+      x = turn(x, inverse_frequency_, 1.0);
+      coded.shift = turn(coded.shift, inverse_frequency_, 1.0);
+      coded.norm = coded.norm * attention_factor_;
+    }
+  }
   if (const std::int64_t order = hadamard_order(s); order > 0) {
     x = transformed(x, order);
   } else if (s.basis != CacheBasis::kNone) {
@@ -208,11 +241,13 @@ at::Tensor MethodEngine::in_head_order(const Coded& coded, const at::Tensor& x) 
 
 at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   const SideCode& s = side(which);
+  if (rows.is_cuda() && s.shift_tile > 0) return reconstruct(which, rows.cpu()).to(rows.device());  // no kernel
   const Coded coded = coded_rows(which, rows, false);
   at::Tensor x = coded.norm.defined() ? coded.rows * coded.norm : coded.rows;
   x = in_head_order(coded, x);
   if (const std::int64_t order = hadamard_order(s); order > 0) x = transformed(x.contiguous(), order);
   if (coded.matrix.defined()) x = multiplied(x.contiguous(), coded.matrix.transpose(1, 2).contiguous());
+  if (coded.shift.defined()) return (x + coded.shift * coded.norm).contiguous();
   if (s.before_rope) x = turn(x, inverse_frequency_, 1.0) * attention_factor_;
   return x.contiguous();
 }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "methods/gaussian_vectors.h"
 #include "methods/group_codes.h"
 #include "methods/lloyd_max.h"
 
@@ -33,6 +34,9 @@ float code_group(const SideCode& side, float* x, std::int64_t n, int bits) {
       lloyd_max_code(x + boosted, n - boosted, bits, side.unit_norm);
       return 0.0f;
     }
+    case CacheCode::kGaussianVector:
+      gaussian_vector_code(x, n);
+      return 0.0f;
     case CacheCode::kSinkhorn:
       break;
   }
@@ -88,7 +92,9 @@ void code_balanced(const SideCode& side, bool is_value, float* tile, std::int64_
 
 }  // namespace
 
-bool tells_steps(CacheCode code) { return code != CacheCode::kFloat8 && code != CacheCode::kLloydMax; }
+bool tells_steps(CacheCode code) {
+  return code != CacheCode::kFloat8 && code != CacheCode::kLloydMax && code != CacheCode::kGaussianVector;
+}
 
 void code_tile(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
                std::int64_t stride, float* steps) {

@@ -26,6 +26,11 @@ void require_side(const MethodSpec& method, const SideCode& side, const char* na
            "its Hadamard blocks of " + std::to_string(side.basis_size) + " do not divide the head size " +
                std::to_string(d));
   }
+  if (side.shift_tile > 0 && d % kShiftGroup != 0) {
+    refuse(method, name,
+           "the scales of its means, one for " + std::to_string(kShiftGroup) +
+               " channels, do not divide the head size " + std::to_string(d));
+  }
   const bool power = (d & (d - 1)) == 0;
   if (side.basis == CacheBasis::kGroupedHeads) {
     if (!power) refuse(method, name, "a Hadamard matrix over heads of size " + std::to_string(d) + " is not defined");
@@ -57,6 +62,8 @@ double parameter_bits(const SideCode& side, int d) {
       return 0.0;
     case CacheCode::kLloydMax:
       return 16.0 * (side.boosted_share > 0 ? 2 : 1) / d;
+    case CacheCode::kGaussianVector:
+      return 16.0 / d;
     case CacheCode::kSinkhorn:
       return 0.0;  // see bits_per_element
   }
@@ -84,12 +91,17 @@ bool has_pages(const MethodSpec& method) {
 
 int tile_tokens(const SideCode& side) {
   if (side.code == CacheCode::kSinkhorn) return kSinkhornTile;
+  if (side.shift_tile > 0) return side.shift_tile;
   return side.axis == CacheAxis::kChannel ? side.group : 1;
 }
 
 double bits_per_element(const SideCode& side, int heads, int head_dim) {
   double bits = side.bits + side.boosted_share * (side.boosted_bits - side.bits) + parameter_bits(side, head_dim);
   if (side.boosted_share == 0.0) bits = side.bits + parameter_bits(side, head_dim);
+  if (side.shift_tile > 0) {
+    // A norm for each token and a mean for each channel, both with scale and offset in FP16.
+    bits += (kShiftBits + 32.0 / side.shift_tile) / head_dim + (kShiftBits + 32.0 / kShiftGroup) / side.shift_tile;
+  }
   if (side.token_norm) bits += 32.0 / (static_cast<double>(heads) * head_dim);
   if (side.code == CacheCode::kSinkhorn) {
     // s and min of each channel (keys) or token (values), and the scale of each line of the other axis.

@@ -25,23 +25,30 @@ enum class CacheAxis : std::uint8_t {
 };
 
 enum class CacheCode : std::uint8_t {
-  kUniform,      // s = (max - min)/(2^b - 1), q = round((x - min)/s), xhat = q s + min; s and min in FP16
-  kIntegerZero,  // z = round(-min/s) an integer, q = clamp(round(x/s) + z), xhat = s (q - z); max, min times `clip`
-                 // first
-  kSymmetric8,   // q8_0 of ggml: d = max|x|/127
-  kSymmetric4,   // q4_0 of ggml: d = (the x of largest magnitude)/-8, q = trunc(x/d + 8.5)
-  kFloat8,       // E4M3 with scale 1, saturating at 448
-  kLloydMax,     // FP16 norm; nearest centroid of the Lloyd-Max quantiser of N(0, 1) for each coordinate
-  kSinkhorn,     // KVarN: columns and rows of the tile scaled to equal deviation, then min/max (sinkhorn_code.cpp)
-  kBoosted,      // Kitty: kUniform per channel, the channels of largest mean |x| with boosted_bits
+  kUniform,         // s = (max - min)/(2^b - 1), q = round((x - min)/s), xhat = q s + min; s and min in FP16
+  kIntegerZero,     // z = round(-min/s) an integer, q = clamp(round(x/s) + z), xhat = s (q - z); max, min times `clip`
+                    // first
+  kSymmetric8,      // q8_0 of ggml: d = max|x|/127
+  kSymmetric4,      // q4_0 of ggml: d = (the x of largest magnitude)/-8, q = trunc(x/d + 8.5)
+  kFloat8,          // E4M3 with scale 1, saturating at 448
+  kLloydMax,        // FP16 norm; nearest centroid of the Lloyd-Max quantiser of N(0, 1) for each coordinate
+  kSinkhorn,        // KVarN: columns and rows of the tile scaled to equal deviation, then min/max (sinkhorn_code.cpp)
+  kGaussianVector,  // NSNQuant: eight channels together, 256 vectors that suit N(0, I), an FP16 scale for the row
+  kBoosted,         // Kitty: kUniform per channel, the channels of largest mean |x| with boosted_bits
 };
+
+// Of shift_tile: bits of norms and means, and channels that share the scale of their means.
+inline constexpr int kShiftBits = 4, kShiftGroup = 32;
 
 struct SideCode {
   CacheBasis basis = CacheBasis::kNone;
   int basis_size = 0;
   bool before_rope = false;  // keys: coded without their rotary embedding, which the reader applies
   bool reorder = false;      // after the basis: channels of all heads in ascending order of their sum (RotateKV)
-  bool token_norm = false;   // each token divided by its norm over all heads; the FP32 norm is stored (OScaR)
+  // NSNQuant: so many tokens at once are divided by their norms and lose their mean (methods/gaussian_vectors.h), keys
+  // with before_rope without their rotary embedding, which what is left and the mean get back. 0: none.
+  int shift_tile = 0;
+  bool token_norm = false;  // each token divided by its norm over all heads; the FP32 norm is stored (OScaR)
   CacheAxis axis = CacheAxis::kToken;
   int group = 0;
   CacheCode code = CacheCode::kUniform;
@@ -59,7 +66,8 @@ struct MethodSpec {
   int boundary_layers = 0;  // the first and last so many layers stay in BF16
 };
 
-// What is coded at once: `group` tokens of the channel axis, 128 tokens for a Sinkhorn tile, one token otherwise.
+// What is coded at once: `group` tokens of the channel axis, 128 tokens for a Sinkhorn tile, those of shift_tile, one
+// token otherwise.
 int tile_tokens(const SideCode& side);
 
 // kHadamard: order of the blocks of a head that are transformed, a power of two.

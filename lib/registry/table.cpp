@@ -134,6 +134,22 @@ MethodSpec kitty() {
           0};
 }
 
+// NSNQuant (arXiv 2505.18231), the 1-bit form: tiles of 64 tokens are normalised, lose their mean and are normalised
+// again; Hadamard; a universal codebook for eight channels. A tile is coded when it is full.
+MethodSpec nsn() {
+  constexpr std::int64_t kTile = 64;
+  SideCode side_code = hadamard(side(CacheCode::kGaussianVector, 1, 0, {0, 1, kTile}));
+  side_code.shift_tile = kTile;
+  SideCode key = side_code;
+  key.before_rope = true;
+  return {"nsn",
+          "1 bit, tiles of 64 tokens normalised and less their mean, Hadamard, universal codebook of 8 channels",
+          "NSNQuant (arXiv 2505.18231)",
+          key,
+          side_code,
+          0};
+}
+
 // What every comparison has, and what oscar-fit makes.
 std::vector<MethodRow> own_methods() {
   return {
@@ -182,6 +198,16 @@ std::vector<MethodRow> own_methods() {
        .fit_summary = "balanced, with block widths that share out --bits over layers, keys, values and blocks",
        .allocates_bits = true,
        .preferred = true},
+      // The row "per head + centring" of OSCAR-2's table, with its clips. Its audits keep the first 128 and the last
+      // 2,048 tokens in BF16 (--windows 128,2048) and choose codes by thresholds of Lloyd-Max.
+      {.id = "oscar2-center",
+       .source = "OSCAR-2 (github.com/FutureMLS-Lab/OSCAR)",
+       .listed = false,
+       .transform = MethodTransform::kEigenvectors,
+       .fit_summary = "oscar with a rotation for each KV head and keys less their mean, as OSCAR-2 has it",
+       .fit_scope = "head",
+       .fit_center = "key",
+       .fit_clip = "0.96,0.92"},
   };
 }
 
@@ -208,6 +234,7 @@ std::vector<MethodSpec> other_methods() {
       oscar_tns("oscar-tns-g128", 128),
       kvarn(),
       rotatekv(),
+      nsn(),
       turboquant("turboquant2", 2, false),
       turboquant("turboquant2.5", 2, true),
       turboquant("turboquant3", 3, false),

@@ -110,7 +110,7 @@ TEST(LogitNoise, VariancesOfOtherMethodsAreThoseOfTheirErrors) {
     EXPECT_LT((by_run / of_run).max().item<double>(), 3.0) << id;
     EXPECT_GT((by_run / of_run).min().item<double>(), 0.3) << id;
   }
-  for (const char* id : {"fp8", "turboquant2", "turboquant_3bit_nc"}) {
+  for (const char* id : {"fp8", "turboquant2", "turboquant_3bit_nc", "nsn"}) {
     EXPECT_FALSE(make_method(id, model, nullptr, {}).engine->error_variance(Side::kKey, rows).defined()) << id;
   }
 }

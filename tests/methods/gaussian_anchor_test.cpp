@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "methods/gaussian_rows.h"
+#include "methods/gaussian_vectors.h"
 #include "methods/group_codes.h"
 #include "methods/lloyd_max.h"
 
@@ -48,6 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Anchor{"min/max 4, 128", 128, [](float* x, std::int64_t n) { group_codes::uniform(x, n, 4); },
                            .0100, .995, 1.00},
                     Anchor{"Lloyd-Max 2, 128", 128, lloyd2, .116, .9402, .886},
+                    Anchor{"eight channels, 1 bit, 128", 128, gaussian_vector_code, .4908, .8181, 1.00},
                     Anchor{"Lloyd-Max 2, 128, unit norm", 128,
                            [](float* x, std::int64_t n) { lloyd_max_code(x, n, 2, true); }, .119, .9405, .941},
                     Anchor{"Lloyd-Max 3, 128", 128, [](float* x, std::int64_t n) { lloyd_max_code(x, n, 3, false); },

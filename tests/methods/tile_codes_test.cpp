@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "methods/gaussian_rows.h"
+#include "methods/gaussian_vectors.h"
 
 namespace oscar {
 namespace {
@@ -83,6 +84,51 @@ TEST(Sinkhorn, EqualisesAnOuterProductOfScales) {
     }
     EXPECT_NEAR(error / energy, 0.25, 0.03) << value;
   }
+}
+
+TEST(GaussianVectors, NormsAndMeansAreTakenOutAsTheyAreStored) {
+  // Rows a_t u + a_t w_t with u the same for all tokens and w_t of mean 0: norms a_t times that of u + w_t.
+  constexpr std::int64_t kRows = 64, kChannels = 64, kStride = 70;
+  std::vector<float> x(kRows * kStride, 7.0f);
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    const float size = t % 2 == 0 ? 1.0f : 4.0f;  // both ends of the 16 levels, so exact
+    for (std::int64_t c = 0; c < kChannels; ++c) {
+      const float mean = c % 2 == 0 ? 3.0f : 0.0f, sign = (t / 2 + c / 2) % 2 == 0 ? 1.0f : -1.0f;
+      x[static_cast<std::size_t>(t * kStride + c)] = size * (mean + sign);
+    }
+  }
+  const std::vector<float> before = x;
+  float norm[kRows], mean[kChannels];
+  normalise_and_shift(x.data(), kRows, kChannels, kStride, norm, mean);
+  const double root = std::sqrt(0.5 * (9.0 + 1.0) + 0.5 * 1.0);  // of the mean square of 3 +- 1 and +-1
+  for (std::int64_t t = 0; t < kRows; ++t) EXPECT_NEAR(norm[t], (t % 2 == 0 ? 1.0 : 4.0) * root, 4e-3) << t;
+  for (std::int64_t c = 0; c < kChannels; ++c) EXPECT_NEAR(mean[c], c % 2 == 0 ? 3.0 / root : 0.0, 2e-3) << c;
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    for (std::int64_t c = 0; c < kStride; ++c) {
+      const auto at = static_cast<std::size_t>(t * kStride + c);
+      if (c < kChannels) {
+        EXPECT_NEAR((x[at] + mean[c]) * norm[t], before[at], 1e-5);
+      } else {
+        EXPECT_EQ(x[at], 7.0f);
+      }
+    }
+  }
+}
+
+TEST(GaussianVectors, RowsOfZerosAndHugeRowsStayFinite) {
+  std::vector<float> zeros(64, 0.0f), huge(64), tiny(64);
+  for (std::size_t i = 0; i < 64; ++i)
+    huge[i] = (i % 3 == 0 ? 1.0f : -0.5f) * 1e30f, tiny[i] = huge[i] * 1e-38f * 1e-30f;
+  gaussian_vector_code(zeros.data(), 64);
+  EXPECT_EQ(zeros, std::vector<float>(64, 0.0f));
+  for (std::vector<float>* row : {&huge, &tiny}) {
+    gaussian_vector_code(row->data(), 64);
+    for (const float v : *row) EXPECT_TRUE(std::isfinite(v));
+  }
+  float norm[4], mean[64];
+  std::vector<float> tile(4 * 64, 0.0f);
+  normalise_and_shift(tile.data(), 4, 64, 64, norm, mean);
+  for (const float v : tile) EXPECT_EQ(v, 0.0f);
 }
 
 }  // namespace

@@ -147,6 +147,38 @@ def rotatekv_keys(x):
     return rope((back @ big).reshape(T, H, D), 1)
 
 
+def levels4(x, group):
+    """4 bits from minimum to maximum, in groups of the last axis."""
+    return np.stack([asymmetric(g, 4) for g in x.reshape(-1, group)]).reshape(x.shape).astype(np.float32)
+
+
+def nearest_vectors(x, vectors):
+    """[..., 8] -> the nearest rows of vectors, by distances written out."""
+    flat = x.reshape(-1, 8).astype(np.float64)
+    index = np.concatenate([((part[:, None] - vectors[None]) ** 2).sum(2).argmin(1) for part in np.array_split(flat, 64)])
+    return vectors[index].reshape(x.shape)
+
+
+def nsn(x, vectors, key):
+    """NSNQuant: tiles of 64 tokens; keys are normalised and centred without RoPE, and coded with it."""
+    plain = rope(x, -1) if key else x
+    norm, mean = np.ones((x.shape[0], H, 1), np.float32), np.zeros_like(x)
+    for t in range(0, x.shape[0] - 63, 64):
+        for h in range(H):
+            tile = plain[t : t + 64, h]
+            n = levels4(np.sqrt((tile.astype(np.float64) ** 2).mean(1)).astype(np.float32)[None], 64).T
+            m = levels4((tile / n).astype(np.float64).mean(0).astype(np.float32), 32)
+            norm[t : t + 64, h], mean[t : t + 64, h] = n, m
+    rest = plain / norm - mean
+    if key:
+        rest, mean = rope(rest, 1), rope(mean, 1)
+    y = (rest @ hadamard(D)).astype(np.float32)
+    size = np.sqrt((y.astype(np.float64) ** 2).mean(-1, keepdims=True))
+    v = nearest_vectors(y / size, vectors)
+    scale = half(size * D / ((y / size) * v).sum(-1, keepdims=True))
+    return ((v * scale) @ hadamard(D) + mean) * norm
+
+
 def turboquant(x, matrix, bits):
     return rotated(x, matrix.T.astype(np.float32), lambda y: per_token(y, lambda g: lloyd_max(g, bits), D))
 
@@ -184,7 +216,31 @@ def random_rotation(tool, tmp_path_factory):
     return get
 
 
-def oracle(name, k, v, random_rotation):
+@pytest.fixture(scope="module")
+def vectors(tool, tmp_path_factory):
+    """The universal codebook, which the toolchain makes itself: as good on N(0, I) as k-means done here."""
+    path = tmp_path_factory.mktemp("vectors") / "vectors"
+    tool("methods_tool", "vectors", path)
+    ours = np.fromfile(path, dtype=np.float32).reshape(256, 8)
+    rng = np.random.default_rng(1)
+    x, fresh = rng.standard_normal((16384, 8)), rng.standard_normal((65536, 8))
+    theirs = x[:256]
+    for _ in range(40):
+        index = (x @ theirs.T - 0.5 * (theirs**2).sum(1)).argmax(1)
+        sums = np.zeros_like(theirs)
+        np.add.at(sums, index, x)
+        count = np.bincount(index, minlength=256)[:, None]
+        theirs = np.where(count > 0, sums / np.maximum(count, 1), theirs)
+    error = [((fresh - nearest_vectors(fresh, c)) ** 2).mean() for c in (ours, theirs)]
+    assert error[0] == pytest.approx(error[1], rel=0.01) and 0.25 < error[0] < 0.34
+    for row in ours:  # 16 levels each, in FP16
+        assert np.array_equal(half(row), row)
+        step = (row.max() - row.min()) / 15
+        assert np.abs((row - row.min()) / step - np.rint((row - row.min()) / step)).max() < 0.02
+    return ours
+
+
+def oracle(name, k, v, random_rotation, vectors):
     h = hadamard(D)
     block = np.kron(np.eye(D // 64), hadamard(64)).astype(np.float32)
     both = lambda f: (f(k), f(v))  # noqa: E731
@@ -207,6 +263,7 @@ def oracle(name, k, v, random_rotation):
         "kvarn2": lambda: (kvarn(k, False), kvarn(v, True)),
         "rotatekv2": lambda: (rotatekv_keys(k),
                               rotated(v, h, lambda y: per_token(y, lambda g: integer_zero(g, 2, 0.8), D))),
+        "nsn": lambda: (nsn(k, vectors, True), nsn(v, vectors, False)),
         "turboquant2": lambda: both(lambda x: turboquant(x, random_rotation(D, 0), 2)),
         "turboquant3": lambda: both(lambda x: turboquant(x, random_rotation(D, 0), 3)),
         "turboquant4": lambda: both(lambda x: turboquant(x, random_rotation(D, 0), 4)),
@@ -224,11 +281,11 @@ BLOCK, TOKEN = (1, 128), (129, 1)
 WINDOWS = {"kivi2": ((0, *BLOCK), (0, *TOKEN)), "kivi2-g128": ((0, *BLOCK), (0, *TOKEN)),
            "kivi2-sink": ((64, *BLOCK), (64, *TOKEN)), "kitty2": ((32, 2, 128), (32, *TOKEN)),
            "oscar-tns": ((0, *BLOCK), (0, *BLOCK)), "oscar-tns-g128": ((0, *BLOCK), (0, *BLOCK)),
-           "kvarn2": ((128, *BLOCK), (128, *BLOCK)), "rotatekv2": ((20, 0, 1), (20, 0, 1))}
+           "nsn": ((0, 1, 64), (0, 1, 64)), "kvarn2": ((128, *BLOCK), (128, *BLOCK)), "rotatekv2": ((20, 0, 1), (20, 0, 1))}
 
 METHODS = ["fp8", "q8_0", "q4_0", "q4_0-rot", "saw4", "quarot2", "kivi2", "kivi2-g128", "kivi2-sink", "kitty2", "oscar-tns",
-           "oscar-tns-g128", "kvarn2", "rotatekv2", "turboquant2", "turboquant2.5", "turboquant3", "turboquant3.5",
-           "turboquant4", "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"]
+           "oscar-tns-g128", "kvarn2", "rotatekv2", "nsn", "turboquant2", "turboquant2.5", "turboquant3",
+           "turboquant3.5", "turboquant4", "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"]
 
 
 def test_every_method_has_an_oracle(tool):
@@ -236,13 +293,13 @@ def test_every_method_has_an_oracle(tool):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method(tool, data, random_rotation, tmp_path, name):
+def test_method(tool, data, random_rotation, vectors, tmp_path, name):
     k, v = data
     path = tmp_path / "rows"
     path.write_bytes(k.tobytes() + v.tobytes())
     facts = json.loads(tool("methods_tool", "code", name, T, H, D, path))
     ours = np.fromfile(f"{path}.out", dtype=np.float32).reshape(2, T, H, D)
-    for side, x, y, expected, windows in zip(("key", "value"), (k, v), ours, oracle(name, k, v, random_rotation),
+    for side, x, y, expected, windows in zip(("key", "value"), (k, v), ours, oracle(name, k, v, random_rotation, vectors),
                                              WINDOWS.get(name, ((0, 0, 1), (0, 0, 1)))):
         fact = facts[side]
         assert (fact["sink"], fact["recent"], fact["flush"]) == windows

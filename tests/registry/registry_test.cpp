@@ -24,6 +24,7 @@ TEST(Registry, RowsSayWhatListsAndReportsNeed) {
     EXPECT_FALSE(row.by_default && row.needs_bundle()) << row.id;
     EXPECT_TRUE(!row.allocates_bits || row.metric_aware()) << row.id;
     EXPECT_TRUE(!row.takes_widths || row.metric_aware()) << row.id;
+    EXPECT_TRUE(row.fitted() || (row.fit_scope + row.fit_center + row.fit_clip).empty()) << row.id;
     EXPECT_EQ(find_method(row.id), &row);
     EXPECT_EQ(find_method_spec(row.id), row.description ? &*row.description : nullptr);
   }
@@ -60,6 +61,7 @@ TEST(Registry, TheCommandsFindTheirRows) {
 
 TEST(Registry, BundlesRunUnderTheirMethodOrTheReference) {
   EXPECT_EQ(id_of_bundle("balanced"), "balanced");
+  EXPECT_EQ(id_of_bundle("oscar2-center"), "oscar2-center");
   EXPECT_EQ(id_of_bundle(kPublishedMethod), "oscar");
   EXPECT_TRUE(runs_bundle("waterfill", "waterfill"));
   EXPECT_TRUE(runs_bundle("oscar", kPublishedMethod));

@@ -41,6 +41,9 @@ TEST(Sizes, AreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(mean_bits("oscar-tns-g128"), 2.25 + 0.5 * 32.0 / (8 * 128));
   EXPECT_DOUBLE_EQ(mean_bits("kvarn2"), 2.375);
   EXPECT_DOUBLE_EQ(mean_bits("rotatekv2"), 2.25);
+  // 16 for the scale of a row, 4 and 32 / 64 for its norm; 4 and 32 / 32 for a channel's mean, for 64 tokens.
+  EXPECT_NEAR(mean_bits("nsn"), 1.238, 0.0005);
+  EXPECT_DOUBLE_EQ(mean_bits("nsn"), 1 + (16 + 4.5) / 128 + 5.0 / 64);
   EXPECT_DOUBLE_EQ(mean_bits("turboquant2"), 2.125);
   EXPECT_DOUBLE_EQ(mean_bits("turboquant2.5"), 2.5);
   EXPECT_DOUBLE_EQ(mean_bits("turboquant3.5"), 3.5);
@@ -73,6 +76,8 @@ TEST(Sizes, MethodsThatDoNotFitAreRefused) {
   EXPECT_THROW(require_fit(*find_method_spec("rotatekv2"), 6, 128), UsageError);
   EXPECT_THROW(require_fit(*find_method_spec("q4_0"), 8, 80), UsageError);
   EXPECT_THROW(require_fit(*find_method_spec("saw4"), 8, 80), UsageError);
+  EXPECT_THROW(require_fit(*find_method_spec("nsn"), 8, 80), UsageError);
+  EXPECT_NO_THROW(require_fit(*find_method_spec("nsn"), 8, 96));
   EXPECT_EQ(find_method_spec("kivi3"), nullptr);
 }
 

@@ -36,9 +36,10 @@ kernels::TileCode kernel_code(CacheCode code) {
     case CacheCode::kLloydMax:
       return kernels::TileCode::kLloydMax;
     case CacheCode::kSinkhorn:
+    case CacheCode::kGaussianVector:
       break;
   }
-  throw std::logic_error("a Sinkhorn code works on tiles");
+  throw std::logic_error("the kernel of tiles has no such code");
 }
 
 // [tiles, H, d] 1 for the channels with the largest mean |x| of each tile; ties go to the lower channel.
