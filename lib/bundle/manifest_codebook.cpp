@@ -60,12 +60,13 @@ void read_codebook(const Json& json, const std::string& side, LayerTransform& la
   }
   codebook->scale = named<RowScale, 3>(json, "scale", {RowScale::kNone, RowScale::kToken, RowScale::kHead}, where);
   codebook->type = named<CentroidType, 2>(json, "type", {CentroidType::kFloat16, CentroidType::kFloat8E5M2}, where);
-  const auto stage = [&](const char* member, const char* tensor) {
-    const std::int64_t centroids = read_centroids(json, member, where);
-    manifest.tensors[tensor_name(layer.layer, key, tensor)] = {heads, d / channels, centroids, channels};
+  const auto stage = [&](const char* member, const char* tensor, at::Tensor& values) {
+    const std::vector<std::int64_t> shape = {heads, d / channels, read_centroids(json, member, where), channels};
+    manifest.tensors[tensor_name(layer.layer, key, tensor)] = shape;
+    values = at::zeros({1}).expand(shape);  // its shape alone, until the tensors are read
   };
-  stage("centroids", "codebook");
-  if (json.contains("second")) stage("second", "codebook2");
+  stage("centroids", "codebook", codebook->first);
+  if (json.contains("second")) stage("second", "codebook2", codebook->second);
   (key ? layer.key : layer.value).codebook = std::move(codebook);
 }
 

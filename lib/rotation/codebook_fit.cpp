@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-const CodebookSide& side_of(const CodebookSpec& spec, Side side) { return side == Side::kKey ? spec.key : spec.value; }
+const CodebookSide& spec_of(const CodebookSpec& spec, Side side) { return side == Side::kKey ? spec.key : spec.value; }
 
 // Whether the fit of method oscar is needed for a side.
 bool rotates(const CodebookSide& side) { return !side.coded() || side.basis == CodebookBasis::kRotation; }
@@ -69,7 +69,7 @@ std::shared_ptr<Codebook> learned(const CodebookSide& spec, const at::Tensor& ro
 void learn_side(const Statistics& s, const FitOptions& o, std::size_t layer, Side side, FitResult& result,
                 SideTransform& transform) {
   const CodebookSpec& method = *fitted_method(o.method).codebooks;
-  const CodebookSide& spec = side_of(method, side);
+  const CodebookSide& spec = spec_of(method, side);
   if (!spec.coded()) return;
   const at::Tensor rows = codebook_rows(s, layer, side, spec.before_rope, method.windows.sink, o.codebook_rows);
   require_rows(s, o.method, method, spec, rows.size(0), result.warnings);

@@ -3,6 +3,7 @@ the repository. A comment "# exit code N" says which exit code is expected. A `t
 its commands print: each line must be printed, numbers apart, and "..." stands for lines that are left out. Pages of docs/ start
 from the files that README's example made. What cannot run in a test stands in `console` blocks, whose options are checked."""
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -179,12 +180,12 @@ def test_the_page_of_a_command_has_its_options(program):
 
 @functools.cache
 def known_options():
-    """Of the commands, the scripts and the programs that measure."""
+    """Of the commands, the scripts, the programs that measure and the Python package."""
     known = set().union(*map(options_of, SUBCOMMANDS))
     for script in (SOURCE_DIR / "scripts").iterdir():
         if not script.suffix and script.is_file():
             known |= set(LONG_OPTION.findall(script.read_text()))
-    for program in (SOURCE_DIR / "tests" / "bench").rglob("*.c*"):
+    for program in itertools.chain((SOURCE_DIR / "tests" / "bench").rglob("*.c*"), (SOURCE_DIR / "python").rglob("*.py")):
         known |= set(LONG_OPTION.findall(program.read_text()))
     return known
 

@@ -1,12 +1,13 @@
-// Scores bundles of one model side by side, each in one pass beside a baseline that runs once: mean KL to the BF16
-// cache on a text, share of equal top tokens, needles found. What oscar-verify measures of one bundle, without its
-// checks; scripts/quality makes its table with it.
+// Scores bundles of one model, and methods that need none, side by side, each in one pass beside a baseline that runs
+// once: mean KL to the BF16 cache on a text, share of equal top tokens, needles found. What oscar-verify measures of
+// one bundle, without its checks; scripts/quality makes its table with it.
 //   score_bundles --model DIR --text FILE [--device cuda] [--sequences N] [--needles N] [--needle-lengths N,...]
-//   BUNDLE...
+//   BUNDLE|METHOD...
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <optional>
 
 #include "base/errors.h"
 #include "bench/split_evaluator.h"
@@ -58,8 +59,10 @@ void run(const Arguments& a) {
   for (const ScoreSplit& split : splits)
     evaluators.push_back(std::make_unique<SplitEvaluator>(decoder, split, windows));
   for (const std::string& directory : a.bundles) {
-    const Bundle bundle = load_bundle(directory);
-    const KvMethod method = make_method(bundle.method, checkpoint.config(), &bundle, windows);
+    const std::optional<Bundle> bundle =
+        fs::is_directory(directory) ? std::optional(load_bundle(directory)) : std::nullopt;
+    const KvMethod method =
+        make_method(bundle ? bundle->method : directory, checkpoint.config(), bundle ? &*bundle : nullptr, windows);
     std::printf("%-36s %.3f bits", fs::path(directory).filename().c_str(), method.bits_per_element());
     if (a.sequences > 0) {
       const Score text = evaluators[0]->evaluate(method);
@@ -80,7 +83,7 @@ void run(const Arguments& a) {
 
 int main(int argc, char** argv) {
   oscar::Arguments a;
-  CLI::App app{"Scores bundles of one model side by side."};
+  CLI::App app{"Scores bundles and methods on one model side by side."};
   app.add_option("--model", a.model)->required();
   app.add_option("--text", a.text)->required();
   app.add_option("--device", a.device, "cpu or cuda; activations are float32")->capture_default_str();
@@ -88,7 +91,7 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", a.sequences, "of the text; 0: none")->capture_default_str();
   app.add_option("--needles", a.needles, "prompts of each length")->capture_default_str();
   app.add_option("--needle-lengths", a.lengths)->delimiter(',')->allow_extra_args(false);
-  app.add_option("bundles", a.bundles)->required();
+  app.add_option("bundles", a.bundles, "directories, or ids of oscar-verify methods")->required();
   CLI11_PARSE(app, argc, argv);
   try {
     oscar::run(a);

@@ -74,6 +74,11 @@ TEST(SelfChecks, EveryJudgedMethodHasToBeatTheNegativeControl) {
   EXPECT_EQ(check_of(r, "negative_control").pass, true);
   r.methods.push_back(sample_method("another", 3.0, true));
   EXPECT_EQ(check_of(r, "negative_control").pass, false);
+  const VerifyReport worse = r;
+  for (MethodReport& m : r.methods) m.comparison = "authors";
+  EXPECT_EQ(check_of(r, "negative_control").pass, std::nullopt);
+  EXPECT_NE(check_of(r, "negative_control").detail.find("other BF16 windows"), std::string::npos);
+  r = worse;
   r.methods.erase(r.methods.begin() + 1);  // naive2
   EXPECT_EQ(check_of(r, "negative_control").pass, std::nullopt);
   EXPECT_EQ(check_of(r, "negative_control").detail, "no bundle to compare naive2 with");
