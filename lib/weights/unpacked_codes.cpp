@@ -22,7 +22,8 @@ at::Tensor looked_up(const at::Tensor& table, const at::Tensor& codes) {
 }  // namespace
 
 at::Tensor unpacked_integers(const at::Tensor& words, std::int64_t bits) {
-  const at::Tensor bytes = words.contiguous().view(at::kByte);  // little-endian
+  // Little-endian. contiguous() is not enough: a row of one word, transposed, counts as contiguous with another stride.
+  const at::Tensor bytes = words.clone(at::MemoryFormat::Contiguous).view(at::kByte);
   return bits == 4 ? halves(bytes).to(at::kFloat) : bytes.to(at::kFloat);
 }
 

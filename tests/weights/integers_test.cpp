@@ -104,6 +104,17 @@ TEST(PackedIntegers, GroupsInActivationOrder) {
   EXPECT_THAT(stored.fault({13, 60}), AllOf(HasSubstr("x.weight_g_idx"), HasSubstr("among the 5")));
 }
 
+// Eight rows share one word of zero points, whose transposed view is a row with a stride.
+TEST(PackedIntegers, ZeroPointsOfEightRows) {
+  WeightCase stored;
+  stored.tensors["x.weight_packed"] = at::full({8, 2}, word(0x99999999u), at::kInt);
+  stored.tensors["x.weight_scale"] = at::ones({8, 2});
+  stored.tensors["x.weight_zero_point"] = at::full({1, 2}, word(0x76543210u), at::kInt);
+  stored.tensors["x.weight_shape"] = at::tensor({8, 16});
+  const at::Tensor expected = (9 - at::arange(8)).to(at::kFloat).unsqueeze(1).expand({8, 16});
+  EXPECT_TRUE(at::equal(stored.read({8, 16}), expected));
+}
+
 TEST(PackedIntegers, HostileTensors) {
   const Shape shape = {13, 60};
   const PackedCase sound(4);
