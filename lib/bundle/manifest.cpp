@@ -124,7 +124,7 @@ void read_layers(const Json& json, const std::string& where, Manifest& manifest)
 void read_files(const Json& json, const std::string& where, Manifest& manifest) {
   for (const auto& [name, entry] : json_object(json, "files", where).items()) {
     if (!is_plain_name(name)) {
-      throw InputError(where + ": file name '" + name + "' is not a plain name inside the bundle");
+      throw InputError(where + ": file name " + quote_name(name) + " is not a plain name inside the bundle");
     }
     BundleFile file;
     file.sha256 = json_string(entry, "sha256", where + ", files." + name);
@@ -285,7 +285,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
 Manifest manifest_from_json(const Json& json, const std::string& where) {
   const std::string format = json_string(json, "format", where);
   if (format != kFormatName) {
-    throw InputError(where + ": 'format' is '" + format + "', expected '" + std::string(kFormatName) + "'");
+    throw InputError(where + ": 'format' is " + quote_name(format) + ", expected '" + std::string(kFormatName) + "'");
   }
   const std::int64_t version = json_int(json, "format_version", where);
   if (version > kBundleFormatVersion) {
@@ -303,7 +303,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      ", expected a word of letters, digits, '_' and '-'");
   }
   if (bundle.scope != "layer" && bundle.scope != "head") {
-    throw InputError(where + ": 'scope' is '" + bundle.scope + "', expected 'layer' or 'head'");
+    throw InputError(where + ": 'scope' is " + quote_name(bundle.scope) + ", expected 'layer' or 'head'");
   }
   bundle.model = json_object(json, "model", where);
   bundle.model_fingerprint = json_string(bundle.model, "fingerprint", where + ", model");

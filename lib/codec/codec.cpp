@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "codec/blocks.h"
 #include "codec/feedback.h"
 #include "codec/row_math.h"
@@ -60,7 +61,7 @@ Encoder parse_encoder(const std::string& name) {
   if (name == "minmax") return Encoder::kMinMax;
   if (name == "search") return Encoder::kSearch;
   if (name == "feedback") return Encoder::kFeedback;
-  throw InputError("encoder '" + name + "' is not known; expected minmax, search or feedback");
+  throw InputError("encoder " + quote_name(name) + " is not known; expected minmax, search or feedback");
 }
 
 void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,

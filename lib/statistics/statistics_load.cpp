@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/json_range.h"
 #include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
@@ -89,7 +90,7 @@ Json read_metadata(const SafetensorsFile& file) {
   const std::string version = entry(file, "format_version");
   if (version.empty() || version.size() > 9 || version.find_first_not_of("0123456789") != std::string::npos ||
       std::stoll(version) < 1) {
-    throw InputError(where + ": metadata 'format_version' is '" + version + "', expected a number from 1");
+    throw InputError(where + ": metadata 'format_version' is " + quote_name(version) + ", expected a number from 1");
   }
   if (std::stoll(version) > kStatisticsVersion) {
     throw InputError(where + ": was written in statistics format " + version + ", this program reads up to " +
