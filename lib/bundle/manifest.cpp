@@ -132,7 +132,8 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
         json_int_within(entry, "bytes", where + ", files." + name, 0, std::int64_t{1} << 50));
     const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
     if (file.sha256.size() != 64 || !std::all_of(file.sha256.begin(), file.sha256.end(), hex)) {
-      throw InputError(where + ": sha256 of " + name + " is '" + file.sha256 + "', expected 64 hexadecimal digits");
+      throw InputError(where + ": sha256 of " + name + " is " + quote_name(file.sha256) +
+                       ", expected 64 hexadecimal digits");
     }
     manifest.files[name] = file;
   }
@@ -161,8 +162,8 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   bundle.group = json_int_within(code, "group", where, 0, kLargestHeadDim);
   const std::string expected = layout_of(bundle);
   if (layout != expected) {
-    throw InputError(where + ": code layout '" + layout + "' is not known, or not that of the layers; expected '" +
-                     expected + "'");
+    throw InputError(where + ": code layout " + quote_name(layout) +
+                     " is not known, or not that of the layers; expected '" + expected + "'");
   }
   if (expected == "codebook" && std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks)) {
     throw InputError(where + ": has codebooks beside block widths, which no method has");
@@ -175,8 +176,8 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
     }
   }
   if (bundle.encoder != "minmax" && bundle.encoder != "search" && bundle.encoder != "feedback") {
-    throw InputError(where + ": encoder '" + bundle.encoder +
-                     "' is not known to this version, expected 'minmax', 'search' or 'feedback'");
+    throw InputError(where + ": encoder " + quote_name(bundle.encoder) +
+                     " is not known to this version, expected 'minmax', 'search' or 'feedback'");
   }
   for (const LayerTransform& layer : bundle.layers) {
     if (bundle.group > 0 && layer.head_dim % bundle.group != 0) {

@@ -15,6 +15,7 @@
 #include "tasks/task.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
+#include "verify/comparison.h"
 
 namespace oscar {
 namespace {
@@ -61,8 +62,14 @@ void run(const Arguments& a) {
   for (const std::string& directory : a.bundles) {
     const std::optional<Bundle> bundle =
         fs::is_directory(directory) ? std::optional(load_bundle(directory)) : std::nullopt;
+    // Methods without a bundle come with their authors' windows: the table is of common ones.
     const KvMethod method =
-        make_method(bundle ? bundle->method : directory, checkpoint.config(), bundle ? &*bundle : nullptr, windows);
+        bundle
+            ? make_method(bundle->method, checkpoint.config(), &*bundle, windows)
+            : select_methods({.ids = {directory}, .comparisons = {"common"}, .windows = windows, .context = a.context},
+                             checkpoint.config(), {}, false)
+                  .methods.back()
+                  .method;
     std::printf("%-36s %.3f bits", fs::path(directory).filename().c_str(), method.bits_per_element());
     if (a.sequences > 0) {
       const Score text = evaluators[0]->evaluate(method);
