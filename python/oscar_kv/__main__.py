@@ -43,10 +43,9 @@ def prompt_ids(options, model):
 
 
 def bf16_bytes(model, tokens):
-    config = model.config.get_text_config(decoder=True)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 2 * config.num_hidden_layers * heads * head_dim * tokens
+    from .transformers_attach import geometry
+    layers, kv_heads, head_dim = geometry(model)
+    return 2 * 2 * layers * kv_heads * head_dim * tokens
 
 
 def shown(text):

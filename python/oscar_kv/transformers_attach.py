@@ -73,11 +73,17 @@ def _phases(model):
     return Phases(rotary.inv_freq, rotary.attention_scaling)
 
 
+def geometry(model):
+    """(layers, KV heads, head size) of a model's decoder."""
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    return (config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads,
+            getattr(config, "head_dim", None) or config.hidden_size // heads)
+
+
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
-    layers, heads = config.num_hidden_layers, config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    layers, kv_heads, head_dim = geometry(model)
     if not getattr(model, "_supports_attention_backend", False):
         raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
     if getattr(config, "attention_dropout", 0):
