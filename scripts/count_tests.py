@@ -1,9 +1,17 @@
 #!/usr/bin/env python3
-"""Counts the cases of a CTest JUnit file: first line "passed failed skipped", then one line for each failed case and one
-for each reason to skip. A run of pytest or of a whole GoogleTest executable inside one CTest case counts by its own cases."""
+"""Counts the cases of a CTest JUnit file: first line "passed failed skipped", then each failed case with the lines that say
+why, and one line for each reason to skip. A run of pytest or of a whole GoogleTest executable inside one CTest case counts by its own cases."""
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+
+
+def why(output):
+    """The lines of a failed case that say why: those that pytest and GoogleTest mark, else the last ones."""
+    lines = output.rstrip().splitlines()
+    marked = [i for i, line in enumerate(lines) if re.match(r"E  |FAILED |ERROR |.*: Failure$|.*(AddressSanitizer|runtime error):", line)]
+    places = sorted({j for i in marked for j in range(i, i + (4 if lines[i].endswith(": Failure") else 1)) if j < len(lines)})
+    return [lines[i][:300] for i in (places or range(max(0, len(lines) - 10), len(lines)))][-25:]
 
 
 def main():
@@ -14,7 +22,7 @@ def main():
         status = case.get("status")
         if status == "fail":
             failed += 1
-            failures.append(case.get("name"))
+            failures.append((case.get("name"), why(case.findtext("system-out") or "")))
         elif status in ("notrun", "disabled"):
             skipped += 1
             mark = case.find("skipped")
@@ -33,8 +41,8 @@ def main():
             passed += counts.get("passed", 0 if counts.get("skipped") else 1)
             skipped += counts.get("skipped", 0)
     print(passed, failed, skipped)
-    for name in failures:
-        print(f"  failed: {name}")
+    for name, lines in failures:
+        print(f"  failed: {name}", *(f"    | {line}" for line in lines), sep="\n")
     for reason, names in sorted(reasons.items()):
         print(f"  skipped, {len(names)}: {reason}")
 

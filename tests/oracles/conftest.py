@@ -7,6 +7,8 @@ import pytest
 
 SOURCE_DIR = pathlib.Path(os.environ.get("OSCAR_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BUILD_DIR = pathlib.Path(os.environ.get("OSCAR_BUILD_DIR", SOURCE_DIR / "build"))
+# Where the programs under test compute; the oracles stay on the CPU.
+DEVICE = os.environ.get("OSCAR_TEST_DEVICE", "cpu")
 
 
 @pytest.fixture(scope="session")

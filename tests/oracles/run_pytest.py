@@ -24,7 +24,7 @@ def main():
     import pytest
 
     counter = AllSkipped()
-    code = pytest.main(["-q", "-x", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[counter])
+    code = pytest.main(["-q", "-x", "-rfEs", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[counter])
     if code in (0, 5) and counter.done == 0:
         return SKIPPED
     return int(code)

@@ -13,7 +13,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import family_checkpoints  # noqa: E402  (needs the packages above)
 import random_checkpoints  # noqa: E402
-from conftest import SOURCE_DIR  # noqa: E402
+from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -64,7 +64,7 @@ def oscar_logits(tool, tmp_path):
     def run(model, *options):
         ids, out = tmp_path / "ids.txt", tmp_path / "logits.bin"
         ids.write_text("\n".join(" ".join(map(str, s)) for s in sequences()) + "\n")
-        tool("oscar_logits", model, ids, out, *options)
+        tool("oscar_logits", model, ids, out, "--device", DEVICE, *options)
         return torch.from_numpy(np.fromfile(out, np.float32)).view(sum(LENGTHS), -1)
 
     return run
@@ -115,7 +115,7 @@ def collect(tool, model, folder, *options):
     prompts = folder / "rows.jsonl"
     prompts.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in sequences()))
     tool("oscar-collect", "--model", model, "--prompts", prompts, "-o", folder / "s.safetensors", "--tokens", sum(LENGTHS),
-         "--seq-len", max(LENGTHS), "--rows", 200, "--far-pairs", "6,20", "--dtype", "float32", "--device", "cpu", "-q", *options)
+         "--seq-len", max(LENGTHS), "--rows", 200, "--far-pairs", "6,20", "--dtype", "float32", "--device", DEVICE, "-q", *options)
     return folder / "s.safetensors"
 
 
@@ -145,7 +145,7 @@ def test_commands(case, tool, tmp_path):
     # the two paths are not compared, and the cache is the model up to such a position.
     experts = any(word in name for word in ("moe", "mixtral", "gpt-oss"))
     tool("oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90,
-         "--max-sequences", 1, "--path", "decode" if experts else "both", "--device", "cpu", "--dtype", "float32", "--report", tmp_path / "r.json", "-q", "--methods", "bf16,naive2,oscar", "--bootstrap", 50)
+         "--max-sequences", 1, "--path", "decode" if experts else "both", "--device", DEVICE, "--dtype", "float32", "--report", tmp_path / "r.json", "-q", "--methods", "bf16,naive2,oscar", "--bootstrap", 50)
     report = json.loads((tmp_path / "r.json").read_text())
     rows = {(m["id"], m["path"]): m for m in report["methods"]}
     print(name, {key: f"{m['kl']['mean']:.2e}" for key, m in rows.items()})

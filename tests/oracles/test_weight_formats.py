@@ -11,7 +11,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 pytest.importorskip("compressed_tensors")
 
 import quantised_checkpoints  # noqa: E402  (needs the packages above)
-from conftest import SOURCE_DIR  # noqa: E402
+from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -39,7 +39,7 @@ def our_weights(tool, model, meant, folder):
 def our_logits(tool, model, folder, *options):
     ids, out = folder / "ids.txt", folder / "logits.bin"
     ids.write_text("\n".join(" ".join(map(str, s)) for s in sequences()) + "\n")
-    tool("oscar_logits", model, ids, out, *options)
+    tool("oscar_logits", model, ids, out, "--device", DEVICE, *options)
     return torch.from_numpy(np.fromfile(out, np.float32)).view(sum(LENGTHS), -1)
 
 
@@ -77,7 +77,7 @@ def collect_and_fit(tool, model, folder):
     folder.mkdir()
     (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in sequences()))
     tool("oscar-collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "s.safetensors", "--tokens",
-         sum(LENGTHS), "--seq-len", max(LENGTHS), "--rows", 50, "--far-pairs", "6,20", "--dtype", "float32", "--device", "cpu", "-q")
+         sum(LENGTHS), "--seq-len", max(LENGTHS), "--rows", 50, "--far-pairs", "6,20", "--dtype", "float32", "--device", DEVICE, "-q")
     tool("oscar-fit", folder / "s.safetensors", "-o", folder / "bundle", "--windows", "8,24", "-q")
     return safetensors_torch.load_file(folder / "s.safetensors")
 
@@ -86,7 +86,7 @@ def verify(tool, model, folder):
     """Mean KL of each method and path, with the bundle in the folder."""
     (folder / "text.txt").write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
     tool("oscar-verify", "--model", model, "--bundle", folder / "bundle", "--text", folder / "text.txt", "--context", 90,
-         "--max-sequences", 1, "--path", "both", "--device", "cpu", "--dtype", "float32", "--report", folder / "r.json", "-q",
+         "--max-sequences", 1, "--path", "both", "--device", DEVICE, "--dtype", "float32", "--report", folder / "r.json", "-q",
          "--methods", "bf16,oscar", "--bootstrap", 50)
     report = json.loads((folder / "r.json").read_text())
     return {(m["id"], m["path"]): m["kl"]["mean"] for m in report["methods"]}
@@ -94,7 +94,7 @@ def verify(tool, model, folder):
 
 def dry_run(tool, model, folder):
     return json.loads(tool("oscar-collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "other.safetensors",
-                           "--dtype", "float32", "--device", "cpu", "--stream-layers", "--dry-run", "--json"))
+                           "--dtype", "float32", "--device", DEVICE, "--stream-layers", "--dry-run", "--json"))
 
 
 @pytest.mark.parametrize("name", ["fp8-blocks", "mxfp4-experts"])
