@@ -85,6 +85,11 @@ CurveAllocation allocate_closed_form(const Curves& c, double bits) {
   return as_chosen(c, estimates, allocate_profiles(closed, static_cast<int>(c.head_dim), bits));
 }
 
+// Over six models, seven budgets and calibration text of two kinds, wholes that were better by 2.1 errors or more were
+// no worse on held-out text, but for one of 33; of seven between 1 and 1.7 errors, three were worse there, by .08
+// to .6 of the KL.
+constexpr double kClearlyBetter = 2.0;
+
 CurveAllocation allocate_curves(const Curves& c, double bits) {
   const WholePoint *curves = nullptr, *closed = nullptr;
   for (const WholePoint& whole : c.wholes) {
@@ -98,7 +103,7 @@ CurveAllocation allocate_curves(const Curves& c, double bits) {
       gain.push_back(closed->sequences[s] - curves->sequences[s]);
     }
     const CurvePoint mean = curve_point({}, gain);
-    best = mean.kl > mean.error ? curves : closed;
+    best = mean.kl > kClearlyBetter * mean.error ? curves : closed;
   }
   return {best->key, best->value, {best->kl, best->error, c.context, c.sink, c.recent}};
 }
