@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "statistics/shard.h"
 
 namespace oscar {
 namespace {
@@ -20,20 +21,33 @@ std::string number(double value, const char* format) {
 }
 
 Json plan_json(const TokenPlan& plan) {
-  return {{"tokens", plan.tokens},
-          {"available_tokens", plan.available},
-          {"sequences", plan.pieces.size()},
-          {"longest_sequence", plan.longest},
-          {"prompts_used", plan.prompts_used},
-          {"cut", plan.cut},
-          {"shortened", plan.shortened},
-          {"unused", plan.unused},
-          {"skipped", plan.skipped}};
+  Json out = {{"tokens", plan.tokens},
+              {"available_tokens", plan.available},
+              {"sequences", plan.pieces.size()},
+              {"longest_sequence", plan.longest},
+              {"prompts_used", plan.prompts_used},
+              {"cut", plan.cut},
+              {"shortened", plan.shortened},
+              {"unused", plan.unused},
+              {"skipped", plan.skipped}};
+  if (plan.shard.is_part()) {
+    out["shard"] = {{"index", plan.shard.index},
+                    {"of", plan.shard.count},
+                    {"tokens", plan.whole_tokens},
+                    {"sequences", plan.whole_sequences}};
+  }
+  return out;
 }
 
 std::string counts(const TokenPlan& plan) {
+  if (plan.shard.is_part()) return share_text(plan) + ", shard " + shard_text(plan.shard);
   return std::to_string(plan.tokens) + " tokens in " + std::to_string(plan.pieces.size()) + " sequences from " +
          std::to_string(plan.prompts_used) + " prompts";
+}
+
+// What an empty shard has none of is no gap, as long as others have it.
+bool may_have_far_pairs(const TokenPlan& plan, const FarPairs& far) {
+  return plan.shard.is_part() && plan.whole_longest > far.sink + far.recent;
 }
 
 std::string time_source(const CollectEstimate& e) {
@@ -41,6 +55,11 @@ std::string time_source(const CollectEstimate& e) {
 }
 
 }  // namespace
+
+std::string share_text(const TokenPlan& plan) {
+  return std::to_string(plan.tokens) + " of " + std::to_string(plan.whole_tokens) + " tokens in " +
+         std::to_string(plan.pieces.size()) + " of " + std::to_string(plan.whole_sequences) + " sequences";
+}
 
 void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
   log_info("prompts: " + counts(plan) + ", longest " + std::to_string(plan.longest));
@@ -92,19 +111,21 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
     low = std::min(low, layer.q_top8);
     high = std::max(high, layer.q_top8);
   }
-  if (options.far.enabled && r.far_queries == 0.0) {
+  const bool gap = !may_have_far_pairs(plan, options.far);
+  if (options.far.enabled && r.far_queries == 0.0 && gap) {
     log_warning("no sequence is longer than both windows of --far-pairs (" + std::to_string(options.far.sink) +
                 " and " + std::to_string(options.far.recent) +
                 " tokens): no far-pair metrics were written; oscar-fit falls back to "
                 "Q^T Q and W_O^T W_O");
   }
-  if (options.kl && r.kl_labels == 0) {
+  if (options.kl && r.kl_labels == 0 && gap) {
     log_warning("no sequence is longer than both windows of --far-pairs: no KL metric was written");
   }
   std::ostringstream text;
   text << "wrote      " << options.output.string() << "\n"
-       << "collected  " << counts(plan) << "\n"
-       << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to " << number(100 * high, "%.0f%%")
+       << "collected  " << counts(plan) << "\n";
+  if (plan.tokens == 0) return text.str();
+  text << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to " << number(100 * high, "%.0f%%")
        << " of Q^T Q\n"
        << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
        << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
@@ -134,8 +155,11 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     print_result(dump_json(out));
     return;
   }
-  print_summary(collected_text(plan, options, r) + "next       oscar-fit " + shell_command({options.output.string()}) +
-                " -o bundle\n");
+  const std::string next =
+      plan.shard.is_part()
+          ? "oscar-collect merge, with the files of all " + std::to_string(plan.shard.count) + " shards"
+          : "oscar-fit " + shell_command({options.output.string()}) + " -o bundle";
+  print_summary(collected_text(plan, options, r) + "next       " + next + "\n");
 }
 
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {

@@ -7,6 +7,7 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
+#include "statistics/shard.h"
 
 namespace oscar {
 namespace {
@@ -65,6 +66,7 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
   options.seed = common.seed;
   options.far = parse_far_pairs(a.far_pairs);
   options.kl = a.metric == "kl";
+  options.shard = parse_shard(a.shard);
   if (options.kl && !options.far.enabled) {
     throw UsageError("--metric kl is for far pairs, and --far-pairs none leaves none: drop one of the two");
   }
@@ -116,13 +118,15 @@ CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint,
   CollectRun run;
   run.plan = make_token_plan(prompts, a.options.tokens, a.options.seq_len);
   print_plan_notes(run.plan, a.options.tokens);
-  run.estimate = estimate_bytes(checkpoint, run.plan, a.options);
+  run.plan = shard_plan(run.plan, a.options.shard);
+  if (run.plan.shard.is_part()) log_info("shard " + shard_text(run.plan.shard) + ": " + share_text(run.plan));
+  if (run.plan.tokens > 0) run.estimate = estimate_bytes(checkpoint, run.plan, a.options);  // else nothing is loaded
   return run;
 }
 
 CollectReport run_collect(const CollectRun& run, const CollectArguments& a, const Checkpoint& checkpoint,
                           const PromptSet& prompts) {
-  require_gpu_memory(checkpoint, run.plan, a.options, run.estimate);
+  if (run.plan.tokens > 0) require_gpu_memory(checkpoint, run.plan, a.options, run.estimate);
   if (!a.options.resume) require_disk_space(a.options, run.estimate);
   return collect(checkpoint, prompts, run.plan, a.options);
 }

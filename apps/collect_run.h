@@ -17,7 +17,7 @@ namespace oscar {
 struct CollectArguments {
   CollectOptions options;
   std::vector<std::string> prompts;  // files, or "-"
-  std::string date, far_pairs = "64,256", metric = "fisher";
+  std::string date, far_pairs = "64,256", metric = "fisher", shard = "1/1";
   PromptOptions prompt_options;
 };
 

@@ -1,4 +1,6 @@
 // oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
+#include <algorithm>
+
 #include "apps/collect_output.h"
 #include "apps/collect_run.h"
 #include "apps/common_options.h"
@@ -7,6 +9,7 @@
 #include "base/errors.h"
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
+#include "statistics/shard_merge.h"
 #include "statistics/show.h"
 #include "statistics/statistics_weight.h"
 
@@ -16,6 +19,7 @@ namespace {
 constexpr const char* kExample =
     "oscar-collect --model Qwen/Qwen3-8B --prompts prompts.jsonl -o stats.safetensors\n"
     "oscar-collect merge part1.safetensors part2.safetensors -o stats.safetensors\n"
+    "oscar-collect --model M --prompts prompts.jsonl --shard 2/8 -o shard-2.safetensors\n"
     "oscar-collect merge window.safetensors today.safetensors --decay 0.5 -o window2.safetensors\n"
     "oscar-collect show stats.safetensors";
 
@@ -42,6 +46,10 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
                  "too (kl): a backward pass over all layers, with hidden states of all layers on disk")
       ->capture_default_str()
       ->check(CLI::IsMember({"fisher", "kl"}));
+  app.add_option("--shard", a.shard,
+                 "Collect the i-th of N shares of the run, for job arrays: merge adds all N files up to what one run "
+                 "would write")
+      ->type_name("i/N");
   app.add_option("--work-dir", a.options.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
   app.add_flag("--resume", a.options.resume, "Continue the run in the work directory, if there is one");
@@ -72,7 +80,7 @@ int collect_statistics(Arguments& a) {
   const PromptSet prompts = read_prompts(a.collect, checkpoint);
   CollectRun run = plan_collect(a.collect, checkpoint, prompts);
   if (a.common.dry_run) {
-    measure_time(checkpoint, prompts, run.plan, options, run.estimate);
+    if (run.plan.tokens > 0) measure_time(checkpoint, prompts, run.plan, options, run.estimate);
     print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
@@ -90,9 +98,13 @@ int run_merge(const Arguments& a) {
   roles.output(a.common.output, "-o");
   roles.check();
   std::vector<Statistics> parts;
-  for (const std::string& part : a.parts) parts.push_back(load_statistics(part));
+  for (const std::string& part : a.parts) parts.push_back(load_part(part));
+  const bool shards = std::any_of(parts.begin(), parts.end(), is_shard);
+  if (shards && a.decay < 1.0) {
+    throw UsageError("--decay weighs runs, and shards are parts of one: merge the shards first, then what came of it");
+  }
   if (a.decay < 1.0) parts = decayed_statistics(std::move(parts), a.decay);
-  const Statistics merged = merge_statistics(parts, a.merge);
+  const Statistics merged = shards ? merge_shards(std::move(parts), a.parts) : merge_statistics(parts, a.merge);
   if (a.merge.same_prompts) warn_of_same_prompts(merged);
   if (!a.common.dry_run) save_statistics(merged, a.common.output);
   print_merged(a.parts, merged, a.common);
@@ -106,7 +118,7 @@ int run_show(const Arguments& a) {
   roles.inputs({a.shown, a.common.config});
   if (output != kStandardOutput) roles.output(output, "-o");
   roles.check();
-  const Statistics statistics = load_statistics(a.shown);
+  const Statistics statistics = load_part(a.shown);
   const std::string text = a.common.json ? dump_json(show_json(statistics)) : show_text(statistics, locale_is_utf8());
   if (!a.common.dry_run) write_output(output, text);
   return 0;
@@ -122,7 +134,8 @@ int main_collect(int argc, char** argv) {
   add_output_options(app, a.common, false);
   app.get_option("--output")->description("Where to write the result (required, but for show)");
 
-  CLI::App* merge = app.add_subcommand("merge", "Add up statistics of the same model on different prompts");
+  CLI::App* merge =
+      app.add_subcommand("merge", "Add up statistics of the same model on different prompts, or all shards of one run");
   merge->add_option("parts", a.parts, "Statistics files")->required()->expected(-2)->type_name("FILE");
   merge->add_flag("--allow-same-prompts", a.merge.same_prompts, "Accept parts with the same prompt set");
   merge->add_flag("--allow-mixed-dtypes", a.merge.mixed_dtypes, "Accept parts collected in different precisions");

@@ -22,6 +22,7 @@
 #include "registry/registry.h"
 #include "rotation/fit.h"
 #include "rotation/waterfill.h"
+#include "statistics/shard_merge.h"
 
 namespace oscar {
 namespace {
@@ -258,6 +259,10 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     check_roles(a, outputs, nullptr);
   }
   const Statistics statistics = load_statistics(a.statistics);
+  if (is_shard(statistics)) {
+    log_warning(a.statistics + ": is " + shard_name(statistics) +
+                " of a run, so the fit sees a part of its tokens; add up all shards with oscar-collect merge");
+  }
   choose_context(a, statistics);
   choose_bits(a, statistics.head_dim);
   a.fit.device = choose_device(a.common);

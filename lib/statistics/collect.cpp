@@ -56,9 +56,9 @@ class Collector {
         work_(work),
         watch_(options.device),
         layer_watch_(options.device) {
-    std::vector<std::int64_t> lengths;
-    for (const Piece& piece : plan.pieces) lengths.push_back(piece.length);
-    sample_ = sample_tokens(options.seed, prompts.sha256, lengths, options.rows);
+    std::vector<SampledSequence> sequences;
+    for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
+    sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
     report_.kl_labels = options.kl ? kl_labels(plan, options.far) : 0;
   }
 
@@ -382,6 +382,10 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
   const c10::InferenceMode no_gradients;
   const std::string fingerprint = checkpoint.fingerprint();
+  if (plan.tokens == 0) {  // more shards than steps: nothing to run, and nothing to resume
+    save_statistics(empty_shard(checkpoint, fingerprint, prompts, plan, options), options.output);
+    return {};
+  }
   WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
   if (work.threads() != at::get_num_threads()) {

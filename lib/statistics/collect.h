@@ -29,6 +29,7 @@ struct CollectOptions {
   bool kl = false;  // the KL metric (kl_pass.h), too; needs far pairs
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
+  Shard shard;                 // which share of the run: of the plan that collect() is given, too
   bool stream_layers = false;  // results are bit-identical either way
   bool resume = false, overwrite = false;
   fs::path output, work_dir;         // no work_dir: output + ".work", removed at the end
@@ -60,7 +61,8 @@ struct CollectReport {
   double forward_seconds = 0;  // of these, in the layers' forward pass; on a GPU these three are times of the GPU
 };
 
-// Collects and writes options.output. Throws UsageError (the output exists, the work directory holds another run),
+// Collects and writes options.output; for an empty plan (a shard without sequences) a file without sums, and a report
+// without layers. Throws UsageError (the output exists, the work directory holds another run),
 // InputError (the work directory is damaged or of other prompts or another model), EnvironmentError (disk, lock),
 // NumericalError (NaN or infinity, with layer and prompt), InterruptedError (state saved; says how to go on).
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,

@@ -77,7 +77,7 @@ void KlPass::draw(std::int64_t first) {
       const std::int64_t count = std::min(rows, piece.length - t);
       std::vector<double> draws;
       for (std::int64_t row = t; row < t + count; ++row) {
-        draws.push_back(label_draw(options_.seed, prompts_.sha256, static_cast<std::int64_t>(i), row));
+        draws.push_back(label_draw(options_.seed, prompts_.sha256, piece.sequence, row));
       }
       const at::Tensor states = in.read(piece.position + t, count).to(options_.device);
       gradient.narrow(0, t, count)

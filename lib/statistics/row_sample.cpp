@@ -28,14 +28,13 @@ std::uint64_t token_priority(std::uint64_t seed, std::string_view prompt_set_sha
   return random_bits(seed, stream, static_cast<std::uint64_t>(position));
 }
 
-std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
-                                        const std::vector<std::int64_t>& lengths, std::int64_t k) {
+std::vector<SampledToken> sample_sequences(std::uint64_t seed, std::string_view prompt_set_sha256,
+                                           const std::vector<SampledSequence>& sequences, std::int64_t k) {
   std::vector<SampledToken> heap;  // the largest kept priority on top
   if (k <= 0) return heap;
   std::int64_t token = 0;
-  for (std::size_t s = 0; s < lengths.size(); ++s) {
-    for (std::int64_t position = 0; position < lengths[s]; ++position, ++token) {
-      const auto sequence = static_cast<std::int64_t>(s);
+  for (const auto& [sequence, length] : sequences) {
+    for (std::int64_t position = 0; position < length; ++position, ++token) {
       const SampledToken candidate{token_priority(seed, prompt_set_sha256, sequence, position), sequence, position,
                                    token};
       if (static_cast<std::int64_t>(heap.size()) == k) {
@@ -49,6 +48,13 @@ std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view pro
   }
   std::sort(heap.begin(), heap.end(), before);
   return heap;
+}
+
+std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
+                                        const std::vector<std::int64_t>& lengths, std::int64_t k) {
+  std::vector<SampledSequence> sequences;
+  for (const std::int64_t length : lengths) sequences.push_back({static_cast<std::int64_t>(sequences.size()), length});
+  return sample_sequences(seed, prompt_set_sha256, sequences, k);
 }
 
 }  // namespace oscar

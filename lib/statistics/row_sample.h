@@ -18,7 +18,16 @@ struct SampledToken {
 std::uint64_t token_priority(std::uint64_t seed, std::string_view prompt_set_sha256, std::int64_t sequence,
                              std::int64_t position);
 
-// The k tokens of smallest priority over sequences of these lengths, in ascending priority. Memory: k entries.
+struct SampledSequence {
+  std::int64_t number = 0;  // what priorities know it by
+  std::int64_t length = 0;  // tokens
+};
+
+// The k tokens of smallest priority over these sequences, in ascending priority. `sequence` is the number, `token`
+// counts over the sequences that are given. Memory: k entries.
+std::vector<SampledToken> sample_sequences(std::uint64_t seed, std::string_view prompt_set_sha256,
+                                           const std::vector<SampledSequence>& sequences, std::int64_t k);
+// The same of sequences of these lengths, numbered from 0.
 std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
                                         const std::vector<std::int64_t>& lengths, std::int64_t k);
 

@@ -6,6 +6,7 @@
 #include "checkpoint/model_name.h"
 #include "model/layer.h"
 #include "model/rope.h"
+#include "statistics/shard.h"
 #include "text/used_text.h"
 
 namespace oscar {
@@ -34,6 +35,7 @@ Json run_identity(const std::string& fingerprint, const PromptSet& prompts, cons
   Json record = options_record(options);
   record["text_hashes"] = options.text_hashes;
   record["metric"] = options.kl ? "kl" : "fisher";
+  record["shard"] = shard_text(options.shard);
   return {{"tool_version", options.tool_version},
           {"model", fingerprint},
           {"prompts", prompts.sha256},
@@ -84,14 +86,27 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
     for (const Prompt& prompt : prompts.prompts) ids.push_back(prompt.ids);
     prompt_record.update(used_text_record(ids));
   }
-  const Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
-                     {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
-                     {"options", options_record(options)}, {"tool_version", options.tool_version}};
+  Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
+               {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
+               {"options", options_record(options)}, {"tool_version", options.tool_version}};
+  if (plan.shard.is_part()) {
+    part["shard"] = {{"index", plan.shard.index},
+                     {"of", plan.shard.count},
+                     {"tokens", plan.whole_tokens},
+                     {"sequences", plan.whole_sequences}};
+  }
   s.metadata = {{"tool", {{"name", "oscar-collect"}, {"version", options.tool_version}}},
                 {"model", {{"revision", checkpoint.location().revision}}},
                 {"geometry", geometry},
                 {"rows", {{"requested", options.rows}, {"kept", rows_kept}}},
                 {"parts", Json::array({part})}};
+  return s;
+}
+
+Statistics empty_shard(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,
+                       const TokenPlan& plan, const CollectOptions& options) {
+  Statistics s = statistics_header(checkpoint, fingerprint, prompts, plan, options, 0);
+  s.layers.resize(static_cast<std::size_t>(checkpoint.config().layers));
   return s;
 }
 

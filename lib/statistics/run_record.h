@@ -15,4 +15,8 @@ Json run_identity(const std::string& fingerprint, const PromptSet& prompts, cons
 Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,
                              const TokenPlan& plan, const CollectOptions& options, std::int64_t rows_kept);
 
+// What a shard that got no sequence writes: facts of the model and of the run, layers without sums.
+Statistics empty_shard(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,
+                       const TokenPlan& plan, const CollectOptions& options);
+
 }  // namespace oscar

@@ -54,7 +54,7 @@ std::string text_of(const Json& value) {
 Json show_json(const Statistics& s) {
   Json out = statistics_metadata(s);
   Json layers = Json::array();
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+  for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
     Json entry = {{"layer", i}};
     for (const Shown& shown : kShown) {
       if (!(s.layers[i].*shown.gram).defined()) continue;
@@ -98,7 +98,12 @@ std::string show_text(const Statistics& s, bool utf8) {
     print("  prompts  %s: %s tokens in %s sequences, set %s\n", files.empty() ? "unnamed" : files.c_str(),
           part["tokens"].dump().c_str(), part["sequences"].dump().c_str(),
           short_hash(text_of(prompts["sha256"])).c_str());
+    if (part.contains("shard")) {
+      print("           shard %s of %s of a run of %s tokens\n", part["shard"]["index"].dump().c_str(),
+            part["shard"]["of"].dump().c_str(), part["shard"]["tokens"].dump().c_str());
+    }
   }
+  if (s.tokens == 0) return text;
   print("row sample %zu tokens for each layer\n\n", s.layers[0].row_priority.size());
   text +=
       "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions, effective number of\n"

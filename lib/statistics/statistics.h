@@ -57,7 +57,7 @@ struct Statistics {
   std::int64_t format_version = kStatisticsVersion;
   std::string model_fingerprint, model_name, architecture;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
-  std::int64_t tokens = 0;      // summed over prompts
+  std::int64_t tokens = 0;      // summed over prompts; 0: a shard that got no sequence, whose layers have no tensors
   at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
   // From format 2 on.
   at::Tensor rope_frequency;  // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
@@ -70,7 +70,10 @@ struct Statistics {
 
 // Byte-identical for equal content. Optional parts (rows, residual and embedding energy) may be left undefined.
 void save_statistics(const Statistics& statistics, const fs::path& path);
-Statistics load_statistics(const fs::path& path);  // InputError on any fault, NumericalError for NaN or infinity
+// InputError on any fault, and for a shard without tokens, of which nothing can be made; NumericalError for NaN or
+// infinity.
+Statistics load_statistics(const fs::path& path);
+Statistics load_part(const fs::path& path);  // the same for merge and show, which take a shard without tokens, too
 
 // Shapes, finiteness, symmetry, and sums that contradict each other or the token count. InputError (NumericalError for
 // NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.

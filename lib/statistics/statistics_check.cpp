@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "statistics/layer_fields.h"
+#include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
 
@@ -205,13 +206,15 @@ void check_statistics(const Statistics& s, const std::string& where) {
                      std::to_string(s.query_heads) + " query heads, " + std::to_string(s.kv_heads) +
                      " KV heads, head_dim " + std::to_string(s.head_dim) + ", hidden " + std::to_string(s.hidden));
   }
-  if (!in(s.tokens, kMaxTokens)) {
+  const bool empty = s.tokens == 0 && is_shard(s);
+  if (!empty && !in(s.tokens, kMaxTokens)) {
     throw InputError(where + ": " + std::to_string(s.tokens) + " tokens is not a count of calibration tokens");
   }
   if (s.format_version < 1 || s.format_version > kStatisticsVersion) {
     throw InputError(where + ": format " + std::to_string(s.format_version) + " is none that this program knows");
   }
   check_model_facts(s, where);
+  if (empty) return;  // it has no sums
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerMoments& layer = s.layers[i];

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 50;
 
 std::string shape_text(at::IntArrayRef shape);  // "[2, 128, 128]"
 
-// As load_statistics(), of an open file.
+// As load_part(), of an open file.
 Statistics read_statistics(const SafetensorsFile& file);
 
 // The JSON that goes into the file: the struct's facts first, then everything else of `metadata`.

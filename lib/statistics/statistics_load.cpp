@@ -10,6 +10,7 @@
 #include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
+#include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
 
@@ -107,12 +108,23 @@ void check_texts(const Json& object, const char* key, const std::string& where) 
   }
 }
 
+// A shard may be empty, where there were more of them than there was work; what it says of the whole run may not.
+void check_shard(const Json& shard, const std::string& where) {
+  const std::int64_t of = json_int_within(shard, "of", where, 2, kMaxTokens);
+  json_int_within(shard, "index", where, 1, of);
+  json_int_within(shard, "tokens", where, 1, kMaxTokens);
+  json_int_within(shard, "sequences", where, 1, kMaxTokens);
+}
+
 void check_part(const Json& part, const std::string& where) {
   const Json& prompts = json_object(part, "prompts", where);
   json_string(prompts, "sha256", where);
   for (const char* key : {"documents", "passages", "files"}) check_texts(prompts, key, where);
-  json_int_within(part, "tokens", where, 1, kMaxTokens);
-  json_int_within(part, "sequences", where, 1, kMaxTokens);
+  const bool shard = part.contains("shard");
+  if (shard) check_shard(json_object(part, "shard", where), where);
+  json_int_within(part, "tokens", where, shard ? 0 : 1, kMaxTokens);
+  json_int_within(part, "sequences", where, shard ? 0 : 1, kMaxTokens);
+  if (shard) json_int_within(part, "longest_sequence", where, 0, kMaxTokens);
   if (part.contains("options")) json_object(part, "options", where);
 }
 
@@ -135,9 +147,24 @@ void check_records(const Json& metadata, const std::string& where) {
   }
 }
 
+// Runs in a file of several are whole ones: merge refuses shards beside others.
+void require_shard_alone(const Json& metadata, const std::string& where) {
+  if (!metadata.contains("parts") || metadata["parts"].size() < 2) return;
+  for (const Json& part : metadata["parts"]) {
+    if (part.contains("shard")) throw InputError(where + ": one of several parts is a shard; merge its run again");
+  }
+}
+
 }  // namespace
 
-Statistics load_statistics(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
+Statistics load_part(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
+
+Statistics load_statistics(const fs::path& path) {
+  Statistics s = load_part(path);
+  if (s.tokens > 0) return s;
+  throw InputError(path.string() + ": is " + shard_name(s) + " of a run and got no sequence; add up all shards with " +
+                   "oscar-collect merge, and use what it writes");
+}
 
 Statistics read_statistics(const SafetensorsFile& file) {
   const std::string where = file.path().string() + " (metadata)";
@@ -156,7 +183,7 @@ Statistics read_statistics(const SafetensorsFile& file) {
   s.kv_heads = json_int_within(model, "kv_heads", where, 1, kMaxHeads);
   s.head_dim = json_int_within(model, "head_dim", where, 1, kMaxHeadDim);
   s.hidden = json_int_within(model, "hidden", where, 1, kMaxHidden);
-  s.tokens = json_int_within(s.metadata, "tokens", where, 1, kMaxTokens);
+  s.tokens = json_int_within(s.metadata, "tokens", where, is_shard(s) ? 0 : 1, kMaxTokens);
 
   if (s.format_version >= 2) {
     s.max_position = json_int(model, "max_position", where);
@@ -164,6 +191,7 @@ Statistics read_statistics(const SafetensorsFile& file) {
     s.rope_scale = json_number(model, "rope_scale", where);
   }
   check_records(s.metadata, where);
+  require_shard_alone(s.metadata, where);
 
   TensorReader reader(file);
   const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
@@ -174,8 +202,9 @@ Statistics read_statistics(const SafetensorsFile& file) {
   } else {
     for (const char* name : {"phase_gram", "phase_frequency"}) reader.find(name);  // no longer of use
   }
-  for (std::int64_t i = 0; i < layers; ++i) {
-    LayerMoments& layer = s.layers.emplace_back();
+  s.layers.resize(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers && s.tokens > 0; ++i) {
+    LayerMoments& layer = s.layers[static_cast<std::size_t>(i)];
     const std::string prefix = "layers." + std::to_string(i) + ".";
     for (const MomentField& field : kMomentFields) {
       if (field.since > s.format_version) continue;

@@ -67,7 +67,7 @@ Json statistics_metadata(const Statistics& s) {
 void save_statistics(const Statistics& s, const fs::path& path) {
   check_statistics(s, path.string());
   ViewList views;
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+  for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
     const LayerMoments& layer = s.layers[i];
     const std::string prefix = "layers." + std::to_string(i) + ".";
     for (const MomentField& field : kMomentFields) {

@@ -21,7 +21,7 @@ void append_run(Json& runs, const std::string& source, const std::string& reason
 void add_pieces(TokenPlan& plan, std::size_t index, std::int64_t tokens) {
   for (std::int64_t offset = 0; offset < tokens; offset += plan.seq_len) {
     const std::int64_t length = std::min(plan.seq_len, tokens - offset);
-    plan.pieces.push_back({index, offset, length, plan.tokens});
+    plan.pieces.push_back({index, offset, length, plan.tokens, static_cast<std::int64_t>(plan.pieces.size())});
     plan.tokens += length;
     plan.longest = std::max(plan.longest, length);
   }
@@ -67,6 +67,9 @@ TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::in
   for (const SkippedRow& row : prompts.skipped) append_run(plan.skipped, row.source, row.reason);
   if (plan.tokens == 0) throw InputError("the prompt files hold no tokens; nothing can be collected");
   group_steps(plan);
+  plan.whole_tokens = plan.tokens;
+  plan.whole_sequences = static_cast<std::int64_t>(plan.pieces.size());
+  plan.whole_longest = plan.longest;
   return plan;
 }
 
@@ -102,8 +105,8 @@ std::vector<std::string> plan_notes(const TokenPlan& plan, std::int64_t budget) 
       notes.push_back(span + ": " + count(rows, "row") + " not used: " + run["reason"].get<std::string>());
     }
   }
-  if (plan.tokens < budget) {
-    notes.push_back("the prompts hold " + count(plan.tokens, "token") + " of the " + std::to_string(budget) +
+  if (plan.whole_tokens < budget) {
+    notes.push_back("the prompts hold " + count(plan.whole_tokens, "token") + " of the " + std::to_string(budget) +
                     " asked for (--tokens)");
   }
   return notes;

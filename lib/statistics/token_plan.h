@@ -16,12 +16,19 @@ struct Piece {
   std::int64_t offset = 0;    // first token of the prompt that is used
   std::int64_t length = 0;    // tokens
   std::int64_t position = 0;  // tokens of all pieces before this one
+  std::int64_t sequence = 0;  // its number among the pieces of the whole run, also in a shard's plan
 };
 
 // Consecutive pieces that go through a layer together: about seq_len tokens, so short prompts do not run one by one.
 struct Step {
   std::size_t first = 0, count = 0;  // pieces
   std::int64_t position = 0, tokens = 0;
+};
+
+// Which share of a run: 1 of 1 is the whole.
+struct Shard {
+  std::int64_t index = 1, count = 1;
+  bool is_part() const { return count > 1; }
 };
 
 struct TokenPlan {
@@ -32,10 +39,13 @@ struct TokenPlan {
   std::int64_t prompts_used = 0;  // wholly or in part
   std::int64_t seq_len = 0;
   std::int64_t longest = 0;  // piece
-  Json cut;                  // [{source, tokens, pieces}]: prompts longer than seq_len
-  Json shortened;            // null, or {source, tokens, used}: the prompt that met the end of the budget
-  Json unused;               // [{first, last, rows, reason}]: runs of rows the budget did not reach
-  Json skipped;              // the same for rows the prompt reader could not use
+  // A plan of one shard (shard.h) holds that share's pieces, steps, tokens and longest; everything else is the whole's.
+  Shard shard;
+  std::int64_t whole_tokens = 0, whole_sequences = 0, whole_longest = 0;
+  Json cut;        // [{source, tokens, pieces}]: prompts longer than seq_len
+  Json shortened;  // null, or {source, tokens, used}: the prompt that met the end of the budget
+  Json unused;     // [{first, last, rows, reason}]: runs of rows the budget did not reach
+  Json skipped;    // the same for rows the prompt reader could not use
 };
 
 TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len);

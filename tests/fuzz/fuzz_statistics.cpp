@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "fuzz/fuzz_target.h"
 #include "statistics/random_statistics.h"
+#include "statistics/shard_merge.h"
 #include "statistics/show.h"
 #include "statistics/statistics_format.h"
 
@@ -22,18 +23,27 @@ std::vector<std::string> seeds() {
   s.metadata["parts"][0]["options"] = {{"far_pairs", "none"}};
   const fs::path path = fs::temp_directory_path() / ("oscar-fuzz-statistics-" + std::to_string(::getpid()));
   save_statistics(s, path);
-  std::string bytes = read_file(path);
+  const std::string whole = read_file(path);
+  Json& part = s.metadata["parts"][0];
+  part["longest_sequence"] = 6;
+  part["shard"] = {{"index", 1}, {"of", 2}, {"tokens", 6}, {"sequences", 1}};
+  save_statistics(s, path);
+  const std::string shard = read_file(path);
   fs::remove(path);
-  return {bytes};
+  return {whole, shard};
 }
 
 void read_input(std::string_view bytes) {
   try {
     const Statistics s = read_statistics(SafetensorsFile::parse(std::as_bytes(std::span(bytes)), "fuzz.safetensors"));
     if (s.layers.size() > 4 || s.head_dim > 64) return;
-    require(s.layers[0].q_gram.isfinite().all().item<bool>(), "accepted sums are finite");
     show_json(s);
     show_text(s, true);
+    if (is_shard(s)) {
+      merge_shards({s, s}, {"a", "b"});  // one of them twice, or others missing
+      require(false, "a shard that is there twice is refused");
+    }
+    require(s.layers[0].q_gram.isfinite().all().item<bool>(), "accepted sums are finite");
     require(merge_statistics({s, s}, {.same_prompts = true}).tokens == 2 * s.tokens, "tokens add up");
   } catch (const NumericalError& e) {  // NaN and infinity have an exit code of their own
     require(std::string_view(e.what()).find('\n') == std::string_view::npos, "an error is one line");
