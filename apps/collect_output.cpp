@@ -50,6 +50,18 @@ bool may_have_far_pairs(const TokenPlan& plan, const FarPairs& far) {
   return plan.shard.is_part() && plan.whole_longest > far.sink + far.recent;
 }
 
+Json timeline_json(Timeline& timeline) {
+  Json out = Json::array();
+  for (const Timeline::Row& row : timeline.rows()) out.push_back({{"phase", row.name}, {"seconds", row.seconds}});
+  return out;
+}
+
+void log_timeline(Timeline* timeline) {
+  if (timeline == nullptr) return;
+  log_detail("where the time went:");
+  for (const std::string& line : timeline_lines(*timeline)) log_detail(line);
+}
+
 std::string time_source(const CollectEstimate& e) {
   return "measured on " + std::to_string(e.sample_tokens) + " tokens through layer 0";
 }
@@ -152,7 +164,9 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
                                {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
                                {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
     }
+    if (options.timeline != nullptr) out["timeline"] = timeline_json(*options.timeline);
     print_result(dump_json(out));
+    log_timeline(options.timeline);
     return;
   }
   const std::string next =
@@ -160,6 +174,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
           ? "oscar-collect merge, with the files of all " + std::to_string(plan.shard.count) + " shards"
           : "oscar-fit " + shell_command({options.output.string()}) + " -o bundle";
   print_summary(collected_text(plan, options, r) + "next       " + next + "\n");
+  log_timeline(options.timeline);
 }
 
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {

@@ -19,6 +19,7 @@ std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, 
 void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate, bool json);
 // Lines about a run that is done; warns where no far-pair metrics were written.
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report);
+// With options.timeline also where the time went: on stderr, and in the JSON.
 void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report, bool json);
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options);
 void warn_of_same_prompts(const Statistics& merged);

@@ -1,14 +1,17 @@
 // oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
 #include <algorithm>
+#include <optional>
 
 #include "apps/collect_output.h"
 #include "apps/collect_run.h"
 #include "apps/common_options.h"
 #include "apps/device_choice.h"
 #include "apps/output_files.h"
+#include "apps/process_setup.h"
 #include "base/errors.h"
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
+#include "statistics/collect_phases.h"
 #include "statistics/shard_merge.h"
 #include "statistics/show.h"
 #include "statistics/statistics_weight.h"
@@ -60,7 +63,18 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
   app.add_flag("--stream-layers", a.options.stream_layers, "Keep one layer's weights in memory; same results");
 }
 
+// Reads the prompts and plans the run.
+CollectRun prepare_run(CollectArguments& a, const Checkpoint& checkpoint, PromptSet& prompts) {
+  const Timeline::Phase reading(a.options.timeline, phase::kPrompts);
+  prompts = read_prompts(a, checkpoint);
+  return plan_collect(a, checkpoint, prompts);
+}
+
 int collect_statistics(Arguments& a) {
+  Timeline timeline(collect_phases());
+  timeline.add_earlier(phase::kStarting, process_seconds());
+  if (a.common.verbose) a.collect.options.timeline = &timeline;
+  std::optional<Timeline::Phase> starting(std::in_place, &timeline, phase::kStarting);
   if (a.common.model.empty()) throw UsageError("--model is required (oscar-collect --help explains)");
   if (a.collect.prompts.empty()) throw UsageError("--prompts is required (oscar-collect --help explains)");
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-collect --help explains)");
@@ -77,8 +91,9 @@ int collect_statistics(Arguments& a) {
   roles.input(a.common.config);
   add_collect_roles(a.collect, checkpoint, roles);
   roles.check();
-  const PromptSet prompts = read_prompts(a.collect, checkpoint);
-  CollectRun run = plan_collect(a.collect, checkpoint, prompts);
+  starting.reset();
+  PromptSet prompts;
+  CollectRun run = prepare_run(a.collect, checkpoint, prompts);
   if (a.common.dry_run) {
     if (run.plan.tokens > 0) measure_time(checkpoint, prompts, run.plan, options, run.estimate);
     print_estimate(run.plan, options, run.estimate, a.common.json);

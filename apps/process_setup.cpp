@@ -8,6 +8,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
 
 namespace oscar {
 namespace {
@@ -51,6 +56,21 @@ int with_enough_stack(const std::function<int()>& body) {
   if (!started) return body();
   ::pthread_join(thread, nullptr);
   return call.code;
+}
+
+double process_seconds() {
+  // Field 22 of proc(5): ticks from boot to the start. The name, field 2, stands in parentheses and may hold any.
+  std::ifstream file("/proc/self/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::istringstream fields(text.substr(text.rfind(')') == std::string::npos ? text.size() : text.rfind(')') + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  double ticks = 0;
+  timespec now{};
+  if (!(fields >> ticks) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const double seconds = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
+                         ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return seconds > 0 ? seconds : 0;
 }
 
 }  // namespace oscar

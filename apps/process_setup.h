@@ -13,4 +13,8 @@ void open_standard_descriptors();
 // has them; threads that start later get as much.
 int with_enough_stack(const std::function<int()>& body);
 
+// Seconds since this process was started, to a hundredth: also what loading of libraries took before main(). 0 where
+// /proc does not tell.
+double process_seconds();
+
 }  // namespace oscar

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <malloc.h>
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include "base/output_file.h"
 #include "base/progress.h"
 #include "model/decoder.h"
+#include "statistics/collect_phases.h"
 #include "statistics/collect_work.h"
 #include "statistics/kl_pass.h"
 #include "statistics/layer_fields.h"
@@ -128,19 +130,22 @@ class Collector {
   }
 
   void run_layers(const std::optional<ResumePoint>& point) {
-    decoder_ = std::make_unique<Decoder>(
-        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true});
+    load_weights();
     const bool keep = point.has_value();
     const std::int64_t done =
         point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
     const std::int64_t first = keep ? point->layer : 0;
+    std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
     open_hidden(first, keep, keep ? plan_.tokens : 0);  // of the layer at work, complete
     open_hidden(first + 1, keep, done);
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
                                                    options_.dtype, keep, options_.device, done);
+    opening.reset();
+    opening.emplace(timeline(), phase::kMoments);
     FullAttention attention;
-    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device);
+    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device, timeline());
+    opening.reset();
 
     if (!point) embed();
     progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first) - done, "layer-tokens");
@@ -153,7 +158,40 @@ class Collector {
     report_.moment_seconds += observed + watch_.seconds();
     report_.far_seconds += observer.far_seconds();
     report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
-    decoder_.reset();  // the weights are not needed any more
+    const Timeline::Phase weights(timeline(), phase::kWeights);
+    decoder_.reset();  // they are not needed any more
+  }
+
+  Timeline* timeline() const { return options_.timeline; }
+
+  void load_weights() {
+    const Timeline::Phase weights(timeline(), phase::kWeights);
+    decoder_ = std::make_unique<Decoder>(
+        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true});
+  }
+
+  void begin_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+    const at::Tensor out = attention_out_weight(layer);
+    const Timeline::Phase moments(timeline(), phase::kMoments);
+    observer.begin_layer(from == nullptr ? nullptr : &from->sums, out);
+  }
+
+  at::Tensor attention_out_weight(std::int64_t layer) {
+    const Timeline::Phase weights(timeline(), phase::kWeights);  // streamed layers are loaded here
+    return decoder_->layer_weights(layer).o;
+  }
+
+  at::Tensor read(const MirroredSpool& spool, std::int64_t first, std::int64_t count) const {
+    const Timeline::Phase reading(timeline(), phase::kSpool);
+    return spool.read(first, count);
+  }
+  void write(MirroredSpool& spool, std::int64_t first, const at::Tensor& rows) const {
+    const Timeline::Phase writing(timeline(), phase::kSpool);
+    spool.write(first, rows);
+  }
+  void sync(MirroredSpool& spool) const {
+    const Timeline::Phase syncing(timeline(), phase::kSync);
+    spool.sync();
   }
 
   // The hidden states that enter `layer`: two files by turns, or with the KL metric one for each layer, because its
@@ -166,6 +204,7 @@ class Collector {
   }
 
   void run_kl(const ResumePoint* from) {
+    const Timeline::Phase kl(timeline(), phase::kKlMetric);
     const c10::InferenceMode off(false);
     const double start = now();
     std::int64_t tokens = 0;
@@ -195,46 +234,40 @@ class Collector {
   }
 
   void embed() {
+    const Timeline::Phase forward(timeline(), phase::kForward);
     double energy = 0;
     for (const Step& step : plan_.steps) {
       const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
       energy += residual_energy(hidden, step, "the embedding");
-      hidden_[0]->write(step.position, hidden);
+      write(*hidden_[0], step.position, hidden);
       if (interrupt_requested()) throw interrupted();
     }
     embedding_energy_ = energy_tensor(energy);
-    hidden_[0]->sync();
+    sync(*hidden_[0]);
     save_point(0, 0, {});
   }
 
   void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
     MirroredSpool& in = *hidden_[layer % 2];
     MirroredSpool& out = *hidden_[(layer + 1) % 2];
-    observer.begin_layer(from == nullptr ? nullptr : &from->sums, decoder_->layer_weights(layer).o);
+    begin_layer(layer, observer, from);
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
     const double start = now();
     std::int64_t tokens = 0;
     for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       observer.begin_step(step, *keys_values_);
-      const at::Tensor hidden = in.read(step.position, step.tokens);
-      layer_watch_.start();
-      const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
-      layer_watch_.stop();
-      observer.check_step();
+      const at::Tensor next = forward_step(layer, step, read(in, step.position, step.tokens), observer);
       energy += residual_energy(next, step, "layer " + std::to_string(layer));
-      out.write(step.position, next);
+      write(out, step.position, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
       progress_->advance(static_cast<std::uint64_t>(step.tokens));
       const bool stop = interrupt_requested();
       if (stop || now() - saved_ >= options_.checkpoint_seconds) {
-        out.sync();
-        keys_values_->sync();
-        LayerMoments partial;
-        observer.store_partial(partial);
-        partial.residual_energy = energy_tensor(energy);
-        save_point(layer, static_cast<std::int64_t>(i) + 1, partial);
+        sync(out);
+        sync(*keys_values_);
+        save_partial(layer, static_cast<std::int64_t>(i) + 1, observer, energy);
       }
       if (stop) throw interrupted();
       // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
@@ -243,7 +276,7 @@ class Collector {
       if (options_.after_step) options_.after_step();
     }
     finish_layer(layer, observer, energy);
-    out.sync();
+    sync(out);
     if (has_kl() && layer + 2 <= config_.layers) open_hidden(layer + 2, false, 0);
     save_point(layer + 1, 0, {});
     LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
@@ -251,14 +284,41 @@ class Collector {
     print_layer(report);
   }
 
+  at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
+    const Timeline::Phase forward(timeline(), phase::kForward);
+    layer_watch_.start();
+    const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
+    layer_watch_.stop();
+    observer.check_step();
+    return next;
+  }
+
+  void save_partial(std::int64_t layer, std::int64_t step, const MomentObserver& observer, double energy) {
+    const Timeline::Phase saving(timeline(), phase::kSaving);
+    LayerMoments partial;
+    observer.store_partial(partial);
+    partial.residual_energy = energy_tensor(energy);
+    save_point(layer, step, partial);
+  }
+
   void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
+    const LayerMoments moments = finished_moments(layer, observer, energy);
+    {
+      const Timeline::Phase saving(timeline(), phase::kSaving);
+      work_.save_layer(layer, moments);
+    }
+    describe_layer(layer, moments);
+  }
+
+  LayerMoments finished_moments(std::int64_t layer, const MomentObserver& observer, double energy) {
+    const Timeline::Phase finishing(timeline(), phase::kMoments);
     LayerMoments moments;
     observer.finish_layer(moments);
     watch_.start();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
     for (std::int64_t t = 0; t < plan_.tokens; t += step) {
-      const at::Tensor rows = keys_values_->read(t, std::min(step, plan_.tokens - t));
+      const at::Tensor rows = read(*keys_values_, t, std::min(step, plan_.tokens - t));
       weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
     }
     const at::Tensor energy_gram = weighted.energy_gram();
@@ -266,12 +326,12 @@ class Collector {
     moments.energy_gram = energy_gram.cpu();
     moments.wo_gram = output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim);
     moments.residual_energy = energy_tensor(energy);
-    work_.save_layer(layer, moments);
-    describe_layer(layer, moments);
+    return moments;
   }
 
   // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
   double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
+    const Timeline::Phase moments(timeline(), phase::kMoments);
     watch_.start();
     const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
     const at::Tensor total = norms.to(at::kDouble).square().sum();
@@ -290,6 +350,7 @@ class Collector {
   }
 
   void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
+    const Timeline::Phase saving(timeline(), phase::kSaving);
     work_.save_point({layer, step, sums, embedding_energy_, {}});
     saved_ = now();
   }
@@ -301,6 +362,7 @@ class Collector {
   }
 
   void describe_layer(std::int64_t layer, const LayerMoments& moments) {
+    const Timeline::Phase spectra(timeline(), phase::kSpectra);
     LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
     const Spectrum q = Spectrum::of(moments.q_gram.mean(0)), o = Spectrum::of(moments.o_gram.mean(0));
     report.layer = layer;
@@ -321,6 +383,7 @@ class Collector {
   }
 
   void write_statistics() {
+    const Timeline::Phase saving(timeline(), phase::kSaving);
     Statistics s = header();
     if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
     s.embedding_energy = embedding_energy_;
@@ -367,7 +430,26 @@ class Collector {
   CollectReport report_;
 };
 
+// Kernels run behind the CPU's back: where a phase ends, the timeline waits for them.
+void settle_on_device(const CollectOptions& options) {
+  if (options.timeline == nullptr || !options.device.is_cuda()) return;
+  options.timeline->set_settle([device = options.device] {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+  });
+}
+
+std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
+  const Timeline::Phase hashing(timeline, phase::kWeights);
+  return checkpoint.fingerprint();
+}
+
 }  // namespace
+
+std::vector<std::string> collect_phases() {
+  return {phase::kStarting, phase::kPrompts, phase::kWeights, phase::kForward, phase::kMoments, phase::kFarPairs,
+          phase::kKlMetric, phase::kSpool,   phase::kSync,    phase::kSpectra, phase::kSaving};
+}
 
 fs::path work_directory_of(const CollectOptions& options) {
   if (!options.work_dir.empty()) return options.work_dir;
@@ -381,19 +463,23 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   require_output_file(options.output, options.overwrite);
   { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
   const c10::InferenceMode no_gradients;
-  const std::string fingerprint = checkpoint.fingerprint();
+  settle_on_device(options);
+  const std::string fingerprint = fingerprint_of(checkpoint, options.timeline);
   if (plan.tokens == 0) {  // more shards than steps: nothing to run, and nothing to resume
     save_statistics(empty_shard(checkpoint, fingerprint, prompts, plan, options), options.output);
     return {};
   }
+  std::optional<Timeline::Phase> opening(std::in_place, options.timeline, phase::kSaving);
   WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
+  opening.reset();
   if (work.threads() != at::get_num_threads()) {
     log_info("using " + std::to_string(work.threads()) + " threads, as the run was started with");
     at::set_num_threads(work.threads());
   }
   try {
     const CollectReport report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
+    const Timeline::Phase saving(options.timeline, phase::kSaving);
     work.remove();
     return report;
   } catch (const NumericalError&) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "checkpoint/checkpoint.h"
 #include "statistics/fisher.h"
 #include "statistics/statistics.h"
@@ -39,6 +40,7 @@ struct CollectOptions {
   std::vector<std::string> files;    // names of the prompt files, recorded
   Json written;                      // how the model wrote the prompts itself, recorded; null: they were given
   bool text_hashes = true;           // record hashes of documents and passages
+  Timeline* timeline = nullptr;      // where it is set, it gets the phases of collect_phases()
   std::function<void()> after_step;  // called after each step of each layer; tests stop a run here
 };
 
@@ -67,6 +69,10 @@ struct CollectReport {
 // NumericalError (NaN or infinity, with layer and prompt), InterruptedError (state saved; says how to go on).
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options);
+
+// The phases of collecting in the order of a table: the first two are the caller's, collect() enters the others. On a
+// GPU the timeline waits for the device where a phase begins or ends.
+std::vector<std::string> collect_phases();
 
 // The work directory a run of these options uses.
 fs::path work_directory_of(const CollectOptions& options);

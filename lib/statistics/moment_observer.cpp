@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "statistics/collect_phases.h"
 
 namespace oscar {
 namespace {
@@ -31,7 +32,7 @@ std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const 
 
 MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts,
                                const TokenPlan& plan, std::vector<SampledToken> sample, const FarPairs& pairs,
-                               at::Device device)
+                               at::Device device, Timeline* timeline)
     : AttentionObserver(inner),
       config_(config),
       prompts_(prompts),
@@ -44,7 +45,8 @@ MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, cons
       pre_rope_(config.kv_heads, config.head_dim, device),
       residual_(pairs, device),
       watch_(device),
-      far_watch_(device) {
+      far_watch_(device),
+      timeline_(timeline) {
   for (std::size_t row = 0; row < sample_.size(); ++row) {
     by_token_.emplace_back(sample_[row].token, static_cast<std::int64_t>(row));
   }
@@ -76,6 +78,7 @@ void MomentObserver::begin_step(const Step& step, MirroredSpool& keys_values) {
 }
 
 void MomentObserver::observe(const AttentionInput& input, const at::Tensor& output) {
+  const Timeline::Phase moments(timeline_, phase::kMoments);
   watch_.start();
   const at::Tensor keys_values = at::cat({input.k, input.v}, 1);
   moments_.add(input.q, keys_values, output);
@@ -86,14 +89,19 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   output_ = output;
   if (!device_.is_cuda()) check_step();  // no reason to go on
   keep_rows(input);
-  keys_values_->write(step_->position, keys_values);
+  {
+    const Timeline::Phase spool(timeline_, phase::kSpool);
+    keys_values_->write(step_->position, keys_values);
+  }
   watch_.stop();
+  const Timeline::Phase far(timeline_, phase::kFarPairs);
   far_watch_.start();
   fisher_.add(input, output, rows);
   far_watch_.stop();
 }
 
 void MomentObserver::added(const AttentionInput& input, const at::Tensor& residual) {
+  const Timeline::Phase moments(timeline_, phase::kMoments);
   watch_.start();
   residual_.add(*input.batch, residual);
   watch_.stop();

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/timeline.h"
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
 #include "statistics/accumulator.h"
@@ -26,7 +27,8 @@ std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const 
 class MomentObserver : public AttentionObserver {
  public:
   MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts, const TokenPlan& plan,
-                 std::vector<SampledToken> sample, const FarPairs& pairs, at::Device device);
+                 std::vector<SampledToken> sample, const FarPairs& pairs, at::Device device,
+                 Timeline* timeline = nullptr);  // gets the phases moments, far pairs and spool
 
   // partial: null: from zero. o_weight [hidden, Hq d] of the layer.
   void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
@@ -69,6 +71,7 @@ class MomentObserver : public AttentionObserver {
   AttentionInput input_;  // of the step, until it is checked
   at::Tensor output_, total_;
   Stopwatch watch_, far_watch_;
+  Timeline* timeline_;
 };
 
 }  // namespace oscar

@@ -22,7 +22,7 @@ def line(model, tmp_path_factory):
     source = random.Random(3)
     rows = [{"input_ids": [source.randrange(8000) for _ in range(n)]} for n in (96, 40, 30, 200, 7, 90, 96, 4, 60, 33, 20, 100, 50, 90)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return lambda output, *more: ["collect", "--model", model, "--prompts", path, "-o", output, "--tokens", 850, "--seq-len", 96, "--rows", 50,
+    return lambda output, *more, tokens=850: ["collect", "--model", model, "--prompts", path, "-o", output, "--tokens", tokens, "--seq-len", 96, "--rows", 50,
                                   "--far-pairs", "6,20", *more]
 
 
@@ -99,7 +99,7 @@ def test_more_shards_than_sequences(folder, line, tmp_path):
     files = []
     for i in range(1, 4):  # 130 tokens are two steps
         files.append(tmp_path / f"s{i}")
-        succeed(*line(files[-1], "--shard", f"{i}/3", "--tokens", 130))
+        succeed(*line(files[-1], "--shard", f"{i}/3", tokens=130))
     empty = [path for path in files if content(path)[1]["tokens"] == 0]
     assert empty == [files[2]]
     follows("statistics.schema.json", content(empty[0])[1])

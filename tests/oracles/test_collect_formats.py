@@ -91,6 +91,23 @@ def test_result_follows_its_schema(files):
     assert errors("collect.schema.json", damaged) != []
 
 
+def test_verbose_says_where_the_time_went(files, folder):
+    arguments = ["--model", MODEL, "--prompts", folder / "a.jsonl", "-o", folder / "verbose.safetensors", "--tokens", "140", "--seq-len", "64",
+                 "--rows", "32", "--json", "-v"]
+    done = subprocess.run([_program(), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert errors("collect.schema.json", result) == []
+    phases = ["starting", "prompts", "weights", "forward", "moments", "far pairs", "KL metric", "spool", "synchronising", "spectra", "saving", "other"]
+    assert [row["phase"] for row in result["timeline"]] == phases
+    entered = {row["phase"] for row in result["timeline"] if row["seconds"] > 0}
+    assert entered >= set(phases) - {"KL metric"}
+    table = done.stderr[done.stderr.index("where the time went:"):].splitlines()
+    assert table[1].split()[0] == "starting" and table[-1].split()[:2] == ["wall", "time"] and table[-1].endswith("100.0%")
+    assert "timeline" not in files["a"]  # without -v
+    assert (folder / "verbose.safetensors").read_bytes() == (folder / "a.safetensors").read_bytes()
+
+
 def test_dry_run_follows_its_schema_and_writes_nothing(tool, files, folder):
     before = sorted(folder.iterdir())
     plan = json.loads(tool("oscar-collect", "--model", MODEL, "--prompts", folder / "a.jsonl", "-o", folder / "c.safetensors",

@@ -1,0 +1,76 @@
+#include "base/timeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+namespace oscar {
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Timeline::Timeline(const std::vector<std::string>& names, Clock clock)
+    : clock_(std::move(clock)), rows_{{"other", 0}}, last_(clock_()) {
+  for (const std::string& name : names) rows_.push_back({name, 0});
+}
+
+void Timeline::add_earlier(std::string_view name, double seconds) { rows_[row_of(name)].seconds += seconds; }
+
+std::size_t Timeline::row_of(std::string_view name) {
+  const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const Row& row) { return row.name == name; });
+  const auto index = static_cast<std::size_t>(found - rows_.begin());
+  if (found == rows_.end()) rows_.push_back({std::string(name), 0});
+  return index;
+}
+
+void Timeline::account() {
+  const double now = clock_();
+  rows_[open_.empty() ? 0 : open_.back()].seconds += now - last_;
+  last_ = now;
+}
+
+void Timeline::open(std::string_view name) {
+  if (settle_) settle_();
+  account();
+  open_.push_back(row_of(name));
+}
+
+void Timeline::close() {
+  if (settle_) settle_();
+  account();
+  open_.pop_back();
+}
+
+std::vector<Timeline::Row> Timeline::rows() {
+  account();
+  std::vector<Row> out(rows_.begin() + 1, rows_.end());
+  out.push_back(rows_[0]);
+  return out;
+}
+
+double Timeline::wall() {
+  double seconds = 0;
+  for (const Row& row : rows()) seconds += row.seconds;
+  return seconds;
+}
+
+std::vector<std::string> timeline_lines(Timeline& timeline) {
+  const std::vector<Timeline::Row> rows = timeline.rows();
+  double wall = 0;
+  for (const Timeline::Row& row : rows) wall += row.seconds;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& name, double seconds) {
+    char line[200];
+    std::snprintf(line, sizeof line, "  %-18s %9.3f s %6.1f%%", name.c_str(), seconds,
+                  wall > 0 ? 100 * seconds / wall : 0.0);
+    lines.emplace_back(line);
+  };
+  for (const Timeline::Row& row : rows) {
+    if (row.seconds > 0) add(row.name, row.seconds);
+  }
+  add("wall time", wall);
+  return lines;
+}
+
+}  // namespace oscar
