@@ -5,11 +5,10 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "statistics/statistics_format.h"
 
 namespace oscar {
 namespace {
-
-constexpr std::int64_t kMostShards = 100000;
 
 bool read_number(std::string_view text, std::int64_t& value) {
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -35,9 +34,9 @@ Shard parse_shard(const std::string& text) {
   const std::size_t slash = view.find('/');
   if (slash == std::string_view::npos || !read_number(view.substr(0, slash), shard.index) ||
       !read_number(view.substr(slash + 1), shard.count) || shard.index < 1 || shard.index > shard.count ||
-      shard.count > kMostShards) {
+      shard.count > kMaxShards) {
     throw UsageError("--shard is '" + text + "', expected i/N with i from 1 to N, such as 2/8, and N at most " +
-                     std::to_string(kMostShards));
+                     std::to_string(kMaxShards));
   }
   return shard;
 }

@@ -19,6 +19,7 @@ inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kMaxHeadDim = 4096;
 inline constexpr std::int64_t kMaxHidden = std::int64_t{1} << 24;
 inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 50;
+inline constexpr std::int64_t kMaxShards = 100000;
 
 std::string shape_text(at::IntArrayRef shape);  // "[2, 128, 128]"
 

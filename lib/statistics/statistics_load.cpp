@@ -110,7 +110,7 @@ void check_texts(const Json& object, const char* key, const std::string& where) 
 
 // A shard may be empty, where there were more of them than there was work; what it says of the whole run may not.
 void check_shard(const Json& shard, const std::string& where) {
-  const std::int64_t of = json_int_within(shard, "of", where, 2, kMaxTokens);
+  const std::int64_t of = json_int_within(shard, "of", where, 2, kMaxShards);
   json_int_within(shard, "index", where, 1, of);
   json_int_within(shard, "tokens", where, 1, kMaxTokens);
   json_int_within(shard, "sequences", where, 1, kMaxTokens);

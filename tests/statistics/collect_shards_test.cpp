@@ -1,4 +1,5 @@
 // Shards of a run on the sample model: what they add up to, the KL metric included, and stopping one.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

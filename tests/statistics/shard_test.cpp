@@ -204,7 +204,7 @@ TEST_F(ShardMerge, OtherRunsAreRefusedByName) {
 TEST_F(ShardMerge, ImpossibleRecordsAreRefused) {
   const TempDirectory dir;
   for (const char* key : {"index", "of", "tokens", "sequences"}) {
-    for (const Json& value : {Json(0), Json(-1), Json("2"), Json(), Json(1e30)}) {
+    for (const Json& value : {Json(0), Json(-1), Json("2"), Json(), Json(1e30), Json(std::int64_t{1} << 51)}) {
       Statistics s = shards_[0];
       s.metadata["parts"][0]["shard"][key] = value;
       save_statistics(s, dir / "a");
