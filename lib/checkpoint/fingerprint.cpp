@@ -24,6 +24,14 @@ std::string rope_text(const RopeConfig& r) {
   return text;
 }
 
+// Empty for routers without any of it.
+std::string routing_text(const ExpertConfig& e) {
+  if (e.groups == 1 && e.shared == 0 && e.scaling == 1.0 && e.least_sum == 0.0) return "";
+  std::string text = "routing";
+  for (const std::int64_t n : {e.groups, e.groups_chosen, e.shared}) text += " " + std::to_string(n);
+  return text + " " + number(e.scaling) + " " + number(e.least_sum) + "\n";
+}
+
 // Facts that only some families have. Empty for those that had a fingerprint before these facts were known.
 std::string family_text(const ModelConfig& c) {
   std::string text;
@@ -38,6 +46,11 @@ std::string family_text(const ModelConfig& c) {
   if (c.logit_soft_cap > 0.0 || c.final_soft_cap > 0.0) {
     text += "caps " + number(c.logit_soft_cap) + " " + number(c.final_soft_cap) + "\n";
   }
+  if (c.logit_scale > 0.0) {
+    text += "multipliers";
+    for (const double x : {c.embedding_scale, c.residual_scale, c.logit_scale}) text += " " + number(x);
+    text += "\n";
+  }
   if (c.experts.count > 0) {
     text += "experts";
     for (const std::int64_t n : {c.experts.count, c.experts.per_token, c.experts.intermediate}) {
@@ -47,6 +60,7 @@ std::string family_text(const ModelConfig& c) {
     text += number(c.experts.gate_gain) + " " + number(c.experts.gate_limit);
     for (const bool sparse : c.experts.layers) text += sparse ? " 1" : " 0";
     text += "\n";
+    text += routing_text(c.experts);
   }
   return text;
 }

@@ -135,11 +135,11 @@ void parse_windows(const Json& config, const ConfigDefaults& family, const std::
     if (!json_bool(config, "use_sliding_window", where, false)) window = 0;
   }
   if (family.sliding == SlidingLayers::kByLayer) first = json_int(config, "max_window_layers", where, 28);
-  if (family.sliding == SlidingLayers::kPattern) {
-    pattern = sized_or(config, "sliding_window_pattern", where, kMost, family.pattern, family.pattern);
-  }
   const std::vector<bool> types =
       family.sliding == SlidingLayers::kSwitched ? std::vector<bool>{} : parse_layer_types(config, out->layers, where);
+  if (family.sliding == SlidingLayers::kPattern && types.empty()) {  // beside a list it may be a word ("LLLG")
+    pattern = sized_or(config, "sliding_window_pattern", where, kMost, family.pattern, family.pattern);
+  }
   for (std::int64_t i = 0; i < out->layers; ++i) {
     const auto layer = static_cast<std::size_t>(i);
     const bool by_rule = pattern > 0 ? (i + 1) % pattern != 0 : window > 0 && i >= first;
@@ -220,9 +220,9 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   parse_heads(config, family, where, &out);
   out.max_position = sized_or(config, "max_position_embeddings", where, std::int64_t{1} << 40, family.max_position,
                               family.max_position);
-  out.rms_eps = json_number(config, "rms_norm_eps", where, family.rms_eps);
+  out.rms_eps = json_number(config, family.eps_key, where, family.rms_eps);
   if (!std::isfinite(out.rms_eps) || out.rms_eps < 0.0) {
-    throw InputError(where + ": 'rms_norm_eps' must be a number of at least 0");
+    throw InputError(where + ": '" + family.eps_key + "' must be a number of at least 0");
   }
   out.activation = parse_activation(config, family, where);
   out.tie_embeddings = json_bool(config, "tie_word_embeddings", where, family.tied);
@@ -231,7 +231,7 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   out.output_bias = bias && family.output_bias;
   out.mlp_bias = family.reads_mlp_bias && json_bool(config, "mlp_bias", where, false);
   out.qk_norm = family.qk_norm;
-  if (!family.layered_rope) {
+  if (!family.own_rope) {
     out.rope =
         parse_rope(config, {family.rope_theta, family.partial_rope, family.partial_rotary}, out.max_position, where);
   }

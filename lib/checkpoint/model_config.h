@@ -39,7 +39,11 @@ struct ExpertConfig {
   std::int64_t count = 0;      // of one layer; 0: the model has none
   std::int64_t per_token = 0;  // chosen for each token
   std::int64_t intermediate = 0;
+  std::int64_t groups = 1, groups_chosen = 1;  // of equal size, in order: experts come from the best groups
+  std::int64_t shared = 0;                     // intermediate size of the expert that every token gets; 0: none
   bool normalised = true;                      // the weights of the chosen ones are divided by their sum
+  double least_sum = 0.0;                      // which counts as this much at least
+  double scaling = 1.0;                        // then multiplies the weights
   double gate_gain = 1.702, gate_limit = 7.0;  // of the clamped gate (gpt-oss)
   std::vector<bool> layers;                    // [layers]; empty: none
 };
@@ -54,7 +58,8 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
   bool tie_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm over each head of q and k, before RoPE
+  bool qk_norm = false;          // RMSNorm over each head of q and k, before RoPE
+  bool norm_after_rope = false;  // that norm comes after RoPE
   RopeConfig rope, local_rope;
   std::vector<LayerRope> layer_rope;         // [layers]; empty: kGlobal everywhere
   std::vector<std::int64_t> sliding_window;  // [layers]; 0: full attention
@@ -63,6 +68,8 @@ struct ModelConfig {
   double final_soft_cap = 0.0;               // the same of the model's logits
   bool sink_logits = false;                  // one logit for each query head joins the denominator of the softmax
   double embedding_scale = 1.0;              // rounded to the activation dtype, then multiplies embeddings
+  double residual_scale = 1.0;               // multiplies what each branch adds to the residual stream
+  double logit_scale = 0.0;                  // multiplies the model's logits; 0: the family has no such number
   ExpertConfig experts;
   WeightConfig weights;         // how they are quantised
   bool text_tower = false;      // the text model inside a multimodal wrapper

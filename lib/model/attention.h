@@ -36,8 +36,8 @@ class Attention {
   // O = softmax(q kT scale + mask) v per query head, before W_O: [T, Hq, d], same dtype as q.
   virtual at::Tensor attend(const AttentionInput& input) = 0;
   // The residual stream [T, hidden] with the attention branch added (after the branch's own norm where a family has
-  // one) and the MLP not yet: what the next norm divides by. Called once after each attend(); the tensor is only valid
-  // during the call.
+  // one) and the MLP not yet, unless the two are added together: what the next norm divides by. Called once after each
+  // attend(); the tensor is only valid during the call.
   virtual void added(const AttentionInput& /*input*/, const at::Tensor& /*residual*/) {}
 };
 

@@ -134,6 +134,7 @@ at::Tensor Decoder::logits(const at::Tensor& normed) const {
     impl_->head = load_weight(impl_->outer.head, impl_->options.dtype, impl_->options.device);
   }
   at::Tensor logits = at::linear(normed, impl_->head).to(at::kFloat);
+  if (config().logit_scale > 0.0) logits.mul_(config().logit_scale);
   if (const double cap = config().final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);
   return logits;
 }

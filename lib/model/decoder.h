@@ -28,9 +28,10 @@ struct LayerWeights {
   at::Tensor q_bias, k_bias, v_bias, o_bias;
   at::Tensor q_norm, k_norm;  // [d]; over the whole projection: [Hq*d], [Hkv*d]
   at::Tensor sinks;           // [Hq]
-  at::Tensor gate, up, down;  // MLP
+  at::Tensor gate, up, down;  // MLP; in a layer with experts the one that every token gets, or none
   at::Tensor gate_bias, up_bias, down_bias;
   at::Tensor router, router_bias;                    // instead of the MLP: [E, hidden], [E]
+  at::Tensor router_correction;                      // [E] FP32
   at::Tensor expert_gate_up, expert_down;            // [E, 2I, hidden] with the gate's rows first, [E, hidden, I]
   at::Tensor expert_gate_up_bias, expert_down_bias;  // [E, 2I], [E, hidden]
 };
@@ -60,6 +61,7 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::down_bias,
     &LayerWeights::router,
     &LayerWeights::router_bias,
+    &LayerWeights::router_correction,
     &LayerWeights::expert_gate_up,
     &LayerWeights::expert_down,
     &LayerWeights::expert_gate_up_bias,

@@ -29,6 +29,9 @@ struct Experts {
   bool interleaved() const { return f.pieces.fused == FusedExperts::kInterleaved; }
   std::string name(const std::string& suffix) const { return f.layer_tensor(layer, suffix); }
   std::string router() const { return name(fused && !f.experts_router.empty() ? f.experts_router : f.router); }
+  std::string correction() const {
+    return name(fused && !f.experts_router_correction.empty() ? f.experts_router_correction : f.router_correction);
+  }
   std::vector<std::int64_t> gate_up_shape() const {
     return interleaved() ? std::vector{count, hidden, 2 * width} : std::vector{count, 2 * width, hidden};
   }
@@ -51,6 +54,9 @@ void visit_expert_tensors(const Checkpoint& checkpoint, const Family& family, st
   const Experts e(checkpoint, family, layer);
   visit(e.router(), {e.count, e.hidden});
   if (!family.router_bias.empty()) visit(e.name(family.router_bias), {e.count});
+  if (!family.router_correction.empty()) {
+    visit(e.correction(), family.correction_row ? std::vector<std::int64_t>{1, e.count} : std::vector{e.count});
+  }
   if (e.fused) {
     visit(e.name(family.experts_gate_up), e.gate_up_shape());
     visit(e.name(family.experts_down), e.down_shape());
@@ -75,7 +81,11 @@ void load_expert_weights(const Checkpoint& checkpoint, const Family& family, std
   const auto read = [&](const std::string& name) {
     return load_weight(stored.at(name), options.dtype, options.device);
   };
-  weights.router = read(e.router());
+  weights.router =
+      load_weight(stored.at(e.router()), family.pieces.wide_router ? at::kFloat : options.dtype, options.device);
+  if (!family.router_correction.empty()) {
+    weights.router_correction = load_weight(stored.at(e.correction()), at::kFloat, options.device).flatten();
+  }
   if (!family.router_bias.empty()) weights.router_bias = read(e.name(family.router_bias));
   if (!e.fused) {
     const auto place = at::TensorOptions().dtype(options.dtype).device(options.device);

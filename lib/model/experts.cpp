@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
 #include "model/layer.h"
 
@@ -53,16 +55,31 @@ at::Tensor expert_block(const at::Tensor& x, const LayerWeights& w, const Expert
   return sum.to(x.scalar_type());
 }
 
+// Scores [T, E] with minus infinity in all groups of experts but the best.
+at::Tensor of_best_groups(const at::Tensor& scores, const ExpertConfig& config) {
+  if (config.groups_chosen >= config.groups) return scores;
+  const at::Tensor grouped = scores.view({scores.size(0), config.groups, -1});
+  const at::Tensor strength = std::get<0>(grouped.topk(2, -1)).sum(-1);
+  const at::Tensor best = std::get<1>(strength.topk(config.groups_chosen, -1));
+  const at::Tensor others = at::ones_like(strength, at::kBool).scatter_(1, best, false).unsqueeze(2);
+  return grouped.masked_fill(others, -std::numeric_limits<double>::infinity()).view(scores.sizes());
+}
+
 }  // namespace
 
 Routing route(const at::Tensor& x, const LayerWeights& weights, const ExpertConfig& config, const Pieces& pieces) {
-  const at::Tensor logits = at::linear(x, weights.router, weights.router_bias);
+  const at::Tensor logits = at::linear(pieces.wide_router ? x.to(at::kFloat) : x, weights.router, weights.router_bias);
   if (pieces.router == RouterKind::kLargestFirst) {
     const auto [top, experts] = logits.topk(config.per_token, -1);
     return {experts, at::softmax(top, -1)};
   }
-  auto [top, experts] = at::softmax(logits, -1, at::kFloat).topk(config.per_token, -1);
-  if (config.normalised) top = top / top.sum(-1, true);
+  const at::Tensor scores =
+      pieces.router == RouterKind::kSigmoid ? logits.to(at::kFloat).sigmoid() : at::softmax(logits, -1, at::kFloat);
+  const at::Tensor corrected = weights.router_correction.defined() ? scores + weights.router_correction : scores;
+  const at::Tensor experts = std::get<1>(of_best_groups(corrected, config).topk(config.per_token, -1));
+  at::Tensor top = scores.gather(-1, experts);
+  if (config.normalised) top = top / top.sum(-1, true).clamp_min(config.least_sum);
+  if (config.scaling != 1.0) top = top * config.scaling;
   return {experts, pieces.rounded_weights ? top.to(x.scalar_type()) : top};
 }
 

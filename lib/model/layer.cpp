@@ -28,15 +28,25 @@ at::Tensor normed_heads(const at::Tensor& x, const at::Tensor& weight, std::int6
   return rms_norm(x, weight, eps, kind).view({tokens, heads, dim});
 }
 
+// The MLP, or experts and with them the MLP where there is one.
+at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const LayerWeights& weights,
+                        const Pieces& pieces) {
+  if (!weights.router.defined()) return gated_mlp(x, weights, config.activation);
+  at::Tensor out = expert_mlp(x, weights, config.experts, pieces, config.activation);
+  return weights.gate.defined() ? out.add_(gated_mlp(x, weights, config.activation)) : out;
+}
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
-  const at::Tensor wide = x.to(at::kFloat);
+  at::Tensor wide = x.to(at::kFloat);
+  if (kind == NormKind::kCentred) wide = wide - wide.mean(-1, true);
   const at::Tensor normed = wide * wide.square().mean(-1, true).add_(eps).rsqrt_();
   switch (kind) {
     case NormKind::kRounded:
       return normed.to(x.scalar_type()).mul_(weight);
     case NormKind::kWide:
+    case NormKind::kCentred:
       return (normed * weight.to(at::kFloat)).to(x.scalar_type());
     case NormKind::kOnePlus:
       return (normed * (weight.to(at::kFloat) + 1.0)).to(x.scalar_type());
@@ -75,7 +85,16 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     return weight.defined() ? rms_norm(x, weight, config.rms_eps, pieces.norm) : x;
   };
   const auto heads = [&](const at::Tensor& x, const at::Tensor& weight) {
-    return apply_rope(normed_heads(x, weight, dim, config.rms_eps, pieces.norm), table);
+    if (!config.norm_after_rope) {
+      return apply_rope(normed_heads(x, weight, dim, config.rms_eps, pieces.norm), table);
+    }
+    const at::Tensor turned = apply_rope(x.view({tokens, -1, dim}), table);
+    return normed_heads(turned.flatten(1), weight, dim, config.rms_eps, pieces.norm);
+  };
+  // What a branch adds; `out` is its own, so it may change in place.
+  const auto branch = [&](const at::Tensor& out, const at::Tensor& weight) {
+    at::Tensor added = norm(out, weight);
+    return config.residual_scale == 1.0 ? added : added.mul_(config.residual_scale);
   };
   const at::Tensor normed = norm(hidden, weights.input_norm);
   AttentionInput input;
@@ -90,15 +109,14 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
 
   const at::Tensor output = attention.attend(input).reshape({tokens, config.query_heads * dim});
-  at::Tensor residual = norm(at::linear(output, weights.o, weights.o_bias), weights.attention_out_norm).add_(hidden);
-  attention.added(input, residual);
-  const at::Tensor before = norm(residual, weights.mlp_norm);
-  const at::Tensor mlp = weights.router.defined()
-                             ? expert_mlp(before, weights, config.experts, pieces, config.activation)
-                             : gated_mlp(before, weights, config.activation);
+  const at::Tensor residual =
+      branch(at::linear(output, weights.o, weights.o_bias), weights.attention_out_norm).add_(hidden);
+  if (!pieces.parallel) attention.added(input, residual);
+  const at::Tensor before = pieces.parallel ? normed : norm(residual, weights.mlp_norm);
   // Added to the MLP's output in place, not to the residual stream: backward still needs what the norm has read.
-  at::Tensor branch = norm(mlp, weights.mlp_out_norm);
-  return branch.add_(residual);
+  at::Tensor out = branch(feed_forward(config, before, weights, pieces), weights.mlp_out_norm).add_(residual);
+  if (pieces.parallel) attention.added(input, out);
+  return out;
 }
 
 }  // namespace oscar

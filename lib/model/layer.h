@@ -10,7 +10,8 @@
 
 namespace oscar {
 
-// x / sqrt(mean(x^2) + eps) over the last dimension in FP32, then the weight as `kind` says; x's dtype.
+// x / sqrt(mean(x^2) + eps) over the last dimension in FP32, then the weight as `kind` says; x's dtype. LayerNorm is
+// the same of x less its mean (kCentred).
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind = NormKind::kRounded);
 
 // In place, on the gate of an MLP.
@@ -23,8 +24,9 @@ at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights, Activatio
 double attention_scale(const ModelConfig& config);
 
 // hidden [T, hidden] -> [T, hidden]. `table` belongs to the positions of `batch` and to the layer.
-//   a = hidden + norm(attention(norm(hidden))),   out = a + norm(mlp(norm(a)))
-// with the norms for which the layer has weights, and experts instead of the MLP where it has a router.
+//   a = hidden + s norm(attention(norm(hidden))),   out = a + s norm(mlp(norm(a))),   s: config.residual_scale
+// with the norms for which the layer has weights, and experts instead of the MLP where it has a router (with the MLP
+// added where it has that too). Pieces::parallel: out = a + s norm(mlp(norm(hidden))) with attention's norm.
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
                          Attention& attention, const Pieces& pieces = {});

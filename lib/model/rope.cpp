@@ -87,12 +87,16 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
 RopeFrequencies common_rope(const ModelConfig& config) {
   const bool differs = std::any_of(config.layer_rope.begin(), config.layer_rope.end(),
                                    [](LayerRope kind) { return kind != LayerRope::kGlobal; });
-  if (differs || config.rope.interleaved) return {at::empty({0}, at::kFloat)};
+  if (differs || config.rope.interleaved || config.norm_after_rope) return {at::empty({0}, at::kFloat)};
   return rope_frequencies(config.rope, config.head_dim, config.max_position);
 }
 
 void require_full_rope(const ModelConfig& config, const std::string& what) {
   if (2 * common_rope(config).inverse.size(0) == config.head_dim) return;
+  if (config.norm_after_rope) {
+    throw InputError(what + " needs keys that are only turned after their norm, but " + config.architecture +
+                     " normalises them after the rotary embedding.");
+  }
   throw InputError(what + " needs one rotary embedding over all channels of every layer, which " + config.architecture +
                    " does not have with this config.json.");
 }

@@ -23,7 +23,7 @@ struct RopeFrequencies {
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position);
 
 // Of the rotation that every layer has in half-split pairs, which statistics can take back. P = 0 where layers differ
-// (Gemma 3, SmolLM3) or pairs are interleaved (GLM-4): then nothing is taken back.
+// (Gemma 3, SmolLM3), pairs are interleaved (GLM-4) or a norm with weights follows (Hunyuan): nothing is taken back.
 RopeFrequencies common_rope(const ModelConfig& config);
 // InputError unless common_rope() turns all channels; `what` cannot do without: "centring before RoPE".
 void require_full_rope(const ModelConfig& config, const std::string& what);

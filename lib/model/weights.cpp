@@ -63,6 +63,10 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
         {&W::down_bias, &f.down_bias, {c.hidden}},
     };
     entries.insert(entries.end(), mlp.begin(), mlp.end());
+  } else if (const std::int64_t shared = c.experts.shared; shared > 0) {
+    entries.push_back({&W::gate, &f.shared_gate, {shared, c.hidden}});
+    entries.push_back({&W::up, &f.shared_up, {shared, c.hidden}});
+    entries.push_back({&W::down, &f.shared_down, {c.hidden, shared}});
   }
   std::erase_if(entries, [](const LayerEntry& entry) { return entry.name->empty(); });
   return entries;

@@ -21,6 +21,7 @@ class Family:
     vocabulary: int = None
     most_positions: int = 2048
     rms_eps: float = 1e-6
+    eps_key: str = "rms_norm_eps"
     theta: float = 10000.0
     tied: bool = False
     partial: float = 1.0          # partial_rotary_factor
@@ -31,7 +32,7 @@ class Family:
     experts: tuple = None         # count, per token, intermediate (None: that of the model)
     normalised: bool = True       # of an absent norm_topk_prob, where the family reads it; weights of experts sum to 1
     caps: tuple = None            # Gemma: soft caps of attention and of the last logits; 0: none
-    layered_theta: tuple = None   # Gemma 3: rotary base of full and of sliding layers
+    layered_theta: tuple = None   # Gemma 3, OLMo 3: rotary base of full and of sliding layers; None: that of full ones
     wrapper: tuple = None         # architecture and model_type of the multimodal model around it
 
 
@@ -57,6 +58,10 @@ ROWS = (
     Family("Olmo2ForCausalLM", "olmo2", rms_eps=1e-5),
     Family("SmolLM3ForCausalLM", "smollm3", kv_heads=4, most_positions=32768, theta=2000000.0, tied=True),
 )
+
+
+# Where config.json has other names for the number of experts and of those that a token gets.
+EXPERT_KEYS = {"glm4_moe": ("n_routed_experts", "num_experts_per_tok"), "ernie4_5_moe": ("moe_num_experts", "moe_k")}
 
 
 @dataclasses.dataclass
@@ -99,12 +104,12 @@ def _windows(fields, family, layers):
     if family.sliding == "by layer":
         first = fields.integer("max_window_layers", default=28)
     slides = [window > 0 and i >= first for i in range(layers)]
-    if family.sliding == "pattern":
-        pattern = fields.integer("sliding_window_pattern", default=family.pattern)
-        slides = [(i + 1) % pattern != 0 for i in range(layers)]
     types = None if family.sliding == "switched" else fields.value.get("layer_types")
     if types:
         slides = [t == "sliding_attention" for t in types]
+    elif family.sliding == "pattern":
+        pattern = fields.integer("sliding_window_pattern", default=family.pattern)
+        slides = [(i + 1) % pattern != 0 for i in range(layers)]
     return [window if s else 0 for s in slides]
 
 
@@ -138,6 +143,15 @@ def _rope(fields, rope, theta, partial, most_positions):
     return Rope(ROPE_TYPES.index(kind), truncate, partial, [theta, factor, low, high, original, fast, slow, attention])
 
 
+def _hunyuan_rope(fields, rope, theta):
+    """A fixed stretch of the base, which config.json calls dynamic, as plain parameters."""
+    alpha = rope.get("alpha") if rope.get("rope_type", rope.get("type")) == "dynamic" else None
+    if not alpha:
+        return rope
+    width = fields.integer("head_dim", default=fields.integer("hidden_size") // fields.integer("num_attention_heads"))
+    return dict(rope_type="default", rope_theta=rope.get("rope_theta", theta) * alpha ** (width / (width - 2)))
+
+
 def _ropes(fields, family, most_positions):
     """Of the model, and of its local layers."""
     config, plain = fields.value, Rope(0, True, 1.0, [10000.0, 1.0, 1.0, 4.0, 0, 32.0, 1.0, 1.0])
@@ -146,18 +160,26 @@ def _ropes(fields, family, most_positions):
         if family.model_type == "gpt_oss" and not rope:
             rope = dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                         original_max_position_embeddings=4096)
-        theta = fields.number("rope_theta", family.theta)
-        return _rope(fields, rope, theta, family.partial, most_positions), plain
+        theta, partial = fields.number("rope_theta", family.theta), family.partial
+        if family.model_type == "hunyuan_v1_dense":
+            rope = _hunyuan_rope(fields, rope, theta)
+        if family.model_type == "minimax_m2" and config.get("rotary_dim"):
+            partial = fields.integer("rotary_dim") / fields.integer("head_dim", default=family.head_dim)
+        return _rope(fields, rope, theta, partial, most_positions), plain
     parameters = config.get("rope_parameters") or {}
     full = dict(parameters.get("full_attention") or {}) | (config.get("rope_scaling") or {})
     sliding = dict(parameters.get("sliding_attention") or {})
-    return (_rope(fields, full, fields.number("rope_theta", family.layered_theta[0]), 1.0, most_positions),
-            _rope(fields, sliding, fields.number("rope_local_base_freq", family.layered_theta[1]), 1.0, most_positions))
+    theta = fields.number("rope_theta", family.layered_theta[0])
+    local_theta = theta if family.layered_theta[1] is None else family.layered_theta[1]
+    return (_rope(fields, full, theta, 1.0, most_positions),
+            _rope(fields, sliding, fields.number("rope_local_base_freq", local_theta), 1.0, most_positions))
 
 
 def _layer_ropes(fields, family, windows):
     if family.layered_theta:
         return [LOCAL if w else GLOBAL for w in windows]
+    if family.model_type == "cohere2" or (family.model_type == "exaone4" and fields.value.get("sliding_window", 1) is not None):
+        return [GLOBAL if w else NO_ROPE for w in windows]
     if family.model_type != "smollm3":
         return []
     turns, interval = fields.value.get("no_rope_layers"), fields.integer("no_rope_layer_interval", default=4)
@@ -167,8 +189,10 @@ def _layer_ropes(fields, family, windows):
 
 def _experts_text(fields, family, layers, intermediate):
     count, each, size = family.experts
-    count = fields.integer("num_experts", default=fields.integer("num_local_experts", default=count))
-    each = fields.integer("num_experts_per_tok", default=each)
+    for key in ("num_local_experts", "num_experts", EXPERT_KEYS.get(family.model_type, ("num_experts",))[0]):
+        count = fields.integer(key, default=count)
+    for key in ("num_experts_per_tok", EXPERT_KEYS.get(family.model_type, ("", "num_experts_per_tok"))[1]):
+        each = fields.integer(key, default=each)
     sparse, normalised, gain, limit = [True] * layers, family.normalised, 1.702, 7.0
     if family.model_type == "qwen3_moe":
         normalised = fields.flag("norm_topk_prob", family.normalised)
@@ -178,8 +202,24 @@ def _experts_text(fields, family, layers, intermediate):
     if family.model_type == "gpt_oss":
         gain, limit = fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)
     size = intermediate if size is None else fields.integer("moe_intermediate_size", default=size)
-    return (f"experts {count} {each} {size}" + (" normalised " if normalised else " plain ") + f"{_number(gain)} {_number(limit)}"
+    groups, shared, scaling, least = (1, 1), 0, 1.0, 0.0
+    if family.model_type == "glm4_moe":
+        normalised = fields.flag("norm_topk_prob", True)
+        first = fields.integer("first_k_dense_replace", default=1)
+        sparse = [i >= first for i in range(layers)]
+        groups = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
+        shared = fields.integer("n_shared_experts", default=1) * size
+        scaling, least = fields.number("routed_scaling_factor", 1.0), 1e-20
+    if family.model_type == "ernie4_5_moe":
+        first, last = fields.integer("moe_layer_start_index", default=1), fields.integer("moe_layer_end_index", default=-1)
+        step = fields.integer("moe_layer_interval", default=1)
+        sparse = [(i + 1) % step == 0 and first <= i <= (layers - 1 if last == -1 else last) for i in range(layers)]
+        shared, least = fields.integer("moe_num_shared_experts", default=2) * size, fields.number("moe_norm_min", 1e-12)
+    text = (f"experts {count} {each} {size}" + (" normalised " if normalised else " plain ") + f"{_number(gain)} {_number(limit)}"
             + "".join(" 1" if s else " 0" for s in sparse) + "\n")
+    if (*groups, shared, scaling, least) != (1, 1, 0, 1.0, 0.0):
+        text += f"routing {groups[0]} {groups[1]} {shared} {_number(scaling)} {_number(least)}\n"
+    return text
 
 
 def _family_text(fields, family, rope, local, windows, layers, intermediate):
@@ -196,6 +236,12 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
         caps = [float(fields.value.get(key, cap) or 0.0) for key, cap in zip(keys, family.caps)]
         if any(caps):
             text += f"caps {_number(caps[0])} {_number(caps[1])}\n"
+    if family.model_type == "granite":
+        keys = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")
+        scale, embedding, residual, logits = (fields.number(key, 1.0) for key in keys)
+        text += f"scale {_number(scale)}\nmultipliers {_number(embedding)} {_number(residual)} {_number(1.0 / logits)}\n"
+    if family.model_type == "cohere2":
+        text += f"multipliers 1 1 {_number(fields.number('logit_scale', 0.0625))}\n"
     if family.experts is not None:
         text += _experts_text(fields, family, layers, intermediate)
     return text
@@ -219,6 +265,6 @@ def geometry_text(config, where):
     windows = _windows(fields, family, layers)
     text = "oscar-fingerprint-1\n" + family.architecture + "\n" + "".join(f"{n} " for n in sizes)
     tied = fields.flag("tie_word_embeddings", family.tied)
-    text += _number(fields.number("rms_norm_eps", family.rms_eps)) + (" tied\n" if tied else " untied\n")
+    text += _number(fields.number(family.eps_key, family.rms_eps)) + (" tied\n" if tied else " untied\n")
     text += rope.text() + "\nwindows" + "".join(f" {w}" for w in windows) + "\n"
     return text + _family_text(fields, family, rope, local, windows, layers, intermediate)

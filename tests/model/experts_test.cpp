@@ -54,6 +54,40 @@ TEST(Route, SoftmaxOverAllOrOverTheChosen) {
   EXPECT_TRUE(at::allclose(route(x, w, config, {.router = RouterKind::kLargestFirst}).weights, share, 1e-6));
 }
 
+// Sigmoids 1/2, 2/3, 4/5, 8/9 of logits 0, ln 2, ln 4, ln 8.
+TEST(Route, CorrectionsChooseButDoNotWeigh) {
+  LayerWeights w;
+  w.router = at::eye(4);
+  ExpertConfig config;
+  config.count = 4, config.per_token = 2, config.normalised = false;
+  const at::Tensor x = at::tensor({0.0f, std::log(2.0f), std::log(4.0f), std::log(8.0f)}).view({1, 4});
+  const Pieces sigmoid = {.router = RouterKind::kSigmoid, .rounded_weights = false};
+  EXPECT_TRUE(at::allclose(route(x, w, config, sigmoid).weights, at::tensor({8.0f / 9, 0.8f}).view({1, 2}), 1e-6));
+  w.router_correction = at::tensor({1.0f, 0.0f, 0.0f, 0.0f});
+  Routing routing = route(x, w, config, sigmoid);
+  EXPECT_TRUE(at::equal(routing.experts, at::tensor({0, 3}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::allclose(routing.weights, at::tensor({0.5f, 8.0f / 9}).view({1, 2}), 1e-6));
+  config.normalised = true, config.scaling = 2.5;
+  const float sum = 0.5f + 8.0f / 9;
+  EXPECT_TRUE(at::allclose(route(x, w, config, sigmoid).weights,
+                           at::tensor({1.25f / sum, 2.5f * 8.0f / 9 / sum}).view({1, 2}), 1e-6));
+  config.scaling = 1.0, config.least_sum = 2.0;
+  EXPECT_TRUE(at::allclose(route(x, w, config, sigmoid).weights, at::tensor({0.25f, 4.0f / 9}).view({1, 2}), 1e-6));
+}
+
+// Three groups of two: the best expert of all stands in a group whose sum is not among the best two.
+TEST(Route, ExpertsComeFromTheBestGroups) {
+  LayerWeights w;
+  w.router = at::eye(6);
+  ExpertConfig config;
+  config.count = 6, config.per_token = 2, config.groups = 3, config.groups_chosen = 2;
+  const at::Tensor x = at::tensor({4.0f, -9.0f, 2.0f, 1.0f, 1.5f, 3.0f}).view({1, 6});
+  const Pieces sigmoid = {.router = RouterKind::kSigmoid};
+  EXPECT_TRUE(at::equal(route(x, w, config, sigmoid).experts, at::tensor({5, 2}, at::kLong).view({1, 2})));
+  config.groups_chosen = 3;
+  EXPECT_TRUE(at::equal(route(x, w, config, sigmoid).experts, at::tensor({0, 5}, at::kLong).view({1, 2})));
+}
+
 TEST(Route, WeightsAreRoundedWhereTheFamilyRoundsThem) {
   const LayerWeights w = expert_weights(false);
   LayerWeights half;

@@ -50,6 +50,81 @@ TEST(RmsNorm, KindsDifferInWhereTheWeightIsApplied) {
                         (normed * (1 + weight.to(at::kFloat))).to(at::kBFloat16)));
 }
 
+// LayerNorm: a constant added to all channels changes nothing.
+TEST(RmsNorm, CentredTakesTheMeanAway) {
+  const at::Tensor x = random({64, 48}, 7), weight = random({48}, 8);
+  const at::Tensor expected = at::layer_norm(x, {48}, weight, {}, 1e-5);
+  EXPECT_TRUE(at::allclose(rms_norm(x, weight, 1e-5, NormKind::kCentred), expected, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(rms_norm(x + 3.0, weight, 1e-5, NormKind::kCentred), expected, 1e-4, 1e-5));
+  EXPECT_FALSE(at::allclose(rms_norm(x + 3.0, weight, 1e-5), expected, 1e-1, 1e-1));
+}
+
+// Attention whose output is what it reads as v, and which remembers the rest.
+class Echo : public Attention {
+ public:
+  at::Tensor attend(const AttentionInput& input) override {
+    seen = input;
+    return input.v;
+  }
+  void added(const AttentionInput&, const at::Tensor& residual) override { stream = residual.clone(); }
+  AttentionInput seen;
+  at::Tensor stream;
+};
+
+// hidden 4, two heads of 2 channels, every projection the identity.
+struct PlainLayer {
+  ModelConfig config;
+  LayerWeights weights;
+  SequenceBatch batch{{0}, {3}, {0}};
+  at::Tensor x = random({3, 4}, 20);
+
+  PlainLayer() {
+    config.hidden = 4, config.intermediate = 4, config.query_heads = config.kv_heads = 2, config.head_dim = 2;
+    config.rms_eps = 0.0;
+    for (at::Tensor* w : {&weights.q, &weights.k, &weights.v, &weights.o}) *w = at::eye(4);
+    weights.gate = random({4, 4}, 21), weights.up = random({4, 4}, 22), weights.down = random({4, 4}, 23);
+    weights.input_norm = random({4}, 24);
+  }
+  at::Tensor run(Echo& echo, const Pieces& pieces = {}) const {
+    const RopeTable table = rope_table(rope_frequencies(config.rope, 2, 16), batch, at::kFloat, at::kCPU);
+    return decoder_layer(config, 0, weights, x, batch, table, echo, pieces);
+  }
+};
+
+TEST(DecoderLayer, ParallelBranchesReadOneNorm) {
+  const PlainLayer layer;
+  Echo echo;
+  const at::Tensor normed = rms_norm(layer.x, layer.weights.input_norm, 0.0);
+  const at::Tensor out = layer.run(echo, {.parallel = true});
+  EXPECT_TRUE(at::allclose(out, layer.x + normed + gated_mlp(normed, layer.weights), 1e-5, 1e-6));
+  EXPECT_TRUE(at::equal(echo.stream, out));
+  const at::Tensor after = layer.x + normed;  // one after the other
+  EXPECT_TRUE(at::allclose(layer.run(echo), after + gated_mlp(after, layer.weights), 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(echo.stream, after, 1e-6));
+}
+
+TEST(DecoderLayer, BranchesAreScaled) {
+  PlainLayer layer;
+  layer.config.residual_scale = 0.25;
+  Echo echo;
+  const at::Tensor after = layer.x + 0.25 * rms_norm(layer.x, layer.weights.input_norm, 0.0);
+  EXPECT_TRUE(at::allclose(layer.run(echo), after + 0.25 * gated_mlp(after, layer.weights), 1e-5, 1e-6));
+}
+
+// With equal weights of a pair, norm and RoPE commute; with others the order matters.
+TEST(DecoderLayer, NormBeforeOrAfterRope) {
+  PlainLayer layer;
+  Echo before, after;
+  layer.weights.q_norm = at::tensor({2.0f, 0.5f}), layer.weights.k_norm = at::tensor({3.0f, 3.0f});
+  layer.run(before);
+  layer.config.norm_after_rope = true;
+  layer.run(after);
+  EXPECT_TRUE(at::allclose(before.seen.k, after.seen.k, 1e-5, 1e-6));
+  EXPECT_FALSE(at::allclose(before.seen.q, after.seen.q, 1e-2, 1e-2));
+  const at::Tensor unweighted = after.seen.q / layer.weights.q_norm;
+  EXPECT_TRUE(at::allclose(unweighted.square().mean(-1), at::ones({3, 2}), 1e-5));
+}
+
 LayerWeights mlp_weights(std::int64_t hidden, std::int64_t intermediate, bool bias) {
   LayerWeights w;
   w.gate = random({intermediate, hidden}, 10);

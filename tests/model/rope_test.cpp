@@ -2,12 +2,14 @@
 #include "model/rope.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numbers>
 
 #include "base/errors.h"
+#include "support/message_of.h"
 
 namespace oscar {
 namespace {
@@ -157,7 +159,10 @@ TEST(Rope, CommonRotationOnlyWhereAllLayersShareIt) {
   EXPECT_THROW(require_full_rope(config, "It"), InputError);
   config.layer_rope.clear(), config.rope.interleaved = true;
   EXPECT_EQ(common_rope(config).inverse.size(0), 0);
-  config.rope.interleaved = false, config.rope.partial = 0.5;
+  config.rope.interleaved = false, config.norm_after_rope = true;
+  EXPECT_EQ(common_rope(config).inverse.size(0), 0);
+  EXPECT_THAT(message_of([&] { require_full_rope(config, "It"); }), testing::HasSubstr("normalises them after"));
+  config.norm_after_rope = false, config.rope.partial = 0.5;
   EXPECT_EQ(common_rope(config).inverse.size(0), 4);
   EXPECT_THROW(require_full_rope(config, "It"), InputError);
 }

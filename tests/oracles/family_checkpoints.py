@@ -5,6 +5,7 @@ Three query heads read each KV head, the vocabulary is that of the sample tokeni
 import json
 import shutil
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -20,26 +21,28 @@ VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_att
 GEMMA3 = dict(sliding_window=17, layer_types=PERIODIC, query_pre_attn_scalar=24, rope_parameters=LAYERED_ROPE,
               tie_word_embeddings=True)
 
-# name -> (model type, changes to BASE, saving: fused experts, wrapper)
+
+# name -> (model type, changes to BASE, saving: fused experts, wrapper, a layer of multi-token prediction). The place is the seed:
+# new cases go to the end, or the weights of others change.
 CASES = {
+    "gemma2": ("gemma2", dict(sliding_window=17, query_pre_attn_scalar=24, attn_logit_softcapping=4.0,
+                              final_logit_softcapping=2.5, tie_word_embeddings=True), {}),
+    "gemma3": ("gemma3_text", GEMMA3, {}),
+    "gemma3-wrapped": ("gemma3", GEMMA3, dict(wrapper=True)),
+    "glm4": ("glm4", dict(attention_bias=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                                    partial_rotary_factor=0.5)), {}),
+    "gpt-oss": ("gpt_oss", dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=17, layer_types=PERIODIC,
+                                rope_parameters=YARN, swiglu_limit=1.5, attention_bias=True), {}),
+    "mixtral": ("mixtral", dict(num_local_experts=5, num_experts_per_tok=2), {}),
+    "mixtral-fused": ("mixtral", dict(num_local_experts=3, num_experts_per_tok=3, sliding_window=23), dict(fused=True)),
+    "olmo2": ("olmo2", {}, {}),
+    "phi3": ("phi3", dict(sliding_window=21), {}),
+    "phi3-partial": ("phi3", dict(head_dim=None, hidden_size=192, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75)), {}),
     "qwen3-moe": ("qwen3_moe", dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True,
                                     mlp_only_layers=[1], decoder_sparse_step=1), {}),
     "qwen3-moe-fused": ("qwen3_moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=36, norm_topk_prob=False,
                                           decoder_sparse_step=2, use_sliding_window=True, sliding_window=19), dict(fused=True)),
-    "mixtral": ("mixtral", dict(num_local_experts=5, num_experts_per_tok=2), {}),
-    "mixtral-fused": ("mixtral", dict(num_local_experts=3, num_experts_per_tok=3, sliding_window=23), dict(fused=True)),
-    "gemma3": ("gemma3_text", GEMMA3, {}),
-    "gemma3-wrapped": ("gemma3", GEMMA3, dict(wrapper=True)),
-    "gpt-oss": ("gpt_oss", dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=17, layer_types=PERIODIC,
-                                rope_parameters=YARN, swiglu_limit=1.5, attention_bias=True), {}),
-    "glm4": ("glm4", dict(attention_bias=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
-                                                                    partial_rotary_factor=0.5)), {}),
-    "phi3": ("phi3", dict(sliding_window=21), {}),
-    "phi3-partial": ("phi3", dict(head_dim=None, hidden_size=192, tie_word_embeddings=True, rope_parameters=dict(
-        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75)), {}),
-    "olmo2": ("olmo2", {}, {}),
-    "gemma2": ("gemma2", dict(sliding_window=17, query_pre_attn_scalar=24, attn_logit_softcapping=4.0,
-                              final_logit_softcapping=2.5, tie_word_embeddings=True), {}),
     "smollm3": ("smollm3", dict(no_rope_layers=[1, 0, 1, 0], mlp_bias=True, tie_word_embeddings=True), {}),
 }
 
@@ -48,14 +51,15 @@ def randomise(model, seed):
     """Weights at which every part matters: attention and routers far from uniform, biases large, norms away from 1."""
     generator = torch.Generator().manual_seed(seed)
     zero_centred = model.config.model_type.startswith("gemma")
-    for name, parameter in model.named_parameters():
+    corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    for name, parameter in [*model.named_parameters(), *corrections]:
         spread, mean = 1.0, 0.0
         if "norm" in name:
             spread, mean = 0.3, (0.5 if "q_norm" in name or "k_norm" in name else 0.0) + (0.0 if zero_centred else 1.0)
         elif name.endswith("sinks"):
             spread, mean = 1.0, 2.0
         elif name.endswith("bias"):
-            spread = 0.5
+            spread = 0.1 if "correction" in name else 0.5  # beside scores of experts between 0 and 1
         elif "embed" in name:
             # Gemma scales embeddings up: small ones, or nothing that attention adds would count beside them.
             spread = 0.06 if zero_centred else 0.3 if model.config.tie_word_embeddings else 1.0
@@ -80,12 +84,23 @@ def make(name, directory, tokenizer=None):
     else:
         config = transformers.AutoConfig.for_model(kind, **settings)
         model = transformers.AutoModelForCausalLM.from_config(config)
-    randomise(model, seed=sorted(CASES).index(name))
+    randomise(model, seed=list(CASES).index(name))
     model.save_pretrained(directory, **(dict(save_original_format=False) if saving.get("fused") else {}))
+    if saving.get("prediction"):
+        add_prediction_layer(directory)
     if tokenizer is not None:
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(tokenizer / file, directory / file)
     return directory
+
+
+def add_prediction_layer(directory):
+    """What published checkpoints hold behind the last layer, and transformers leaves out when it saves."""
+    path = directory / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    tensors["model.layers.4.eh_proj.weight"] = torch.ones(120, 240)
+    tensors["model.layers.4.input_layernorm.weight"] = torch.ones(120)
+    safetensors.torch.save_file(tensors, path, metadata=dict(format="pt"))
 
 
 def respell_as_v4(directory):

@@ -10,10 +10,12 @@ namespace oscar {
 struct ExpertDefaults {
   std::int64_t count, per_token, intermediate;
   bool own_size = true;  // moe_intermediate_size is read
+  const char* count_key = "num_experts";
+  const char* per_token_key = "num_experts_per_tok";
 };
 
-// num_experts or num_local_experts, num_experts_per_tok, moe_intermediate_size; experts in every layer. InputError for
-// numbers that make no sense.
+// The keys above (the count also as num_experts or num_local_experts, the other also as num_experts_per_tok) and
+// moe_intermediate_size; experts in every layer. InputError for numbers that make no sense.
 void read_experts(const Json& config, const std::string& where, const ExpertDefaults& defaults, ModelConfig* out);
 
 }  // namespace oscar

@@ -43,6 +43,31 @@ void Family::fuse_gate_up() {
   gate_up = "mlp.gate_up_proj.weight";
 }
 
+void Family::add_experts() {
+  router = "mlp.gate.weight";
+  expert_gate = "mlp.experts.{}.gate_proj.weight";
+  expert_up = "mlp.experts.{}.up_proj.weight";
+  expert_down = "mlp.experts.{}.down_proj.weight";
+  experts_gate_up = "mlp.experts.gate_up_proj";
+  experts_down = "mlp.experts.down_proj";
+}
+
+void Family::add_mixtral_experts() {
+  router = "block_sparse_moe.gate.weight";
+  expert_gate = "block_sparse_moe.experts.{}.w1.weight";
+  expert_up = "block_sparse_moe.experts.{}.w3.weight";
+  expert_down = "block_sparse_moe.experts.{}.w2.weight";
+  experts_gate_up = "mlp.experts.gate_up_proj";
+  experts_down = "mlp.experts.down_proj";
+  experts_router = "mlp.gate.weight";
+}
+
+void Family::add_shared_expert() {
+  shared_gate = "mlp.shared_experts.gate_proj.weight";
+  shared_up = "mlp.shared_experts.up_proj.weight";
+  shared_down = "mlp.shared_experts.down_proj.weight";
+}
+
 Family family_of(const ModelConfig& config) {
   for (const FamilyRow* row : family_rows()) {
     if (config.architecture == row->architecture) return row->family(config);

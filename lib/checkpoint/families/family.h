@@ -12,16 +12,17 @@
 
 namespace oscar {
 
-// x^ = x / sqrt(mean(x^2) + eps) in FP32, then:
+// x^ = x / sqrt(mean(x^2) + eps) in FP32 (kCentred: of x - mean(x)), then:
 enum class NormKind {
   kRounded,  // round(x^) w: rounded to the activation dtype before the weight
   kWide,     // round(x^ w): the weight in FP32
   kOnePlus,  // round(x^ (1 + w)): zero-centred weights, in FP32
+  kCentred,  // round(x^ w): LayerNorm without a bias
 };
 
-// Which experts a token gets, and with which weights: softmax in FP32 over all and then the largest, or the largest
-// logits and then softmax over those in the activation dtype.
-enum class RouterKind { kSoftmaxFirst, kLargestFirst };
+// Which experts a token gets, and with which weights: softmax in FP32 over all and then the largest, the largest
+// logits and then softmax over those in the activation dtype, or the largest of each logit's sigmoid in FP32.
+enum class RouterKind { kSoftmaxFirst, kLargestFirst, kSigmoid };
 
 // act(g) u; or with clamps g <- min(g, limit), u <- clamp(u, limit): (u + 1) g sigmoid(gain g).
 enum class ExpertGate { kPlain, kClamped };
@@ -36,9 +37,11 @@ enum class FusedExperts {
 struct Pieces {
   NormKind norm = NormKind::kRounded;
   RouterKind router = RouterKind::kSoftmaxFirst;
-  bool rounded_weights = true;  // kSoftmaxFirst: weights of experts are rounded to the activation dtype
+  bool rounded_weights = true;  // not kLargestFirst: weights of experts are rounded to the activation dtype
+  bool wide_router = false;     // logits of the router are computed in FP32
   ExpertGate gate = ExpertGate::kPlain;
   FusedExperts fused = FusedExperts::kGateFirst;
+  bool parallel = false;  // the MLP reads what attention reads, and both are added together
 };
 
 // Tensor names as saved by transformers. Layer names follow `layer_prefix` + layer index + "."; an empty name means
@@ -70,7 +73,11 @@ struct Family {
 
   // Layers with experts have these instead of gate, up and down. "{}" stands for the expert's number.
   std::string router, router_bias;
-  std::string experts_router;  // the router beside the one tensor for all experts; empty: the same name
+  std::string experts_router;             // the router beside the one tensor for all experts; empty: the same name
+  std::string router_correction;          // [E], added to scores where experts are chosen
+  bool correction_row = false;            // stored as [1, E]
+  std::string experts_router_correction;  // beside the one tensor for all experts; empty: the same name
+  std::string shared_gate, shared_up, shared_down;  // of the expert that every token gets
   std::string expert_gate, expert_up, expert_down;  // a tensor for each expert; empty: never saved so
   std::string experts_gate_up, experts_down;        // one tensor for all experts
   std::string experts_gate_up_bias, experts_down_bias;
@@ -84,6 +91,10 @@ struct Family {
   // RMSNorm of q and k, and the fused projections, under their usual names.
   void add_qk_norm();
   void fuse_gate_up();
+  // Router and experts under the names of Qwen, which most families share, or of Mixtral; the expert for every token.
+  void add_experts();
+  void add_mixtral_experts();
+  void add_shared_expert();
 };
 
 // Which layers slide: none; all, unless layer_types says otherwise; those of layer_types or else from
@@ -101,6 +112,7 @@ struct ConfigDefaults {
   std::int64_t bos = -1;                           // -1: none
   std::array<std::int64_t, 3> eos = {-1, -1, -1};  // the first ones
   double rms_eps = 1e-6;
+  const char* eps_key = "rms_norm_eps";
   double rope_theta = 10000.0;
   bool tied = false;
   const char* activation_key = "hidden_act";
@@ -111,7 +123,7 @@ struct ConfigDefaults {
   bool output_bias = true;    // attention_bias is one of o as well
   bool partial_rope = false;  // partial_rotary_factor is read
   double partial_rotary = 1.0;
-  bool layered_rope = false;  // rope parameters by layer type; read_config reads them
+  bool own_rope = false;  // rope parameters of a form of its own; read_config reads them
   bool qk_norm = false;
   SlidingLayers sliding = SlidingLayers::kNone;
   std::int64_t window = 4096;  // of an absent sliding_window; 0: none

@@ -17,7 +17,7 @@ void gemma3_config(const Json& config, const std::string& where, ModelConfig* ou
 
 constexpr ConfigDefaults gemma3_defaults() {
   ConfigDefaults defaults = gemma_defaults(262208, 131072);
-  defaults.layered_rope = true;
+  defaults.own_rope = true;
   defaults.qk_norm = true;
   defaults.pattern = 6;
   return defaults;

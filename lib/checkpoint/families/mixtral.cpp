@@ -12,13 +12,7 @@ void mixtral_config(const Json& config, const std::string& where, ModelConfig* o
 Family mixtral_family(const ModelConfig&) {
   Family family;
   family.pieces.rounded_weights = false;
-  family.router = "block_sparse_moe.gate.weight";
-  family.expert_gate = "block_sparse_moe.experts.{}.w1.weight";
-  family.expert_up = "block_sparse_moe.experts.{}.w3.weight";
-  family.expert_down = "block_sparse_moe.experts.{}.w2.weight";
-  family.experts_gate_up = "mlp.experts.gate_up_proj";
-  family.experts_down = "mlp.experts.down_proj";
-  family.experts_router = "mlp.gate.weight";
+  family.add_mixtral_experts();
   return family;
 }
 

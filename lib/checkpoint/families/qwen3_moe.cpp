@@ -30,12 +30,7 @@ Family qwen3_moe_family(const ModelConfig& config) {
   family.add_qk_norm();
   if (config.qkv_bias) family.add_qkv_bias();
   if (config.output_bias) family.add_output_bias();
-  family.router = "mlp.gate.weight";
-  family.expert_gate = "mlp.experts.{}.gate_proj.weight";
-  family.expert_up = "mlp.experts.{}.up_proj.weight";
-  family.expert_down = "mlp.experts.{}.down_proj.weight";
-  family.experts_gate_up = "mlp.experts.gate_up_proj";
-  family.experts_down = "mlp.experts.down_proj";
+  family.add_experts();
   return family;
 }
 
