@@ -86,8 +86,8 @@ def _check_model(model, bundle, modules):
     layers, kv_heads, head_dim = geometry(model)
     if not getattr(model, "_supports_attention_backend", False):
         raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
-    if getattr(config, "attention_dropout", 0):
-        raise InputError(f"the model has attention dropout {config.attention_dropout}; set config.attention_dropout to 0")
+    if model.training and getattr(config, "attention_dropout", 0):
+        raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
     missing = next((i for i in range(layers) if i not in modules), None)
     if missing is not None:

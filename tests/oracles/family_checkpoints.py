@@ -44,6 +44,7 @@ CASES = {
     "qwen3-moe-fused": ("qwen3_moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=36, norm_topk_prob=False,
                                           decoder_sparse_step=2, use_sliding_window=True, sliding_window=19), dict(fused=True)),
     "smollm3": ("smollm3", dict(no_rope_layers=[1, 0, 1, 0], mlp_bias=True, tie_word_embeddings=True), {}),
+    "seed-oss": ("seed_oss", dict(attention_bias=True, attention_out_bias=True), {}),
 }
 
 

@@ -16,6 +16,8 @@ sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
 
 torch.set_num_threads(1)
+# What attention sees is as in another case: ernie4-5, qwen2 of test_transformers.py, gemma3.
+AS_ANOTHER = {"ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3"}
 REFUSED = {"gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits"}
 TEXT, CONTEXT, WINDOWS = 2000, 90, "8,24"  # characters; tokens of each sequence; where most of them are coded
 
@@ -47,7 +49,7 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-@pytest.mark.parametrize("name", sorted(family_checkpoints.CASES))
+@pytest.mark.parametrize("name", sorted(set(family_checkpoints.CASES) - AS_ANOTHER))
 def test_attach(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
     bundle = bundle_for(folder, tmp_path)

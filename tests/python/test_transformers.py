@@ -246,8 +246,11 @@ class TestRefusals:
         with pytest.raises(InputError, match="layer 0 computes in float16, expected bfloat16 or float32"):
             oscar_kv.attach(half, fit("tiny-qwen3"))
         dropout = load("tiny-qwen3", attention_dropout=0.1)
-        with pytest.raises(InputError, match="attention dropout 0.1"):
-            oscar_kv.attach(dropout, fit("tiny-qwen3"))
+        with pytest.raises(InputError, match="trains with attention dropout 0.1; call model.eval"):
+            oscar_kv.attach(dropout.train(), fit("tiny-qwen3"))
+        oscar_kv.attach(dropout.eval(), fit("tiny-qwen3"))
+        with pytest.raises(InputError, match="attention dropout 0.1 is not supported"):
+            dropout.train()(torch.tensor([[1, 2, 3]]), past_key_values=oscar_kv.new_cache(dropout))
 
     def test_twice_and_never(self, attached, fit):
         with pytest.raises(InputError, match="attached already"):

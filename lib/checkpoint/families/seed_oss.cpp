@@ -1,0 +1,38 @@
+// Seed-OSS: Llama's layers with biases of q, k and v; that of o has a key of its own.
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+namespace {
+
+void seed_oss_config(const Json& config, const std::string& where, ModelConfig* out) {
+  out->output_bias = json_bool(config, "attention_out_bias", where, false);
+}
+
+Family seed_oss_family(const ModelConfig& config) {
+  Family family;
+  if (config.qkv_bias) family.add_qkv_bias();
+  if (config.output_bias) family.add_output_bias();
+  if (config.mlp_bias) family.add_mlp_bias();
+  return family;
+}
+
+}  // namespace
+
+extern const FamilyRow kSeedOss;
+const FamilyRow kSeedOss = {
+    .architecture = "SeedOssForCausalLM",
+    .model_type = "seed_oss",
+    .defaults = {.head_dim = 128,
+                 .kv_heads = 8,
+                 .max_position = 524288,
+                 .bos = 0,
+                 .eos = {2, -1, -1},
+                 .attention_bias = true,
+                 .reads_attention_bias = true,
+                 .reads_mlp_bias = true,
+                 .output_bias = false},
+    .read_config = seed_oss_config,
+    .family = seed_oss_family,
+};
+
+}  // namespace oscar
