@@ -45,6 +45,8 @@ CASES = {
                                           decoder_sparse_step=2, use_sliding_window=True, sliding_window=19), dict(fused=True)),
     "smollm3": ("smollm3", dict(no_rope_layers=[1, 0, 1, 0], mlp_bias=True, tie_word_embeddings=True), {}),
     "seed-oss": ("seed_oss", dict(attention_bias=True, attention_out_bias=True), {}),
+    "granite": ("granite", dict(embedding_multiplier=1.75, attention_multiplier=0.3, residual_multiplier=0.6,
+                                logits_scaling=3.0), {}),
 }
 
 

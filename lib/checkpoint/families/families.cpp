@@ -7,11 +7,11 @@
 namespace oscar {
 
 extern const FamilyRow kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral, kGemma2, kGemma3, kGptOss, kGlm4, kPhi3,
-    kOlmo2, kSmolLm3, kSeedOss;
+    kOlmo2, kSmolLm3, kSeedOss, kGranite;
 
 std::span<const FamilyRow* const> family_rows() {
-  static const std::array rows = {&kLlama,  &kMistral, &kQwen2, &kQwen3, &kQwen3Moe, &kMixtral, &kGemma2,
-                                  &kGemma3, &kGptOss,  &kGlm4,  &kPhi3,  &kOlmo2,    &kSmolLm3, &kSeedOss};
+  static const std::array rows = {&kLlama,  &kMistral, &kQwen2, &kQwen3, &kQwen3Moe, &kMixtral, &kGemma2, &kGemma3,
+                                  &kGptOss, &kGlm4,    &kPhi3,  &kOlmo2, &kSmolLm3,  &kSeedOss, &kGranite};
   return rows;
 }
 
