@@ -59,6 +59,7 @@ ROWS = (
     Family("SmolLM3ForCausalLM", "smollm3", kv_heads=4, most_positions=32768, theta=2000000.0, tied=True),
     Family("SeedOssForCausalLM", "seed_oss", head_dim=128, kv_heads=8, most_positions=524288),
     Family("GraniteForCausalLM", "granite"),
+    Family("Olmo3ForCausalLM", "olmo3", rms_eps=1e-5, sliding="pattern", pattern=4, layered_theta=(500000.0, None)),
 )
 
 

@@ -120,7 +120,7 @@ TEST(ModelConfig, UnknownArchitectureNamesTheNearest) {
   };
   nearest("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM");
   nearest("Glm4MoeForCausalLM", "Glm4ForCausalLM");
-  nearest("Olmo3ForCausalLM", "Olmo2ForCausalLM");
+  nearest("Olmo4ForCausalLM", "Olmo2ForCausalLM");
   nearest("Gemma4ForCausalLM", "Gemma");
 }
 

@@ -21,6 +21,8 @@ VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_att
 GEMMA3 = dict(sliding_window=17, layer_types=PERIODIC, query_pre_attn_scalar=24, rope_parameters=LAYERED_ROPE,
               tie_word_embeddings=True)
 
+OLMO3_ROPE = dict(full_attention=YARN | dict(rope_theta=500000.0, truncate=True),
+                  sliding_attention=dict(rope_type="default", rope_theta=500000.0))
 
 # name -> (model type, changes to BASE, saving: fused experts, wrapper, a layer of multi-token prediction). The place is the seed:
 # new cases go to the end, or the weights of others change.
@@ -47,6 +49,7 @@ CASES = {
     "seed-oss": ("seed_oss", dict(attention_bias=True, attention_out_bias=True), {}),
     "granite": ("granite", dict(embedding_multiplier=1.75, attention_multiplier=0.3, residual_multiplier=0.6,
                                 logits_scaling=3.0), {}),
+    "olmo3": ("olmo3", dict(sliding_window=17, layer_types=PERIODIC, rope_parameters=OLMO3_ROPE), {}),
 }
 
 
