@@ -60,6 +60,7 @@ ROWS = (
     Family("SeedOssForCausalLM", "seed_oss", head_dim=128, kv_heads=8, most_positions=524288),
     Family("GraniteForCausalLM", "granite"),
     Family("Olmo3ForCausalLM", "olmo3", rms_eps=1e-5, sliding="pattern", pattern=4, layered_theta=(500000.0, None)),
+    Family("Exaone4ForCausalLM", "exaone4", kv_heads=32, rms_eps=1e-5, sliding="pattern", pattern=4),
 )
 
 

@@ -50,6 +50,7 @@ CASES = {
     "granite": ("granite", dict(embedding_multiplier=1.75, attention_multiplier=0.3, residual_multiplier=0.6,
                                 logits_scaling=3.0), {}),
     "olmo3": ("olmo3", dict(sliding_window=17, layer_types=PERIODIC, rope_parameters=OLMO3_ROPE), {}),
+    "exaone4": ("exaone4", dict(sliding_window=17, sliding_window_pattern="LG", layer_types=PERIODIC), {}),
 }
 
 

@@ -215,7 +215,7 @@ FAMILIES = {
     "qwen3_moe": "Qwen3MoeForCausalLM", "mixtral": "MixtralForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM", "gpt_oss": "GptOssForCausalLM", "glm4": "Glm4ForCausalLM", "phi3": "Phi3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "seed_oss": "SeedOssForCausalLM",
-    "granite": "GraniteForCausalLM", "olmo3": "Olmo3ForCausalLM",
+    "granite": "GraniteForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM",
 }
 LAYERED_ROPE = ("gemma3_text", "olmo3")
 
