@@ -51,6 +51,7 @@ CASES = {
                                 logits_scaling=3.0), {}),
     "olmo3": ("olmo3", dict(sliding_window=17, layer_types=PERIODIC, rope_parameters=OLMO3_ROPE), {}),
     "exaone4": ("exaone4", dict(sliding_window=17, sliding_window_pattern="LG", layer_types=PERIODIC), {}),
+    "ernie4-5": ("ernie4_5", dict(use_bias=True), {}),
 }
 
 

@@ -1,0 +1,25 @@
+// What the dense and the sparse ERNIE 4.5 share.
+#pragma once
+
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+
+// RoPE in interleaved pairs, and use_bias, which gives all projections of attention and MLP a bias.
+void read_ernie(const Json& config, const std::string& where, ModelConfig* out);
+
+Family ernie_family(const ModelConfig& config);
+
+// What both leave unsaid alike.
+constexpr ConfigDefaults ernie_defaults(std::int64_t head_dim, std::int64_t kv_heads) {
+  return {.head_dim = head_dim,
+          .kv_heads = kv_heads,
+          .max_position = 131072,
+          .bos = 1,
+          .eos = {2, -1, -1},
+          .rms_eps = 1e-5,
+          .rope_theta = 500000.0,
+          .tied = true};
+}
+
+}  // namespace oscar

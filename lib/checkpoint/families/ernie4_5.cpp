@@ -1,0 +1,29 @@
+// ERNIE 4.5, dense (0.3B): Llama's layers with RoPE in interleaved pairs.
+#include "checkpoint/families/ernie.h"
+
+namespace oscar {
+
+void read_ernie(const Json& config, const std::string& where, ModelConfig* out) {
+  out->rope.interleaved = true;
+  const bool bias = json_bool(config, "use_bias", where, false);
+  out->qkv_bias = out->output_bias = out->mlp_bias = bias;
+}
+
+Family ernie_family(const ModelConfig& config) {
+  Family family;
+  if (config.qkv_bias) family.add_qkv_bias();
+  if (config.output_bias) family.add_output_bias();
+  if (config.mlp_bias) family.add_mlp_bias();
+  return family;
+}
+
+extern const FamilyRow kErnie4_5;
+const FamilyRow kErnie4_5 = {
+    .architecture = "Ernie4_5ForCausalLM",
+    .model_type = "ernie4_5",
+    .defaults = ernie_defaults(128, 2),
+    .read_config = read_ernie,
+    .family = ernie_family,
+};
+
+}  // namespace oscar
