@@ -63,6 +63,8 @@ ROWS = (
     Family("Exaone4ForCausalLM", "exaone4", kv_heads=32, rms_eps=1e-5, sliding="pattern", pattern=4),
     Family("Ernie4_5ForCausalLM", "ernie4_5", head_dim=128, kv_heads=2, most_positions=131072, rms_eps=1e-5, theta=500000.0,
            tied=True, interleaved=True),
+    Family("Cohere2ForCausalLM", "cohere2", most_positions=8192, rms_eps=1e-5, eps_key="layer_norm_eps", tied=True,
+           interleaved=True, sliding="pattern", pattern=4),
 )
 
 

@@ -52,6 +52,8 @@ CASES = {
     "olmo3": ("olmo3", dict(sliding_window=17, layer_types=PERIODIC, rope_parameters=OLMO3_ROPE), {}),
     "exaone4": ("exaone4", dict(sliding_window=17, sliding_window_pattern="LG", layer_types=PERIODIC), {}),
     "ernie4-5": ("ernie4_5", dict(use_bias=True), {}),
+    "cohere2": ("cohere2", dict(head_dim=None, hidden_size=192, sliding_window=17, layer_types=PERIODIC, logit_scale=0.25,
+                                layer_norm_eps=1e-5), {}),
 }
 
 

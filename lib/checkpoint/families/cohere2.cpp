@@ -1,0 +1,51 @@
+// Cohere 2 (Command R7B, Command A): attention and MLP read one LayerNorm and are added together; three sliding layers
+// with RoPE in interleaved pairs to each full one without; a scale of the model's logits.
+#include <cmath>
+
+#include "base/errors.h"
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+namespace {
+
+void cohere2_config(const Json& config, const std::string& where, ModelConfig* out) {
+  out->logit_scale = json_number(config, "logit_scale", where, 0.0625);
+  if (!std::isfinite(out->logit_scale) || out->logit_scale <= 0.0) {
+    throw InputError(where + ": 'logit_scale' is " + std::to_string(out->logit_scale) + ", expected a positive number");
+  }
+  out->rope.interleaved = true;
+  for (const std::int64_t window : out->sliding_window) {
+    out->layer_rope.push_back(window > 0 ? LayerRope::kGlobal : LayerRope::kNone);
+  }
+}
+
+Family cohere2_family(const ModelConfig& config) {
+  Family family;
+  family.pieces.norm = NormKind::kCentred;
+  family.pieces.parallel = true;
+  family.mlp_norm.clear();
+  if (config.qkv_bias) family.add_qkv_bias();
+  if (config.output_bias) family.add_output_bias();
+  return family;
+}
+
+}  // namespace
+
+extern const FamilyRow kCohere2;
+const FamilyRow kCohere2 = {
+    .architecture = "Cohere2ForCausalLM",
+    .model_type = "cohere2",
+    .defaults = {.max_position = 8192,
+                 .bos = 5,
+                 .eos = {255001, -1, -1},
+                 .rms_eps = 1e-5,
+                 .eps_key = "layer_norm_eps",
+                 .tied = true,
+                 .reads_attention_bias = true,
+                 .sliding = SlidingLayers::kPattern,
+                 .pattern = 4},
+    .read_config = cohere2_config,
+    .family = cohere2_family,
+};
+
+}  // namespace oscar
