@@ -65,6 +65,7 @@ ROWS = (
            tied=True, interleaved=True),
     Family("Cohere2ForCausalLM", "cohere2", most_positions=8192, rms_eps=1e-5, eps_key="layer_norm_eps", tied=True,
            interleaved=True, sliding="pattern", pattern=4),
+    Family("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", rms_eps=1e-5),
 )
 
 

@@ -54,6 +54,8 @@ CASES = {
     "ernie4-5": ("ernie4_5", dict(use_bias=True), {}),
     "cohere2": ("cohere2", dict(head_dim=None, hidden_size=192, sliding_window=17, layer_types=PERIODIC, logit_scale=0.25,
                                 layer_norm_eps=1e-5), {}),
+    "hunyuan": ("hunyuan_v1_dense", dict(rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=1.0, alpha=50.0)),
+                {}),
 }
 
 

@@ -216,7 +216,7 @@ FAMILIES = {
     "gemma3_text": "Gemma3ForCausalLM", "gpt_oss": "GptOssForCausalLM", "glm4": "Glm4ForCausalLM", "phi3": "Phi3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "seed_oss": "SeedOssForCausalLM",
     "granite": "GraniteForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM",
-    "ernie4_5": "Ernie4_5ForCausalLM", "cohere2": "Cohere2ForCausalLM",
+    "ernie4_5": "Ernie4_5ForCausalLM", "cohere2": "Cohere2ForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
 }
 LAYERED_ROPE = ("gemma3_text", "olmo3")
 

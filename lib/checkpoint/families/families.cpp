@@ -7,12 +7,12 @@
 namespace oscar {
 
 extern const FamilyRow kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral, kGemma2, kGemma3, kGptOss, kGlm4, kPhi3,
-    kOlmo2, kSmolLm3, kSeedOss, kGranite, kOlmo3, kExaone4, kErnie4_5, kCohere2;
+    kOlmo2, kSmolLm3, kSeedOss, kGranite, kOlmo3, kExaone4, kErnie4_5, kCohere2, kHunyuan;
 
 std::span<const FamilyRow* const> family_rows() {
   static const std::array rows = {&kLlama,   &kMistral, &kQwen2,   &kQwen3,    &kQwen3Moe, &kMixtral, &kGemma2,
                                   &kGemma3,  &kGptOss,  &kGlm4,    &kPhi3,     &kOlmo2,    &kSmolLm3, &kSeedOss,
-                                  &kGranite, &kOlmo3,   &kExaone4, &kErnie4_5, &kCohere2};
+                                  &kGranite, &kOlmo3,   &kExaone4, &kErnie4_5, &kCohere2,  &kHunyuan};
   return rows;
 }
 
