@@ -66,6 +66,7 @@ ROWS = (
     Family("Cohere2ForCausalLM", "cohere2", most_positions=8192, rms_eps=1e-5, eps_key="layer_norm_eps", tied=True,
            interleaved=True, sliding="pattern", pattern=4),
     Family("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", rms_eps=1e-5),
+    Family("Glm4MoeForCausalLM", "glm4_moe", kv_heads=8, most_positions=131072, rms_eps=1e-5, partial=0.5, experts=(128, 8, 1408)),
 )
 
 

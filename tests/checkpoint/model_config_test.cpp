@@ -119,7 +119,7 @@ TEST(ModelConfig, UnknownArchitectureNamesTheNearest) {
     EXPECT_THAT(refusal("{}", name), HasSubstr(std::string("the nearest supported name is ") + expected));
   };
   nearest("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM");
-  nearest("Glm4MoeForCausalLM", "Glm4ForCausalLM");
+  nearest("Glm4MoeLiteForCausalLM", "Glm4MoeForCausalLM");
   nearest("Olmo4ForCausalLM", "Olmo2ForCausalLM");
   nearest("Gemma4ForCausalLM", "Gemma");
 }

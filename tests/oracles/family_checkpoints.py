@@ -56,6 +56,9 @@ CASES = {
                                 layer_norm_eps=1e-5), {}),
     "hunyuan": ("hunyuan_v1_dense", dict(rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=1.0, alpha=50.0)),
                 {}),
+    "glm4-moe": ("glm4_moe", dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2,
+                                  first_k_dense_replace=1, n_group=4, topk_group=2, routed_scaling_factor=1.5, use_qk_norm=True,
+                                  attention_bias=True), dict(prediction=True)),
 }
 
 

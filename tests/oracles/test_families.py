@@ -22,7 +22,7 @@ LENGTHS = [150, 1, 64]  # past every window and original context of the cases
 # One case of each kind passes through all four commands; the others differ in their files, in one switch, or only before
 # attention, which the logits show.
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
-         "hunyuan"]
+         "hunyuan", "glm4-moe"]
 
 
 def sequences():

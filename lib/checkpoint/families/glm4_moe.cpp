@@ -1,0 +1,72 @@
+// GLM-4.5, 4.6 and 4.7: dense layers first, then experts chosen by sigmoid scores with a correction, beside one that
+// every token gets; RoPE over the first half of each head; norms of q and k only with use_qk_norm. o never has a bias.
+#include "base/errors.h"
+#include "base/json_range.h"
+#include "checkpoint/families/experts_config.h"
+#include "checkpoint/families/family.h"
+
+namespace oscar {
+namespace {
+
+void read_groups(const Json& config, const std::string& where, ExpertConfig* e) {
+  e->groups = json_int(config, "n_group", where, 1);
+  e->groups_chosen = json_int(config, "topk_group", where, 1);
+  const auto fits = [&] {
+    if (e->groups < 1 || e->groups_chosen < 1 || e->groups_chosen > e->groups || e->count % e->groups != 0)
+      return false;
+    const std::int64_t size = e->count / e->groups;
+    return e->groups_chosen == e->groups || (size >= 2 && e->per_token <= e->groups_chosen * size);
+  };
+  if (!fits()) {
+    throw InputError(where + ": 'n_group' is " + std::to_string(e->groups) + " and 'topk_group' " +
+                     std::to_string(e->groups_chosen) + ", which does not fit " + std::to_string(e->per_token) +
+                     " of " + std::to_string(e->count) + " experts for each token");
+  }
+}
+
+void glm4_moe_config(const Json& config, const std::string& where, ModelConfig* out) {
+  read_experts(config, where, {.count = 128, .per_token = 8, .intermediate = 1408, .count_key = "n_routed_experts"},
+               out);
+  ExpertConfig& e = out->experts;
+  read_groups(config, where, &e);
+  e.normalised = json_bool(config, "norm_topk_prob", where, true);
+  e.least_sum = 1e-20;
+  e.scaling = json_number(config, "routed_scaling_factor", where, 1.0);
+  e.shared = e.intermediate *
+             (config.contains("n_shared_experts") ? json_int_within(config, "n_shared_experts", where, 0, 1024) : 1);
+  const std::int64_t dense = json_int(config, "first_k_dense_replace", where, 1);
+  for (std::int64_t i = 0; i < out->layers; ++i) e.layers[static_cast<std::size_t>(i)] = i >= dense;
+  out->qk_norm = json_bool(config, "use_qk_norm", where, false);
+}
+
+Family glm4_moe_family(const ModelConfig& config) {
+  Family family;
+  family.pieces.router = RouterKind::kSigmoid;
+  family.pieces.rounded_weights = false;
+  family.pieces.wide_router = true;
+  if (config.qk_norm) family.add_qk_norm();
+  if (config.qkv_bias) family.add_qkv_bias();
+  family.router_correction = "mlp.gate.e_score_correction_bias";
+  family.add_experts();
+  family.add_shared_expert();
+  return family;
+}
+
+}  // namespace
+
+extern const FamilyRow kGlm4Moe;
+const FamilyRow kGlm4Moe = {
+    .architecture = "Glm4MoeForCausalLM",
+    .model_type = "glm4_moe",
+    .defaults = {.kv_heads = 8,
+                 .max_position = 131072,
+                 .rms_eps = 1e-5,
+                 .reads_attention_bias = true,
+                 .output_bias = false,
+                 .partial_rope = true,
+                 .partial_rotary = 0.5},
+    .read_config = glm4_moe_config,
+    .family = glm4_moe_family,
+};
+
+}  // namespace oscar
