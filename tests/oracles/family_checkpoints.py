@@ -59,6 +59,11 @@ CASES = {
     "glm4-moe": ("glm4_moe", dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2,
                                   first_k_dense_replace=1, n_group=4, topk_group=2, routed_scaling_factor=1.5, use_qk_norm=True,
                                   attention_bias=True), dict(prediction=True)),
+    "ernie4-5-moe": ("ernie4_5_moe", dict(moe_num_experts=5, moe_k=2, moe_intermediate_size=20, moe_num_shared_experts=2,
+                                          moe_layer_start_index=1), {}),
+    "ernie4-5-moe-fused": ("ernie4_5_moe", dict(moe_num_experts=3, moe_k=2, moe_intermediate_size=36, moe_num_shared_experts=0,
+                                                moe_layer_interval=2, moe_layer_start_index=0, moe_layer_end_index=2),
+                           dict(fused=True)),
 }
 
 
