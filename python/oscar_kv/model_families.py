@@ -69,6 +69,8 @@ ROWS = (
     Family("Glm4MoeForCausalLM", "glm4_moe", kv_heads=8, most_positions=131072, rms_eps=1e-5, partial=0.5, experts=(128, 8, 1408)),
     Family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", kv_heads=4, most_positions=131072, rms_eps=1e-5, theta=500000.0, tied=True,
            interleaved=True, experts=(64, 6, 1536)),
+    Family("MiniMaxM2ForCausalLM", "minimax_m2", head_dim=128, kv_heads=8, most_positions=196608, theta=5000000.0,
+           experts=(256, 8, None)),
 )
 
 

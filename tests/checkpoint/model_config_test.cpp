@@ -76,6 +76,53 @@ TEST(ModelConfig, LayersWithExperts) {
   EXPECT_THAT(mixtral.sliding_window, ElementsAre(0, 0, 0));
 }
 
+TEST(ModelConfig, Multipliers) {
+  const ModelConfig granite = parse("GraniteForCausalLM", R"({"embedding_multiplier": 12, "logits_scaling": 8,
+      "residual_multiplier": 0.22, "attention_multiplier": 0.0078125})");
+  EXPECT_TRUE(granite.embedding_scale == 12.0 && granite.residual_scale == 0.22 && granite.logit_scale == 0.125);
+  EXPECT_EQ(granite.attention_scale, 0.0078125);
+  EXPECT_TRUE(parse("GraniteForCausalLM").attention_scale == 1.0 && parse("GraniteForCausalLM").logit_scale == 1.0);
+  const ModelConfig cohere = parse("Cohere2ForCausalLM", R"({"layer_norm_eps": 1e-3, "sliding_window_pattern": 2})");
+  EXPECT_TRUE(cohere.logit_scale == 0.0625 && cohere.rms_eps == 1e-3 && cohere.rope.interleaved);
+  EXPECT_THAT(cohere.sliding_window, ElementsAre(4096, 0, 4096));
+  EXPECT_THAT(cohere.layer_rope, ElementsAre(LayerRope::kGlobal, LayerRope::kNone, LayerRope::kGlobal));
+}
+
+TEST(ModelConfig, RopeOfAFormOfItsOwn) {
+  const ModelConfig hunyuan = parse("HunYuanDenseV1ForCausalLM", R"({"head_dim": 128, "rope_theta": 1e4,
+      "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32}})");
+  EXPECT_TRUE(hunyuan.norm_after_rope && hunyuan.qk_norm && hunyuan.rope.type == RopeType::kDefault);
+  EXPECT_DOUBLE_EQ(hunyuan.rope.theta, 1e4 * std::pow(1000.0, 128.0 / 126.0));
+  const ModelConfig olmo3 = parse("Olmo3ForCausalLM", R"({"rope_theta": 3e5, "sliding_window": 9,
+      "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}})");
+  EXPECT_TRUE(olmo3.rope.type == RopeType::kYarn && olmo3.rope.theta == 3e5);
+  EXPECT_TRUE(olmo3.local_rope.type == RopeType::kDefault && olmo3.local_rope.theta == 3e5);
+  EXPECT_THAT(olmo3.sliding_window, ElementsAre(9, 9, 9));
+  const ModelConfig minimax = parse("MiniMaxM2ForCausalLM", R"({"rotary_dim": 64, "attn_type_list": [1, 1, 1]})");
+  EXPECT_TRUE(minimax.rope.turning(minimax.head_dim) == 64 && minimax.rope.theta == 5e6);
+  const ModelConfig exaone = parse("Exaone4ForCausalLM", R"({"sliding_window": 9, "sliding_window_pattern": "LLLG",
+      "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})");
+  EXPECT_THAT(exaone.layer_rope, ElementsAre(LayerRope::kGlobal, LayerRope::kNone, LayerRope::kGlobal));
+  Json full = config("Exaone4ForCausalLM");
+  full["sliding_window"] = nullptr;  // RoPE in every layer
+  full["layer_types"] = {"full_attention", "full_attention", "full_attention"};
+  EXPECT_TRUE(parse_model_config(full, "c").layer_rope.empty());
+}
+
+TEST(ModelConfig, RoutersWithCorrections) {
+  const ModelConfig glm = parse("Glm4MoeForCausalLM", R"({"n_routed_experts": 16, "num_experts_per_tok": 4,
+      "n_group": 8, "topk_group": 2, "n_shared_experts": 2, "moe_intermediate_size": 10, "first_k_dense_replace": 2,
+      "routed_scaling_factor": 2.5})");
+  EXPECT_THAT(glm.experts.layers, ElementsAre(false, false, true));
+  EXPECT_TRUE(glm.experts.count == 16 && glm.experts.groups == 8 && glm.experts.groups_chosen == 2);
+  EXPECT_TRUE(glm.experts.shared == 20 && glm.experts.scaling == 2.5 && !glm.qk_norm && !glm.output_bias);
+  EXPECT_EQ(glm.rope.partial, 0.5);
+  const ModelConfig ernie = parse("Ernie4_5_MoeForCausalLM", R"({"moe_num_experts": 9, "moe_k": 4,
+      "moe_num_shared_experts": 0, "moe_layer_end_index": 1})");
+  EXPECT_THAT(ernie.experts.layers, ElementsAre(false, true, false));
+  EXPECT_TRUE(ernie.experts.count == 9 && ernie.experts.per_token == 4 && ernie.experts.shared == 0);
+}
+
 TEST(ModelConfig, GptOssWithoutAWordAboutRope) {
   const ModelConfig c = parse("GptOssForCausalLM");
   EXPECT_THAT(c.sliding_window, ElementsAre(128, 0, 128));
@@ -111,6 +158,19 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "longrope");
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'longrope' is not supported");
   says("Glm4ForCausalLM", R"({"partial_rotary_factor": 1.5})", "'partial_rotary_factor' is 1.5");
+  says("GraniteForCausalLM", R"({"logits_scaling": 0})", "'logits_scaling' is 0");
+  says("Cohere2ForCausalLM", R"({"logit_scale": -1})", "'logit_scale' is -1");
+  says("Cohere2ForCausalLM", R"({"layer_norm_eps": -1})", "'layer_norm_eps' must be");
+  says("HunYuanDenseV1ForCausalLM", R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", "'dynamic'");
+  says("HunYuanDenseV1ForCausalLM", R"({"rope_scaling": {"type": "dynamic", "alpha": -2}})", "'alpha' is -2");
+  says("Glm4MoeForCausalLM", R"({"n_group": 3})", "'n_group' is 3 and 'topk_group' 1, which does not fit 8 of 128");
+  says("Glm4MoeForCausalLM", R"({"n_group": 64, "topk_group": 2})", "'n_group' is 64");
+  says("Glm4MoeForCausalLM", R"({"n_shared_experts": -1})", "'n_shared_experts' is -1");
+  says("Ernie4_5_MoeForCausalLM", R"({"moe_k": 80})", "'moe_k' is 80, but there are 64 experts");
+  says("Ernie4_5_MoeForCausalLM", R"({"moe_layer_interval": 0})", "'moe_layer_interval' is 0");
+  says("Ernie4_5_MoeForCausalLM", R"({"use_bias": true})", "'use_bias'");
+  says("MiniMaxM2ForCausalLM", R"({"attn_type_list": [1, 0]})", "'attn_type_list'");
+  says("MiniMaxM2ForCausalLM", R"({"rotary_dim": 4096})", "'rotary_dim' is 4096");
   says("Glm4ForCausalLM", R"({"head_dim": 6, "partial_rotary_factor": 0.5})", "3 of 6 channels");
 }
 

@@ -7,8 +7,8 @@ std::vector<std::string> seeds() {
   const std::string sizes = R"("vocab_size":96,"hidden_size":48,"intermediate_size":80,"num_hidden_layers":3,)"
                             R"("num_attention_heads":4,"num_key_value_heads":2,"max_position_embeddings":4096,)";
   std::vector<std::string> seeds;
-  for (const std::string name :
-       {"Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe", "Mixtral", "Gemma2", "Gemma3", "GptOss", "Glm4", "Olmo2"}) {
+  for (const std::string name : {"Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe", "Mixtral", "Gemma2", "Gemma3",
+                                 "GptOss", "Glm4", "Olmo2", "SeedOss", "Granite", "Exaone4", "Cohere2", "Ernie4_5"}) {
     const std::string start = "{\"architectures\":[\"" + name + "ForCausalLM\"]," + sizes;
     seeds.push_back(start +
                     R"("rope_theta":1e6,"rope_scaling":{"type":"linear","factor":2},"bos_token_id":null,)"
@@ -32,6 +32,18 @@ std::vector<std::string> seeds() {
                   R"("rope_theta":1e4,"sliding_window":9,"partial_rotary_factor":0.5,"head_dim":16})");
   seeds.push_back("{\"architectures\":[\"Qwen3MoeForCausalLM\"]," + sizes +
                   R"("num_experts":8,"num_experts_per_tok":2,"mlp_only_layers":[1],"decoder_sparse_step":2})");
+  seeds.push_back("{\"architectures\":[\"Olmo3ForCausalLM\"]," + sizes +
+                  R"("rope_theta":5e5,"rope_scaling":{"rope_type":"yarn","factor":8},"sliding_window_pattern":2})");
+  seeds.push_back("{\"architectures\":[\"HunYuanDenseV1ForCausalLM\"]," + sizes +
+                  R"("rope_scaling":{"type":"dynamic","alpha":1000.0},"attention_bias":true})");
+  seeds.push_back("{\"architectures\":[\"Glm4MoeForCausalLM\"]," + sizes +
+                  R"("n_routed_experts":8,"num_experts_per_tok":2,"n_group":4,"topk_group":2,"n_shared_experts":1,)"
+                  R"("first_k_dense_replace":1,"routed_scaling_factor":2.5,"use_qk_norm":true,"head_dim":16})");
+  seeds.push_back(
+      "{\"architectures\":[\"Ernie4_5_MoeForCausalLM\"]," + sizes +
+      R"("moe_num_experts":8,"moe_k":2,"moe_num_shared_experts":1,"moe_layer_interval":2,"moe_norm_min":0})");
+  seeds.push_back("{\"architectures\":[\"MiniMaxM2ForCausalLM\"]," + sizes +
+                  R"("num_local_experts":8,"num_experts_per_tok":2,"rotary_dim":8,"attn_type_list":[1,1,1]})");
   const std::string quantised = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
   seeds.push_back(quantised +
                   R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["a"]}})");
@@ -52,6 +64,9 @@ void read_input(std::string_view bytes) {
   require(c.weights.block_rows > 0 && c.weights.block_columns > 0, "blocks of weights have a size");
   require(c.layer_rope.empty() || c.layer_rope.size() == static_cast<std::size_t>(c.layers), "each has its RoPE");
   require(c.experts.per_token <= c.experts.count, "no more experts are chosen than there are");
+  require(c.experts.groups >= c.experts.groups_chosen && c.experts.groups_chosen > 0, "groups of experts are chosen");
+  require(c.experts.count == 0 || c.experts.count % c.experts.groups == 0, "groups are of equal size");
+  require(c.experts.shared >= 0 && c.residual_scale > 0.0 && c.logit_scale >= 0.0, "scales are positive");
   require(c.rope.turning(c.head_dim) % 2 == 0, "channels turn in pairs");
   require(c.rope.theta > 1.0 && c.rope.factor > 0.0 && c.rope.attention_factor > 0.0, "rope numbers are positive");
 }

@@ -64,6 +64,7 @@ CASES = {
     "ernie4-5-moe-fused": ("ernie4_5_moe", dict(moe_num_experts=3, moe_k=2, moe_intermediate_size=36, moe_num_shared_experts=0,
                                                 moe_layer_interval=2, moe_layer_start_index=0, moe_layer_end_index=2),
                            dict(fused=True)),
+    "minimax-m2": ("minimax_m2", dict(num_local_experts=5, num_experts_per_tok=2, rotary_dim=16), {}),
 }
 
 
