@@ -89,9 +89,9 @@ bool ModelRun::take_earlier() const {
                      "replace it with --overwrite");
   }
   log_info("the statistics are taken from " + options.output.string());
-  // What a run leaves that was killed between its last two steps.
+  // What a run leaves that was killed between its last two steps, or within the last.
   const fs::path work = work_directory_of(options);
-  if (fs::exists(work / "run.json")) {
+  if (holds_run(work)) {
     WorkDirectory(work, run_identity(fingerprint, prompts_, options), true).remove();
   }
   return true;

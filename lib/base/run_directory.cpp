@@ -73,6 +73,15 @@ void require_same_run(const fs::path& path, const Json& found, const Json& wante
   }
 }
 
+bool holds_run(const fs::path& path) {
+  if (is_there(path / kRun) || is_there(path / kRemoving)) return true;
+  // The lock goes last: it may be all that is left, or not even it.
+  std::error_code ec;
+  fs::directory_iterator it(path, ec);
+  if (ec) return false;
+  return std::all_of(begin(it), end(it), [](const fs::directory_entry& e) { return e.path().filename() == "lock"; });
+}
+
 RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, const RunInputs& inputs,
                            std::function<bool(const std::string&)> is_run_file)
     : path_(path), is_run_file_(std::move(is_run_file)) {
@@ -91,9 +100,10 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, c
     for (const fs::path& file : run_files()) remove_stale_temporaries(file);
     return;
   }
-  if (resume) log_info(path.string() + ": holds no run to resume; starting one");
   if (is_there(path / kRemoving)) {
     remove_files();  // the rest of a run whose removal was cut short
+  } else if (resume) {
+    log_info(path.string() + ": holds no run to resume; starting one");
   }
   for (const fs::path& stranger : run_files()) {
     if (!is_there(stranger)) continue;

@@ -26,6 +26,10 @@ Json parse_run_record(std::string_view text, const std::string& where);
 // UsageError for options and versions.
 void require_same_run(const fs::path& path, const Json& found, const Json& wanted, const RunInputs& inputs);
 
+// Whether a run, or the rest of one whose removal was cut short, is in the directory: what a command that finds its
+// output complete removes, by opening it with `resume` and remove().
+bool holds_run(const fs::path& path);
+
 class RunDirectory {
  public:
   // Creates or opens and locks the directory. `run`: {tool_version, threads, the inputs, options{...}}. "threads" is

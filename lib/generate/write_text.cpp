@@ -224,7 +224,7 @@ TextRows write_text(Decoder& decoder, const ScriptBook& book, const TextRequest&
 }
 
 void forget_text(const TextRequest& request) {
-  if (!fs::exists(request.work_dir / "run.json")) return;
+  if (!holds_run(request.work_dir)) return;
   open_run(request, true).remove();
 }
 

@@ -167,6 +167,20 @@ def test_stopped_anywhere_the_bytes_are_the_same(number, line, tmp_path):
     assert files_of(tmp_path / "parts") == expected
 
 
+def test_a_run_that_was_killed_while_it_cleaned_up_is_cleaned_up_after(line, small, tmp_path):
+    """The state of collecting is removed file by file; what is left of it is found by what stands beside it."""
+    run = line(tmp_path / "b", "--prompts", small, "--method", "oscar")
+    succeed(*run)
+    expected = tree(tmp_path)
+    for left in (["removing.json", "hidden-1.bin", "lock"], ["removing.json"], ["lock"], []):
+        work = tmp_path / "b.statistics.safetensors.work"
+        work.mkdir()
+        for name in left:
+            (work / name).write_text("")
+        succeed(*run, "--resume")
+        assert tree(tmp_path) == expected, left
+
+
 def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path):
     """--resume finds the bundle, of which nothing is measured again; another bundle is not taken for it."""
     run = line(tmp_path / "b", *CURVES)

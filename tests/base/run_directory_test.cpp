@@ -44,6 +44,31 @@ TEST(RunDirectory, ARemovalThatWasCutShortIsFinished) {
   EXPECT_FALSE(run.resumed());
 }
 
+// Killed at any step of its removal, a run is still found, and gone after the next removal.
+TEST(RunDirectory, TheRestOfARunIsFoundAtEveryStepOfItsRemoval) {
+  EXPECT_FALSE(holds_run("/nowhere"));
+  const std::vector<std::vector<const char*>> left = {
+      {"run.json", "point", "lock"}, {"removing.json", "point", "lock"}, {"removing.json", "lock"}, {"lock"}, {}};
+  for (const std::vector<const char*>& names : left) {
+    const TempDirectory dir;
+    const fs::path work = dir / "work";
+    fs::create_directory(work);
+    for (const char* name : names) {
+      if (std::string_view(name) == "run.json") {
+        write_file_atomic(work / name, kRun.dump());
+      } else {
+        write_file_atomic(work / name, "");
+      }
+    }
+    EXPECT_TRUE(holds_run(work)) << names.size();
+    open(work, true).remove();
+    EXPECT_FALSE(fs::exists(work)) << names.size();
+  }
+  const TempDirectory dir;
+  write_file_atomic(dir / "notes", "of the user");
+  EXPECT_FALSE(holds_run(dir.path()));
+}
+
 TEST(RunDirectory, RefusesRunsOfAnotherForm) {
   for (const char* text :
        {"", "[]", "null", "1", "\"run\"", "{}", R"({"threads":"2"})", R"({"threads":2})",
