@@ -30,12 +30,7 @@ Json plan_json(const TokenPlan& plan) {
               {"shortened", plan.shortened},
               {"unused", plan.unused},
               {"skipped", plan.skipped}};
-  if (plan.shard.is_part()) {
-    out["shard"] = {{"index", plan.shard.index},
-                    {"of", plan.shard.count},
-                    {"tokens", plan.whole_tokens},
-                    {"sequences", plan.whole_sequences}};
-  }
+  if (plan.shard.is_part()) out["shard"] = shard_record(plan);
   return out;
 }
 

@@ -1,5 +1,7 @@
 #include "base/json_range.h"
 
+#include <cmath>
+
 #include "base/errors.h"
 
 namespace oscar {
@@ -10,6 +12,13 @@ std::int64_t json_int_within(const Json& object, const char* key, const std::str
   if (value < low || value > high) {
     throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected " + std::to_string(low) +
                      " to " + std::to_string(high));
+  }
+  return value;
+}
+
+double require_positive(double value, const char* key, const std::string& where) {
+  if (!std::isfinite(value) || value <= 0.0) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected a positive number");
   }
   return value;
 }

@@ -12,4 +12,8 @@ namespace oscar {
 std::int64_t json_int_within(const Json& object, const char* key, const std::string& where, std::int64_t low,
                              std::int64_t high);
 
+// The value, of a number under `key`. InputError unless it is finite and above 0: "<where>: '<key>' is -1.000000,
+// expected a positive number".
+double require_positive(double value, const char* key, const std::string& where);
+
 }  // namespace oscar

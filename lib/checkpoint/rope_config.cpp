@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_range.h"
 
 namespace oscar {
 namespace {
@@ -26,13 +27,6 @@ RopeType parse_type(const std::string& name, const std::string& where) {
                    " is not supported; supported are default, linear, llama3, yarn");
 }
 
-double positive(double value, const char* key, const std::string& where) {
-  if (!std::isfinite(value) || value <= 0.0) {
-    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected a positive number");
-  }
-  return value;
-}
-
 bool given(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && !it->is_null();
@@ -41,7 +35,7 @@ bool given(const Json& object, const char* key) {
 // Zero counts as absent for the keys where transformers writes `value or default`.
 double number_or(const Json& object, const char* key, const std::string& where, double fallback) {
   const double value = json_number(object, key, where, 0.0);
-  return value == 0.0 ? fallback : positive(value, key, where);
+  return value == 0.0 ? fallback : require_positive(value, key, where);
 }
 
 // Attention temperature of YaRN (arXiv 2309.00071, section 3.4), with the mscale ratio of DeepSeek checkpoints.
@@ -51,7 +45,7 @@ double yarn_temperature(double factor, double mscale) {
 
 void parse_yarn(const Json& rope, std::int64_t max_position, const std::string& where, RopeConfig* out) {
   out->factor = given(rope, "factor")
-                    ? positive(json_number(rope, "factor", where), "factor", where)
+                    ? require_positive(json_number(rope, "factor", where), "factor", where)
                     : static_cast<double>(max_position) / static_cast<double>(out->original_max_position);
   out->beta_fast = number_or(rope, "beta_fast", where, 32.0);
   out->beta_slow = number_or(rope, "beta_slow", where, 1.0);
@@ -65,7 +59,7 @@ void parse_yarn(const Json& rope, std::int64_t max_position, const std::string& 
   } else {
     out->attention_factor = yarn_temperature(out->factor, 1.0);
   }
-  positive(out->attention_factor, "attention_factor", where);
+  require_positive(out->attention_factor, "attention_factor", where);
 }
 
 // The length before scaling: the top-level key, then the one beside the factor, then the model's maximum.
@@ -82,7 +76,7 @@ std::int64_t original_length(const Json& config, const Json& rope, std::int64_t 
 RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefaults& defaults,
                             std::int64_t max_position, const std::string& where) {
   RopeConfig out;
-  out.theta = positive(json_number(rope, "rope_theta", where, defaults.theta), "rope_theta", where);
+  out.theta = require_positive(json_number(rope, "rope_theta", where, defaults.theta), "rope_theta", where);
   if (out.theta <= 1.0) throw InputError(where + ": 'rope_theta' must be greater than 1");
   const double whole = json_number(config, "partial_rotary_factor", where, defaults.partial);
   out.partial = json_number(rope, "partial_rotary_factor", where, whole);
@@ -100,11 +94,11 @@ RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefa
     out.original_max_position = original_length(config, rope, max_position, where);
   }
   if (out.type == RopeType::kLinear || out.type == RopeType::kLlama3) {
-    out.factor = positive(json_number(rope, "factor", where), "factor", where);
+    out.factor = require_positive(json_number(rope, "factor", where), "factor", where);
   }
   if (out.type == RopeType::kLlama3) {
-    out.low_freq_factor = positive(json_number(rope, "low_freq_factor", where), "low_freq_factor", where);
-    out.high_freq_factor = positive(json_number(rope, "high_freq_factor", where), "high_freq_factor", where);
+    out.low_freq_factor = require_positive(json_number(rope, "low_freq_factor", where), "low_freq_factor", where);
+    out.high_freq_factor = require_positive(json_number(rope, "high_freq_factor", where), "high_freq_factor", where);
     if (out.high_freq_factor <= out.low_freq_factor) {
       throw InputError(where + ": 'high_freq_factor' must be greater than 'low_freq_factor'");
     }

@@ -89,12 +89,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   Json part = {{"prompts", prompt_record},           {"tokens", plan.tokens},
                {"sequences", plan.pieces.size()},    {"longest_sequence", plan.longest},
                {"options", options_record(options)}, {"tool_version", options.tool_version}};
-  if (plan.shard.is_part()) {
-    part["shard"] = {{"index", plan.shard.index},
-                     {"of", plan.shard.count},
-                     {"tokens", plan.whole_tokens},
-                     {"sequences", plan.whole_sequences}};
-  }
+  if (plan.shard.is_part()) part["shard"] = shard_record(plan);
   s.metadata = {{"tool", {{"name", "oscar-collect"}, {"version", options.tool_version}}},
                 {"model", {{"revision", checkpoint.location().revision}}},
                 {"geometry", geometry},

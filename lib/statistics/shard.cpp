@@ -43,6 +43,13 @@ Shard parse_shard(const std::string& text) {
 
 std::string shard_text(const Shard& shard) { return std::to_string(shard.index) + "/" + std::to_string(shard.count); }
 
+Json shard_record(const TokenPlan& plan) {
+  return {{"index", plan.shard.index},
+          {"of", plan.shard.count},
+          {"tokens", plan.whole_tokens},
+          {"sequences", plan.whole_sequences}};
+}
+
 std::vector<std::vector<std::size_t>> deal_steps(const TokenPlan& plan, std::int64_t count) {
   std::vector<std::uint64_t> cost;
   for (const Step& step : plan.steps) cost.push_back(step_cost(plan, step));

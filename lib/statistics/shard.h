@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "statistics/token_plan.h"
 
 namespace oscar {
@@ -25,6 +26,9 @@ std::uint64_t sequence_cost(std::int64_t tokens);
 // "2/3". UsageError unless 1 <= i <= N <= 100000, in digits alone.
 Shard parse_shard(const std::string& text);
 std::string shard_text(const Shard& shard);  // "2/3"
+
+// What files and results say of a share: {index, of, and tokens and sequences of the whole run}.
+Json shard_record(const TokenPlan& plan);
 
 // The steps of each of `count` shards, indices into plan.steps, ascending; some may be empty.
 std::vector<std::vector<std::size_t>> deal_steps(const TokenPlan& plan, std::int64_t count);

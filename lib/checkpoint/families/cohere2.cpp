@@ -1,18 +1,13 @@
 // Cohere 2 (Command R7B, Command A): attention and MLP read one LayerNorm and are added together; three sliding layers
 // with RoPE in interleaved pairs to each full one without; a scale of the model's logits.
-#include <cmath>
-
-#include "base/errors.h"
+#include "base/json_range.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 namespace {
 
 void cohere2_config(const Json& config, const std::string& where, ModelConfig* out) {
-  out->logit_scale = json_number(config, "logit_scale", where, 0.0625);
-  if (!std::isfinite(out->logit_scale) || out->logit_scale <= 0.0) {
-    throw InputError(where + ": 'logit_scale' is " + std::to_string(out->logit_scale) + ", expected a positive number");
-  }
+  out->logit_scale = require_positive(json_number(config, "logit_scale", where, 0.0625), "logit_scale", where);
   out->rope.interleaved = true;
   for (const std::int64_t window : out->sliding_window) {
     out->layer_rope.push_back(window > 0 ? LayerRope::kGlobal : LayerRope::kNone);
@@ -24,8 +19,7 @@ Family cohere2_family(const ModelConfig& config) {
   family.pieces.norm = NormKind::kCentred;
   family.pieces.parallel = true;
   family.mlp_norm.clear();
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
+  family.add_biases(config);
   return family;
 }
 

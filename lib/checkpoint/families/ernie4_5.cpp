@@ -11,9 +11,7 @@ void read_ernie(const Json& config, const std::string& where, ModelConfig* out) 
 
 Family ernie_family(const ModelConfig& config) {
   Family family;
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
-  if (config.mlp_bias) family.add_mlp_bias();
+  family.add_biases(config);
   return family;
 }
 

@@ -30,7 +30,10 @@ void Family::add_qkv_bias() {
 
 void Family::add_output_bias() { o_bias = "self_attn.o_proj.bias"; }
 
-void Family::add_mlp_bias() {
+void Family::add_biases(const ModelConfig& config) {
+  if (config.qkv_bias) add_qkv_bias();
+  if (config.output_bias) add_output_bias();
+  if (!config.mlp_bias) return;
   gate_bias = "mlp.gate_proj.bias";
   up_bias = "mlp.up_proj.bias";
   down_bias = "mlp.down_proj.bias";

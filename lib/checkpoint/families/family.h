@@ -84,10 +84,10 @@ struct Family {
 
   std::string layer_tensor(std::int64_t layer, const std::string& name) const;
 
-  // The biases that config.json can switch on, under their usual names.
+  // Biases under their usual names: those that the config switches on, or some of them.
+  void add_biases(const ModelConfig& config);
   void add_qkv_bias();
   void add_output_bias();
-  void add_mlp_bias();
   // RMSNorm of q and k, and the fused projections, under their usual names.
   void add_qk_norm();
   void fuse_gate_up();

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/json_range.h"
 
 namespace oscar {
 namespace {
@@ -25,10 +26,8 @@ void read_gemma(const Json& config, const std::string& where, double logit_cap, 
   if (json_bool(config, "use_bidirectional_attention", where, false)) {
     throw InputError(where + ": 'use_bidirectional_attention' is not supported; a KV cache needs causal attention");
   }
-  const double scalar = json_number(config, "query_pre_attn_scalar", where, 256.0);
-  if (!std::isfinite(scalar) || scalar <= 0.0) {
-    throw InputError(where + ": 'query_pre_attn_scalar' is " + std::to_string(scalar) + ", expected a positive number");
-  }
+  const char* scalar_key = "query_pre_attn_scalar";
+  const double scalar = require_positive(json_number(config, scalar_key, where, 256.0), scalar_key, where);
   out->attention_scale = 1.0 / std::sqrt(scalar);
   out->logit_soft_cap = soft_cap(config, "attn_logit_softcapping", where, logit_cap);
   out->final_soft_cap = soft_cap(config, "final_logit_softcapping", where, final_cap);
@@ -42,8 +41,7 @@ Family gemma_family(const ModelConfig& config) {
   family.mlp_norm = "pre_feedforward_layernorm.weight";
   family.mlp_out_norm = "post_feedforward_layernorm.weight";
   if (config.qk_norm) family.add_qk_norm();
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
+  family.add_biases(config);
   return family;
 }
 

@@ -34,8 +34,7 @@ Family gpt_oss_family(const ModelConfig& config) {
                    .router = RouterKind::kLargestFirst,
                    .gate = ExpertGate::kClamped,
                    .fused = FusedExperts::kInterleaved};
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
+  family.add_biases(config);
   family.sinks = "self_attn.sinks";
   family.router = "mlp.router.weight";
   family.router_bias = "mlp.router.bias";

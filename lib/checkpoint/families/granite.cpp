@@ -1,19 +1,13 @@
 // Granite 3 (dense): Llama's layers with numbers that multiply embeddings, attention logits, what branches add,
 // and that divide the model's logits.
-#include <cmath>
-
-#include "base/errors.h"
+#include "base/json_range.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 namespace {
 
 double multiplier(const Json& config, const char* key, const std::string& where) {
-  const double value = json_number(config, key, where, 1.0);
-  if (!std::isfinite(value) || value <= 0.0) {
-    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected a positive number");
-  }
-  return value;
+  return require_positive(json_number(config, key, where, 1.0), key, where);
 }
 
 void granite_config(const Json& config, const std::string& where, ModelConfig* out) {
@@ -25,9 +19,7 @@ void granite_config(const Json& config, const std::string& where, ModelConfig* o
 
 Family granite_family(const ModelConfig& config) {
   Family family;
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
-  if (config.mlp_bias) family.add_mlp_bias();
+  family.add_biases(config);
   return family;
 }
 

@@ -40,8 +40,7 @@ Family hunyuan_family(const ModelConfig& config) {
   Family family;
   family.q_norm = "self_attn.query_layernorm.weight";
   family.k_norm = "self_attn.key_layernorm.weight";
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
+  family.add_biases(config);
   return family;
 }
 

@@ -6,9 +6,7 @@ namespace {
 
 Family llama_family(const ModelConfig& config) {
   Family family;
-  if (config.qkv_bias) family.add_qkv_bias();  // attention_bias gives all four projections a bias
-  if (config.output_bias) family.add_output_bias();
-  if (config.mlp_bias) family.add_mlp_bias();
+  family.add_biases(config);  // attention_bias gives all four projections a bias
   return family;
 }
 

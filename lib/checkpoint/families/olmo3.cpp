@@ -1,5 +1,5 @@
 // OLMo 3: OLMo 2 with three sliding layers to each full one; only the full ones have the scaled RoPE of long contexts.
-#include "checkpoint/families/family.h"
+#include "checkpoint/families/olmo.h"
 #include "checkpoint/rope_config.h"
 
 namespace oscar {
@@ -11,20 +11,6 @@ void olmo3_config(const Json& config, const std::string& where, ModelConfig* out
   for (const std::int64_t window : out->sliding_window) {
     out->layer_rope.push_back(window > 0 ? LayerRope::kLocal : LayerRope::kGlobal);
   }
-}
-
-Family olmo3_family(const ModelConfig& config) {
-  Family family;
-  family.pieces.norm = NormKind::kWide;
-  family.input_norm.clear();
-  family.attention_out_norm = "post_attention_layernorm.weight";
-  family.mlp_norm.clear();
-  family.mlp_out_norm = "post_feedforward_layernorm.weight";
-  family.add_qk_norm();
-  family.whole_qk_norm = true;
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
-  return family;
 }
 
 }  // namespace
@@ -41,7 +27,7 @@ const FamilyRow kOlmo3 = {
                  .sliding = SlidingLayers::kPattern,
                  .pattern = 4},
     .read_config = olmo3_config,
-    .family = olmo3_family,
+    .family = olmo_family,
 };
 
 }  // namespace oscar

@@ -7,8 +7,7 @@ namespace {
 Family qwen3_family(const ModelConfig& config) {
   Family family;
   family.add_qk_norm();
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
+  family.add_biases(config);
   return family;
 }
 

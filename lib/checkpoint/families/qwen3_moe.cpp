@@ -28,8 +28,7 @@ void qwen3_moe_config(const Json& config, const std::string& where, ModelConfig*
 Family qwen3_moe_family(const ModelConfig& config) {
   Family family;
   family.add_qk_norm();
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
+  family.add_biases(config);
   family.add_experts();
   return family;
 }

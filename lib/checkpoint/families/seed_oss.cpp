@@ -10,9 +10,7 @@ void seed_oss_config(const Json& config, const std::string& where, ModelConfig* 
 
 Family seed_oss_family(const ModelConfig& config) {
   Family family;
-  if (config.qkv_bias) family.add_qkv_bias();
-  if (config.output_bias) family.add_output_bias();
-  if (config.mlp_bias) family.add_mlp_bias();
+  family.add_biases(config);
   return family;
 }
 
