@@ -10,7 +10,8 @@ namespace oscar {
 namespace {
 
 constexpr std::uint64_t kOpenerStream = 0x6f70656e;  // apart from the streams that tokens are drawn by
-constexpr const char* kAnswer = "ANSWER0";           // stands for an answer while a turn is cut out of a rendering
+constexpr std::uint64_t kRepeatStream = 0x72657065;
+constexpr const char* kAnswer = "ANSWER0";  // stands for an answer while a turn is cut out of a rendering
 
 Json message(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
 
@@ -95,8 +96,20 @@ std::vector<std::int32_t> ScriptBook::next(std::int64_t row, std::int64_t number
   return ids;
 }
 
+std::optional<std::int64_t> ScriptBook::repeated_from(std::int64_t row, std::int64_t position) const {
+  const std::int64_t starts = position - kRepeatDistance - kRepeatedTokens;  // that are far enough
+  if (position % kRepeatEvery != kRepeatEvery / 2 || starts < 1) return std::nullopt;
+  const std::uint64_t bits =
+      random_bits(seed_ ^ kRepeatStream, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(position));
+  return static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(starts));
+}
+
 std::string ScriptBook::sha256() const {
-  Json all = {{"start", start_}, {"ends", ends_}, {"turn_ends", turn_ends_}, {"openers", openers_}};
+  Json all = {{"start", start_},
+              {"ends", ends_},
+              {"turn_ends", turn_ends_},
+              {"openers", openers_},
+              {"repeats", {kRepeatedTokens, kRepeatDistance, kRepeatEvery}}};
   all["turns"] = Json::array();
   for (const Turn& turn : turns_) all["turns"].push_back({turn.begin, turn.next});
   return sha256_hex(dump_json(all));

@@ -4,9 +4,12 @@
 //   1, 3, 5, ...  begin with an opener; where the model has a chat template, with a question in it, and every answer
 //                 that ended is followed by the next question of the conversation
 // Openers are drawn by (seed, row, number of the draw).
+// Long rows also repeat passages of their own, word for word: models rarely look far back in what they write at
+// temperature 1, and the heads that copy and recall, which long contexts are used for, would weigh nothing.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +19,11 @@
 #include "text/tokenizer.h"
 
 namespace oscar {
+
+inline constexpr std::int64_t kRepeatedTokens = 64;  // of a passage
+inline constexpr std::int64_t kRepeatDistance =
+    320;  // behind the BF16 windows (64 and 256), so that coded tokens are read
+inline constexpr std::int64_t kRepeatEvery = 256;  // tokens of a row, once it is long enough
 
 class ScriptBook {
  public:
@@ -28,6 +36,10 @@ class ScriptBook {
   bool ends(std::int64_t row, std::int32_t token) const;
   // What follows `token`, which ended the text before the draw-th opener of the row; may be empty.
   std::vector<std::int32_t> next(std::int64_t row, std::int64_t draw, std::int32_t token) const;
+
+  // Where the passage begins that the row repeats from this position on, if it repeats one there: kRepeatedTokens, all
+  // of them at least kRepeatDistance tokens back.
+  std::optional<std::int64_t> repeated_from(std::int64_t row, std::int64_t position) const;
 
   bool chats() const { return !turns_.empty(); }
   const std::string& fault() const { return fault_; }  // why a template that is there is not used

@@ -51,6 +51,10 @@ struct RowState {
 
   // Takes the next token, drawn by `unit` where none is forced.
   void append(const ScriptBook& book, std::int32_t drawn) {
+    if (const auto from = book.repeated_from(row, std::ssize(tokens))) {
+      forced.assign(tokens.begin() + *from, tokens.begin() + *from + kRepeatedTokens);
+      forced_from = 0;
+    }
     if (forced_from < forced.size()) {
       tokens.push_back(forced[forced_from++]);
       return;

@@ -49,6 +49,24 @@ TEST(RowScript, RowsTakeTurnsBetweenTheStartTokenAndConversations) {
   EXPECT_THAT(tokens.decode(book.next(1, 1, kEndOfText), false), StartsWith("<|im_start|>user\n"));
 }
 
+TEST(RowScript, LongRowsRepeatPassagesFromFarBack) {
+  const ScriptBook book(config(), tokenizer(), ChatTemplate::from_model(kModel), 5),
+      other(config(), tokenizer(), ChatTemplate::from_model(kModel), 6);
+  std::vector<std::int64_t> places, sources;
+  for (std::int64_t position = 0; position < 1024; ++position) {
+    if (const auto from = book.repeated_from(0, position)) {
+      places.push_back(position), sources.push_back(*from);
+      EXPECT_GE(*from, 0);
+      EXPECT_LE(*from + kRepeatedTokens + kRepeatDistance, position);
+    }
+  }
+  EXPECT_EQ(places, (std::vector<std::int64_t>{640, 896}));
+  // Rows, places and seeds differ in what they repeat.
+  EXPECT_NE(sources[0], sources[1]);
+  EXPECT_NE(book.repeated_from(1, 640), book.repeated_from(0, 640));
+  EXPECT_NE(other.repeated_from(0, 896), book.repeated_from(0, 896));
+}
+
 TEST(RowScript, WithoutATemplateRowsBeginWithOpeners) {
   const TempDirectory folder;
   const Tokenizer tokens = tokenizer();

@@ -82,10 +82,19 @@ TEST(WriteText, TokensFollowTheModelsOwnDistribution) {
   EXPECT_LT(std::abs(mean), 4.0 * error);
 }
 
+// Long enough that passages are repeated in the last block.
 TEST(WriteText, ARunThatStoppedWritesTheSameRows) {
-  Writing whole(3, 2 * kBlockTokens + 20);
+  constexpr std::int64_t kLength = 2 * kBlockTokens + 200;
+  Writing whole(2, kLength);
   const TextRows expected = whole.write();
-  Writing stopped(3, 2 * kBlockTokens + 20);
+  const ScriptBook book = whole.book();
+  for (std::int64_t row = 0; row < 2; ++row) {
+    const auto& tokens = expected[static_cast<std::size_t>(row)];
+    const std::int64_t from = book.repeated_from(row, 640).value();
+    EXPECT_TRUE(std::equal(tokens.begin() + from, tokens.begin() + from + kRepeatedTokens, tokens.begin() + 640));
+    EXPECT_FALSE(std::equal(tokens.begin() + from, tokens.begin() + from + 8, tokens.begin() + 632));
+  }
+  Writing stopped(2, kLength);
   int blocks = 0;
   stopped.request.after_block = [&] {
     if (++blocks < 3) throw InterruptedError("stop");
@@ -98,7 +107,7 @@ TEST(WriteText, ARunThatStoppedWritesTheSameRows) {
   EXPECT_EQ(blocks, 3);
   forget_text(stopped.request);
   EXPECT_FALSE(fs::exists(stopped.request.work_dir));
-  Writing other(3, 2 * kBlockTokens + 20, 8);
+  Writing other(2, kLength, 8);
   EXPECT_NE(other.write(), expected);
 }
 
