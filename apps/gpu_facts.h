@@ -11,6 +11,12 @@ struct GpuFacts {
   int major = 0, minor = 0;  // compute capability
 };
 
+int gpu_count();  // as the CUDA runtime sees it; 0 without a driver, or with one that is too old
+
+// Loads LibTorch's GPU part, which takes as long as all else at the start of a command and is needed on a GPU alone.
+// To be called before LibTorch is asked for anything of CUDA. EnvironmentError when it cannot be loaded.
+void load_gpu_library();
+
 GpuFacts gpu_facts(int index);  // EnvironmentError when the driver does not answer
 
 // Why kernels built for `architectures` (CMake's list: "80-real;90a-real") do not run on the GPU; empty when they do.

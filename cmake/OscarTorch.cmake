@@ -19,14 +19,13 @@ target_include_directories(oscar_torch SYSTEM INTERFACE
 target_link_directories(oscar_torch INTERFACE ${OSCAR_TORCH_DIR}/lib)
 # libstdc++ comes first in the lookup order: LibTorch exports its own old copies of some std::filesystem functions,
 # and remove_all of that copy jumps to a null pointer.
+target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ -Wl,--as-needed torch_cpu c10)
 if(OSCAR_WITH_CUDA)
-  # libtorch.so pulls in libtorch_cuda.so; nothing in our code refers to it directly, so the linker must be told to keep
-  # it.
-  target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed)
-else()
-  # A CPU build leaves libtorch_cuda.so and the gigabytes it loads alone: programs start faster and the machine needs
-  # only scripts/requirements-build.txt.
-  target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ -Wl,--as-needed torch_cpu c10)
+  # libtorch.so pulls in libtorch_cuda.so and the gigabytes it loads; nothing in our code refers to it directly, so the
+  # linker must be told to keep it. The four commands load it where a GPU is used (apps/cuda/gpu_facts.cpp), so that they start
+  # in half the time on the CPU; programs of tests find it loaded.
+  target_link_libraries(oscar_torch INTERFACE
+    $<$<NOT:$<BOOL:$<TARGET_PROPERTY:OSCAR_LOADS_CUDA_LATER>>>:-Wl,--no-as-needed,-ltorch,--as-needed>)
 endif()
 # For programs that run from the build folder; installed ones look elsewhere (OscarInstall.cmake).
 target_link_options(oscar_torch INTERFACE -Wl,-rpath,${OSCAR_TORCH_DIR}/lib)

@@ -1,7 +1,6 @@
 #include "apps/options/device_choice.h"
 
 #include <ATen/ATen.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <string>
 
@@ -13,12 +12,10 @@
 namespace oscar {
 namespace {
 
-int gpu_count() {
-  try {
-    return at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().getNumGPUs()) : 0;
-  } catch (const c10::Error&) {  // a driver that is too old throws instead of reporting none
-    return 0;
-  }
+// The GPU, once everything that uses it is loaded.
+at::Device gpu(int index) {
+  load_gpu_library();
+  return {at::kCUDA, static_cast<at::DeviceIndex>(index)};
 }
 
 }  // namespace
@@ -26,12 +23,12 @@ int gpu_count() {
 at::Device choose_device(const CommonOptions& options) {
   if (options.device == "cpu") return at::kCPU;
   if (options.device == "auto") {
-    const bool gpu = kBuiltWithCuda && gpu_count() > 0;
-    const std::string unsupported = gpu ? gpu_unsupported(gpu_facts(0), kCudaArchitectures) : "";
-    const bool usable = gpu && unsupported.empty();
+    const bool found = gpu_count() > 0;
+    const std::string unsupported = found ? gpu_unsupported(gpu_facts(0), kCudaArchitectures) : "";
+    const bool usable = found && unsupported.empty();
     log_info(std::string("device: ") + (usable ? "cuda:0" : "cpu") + " (chosen by --device auto" +
              (unsupported.empty() ? "" : ": " + unsupported) + ")");
-    return usable ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+    return usable ? gpu(0) : at::Device(at::kCPU);
   }
   if (!kBuiltWithCuda) {
     throw EnvironmentError("--device " + options.device +
@@ -51,7 +48,7 @@ at::Device choose_device(const CommonOptions& options) {
   }
   const std::string unsupported = gpu_unsupported(gpu_facts(index), kCudaArchitectures);
   if (!unsupported.empty()) throw EnvironmentError("--device " + options.device + ": " + unsupported);
-  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  return gpu(index);
 }
 
 at::ScalarType choose_dtype(const CommonOptions& options, const at::Device& device) {

@@ -33,6 +33,13 @@ def test_bound_at_start_and_read_only_then(elf):
     assert not [line for line in segments if line.strip().startswith("LOAD") and "RWE" in line]
 
 
+def test_the_gpu_part_is_loaded_only_where_a_gpu_is_used(elf):
+    """Its libraries would double the time that every command takes to start."""
+    needed = re.findall(r"NEEDED.*\[(.*)\]", elf("-d"))
+    assert "libtorch_cpu.so" in needed
+    assert not [name for name in needed if re.match(r"lib(torch|torch_cuda|cusolver|cublas\w*|cusparse|cudnn)\.so", name)], needed
+
+
 def test_protected_stacks_and_checked_calls(elf):
     symbols = elf("-s", "--dyn-syms")
     assert "__stack_chk_fail" in symbols

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <cusolverDn.h>
+#include <dlfcn.h>
 
 #include <string>
 
@@ -15,17 +16,50 @@ void check(cusolverStatus_t status, const char* what) {
                          std::to_string(static_cast<int>(status)) + "); pass --device cpu");
 }
 
+// cuSOLVER is loaded when it is first used: it brings gigabytes along that nobody needs on a CPU.
+class CuSolver {
+ public:
+  static const CuSolver& get() {
+    static const CuSolver library;
+    return library;
+  }
+  decltype(&cusolverDnCreate) create = function<decltype(&cusolverDnCreate)>("cusolverDnCreate");
+  decltype(&cusolverDnDestroy) destroy = function<decltype(&cusolverDnDestroy)>("cusolverDnDestroy");
+  decltype(&cusolverDnCreateParams) create_params =
+      function<decltype(&cusolverDnCreateParams)>("cusolverDnCreateParams");
+  decltype(&cusolverDnDestroyParams) destroy_params =
+      function<decltype(&cusolverDnDestroyParams)>("cusolverDnDestroyParams");
+  decltype(&cusolverDnXsyevBatched_bufferSize) buffer_size =
+      function<decltype(&cusolverDnXsyevBatched_bufferSize)>("cusolverDnXsyevBatched_bufferSize");
+  decltype(&cusolverDnXsyevBatched) solve = function<decltype(&cusolverDnXsyevBatched)>("cusolverDnXsyevBatched");
+
+ private:
+  CuSolver() = default;
+  template <class Function>
+  static Function function(const char* name) {
+    static void* const library = dlopen(kLibrary.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* const symbol = library != nullptr ? dlsym(library, name) : nullptr;
+    if (symbol == nullptr) {
+      throw EnvironmentError("the GPU eigensolver cannot be loaded (" + std::string(dlerror()) +
+                             "); install CUDA 13's cuSOLVER, or pass --device cpu");
+    }
+    return reinterpret_cast<Function>(symbol);
+  }
+  inline static const std::string kLibrary = "libcusolver.so." + std::to_string(CUSOLVER_VER_MAJOR);
+};
+
 // Creating a handle takes longer than a batch, so a thread keeps its own.
 struct Solver {
+  const CuSolver& library = CuSolver::get();
   cusolverDnHandle_t handle = nullptr;
   cusolverDnParams_t params = nullptr;
   Solver() {
-    check(cusolverDnCreate(&handle), "cusolverDnCreate");
-    check(cusolverDnCreateParams(&params), "cusolverDnCreateParams");
+    check(library.create(&handle), "cusolverDnCreate");
+    check(library.create_params(&params), "cusolverDnCreateParams");
   }
   ~Solver() {
-    if (params != nullptr) cusolverDnDestroyParams(params);
-    if (handle != nullptr) cusolverDnDestroy(handle);
+    if (params != nullptr) library.destroy_params(params);
+    if (handle != nullptr) library.destroy(handle);
   }
   Solver(const Solver&) = delete;
   Solver& operator=(const Solver&) = delete;
@@ -42,16 +76,16 @@ BatchedEigen batched_eigen(const at::Tensor& matrices) {
   at::Tensor values = at::empty({count, d}, options);
   at::Tensor info = at::empty({count}, options.dtype(at::kInt));
   std::size_t device_bytes = 0, host_bytes = 0;
-  check(cusolverDnXsyevBatched_bufferSize(solver.handle, solver.params, CUSOLVER_EIG_MODE_VECTOR,
-                                          CUBLAS_FILL_MODE_LOWER, d, CUDA_R_64F, a.data_ptr(), d, CUDA_R_64F,
-                                          values.data_ptr(), CUDA_R_64F, &device_bytes, &host_bytes, count),
+  check(solver.library.buffer_size(solver.handle, solver.params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d,
+                                   CUDA_R_64F, a.data_ptr(), d, CUDA_R_64F, values.data_ptr(), CUDA_R_64F,
+                                   &device_bytes, &host_bytes, count),
         "cusolverDnXsyevBatched_bufferSize");
   const at::Tensor device_buffer = at::empty({static_cast<std::int64_t>(device_bytes)}, options.dtype(at::kByte));
   const at::Tensor host_buffer = at::empty({static_cast<std::int64_t>(host_bytes)}, at::kByte);
-  check(cusolverDnXsyevBatched(solver.handle, solver.params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d,
-                               CUDA_R_64F, a.data_ptr(), d, CUDA_R_64F, values.data_ptr(), CUDA_R_64F,
-                               device_buffer.data_ptr(), device_bytes, host_buffer.data_ptr(), host_bytes,
-                               info.data_ptr<int>(), count),
+  check(solver.library.solve(solver.handle, solver.params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d,
+                             CUDA_R_64F, a.data_ptr(), d, CUDA_R_64F, values.data_ptr(), CUDA_R_64F,
+                             device_buffer.data_ptr(), device_bytes, host_buffer.data_ptr(), host_bytes,
+                             info.data_ptr<int>(), count),
         "cusolverDnXsyevBatched");
   return {values, a.transpose(-1, -2), info.cpu()};
 }
