@@ -2,13 +2,11 @@
 cache. A chunk of a prompt: raw keys and values of the chunk by SDPA, what came before it from the cache, merged by
 log-sum-exp; then the chunk is appended."""
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
+from .chunk_attention import causal_parts, plain
 from .errors import InputError
 from .softmax_merge import Parts
 from .transformers_cache import CARRIER
-
-QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores that are held at a time while a chunk is merged with its past
 
 
 def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **kwargs):
@@ -24,7 +22,7 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     window = sliding_window or 0
     layer = getattr(key, CARRIER, None)
     if layer is None:  # no cache, or one of another kind: the model as it was
-        output, _ = _plain(query, key, value, attention_mask, scale, window)
+        output, _ = plain(query, key, value, attention_mask, scale, window)
         return output.transpose(1, 2), None
     if module not in layer.owner.attached.modules:
         raise InputError("the cache was made for another model; make one with oscar_kv.new_cache(model)")
@@ -42,7 +40,7 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
 def _chunk(layer, query, key, value, valid, scale, window):
     """Attention of a chunk before it is appended. [B, Hq, q, d]; rows of padding are zero."""
     if not any(layer.kv.lengths):
-        return _plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, window)[0]
+        return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, window)[0]
     device, batch, heads, tokens, d = query.device, *query.shape
     # Queries move to the front, because query i of a sequence has position length + i there.
     order = torch.argsort((~valid).int(), dim=1, stable=True).to(device)
@@ -53,53 +51,8 @@ def _chunk(layer, query, key, value, valid, scale, window):
     parts.merge(past, past_lse)
     kv_heads = key.shape[1]
     keys, values = (x.gather(2, index.expand(-1, kv_heads, -1, d)).float() for x in (key, value))
-    own = _causal_parts(packed.float(), keys, values, torch.tensor(counts, device=device), scale, window)
+    own = causal_parts(packed.float(), keys, values, torch.tensor(counts, device=device), scale, window)
     parts.merge(*own)
     output = torch.zeros_like(query)
     output.scatter_(2, index.expand(-1, heads, -1, d), parts.output.to(query.dtype))
     return output * valid.to(device)[:, None, :, None]
-
-
-def _causal_parts(query, key, value, counts, scale, window):
-    """Causal attention inside a chunk with its log-sum-exp, which SDPA does not return. FP32; rows [counts, q) are padding."""
-    batch, heads, tokens, d = query.shape
-    kv_heads, outputs, sums = key.shape[1], [], []
-    group = heads // kv_heads
-    query = query.view(batch, kv_heads, group, tokens, d)
-    for first in range(0, tokens, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, tokens)
-        at = torch.arange(first, last, device=query.device)
-        q, parts = query[:, :, :, first:last].reshape(batch, kv_heads, -1, d), Parts()
-        for begin in range(0, last, KEY_BLOCK):
-            end = min(begin + KEY_BLOCK, last)
-            column = torch.arange(begin, end, device=query.device)
-            visible = column <= at[:, None]
-            if window:
-                visible = visible & (column > at[:, None] - window)
-            visible = visible & (column < counts[:, None, None])  # [B, q, N]
-            logits = torch.matmul(q, key[:, :, begin:end].transpose(-1, -2)) * scale
-            hidden = ~visible[:, None, None].expand(-1, -1, group, -1, -1).reshape(batch, 1, -1, end - begin)
-            parts.add(logits.masked_fill(hidden, -torch.inf), value[:, :, begin:end])
-        outputs.append(parts.output.view(batch, heads, last - first, d))
-        sums.append(parts.lse.view(batch, heads, last - first))
-    return torch.cat(outputs, dim=2), torch.cat(sums, dim=2)
-
-
-def _plain(query, key, value, mask, scale, window):
-    """Causal SDPA over the keys given; mask: [B, keys] of tokens that are not padding, or None. Also the visible keys."""
-    tokens, held, group = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]
-    if mask is None and not window and tokens == held:
-        visible, causal = None, tokens > 1
-    else:
-        at, column = torch.arange(held - tokens, held, device=query.device)[:, None], torch.arange(held, device=query.device)
-        visible, causal = column <= at, False
-        if window:
-            visible = visible & (column > at - window)
-        visible = visible.expand(query.shape[0], 1, -1, -1)
-        if mask is not None:
-            visible = visible & mask.bool()[:, None, None, :]
-    output = scaled_dot_product_attention(query, key, value, attn_mask=visible, is_causal=causal, scale=scale,
-                                          enable_gqa=group > 1)
-    if visible is not None:  # a row that sees nothing is padding: SDPA makes it NaN
-        output = torch.where(visible.any(dim=-1, keepdim=True), output, torch.zeros_like(output))
-    return output, visible

@@ -98,7 +98,7 @@ def test_step_by_operators_is_append(layer, flush):
         q, k, v = (torch.randn(2, heads, 1, 32, generator=generator) for heads in (4, 2, 2))
         by_append.append(k.squeeze(2), v.squeeze(2), [1, 1])
         transform, raw = by_append.code.transform, q.view(2, 2, 2, 32)
-        expected, _ = by_append._decode(transform.queries(raw).bfloat16(), raw, 0.3, 0, False)
+        expected, _ = by_append.tiers.decode(by_append.held(), transform.queries(raw).bfloat16(), raw, 0.3, 0, False)
         output = by_operators.step(q, k, v, 0.3)
         assert torch.allclose(output, transform.outputs(expected).view(output.shape), atol=1e-4), step
     assert by_operators.lengths == by_append.lengths == by_operators.device_lengths.tolist() == [90, 90]

@@ -1,0 +1,172 @@
+"""The 2-bit cache of one layer in a serving engine, on raw tensors: the engine owns the pages (its block tables say which a
+request has), and this class the BF16 windows, one set of rings for each slot of the engine's request table.
+
+Page i of a request holds its tokens sink + 64 i onwards, and stands in the request's block i. A request of n tokens has
+ceil(n / 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block is always there.
+
+What this rules out: a request whose first tokens are another's blocks (prefix caching, KV transfer), because their windows
+are not in its slot. A request that starts again, in any slot, is one that starts."""
+import dataclasses
+import itertools
+
+import torch
+
+from . import ops
+from .chunk_attention import causal_parts, plain
+from .errors import InputError
+from .page_layout import PAGE_TOKENS
+from .softmax_merge import Parts
+from .tiers import Held, Tiers
+
+
+@dataclasses.dataclass
+class Chunk:
+    """A request of which more than one token is new."""
+    row: int     # of the batch
+    first: int   # of its tokens among those of the batch
+    start: int   # tokens before them
+    count: int   # new tokens
+
+
+@dataclasses.dataclass
+class Rows:
+    """One forward pass over R requests (rows), some of them padding; the tensors are those of SlotTable, so that a captured
+    graph finds the next batch in the same place."""
+    lengths: torch.Tensor       # [R] int32 tokens, the new ones counted; 0: padding
+    table: torch.Tensor         # [R, P] int32 blocks
+    window_table: torch.Tensor  # [R, window pages of a slot] int32
+    single: tuple = None        # None: every row has one new token, row i token i; else rows [S] and tokens [S] int64 of those
+    chunks: tuple = ()          # [Chunk]
+
+
+def _sent(numbers, device):
+    """Numbers of the host as int64 on the device. The copy is from pageable memory, which is read before the call returns."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
+
+
+class SlotTable:
+    """Batches of an engine as Rows. slots: requests that the engine holds at a time. One more slot takes the padding."""
+
+    def __init__(self, slots, window_pages, device):
+        device, self.slots = torch.device(device), slots
+        pages = torch.arange((slots + 1) * window_pages, dtype=torch.int32, device=device)
+        self._pages = pages.view(slots + 1, window_pages)
+        self._window_table = self._pages[slots:].repeat(slots, 1)
+        self._lengths = torch.zeros(slots, dtype=torch.int32, device=device)
+        self._table = None
+
+    def rows(self, slots, starts, counts, lengths, table, slot_mapping):
+        """The batch whose row b is the request in slot slots[b] with counts[b] new tokens after starts[b]; tokens of the rows
+        follow one another. Rows beyond `slots`, slots of -1, counts of 0 and rows whose last token has slot_mapping -1 are
+        padding. slots, starts, counts: sequences on the host, starts read of rows with more than one token only; lengths
+        [R], table [R, P] and slot_mapping [tokens] on the device, which is not waited for."""
+        count, device = lengths.shape[0], lengths.device
+        if count > self.slots:
+            raise InputError(f"a batch of {count} requests came to a cache of {self.slots}; start the engine with more "
+                             "(max_num_seqs)")
+        named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
+        named += [self.slots] * (count - len(named))
+        counts = list(counts) + [0] * (count - len(counts))
+        every_single = all(c == 1 for c in counts[:len(slots)]) and slot_mapping.shape[0] >= count
+        firsts = [0, *itertools.accumulate(counts)][:count]
+        on_device = _sent(named, device)
+        self._window_table[:count] = self._pages[on_device]
+        mapped = slot_mapping[:count] if every_single else \
+            slot_mapping[_sent([max(0, f + c - 1) for f, c in zip(firsts, counts)], device)]
+        self._lengths[:count] = torch.where((on_device < self.slots) & (mapped >= 0), lengths, 0).int()
+        if not table.is_contiguous() or table.dtype != torch.int32:
+            if self._table is None or self._table.shape[1] != table.shape[1]:
+                self._table = torch.zeros((self.slots, table.shape[1]), dtype=torch.int32, device=device)
+            self._table[:count] = table
+            table = self._table[:count]
+        made = Rows(self._lengths[:count], table, self._window_table[:count])
+        if not every_single:
+            single = [b for b in range(count) if counts[b] == 1 and named[b] < self.slots]
+            made.single = _sent(single, device), _sent([firsts[b] for b in single], device)
+            made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in range(count)
+                                if counts[b] > 1 and named[b] < self.slots)
+        return made
+
+
+class SlotKV:
+    """The cache of one layer. code: paged_kv.LayerCode; slots: as SlotTable; most_tokens: of a request; group: query heads of
+    a KV head. Everything that outlives a forward pass is allocated here."""
+
+    def __init__(self, code, slots, most_tokens, group):
+        for codec in (code.key, code.value):
+            if codec.encoder not in ("minmax", "search"):
+                raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
+                                 "by token; fit with --encoder search")
+        self.code, self.tiers, self.group = code, Tiers(code), group
+        self.windows = self.tiers.new_windows(slots + 1)
+        self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
+        self.space = None
+        if self.tiers.decode_obstacle(group) is None:
+            self.space = _workspace(self.windows, code.layer, group, slots)
+        code.transform.reserve(most_tokens, code.device)
+
+    @property
+    def window_pages(self):
+        """Of a slot; the same in all layers of a bundle."""
+        return self.tiers.layout.pages
+
+    def pool(self, blocks):
+        """The engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page bytes]. No copy."""
+        if blocks.dtype != torch.uint8:
+            blocks = blocks.view(torch.uint8)
+        code = self.code
+        expected = (code.layer.kv_heads, PAGE_TOKENS, code.page_bytes // PAGE_TOKENS)
+        if tuple(blocks.shape[1:]) != expected or not blocks.is_contiguous():
+            raise InputError(f"layer {code.layer.layer}: the engine's cache is {list(blocks.shape)} with strides "
+                             f"{list(blocks.stride())}, expected contiguous blocks of {list(expected)} bytes")
+        return blocks.view(blocks.shape[0], code.layer.kv_heads, -1)
+
+    @torch.no_grad()
+    def forward(self, pool, rows, query, key, value, scale, output):
+        """New tokens attend, and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE;
+        output [N, Hq, d] is written, rows of padding stay as they are or become numbers of no meaning.
+
+        A single token is appended, then attends to the three tiers. A chunk attends to itself as it is and to what is
+        stored before it, then it is appended."""
+        held = Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
+        if rows.single is None:
+            n = rows.lengths.shape[0]
+            output[:n].copy_(self.tiers.step(held, query[:n], key[:n], value[:n], scale, self.bad, space=self.space))
+            return
+        for chunk in rows.chunks:
+            self._chunk(self._part(held, slice(chunk.row, chunk.row + 1)), chunk, query, key, value, scale, output)
+        row, token = rows.single
+        if row.shape[0] > 0:
+            part = self._part(held, row)
+            output[token] = self.tiers.step(part, query[token], key[token], value[token], scale, self.bad,
+                                            space=self.space).to(output.dtype)
+
+    @staticmethod
+    def _part(held, rows):
+        return Held(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows])
+
+    def _chunk(self, held, chunk, query, key, value, scale, output):
+        tokens = slice(chunk.first, chunk.first + chunk.count)
+        q, k, v = (x[tokens].transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, T, d]
+        if chunk.start == 0:
+            result = plain(q, k, v, None, scale, 0)[0]
+        else:
+            parts = Parts()
+            before = dataclasses.replace(held, lengths=torch.full_like(held.lengths, chunk.start))
+            parts.merge(*self.tiers.attend(before, q, scale, [chunk.count]))
+            counts = torch.full((1,), chunk.count, device=q.device)
+            parts.merge(*causal_parts(q.float(), k.float(), v.float(), counts, scale, 0))
+            result = parts.output
+        output[tokens] = result[0].transpose(0, 1).to(output.dtype)
+        self.tiers.append(held, self.tiers.plan([chunk.start], [chunk.count]), key[tokens], value[tokens], self.bad)
+
+
+_spaces = {}  # layers run one after another on a device and share it; captured graphs keep its address
+
+
+def _workspace(like, layer, group, slots):
+    needed = ops.decode_workspace_bytes(like, layer.head_dim, group, slots, layer.kv_heads)
+    place = (like.device, layer.head_dim, group, slots, layer.kv_heads)
+    if place not in _spaces:
+        _spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=like.device)
+    return _spaces[place]

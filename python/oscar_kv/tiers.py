@@ -1,0 +1,197 @@
+"""The three tiers of one layer, sink, pages and recent window, on tensors that the caller owns: how rows enter them and how
+queries read them. Who holds the pages and the windows, and which sequence has which of them, is the caller's: PagedKV for a
+batch of sequences, SlotKV for the requests of a serving engine.
+
+Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens, N rows."""
+import dataclasses
+
+import torch
+
+from . import kernels, ops, reference
+from .errors import NumericalError
+from .page_layout import PAGE_TOKENS
+from .window_layout import WindowLayout
+
+RING_SLACK = 15  # slots that the kernel's last tile may look at beyond the ring's tokens
+
+
+def ring_pages(recent, flush):
+    """Window pages of the last tokens of a sequence."""
+    return -(-(recent + flush + RING_SLACK) // PAGE_TOKENS)
+
+
+@dataclasses.dataclass
+class Held:
+    """What B sequences hold in one layer."""
+    pool: torch.Tensor          # [pages, Hkv, bytes] uint8
+    table: torch.Tensor         # [B, P] int32: entry i is the page of tokens sink + 64 i onwards
+    windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
+    window_table: torch.Tensor  # [B, window pages of a sequence] int32
+    lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
+
+
+class Plan:
+    """Where the new tokens of an append go, and which tokens become codes."""
+
+    def __init__(self):
+        self.runs, self.rows = [], 0  # (first row, count, sequence, page of the sequence, first slot, first position)
+        self.leaving = []  # (sequence, shift, positions from the window, positions of new rows)
+        self.kept = []     # (sequence, shift, spans of positions that go into the window)
+        self.starts, self.counts = [], []
+
+
+class Tiers:
+    """code: paged_kv.LayerCode. flush: tokens leave the recent window in groups of this many."""
+
+    def __init__(self, code, flush=1):
+        self.code, self.flush = code, flush
+        self.layout = WindowLayout(code.layer.head_dim, code.sink, ring_pages(code.recent, flush)).to(code.device)
+        self.step_obstacle = code.without_kernels or kernels.step_obstacle(code, flush)
+
+    def new_windows(self, sequences):
+        """Windows of so many sequences: [sequences * window pages, Hkv, 128 d]."""
+        shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
+        return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
+
+    def decode_obstacle(self, group):
+        return self.code.without_kernels or kernels.decode_obstacle(self.code, self.flush, group, self.layout.pages)
+
+    def quantised_end(self, tokens):
+        """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
+        leaving = max(0, tokens - self.code.sink - self.code.recent)
+        return self.code.sink + leaving // self.flush * self.flush
+
+    def pages_of(self, tokens):
+        """Pages that a sequence of so many tokens has."""
+        return -(-(self.quantised_end(tokens) - self.code.sink) // PAGE_TOKENS)
+
+    def plan(self, starts, counts):
+        """Of appending counts[b] tokens to sequences of starts[b] tokens."""
+        plan, first = Plan(), 0
+        plan.starts, plan.counts = list(starts), list(counts)
+        for b, (start, count) in enumerate(zip(starts, counts)):
+            sink, end = self.code.sink, start + count
+            begin, until = self.quantised_end(start), self.quantised_end(end)
+            shift = first - start  # position + shift is the index among the new rows
+            if until > begin:
+                plan.leaving.append((b, shift, range(begin, min(until, start)), range(max(begin, start), until)))
+                at = begin
+                while at < until:
+                    slot = (at - sink) % PAGE_TOKENS
+                    step = min(PAGE_TOKENS - slot, until - at)
+                    plan.runs.append((plan.rows, step, b, (at - sink) // PAGE_TOKENS, slot, at))
+                    plan.rows += step
+                    at += step
+            spans = [range(start, min(end, sink)), range(max(start, until), end)]
+            plan.kept.append((b, shift, [s for s in spans if len(s) > 0]))
+            first += count
+        return plan
+
+    @torch.no_grad()
+    def append(self, held, plan, key, value, bad):
+        """key, value: [N, Hkv, d] of the model, after RoPE: the new tokens of each sequence one after another. held.lengths
+        is not read. bad: ops.quantize_rows. What is left of the ring is written after the tokens that leave it were read."""
+        device, transform = self.code.device, self.code.transform
+        positions = torch.cat([torch.arange(n, n + c) for n, c in zip(plan.starts, plan.counts)]).to(device)
+        rows = transform.key_rows(key, positions), transform.value_rows(value)
+        self._quantise(held, plan, rows, bad)
+        # A ring holds the newest tokens only: older ones of a long chunk are in the sink or codes by now.
+        kept = [(b, shift, p) for b, shift, spans in plan.kept for p in spans]
+        if kept:
+            sequence = torch.cat([torch.full((len(p),), b) for b, _, p in kept]).to(device)
+            position = torch.cat([torch.arange(p.start, p.stop) for _, _, p in kept]).to(device)
+            source = torch.cat([torch.arange(p.start + shift, p.stop + shift) for _, shift, p in kept]).to(device)
+            self.layout.write(held.windows, held.window_table, sequence, position, *(r[source] for r in rows))
+
+    def _quantise(self, held, plan, new, bad):
+        """The leaving tokens of the plan into pages; new: rows of keys and values."""
+        if not plan.runs:
+            return
+        code, device = self.code, self.code.device
+        parts = ([], [])
+        for b, shift, old, fresh in plan.leaving:
+            if len(old) > 0:
+                position = torch.arange(old.start, old.stop, device=device)
+                stored = self.layout.rows(held.windows, held.window_table, torch.full_like(position, b), position)
+            for i, rows in enumerate(new):
+                if len(old) > 0:
+                    parts[i].append(stored[i])
+                parts[i].append(rows[fresh.start + shift:fresh.stop + shift] if len(fresh) > 0 else rows[:0])
+        rows = [torch.cat(p) for p in parts]
+        first, count, sequence, index, slot, position = torch.tensor(plan.runs, dtype=torch.int32).to(device).unbind(1)
+        page = held.table[sequence.long(), index.long()]
+        if code.encode_obstacle is None:
+            ops.quantize_rows(held.pool, *rows, torch.stack([first, count, page, slot, position], dim=1), code.key.sigma,
+                              code.value.sigma, *code.clip, bad, code.key.encoder == "search", *code.numbers)
+            return
+        encoded = []
+        for codec, side in zip((code.key, code.value), rows):
+            try:
+                encoded += codec.encode(side.float())
+            except NumericalError as error:
+                raise NumericalError(f"layer {code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
+        counts = torch.tensor([run[1] for run in plan.runs], device=device)
+        slots = torch.cat([torch.arange(run[4], run[4] + run[1]) for run in plan.runs]).to(device)
+        ops.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded, *code.numbers)
+
+    @torch.no_grad()
+    def step(self, held, query, key, value, scale, bad, window=0, space=None):
+        """One new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d]: it is appended, then attends. held.lengths
+        counts it already. Nothing is read back, and no tensor outlives the call, so that it may be captured into a CUDA
+        graph. Returns output [B, Hq, d] FP32."""
+        code, transform = self.code, self.code.transform
+        mean = transform.key_mean
+        if transform.rotated_mean:
+            raw = query.float()
+            key = key.float() - transform.mean_at((held.lengths - 1).clamp(min=0))
+            query, value, mean = raw, value.float(), None
+        heads = code.layer.kv_heads
+        coded = ops.append_tokens(held.windows, held.window_table, query, key, value, held.lengths, transform.query,
+                                  transform.key_forward, transform.value_forward, mean, transform.value_mean, code.sink)
+        ops.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
+                         *code.clip, bad, code.sink, code.recent, self.flush, code.key.encoder == "search", *code.numbers)
+        coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
+        output, _ = self.decode(held, coded, query.view(coded.shape), scale, window, False, space)
+        return transform.outputs(output).view(query.shape)
+
+    def decode(self, held, coded, raw, scale, window, want_lse, space=None):
+        """Decode attention of queries [B, Hkv, g, d] in the basis of the cache; raw: as the model made them. space: the
+        kernel's workspace where the caller keeps it."""
+        code, group = self.code, raw.shape[2]
+        obstacle = self.decode_obstacle(group)
+        turned = code.transform.phase_queries(raw)
+        phases = None if turned is None else code.transform.phase_table(code.device)
+        tile = code.transform.phases.tile(code.device) if turned is not None and obstacle is None else None
+        if obstacle is not None:
+            space = torch.empty(0, dtype=torch.uint8, device=code.device)
+        elif space is None:
+            space = kernels.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1])
+        decode = ops.decode_attention if obstacle is None or not raw.is_cuda else reference.decode_attention
+        if decode is ops.decode_attention and raw.is_cuda:
+            coded = coded.bfloat16()
+        return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma, code.value.sigma,
+                      turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush, window, want_lse, *code.numbers)
+
+    @torch.no_grad()
+    def attend(self, held, query, scale, new=None, window=0):
+        """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the sequences hold.
+
+        new: None where the query is of the last token that was appended (T = 1), else query i of sequence b has position
+        lengths[b] + i, and its token is not appended yet. window: sliding window of the layer, 0 for none. Returns output
+        [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T]."""
+        code, (batch, heads, tokens, d) = self.code, query.shape
+        kv_heads, transform = code.layer.kv_heads, code.transform
+        q = query.reshape(batch, kv_heads, -1, d)  # query head h reads KV head h / group
+        if new is None:
+            output, lse = self.decode(held, transform.queries(q), q, scale, window, True)
+        else:
+            lengths = held.lengths.long()
+            positions = (lengths[:, None] + torch.arange(tokens, device=code.device)).repeat(1, heads // kv_heads)
+            turned = transform.phase_queries(q)
+            output, lse = reference.attention(
+                transform.queries(q), positions, held.pool, held.table, held.windows, held.window_table, lengths,
+                reference.quantised_end(lengths, code.sink, code.recent, self.flush), code.key.sigma, code.value.sigma, turned,
+                None if turned is None else transform.phase_table(code.device), float(scale), code.sink, window, *code.numbers)
+        shift = transform.shift(q)  # the same for all keys: it changes no weight
+        lse = lse if shift is None else lse + shift * scale
+        return transform.outputs(output).view(query.shape), lse.view(query.shape[:-1])
