@@ -56,15 +56,6 @@ void measured(std::ostringstream& out, const Json& report) {
 
 constexpr const char* kUnknownFolder = "/path/to/";
 
-// What --model-path takes: org/name, or the absolute path of a directory.
-std::string served_model(const Bundle& bundle, const ExportCard& card) {
-  if (!card.model_path.empty()) return card.model_path;
-  const std::string name = bundle.model.contains("name") && bundle.model["name"].is_string()
-                               ? plain_model_name(bundle.model["name"].get<std::string>())
-                               : std::string();
-  return name.find('/') != std::string::npos ? name : kUnknownFolder + (name.empty() ? "model" : name);
-}
-
 // Which build of the engine reads a format.
 std::string engine_text(int version) {
   const std::string fork =
@@ -76,6 +67,20 @@ std::string engine_text(int version) {
 }
 
 }  // namespace
+
+std::string served_model(const Bundle& bundle, const std::string& model_path) {
+  if (!model_path.empty()) return model_path;
+  const std::string name = bundle.model.contains("name") && bundle.model["name"].is_string()
+                               ? plain_model_name(bundle.model["name"].get<std::string>())
+                               : std::string();
+  return name.find('/') != std::string::npos ? name : kUnknownFolder + (name.empty() ? "model" : name);
+}
+
+std::string unknown_folder_note(const std::string& model) {
+  if (!model.starts_with(kUnknownFolder)) return "";
+  return std::string("`") + kUnknownFolder +
+         "` stands for the folder that holds the model; `oscar-export --model` writes it.\n\n";
+}
 
 std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
   const LayerTransform& layer = bundle.layers.front();
@@ -89,7 +94,7 @@ std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
       << "export SGLANG_OSCAR_V_ROTATION_PATH=\"$PWD\"/" << shell_word(card.value_file) << "\n"
       << "export SGLANG_OSCAR_K_CLIP_RATIO=" << json_float(bundle.global_key_clip) << "\n"
       << "export SGLANG_OSCAR_V_CLIP_RATIO=" << json_float(bundle.global_value_clip) << "\n"
-      << "python -m sglang.launch_server --model-path " << shell_word(served_model(bundle, card)) << " \\\n"
+      << "python -m sglang.launch_server --model-path " << shell_word(served_model(bundle, card.model_path)) << " \\\n"
       << "  --kv-cache-dtype int2 --kv-cache-quant-group-size " << group << " --page-size 8 \\\n"
       << "  --prefill-attention-backend fa3 --decode-attention-backend triton\n";
   return out.str();
@@ -120,10 +125,7 @@ std::string export_card(const Bundle& bundle, const ExportCard& card, const Json
   out << "## Serve\n\n"
       << engine_text(card.version) << " In this directory:\n\n```sh\n"
       << sglang_serve_command(bundle, card) << "```\n\n";
-  if (served_model(bundle, card).starts_with(kUnknownFolder)) {
-    out << "`" << kUnknownFolder
-        << "` stands for the folder that holds the model; `oscar-export --model` writes it.\n\n";
-  }
+  out << unknown_folder_note(served_model(bundle, card.model_path));
   for (const std::string& change : card.changes)
     out << "Changed from the bundle as fitted: " << markdown_text(change) << ".\n\n";
   return out.str() + measured_section(card.format, report) + "\n" + provenance_section(bundle);

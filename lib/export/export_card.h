@@ -16,6 +16,12 @@ struct ExportCard {
   std::vector<std::string> changes;  // what the format changed of the bundle as fitted
 };
 
+// The model of a serve command: org/name, or the absolute path of a directory. model_path: as ExportCard has it.
+std::string served_model(const Bundle& bundle, const std::string& model_path);
+
+// What a path that nobody knows stands for; empty for every other model.
+std::string unknown_folder_note(const std::string& model);
+
 // The section "Measured": the methods of a report.json of oscar-verify, or, where it is null, how to get one.
 std::string measured_section(const std::string& format, const Json* report);
 

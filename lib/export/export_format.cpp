@@ -6,6 +6,7 @@
 #include "export/absorbed.h"
 #include "export/sglang_export.h"
 #include "export/transformers_export.h"
+#include "export/vllm_export.h"
 
 namespace oscar {
 namespace {
@@ -41,6 +42,13 @@ std::vector<ExportFormat> build() {
            .note = "README.md there says how a model takes it along.",
            .plan = transformers_plan,
            .write = write_transformers},
+          {.id = "vllm",
+           .summary = "the bundle, and the command for vLLM with oscar-kv",
+           .has_card = true,
+           .note = kServeNote,
+           .unsupported = vllm_unsupported,
+           .plan = vllm_plan,
+           .write = write_vllm},
           {.id = "absorbed",
            .summary = "a Hugging Face checkpoint with the value transform inside; needs --model",
            .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",

@@ -4,8 +4,8 @@
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "bundle/bundle_files.h"
 #include "bundle/model_card.h"
+#include "export/bundle_copy.h"
 #include "export/checksums.h"
 #include "export/export_card.h"
 
@@ -14,7 +14,6 @@ namespace {
 
 constexpr const char* kGenerate = "custom_generate/generate.py";
 constexpr const char* kRequirements = "custom_generate/requirements.txt";
-constexpr const char* kBundleFolder = "oscar_bundle";
 
 // `model` has no place among the others: from_pretrained() binds it by name, and people pass token ids by position.
 std::string generate_py(const std::string& tool_version, const std::string& manifest_sha256) {
@@ -52,20 +51,6 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
          provenance_section(form.bundle);
 }
 
-// The files of the bundle whose content the manifest vouches for. load_bundle() lets the card and the calibration
-// hashes pass with another content: from a stranger, they may be links to anything that the user can read.
-std::vector<std::string> vouched_files(const fs::path& bundle) {
-  const Json manifest = read_json(bundle / kManifestName);
-  std::vector<std::string> names;
-  for (const fs::path& file : bundle_files(bundle)) {
-    const std::string name = file.lexically_relative(bundle).generic_string();
-    std::error_code ec;
-    if (!fs::is_regular_file(file, ec)) continue;
-    if (name == kManifestName || sha256_file(file) == manifest["files"][name]["sha256"]) names.push_back(name);
-  }
-  return names;
-}
-
 }  // namespace
 
 std::string transformers_plan(const ServedForm& form, const ExportOptions&) {
@@ -83,12 +68,7 @@ std::vector<std::string> write_transformers(const ExportFormat&, const ServedFor
   write(kCardName, card(form, options));
   write(kGenerate, generate_py(options.tool_version, sha256_file(options.bundle / kManifestName)));
   write(kRequirements, "oscar-kv>=" + options.tool_version + "\n");
-  for (const std::string& file : vouched_files(options.bundle)) {
-    const std::string name = std::string(kBundleFolder) + "/" + file;
-    fs::create_directories((target.path() / name).parent_path());
-    fs::copy_file(options.bundle / file, target.path() / name);
-    names.push_back(name);
-  }
+  for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
   names = write_checksums(target.path(), names);
   target.commit();
   return names;

@@ -79,9 +79,31 @@ TEST(ServedForm, BlocksAndOddWindowsAreCarriedByTheBundleAlone) {
   EXPECT_NE(message_of<InputError>([&] { served_form(fitted, "sglang"); }).find("multiples of 8"), std::string::npos);
 }
 
+TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
+  EXPECT_TRUE(served_form(small_bundle(2, 64), "vllm").changes.empty());
+  const auto refused = [](auto change) {
+    Bundle bundle = blocks_bundle(2, 64);
+    for (LayerTransform& layer : bundle.layers) layer.value = layer.key;
+    served_form(bundle, "vllm");  // it is sound before the change
+    change(bundle);
+    return message_of<InputError>([&] { served_form(bundle, "vllm"); });
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"head_dim 80", refused([](Bundle& b) { b.layers[1].head_dim = 80; })},
+      {"two layouts", refused([](Bundle& b) { b.layers[1].value.widths.clear(); })},
+      {"before RoPE", refused([](Bundle& b) { b.layers[0].key.rotated_mean = true; })},
+      {"encoded with feedback", refused([](Bundle& b) { b.encoder = "feedback"; })},
+      {"windows of 64 and 2000", refused([](Bundle& b) { b.windows.recent = 2000; })},
+      {"17 query heads", refused([](Bundle& b) { b.model["query_heads"] = 34; })}};
+  for (const auto& [word, message] : cases) EXPECT_NE(message.find(word), std::string::npos) << message;
+  Bundle groups = small_bundle(2, 64);
+  groups.quant_group = 32;
+  EXPECT_NE(message_of<InputError>([&] { served_form(groups, "vllm"); }).find("groups of 32"), std::string::npos);
+}
+
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
-  const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "vllm"); });
-  EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, absorbed"), std::string::npos) << message;
+  const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "tensorrt"); });
+  EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, vllm, absorbed"), std::string::npos) << message;
 }
 
 // ---- reports

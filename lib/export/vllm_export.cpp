@@ -1,0 +1,116 @@
+#include "export/vllm_export.h"
+
+#include <sstream>
+
+#include "base/shell.h"
+#include "bundle/model_card.h"
+#include "export/bundle_copy.h"
+#include "export/checksums.h"
+#include "export/export_card.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kRelease = "0.33";    // that python/oscar_kv/vllm_plugin.py is written for
+constexpr std::int64_t kMostGroup = 16;     // query heads on a KV head: kernels/decode/decode_attention.h
+constexpr std::int64_t kMostWindow = 2048;  // tokens of sink and ring, in whole pages: python/oscar_kv/kernels.py
+constexpr std::int64_t kWindowPage = 64, kRingSlack = 15;
+
+std::string digits(std::int64_t n) { return std::to_string(n); }
+
+std::int64_t window_pages(std::int64_t tokens) { return (tokens + kWindowPage - 1) / kWindowPage; }
+
+std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int64_t group) {
+  const std::string name = "layer " + digits(layer.layer) + " of the bundle has ";
+  const std::int64_t d = layer.head_dim;
+  if (d != 64 && d != 128 && d != 256) {
+    return name + "head_dim " + digits(d) + "; the kernels that vLLM needs have 64, 128 and 256. Format transformers " +
+           "serves it";
+  }
+  if (layer.key.blocks() != layer.value.blocks()) {
+    return name +
+           "keys and values of two layouts, which the decode kernel does not read; fit both with one layout, or " +
+           "use format transformers";
+  }
+  if (!layer.key.blocks() && group != 0 && group != d) {
+    return name + "scales for groups of " + digits(group) +
+           " channels, and the decode kernel reads one scale a head; " +
+           "fit without --group, or use format transformers";
+  }
+  if (layer.key.rotated_mean) {
+    return name + "the mean of keys before RoPE taken away, which vLLM's adapter does not compute; fit again with " +
+           "--center mean or key";
+  }
+  if (layer.key.codebook || layer.value.codebook) return name + "codebooks, which no engine reads";
+  return std::nullopt;
+}
+
+std::string vllm_command(const std::string& model) {
+  std::ostringstream out;
+  out << "OSCAR_KV_BUNDLE=\"$PWD\"/" << kBundleFolder << " vllm serve " << shell_word(model) << " \\\n"
+      << "  --dtype bfloat16 --kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching\n";
+  return out.str();
+}
+
+std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
+  const std::string model = served_model(form.bundle, options.model_path);
+  std::ostringstream out;
+  out << card_head(form.bundle, "2-bit KV cache for vLLM") << "## Serve\n\n"
+      << "The Python package oscar-kv (`pip install oscar_kv-*.whl`, built by `scripts/wheel`) is a plugin of vLLM "
+      << kRelease << ".x, which finds it by itself. In this folder:\n\n```console\n"
+      << vllm_command(model) << "```\n\n"
+      << unknown_folder_note(model)
+      << "The adapter was tested with vLLM's own Python on a CPU; nobody has served with it yet. "
+         "`python -m oscar_kv.serve_check MODEL oscar_bundle` compares tasks and throughput with the BF16 cache on "
+         "your "
+         "GPU. Prefix caching, speculative decoding, KV transfer and context parallelism are refused. `SHA256SUMS` is "
+         "checked with `sha256sum -c`.\n\n";
+  return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
+         provenance_section(form.bundle);
+}
+
+}  // namespace
+
+std::optional<std::string> vllm_unsupported(const ExportFormat&, const Bundle& bundle) {
+  for (const LayerTransform& layer : bundle.layers) {
+    if (auto reason = unserved_layer(layer, bundle.quant_group)) return reason;
+  }
+  if (bundle.encoder == "feedback") {
+    return "the bundle is encoded with feedback, which no kernel does token by token; fit with --encoder search, or "
+           "use "
+           "format transformers";
+  }
+  const std::int64_t window =
+      kWindowPage * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kRingSlack));
+  if (window > kMostWindow) {
+    return "the bundle has BF16 windows of " + digits(bundle.windows.sink) + " and " + digits(bundle.windows.recent) +
+           " tokens, more than the decode kernel holds (" + digits(kMostWindow) +
+           " in whole pages); fit with shorter " + "--windows";
+  }
+  const Json& query_heads = bundle.model.contains("query_heads") ? bundle.model["query_heads"] : Json();
+  const std::int64_t kv_heads = bundle.layers.empty() ? 0 : bundle.layers.front().kv_heads;
+  if (query_heads.is_number_integer() && kv_heads > 0 && query_heads.get<std::int64_t>() / kv_heads > kMostGroup) {
+    return "the model has " + digits(query_heads.get<std::int64_t>() / kv_heads) +
+           " query heads on a KV head, and the " + "decode kernel at most " + digits(kMostGroup) +
+           "; format transformers serves it";
+  }
+  return std::nullopt;
+}
+
+std::string vllm_plan(const ServedForm& form, const ExportOptions&) {
+  return "a bundle of " + digits(static_cast<std::int64_t>(form.bundle.layers.size())) +
+         " layers with the command for vLLM " + kRelease;
+}
+
+std::vector<std::string> write_vllm(const ExportFormat&, const ServedForm& form, const fs::path& directory,
+                                    const ExportOptions& options) {
+  AtomicDirectory target(directory, options.overwrite, checksummed_directory());
+  write_file_atomic(target.path() / kCardName, vllm_card(form, options));
+  std::vector<std::string> names = {kCardName};
+  for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
+  names = write_checksums(target.path(), names);
+  target.commit();
+  return names;
+}
+
+}  // namespace oscar
