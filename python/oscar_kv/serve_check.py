@@ -1,0 +1,141 @@
+"""python -m oscar_kv.serve_check MODEL BUNDLE: on a machine with vLLM, lm-evaluation-harness and a GPU, gsm8k and throughput
+with the BF16 cache and with the 2-bit cache of a bundle, as one table. Each measurement is a command of theirs in a process of its
+own; --dry-run prints the commands."""
+import argparse
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+from .errors import InputError
+from .vllm_plugin import BACKEND, BUNDLE_VARIABLE, CACHE_DTYPE
+
+INPUT_EXIT, WORSE_EXIT = 3, 1
+BATCHES = (1, 8, 32)
+MOST_LOSS = 2.0  # points of gsm8k (strict match) that the 2-bit cache may lose
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="python -m oscar_kv.serve_check", description=__doc__.split("\n\n")[0])
+    parser.add_argument("model", help="directory or org/name, as vLLM takes it")
+    parser.add_argument("bundle", help="bundle of oscar-fit for this model")
+    parser.add_argument("-o", "--output", default="serve_check", metavar="DIR", help="where results go (default serve_check)")
+    parser.add_argument("--max-model-len", type=int, default=16384, metavar="N", help="tokens of a request (default 16384)")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs (default 1)")
+    parser.add_argument("--limit", type=int, metavar="N", help="questions of gsm8k (default all 1319)")
+    parser.add_argument("--input-len", type=int, default=8192, metavar="N", help="of a request of the throughput runs (default 8192)")
+    parser.add_argument("--output-len", type=int, default=256, metavar="N", help="likewise (default 256)")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
+    options = parser.parse_args(arguments)
+    for name in ("max_model_len", "tensor_parallel_size", "limit", "input_len", "output_len"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+    if options.input_len + options.output_len > options.max_model_len:
+        parser.error(f"--input-len and --output-len are {options.input_len + options.output_len} tokens, more than --max-model-len "
+                     f"({options.max_model_len})")
+    return options
+
+
+def plan(options):
+    """[(cache, measurement, command, environment, result)]: result is a file, or a folder that holds one."""
+    steps, folder = [], pathlib.Path(options.output)
+    common = {"dtype": "bfloat16", "max_model_len": options.max_model_len, "tensor_parallel_size": options.tensor_parallel_size,
+              "enable_prefix_caching": False}
+    for cache in ("bf16", CACHE_DTYPE):
+        ours = {} if cache == "bf16" else {"kv_cache_dtype": CACHE_DTYPE, "attention_backend": BACKEND}
+        environment = {} if cache == "bf16" else {BUNDLE_VARIABLE: str(pathlib.Path(options.bundle).resolve())}
+        named = ",".join(f"{k}={v}" for k, v in {"pretrained": options.model, **common, **ours}.items())
+        result = folder / cache / "gsm8k"
+        limit = ["--limit", str(options.limit)] if options.limit else []
+        steps.append((cache, "gsm8k", [sys.executable, "-m", "lm_eval", "--model", "vllm", "--model_args", named, "--tasks", "gsm8k",
+                                       "--num_fewshot", "5", "--batch_size", "auto", "--output_path", str(result), *limit], environment, result))
+        flags = ["--dtype", "bfloat16", "--max-model-len", str(options.max_model_len), "--tensor-parallel-size",
+                 str(options.tensor_parallel_size), "--no-enable-prefix-caching"]
+        flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", BACKEND]
+        for batch in BATCHES:
+            result = folder / cache / f"batch-{batch}.json"
+            steps.append((cache, f"batch {batch}", [
+                "vllm", "bench", "throughput", "--model", options.model, *flags, "--dataset-name", "random", "--random-input-len",
+                str(options.input_len), "--random-output-len", str(options.output_len), "--num-prompts", str(4 * batch), "--max-num-seqs",
+                str(batch), "--output-json", str(result)], environment, result))
+    return steps
+
+
+def shown(command, environment):
+    return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in environment.items()), shlex.join(command)])
+
+
+def _json(path):
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is not the result that was expected ({error}); look at the output of its command") from None
+
+
+def read_result(measurement, place):
+    """Strict gsm8k in percent, or tokens per second."""
+    if measurement == "gsm8k":
+        found = sorted(pathlib.Path(place).rglob("results_*.json"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise InputError(f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its command")
+        results, path, name = _json(found[-1]).get("results", {}).get("gsm8k", {}), found[-1], "exact_match,strict-match"
+    else:
+        results, path, name = _json(place), place, "tokens_per_second"
+    value = results.get(name) if isinstance(results, dict) else None
+    if not isinstance(value, (int, float)):
+        raise InputError(f"{path}: has no number '{name}', which this release of oscar-kv looks for")
+    return 100.0 * value if measurement == "gsm8k" else float(value)
+
+
+def table(results, options):
+    """Markdown; results: {(cache, measurement): number}."""
+    lines = [f"| {options.model} | BF16 cache | {CACHE_DTYPE} | |", "|---|---:|---:|---:|"]
+    base, ours = (results[cache, "gsm8k"] for cache in ("bf16", CACHE_DTYPE))
+    lines.append(f"| gsm8k, strict match, % | {base:.1f} | {ours:.1f} | {ours - base:+.1f} points |")
+    for batch in BATCHES:
+        base, ours = (results[cache, f"batch {batch}"] for cache in ("bf16", CACHE_DTYPE))
+        lines.append(f"| tokens per second, {options.input_len} + {options.output_len}, batch {batch} | {base:.1f} | {ours:.1f} | "
+                     f"{ours / base if base else float('nan'):.2f} times |")
+    return "\n".join(lines)
+
+
+def run(options):
+    results = {}
+    for cache, measurement, command, environment, place in plan(options):
+        print(f"{cache}, {measurement}: {shown(command, environment)}", file=sys.stderr)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            done = subprocess.run(command, env={**os.environ, **environment}, check=False)
+        except OSError as error:
+            raise InputError(f"{command[0]} cannot be run ({error}); install vllm==0.33.0 and lm_eval[vllm]") from None
+        if done.returncode != 0:
+            raise InputError(f"{cache}, {measurement}: the command ended with {done.returncode}; its own output says why")
+        results[cache, measurement] = read_result(measurement, place)
+    print(table(results, options))
+    lost = results["bf16", "gsm8k"] - results[CACHE_DTYPE, "gsm8k"]
+    if lost > MOST_LOSS:
+        print(f"gsm8k loses {lost:.1f} points, expected at most {MOST_LOSS}", file=sys.stderr)
+        return WORSE_EXIT
+    return 0
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        if not (pathlib.Path(options.bundle) / "oscar_bundle.json").is_file():
+            raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
+        if options.dry_run:
+            for _, _, command, environment, _ in plan(options):
+                print(shown(command, environment))
+            return 0
+        return run(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return INPUT_EXIT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""vLLM's attention backend OSCAR: the cache of SlotKV behind the interfaces of vLLM 0.33 (v1/attention/backend.py there).
+vLLM keeps the pages, in blocks of 64 tokens and the layout LBHNC, in which a block of a layer is [Hkv, page bytes]; the BF16
+windows lie in rings by the slot of a request, which only vLLM's second model runner tells a backend."""
+import dataclasses
+import functools
+
+import torch
+import vllm
+
+from .vllm_plugin import BACKEND, CACHE_DTYPE, check_version
+
+check_version(vllm.__version__)
+
+from vllm.config import get_current_vllm_config  # noqa: E402
+from vllm.v1.attention.backend import (  # noqa: E402
+    AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType)
+from vllm.v1.kv_cache_interface import KVCacheLayout  # noqa: E402
+
+from .errors import InputError  # noqa: E402
+from .kernels import HEAD_SIZES  # noqa: E402
+from .page_layout import PAGE_TOKENS  # noqa: E402
+from .slot_kv import Rows, SlotTable  # noqa: E402
+from .vllm_serving import Serving, layer_refusal  # noqa: E402
+
+_servings = []  # [(configuration, Serving)] of this process, at most one
+
+
+def _rank():
+    from vllm.distributed.parallel_state import get_tensor_model_parallel_rank, model_parallel_is_initialized
+    return get_tensor_model_parallel_rank() if model_parallel_is_initialized() else 0
+
+
+def serving_of(config):
+    """The Serving of a configuration of vLLM, made at the first call: a worker makes it when its model is built."""
+    for known, serving in _servings:
+        if known is config:
+            return serving
+    serving = Serving(config, _rank(), config.parallel_config.tensor_parallel_size)
+    _servings[:] = [(config, serving)]
+    if not serving.one_size:
+        _name_layers_in_specs()
+    return serving
+
+
+def layer_index(name):
+    from vllm.model_executor.models.utils import extract_layer_index
+    return extract_layer_index(name)
+
+
+def _name_layers_in_specs():
+    """The one change to vLLM, made where the pages of a bundle's layers differ in size: customize_spec() is not told which
+    layer it is asked about, so the layer itself states the bytes of its pages."""
+    from vllm.model_executor.layers.attention import Attention
+    original = Attention.get_kv_cache_spec
+    if getattr(original, "oscar_kv", False):
+        return
+
+    @functools.wraps(original)
+    def get_kv_cache_spec(self, vllm_config):
+        spec = original(self, vllm_config)
+        if spec is None or not isinstance(self.impl, OscarImpl):
+            return spec
+        return dataclasses.replace(spec, state_content_bytes=serving_of(vllm_config).cell(layer_index(self.layer_name)))
+
+    get_kv_cache_spec.oscar_kv = True
+    Attention.get_kv_cache_spec = get_kv_cache_spec
+
+
+class OscarBackend(AttentionBackend):
+    supported_dtypes = [torch.bfloat16]
+    supported_kv_cache_dtypes = [CACHE_DTYPE]
+    forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens push others out of the ring
+
+    @staticmethod
+    def get_name():
+        return BACKEND
+
+    @staticmethod
+    def get_impl_cls():
+        return OscarImpl
+
+    @staticmethod
+    def get_builder_cls():
+        return OscarMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec=None):
+        return [PAGE_TOKENS]
+
+    @classmethod
+    def get_supported_head_sizes(cls):
+        return list(HEAD_SIZES)
+
+    @classmethod
+    def supports_kv_cache_dtype(cls, kv_cache_dtype):
+        return kv_cache_dtype == CACHE_DTYPE
+
+    @classmethod
+    def supported_kv_cache_layouts(cls):
+        return (KVCacheLayout.LBHNC,)
+
+    @classmethod
+    def supports_kv_connector(cls):
+        return False
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls):
+        return False
+
+    @classmethod
+    def supports_compute_capability(cls, capability):
+        return capability.major in (8, 9)  # of the CUDA operators (kernels.py)
+
+    @classmethod
+    def customize_spec(cls, spec):
+        """Bytes of a token and head: our page holds 64 of them, keys and values together."""
+        if spec.state_content_bytes is not None:
+            return spec
+        if not _servings:
+            raise InputError(f"vLLM asks for the pages of {BACKEND} before a layer was built; this release is not one that "
+                             "oscar-kv was written for")
+        return dataclasses.replace(spec, state_content_bytes=_servings[-1][1].cell())
+
+
+@dataclasses.dataclass
+class OscarMetadata(AttentionMetadata):
+    rows: Rows
+
+
+class OscarMetadataBuilder(AttentionMetadataBuilder):
+    """One forward pass as SlotTable sees it. Everything that a captured graph reads is written here, before its replay."""
+    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    reorder_batch_threshold = 1
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        serving = serving_of(vllm_config)
+        self.table = SlotTable(serving.slots, serving.window_pages, device)
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        common, count = common_attn_metadata, common_attn_metadata.num_reqs
+        if common.req_idx is None:
+            raise InputError("vLLM did not tell the slots of the requests (req_idx), which its second model runner does; unset "
+                             "VLLM_USE_V2_MODEL_RUNNER")
+        if common.causal is not True:
+            raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
+        ends = common.query_start_loc_cpu[:count + 1].tolist()
+        counts = [end - begin for begin, end in zip(ends, ends[1:])]
+        slots = common.req_idx[:count].tolist()
+        counts = counts[:len(slots)]  # rows beyond them are padding
+        upper = common.seq_lens_cpu_upper_bound  # exact for rows with more than one token
+        starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
+        if upper is None and any(c > 1 for c in counts):
+            raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
+        return OscarMetadata(self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
+                                             common.slot_mapping))
+
+
+class OscarImpl(AttentionImpl):
+    """One layer. Which one, vLLM says with the first forward pass."""
+
+    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None, kv_cache_dtype="auto",
+                 logits_soft_cap=None, attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, **extra):
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kv_cache_dtype = kv_cache_dtype
+        reason = layer_refusal(num_heads, self.num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap,
+                               AttentionType(attn_type).value, kv_sharing_target_layer_name, extra)
+        if reason is not None:
+            raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
+        self.serving = serving_of(get_current_vllm_config())
+        self._cache = self._pool = self._blocks = None
+
+    def cache(self, layer, device):
+        if self._cache is None:
+            self._cache = self.serving.cache(layer_index(layer.layer_name), self.num_heads // self.num_kv_heads, device)
+        return self._cache
+
+    def pool(self, kv_cache):
+        """The pages in vLLM's memory; checked once."""
+        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
+            self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
+        return self._pool
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
+        """query [N, Hq, d], key and value [N, Hkv, d]; output [N, Hq, d] is written."""
+        if output_scale is not None or output_block_scale is not None:
+            raise InputError("a quantised attention output was asked for, which the 2-bit cache does not write")
+        cache = self.cache(layer, query.device)
+        if attn_metadata is None:  # the profile run, in which the windows of all layers are made and counted
+            return output.zero_()
+        cache.forward(self.pool(kv_cache), attn_metadata.rows, query, key, value, self.scale, output)
+        return output

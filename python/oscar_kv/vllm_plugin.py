@@ -1,0 +1,49 @@
+"""What vLLM finds by the entry point vllm.general_plugins: the cache type `oscar2` and the attention backend `OSCAR`. vLLM
+calls register() in each of its processes, also where nobody wants a 2-bit cache, so nothing is read or checked here; a
+release that this adapter was not written for is refused when the backend is asked for.
+
+    OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching"""
+import os
+
+from .errors import InputError
+
+BACKEND, CACHE_DTYPE = "OSCAR", "oscar2"
+BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"
+RELEASE = (0, 33)  # major and minor; vLLM promises nothing to plugins from one minor to the next
+
+
+def check_version(found):
+    """InputError unless vLLM is of the release whose interfaces this adapter uses."""
+    if tuple(found.split(".")[:2]) != tuple(map(str, RELEASE)):
+        expected = ".".join(map(str, RELEASE))
+        raise InputError(f"vLLM {found} is installed, oscar-kv serves vLLM {expected}.x; install vllm=={expected}.0")
+
+
+class OscarCacheType:
+    """What vLLM asks about --kv-cache-dtype oscar2."""
+    name = CACHE_DTYPE
+
+    def torch_dtype(self):
+        import torch
+        return torch.uint8
+
+    def quant_mode(self):
+        from vllm.v1.kv_cache_interface import KVQuantMode
+        return KVQuantMode.CUSTOM
+
+
+def register():
+    """The entry point. It may be called any number of times."""
+    try:
+        from vllm.config.cache import is_known_kv_cache_dtype, register_kv_cache_dtype
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    except ImportError:  # another release: its users may not know that oscar-kv is installed
+        if os.environ.get(BUNDLE_VARIABLE):
+            from vllm import __version__
+            check_version(__version__)
+            raise
+        return
+    if not is_known_kv_cache_dtype(CACHE_DTYPE):
+        register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)
+    if BACKEND not in AttentionBackendEnum.__members__:
+        register_backend(BACKEND, "oscar_kv.vllm_backend.OscarBackend")

@@ -1,0 +1,167 @@
+"""What the layers of one vLLM worker share: the bundle, or the worker's heads of it, compared with the model and with what
+vLLM is asked to do. No interface of vLLM is implemented here; its configuration is read as it is in 0.33."""
+import contextlib
+import os
+import pathlib
+
+import torch
+
+from .bundle import check_geometry, load_bundle
+from .codec import side_codec
+from .errors import InputError
+from .fingerprint import checkpoint_fingerprint
+from .kernels import HEAD_SIZES, MOST_GROUP
+from .page_layout import PAGE_TOKENS, PageLayout
+from .paged_kv import LayerCode
+from .slot_kv import SlotKV
+from .tiers import ring_pages
+from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
+
+BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
+
+
+@contextlib.contextmanager
+def plain_torch():
+    """vLLM makes models under a default device and a default type of its own, which are not meant for bundles."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def _options(config):
+    return config.additional_config if isinstance(config.additional_config, dict) else {}
+
+
+def bundle_path(config):
+    """--additional-config '{"oscar_bundle": DIR}' or the environment; the option is the stronger one."""
+    path = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
+    if not path:
+        raise InputError(f"--kv-cache-dtype {CACHE_DTYPE} needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE} or in "
+                         f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
+    return pathlib.Path(path)
+
+
+def refusals(config):
+    """Sentences for what vLLM is asked to do and this adapter cannot."""
+    cache, parallel = config.cache_config, config.parallel_config
+    cases = [
+        (cache.enable_prefix_caching, "prefix caching is on, but the BF16 windows of a request belong to it alone and cannot be "
+         "found again; pass --no-enable-prefix-caching"),
+        (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers leaves layers in BF16, which this backend does not serve; "
+         "leave it out"),
+        (config.speculative_config is not None, "speculative decoding is asked for, but this backend decodes one token at a time; "
+         "leave --speculative-config out"),
+        (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
+         "--kv-transfer-config out"),
+        (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
+         "context parallelism is asked for, but the pages of a request are not divided among GPUs; use --tensor-parallel-size"),
+        (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory that this "
+         "backend has once; leave --enable-dbo out"),
+        (config.model_config.dtype != torch.bfloat16, f"the model computes in {str(config.model_config.dtype).removeprefix('torch.')}, "
+         "and windows and queries are BF16; pass --dtype bfloat16"),
+        (not config.use_v2_model_runner, "vLLM's first model runner does not tell a backend the slots of requests; unset "
+         "VLLM_USE_V2_MODEL_RUNNER and leave out what needs that runner")]
+    return [sentence for found, sentence in cases if found]
+
+
+def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing, extra):
+    """One sentence for a layer that cannot be served, or None. The arguments are those of vLLM's AttentionImpl."""
+    if head_size not in HEAD_SIZES:
+        return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
+    if num_heads // num_kv_heads > MOST_GROUP:
+        return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {num_heads // num_kv_heads}"
+    if attn_type != "decoder":
+        return f"attention of the type {attn_type} has no 2-bit cache"
+    for value, name in ((alibi_slopes, "ALiBi"), (sliding_window, "a sliding window"), (logits_soft_cap, "a soft cap on logits"),
+                        (sharing, "the cache of another layer"), (extra.get("sinks"), "learned sink logits")):
+        if value is not None and not (isinstance(value, (int, float)) and value == 0):
+            return f"layers with {name} are not served"
+    return None
+
+
+def _checkpoint(config):
+    named = _options(config).get(CHECKPOINT_OPTION) or config.model_config.model
+    if pathlib.Path(named).is_dir():
+        return pathlib.Path(named)
+    from huggingface_hub import try_to_load_from_cache
+    cached = try_to_load_from_cache(str(named), "config.json", revision=config.model_config.revision)
+    if isinstance(cached, str):
+        return pathlib.Path(cached).parent
+    raise InputError(f"the checkpoint '{named}' is not found on this machine, so the bundle's fingerprint cannot be compared; pass "
+                     f"--additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
+
+
+def head_range(kv_heads, rank, ranks):
+    """KV heads [begin, end) of a rank of tensor parallelism. Fewer heads than ranks: several ranks have the same head."""
+    if kv_heads >= ranks:
+        if kv_heads % ranks:
+            raise InputError(f"{kv_heads} KV heads cannot be divided among {ranks} GPUs; choose --tensor-parallel-size accordingly")
+        return rank * (kv_heads // ranks), (rank + 1) * (kv_heads // ranks)
+    return rank * kv_heads // ranks, rank * kv_heads // ranks + 1
+
+
+class Serving:
+    """The bundle of one worker. rank, ranks: of tensor parallelism."""
+
+    def __init__(self, config, rank=0, ranks=1):
+        for sentence in refusals(config):
+            raise InputError(sentence)
+        model, path = config.model_config, bundle_path(config)
+        with plain_torch():
+            bundle = load_bundle(path)
+            text = model.hf_text_config
+            kv_heads = model.get_total_num_kv_heads()
+            check_geometry(bundle, text.num_hidden_layers, kv_heads, model.get_head_size(),
+                           checkpoint_fingerprint(_checkpoint(config)) if bundle.fingerprint else None)
+            self.bundle = bundle.slice_heads(*head_range(kv_heads, rank, ranks)) if ranks > 1 else bundle
+            self.layers = {layer.layer: layer for layer in self.bundle.layers}
+            for layer in bundle.layers:
+                if layer.key.rotated_mean:
+                    raise InputError(f"{path}: keys of layer {layer.layer} are centred before RoPE, for which vLLM does not give a "
+                                     "backend the positions' phases; fit with --center mean or key")
+            self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
+        self.slots, self.most_tokens = config.scheduler_config.max_num_seqs, model.max_model_len
+        self._caches = {}
+
+    def _cell(self, layer):
+        """Bytes of a token and head in a page: [Hkv, 64, cell] is vLLM's block, [Hkv, page bytes] is ours."""
+        codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
+        return PageLayout(*codes).bytes // PAGE_TOKENS
+
+    @property
+    def one_size(self):
+        """Whether all layers have pages of the same size."""
+        return len(set(self.cells.values())) == 1
+
+    @property
+    def window_pages(self):
+        """Of a slot."""
+        return -(-self.bundle.sink // PAGE_TOKENS) + ring_pages(self.bundle.recent, 1)
+
+    def cell(self, index=None):
+        """InputError where a layer must be named, or is none of the bundle's."""
+        if index is None:
+            if not self.one_size:
+                raise InputError(f"{self.bundle.path}: pages of its layers have different sizes, and vLLM did not name the layer")
+            return next(iter(self.cells.values()))
+        if index not in self.cells:
+            raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
+        return self.cells[index]
+
+    def cache(self, index, group, device):
+        """The SlotKV of a layer, made at the first call, which vLLM's memory profile sees."""
+        if index not in self._caches:
+            self.cell(index)
+            layer = self.layers[index]
+            with plain_torch():
+                code = LayerCode(self.bundle, layer, None, device)
+                kv = SlotKV(code, self.slots, self.most_tokens, group)
+            obstacle = kv.tiers.step_obstacle or kv.tiers.decode_obstacle(group)
+            if torch.device(device).type == "cuda" and obstacle is not None:
+                raise InputError(f"layer {index} cannot be served by vLLM: {obstacle}")
+            self._caches[index] = kv
+        return self._caches[index]

@@ -1,0 +1,68 @@
+"""python -m oscar_kv.serve_check without vLLM: its commands, what it reads of their results, and its table."""
+import json
+import subprocess
+
+import pytest
+
+pytest.importorskip("torch")
+
+from conftest import GOLDEN  # noqa: E402
+from oscar_kv import serve_check  # noqa: E402
+
+BUNDLE = str(GOLDEN / "bundle")
+
+
+def fake(scores, speeds, broken=None):
+    """subprocess.run that writes the results of the tools."""
+    def run(command, env, check):
+        cache = "oscar2" if "OSCAR_KV_BUNDLE" in env else "bf16"
+        code = 0
+        if "lm_eval" in command:
+            place = command[command.index("--output_path") + 1]
+            import pathlib
+            folder = pathlib.Path(place) / "org__model"
+            folder.mkdir(parents=True)
+            (folder / "results_2026.json").write_text(json.dumps({"results": {"gsm8k": {"exact_match,strict-match": scores[cache]}}}))
+        else:
+            with open(command[command.index("--output-json") + 1], "w") as file:
+                json.dump({} if broken == "number" else {"tokens_per_second": speeds[cache]}, file)
+            code = 7 if broken == "code" else 0
+        return subprocess.CompletedProcess(command, code)
+    return run
+
+
+def test_dry_run_prints_commands(capsys, monkeypatch):
+    monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
+    assert serve_check.main(["org/a model", BUNDLE, "--dry-run", "--limit", "50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8 and not any("oscar2" in line or "OSCAR" in line for line in lines[:4])
+    for line in lines[4:]:
+        assert line.startswith(f"OSCAR_KV_BUNDLE={GOLDEN / 'bundle'} ") and "oscar2" in line and "attention" in line
+    assert "--limit 50" in lines[0] and "enable_prefix_caching=False" in lines[0] and "'org/a model'" in lines[1]
+    assert [line.split("--max-num-seqs ")[1].split()[0] for line in lines[5:]] == ["1", "8", "32"]
+
+
+@pytest.mark.parametrize("score,code", [(0.70, 0), (0.60, 1)])
+def test_table(score, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.71, "oscar2": score}, {"bf16": 40.0, "oscar2": 100.0}))
+    assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path)]) == code
+    out, err = capsys.readouterr()
+    assert f"| gsm8k, strict match, % | 71.0 | {100 * score:.1f} | {100 * score - 71:+.1f} points |" in out
+    assert "| tokens per second, 8192 + 256, batch 32 | 40.0 | 100.0 | 2.50 times |" in out
+    assert ("loses 11.0 points" in err) == (code == 1)
+
+
+@pytest.mark.parametrize("broken,sentence", [("code", "bf16, batch 1: the command ended with 7"), ("number", "no number 'tokens_per_second'")])
+def test_failures_are_told(broken, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.7, "oscar2": 0.7}, {"bf16": 1, "oscar2": 1}, broken))
+    assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path)]) == 3
+    assert sentence in capsys.readouterr().err
+
+
+def test_bad_arguments(tmp_path, capsys):
+    assert serve_check.main(["org/model", str(tmp_path), "--dry-run"]) == 3
+    assert "holds no oscar_bundle.json" in capsys.readouterr().err
+    for arguments in (["--limit", "0"], ["--input-len", "16384"], ["--output-len", "x"]):
+        with pytest.raises(SystemExit) as end:
+            serve_check.main(["org/model", BUNDLE, *arguments])
+        assert end.value.code == 2

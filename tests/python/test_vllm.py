@@ -1,0 +1,258 @@
+"""The vLLM adapter against vLLM's own Python on the CPU: registration, page sizes, grouping, allocation and views of the cache,
+the metadata builder, and the backend's forward under the simulated block manager. Nothing here serves a model."""
+import dataclasses
+import importlib.metadata
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+vllm = pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
+if not vllm.__version__.startswith("0.33."):
+    pytest.skip(f"vllm {vllm.__version__} is installed, the adapter is for 0.33", allow_module_level=True)
+
+import numpy as np  # noqa: E402
+from block_engine import SCALE, Engine, requests  # noqa: E402
+from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
+from oscar_kv import vllm_plugin, vllm_serving  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
+from random_bundles import random_bundle  # noqa: E402
+from vllm.config.cache import CacheConfig  # noqa: E402
+from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata  # noqa: E402
+from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
+
+vllm_plugin.register()
+from oscar_kv import vllm_backend  # noqa: E402
+from oscar_kv.vllm_backend import OscarBackend, OscarImpl, OscarMetadataBuilder  # noqa: E402
+
+
+def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
+    """The part of a VllmConfig that the adapter reads."""
+    made = types.SimpleNamespace(
+        additional_config={vllm_serving.BUNDLE_OPTION: str(GOLDEN / "bundle")},
+        cache_config=CacheConfig(cache_dtype="oscar2", enable_prefix_caching=False, block_size=64),
+        parallel_config=types.SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1, tensor_parallel_size=1,
+                                              use_ubatching=False),
+        model_config=types.SimpleNamespace(
+            dtype=torch.bfloat16, model=str(model), revision=None, max_model_len=384, get_head_size=lambda: d,
+            get_total_num_kv_heads=lambda: kv_heads, hf_text_config=types.SimpleNamespace(num_hidden_layers=layers)),
+        scheduler_config=types.SimpleNamespace(max_num_seqs=4), attention_config=types.SimpleNamespace(hisparse_config=None),
+        speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True)
+    for name, value in changed.items():
+        place, _, last = name.rpartition("__")
+        setattr(getattr(made, place) if place else made, last, value)
+    return made
+
+
+def two_sizes():
+    """Two layers whose pages differ."""
+    wide, narrow = (random_bundle(d=64, key=widths, value=widths, sink=16, recent=40) for widths in ((4, 2, 1, 1), (2, 1, 1, 0)))
+    return dataclasses.replace(wide, layers=[wide.layers[0], dataclasses.replace(narrow.layers[0], layer=1)])
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """serve(bundle): a configuration whose bundle this is, as a worker has it while it builds its model."""
+    def make(bundle, **changed):
+        layer = bundle.layers[0]
+        made = config(len(bundle.layers), layer.kv_heads, layer.head_dim, **changed)
+        monkeypatch.setattr(vllm_serving, "load_bundle", lambda path: bundle)
+        monkeypatch.setattr(vllm_backend, "get_current_vllm_config", lambda: made)
+        return made
+
+    from vllm.model_executor.layers.attention import Attention
+    monkeypatch.setattr(Attention, "get_kv_cache_spec", Attention.get_kv_cache_spec)  # put back what the adapter changes
+    monkeypatch.setattr(vllm_backend, "_servings", [])
+    return make
+
+
+def attention_layer(index, heads=4, kv_heads=2, d=64):
+    """vLLM's Attention without the parts that need a model."""
+    from vllm.model_executor.layers.attention import Attention
+    layer = Attention.__new__(Attention)
+    torch.nn.Module.__init__(layer)
+    layer.layer_name, layer.attn_backend = f"model.layers.{index}.self_attn.attn", OscarBackend
+    layer.num_kv_heads, layer.head_size, layer.head_size_v, layer.sliding_window = kv_heads, d, d, None
+    layer.kv_cache_dtype, layer.kv_cache_torch_dtype, layer.attn_type = "oscar2", torch.uint8, "decoder"
+    layer.impl = OscarImpl(heads, d, SCALE, kv_heads, kv_cache_dtype="oscar2")
+    return layer
+
+
+def specs_of(layers, made):
+    from vllm.v1.worker.utils import customize_attention_spec
+    return {layer.layer_name: customize_attention_spec(OscarBackend, layer.get_kv_cache_spec(made)) for layer in layers}
+
+
+def allocated(specs, made, blocks):
+    """vLLM's own way from specs to the tensors of layers."""
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+    from vllm.v1.core import kv_cache_planning
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, UniformTypeKVCacheSpecs
+    from vllm.v1.worker.utils import allocate_kv_cache
+    made.cache_config.kv_cache_layout = None
+    made.cache_config.num_gpu_blocks_override = None
+    layout = resolve_kv_cache_layout(made, [[m.name for m in OscarBackend.supported_kv_cache_layouts()]], specs.values())
+    assert layout.name == "LBHNC"
+    group = KVCacheGroupSpec(list(specs), UniformTypeKVCacheSpecs.from_specs(specs))
+    memory = blocks * sum(spec.page_size_bytes for spec in specs.values())
+    planned = kv_cache_planning.get_kv_cache_config_from_groups(made, [group], memory)
+    assert planned.num_blocks == blocks
+    return allocate_kv_cache(planned, torch.device("cpu"), layout, [64])
+
+
+def test_registration():
+    vllm_plugin.register()  # any number of times
+    assert AttentionBackendEnum["OSCAR"].get_class() is OscarBackend and OscarBackend.get_name() == "OSCAR"
+    from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+    from vllm.v1.kv_cache_interface import is_quantized_kv_cache
+    assert STR_DTYPE_TO_TORCH_DTYPE["oscar2"] is torch.uint8 and is_quantized_kv_cache("oscar2")
+    assert CacheConfig(cache_dtype="oscar2").cache_dtype == "oscar2"
+    with pytest.raises(ValueError):
+        CacheConfig(cache_dtype="oscar3")
+    assert OscarBackend.get_preferred_block_size(16) == 64
+    assert OscarMetadataBuilder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    entry = (SOURCE_DIR / "python" / "pyproject.toml").read_text(encoding="utf-8")
+    assert '[project.entry-points."vllm.general_plugins"]\noscar_kv = "oscar_kv.vllm_plugin:register"' in entry
+    assert importlib.metadata.version("vllm").startswith("0.33.")
+
+
+@pytest.mark.parametrize("name,value,valid", [
+    ("head_size", 128, True), ("head_size", 96, False), ("dtype", torch.float16, False), ("kv_cache_dtype", "auto", False),
+    ("block_size", 32, False), ("has_sink", True, False), ("has_sliding_window", True, False), ("use_non_causal", True, False),
+    ("use_kv_connector", True, False), ("use_pcp", True, False), ("use_dcp", True, False), ("use_adaptive_verification", True, False),
+    ("device_capability", types.SimpleNamespace(major=12, minor=0), False)])
+def test_what_vllm_itself_refuses(name, value, valid):
+    asked = dict(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="oscar2", block_size=64, use_mla=False, has_sink=False, use_sparse=False,
+                 use_mm_prefix=False, use_per_head_quant_scales=False, device_capability=types.SimpleNamespace(major=9, minor=0), attn_type="decoder")
+    assert OscarBackend.validate_configuration(**asked) == []
+    assert (OscarBackend.validate_configuration(**{**asked, name: value}) == []) is valid
+
+
+def test_versions():
+    vllm_plugin.check_version("0.33.0"), vllm_plugin.check_version("0.33.4.post1")
+    for other in ("0.34.0", "0.3.3", "1.33.0", "dev"):
+        with pytest.raises(InputError, match=r"oscar-kv serves vLLM 0\.33\.x; install vllm==0\.33\.0"):
+            vllm_plugin.check_version(other)
+
+
+@pytest.mark.parametrize("changed,sentence", [
+    ({"cache_config__enable_prefix_caching": True}, "--no-enable-prefix-caching"),
+    ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": object()}, "speculative"),
+    ({"kv_transfer_config": object()}, "KV transfer"), ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
+    ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
+    ({"use_v2_model_runner": False}, "VLLM_USE_V2_MODEL_RUNNER"), ({"layers": 3}, "lacks layer 2"), ({"kv_heads": 4}, "KV heads"),
+    ({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "'nobody/nothing' is not found.*oscar_checkpoint"),
+    ({"additional_config": {}}, "OSCAR_KV_BUNDLE"), ({"additional_config": {"oscar_bundle": "/nowhere"}}, "is not a directory")])
+def test_refusals(changed, sentence, monkeypatch):
+    monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
+    with pytest.raises(InputError, match=sentence):
+        vllm_serving.Serving(config(**changed))
+
+
+def test_the_bundle_is_named_by_option_or_environment(monkeypatch):
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", "/from/environment")
+    assert str(vllm_serving.bundle_path(config(additional_config={}))) == "/from/environment"
+    assert vllm_serving.bundle_path(config()) == GOLDEN / "bundle"
+
+
+def test_layers_that_are_refused(serve):
+    serve(two_sizes())
+    for arguments, word in (((4, 80, 1.0, 2), "not 80"), ((68, 64, 1.0, 4), "not 17"), ((4, 64, 1.0, 2, [1.0]), "ALiBi"),
+                            ((4, 64, 1.0, 2, None, 128), "sliding window"), ((4, 64, 1.0, 2, None, None, "oscar2", 30.0), "soft cap"),
+                            ((4, 64, 1.0, 2, None, None, "oscar2", None, "encoder"), "encoder"),
+                            ((4, 64, 1.0, 2, None, None, "oscar2", None, "decoder", "model.layers.0"), "another layer")):
+        with pytest.raises(InputError, match=word):
+            OscarImpl(*arguments)
+    with pytest.raises(InputError, match="sink logits"):
+        OscarImpl(4, 64, 1.0, 2, sinks=torch.zeros(4))
+    rotated = random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), rotated_mean=True)
+    with pytest.raises(InputError, match="centred before RoPE.*--center mean"):
+        vllm_serving.Serving(serve(rotated))
+
+
+def test_tensor_parallel_ranks_have_their_heads(serve):
+    bundle = random_bundle(kv_heads=4, d=64)
+    for ranks, expected in ((2, [(0, 2), (2, 4)]), (4, [(0, 1), (1, 2), (2, 3), (3, 4)]), (8, [(i // 2, i // 2 + 1) for i in range(8)])):
+        assert [vllm_serving.head_range(4, rank, ranks) for rank in range(ranks)] == expected
+        for rank, (begin, end) in enumerate(expected):
+            held = vllm_serving.Serving(serve(bundle), rank, ranks).bundle.layers[0]
+            assert held.kv_heads == end - begin and torch.equal(held.key.forward, bundle.layers[0].key.forward[begin:end])
+    with pytest.raises(InputError, match="4 KV heads cannot be divided among 3"):
+        vllm_serving.head_range(4, 0, 3)
+
+
+def test_pages_of_one_size_need_no_change_to_vllm(serve):
+    from vllm.model_executor.layers.attention import Attention
+    before = Attention.get_kv_cache_spec
+    made = serve(random_bundle(2, kv_heads=8))  # uniform, d 128: 72 bytes of a token and head
+    layers = [attention_layer(i, 32, 8, 128) for i in range(2)]
+    specs = specs_of(layers, made)
+    assert Attention.get_kv_cache_spec is before and len(set(specs.values())) == 1
+    spec = specs[layers[0].layer_name]
+    assert (spec.block_size, spec.state_content_bytes, spec.page_size_bytes) == (64, 72, 8 * 4608)
+    blocks = allocated(specs, made, 5)[layers[1].layer_name]
+    assert blocks.shape == (5, 8, 64, 72) and blocks.stride() == (36864, 4608, 72, 1) and blocks.dtype == torch.uint8
+    assert blocks.data_ptr() % 16 == allocated(specs, made, 5)[layers[0].layer_name].data_ptr() % 16
+
+
+def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatch):
+    monkeypatch.setattr(vllm_serving, "checkpoint_fingerprint", lambda path: "sha256:" + 64 * "0")
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            serving = vllm_serving.Serving(config())
+        assert torch.get_default_dtype() is torch.bfloat16
+        kv = serving.cache(0, 2, torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert kv.code.transform.key_forward.dtype is torch.float32 and kv.code.transform.key_forward.device.type == "cpu"
+    assert serving.window_pages == kv.window_pages == 2 and serving.cache(0, 2, torch.device("cpu")) is kv
+
+
+class VllmEngine(Engine):
+    """The simulated engine with vLLM's memory, metadata and interfaces between it and the cache."""
+
+    def __init__(self, bundle, layer, made, layers, blocks, seed):
+        super().__init__(bundle, layer, blocks=blocks, seed=seed)
+        specs = specs_of(layers, made)
+        self.layer, self.blocks = layers[layer], allocated(specs, made, blocks)[layers[layer].layer_name]
+        self.builder = OscarMetadataBuilder(specs[self.layer.layer_name], list(specs), made, torch.device("cpu"))
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        ends = torch.tensor([0, *counts] + [0] * (len(lengths) - len(slots))).cumsum(0).int()
+        metadata = self.builder.build(0, CommonAttentionMetadata(
+            query_start_loc=ends, query_start_loc_cpu=ends, seq_lens=lengths, num_reqs=len(lengths), num_actual_tokens=query.shape[0],
+            max_query_len=max(counts), max_seq_len=384, block_table_tensor=table, slot_mapping=mapping,
+            seq_lens_cpu_upper_bound=lengths, req_idx=np.array(slots)))
+        output = torch.zeros_like(query)
+        self.layer.impl.forward(self.layer, query, key, value, self.blocks, metadata, output)
+        return output
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_requests_of_unequal_layers_in_memory_of_vllm(serve, layer):
+    bundle = two_sizes()
+    made = serve(bundle)
+    layers = [attention_layer(i) for i in range(2)]
+    cells = [spec.state_content_bytes for spec in specs_of(layers, made).values()]
+    assert cells == [layers[0].impl.serving.cells[i] for i in (0, 1)] and cells[0] > cells[1]
+    for each in layers:  # the profile run
+        output = torch.ones(3, 4, 64)
+        assert not bool(each.impl.forward(each, output, output, output, torch.tensor([]), None, output).any())
+    engine = VllmEngine(bundle, layer, made, layers, 40, 3 + layer)
+    engine.run(requests(5 + layer, 330, 5))
+    assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40
+    assert bool(engine.blocks.any())
+
+
+def test_the_builder_needs_the_slots(serve):
+    made = serve(random_bundle(1, d=64))
+    spec = specs_of([attention_layer(0)], made)
+    builder = OscarMetadataBuilder(next(iter(spec.values())), list(spec), made, torch.device("cpu"))
+    ends, one = torch.tensor([0, 1]), torch.ones(1, dtype=torch.int32)
+    common = CommonAttentionMetadata(ends, ends, one, 1, 1, 1, 1, torch.zeros(1, 6, dtype=torch.int32), torch.zeros(1, dtype=torch.int64),
+                                     req_idx=np.array([2]))
+    assert builder.build_for_cudagraph_capture(common).rows.single is None
+    for change, sentence in (({"req_idx": None}, "slots of the requests"), ({"causal": False}, "not causal")):
+        with pytest.raises(InputError, match=sentence):
+            builder.build(0, common.replace(**change))
