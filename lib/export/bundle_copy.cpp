@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "bundle/bundle.h"
 #include "bundle/bundle_files.h"
 
 namespace oscar {
