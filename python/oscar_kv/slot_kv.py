@@ -98,6 +98,9 @@ class SlotKV:
                 raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
                                  "by token; fit with --encoder search")
         self.code, self.tiers, self.group = code, Tiers(code), group
+        obstacle = self.tiers.step_obstacle or self.tiers.decode_obstacle(group)
+        if code.device.type == "cuda" and obstacle is not None:
+            raise InputError(f"layer {code.layer.layer} cannot be served: {obstacle}")
         self.windows = self.tiers.new_windows(slots + 1)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
         self.space = None

@@ -160,8 +160,5 @@ class Serving:
             with plain_torch():
                 code = LayerCode(self.bundle, layer, None, device)
                 kv = SlotKV(code, self.slots, self.most_tokens, group)
-            obstacle = kv.tiers.step_obstacle or kv.tiers.decode_obstacle(group)
-            if torch.device(device).type == "cuda" and obstacle is not None:
-                raise InputError(f"layer {index} cannot be served by vLLM: {obstacle}")
             self._caches[index] = kv
         return self._caches[index]

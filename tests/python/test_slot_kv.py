@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, Request, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
+from oscar_kv import kernels  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.paged_kv import LayerCode  # noqa: E402
@@ -15,13 +16,15 @@ from oscar_kv.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 GOLDEN_BUNDLE = load_bundle(GOLDEN / "bundle")  # sink 4, recent 8, d 32; layer 0 blocks, layer 1 blocks and uniform
-DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+DEVICES = ["cpu", "cuda"] if kernels.missing() is None else ["cpu"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layer", [0, 1])
 def test_every_request_sees_its_own_tokens(layer, device):
-    engine = Engine(GOLDEN_BUNDLE, layer, seed=3 + layer, device=device)
+    widths = (4, 2, 1, 1) if layer == 0 else None
+    bundle = GOLDEN_BUNDLE if device == "cpu" else random_bundle(2, d=64, key=widths, value=widths, sink=16, recent=40)  # kernels have no d 32
+    engine = Engine(bundle, layer, seed=3 + layer, device=device)
     engine.run(requests(5 + layer, 330))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.preempted > 1 and engine.compared > 60
     assert sorted(engine.free_slots) == [0, 1, 2, 3] and len(set(engine.free_blocks)) == 39
