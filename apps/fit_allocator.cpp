@@ -32,6 +32,7 @@ Sensitivities squared_weight_norms(const Statistics& statistics, const CommonOpt
   Decoder decoder(checkpoint, {.stream_layers = true});
   Sensitivities norms;
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
+    if (!checkpoint.config().holds_kv(layer)) continue;
     const LayerWeights& weights = decoder.layer_weights(layer);
     for (const at::Tensor& w : {weights.k, weights.v}) {
       norms.push_back({w.to(at::kDouble).square().sum().item<double>()});

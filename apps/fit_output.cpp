@@ -13,6 +13,7 @@
 #include "registry/registry.h"
 #include "rotation/allocators.h"
 #include "rotation/fit.h"
+#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {
@@ -249,11 +250,17 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   if (const AllocatorRow* allocator = allocator_of(bundle)) {
     text << "widths as " << allocator->source << " chooses them: " << allocator->summary << "\n";
   }
+  const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
+  if (const std::string others = left_out_text(read_left_out(bundle.model, layers, output)); !others.empty()) {
+    text << "not in the bundle: " << others << "\n";
+  }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
        << " bits per quantised element\n";
-  text << (codebooks > 0 ? "no engine serves codebooks: judge them with oscar-verify\n"
-                         : "served without loss as " + lossless_form(bundle).format + "\n");
+  const std::string form = lossless_form(bundle).format;
+  text << (codebooks > 0            ? "no engine serves codebooks: judge them with oscar-verify\n"
+           : form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"
+                                    : "served without loss as " + form + "\n");
   print_summary(text.str());
 }
 

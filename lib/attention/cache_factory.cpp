@@ -10,7 +10,7 @@ namespace {
 
 void add_row_pages(const KvMethod& method, const ModelConfig& model, KvCacheSpec& spec) {
   spec.shared_pages = true;
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+  for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     const PageLayout page = page_layout(method.code(layer, Side::kKey), method.code(layer, Side::kValue));
     for (const Side side : {Side::kKey, Side::kValue}) {
       std::vector<RowCodec> codecs;
@@ -25,7 +25,7 @@ void add_kivi_pages(const MethodSpec& method, const ModelConfig& model, KvCacheS
   for (const Side side : {Side::kKey, Side::kValue}) {
     const auto pages = std::make_shared<KiviPages>(side == Side::kKey ? method.key : method.value,
                                                    static_cast<int>(model.kv_heads), static_cast<int>(model.head_dim));
-    spec.sides[side == Side::kKey ? 0 : 1].pages.assign(static_cast<std::size_t>(model.layers), pages);
+    spec.sides[side == Side::kKey ? 0 : 1].pages.assign(static_cast<std::size_t>(model.kv_layers()), pages);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "cache/kv_method.h"
 #include "layout/side.h"
 #include "model/attention.h"
+#include "model/recurrent_states.h"
 
 namespace oscar {
 
@@ -44,6 +45,7 @@ class PagedAttention : public Attention {
   PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
   ~PagedAttention() override;
   at::Tensor attend(const AttentionInput& input) override;
+  RecurrentStates* states() override { return &states_; }
   void append(const AttentionInput& input);  // fills the cache without attending; reads k and v alone
   std::uint64_t allocated_bytes() const;     // pages and windows physically held, all layers and sequences
   void release(std::int64_t sequence_id);
@@ -55,6 +57,7 @@ class PagedAttention : public Attention {
  private:
   void check_starts(const AttentionInput& input) const;
   std::unique_ptr<PagedBackend> backend_;
+  RecurrentStates states_;
 };
 
 // Why the decode path cannot run this method on the device: one sentence with what to do; empty when it can.

@@ -35,7 +35,10 @@ void PagedAttention::append(const AttentionInput& input) {
 }
 
 std::uint64_t PagedAttention::allocated_bytes() const { return backend_->allocated_bytes(); }
-void PagedAttention::release(std::int64_t sequence_id) { backend_->release(sequence_id); }
+void PagedAttention::release(std::int64_t sequence_id) {
+  backend_->release(sequence_id);
+  states_.release(sequence_id);
+}
 std::int64_t PagedAttention::tokens(std::int64_t layer, std::int64_t sequence_id) const {
   return backend_->tokens(layer, sequence_id);
 }

@@ -185,14 +185,19 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
                        std::to_string(model.layers) + " layers");
       break;
     }
+    if (!model.holds_kv(layer.layer)) {
+      faults.push_back("the bundle has layer " + std::to_string(layer.layer) +
+                       ", which holds no KV cache in the model (linear attention)");
+      break;
+    }
     if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);
     // Published files with one shared matrix do not say how many heads use it (kv_heads 1 there).
     const bool heads_known = layer.kv_heads != 1 || bundle.method != kPublishedMethod;
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;
   }
-  if (static_cast<std::int64_t>(bundle.layers.size()) < model.layers && faults.empty()) {
-    differ("a layer count of", static_cast<std::int64_t>(bundle.layers.size()), model.layers);
+  if (static_cast<std::int64_t>(bundle.layers.size()) < model.kv_layers() && faults.empty()) {
+    differ("a layer count of", static_cast<std::int64_t>(bundle.layers.size()), model.kv_layers());
   }
   if (!bundle.model_fingerprint.empty() && bundle.model_fingerprint != fingerprint) {
     faults.push_back("the bundle was fitted on another model (fingerprint " + bundle.model_fingerprint + ", found " +

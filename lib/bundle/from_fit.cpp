@@ -6,6 +6,7 @@
 #include "bundle/manifest.h"
 #include "registry/registry.h"
 #include "rotation/hadamard.h"
+#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {
@@ -116,10 +117,11 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.method = o.method;
   bundle.scope = o.scope == Scope::kHead ? "head" : "layer";
   bundle.model_fingerprint = s.model_fingerprint;
-  bundle.model = {{"name", s.model_name},      {"architecture", s.architecture},
-                  {"layers", s.layers.size()}, {"query_heads", s.query_heads},
-                  {"kv_heads", s.kv_heads},    {"head_dim", s.head_dim},
+  bundle.model = {{"name", s.model_name},       {"architecture", s.architecture},
+                  {"layers", s.model_layers()}, {"query_heads", s.query_heads},
+                  {"kv_heads", s.kv_heads},     {"head_dim", s.head_dim},
                   {"hidden", s.hidden}};
+  if (!s.left_out.empty()) bundle.model["left_out"] = left_out_json(s.left_out);
   const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
   const std::string revision = json_string(facts, "revision", source.statistics_name, "");
   if (!revision.empty()) bundle.model["revision"] = revision;

@@ -14,6 +14,7 @@
 #include "checkpoint/model_name.h"
 #include "codec/feedback.h"
 #include "registry/registry.h"
+#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {
@@ -199,6 +200,25 @@ void list_metrics(Manifest& manifest) {
   }
 }
 
+// Where a manifest says which layers it leaves out, every layer is there or among them. Published files do not say it;
+// then the model tells (check_bundle_model).
+void check_left_out(const Bundle& bundle, std::int64_t total, const std::string& where) {
+  const std::vector<LeftOutLayer> others = read_left_out(bundle.model, total, where);
+  if (others.empty()) return;
+  std::vector<std::int64_t> all;
+  for (const LayerTransform& layer : bundle.layers) all.push_back(layer.layer);
+  for (const LeftOutLayer& other : others) all.push_back(other.layer);
+  std::sort(all.begin(), all.end());
+  for (std::int64_t i = 0; i < total; ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    if (place < all.size() && all[place] == i) continue;
+    const bool twice = i > 0 && place < all.size() && all[place] == i - 1;
+    throw InputError(where + ": layer " + std::to_string(twice ? i - 1 : i) +
+                     (twice ? " is in 'layers' and in 'left_out', expected it in one of them"
+                            : " is neither in 'layers' nor in 'left_out', expected it in one of them"));
+  }
+}
+
 constexpr const char* kNumbers[] = {"code",   "files",  "format_version", "global_clip", "hadamard_block",
                                     "layers", "method", "scope",          "windows"};  // sorted
 
@@ -320,6 +340,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
     throw InputError(where + ": layer " + std::to_string(bundle.layers.back().layer) + " is beyond the model's " +
                      std::to_string(total) + " layers");
   }
+  check_left_out(bundle, total, where + ", model");
   const Json& windows = json_object(json, "windows", where);
   bundle.windows.sink = json_int_within(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
   bundle.windows.recent = json_int_within(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);

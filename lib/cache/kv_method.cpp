@@ -42,8 +42,9 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
   const std::vector<std::string> differences = check_bundle_model(bundle, model, bundle.model_fingerprint);
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
   for (std::size_t i = 0; i < bundle.layers.size(); ++i) {
-    if (bundle.layers[i].layer != static_cast<std::int64_t>(i)) {
-      throw InputError("the bundle lacks layer " + std::to_string(i) + " of the model");
+    const std::int64_t number = model.kv_layer(static_cast<std::int64_t>(i));
+    if (bundle.layers[i].layer != number) {
+      throw InputError("the bundle lacks layer " + std::to_string(number) + " of the model");
     }
   }
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
@@ -126,15 +127,15 @@ double KvMethod::bits_per_element_at(std::int64_t context) const {
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
   if (method.engine) return method.engine->allocated_bytes(context);
   const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);  // K and V of a token, BF16
-  if (!method.quantised) return row * static_cast<std::uint64_t>(context * model.layers);
+  if (!method.quantised) return row * static_cast<std::uint64_t>(context * model.kv_layers());
   const CacheWindows& w = method.windows;
   const std::int64_t coded = w.quantised_end(context) - w.sink;
   const std::int64_t full = std::min(w.sink + w.recent + w.flush - 1, context);
   if (method.codebooks) {  // codes of every coded token, without pages
-    const auto elements = static_cast<double>(2 * model.layers * model.kv_heads * model.head_dim);
+    const auto elements = static_cast<double>(2 * model.kv_layers() * model.kv_heads * model.head_dim);
     return static_cast<std::uint64_t>(
                std::ceil(method.bits_per_element() * elements * static_cast<double>(coded) / 8)) +
-           row * static_cast<std::uint64_t>(full * model.layers);
+           row * static_cast<std::uint64_t>(full * model.kv_layers());
   }
   const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
   std::uint64_t bytes = 0;
@@ -200,11 +201,11 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   }
   if (row->transform == MethodTransform::kHadamard) {
     const SideTransform hadamard = hadamard_side(model.head_dim);
-    for (std::int64_t i = 0; i < model.layers; ++i) {
+    for (std::int64_t i = 0; i < model.kv_layers(); ++i) {
       method.layers.push_back({i, model.head_dim, model.kv_heads, hadamard, hadamard});
     }
   }
-  method.codes.assign(static_cast<std::size_t>(model.layers), {.key = uniform_code(d), .value = uniform_code(d)});
+  method.codes.assign(static_cast<std::size_t>(model.kv_layers()), {.key = uniform_code(d), .value = uniform_code(d)});
   return method;
 }
 

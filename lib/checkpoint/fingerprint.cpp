@@ -51,6 +51,15 @@ std::string family_text(const ModelConfig& c) {
     for (const double x : {c.embedding_scale, c.residual_scale, c.logit_scale}) text += " " + number(x);
     text += "\n";
   }
+  if (!c.linear.layers.empty()) {
+    const LinearAttention& l = c.linear;
+    text += "linear";
+    for (const std::int64_t n : {l.key_heads, l.value_heads, l.key_dim, l.value_dim, l.kernel}) {
+      text += " " + std::to_string(n);
+    }
+    for (const bool linear : l.layers) text += linear ? " 1" : " 0";
+    text += "\n";
+  }
   if (c.experts.count > 0) {
     text += "experts";
     for (const std::int64_t n : {c.experts.count, c.experts.per_token, c.experts.intermediate}) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <stdexcept>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
@@ -193,6 +194,23 @@ void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::st
 
 }  // namespace
 
+std::int64_t ModelConfig::kv_place(std::int64_t layer) const {
+  if (linear.layers.empty()) return layer;
+  std::int64_t place = 0;
+  for (std::int64_t i = 0; i < layer; ++i) place += holds_kv(i) ? 1 : 0;
+  return place;
+}
+
+std::int64_t ModelConfig::kv_layers() const { return kv_place(layers); }
+
+std::int64_t ModelConfig::kv_layer(std::int64_t place) const {
+  if (linear.layers.empty()) return place;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    if (holds_kv(i) && place-- == 0) return i;
+  }
+  throw std::out_of_range("no layer in this place holds a KV cache");
+}
+
 std::string supported_architectures() {
   std::string text;
   for (const FamilyRow* row : family_rows()) {
@@ -215,7 +233,7 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   out.weights = parse_weight_config(config, where);
   out.layers = json_int_within(config, "num_hidden_layers", where, 1, 4096);
   out.hidden = json_int_within(config, "hidden_size", where, 1, std::int64_t{1} << 20);
-  out.intermediate = json_int_within(config, "intermediate_size", where, 1, std::int64_t{1} << 24);
+  out.intermediate = required_or(config, "intermediate_size", where, std::int64_t{1} << 24, family.intermediate);
   out.vocabulary = required_or(config, "vocab_size", where, std::int64_t{1} << 26, family.vocabulary);
   parse_heads(config, family, where, &out);
   out.max_position = sized_or(config, "max_position_embeddings", where, std::int64_t{1} << 40, family.max_position,

@@ -48,6 +48,18 @@ struct ExpertConfig {
   std::vector<bool> layers;                    // [layers]; empty: none
 };
 
+// Layers that keep a state of fixed size instead of keys and values: gated delta nets (model/gated_delta_net.h).
+struct LinearAttention {
+  std::int64_t key_heads = 0, value_heads = 0;  // each query and key serves value_heads / key_heads value heads
+  std::int64_t key_dim = 0, value_dim = 0;      // of one head
+  std::int64_t kernel = 0;                      // tokens that the short convolution sees, the newest among them
+  std::vector<bool> layers;                     // [layers]; empty: every layer has attention
+
+  std::int64_t keys() const { return key_heads * key_dim; }
+  std::int64_t values() const { return value_heads * value_dim; }
+  std::int64_t channels() const { return 2 * keys() + values(); }  // of the convolution
+};
+
 struct ModelConfig {
   std::string architecture;  // "Qwen3ForCausalLM"
   std::string model_type;    // "qwen3"
@@ -60,6 +72,7 @@ struct ModelConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;          // RMSNorm over each head of q and k, before RoPE
   bool norm_after_rope = false;  // that norm comes after RoPE
+  bool output_gate = false;      // attention's outputs are multiplied by the sigmoid of a second half of q's projection
   RopeConfig rope, local_rope;
   std::vector<LayerRope> layer_rope;         // [layers]; empty: kGlobal everywhere
   std::vector<std::int64_t> sliding_window;  // [layers]; 0: full attention
@@ -71,6 +84,7 @@ struct ModelConfig {
   double residual_scale = 1.0;               // multiplies what each branch adds to the residual stream
   double logit_scale = 0.0;                  // multiplies the model's logits; 0: the family has no such number
   ExpertConfig experts;
+  LinearAttention linear;
   WeightConfig weights;         // how they are quantised
   bool text_tower = false;      // the text model inside a multimodal wrapper
   std::int64_t bos_token = -1;  // -1: none
@@ -78,6 +92,14 @@ struct ModelConfig {
   std::string torch_dtype;  // as written: "bfloat16"
 
   std::int64_t gqa_group() const { return query_heads / kv_heads; }  // query heads of one KV head
+
+  // Layers that hold a KV cache. Whoever looks at keys and values counts these alone; numbers are those of the model.
+  bool holds_kv(std::int64_t layer) const {
+    return linear.layers.empty() || !linear.layers.at(static_cast<std::size_t>(layer));
+  }
+  std::int64_t kv_layers() const;                   // how many
+  std::int64_t kv_layer(std::int64_t place) const;  // the number of the layer in this place among them
+  std::int64_t kv_place(std::int64_t layer) const;  // the place of a layer, or of the next one that holds a cache
 };
 
 // Defaults of absent keys are those of transformers 5 for the family. Parses and validates; `where` names the file.

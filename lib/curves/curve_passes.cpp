@@ -59,19 +59,20 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
                                 const std::vector<Widths>& profiles) {
   const bool exact_pass = decoder_.options().dtype != at::kFloat;
   const std::int64_t copies = static_cast<std::int64_t>(profiles.size()) + (exact_pass ? 1 : 0);
-  const std::string where = "layer " + std::to_string(layer) + (side == Side::kKey ? " keys" : " values");
+  const std::int64_t number = decoder_.config().kv_layer(layer);
+  const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
   ProfileAttention quantised(methods, side, profiles, exact_pass);
   ExactCacheAttention exact;
   PassResult result;
   result.kl.resize(profiles.size());
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    const at::Tensor& entering = entering_[s][static_cast<std::size_t>(layer)];
+    const at::Tensor& entering = entering_[s][static_cast<std::size_t>(number)];
     const std::int64_t tokens = entering.size(0);
     const SequenceBatch batch = copies_of(tokens, copies);
     at::Tensor hidden = entering.repeat({copies, 1});
-    for (std::int64_t l = layer; l < decoder_.config().layers; ++l) {
+    for (std::int64_t l = number; l < decoder_.config().layers; ++l) {
       stop_if_asked();
-      Attention& attention = l == layer ? static_cast<Attention&>(quantised) : exact;
+      Attention& attention = l == number ? static_cast<Attention&>(quantised) : exact;
       hidden = decoder_.run_layer(l, hidden, batch, attention);
       on_layers_(static_cast<std::uint64_t>(profiles.size()));
     }
@@ -104,7 +105,8 @@ std::vector<double> CurvePasses::measure_layers(Attention& attention, std::int64
 
 std::vector<double> CurvePasses::measure_layer(const KvMethod& method, std::int64_t layer) {
   SimulatedPrefillAttention attention(method);
-  return measure_layers(attention, layer, layer, "layer " + std::to_string(layer));
+  const std::int64_t number = decoder_.config().kv_layer(layer);
+  return measure_layers(attention, number, number, "layer " + std::to_string(number));
 }
 
 std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {

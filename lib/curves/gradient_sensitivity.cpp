@@ -72,7 +72,7 @@ void backward(Decoder& decoder, const SensitivityRequest& request, bool weights,
     for (std::size_t s = 0; s < gradient.size(); ++s) {
       const at::Tensor& hidden = entering[static_cast<std::size_t>(layer)][s];
       const LayerGradient found = layer_gradient(decoder, layer, hidden, gradient[s], far, weights);
-      visit(layer, hidden, found);
+      if (decoder.config().holds_kv(layer)) visit(layer, hidden, found);  // others only pass gradients on
       gradient[s] = found.hidden;
       step();
     }
@@ -95,7 +95,7 @@ Sensitivities means_of(Sensitivities sums, std::size_t sequences) {
   return sums;
 }
 
-std::size_t places(const Decoder& decoder) { return 2 * static_cast<std::size_t>(decoder.config().layers); }
+std::size_t places(const Decoder& decoder) { return 2 * static_cast<std::size_t>(decoder.config().kv_layers()); }
 
 }  // namespace
 
@@ -106,6 +106,7 @@ Sensitivities first_order_scores(Decoder& decoder, const Bundle& bundle, const S
   }
   Sensitivities sums(places(decoder), std::vector<double>(methods.size(), 0.0));
   backward(decoder, request, false, [&](std::int64_t layer, const at::Tensor& hidden, const LayerGradient& gradient) {
+    const std::int64_t place = decoder.config().kv_place(layer);
     KeptInput input;
     decoder.run_layer(layer, hidden, batch_of(hidden.size(0)), input);
     const std::int64_t first = request.windows.sink, end = hidden.size(0) - request.windows.recent;
@@ -114,9 +115,9 @@ Sensitivities first_order_scores(Decoder& decoder, const Bundle& bundle, const S
       const at::Tensor rows = (key ? input.k : input.v).to(at::kFloat);
       const at::Tensor g = (key ? gradient.far_k : gradient.far_v).slice(0, first, end);
       for (std::size_t m = 0; m < methods.size(); ++m) {
-        const at::Tensor coded = decoded_model_rows(methods[m], layer, side, rows).coded.transpose(0, 1);
+        const at::Tensor coded = decoded_model_rows(methods[m], place, side, rows).coded.transpose(0, 1);
         const at::Tensor change = ((coded - rows).slice(0, first, end) * g).sum(-1).abs();
-        sums[2 * static_cast<std::size_t>(layer) + (key ? 0 : 1)][m] += change.mean().item<double>();
+        sums[2 * static_cast<std::size_t>(place) + (key ? 0 : 1)][m] += change.mean().item<double>();
       }
     }
   });
@@ -126,7 +127,7 @@ Sensitivities first_order_scores(Decoder& decoder, const Bundle& bundle, const S
 Sensitivities weight_gradient_norms(Decoder& decoder, const SensitivityRequest& request) {
   Sensitivities sums(places(decoder), std::vector<double>(1, 0.0));
   backward(decoder, request, true, [&](std::int64_t layer, const at::Tensor&, const LayerGradient& gradient) {
-    const auto p = 2 * static_cast<std::size_t>(layer);
+    const auto p = 2 * static_cast<std::size_t>(decoder.config().kv_place(layer));
     sums[p].front() += gradient.weight_k.norm().item<double>();
     sums[p + 1].front() += gradient.weight_v.norm().item<double>();
   });

@@ -74,7 +74,7 @@ KvMethod whole_width_method(const Bundle& bundle, const ModelConfig& model, cons
 }
 
 Sensitivities tied_layer_kl(Decoder& decoder, const Bundle& bundle, const SensitivityRequest& request) {
-  const std::int64_t layers = decoder.config().layers;
+  const std::int64_t layers = decoder.config().kv_layers();
   const auto passes_of = [&](std::int64_t times) {
     return static_cast<std::uint64_t>(times * std::ssize(request.sequences));
   };
@@ -100,7 +100,7 @@ Sensitivities pair_output_errors(Decoder& decoder, const Bundle& bundle, const S
       methods.push_back(whole_width_method(bundle, decoder.config(), request.windows, key, value));
     }
   }
-  PairErrors errors(methods, layers, first_scored_position(request.windows));
+  PairErrors errors(methods, decoder.config().kv_layers(), first_scored_position(request.windows));
   std::vector<at::Tensor> hidden;
   for (const std::vector<std::int32_t>& ids : request.sequences) hidden.push_back(decoder.embed(ids));
   Progress progress("sensitivities", static_cast<std::uint64_t>(layers * std::ssize(hidden)), "passes");

@@ -226,6 +226,11 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
     throw InputError("the format absorbed changes v_proj alone, which " + source.config().architecture +
                      " stores in one tensor with q and k; serve the bundle in another format");
   }
+  if (source.config().output_gate) {
+    throw InputError("the format absorbed leaves attention's outputs in another basis until o_proj, but " +
+                     source.config().architecture +
+                     " multiplies them by a gate before it, channel by channel; serve the bundle in another format");
+  }
   refuse_quantised_values(source);
   if (!needs_new_biases(source, bundle)) return;
   if (source.config().text_tower || !parse_model_config(config_with_biases(source), "config.json").output_bias) {

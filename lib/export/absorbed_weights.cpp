@@ -24,6 +24,7 @@ void refuse_quantised_values(const Checkpoint& source) {
   const ModelConfig& c = source.config();
   const Family family = family_of(source);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    if (!c.holds_kv(layer)) continue;
     for (const auto& [name, shape] : std::map<std::string, std::vector<std::int64_t>>{
              {family.v, {c.kv_heads * c.head_dim, c.hidden}}, {family.o, {c.hidden, c.query_heads * c.head_dim}}}) {
       const StoredWeight weight = find_weight(source, family.layer_tensor(layer, name), shape);

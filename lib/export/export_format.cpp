@@ -40,6 +40,7 @@ std::vector<ExportFormat> build() {
            .summary = "the bundle, and a generate() of its own that loads it",
            .has_card = true,
            .note = "README.md there says how a model takes it along.",
+           .unsupported = transformers_unsupported,
            .plan = transformers_plan,
            .write = write_transformers},
           {.id = "vllm",
@@ -52,6 +53,7 @@ std::vector<ExportFormat> build() {
           {.id = "absorbed",
            .summary = "a Hugging Face checkpoint with the value transform inside; needs --model",
            .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",
+           .unsupported = transformers_unsupported,
            .check_model = check_absorb,
            .plan = absorbed_plan,
            .write = write_absorbed}};

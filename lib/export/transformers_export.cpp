@@ -8,6 +8,7 @@
 #include "export/bundle_copy.h"
 #include "export/checksums.h"
 #include "export/export_card.h"
+#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {
@@ -52,6 +53,15 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
 }
 
 }  // namespace
+
+std::optional<std::string> transformers_unsupported(const ExportFormat& format, const Bundle& bundle) {
+  const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
+  const std::string others = left_out_text(read_left_out(bundle.model, layers, "the bundle"));
+  if (others.empty()) return std::nullopt;
+  return "what format " + format.id +
+         " makes is served by oscar_kv, for models whose layers all hold a KV cache, but the bundle " + "leaves out " +
+         others + ": fit with --for sglang, or judge it with oscar-verify";
+}
 
 std::string transformers_plan(const ServedForm& form, const ExportOptions&) {
   return "a bundle of " + std::to_string(form.bundle.layers.size()) + " layers with a generate() of its own";

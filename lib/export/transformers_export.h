@@ -11,7 +11,9 @@
 
 namespace oscar {
 
-// The functions of the row transformers of export_formats().
+// The functions of the row transformers of export_formats(); absorbed, whose bundle oscar_kv serves, too, has the
+// first.
+std::optional<std::string> transformers_unsupported(const ExportFormat& format, const Bundle& bundle);
 std::string transformers_plan(const ServedForm& form, const ExportOptions& options);
 
 // Writes the directory whole or not at all; returns the names of its files.

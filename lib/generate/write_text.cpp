@@ -35,6 +35,7 @@ class FillingAttention : public Attention {
     cache_.append(input);
     return exact_.attend(input);
   }
+  RecurrentStates* states() override { return cache_.states(); }
 
  private:
   PagedAttention& cache_;

@@ -124,7 +124,7 @@ at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
 }  // namespace
 
 MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& model)
-    : description_(description), layers_(model.layers), heads_(model.kv_heads), head_dim_(model.head_dim) {
+    : description_(description), layers_(model.kv_layers()), heads_(model.kv_heads), head_dim_(model.head_dim) {
   require_fit(description, static_cast<int>(heads_), static_cast<int>(head_dim_));
   // A model with fewer than four layers for each protected one has no inner layers worth the name: all are coded.
   boundary_ = layers_ >= 4 * description.boundary_layers ? description.boundary_layers : 0;

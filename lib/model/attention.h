@@ -17,9 +17,11 @@ struct SequenceBatch {
   std::int64_t tokens() const;
 };
 
+class RecurrentStates;
+
 // One layer's attention input: post-norm, post-RoPE q and k; v as projected (with bias).
 struct AttentionInput {
-  std::int64_t layer = 0;
+  std::int64_t layer = 0;  // its place among the layers that hold a KV cache: ModelConfig::kv_layer() tells its number
   const SequenceBatch* batch = nullptr;
   at::Tensor q;                     // [T, Hq, d]
   at::Tensor k;                     // [T, Hkv, d]
@@ -39,6 +41,9 @@ class Attention {
   // one) and the MLP not yet, unless the two are added together: what the next norm divides by. Called once after each
   // attend(); the tensor is only valid during the call.
   virtual void added(const AttentionInput& /*input*/, const at::Tensor& /*residual*/) {}
+  // States of layers without a KV cache, kept from call to call as this object keeps its cache; null: sequences come
+  // whole (starts 0), and nothing is kept.
+  virtual RecurrentStates* states() { return nullptr; }
 };
 
 // Causal attention over the new tokens alone (starts must be 0): the BF16/FP32 reference of prefill.
@@ -52,6 +57,7 @@ class AttentionObserver : public Attention {
  public:
   explicit AttentionObserver(Attention& inner) : inner_(inner) {}
   at::Tensor attend(const AttentionInput& input) final;
+  RecurrentStates* states() final { return inner_.states(); }
 
  protected:
   virtual void observe(const AttentionInput& input, const at::Tensor& output) = 0;

@@ -26,14 +26,22 @@ struct LayerWeights {
   at::Tensor input_norm, attention_out_norm, mlp_norm, mlp_out_norm;  // [hidden]
   at::Tensor q, k, v, o;  // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]
   at::Tensor q_bias, k_bias, v_bias, o_bias;
-  at::Tensor q_norm, k_norm;  // [d]; over the whole projection: [Hq*d], [Hkv*d]
-  at::Tensor sinks;           // [Hq]
-  at::Tensor gate, up, down;  // MLP; in a layer with experts the one that every token gets, or none
+  at::Tensor q_norm, k_norm;                 // [d]; over the whole projection: [Hq*d], [Hkv*d]
+  at::Tensor sinks;                          // [Hq]
+  at::Tensor output_gate, output_gate_bias;  // [Hq*d, hidden], [Hq*d]
+  // A gated delta net instead of attention. C: channels of the convolution, Hv value heads, K tokens.
+  at::Tensor linear_qkv, linear_z;                // [C, hidden], [Hv*dv, hidden]
+  at::Tensor linear_beta, linear_decay;           // [Hv, hidden] x2
+  at::Tensor linear_conv;                         // [C, 1, K]
+  at::Tensor linear_decay_bias, linear_log_rate;  // [Hv] FP32
+  at::Tensor linear_norm, linear_out;             // [dv], [hidden, Hv*dv]
+  at::Tensor gate, up, down;                      // MLP; in a layer with experts the one that every token gets, or none
   at::Tensor gate_bias, up_bias, down_bias;
   at::Tensor router, router_bias;                    // instead of the MLP: [E, hidden], [E]
   at::Tensor router_correction;                      // [E] FP32
   at::Tensor expert_gate_up, expert_down;            // [E, 2I, hidden] with the gate's rows first, [E, hidden, I]
   at::Tensor expert_gate_up_bias, expert_down_bias;  // [E, 2I], [E, hidden]
+  at::Tensor shared_weight;                          // [1, hidden]
 };
 
 // All of them, for what is done to each.
@@ -53,6 +61,17 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::q_norm,
     &LayerWeights::k_norm,
     &LayerWeights::sinks,
+    &LayerWeights::output_gate,
+    &LayerWeights::output_gate_bias,
+    &LayerWeights::linear_qkv,
+    &LayerWeights::linear_z,
+    &LayerWeights::linear_beta,
+    &LayerWeights::linear_decay,
+    &LayerWeights::linear_conv,
+    &LayerWeights::linear_decay_bias,
+    &LayerWeights::linear_log_rate,
+    &LayerWeights::linear_norm,
+    &LayerWeights::linear_out,
     &LayerWeights::gate,
     &LayerWeights::up,
     &LayerWeights::down,
@@ -66,6 +85,7 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::expert_down,
     &LayerWeights::expert_gate_up_bias,
     &LayerWeights::expert_down_bias,
+    &LayerWeights::shared_weight,
 };
 static_assert(sizeof(LayerWeights) == kLayerTensors.size() * sizeof(at::Tensor), "a tensor is missing from the list");
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "model/experts.h"
+#include "model/gated_delta_net.h"
 
 namespace oscar {
 namespace {
@@ -33,7 +34,10 @@ at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const La
                         const Pieces& pieces) {
   if (!weights.router.defined()) return gated_mlp(x, weights, config.activation);
   at::Tensor out = expert_mlp(x, weights, config.experts, pieces, config.activation);
-  return weights.gate.defined() ? out.add_(gated_mlp(x, weights, config.activation)) : out;
+  if (!weights.gate.defined()) return out;
+  const at::Tensor shared = gated_mlp(x, weights, config.activation);
+  if (!weights.shared_weight.defined()) return out.add_(shared);
+  return out.add_(at::linear(x, weights.shared_weight).sigmoid_() * shared);
 }
 
 }  // namespace
@@ -97,8 +101,14 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     return config.residual_scale == 1.0 ? added : added.mul_(config.residual_scale);
   };
   const at::Tensor normed = norm(hidden, weights.input_norm);
+  if (!config.holds_kv(layer)) {
+    const at::Tensor mixed = gated_delta_net(config, layer, weights, normed, batch, attention.states());
+    const at::Tensor residual = branch(mixed, weights.attention_out_norm).add_(hidden);
+    return branch(feed_forward(config, norm(residual, weights.mlp_norm), weights, pieces), weights.mlp_out_norm)
+        .add_(residual);
+  }
   AttentionInput input;
-  input.layer = layer;
+  input.layer = config.kv_place(layer);
   input.batch = &batch;
   input.q = heads(at::linear(normed, weights.q, weights.q_bias), weights.q_norm);
   input.k = heads(at::linear(normed, weights.k, weights.k_bias), weights.k_norm);
@@ -108,7 +118,10 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   input.sinks = weights.sinks;
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
 
-  const at::Tensor output = attention.attend(input).reshape({tokens, config.query_heads * dim});
+  at::Tensor output = attention.attend(input).reshape({tokens, config.query_heads * dim});
+  if (weights.output_gate.defined()) {
+    output = output * at::linear(normed, weights.output_gate, weights.output_gate_bias).sigmoid();
+  }
   const at::Tensor residual =
       branch(at::linear(output, weights.o, weights.o_bias), weights.attention_out_norm).add_(hidden);
   if (!pieces.parallel) attention.added(input, residual);

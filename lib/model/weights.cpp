@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -22,6 +24,7 @@ using Shape = std::vector<std::int64_t>;
 // What a file holds of a layer: its weights, some of them in one tensor.
 struct StoredLayer : LayerWeights {
   at::Tensor qkv, gate_up;
+  at::Tensor linear_qkvz, linear_beta_decay;
 };
 
 struct LayerEntry {
@@ -30,21 +33,17 @@ struct LayerEntry {
   Shape shape;
 };
 
-// Without experts, and without what the family does not have.
-std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
+std::vector<LayerEntry> attention_entries(const ModelConfig& c, const Family& f) {
   const std::int64_t q_width = c.query_heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const std::int64_t q_rows = c.output_gate ? 2 * q_width : q_width;  // of each head q, then its gate
   using W = StoredLayer;
-  std::vector<LayerEntry> entries = {
-      {&W::input_norm, &f.input_norm, {c.hidden}},
-      {&W::attention_out_norm, &f.attention_out_norm, {c.hidden}},
-      {&W::mlp_norm, &f.mlp_norm, {c.hidden}},
-      {&W::mlp_out_norm, &f.mlp_out_norm, {c.hidden}},
-      {&W::q, &f.q, {q_width, c.hidden}},
+  return {
+      {&W::q, &f.q, {q_rows, c.hidden}},
       {&W::k, &f.k, {kv_width, c.hidden}},
       {&W::v, &f.v, {kv_width, c.hidden}},
       {&W::qkv, &f.qkv, {q_width + 2 * kv_width, c.hidden}},
       {&W::o, &f.o, {c.hidden, q_width}},
-      {&W::q_bias, &f.q_bias, {q_width}},
+      {&W::q_bias, &f.q_bias, {q_rows}},
       {&W::k_bias, &f.k_bias, {kv_width}},
       {&W::v_bias, &f.v_bias, {kv_width}},
       {&W::o_bias, &f.o_bias, {c.hidden}},
@@ -52,6 +51,37 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
       {&W::k_norm, &f.k_norm, {f.whole_qk_norm ? kv_width : c.head_dim}},
       {&W::sinks, &f.sinks, {c.query_heads}},
   };
+}
+
+std::vector<LayerEntry> linear_entries(const ModelConfig& c, const Family& f) {
+  const LinearAttention& l = c.linear;
+  using W = StoredLayer;
+  return {
+      {&W::linear_qkv, &f.linear_qkv, {l.channels(), c.hidden}},
+      {&W::linear_z, &f.linear_z, {l.values(), c.hidden}},
+      {&W::linear_beta, &f.linear_beta, {l.value_heads, c.hidden}},
+      {&W::linear_decay, &f.linear_decay, {l.value_heads, c.hidden}},
+      {&W::linear_qkvz, &f.linear_qkvz, {l.channels() + l.values(), c.hidden}},
+      {&W::linear_beta_decay, &f.linear_beta_decay, {2 * l.value_heads, c.hidden}},
+      {&W::linear_conv, &f.linear_conv, {l.channels(), 1, l.kernel}},
+      {&W::linear_decay_bias, &f.linear_decay_bias, {l.value_heads}},
+      {&W::linear_log_rate, &f.linear_log_rate, {l.value_heads}},
+      {&W::linear_norm, &f.linear_norm, {l.value_dim}},
+      {&W::linear_out, &f.linear_out, {c.hidden, l.values()}},
+  };
+}
+
+// Without experts, and without what the family does not have.
+std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
+  using W = StoredLayer;
+  std::vector<LayerEntry> entries = {
+      {&W::input_norm, &f.input_norm, {c.hidden}},
+      {&W::attention_out_norm, &f.attention_out_norm, {c.hidden}},
+      {&W::mlp_norm, &f.mlp_norm, {c.hidden}},
+      {&W::mlp_out_norm, &f.mlp_out_norm, {c.hidden}},
+  };
+  const std::vector<LayerEntry> mixer = c.holds_kv(layer) ? attention_entries(c, f) : linear_entries(c, f);
+  entries.insert(entries.end(), mixer.begin(), mixer.end());
   if (!has_experts(c, layer)) {
     const std::vector<LayerEntry> mlp = {
         {&W::gate, &f.gate, {c.intermediate, c.hidden}},
@@ -67,6 +97,7 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
     entries.push_back({&W::gate, &f.shared_gate, {shared, c.hidden}});
     entries.push_back({&W::up, &f.shared_up, {shared, c.hidden}});
     entries.push_back({&W::down, &f.shared_down, {c.hidden, shared}});
+    entries.push_back({&W::shared_weight, &f.shared_weight, {1, c.hidden}});
   }
   std::erase_if(entries, [](const LayerEntry& entry) { return entry.name->empty(); });
   return entries;
@@ -76,8 +107,8 @@ std::string where(const Checkpoint& checkpoint) { return checkpoint.location().d
 
 // Whether the tensor takes part in what a layer computes. Scales of activations and of caches do not.
 bool means_something(const std::string& name) {
-  constexpr std::array kEnds = {"weight",  "bias",         "sinks",           "weight_packed",
-                                "_blocks", "weight_scale", "weight_scale_inv"};
+  constexpr std::array kEnds = {"weight",           "bias", "sinks", "weight_packed", "_blocks", "weight_scale",
+                                "weight_scale_inv", "A_log"};
   return std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
@@ -129,13 +160,49 @@ OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family
           .final_norm = find_weight(checkpoint, family.final_norm, {c.hidden})};
 }
 
+namespace {
+
+// Rows of q and of its gate, which alternate by heads: [2 Hq d, ...] -> two of [Hq d, ...].
+void split_output_gate(const ModelConfig& c, at::Tensor& q, at::Tensor& gate) {
+  if (!q.defined()) return;
+  std::vector<std::int64_t> by_head = q.sizes().vec(), whole = by_head;
+  whole[0] = c.query_heads * c.head_dim;
+  by_head[0] = c.head_dim;
+  by_head.insert(by_head.begin(), {c.query_heads, 2});
+  const at::Tensor halves = q.view(by_head);
+  gate = halves.select(1, 1).reshape(whole);
+  q = halves.select(1, 0).reshape(whole);
+}
+
+// Rows of each key head together, [q, k, v, z] and [beta, decay] -> the rows of all heads one after another.
+void split_by_key_heads(const LinearAttention& l, StoredLayer& stored) {
+  const std::int64_t shared = l.value_heads / l.key_heads, value = shared * l.value_dim;
+  const auto rows = [&](const at::Tensor& whole, std::int64_t first, std::int64_t count) {
+    return whole.view({l.key_heads, -1, whole.size(1)}).narrow(1, first, count).reshape({-1, whole.size(1)});
+  };
+  const at::Tensor& all = stored.linear_qkvz;
+  stored.linear_qkv =
+      at::cat({rows(all, 0, l.key_dim), rows(all, l.key_dim, l.key_dim), rows(all, 2 * l.key_dim, value)});
+  stored.linear_z = rows(all, 2 * l.key_dim + value, value);
+  stored.linear_beta = rows(stored.linear_beta_decay, 0, shared);
+  stored.linear_decay = rows(stored.linear_beta_decay, shared, shared);
+}
+
+// Exponents of decays are computed with as they are stored, whatever the type of the run.
+bool kept_wide(const LayerEntry& entry) {
+  return entry.member == static_cast<at::Tensor StoredLayer::*>(&LayerWeights::linear_decay_bias) ||
+         entry.member == static_cast<at::Tensor StoredLayer::*>(&LayerWeights::linear_log_rate);
+}
+
+}  // namespace
+
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options) {
   const ModelConfig& c = checkpoint.config();
   StoredLayer stored;
   for (const LayerEntry& entry : layer_entries(c, family, layer)) {
     const StoredWeight weight = find_weight(checkpoint, family.layer_tensor(layer, *entry.name), entry.shape);
-    stored.*entry.member = load_weight(weight, options.dtype, options.device);
+    stored.*entry.member = load_weight(weight, kept_wide(entry) ? at::kFloat : options.dtype, options.device);
   }
   if (has_experts(c, layer)) load_expert_weights(checkpoint, family, layer, options, stored);
   if (stored.qkv.defined()) {
@@ -144,6 +211,11 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
     stored.k = stored.qkv.narrow(0, q_width, kv_width);
     stored.v = stored.qkv.narrow(0, q_width + kv_width, kv_width);
   }
+  if (c.output_gate) {
+    split_output_gate(c, stored.q, stored.output_gate);
+    split_output_gate(c, stored.q_bias, stored.output_gate_bias);
+  }
+  if (stored.linear_qkvz.defined()) split_by_key_heads(c.linear, stored);
   if (stored.gate_up.defined()) {
     stored.gate = stored.gate_up.narrow(0, 0, c.intermediate);
     stored.up = stored.gate_up.narrow(0, c.intermediate, c.intermediate);

@@ -44,7 +44,7 @@ std::string gate_text(const GateResult& g) {
 // In which form a bundle was judged.
 std::string served_note(const BundleFacts& b) {
   std::string note = markdown_code(b.row);
-  if (b.simulated()) return note.insert(0, 1, '\n').append(" has codebooks, which no engine serves.\n");
+  if (b.simulated()) return note.insert(0, 1, '\n').append(" is judged in simulation: no engine serves it as it is.\n");
   note.append(" is judged as ").append(markdown_text(b.served_as)).append(" serves it");
   const char* separator = ": ";
   for (const std::string& change : b.served_changes) {

@@ -172,11 +172,21 @@ std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
   return (o.clip == ClipMode::kSearch && held_out >= kFewestRows ? 2 * heads : 0) + (held_out > 0 ? 2 * heads : 0);
 }
 
+namespace {
+
+// Until here a layer was its place among those of the statistics; the model counts the others, too.
+FitResult numbered(FitResult result, const Statistics& s) {
+  for (std::size_t i = 0; i < result.layers.size(); ++i) result.layers[i].transform.layer = s.number(i);
+  return result;
+}
+
+}  // namespace
+
 FitResult fit(const Statistics& s, const FitOptions& o) {
   const MethodRow& method = fitted_method(o.method);
   check_moments(s);
   check_options(s, o);
-  if (method.codebooks) return fit_codebooks(s, o);
+  if (method.codebooks) return numbered(fit_codebooks(s, o), s);
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.quant_group));
   FitResult result;
   result.metric = used_metric(s, o.metric);
@@ -196,7 +206,7 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   result.held_out_rows = rows.front().held_out.tokens();
   choose_clips(s, o, rows, code, result);
   if (result.held_out_rows > 0) predict(s, o, rows, code, result);
-  return result;
+  return numbered(std::move(result), s);
 }
 
 }  // namespace oscar

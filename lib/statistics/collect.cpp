@@ -113,9 +113,15 @@ class Collector {
                        std::to_string(steps) + " steps; delete the work directory to start anew");
     }
     check_energy_sum(point.embedding_energy, run, where, "embedding_energy");
-    if (point.step > 0 && point.layer < layers) check_running_sums(point.sums, run, where);
-    if (point.step > 0 && point.layer > layers) check_kl_sums(point.sums, run, where);
+    const std::int64_t at_work = point.layer <= layers ? point.layer : 2 * layers - point.layer;
+    const bool summed = point.step > 0 && at_work >= 0 && at_work < layers && config_.holds_kv(at_work);
+    if (point.step > 0 && point.layer < layers && !summed) {
+      check_energy_sum(point.sums.residual_energy, run, where, "residual_energy");
+    }
+    if (summed && point.layer < layers) check_running_sums(point.sums, run, where);
+    if (summed && point.layer > layers) check_kl_sums(point.sums, run, where);
     for (std::int64_t layer = 0; layer < std::min(point.layer, layers); ++layer) {
+      if (!config_.holds_kv(layer)) continue;
       const bool kl = layer > 2 * layers - point.layer;  // the backward pass is through
       check_finished_layer(work_.load_layer(layer), run, work_.layer_file(layer).string(), kl);
     }
@@ -250,13 +256,14 @@ class Collector {
   void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
     MirroredSpool& in = *hidden_[layer % 2];
     MirroredSpool& out = *hidden_[(layer + 1) % 2];
-    begin_layer(layer, observer, from);
+    const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
+    if (observed) begin_layer(layer, observer, from);
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
     const double start = now();
     std::int64_t tokens = 0;
     for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
-      observer.begin_step(step, *keys_values_);
+      if (observed) observer.begin_step(step, *keys_values_);
       const at::Tensor next = forward_step(layer, step, read(in, step.position, step.tokens), observer);
       energy += residual_energy(next, step, "layer " + std::to_string(layer));
       write(out, step.position, next);
@@ -267,7 +274,7 @@ class Collector {
       if (stop || now() - saved_ >= options_.checkpoint_seconds) {
         sync(out);
         sync(*keys_values_);
-        save_partial(layer, static_cast<std::int64_t>(i) + 1, observer, energy);
+        save_partial(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr, energy);
       }
       if (stop) throw interrupted();
       // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
@@ -275,13 +282,13 @@ class Collector {
       if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
       if (options_.after_step) options_.after_step();
     }
-    finish_layer(layer, observer, energy);
+    if (observed) finish_layer(layer, observer, energy);
     sync(out);
     if (has_kl() && layer + 2 <= config_.layers) open_hidden(layer + 2, false, 0);
     save_point(layer + 1, 0, {});
     LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
     report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
-    print_layer(report);
+    if (observed) print_layer(report);
   }
 
   at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
@@ -293,10 +300,11 @@ class Collector {
     return next;
   }
 
-  void save_partial(std::int64_t layer, std::int64_t step, const MomentObserver& observer, double energy) {
+  // observer: null in a layer without a KV cache.
+  void save_partial(std::int64_t layer, std::int64_t step, const MomentObserver* observer, double energy) {
     const Timeline::Phase saving(timeline(), phase::kSaving);
     LayerMoments partial;
-    observer.store_partial(partial);
+    if (observer != nullptr) observer->store_partial(partial);
     partial.residual_energy = energy_tensor(energy);
     save_point(layer, step, partial);
   }
@@ -388,6 +396,7 @@ class Collector {
     if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
     s.embedding_energy = embedding_energy_;
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      if (!config_.holds_kv(layer)) continue;
       LayerMoments moments = work_.load_layer(layer);
       for (const SampledToken& token : sample_) {
         moments.row_priority.push_back(token.priority);
@@ -396,6 +405,7 @@ class Collector {
       if (report_.layers[static_cast<std::size_t>(layer)].q_trace == 0) describe_layer(layer, moments);
       s.layers.push_back(std::move(moments));
     }
+    std::erase_if(report_.layers, [&](const LayerReport& layer) { return layer.q_trace == 0; });
     drop_empty_far_pairs(s);
     save_statistics(s, options_.output);
   }

@@ -85,7 +85,7 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   return weights + std::max(forward, backward > 0 ? backward + far : 0) + dequantisation_bytes(checkpoint) + kLibraries;
 }
 
-// The backward pass of layer 0 on these hidden states.
+// The backward pass of the first layer with attention on these hidden states.
 double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, const CollectOptions& options) {
   const c10::InferenceMode off(false);
   Decoder decoder(checkpoint, {options.dtype, options.device, true});
@@ -93,7 +93,9 @@ double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, 
   double best = 0;
   for (int repeat = 0; repeat < 2; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
-    layer_gradient(decoder, 0, states, gradient, options.far).hidden.sum().item<float>();  // item: waits for a GPU
+    layer_gradient(decoder, decoder.config().kv_layer(0), states, gradient, options.far)
+        .hidden.sum()
+        .item<float>();  // item: waits for a GPU
     best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   return best;
@@ -125,7 +127,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const std::uint64_t grams = !far ? 8 : options.kl ? 14 : 11;
   const std::uint64_t layer_bytes =
       grams * gram + 3 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
-  e.output_bytes = layers * layer_bytes + rows * 16 + d * 4;
+  e.output_bytes = static_cast<std::uint64_t>(c.kv_layers()) * layer_bytes + rows * 16 + d * 4;
   const auto hidden = static_cast<std::uint64_t>(c.hidden);
   const bool kl = far && options.kl;  // hidden states of all layers, and gradients by turns
   const std::uint64_t states = kl ? layers + 1 : 2, gradients = kl ? 2 * sizeof(float) : 0;
@@ -167,7 +169,7 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   double best = 0;
   for (int repeat = 0; repeat < 2; ++repeat) {  // the first loads the layer and warms up
     const auto start = std::chrono::steady_clock::now();
-    decoder.run_layer(0, hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
+    decoder.run_layer(c.kv_layer(0), hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
     best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   if (gradient_bytes(c, plan, options) > 0) best += gradient_seconds(checkpoint, hidden, options);

@@ -100,27 +100,30 @@ void KlPass::run_layer(std::int64_t point, std::int64_t first, const LayerMoment
   const Spool states = hidden(layer), in = gradients(point - 1, true);
   Spool out = gradients(point, first > 0);
   KlAccumulator metric(config_.kv_heads, config_.head_dim, options_.device);
-  metric.begin_layer(sums);
+  const bool holds_kv = config_.holds_kv(layer);  // else the gradient only passes through
+  if (holds_kv) metric.begin_layer(sums);
   for (auto i = static_cast<std::size_t>(first); i < plan_.pieces.size(); ++i) {
     const Piece& piece = plan_.pieces[i];
     if (piece.length <= near()) continue;
     const LayerGradient gradient =
         layer_gradient(decoder_, layer, states.read(piece.position, piece.length).to(options_.device),
                        in.read(piece.position, piece.length).to(options_.device), options_.far);
-    if (!(gradient.far_k.isfinite().all() & gradient.far_v.isfinite().all()).item<bool>()) {
+    if (holds_kv && !(gradient.far_k.isfinite().all() & gradient.far_v.isfinite().all()).item<bool>()) {
       throw NumericalError("layer " + std::to_string(layer) +
                            ": the gradient of keys or values holds NaN or infinity in " +
                            prompts_.prompts[piece.prompt].source + "; check the checkpoint, or try --dtype float32");
     }
-    metric.add(gradient, unrotation_.rows_of({{0}, {piece.length}, {0}}), piece.length - near());
+    if (holds_kv) metric.add(gradient, unrotation_.rows_of({{0}, {piece.length}, {0}}), piece.length - near());
     out.write(piece.position, gradient.hidden);
-    checkpoint(point, i, out, &metric);
+    checkpoint(point, i, out, holds_kv ? &metric : nullptr);
     hooks_.tick(point, piece.length);
   }
   out.sync();
-  LayerMoments moments = work_.load_layer(layer);
-  metric.finish(moments);
-  work_.save_layer(layer, moments);
+  if (holds_kv) {
+    LayerMoments moments = work_.load_layer(layer);
+    metric.finish(moments);
+    work_.save_layer(layer, moments);
+  }
   hooks_.save(point + 1, 0, {});
 }
 

@@ -55,7 +55,8 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
                              const FarPairs& pairs, bool weights) {
   const c10::AutoGradMode on(true);
   std::vector<at::Tensor> followed;
-  if (weights) followed = {decoder.layer_weights(layer).k, decoder.layer_weights(layer).v};
+  const bool holds_kv = decoder.config().holds_kv(layer);
+  if (weights && holds_kv) followed = {decoder.layer_weights(layer).k, decoder.layer_weights(layer).v};
   const Followed scope(followed);
   const std::int64_t tokens = hidden.size(0);
   const SequenceBatch batch{{0}, {tokens}, {0}};
@@ -63,6 +64,10 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   in.requires_grad_(true);
   CutAttention attention;
   const at::Tensor out = decoder.run_layer(layer, in, batch, attention);
+  if (!holds_kv) {
+    const auto whole = torch::autograd::grad({out}, {in}, {gradient.to(out.scalar_type())});
+    return {whole[0].to(at::kFloat), {}, {}, {}, {}};
+  }
   // What reaches the attention's output, and the input past the attention. The graph in front of the attention shares
   // nodes with it in families that gate the output, so it must outlive this call.
   const auto after = torch::autograd::grad({out}, {attention.output(), in}, {gradient.to(out.scalar_type())},

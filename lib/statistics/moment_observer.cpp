@@ -142,7 +142,7 @@ void MomentObserver::keep_rows(const AttentionInput& input) {
 }
 
 void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& output) const {
-  const std::string layer = "layer " + std::to_string(input.layer) + ": ";
+  const std::string layer = "layer " + std::to_string(config_.kv_layer(input.layer)) + ": ";
   const std::pair<const char*, const at::Tensor*> all[] = {
       {"query", &input.q}, {"key", &input.k}, {"value", &input.v}, {"attention output", &output}};
   for (const auto& [name, tensor] : all) {

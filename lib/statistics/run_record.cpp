@@ -63,6 +63,10 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
 
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {
+    if (!config.holds_kv(i)) {
+      s.left_out.push_back({i, "linear attention, no KV cache"});
+      continue;
+    }
     const std::int64_t window = config.sliding_window.empty() ? 0 : config.sliding_window[i];
     geometry.push_back({{"layer", i},
                         {"query_heads", config.query_heads},
@@ -101,7 +105,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
 Statistics empty_shard(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,
                        const TokenPlan& plan, const CollectOptions& options) {
   Statistics s = statistics_header(checkpoint, fingerprint, prompts, plan, options, 0);
-  s.layers.resize(static_cast<std::size_t>(checkpoint.config().layers));
+  s.layers.resize(static_cast<std::size_t>(checkpoint.config().kv_layers()));
   return s;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/foreign_text.h"
+#include "statistics/left_out.h"
 #include "statistics/spectrum.h"
 #include "statistics/statistics_format.h"
 
@@ -55,7 +56,7 @@ Json show_json(const Statistics& s) {
   Json out = statistics_metadata(s);
   Json layers = Json::array();
   for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
-    Json entry = {{"layer", i}};
+    Json entry = {{"layer", s.number(i)}};
     for (const Shown& shown : kShown) {
       if (!(s.layers[i].*shown.gram).defined()) continue;
       const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);
@@ -87,9 +88,10 @@ std::string show_text(const Statistics& s, bool utf8) {
   print("model      %s (%s)\n", printable(s.model_name, kShownText).c_str(),
         printable(s.architecture, kShownText).c_str());
   print("           fingerprint %s\n", printable(short_hash(s.model_fingerprint)).c_str());
-  print("geometry   %zu layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n", s.layers.size(),
-        static_cast<long long>(s.query_heads), static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim),
-        static_cast<long long>(s.hidden));
+  print("geometry   %lld layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n",
+        static_cast<long long>(s.model_layers()), static_cast<long long>(s.query_heads),
+        static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim), static_cast<long long>(s.hidden));
+  if (!s.left_out.empty()) text += "left out   " + left_out_text(s.left_out) + "\n";
   print("tokens     %lld\n", static_cast<long long>(s.tokens));
   for (const Json& part : list_or(s.metadata, "parts")) {
     const Json prompts = part["prompts"];
@@ -113,8 +115,8 @@ std::string show_text(const Statistics& s, bool utf8) {
     print("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
     for (std::size_t i = 0; i < s.layers.size(); ++i) {
       const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);
-      print("  layer %-6zu %11.4g %6.1f%% %7.1f  |%s|\n", i, spectrum.trace, 100 * spectrum.top8,
-            spectrum.participation, spectrum_picture(spectrum, 32, utf8).c_str());
+      print("  layer %-6lld %11.4g %6.1f%% %7.1f  |%s|\n", static_cast<long long>(s.number(i)), spectrum.trace,
+            100 * spectrum.top8, spectrum.participation, spectrum_picture(spectrum, 32, utf8).c_str());
     }
   }
   return text;

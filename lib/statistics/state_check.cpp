@@ -101,6 +101,7 @@ void check_kl_sums(const LayerMoments& sums, const StateFacts& run, const std::s
 void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where, bool kl) {
   Statistics one = run.facts;
   one.layers = {moments};
+  one.left_out.clear();  // the file itself says which layer it is of
   one.layers[0].row_priority = run.row_priority;
   one.layers[0].row_position = run.row_position;
   if (run.far_pairs != moments.far_count.defined()) damaged(where, "fisher_count", "is not there as the run has it");

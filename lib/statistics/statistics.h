@@ -50,6 +50,12 @@ struct LayerMoments {
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
+// A layer of the model that is not among those below, and why: "gated delta net".
+struct LeftOutLayer {
+  std::int64_t layer = 0;
+  std::string reason;
+};
+
 inline constexpr std::int64_t kStatisticsVersion = 2;
 
 struct Statistics {
@@ -62,10 +68,14 @@ struct Statistics {
   // From format 2 on.
   at::Tensor rope_frequency;  // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
   double rope_scale = 1.0;    // what RoPE multiplies turning channels of q and k by (yarn)
-  double attention_scale = 0.0;   // of q k^T in the softmax; 0: unknown
-  std::int64_t max_position = 0;  // that the model was made for; 0: unknown
-  Json metadata;                  // everything else that is recorded: schemas/statistics.schema.json
-  std::vector<LayerMoments> layers;
+  double attention_scale = 0.0;        // of q k^T in the softmax; 0: unknown
+  std::int64_t max_position = 0;       // that the model was made for; 0: unknown
+  Json metadata;                       // everything else that is recorded: schemas/statistics.schema.json
+  std::vector<LayerMoments> layers;    // of those that hold a KV cache
+  std::vector<LeftOutLayer> left_out;  // the others, ascending
+
+  std::int64_t model_layers() const { return static_cast<std::int64_t>(layers.size() + left_out.size()); }
+  std::int64_t number(std::size_t place) const;  // that the model gives to layers[place]
 };
 
 // Byte-identical for equal content. Optional parts (rows, residual and embedding energy) may be left undefined.

@@ -65,7 +65,7 @@ void check_energy(const at::Tensor& t, std::int64_t tokens, const std::string& w
 
 void check_far_pairs(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "layers." + std::to_string(i) + ".";
+  const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
   for (const MetricField& field : kFarPairFields) {
     if (field.since > s.format_version) continue;
     const at::Tensor& t = layer.*field.tensor;
@@ -89,7 +89,7 @@ void check_far_pairs(const Statistics& s, std::size_t i, const std::string& wher
 
 void check_kl(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "layers." + std::to_string(i) + ".";
+  const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
   for (const MetricField& field : kKlFields) {
     const at::Tensor& t = layer.*field.tensor;
     if (t.defined() != s.layers[0].kl_count.defined()) {
@@ -143,7 +143,7 @@ void check_turned(const at::Tensor& before, const at::Tensor& after, const Stati
 void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where) {
   if (s.format_version < 2) return;
   const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "layers." + std::to_string(i) + ".";
+  const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
   check_sum(layer.pre_k_sum, layer.pre_k_gram, s.tokens, where, prefix + "pre_k_sum");
   check_turned(layer.pre_k_gram, layer.k_gram, s, where, prefix + "pre_k_gram");
   check_turned(layer.pre_q_gram, layer.q_gram, s, where, prefix + "pre_q_gram");
@@ -158,7 +158,7 @@ void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where
 void check_attention_residual(const Statistics& s, std::size_t i, const std::string& where) {
   if (s.format_version < 2) return;
   const at::Tensor& t = s.layers[i].attention_residual;
-  const std::string name = "layers." + std::to_string(i) + ".attention_residual";
+  const std::string name = "layers." + std::to_string(s.number(i)) + ".attention_residual";
   check_shape(t, {2, 2}, at::kDouble, where, name);
   const double far = t[1][1].item<double>(), tokens = static_cast<double>(s.tokens);
   const bool counted = !s.layers[i].far_count.defined() || far >= s.layers[i].far_count[0].item<double>();
@@ -169,12 +169,12 @@ void check_attention_residual(const Statistics& s, std::size_t i, const std::str
 
 void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "rows." + std::to_string(i) + ".";
+  const std::string prefix = "rows." + std::to_string(s.number(i)) + ".";
   const std::vector<std::uint64_t>& priority = layer.row_priority;
   const auto rows = static_cast<std::int64_t>(priority.size());
   if (layer.rows_q.defined() != s.layers[0].rows_q.defined()) refuse(where, prefix + "q", "is missing");
   if (priority != s.layers[0].row_priority || layer.row_position != s.layers[0].row_position) {
-    refuse(where, prefix + "q", "samples other tokens than layer 0");
+    refuse(where, prefix + "q", "samples other tokens than layer " + std::to_string(s.number(0)));
   }
   if (!layer.rows_q.defined()) return;
   if (!std::is_sorted(priority.begin(), priority.end())) refuse(where, "rows.priority", "is not ascending");
@@ -197,14 +197,28 @@ std::string shape_text(at::IntArrayRef shape) {
   return text + "]";
 }
 
+std::int64_t Statistics::number(std::size_t place) const {
+  auto number = static_cast<std::int64_t>(place);
+  for (const LeftOutLayer& other : left_out) number += other.layer <= number ? 1 : 0;
+  return number;
+}
+
 void check_statistics(const Statistics& s, const std::string& where) {
   const auto in = [](std::int64_t value, std::int64_t limit) { return value >= 1 && value <= limit; };
-  if (!in(static_cast<std::int64_t>(s.layers.size()), kMaxLayers) || !in(s.kv_heads, kMaxHeads) ||
+  if (s.layers.empty() || !in(s.model_layers(), kMaxLayers) || !in(s.kv_heads, kMaxHeads) ||
       !in(s.query_heads, kMaxHeads) || !in(s.head_dim, kMaxHeadDim) || !in(s.hidden, kMaxHidden) ||
       s.query_heads % s.kv_heads != 0) {
     throw InputError(where + ": impossible geometry: " + std::to_string(s.layers.size()) + " layers, " +
                      std::to_string(s.query_heads) + " query heads, " + std::to_string(s.kv_heads) +
                      " KV heads, head_dim " + std::to_string(s.head_dim) + ", hidden " + std::to_string(s.hidden));
+  }
+  std::int64_t next = 0;
+  for (const LeftOutLayer& other : s.left_out) {
+    if (other.layer < next || other.layer >= s.model_layers() || other.reason.empty()) {
+      throw InputError(where + ": layer " + std::to_string(other.layer) + " is left out of " +
+                       std::to_string(s.model_layers()) + " layers, expected ascending numbers, each with a reason");
+    }
+    next = other.layer + 1;
   }
   const bool empty = s.tokens == 0 && is_shard(s);
   if (!empty && !in(s.tokens, kMaxTokens)) {
@@ -218,7 +232,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerMoments& layer = s.layers[i];
-    const std::string prefix = "layers." + std::to_string(i) + ".";
+    const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
     for (const MomentField& field : kMomentFields) {
       if (field.since > s.format_version) continue;
       const at::Tensor& t = layer.*field.tensor;

@@ -10,6 +10,7 @@
 #include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
+#include "statistics/left_out.h"
 #include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
@@ -202,10 +203,11 @@ Statistics read_statistics(const SafetensorsFile& file) {
   } else {
     for (const char* name : {"phase_gram", "phase_frequency"}) reader.find(name);  // no longer of use
   }
-  s.layers.resize(static_cast<std::size_t>(layers));
-  for (std::int64_t i = 0; i < layers && s.tokens > 0; ++i) {
-    LayerMoments& layer = s.layers[static_cast<std::size_t>(i)];
-    const std::string prefix = "layers." + std::to_string(i) + ".";
+  s.left_out = read_left_out(model, layers, where);
+  s.layers.resize(static_cast<std::size_t>(layers) - s.left_out.size());
+  for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
+    LayerMoments& layer = s.layers[i];
+    const std::string number = std::to_string(s.number(i)), prefix = "layers." + number + ".";
     for (const MomentField& field : kMomentFields) {
       if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
@@ -227,7 +229,7 @@ Statistics read_statistics(const SafetensorsFile& file) {
       drop_energy_after_mlp(layer.far_count);
     }
     for (const RowField& field : kRowFields) {
-      layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);
+      layer.*field.tensor = reader.optional("rows." + number + "." + field.name, DType::kF32);
     }
     layer.row_priority = priority;
     layer.row_position = position;

@@ -26,7 +26,9 @@ void require_same(const T& a, const T& b, const std::string& what) {
 
 void require_same_model(const Statistics& a, const Statistics& b) {
   require_same(a.architecture, b.architecture, "architecture");
-  require_same(a.layers.size(), b.layers.size(), "layers");
+  require_same(a.model_layers(), b.model_layers(), "layers");
+  require_same(a.layers.size(), b.layers.size(), "layers with a KV cache");
+  for (std::size_t i = 0; i < a.layers.size(); ++i) require_same(a.number(i), b.number(i), "layer");
   require_same(a.query_heads, b.query_heads, "query heads");
   require_same(a.kv_heads, b.kv_heads, "KV heads");
   require_same(a.head_dim, b.head_dim, "head_dim");
@@ -201,6 +203,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   out.kv_heads = first.kv_heads;
   out.head_dim = first.head_dim;
   out.hidden = first.hidden;
+  out.left_out = first.left_out;
   out.format_version = first.format_version;
   out.rope_frequency = first.rope_frequency;
   out.rope_scale = first.rope_scale;

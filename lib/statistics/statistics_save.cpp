@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
+#include "statistics/left_out.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
 
@@ -46,7 +47,9 @@ Json statistics_metadata(const Statistics& s) {
   model["name"] = s.model_name;
   model["fingerprint"] = s.model_fingerprint;
   model["architecture"] = s.architecture;
-  model["layers"] = s.layers.size();
+  model["layers"] = s.model_layers();
+  model.erase("left_out");
+  if (!s.left_out.empty()) model["left_out"] = left_out_json(s.left_out);
   model["query_heads"] = s.query_heads;
   model["kv_heads"] = s.kv_heads;
   model["head_dim"] = s.head_dim;
@@ -69,7 +72,7 @@ void save_statistics(const Statistics& s, const fs::path& path) {
   ViewList views;
   for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
     const LayerMoments& layer = s.layers[i];
-    const std::string prefix = "layers." + std::to_string(i) + ".";
+    const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
     for (const MomentField& field : kMomentFields) {
       if (field.since <= s.format_version) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     }
@@ -84,7 +87,7 @@ void save_statistics(const Statistics& s, const fs::path& path) {
     }
     if (!layer.rows_q.defined()) continue;
     for (const RowField& field : kRowFields) {
-      views.add("rows." + std::to_string(i) + "." + field.name, layer.*field.tensor, DType::kF32);
+      views.add("rows." + std::to_string(s.number(i)) + "." + field.name, layer.*field.tensor, DType::kF32);
     }
   }
   if (s.embedding_energy.defined()) views.add("embedding_energy", s.embedding_energy, DType::kF64);

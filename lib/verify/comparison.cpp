@@ -150,7 +150,7 @@ class Selector {
     if (comparison == "authors" && row != nullptr && row->codebooks) m.windows = row->codebooks->windows;
     if (comparison == "bytes" && m.quantised &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
-      const double elements = 2.0 * static_cast<double>(model_.layers * model_.kv_heads * model_.head_dim) *
+      const double elements = 2.0 * static_cast<double>(model_.kv_layers() * model_.kv_heads * model_.head_dim) *
                               static_cast<double>(request_.context);
       const FoundWindows found =
           windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const CacheWindows& windows) {
@@ -222,8 +222,8 @@ std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const
   const int heads = static_cast<int>(model.kv_heads), d = static_cast<int>(model.head_dim);
   const double elements = static_cast<double>(model.kv_heads * model.head_dim * context);
   // Boundary layers in BF16 leave less for the inner ones.
-  const double layers = static_cast<double>(model.layers);
-  const double inner = model.layers >= 4 * m.boundary_layers ? (layers - 2.0 * m.boundary_layers) / layers : 1.0;
+  const double layers = static_cast<double>(model.kv_layers());
+  const double inner = model.kv_layers() >= 4 * m.boundary_layers ? (layers - 2.0 * m.boundary_layers) / layers : 1.0;
   const double target = (bits - (1.0 - inner) * 16.0) / inner;
   *least = INFINITY;
   for (;;) {

@@ -30,7 +30,7 @@ double bits_at(const PlannedMethod& m, const CacheWindows& windows, std::int64_t
 }
 
 double bytes_at(const PlannedMethod& m, const ModelConfig& model, const CacheWindows& windows, std::int64_t context) {
-  const double elements = 2.0 * static_cast<double>(model.layers * model.kv_heads * model.head_dim);
+  const double elements = 2.0 * static_cast<double>(model.kv_layers() * model.kv_heads * model.head_dim);
   return std::ceil(bits_at(m, windows, context) * elements * static_cast<double>(context) / 8.0);
 }
 

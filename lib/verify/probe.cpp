@@ -14,7 +14,8 @@
 namespace oscar {
 
 ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device)
-    : method(&m), attention(m), sums(static_cast<std::size_t>(model.layers)) {
+    : method(&m), attention(m), sums(static_cast<std::size_t>(model.kv_layers())) {
+  for (std::int64_t place = 0; place < model.kv_layers(); ++place) numbers.push_back(model.kv_layer(place));
   if (!m.paged()) return;
   const std::string unsupported = decode_unsupported(m, model, device);
   if (!unsupported.empty()) {
@@ -93,7 +94,7 @@ void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const
 std::vector<LayerError> ProbedMethod::layers() const {
   std::vector<LayerError> errors;
   if (!method->quantised) return errors;
-  for (std::size_t l = 0; l < sums.size(); ++l) errors.push_back(sums[l].result(static_cast<std::int64_t>(l)));
+  for (std::size_t l = 0; l < sums.size(); ++l) errors.push_back(sums[l].result(numbers[l]));
   return errors;
 }
 
@@ -107,7 +108,8 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
     if (!probed.method->quantised_at(input.layer)) continue;
     add_weight_errors(input, *probed.method, tiers_, sums);
-    add_output_error(exact, output, first_, input.k.size(1), decoder_.layer_weights(input.layer).o, sums);
+    add_output_error(exact, output, first_, input.k.size(1),
+                     decoder_.layer_weights(decoder_.config().kv_layer(input.layer)).o, sums);
   }
   return exact;
 }

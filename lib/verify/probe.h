@@ -15,7 +15,8 @@ namespace oscar {
 struct ProbedMethod {
   const KvMethod* method = nullptr;
   SimulatedPrefillAttention attention;
-  std::vector<LayerErrorSums> sums;     // [L]
+  std::vector<LayerErrorSums> sums;     // [L] of the layers that hold a KV cache
+  std::vector<std::int64_t> numbers;    // [L] that the model gives to them
   std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: done, or no pages for the method
   CacheCheck check;                     // what it found
   // device: of the cache under check; the CPU where its kernels cannot hold the method, which is logged.

@@ -17,8 +17,9 @@ std::vector<double> spectrum_of(const at::Tensor& rows) {
 
 class SpectrumObserver : public AttentionObserver {
  public:
-  SpectrumObserver(Attention& inner, const KvMethod& method, std::vector<LayerSpectrum>& spectra)
-      : AttentionObserver(inner), method_(method), spectra_(spectra) {}
+  SpectrumObserver(Attention& inner, const ModelConfig& model, const KvMethod& method,
+                   std::vector<LayerSpectrum>& spectra)
+      : AttentionObserver(inner), model_(model), method_(method), spectra_(spectra) {}
 
  protected:
   void observe(const AttentionInput& input, const at::Tensor&) override {
@@ -28,11 +29,13 @@ class SpectrumObserver : public AttentionObserver {
       at::Tensor rope_phases;
       if (transform != nullptr && transform->rotated_mean) rope_phases = method_.rope_phases->rows(0, rows.size(0));
       const at::Tensor cached = transformed_rows(rows, transform, rope_phases);
-      spectra_.push_back({input.layer, side == Side::kKey ? "key" : "value", spectrum_of(rows), spectrum_of(cached)});
+      spectra_.push_back(
+          {model_.kv_layer(input.layer), side == Side::kKey ? "key" : "value", spectrum_of(rows), spectrum_of(cached)});
     }
   }
 
  private:
+  const ModelConfig& model_;
   const KvMethod& method_;
   std::vector<LayerSpectrum>& spectra_;
 };
@@ -43,7 +46,7 @@ std::vector<LayerSpectrum> measure_spectra(Decoder& decoder, const KvMethod& bas
                                            const std::vector<std::int32_t>& ids) {
   std::vector<LayerSpectrum> spectra;
   SimulatedPrefillAttention exact(baseline);
-  SpectrumObserver observer(exact, method, spectra);
+  SpectrumObserver observer(exact, decoder.config(), method, spectra);
   prefill_hidden(decoder, ids, {&observer});
   return spectra;
 }

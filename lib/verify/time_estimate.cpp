@@ -39,11 +39,12 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
   std::vector<std::int32_t> ids(set.sequences.front().begin(), set.sequences.front().begin() + tokens);
   const at::Tensor hidden = decoder.embed(ids);
   const SequenceBatch batch{{0}, {tokens}, {0}};
+  const std::int64_t sample = decoder.config().kv_layer(0);  // all layers are taken to cost what this one does
   // Longer contexts cost more than their share: attention grows with the square. Not counted beyond the sample.
   const double scale = context / static_cast<double>(tokens);
   const auto layer_seconds = [&](const KvMethod& method) {
     SimulatedPrefillAttention attention(method);
-    return scale * seconds_of([&] { return decoder.run_layer(0, hidden, batch, attention); });
+    return scale * seconds_of([&] { return decoder.run_layer(sample, hidden, batch, attention); });
   };
   const double exact = layer_seconds(baseline);
 
@@ -72,13 +73,13 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
       const std::int64_t group = std::min(request.decode_batch, count);
       SequenceBatch at_once;
       for (std::int64_t s = 0; s < group; ++s) {
-        decoder.run_layer(0, hidden.narrow(0, 0, body), {{s}, {body}, {0}}, attention);
+        decoder.run_layer(sample, hidden.narrow(0, 0, body), {{s}, {body}, {0}}, attention);
         at_once.ids.push_back(s), at_once.lengths.push_back(1), at_once.starts.push_back(body);
       }
       const at::Tensor row = hidden.narrow(0, body, 1).expand({group, hidden.size(1)}).contiguous();
       const auto start = std::chrono::steady_clock::now();
       for (std::int64_t i = 0; i < steps; ++i) {
-        decoder.run_layer(0, row, at_once, attention).sum().item<float>();
+        decoder.run_layer(sample, row, at_once, attention).sum().item<float>();
         for (std::int64_t& at : at_once.starts) ++at;
       }
       step = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /

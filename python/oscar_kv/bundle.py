@@ -8,7 +8,7 @@ import torch
 
 from . import manifest as manifest_file
 from .errors import InputError
-from .manifest import CARD, HASHES, NAME, ROTATIONS, parse_manifest, tensor_name
+from .manifest import CARD, HASHES, NAME, ROTATIONS, left_out_layers, parse_manifest, tensor_name
 from .safetensors_file import SafetensorsFile
 from .strict_json import read_json
 
@@ -27,7 +27,7 @@ class Bundle:
     recent: int       # BF16 tokens at the end
     encoder: str      # minmax | search | feedback
     group: int        # of layout uniform; 0: whole head
-    layers: list      # [manifest.Layer], ascending layer ids
+    layers: list      # [manifest.Layer], ascending layer ids; model["left_out"] lists others that are rightly missing
 
     def slice_heads(self, begin, end):
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -167,7 +167,7 @@ def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
             raise differ(f"head_dim of layer {layer.layer}", layer.head_dim, head_dim)
         if layer.kv_heads != kv_heads:
             raise differ(f"KV heads of layer {layer.layer}", layer.kv_heads, kv_heads)
-    present = {layer.layer for layer in bundle.layers}
+    present = {layer.layer for layer in bundle.layers} | set(left_out_layers(bundle.model))
     missing = next((i for i in range(layers) if i not in present), None)
     if missing is not None:
         raise InputError(f"{bundle.path}: the bundle lacks layer {missing} of the model's {layers}; fit all layers")

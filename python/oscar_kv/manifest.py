@@ -129,6 +129,28 @@ def _layers(fields, tensors):
     return layers
 
 
+def left_out_layers(model):
+    """{layer: reason} of those that a bundle does not hold, from the facts of the model in its manifest."""
+    return {entry["layer"]: entry["reason"] for entry in model.get("left_out", [])}
+
+
+def _check_left_out(model, present, total):
+    """Every layer is in the bundle or among those that it leaves out, where they are listed."""
+    if "left_out" not in model.value:
+        return
+    found = {}
+    for entry in model.items("left_out"):
+        item = Fields(entry, f"{model.where}, left_out")
+        layer, reason = item.integer("layer", max(found, default=-1) + 1, total - 1), item.text("reason")
+        if not reason:
+            raise InputError(f"{model.where}: layer {layer} is left out without a reason, expected one")
+        found[layer] = reason
+    for layer in range(total):
+        if (layer in present) == (layer in found):
+            where = "in 'layers' and in 'left_out'" if layer in found else "neither in 'layers' nor in 'left_out'"
+            raise InputError(f"{model.where}: layer {layer} is {where}, expected it in one of them")
+
+
 def _code(fields, layers, tensors):
     code = fields.object("code", fields.where)
     blocks = any(side.widths for layer in layers for side in (layer.key, layer.value))
@@ -199,6 +221,7 @@ def parse_manifest(document, where):
     total = model.integer("layers", default=MOST_LAYERS)
     if layers[-1].layer >= total:
         raise InputError(f"{where}: layer {layers[-1].layer} is beyond the model's {total} layers")
+    _check_left_out(model, {layer.layer for layer in layers}, total)
     windows = fields.object("windows")
     sink, recent = (windows.integer(name, 0, 1 << 32) for name in ("sink", "recent"))
     fields.integer("hadamard_block", 0, LARGEST_HEAD_DIM)

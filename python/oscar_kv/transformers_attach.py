@@ -11,6 +11,7 @@ from transformers.masking_utils import flash_attention_mask
 from .bundle import Bundle, check_geometry, load_bundle
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint, first_values
+from .manifest import left_out_layers
 from .page_layout import PAGE_TOKENS
 from .paged_kv import LayerCode
 from .transform import Phases
@@ -89,6 +90,9 @@ def _check_model(model, bundle, modules):
     if model.training and getattr(config, "attention_dropout", 0):
         raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
+    for index, reason in left_out_layers(bundle.model).items():
+        raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
+                         "cache, so export the bundle for an engine instead")
     missing = next((i for i in range(layers) if i not in modules), None)
     if missing is not None:
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
@@ -155,7 +159,7 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
     _check_model(model, bundle, modules)
     if bundle.fingerprint:
         directory, first = _checkpoint_of(model, checkpoint), bundle.layers[0]
-        check_geometry(bundle, len(bundle.layers), first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
+        check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     codes = [LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device) for layer in bundle.layers]

@@ -75,6 +75,22 @@ TEST_F(HostileBundle, PlacesThatAreNoBundle) {
   EXPECT_THAT(message_of<InputError>([&] { load_bundle(temp_.path()); }), HasSubstr("holds no oscar_bundle.json"));
 }
 
+TEST_F(HostileBundle, LayersAreMissingForAReason) {
+  const auto with = [&](int layers, const char* list) {
+    return after([&](Json& json) {
+      json["model"]["layers"] = layers;
+      json["model"]["left_out"] = Json::parse(list);
+    });
+  };
+  EXPECT_EQ(with(3, R"([{"layer": 2, "reason": "linear attention"}])"), "(no error)");
+  EXPECT_THAT(with(3, R"([{"layer": 1, "reason": "x"}])"), HasSubstr("layer 1 is in 'layers' and in 'left_out'"));
+  EXPECT_THAT(with(4, R"([{"layer": 2, "reason": "x"}])"),
+              HasSubstr("layer 3 is neither in 'layers' nor in 'left_out'"));
+  EXPECT_THAT(with(3, R"([{"layer": 2, "reason": ""}])"), HasSubstr("left out without a reason"));
+  EXPECT_THAT(with(3, R"([{"layer": 3, "reason": "x"}])"), HasSubstr("'layer' is 3"));
+  EXPECT_THAT(with(3, R"({"layer": 2})"), HasSubstr("'left_out'"));
+}
+
 TEST_F(HostileBundle, MissingKeysAreNamed) {
   for (const char* key : {"format", "format_version", "method", "scope", "model", "code", "windows", "hadamard_block",
                           "global_clip", "layers", "files", "provenance", "fit"}) {

@@ -19,7 +19,7 @@ namespace {
 
 class Recorder : public AttentionObserver {
  public:
-  using AttentionObserver::AttentionObserver;
+  Recorder(Attention& inner, const ModelConfig& config) : AttentionObserver(inner), config_(config) {}
 
   void write(const std::string& path) {
     std::vector<TensorView> views;
@@ -37,7 +37,8 @@ class Recorder : public AttentionObserver {
  protected:
   void observe(const AttentionInput& input, const at::Tensor& output) override {
     const auto keep = [&](const char* what, const at::Tensor& tensor) {
-      tensors_["layers." + std::to_string(input.layer) + "." + what] = tensor.to(at::kCPU, at::kFloat).contiguous();
+      const std::string layer = std::to_string(config_.kv_layer(input.layer));
+      tensors_["layers." + layer + "." + what] = tensor.to(at::kCPU, at::kFloat).contiguous();
     };
     keep("q", input.q);
     keep("k", input.k);
@@ -46,6 +47,7 @@ class Recorder : public AttentionObserver {
   }
 
  private:
+  const ModelConfig& config_;
   std::map<std::string, at::Tensor> tensors_;
 };
 
@@ -83,7 +85,7 @@ int run(int argc, char** argv) {
   const Checkpoint checkpoint = Checkpoint::open(locate_model(model));
   Decoder decoder(checkpoint, options);
   FullAttention attention;
-  Recorder recorder(attention);
+  Recorder recorder(attention, checkpoint.config());
   Attention& seam = qkvo.empty() ? static_cast<Attention&>(attention) : recorder;
   const at::Tensor logits = decoder.logits(decoder.forward(ids, batch, seam)).cpu().contiguous();
   write_file_atomic(out, {static_cast<const char*>(logits.const_data_ptr()), logits.nbytes()});

@@ -53,6 +53,31 @@ def test_golden_tokens(golden, part):
     assert done == (16 if part else 32)
 
 
+def test_layers_that_are_left_out(golden, tmp_path):
+    """A layer may be missing for a reason that the manifest tells, and for no other."""
+    def load(layers, left_out):
+        shutil.rmtree(tmp_path / "b", ignore_errors=True)
+        shutil.copytree(GOLDEN / "bundle", tmp_path / "b")
+        manifest = json.loads((tmp_path / "b" / MANIFEST).read_text())
+        manifest["model"] |= dict(layers=layers, left_out=left_out)
+        (tmp_path / "b" / MANIFEST).write_text(json.dumps(manifest))
+        return load_bundle(tmp_path / "b")
+
+    sparse = load(4, [dict(layer=2, reason="linear attention"), dict(layer=3, reason="linear attention")])
+    check_geometry(sparse, 4, 2, 32)
+    with pytest.raises(InputError, match="lacks layer 4 of the model's 5"):
+        check_geometry(sparse, 5, 2, 32)
+    with pytest.raises(InputError, match="lacks layer 2 of the model's 4"):
+        check_geometry(golden, 4, 2, 32)
+    for layers, left_out, message in (
+            (4, [dict(layer=2, reason="x")], "layer 3 is neither in 'layers' nor in 'left_out'"),
+            (3, [dict(layer=1, reason="x")], "layer 1 is in 'layers' and in 'left_out'"),
+            (3, [dict(layer=2, reason="")], "without a reason"),
+            (3, [dict(layer=3, reason="x")], "'layer' is 3")):
+        with pytest.raises(InputError, match=message):
+            load(layers, left_out)
+
+
 def test_facts(golden):
     assert (golden.sink, golden.recent, golden.encoder) == (4, 8, "search")
     assert [layer.key.widths for layer in golden.layers][0] == (4, 2, 1, 0)

@@ -123,6 +123,20 @@ TEST_F(HostileStatistics, Facts) {
   EXPECT_THAT(change([](Json& j) { j["model"]["layers"] = 1; }), HasSubstr("unexpected tensor 'layers.1"));
   EXPECT_THAT(change([](Json& j) { j["model"]["layers"] = std::int64_t{1} << 40; }), HasSubstr("'layers' is"));
   EXPECT_THAT(change([](Json& j) { j["model"]["layers"] = -1; }), HasSubstr("'layers' is -1"));
+  const auto left_out = [&](const char* list) {
+    return change([&](Json& j) {
+      j["model"]["layers"] = 4;
+      j["model"]["left_out"] = Json::parse(list);
+    });
+  };
+  EXPECT_THAT(left_out(R"([{"layer": 1, "reason": ""}])"), HasSubstr("left out without a reason"));
+  EXPECT_THAT(left_out(R"([{"layer": 1, "reason": "x"}, {"layer": 1, "reason": "x"}])"), HasSubstr("'layer' is 1"));
+  EXPECT_THAT(left_out(R"([{"layer": 4, "reason": "x"}])"), HasSubstr("'layer' is 4"));
+  EXPECT_THAT(left_out(R"([{"layer": 3, "reason": "x"}])"), HasSubstr("'layers.2.q_gram' is missing"));
+  EXPECT_THAT(left_out(R"([{"layer": 0, "reason": "x"}, {"layer": 1, "reason": "x"}, {"layer": 2, "reason": "x"},
+                           {"layer": 3, "reason": "x"}])"),
+              HasSubstr("'left_out' has all 4 layers"));
+  EXPECT_EQ(left_out(R"([{"layer": 2, "reason": "x"}, {"layer": 3, "reason": "x"}])"), "accepted");
   EXPECT_THAT(change([](Json& j) { j["model"]["head_dim"] = 16; }), HasSubstr("expected [2, 16, 16]"));
   EXPECT_THAT(change([](Json& j) { j["model"]["head_dim"] = "8"; }), HasSubstr("expected an integer"));
   EXPECT_THAT(change([](Json& j) { j["model"]["kv_heads"] = 4; }), HasSubstr("expected [4, 8, 8]"));

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
+#include "statistics/left_out.h"
 #include "statistics/random_statistics.h"
 #include "statistics/statistics_weight.h"
 #include "support/temp_directory.h"
@@ -54,6 +55,33 @@ TEST(Statistics, SaveAndLoadRoundTrip) {
   const Statistics s = random_statistics({});
   save_statistics(s, dir / "a.safetensors");
   expect_equal(load_statistics(dir / "a.safetensors"), s);
+}
+
+TEST(Statistics, LayersThatAreLeftOutKeepTheirNumbers) {
+  TempDirectory dir;
+  Statistics s = random_statistics({.layers = 3});
+  s.left_out = {{0, "linear attention"}, {1, "linear attention"}, {3, "a window"}};
+  save_statistics(s, dir / "a.safetensors");
+  const SafetensorsFile file = SafetensorsFile::open(dir / "a.safetensors");
+  EXPECT_EQ(file.find("layers.1.q_gram"), nullptr);
+  for (const char* name : {"layers.2.q_gram", "layers.4.q_gram", "layers.5.k_sum", "rows.5.k"}) {
+    EXPECT_NE(file.find(name), nullptr) << name;
+  }
+  const Statistics loaded = load_statistics(dir / "a.safetensors");
+  expect_equal(loaded, s);
+  ASSERT_EQ(loaded.left_out.size(), 3u);
+  EXPECT_TRUE(loaded.left_out[2].layer == 3 && loaded.left_out[2].reason == "a window");
+  EXPECT_TRUE(loaded.number(0) == 2 && loaded.number(1) == 4 && loaded.number(2) == 5 && loaded.model_layers() == 6);
+  EXPECT_EQ(left_out_text(loaded.left_out), "layers 0, 1 (linear attention); layer 3 (a window)");
+  Statistics other = random_statistics({.layers = 3, .seed = 2});
+  EXPECT_THAT(message_of([&] { merge_statistics({s, other}); }), HasSubstr("layers 6 and 3"));
+  other.left_out = {{0, "x"}, {1, "x"}, {2, "x"}};
+  EXPECT_THAT(message_of([&] { merge_statistics({s, other}); }), HasSubstr("layer 2 and 3"));
+  other.left_out = s.left_out;
+  EXPECT_EQ(merge_statistics({s, other}).number(2), 5);
+  other.left_out[2].layer = 6;
+  EXPECT_THAT(message_of([&] { save_statistics(other, dir / "b.safetensors"); }),
+              HasSubstr("layer 6 is left out of 6"));
 }
 
 TEST(Statistics, TheKlMetricIsKeptAndAddsUp) {

@@ -18,14 +18,14 @@ namespace {
 
 std::vector<PageLayout> layouts_of(const KvMethod& method, const ModelConfig& model) {
   std::vector<PageLayout> layouts;
-  for (std::int64_t l = 0; l < model.layers; ++l) {
+  for (std::int64_t l = 0; l < model.kv_layers(); ++l) {
     layouts.push_back(page_layout(method.code(l, Side::kKey), method.code(l, Side::kValue)));
   }
   return layouts;
 }
 
 DeviceCacheShape shape_of(const KvMethod& method, const ModelConfig& model, const std::vector<PageLayout>& layouts) {
-  DeviceCacheShape shape{model.layers, model.kv_heads, model.head_dim, method.quantised, method.windows, {}, 0};
+  DeviceCacheShape shape{model.kv_layers(), model.kv_heads, model.head_dim, method.quantised, method.windows, {}, 0};
   for (const PageLayout& layout : layouts) shape.page_bytes.push_back(layout.bytes());
   shape.window_page_bytes = kernels::window_page_bytes(static_cast<int>(model.head_dim));
   return shape;
@@ -41,8 +41,8 @@ CudaBackend::CudaBackend(const KvMethod& method, const ModelConfig& model, at::D
       cache_(shape_of(method, model, layouts_), device),
       phases_(method.rope_phases, device),
       tables_(device),
-      layers_(static_cast<std::size_t>(model.layers)) {
-  bad_ = at::full({model.layers, 2}, INT_MAX, at::TensorOptions(at::kInt).device(device));
+      layers_(static_cast<std::size_t>(model.kv_layers())) {
+  bad_ = at::full({model.kv_layers(), 2}, INT_MAX, at::TensorOptions(at::kInt).device(device));
 }
 
 at::Tensor CudaBackend::rows(const at::Tensor& x) const {
@@ -164,7 +164,7 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
     for (const StepToken& token : tokens) to.push_back(token.row);
     out.index_copy_(0, at::tensor(to, at::kLong).to(device_), step_out);
   });
-  if (method_.quantised && (steps > 1 || input.layer == model_.layers - 1)) check_finite(input.layer);
+  if (method_.quantised && (steps > 1 || input.layer == model_.kv_layers() - 1)) check_finite(input.layer);
   return restore_outputs_on_device(out, l.value).to(input.q.options());
 }
 

@@ -44,7 +44,7 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
   if (w.flush < 1 || w.flush > kPageTokens || (w.flush & (w.flush - 1)) != 0) {
     return built("flushes of a power of two up to 64 tokens", number(w.flush));
   }
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+  for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     for (const Side side : {Side::kKey, Side::kValue}) {
       const RowCode& code = method.code(layer, side);
       if (code.layout != method.code(layer, Side::kKey).layout) return built("keys and values of one layout", "two");
@@ -63,7 +63,7 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
 
 // Means that come back in the softmax: the fast kernel leaves them out, which a soft cap or sink logits would see.
 std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+  for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     const SideTransform *key = method.transform(layer, Side::kKey), *value = method.transform(layer, Side::kValue);
     if (key != nullptr && key->mean.defined() && !key->rotated_mean &&
         (model.logit_soft_cap > 0.0 || model.sink_logits)) {

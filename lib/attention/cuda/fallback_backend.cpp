@@ -66,8 +66,8 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
       device_(device),
       spec_(cache_spec(method, model)),
       cache_(spec_),
-      mirror_(model.layers, model.kv_heads, model.head_dim, device),
-      sigma_(static_cast<std::size_t>(model.layers)),
+      mirror_(model.kv_layers(), model.kv_heads, model.head_dim, device),
+      sigma_(static_cast<std::size_t>(model.kv_layers())),
       phases_(method.rope_phases, device) {
   if (general) {
     launcher_ = std::make_unique<FallbackLauncher>(device);

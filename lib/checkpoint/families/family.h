@@ -66,6 +66,11 @@ struct Family {
   std::string q_norm, k_norm;
   bool whole_qk_norm = false;  // over the whole projection, not over each head
   std::string sinks;
+  // Layers of linear attention have these instead: q, k and v in one tensor, gate of the outputs, steps (beta), decays;
+  // or the first two and the last two in one tensor each, the rows of each key head together.
+  std::string linear_qkv, linear_z, linear_beta, linear_decay;
+  std::string linear_qkvz, linear_beta_decay;
+  std::string linear_conv, linear_decay_bias, linear_log_rate, linear_norm, linear_out;
   std::string gate = "mlp.gate_proj.weight", gate_bias;
   std::string up = "mlp.up_proj.weight", up_bias;
   std::string gate_up;  // instead of gate and up: one tensor, the gate's rows first
@@ -78,6 +83,7 @@ struct Family {
   bool correction_row = false;            // stored as [1, E]
   std::string experts_router_correction;  // beside the one tensor for all experts; empty: the same name
   std::string shared_gate, shared_up, shared_down;  // of the expert that every token gets
+  std::string shared_weight;                        // [1, hidden]: the sigmoid of its product with x weighs that expert
   std::string expert_gate, expert_up, expert_down;  // a tensor for each expert; empty: never saved so
   std::string experts_gate_up, experts_down;        // one tensor for all experts
   std::string experts_gate_up_bias, experts_down_bias;
@@ -104,10 +110,11 @@ enum class SlidingLayers { kNone, kEveryLayer, kByLayer, kSwitched, kPattern };
 
 // What transformers 5 does where config.json is silent, and what its layers fix in code.
 struct ConfigDefaults {
-  std::int64_t head_dim = 0;     // 0: hidden / query heads
-  std::int64_t query_heads = 0;  // 0: the key is required
-  std::int64_t kv_heads = 0;     // 0: as many as query heads
-  std::int64_t vocabulary = 0;   // 0: the key is required
+  std::int64_t head_dim = 0;      // 0: hidden / query heads
+  std::int64_t query_heads = 0;   // 0: the key is required
+  std::int64_t kv_heads = 0;      // 0: as many as query heads
+  std::int64_t vocabulary = 0;    // 0: the key is required
+  std::int64_t intermediate = 0;  // 0: the key is required
   std::int64_t max_position = 2048;
   std::int64_t bos = -1;                           // -1: none
   std::array<std::int64_t, 3> eos = {-1, -1, -1};  // the first ones

@@ -23,9 +23,16 @@ std::string heat_map(const VerifyReport& report, const std::string& caption,
     }
   }
   if (!(high > 0)) return "";
+  const auto number_of = [&](std::size_t place) {  // layers without a KV cache have no column
+    for (const MethodReport& m : report.methods) {
+      if (place < m.layers.size()) return m.layers[place].layer;
+    }
+    return static_cast<std::int64_t>(place);
+  };
   const std::size_t every = (layers + kMostColumns - 1) / kMostColumns;
   std::string text = "<table><caption><span>" + caption + "</span></caption><thead><tr><th scope=\"col\">method</th>";
-  for (std::size_t l = 0; l < layers; l += every) text += "<th scope=\"col\">layer " + std::to_string(l) + "</th>";
+  for (std::size_t l = 0; l < layers; l += every)
+    text += "<th scope=\"col\">layer " + std::to_string(number_of(l)) + "</th>";
   text += "</tr></thead><tbody>\n";
   for (const MethodReport& m : report.methods) {
     if (m.layers.empty()) continue;
