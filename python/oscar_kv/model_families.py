@@ -12,13 +12,14 @@ GLOBAL, LOCAL, NO_ROPE = range(3)  # of a layer: which rotary parameters, or non
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Where config.json is silent. heads, kv_heads, vocabulary, head_dim None: the key is required, or follows from others."""
+    """Where config.json is silent. heads, kv_heads, vocabulary, intermediate, head_dim None: the key is required, or follows from others."""
     architecture: str
     model_type: str
     head_dim: int = None
     heads: int = None
     kv_heads: int = None
     vocabulary: int = None
+    intermediate: int = None
     most_positions: int = 2048
     rms_eps: float = 1e-6
     eps_key: str = "rms_norm_eps"
@@ -33,6 +34,7 @@ class Family:
     normalised: bool = True       # of an absent norm_topk_prob, where the family reads it; weights of experts sum to 1
     caps: tuple = None            # Gemma: soft caps of attention and of the last logits; 0: none
     layered_theta: tuple = None   # Gemma 3, OLMo 3: rotary base of full and of sliding layers; None: that of full ones
+    linear: bool = False          # layers of linear attention
     wrapper: tuple = None         # architecture and model_type of the multimodal model around it
 
 
@@ -71,6 +73,13 @@ ROWS = (
            interleaved=True, experts=(64, 6, 1536)),
     Family("MiniMaxM2ForCausalLM", "minimax_m2", head_dim=128, kv_heads=8, most_positions=196608, theta=5000000.0,
            experts=(256, 8, None)),
+    Family("Qwen3NextForCausalLM", "qwen3_next", head_dim=256, heads=16, kv_heads=2, vocabulary=151936, intermediate=5632,
+           most_positions=32768, partial=0.25, experts=(512, 10, 512), linear=True),
+    Family("Qwen3_5ForCausalLM", "qwen3_5_text", head_dim=256, heads=16, kv_heads=4, vocabulary=248320, intermediate=12288,
+           most_positions=32768, partial=0.25, linear=True, wrapper=("Qwen3_5ForConditionalGeneration", "qwen3_5")),
+    Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", head_dim=256, heads=16, kv_heads=2, vocabulary=248320, intermediate=512,
+           most_positions=32768, partial=0.25, experts=(256, 8, 512), linear=True,
+           wrapper=("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")),
 )
 
 
@@ -189,6 +198,15 @@ def _ropes(fields, family, most_positions):
             _rope(fields, sliding, fields.number("rope_local_base_freq", local_theta), 1.0, most_positions))
 
 
+def linear_layers(fields, layers):
+    """Which layers have linear attention instead of a KV cache."""
+    types = fields.value.get("layer_types")
+    if types:
+        return [kind == "linear_attention" for kind in types]
+    interval = fields.integer("full_attention_interval", default=4)
+    return [(i + 1) % interval != 0 for i in range(layers)]
+
+
 def _layer_ropes(fields, family, windows):
     if family.layered_theta:
         return [LOCAL if w else GLOBAL for w in windows]
@@ -208,7 +226,7 @@ def _experts_text(fields, family, layers, intermediate):
     for key in ("num_experts_per_tok", EXPERT_KEYS.get(family.model_type, ("", "num_experts_per_tok"))[1]):
         each = fields.integer(key, default=each)
     sparse, normalised, gain, limit = [True] * layers, family.normalised, 1.702, 7.0
-    if family.model_type == "qwen3_moe":
+    if family.model_type in ("qwen3_moe", "qwen3_next"):
         normalised = fields.flag("norm_topk_prob", family.normalised)
         step = fields.integer("decoder_sparse_step", default=1)
         dense = fields.value.get("mlp_only_layers") or []
@@ -224,6 +242,8 @@ def _experts_text(fields, family, layers, intermediate):
         groups = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
         shared = fields.integer("n_shared_experts", default=1) * size
         scaling, least = fields.number("routed_scaling_factor", 1.0), 1e-20
+    if family.linear:
+        shared = fields.integer("shared_expert_intermediate_size", default=512)
     if family.model_type == "ernie4_5_moe":
         first, last = fields.integer("moe_layer_start_index", default=1), fields.integer("moe_layer_end_index", default=-1)
         step = fields.integer("moe_layer_interval", default=1)
@@ -256,6 +276,11 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
         text += f"scale {_number(scale)}\nmultipliers {_number(embedding)} {_number(residual)} {_number(1.0 / logits)}\n"
     if family.model_type == "cohere2":
         text += f"multipliers 1 1 {_number(fields.number('logit_scale', 0.0625))}\n"
+    if family.linear:
+        sizes = (("num_key_heads", 16), ("num_value_heads", 32), ("key_head_dim", 128), ("value_head_dim", 128),
+                 ("conv_kernel_dim", 4))
+        text += "linear" + "".join(f" {fields.integer('linear_' + key, default=size)}" for key, size in sizes)
+        text += "".join(f" {int(linear)}" for linear in linear_layers(fields, layers)) + "\n"
     if family.experts is not None:
         text += _experts_text(fields, family, layers, intermediate)
     return text
@@ -273,7 +298,7 @@ def geometry_text(config, where):
     kv_heads = fields.integer("num_key_value_heads", default=kv_heads)
     head_dim = fields.integer("head_dim", default=family.head_dim or hidden // heads)
     vocabulary = fields.integer("vocab_size", default=... if family.vocabulary is None else family.vocabulary)
-    intermediate = fields.integer("intermediate_size")
+    intermediate = fields.integer("intermediate_size", default=... if family.intermediate is None else family.intermediate)
     sizes = [layers, hidden, intermediate, vocabulary, heads, kv_heads, head_dim]
     rope, local = _ropes(fields, family, fields.integer("max_position_embeddings", default=family.most_positions))
     windows = _windows(fields, family, layers)

@@ -123,6 +123,28 @@ TEST(ModelConfig, RoutersWithCorrections) {
   EXPECT_TRUE(ernie.experts.count == 9 && ernie.experts.per_token == 4 && ernie.experts.shared == 0);
 }
 
+TEST(ModelConfig, LayersOfLinearAttention) {
+  const ModelConfig next = parse("Qwen3NextForCausalLM", R"({"num_hidden_layers": 9, "mlp_only_layers": [1],
+      "decoder_sparse_step": 2, "shared_expert_intermediate_size": 24, "intermediate_size": null})");
+  EXPECT_THAT(next.linear.layers, ElementsAre(true, true, true, false, true, true, true, false, true));
+  EXPECT_THAT(next.experts.layers, ElementsAre(false, false, false, true, false, true, false, true, false));
+  EXPECT_TRUE(next.linear.key_heads == 16 && next.linear.value_heads == 32 && next.linear.kernel == 4);
+  EXPECT_TRUE(next.linear.channels() == 8192 && next.linear.values() == 4096);
+  EXPECT_TRUE(next.output_gate && next.experts.normalised && next.experts.shared == 24 && next.intermediate == 5632);
+  EXPECT_TRUE(next.rope.turning(next.head_dim) == 64 && next.head_dim == 256);
+  EXPECT_TRUE(next.kv_layers() == 2 && next.kv_layer(1) == 7 && next.kv_place(7) == 1);
+  const ModelConfig dense = parse("Qwen3_5ForCausalLM", R"({"layer_types": ["full_attention", "linear_attention",
+      "full_attention"], "linear_num_key_heads": 3, "linear_num_value_heads": 3, "attention_bias": true})");
+  EXPECT_THAT(dense.linear.layers, ElementsAre(false, true, false));
+  EXPECT_TRUE(dense.qkv_bias && dense.output_bias && dense.experts.count == 0);
+  const ModelConfig moe = parse("Qwen3_5MoeForConditionalGeneration", R"({"model_type": "qwen3_5_moe", "text_config":
+      {"num_hidden_layers": 2, "full_attention_interval": 2, "hidden_size": 48, "num_attention_heads": 4,
+       "vocab_size": 96, "num_experts": 6, "num_experts_per_tok": 2}})");
+  EXPECT_TRUE(moe.text_tower && moe.model_type == "qwen3_5_moe_text" && moe.experts.count == 6);
+  EXPECT_THAT(moe.linear.layers, ElementsAre(true, false));
+  EXPECT_EQ(parse("Qwen3ForCausalLM").kv_layers(), 3);
+}
+
 TEST(ModelConfig, GptOssWithoutAWordAboutRope) {
   const ModelConfig c = parse("GptOssForCausalLM");
   EXPECT_THAT(c.sliding_window, ElementsAre(128, 0, 128));
@@ -171,6 +193,16 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("Ernie4_5_MoeForCausalLM", R"({"use_bias": true})", "'use_bias'");
   says("MiniMaxM2ForCausalLM", R"({"attn_type_list": [1, 0]})", "'attn_type_list'");
   says("MiniMaxM2ForCausalLM", R"({"rotary_dim": 4096})", "'rotary_dim' is 4096");
+  says("Qwen3NextForCausalLM", "{}", "none of 3 layers has full attention");
+  says("Qwen3NextForCausalLM", R"({"layer_types": ["full_attention"]})", "'layer_types' has 1 entries, expected one");
+  says("Qwen3NextForCausalLM", R"({"layer_types": ["full_attention", "sliding_attention", 3]})",
+       "layer type 'sliding_attention' is not supported for this architecture");
+  says("Qwen3_5ForCausalLM", R"({"full_attention_interval": 0})", "'full_attention_interval' is 0");
+  says("Qwen3_5ForCausalLM",
+       R"({"full_attention_interval": 2, "linear_num_key_heads": 3, "linear_num_value_heads": 4})",
+       "'linear_num_value_heads' is 4, expected a multiple of 'linear_num_key_heads', which is 3");
+  says("Qwen3_5MoeForCausalLM", R"({"full_attention_interval": 2, "linear_conv_kernel_dim": 0})",
+       "'linear_conv_kernel_dim' is 0");
   says("Glm4ForCausalLM", R"({"head_dim": 6, "partial_rotary_factor": 0.5})", "3 of 6 channels");
 }
 

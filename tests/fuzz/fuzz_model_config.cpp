@@ -44,6 +44,12 @@ std::vector<std::string> seeds() {
       R"("moe_num_experts":8,"moe_k":2,"moe_num_shared_experts":1,"moe_layer_interval":2,"moe_norm_min":0})");
   seeds.push_back("{\"architectures\":[\"MiniMaxM2ForCausalLM\"]," + sizes +
                   R"("num_local_experts":8,"num_experts_per_tok":2,"rotary_dim":8,"attn_type_list":[1,1,1]})");
+  seeds.push_back("{\"architectures\":[\"Qwen3NextForCausalLM\"]," + sizes +
+                  R"("full_attention_interval":3,"linear_num_key_heads":2,"linear_num_value_heads":4,)"
+                  R"("num_experts":8,"num_experts_per_tok":2,"shared_expert_intermediate_size":9,"head_dim":16})");
+  seeds.push_back("{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"],\"text_config\":{" + sizes +
+                  R"("layer_types":["linear_attention","full_attention","linear_attention"],"head_dim":16,)"
+                  R"("linear_key_head_dim":8,"linear_value_head_dim":16,"linear_conv_kernel_dim":4}})");
   const std::string quantised = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
   seeds.push_back(quantised +
                   R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["a"]}})");
@@ -67,6 +73,9 @@ void read_input(std::string_view bytes) {
   require(c.experts.groups >= c.experts.groups_chosen && c.experts.groups_chosen > 0, "groups of experts are chosen");
   require(c.experts.count == 0 || c.experts.count % c.experts.groups == 0, "groups are of equal size");
   require(c.experts.shared >= 0 && c.residual_scale > 0.0 && c.logit_scale >= 0.0, "scales are positive");
+  require(c.kv_layers() > 0 && c.kv_layers() <= c.layers, "some layer holds a KV cache");
+  for (std::int64_t i = 0; i < c.kv_layers(); ++i) require(c.kv_place(c.kv_layer(i)) == i, "layers have a place each");
+  require(c.linear.layers.empty() || c.linear.value_heads % c.linear.key_heads == 0, "heads of linear layers divide");
   require(c.rope.turning(c.head_dim) % 2 == 0, "channels turn in pairs");
   require(c.rope.theta > 1.0 && c.rope.factor > 0.0 && c.rope.attention_factor > 0.0, "rope numbers are positive");
 }

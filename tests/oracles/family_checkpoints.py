@@ -17,9 +17,18 @@ LAYERED_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_the
                     sliding_attention=dict(rope_type="default", rope_theta=10000.0))
 YARN = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
             original_max_position_embeddings=64)
-VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+VISION = dict(gemma3=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                          patch_size=14),
+              qwen3=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=120,
+                         num_position_embeddings=16))
 GEMMA3 = dict(sliding_window=17, layer_types=PERIODIC, query_pre_attn_scalar=24, rope_parameters=LAYERED_ROPE,
               tie_word_embeddings=True)
+
+# Value heads in groups of three for each key head; heads of three sizes, none of them that of attention.
+HYBRID_LAYERS = ["linear_attention", "full_attention"] * 2
+HYBRID = dict(layer_types=HYBRID_LAYERS, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=12,
+              linear_value_head_dim=20, linear_conv_kernel_dim=3,
+              rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25))
 
 OLMO3_ROPE = dict(full_attention=YARN | dict(rope_theta=500000.0, truncate=True),
                   sliding_attention=dict(rope_type="default", rope_theta=500000.0))
@@ -65,25 +74,37 @@ CASES = {
                                                 moe_layer_interval=2, moe_layer_start_index=0, moe_layer_end_index=2),
                            dict(fused=True)),
     "minimax-m2": ("minimax_m2", dict(num_local_experts=5, num_experts_per_tok=2, rotary_dim=16), {}),
+    "qwen3-next": ("qwen3_next", HYBRID | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=20,
+                                               shared_expert_intermediate_size=28, mlp_only_layers=[2]), {}),
+    "qwen3-5": ("qwen3_5_text", HYBRID | dict(layer_types=HYBRID_LAYERS[::-1], attention_bias=True), {}),
+    "qwen3-5-wrapped": ("qwen3_5", HYBRID | dict(tie_word_embeddings=True), dict(wrapper=True)),
+    "qwen3-5-moe": ("qwen3_5_moe_text", HYBRID | dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=20,
+                                                      shared_expert_intermediate_size=36), {}),
+    "qwen3-5-moe-wrapped": ("qwen3_5_moe", HYBRID | dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=28,
+                                                         shared_expert_intermediate_size=12), dict(wrapper=True)),
 }
 
 
 def randomise(model, seed):
     """Weights at which every part matters: attention and routers far from uniform, biases large, norms away from 1."""
     generator = torch.Generator().manual_seed(seed)
-    zero_centred = model.config.model_type.startswith("gemma")
+    gemma = model.config.model_type.startswith("gemma")
+    hybrid = model.config.model_type.startswith(("qwen3_next", "qwen3_5"))
     corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
     for name, parameter in [*model.named_parameters(), *corrections]:
         spread, mean = 1.0, 0.0
         if "norm" in name:
-            spread, mean = 0.3, (0.5 if "q_norm" in name or "k_norm" in name else 0.0) + (0.0 if zero_centred else 1.0)
+            spread, mean = 0.3, (0.5 if "q_norm" in name or "k_norm" in name else 0.0) + (
+                0.0 if gemma or hybrid and "linear_attn" not in name else 1.0)
         elif name.endswith("sinks"):
             spread, mean = 1.0, 2.0
+        elif name.endswith("A_log"):
+            spread, mean = 0.7, -1.0  # memories of some tokens and of some dozens
         elif name.endswith("bias"):
             spread = 0.1 if "correction" in name else 0.5  # beside scores of experts between 0 and 1
         elif "embed" in name:
             # Gemma scales embeddings up: small ones, or nothing that attention adds would count beside them.
-            spread = 0.06 if zero_centred else 0.3 if model.config.tie_word_embeddings else 1.0
+            spread = 0.06 if gemma else 0.3 if model.config.tie_word_embeddings else 1.0
         elif parameter.dim() > 2:  # experts: [E, out, in], or [E, in, out]
             transposed = model.config.model_type == "gpt_oss"
             spread = parameter.shape[1 if transposed else 2] ** -0.5
@@ -100,8 +121,9 @@ def make(name, directory, tokenizer=None):
     if settings["head_dim"] is None:
         del settings["head_dim"]
     if saving.get("wrapper"):
-        config = transformers.Gemma3Config(text_config=settings, vision_config=VISION, tie_word_embeddings=True)
-        model = transformers.Gemma3ForConditionalGeneration(config)
+        config = transformers.AutoConfig.for_model(kind, text_config=settings, vision_config=VISION[kind.partition("_")[0]],
+                                                   tie_word_embeddings=settings["tie_word_embeddings"])
+        model = transformers.AutoModelForImageTextToText.from_config(config)
     else:
         config = transformers.AutoConfig.for_model(kind, **settings)
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -136,8 +158,11 @@ def respell_as_v4(directory):
         text.pop("layer_types")
         text["sliding_window_pattern"] = 2
     text["rope_theta"] = parameters.pop("rope_theta")
-    if parameters.pop("partial_rotary_factor", 1.0) != 1.0:
-        text["partial_rotary_factor"] = 0.75 if text["model_type"] == "phi3" else 0.5
+    if (partial := parameters.pop("partial_rotary_factor", 1.0)) != 1.0:
+        text["partial_rotary_factor"] = partial
+    if text.get("layer_types") == HYBRID_LAYERS:
+        text.pop("layer_types")
+        text["full_attention_interval"] = 2
     text["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
     config["torch_dtype"] = config.pop("dtype", "float32")
     config["transformers_version"] = "4.56.0"

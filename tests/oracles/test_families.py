@@ -22,7 +22,7 @@ LENGTHS = [150, 1, 64]  # past every window and original context of the cases
 # One case of each kind passes through all four commands; the others differ in their files, in one switch, or only before
 # attention, which the logits show.
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
-         "hunyuan", "glm4-moe"]
+         "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped"]
 
 
 def sequences():
@@ -96,13 +96,13 @@ def test_logits(case, tool, oscar_logits, tmp_path):
         family_checkpoints.respell_as_v4(model)
         new, old = tool("checkpoint_tool", "config", tmp_path / "new.json", model / "config.json").splitlines()
         assert new == old and new.startswith("{")
-        if name in ("qwen3-moe", "gemma3-wrapped", "gpt-oss", "smollm3"):
+        if name in ("qwen3-moe", "gemma3-wrapped", "gpt-oss", "smollm3", "qwen3-next"):
             assert torch.equal(oscar_logits(model, "--stream-layers"), ours)
     finally:
         (model / "config.json").write_text(config)
 
 
-@pytest.mark.parametrize("name", ["qwen3-moe", "gemma3", "gpt-oss"])
+@pytest.mark.parametrize("name", ["qwen3-moe", "gemma3", "gpt-oss", "qwen3-5"])
 def test_bfloat16(name, tmp_path, oscar_logits):
     """BF16 is as close to FP32 as theirs: one family for each kind of norm and of experts."""
     model = family_checkpoints.make(name, tmp_path / "model")
@@ -131,7 +131,9 @@ def test_commands(case, tool, tmp_path):
         pytest.skip("another case of the family runs")
     statistics = collect(tool, model, tmp_path)
     tensors = safetensors_torch.load_file(statistics)
-    for layer in range(4):
+    layers = sorted({layer for layer, _ in seen})
+    assert {int(key.split(".")[1]) for key in tensors if key.startswith("layers.")} == set(layers)
+    for layer in layers:
         for what in "qkvo":
             x = torch.cat(seen[layer, what]).double()  # [T, H, d]
             x = x.view(x.shape[0], 2, -1, x.shape[2])
@@ -145,7 +147,7 @@ def test_commands(case, tool, tmp_path):
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
     # A rounding of one stored key may choose another expert at one position, which a mean over 57 of them shows: with experts
     # the two paths are not compared, and the cache is the model up to such a position.
-    experts = any(word in name for word in ("moe", "mixtral", "gpt-oss"))
+    experts = any(word in name for word in ("moe", "mixtral", "gpt-oss", "next"))
     tool("oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90,
          "--max-sequences", 1, "--path", "decode" if experts else "both", "--device", DEVICE, "--dtype", "float32", "--report", tmp_path / "r.json", "-q", "--methods", "bf16,naive2,oscar", "--bootstrap", 50)
     report = json.loads((tmp_path / "r.json").read_text())
@@ -158,15 +160,21 @@ def test_commands(case, tool, tmp_path):
         tool("oscar-fit", statistics, "-o", tmp_path / "second", "--method", "waterfill", "--bits", "2.5", "-q")
         assert "--center rope needs one rotary embedding" in tool(
             "oscar-fit", statistics, "-o", tmp_path / "third", "--method", "waterfill", "--bits", "2.5", "--center", "rope", code=3)
+    # A layer without a KV cache is nowhere, and the manifest says why.
+    manifest = json.loads((tmp_path / "bundle" / "oscar_bundle.json").read_text())
+    assert [entry["layer"] for entry in manifest["layers"]] == layers and manifest["model"]["layers"] == 4
+    assert [entry["layer"] for entry in manifest["model"].get("left_out", [])] == [i for i in range(4) if i not in layers]
     tool("oscar-export", tmp_path / "bundle", "--format", "sglang", "-o", tmp_path / "served")
     assert (tmp_path / "served" / "k_rotation_qqt_r_h_pbr.pt").exists()
 
 
 def test_documented_families_are_those_that_are_tested(tool, tmp_path):
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as names
+    from transformers.models.auto import modeling_auto
 
-    wrappers = {"Gemma3ForConditionalGeneration"}
-    tested = {names[kind] for cases in (family_checkpoints.CASES, random_checkpoints.CASES) for kind, _, _ in cases.values()}
+    text, wrapped = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    wrappers = {"Gemma3ForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"}
+    tested = {(wrapped if saving.get("wrapper") else text)[kind] for cases in (family_checkpoints.CASES, random_checkpoints.CASES) for kind, _, saving in cases.values()}
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Unheard"]}))
     refusal = tool("checkpoint_tool", "config", tmp_path / "config.json")
     assert set(refusal.strip().rpartition("supported are ")[2].split(", ")) == tested

@@ -34,6 +34,26 @@ void read_experts(const Json& config, const std::string& where, const ExpertDefa
   e.layers.assign(static_cast<std::size_t>(out->layers), true);
 }
 
+void read_sparse_layers(const Json& config, const std::string& where, ModelConfig* out) {
+  const std::int64_t step = json_int(config, "decoder_sparse_step", where, 1);
+  if (step < 1)
+    throw InputError(where + ": 'decoder_sparse_step' is " + std::to_string(step) + ", expected at least 1");
+  std::vector<bool>& sparse = out->experts.layers;
+  for (std::int64_t i = 0; i < out->layers; ++i) sparse[static_cast<std::size_t>(i)] = (i + 1) % step == 0;
+  const auto dense = config.find("mlp_only_layers");
+  if (dense == config.end() || dense->is_null()) return;
+  if (!dense->is_array()) throw InputError(where + ": 'mlp_only_layers' must be a list of layer numbers");
+  for (const Json& item : *dense) {
+    if (!item.is_number_integer()) throw InputError(where + ": 'mlp_only_layers' must be a list of layer numbers");
+    const auto layer = item.get<std::int64_t>();
+    if (layer >= 0 && layer < out->layers) sparse[static_cast<std::size_t>(layer)] = false;
+  }
+}
+
+void read_shared_size(const Json& config, const std::string& where, std::int64_t fallback, ExpertConfig* out) {
+  out->shared = read_or(config, "shared_expert_intermediate_size", where, std::int64_t{1} << 24, fallback);
+}
+
 void read_shared_experts(const Json& config, const char* key, const std::string& where, std::int64_t fallback,
                          ExpertConfig* out) {
   out->shared = out->intermediate * read_or(config, key, where, 1024, fallback, 0);

@@ -18,6 +18,12 @@ struct ExpertDefaults {
 // moe_intermediate_size; experts in every layer. InputError for numbers that make no sense.
 void read_experts(const Json& config, const std::string& where, const ExpertDefaults& defaults, ModelConfig* out);
 
+// Which layers have experts: each decoder_sparse_step-th (1), but none of mlp_only_layers. InputError as above.
+void read_sparse_layers(const Json& config, const std::string& where, ModelConfig* out);
+
+// Size of the expert that every token passes, under the key shared_expert_intermediate_size.
+void read_shared_size(const Json& config, const std::string& where, std::int64_t fallback, ExpertConfig* out);
+
 // Experts that every token passes, as one of their width together; `key` says how many, `fallback` where it is missing.
 void read_shared_experts(const Json& config, const char* key, const std::string& where, std::int64_t fallback,
                          ExpertConfig* out);
