@@ -84,15 +84,15 @@ def geometry(model):
 
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
+    for index, reason in left_out_layers(bundle.model).items():
+        raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
+                         "cache, so export the bundle for an engine instead")
     layers, kv_heads, head_dim = geometry(model)
     if not getattr(model, "_supports_attention_backend", False):
         raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
     if model.training and getattr(config, "attention_dropout", 0):
         raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
-    for index, reason in left_out_layers(bundle.model).items():
-        raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
-                         "cache, so export the bundle for an engine instead")
     missing = next((i for i in range(layers) if i not in modules), None)
     if missing is not None:
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
