@@ -138,6 +138,9 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
        << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
        << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics"
        << (options.kl ? ", " + number(100 * r.kl_seconds / r.seconds, "%.0f%%") + " in the KL metric" : std::string())
+       << (options.row_gradients
+               ? ", " + number(100 * r.row_gradient_seconds / r.seconds, "%.0f%%") + " in the row gradients"
+               : std::string())
        << "\n";
   return text.str();
 }
@@ -152,6 +155,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["forward_seconds"] = r.forward_seconds;
     out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
     if (options.kl) out["kl"] = {{"labels", r.kl_labels}, {"seconds", r.kl_seconds}};
+    if (options.row_gradients) out["row_gradients"] = {{"seconds", r.row_gradient_seconds}};
     out["layers"] = Json::array();
     for (const LayerReport& layer : r.layers) {
       out["layers"].push_back({{"layer", layer.layer},

@@ -49,6 +49,10 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
                  "too (kl): a backward pass over all layers, with hidden states of all layers on disk")
       ->capture_default_str()
       ->check(CLI::IsMember({"fisher", "kl"}));
+  app.add_flag(
+      "--row-gradients", a.options.row_gradients,
+      "Squared gradients of the sampled keys and values, by which cq and tasq weigh their codebooks: a backward "
+      "pass over all layers. Without --rows and --tokens it samples 32768 of as many tokens");
   app.add_option("--shard", a.shard,
                  "Collect the i-th of N shares of the run, for job arrays: merge adds all N files up to what one run "
                  "would write")
@@ -170,6 +174,8 @@ int main_collect(int argc, char** argv) {
 
   a.collect.options.resume_command = resume_command(argc, argv);
   return run_app(app, a.common, argc, argv, [&] {
+    a.collect.rows_given = app.get_option("--rows")->count() > 0;
+    a.collect.tokens_given = app.get_option("--tokens")->count() > 0;
     if (merge->parsed()) {
       refuse_other_options(app, {"--output", "--overwrite", "--dry-run"}, "is not used by merge: drop it");
       return run_merge(a);

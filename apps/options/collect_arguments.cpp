@@ -1,5 +1,6 @@
 #include "apps/options/collect_arguments.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/errors.h"
@@ -8,6 +9,8 @@
 
 namespace oscar {
 namespace {
+
+constexpr std::int64_t kCodebookTokens = 32 * 1024;  // 32 rows for each of 1,024 centroids, as CQ has
 
 FarPairs parse_far_pairs(const std::string& text) {
   FarPairs pairs;
@@ -63,6 +66,8 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
   options.seed = common.seed;
   options.far = parse_far_pairs(a.far_pairs);
   options.kl = a.metric == "kl";
+  if (options.row_gradients && !a.rows_given) options.rows = kCodebookTokens;  // they are for codebooks
+  if (!a.tokens_given) options.tokens = std::max(options.tokens, options.rows);
   options.shard = parse_shard(a.shard);
   if (options.kl && !options.far.enabled) {
     throw UsageError("--metric kl is for far pairs, and --far-pairs none leaves none: drop one of the two");

@@ -15,6 +15,7 @@ struct CollectArguments {
   CollectOptions options;
   std::vector<std::string> prompts;  // files, or "-"
   std::string date, far_pairs = "64,256", metric = "fisher", shard = "1/1";
+  bool rows_given = false, tokens_given = false;
   PromptOptions prompt_options;
 };
 

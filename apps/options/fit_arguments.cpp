@@ -207,6 +207,7 @@ void choose_for_model(FitArguments& a) {
   // Heads are not known yet: as if each had a codebook of its own, which needs the most tokens.
   const MethodRow& method = fitted_method(a.fit.method);
   if (method.codebooks && !a.rows_given) options.rows = codebook_tokens(*method.codebooks, 1);
+  options.row_gradients = method.codebooks && method.codebooks->weighted();
   options.text_hashes = a.text_hashes;
   options.stream_layers = a.curves.stream_layers;
   options.resume = a.curves.resume;
@@ -250,6 +251,8 @@ void note_given_options(const CLI::App& app, FitArguments& a) {
   a.method_given = app.get_option("--method")->count() > 0;
   a.far_pairs_given = app.get_option("--far-pairs")->count() > 0;
   a.rows_given = app.get_option("--rows")->count() > 0;
+  a.collect.rows_given = true;  // the method decides
+  a.collect.tokens_given = app.get_option("--tokens")->count() > 0;
 }
 
 }  // namespace oscar

@@ -34,7 +34,7 @@ struct CodebookSide {
   int second = 0;     // of a second codebook for what the first leaves; 0: none
   bool before_rope = false;
   bool shared = false;    // one codebook for all KV heads of a layer; else one for each
-  bool weighted = false;  // centroids found with the metric's diagonal as weights
+  bool weighted = false;  // centroids found with squared gradients as weights, or the metric's diagonal
   CodebookBasis basis = CodebookBasis::kNone;
   RowScale scale = RowScale::kNone;
   CentroidType type = CentroidType::kFloat16;
@@ -45,6 +45,8 @@ struct CodebookSide {
 struct CodebookSpec {
   CodebookSide key, value;
   CacheWindows windows;  // as the authors have them
+
+  bool weighted() const { return key.weighted || value.weighted; }
 };
 
 // Bits of one element, scale included: log2(centroids) of each stage for each group of `channels`, 16 for the scale. Of

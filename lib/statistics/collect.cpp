@@ -17,9 +17,9 @@
 #include "base/output_file.h"
 #include "base/progress.h"
 #include "model/decoder.h"
+#include "statistics/backward_pass.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_work.h"
-#include "statistics/kl_pass.h"
 #include "statistics/layer_fields.h"
 #include "statistics/moment_observer.h"
 #include "statistics/run_record.h"
@@ -73,7 +73,14 @@ class Collector {
     if (point) embedding_energy_ = point->embedding_energy;
     const bool forward = !point || point->layer < config_.layers;
     if (forward) run_layers(point);
-    if (has_kl()) run_kl(forward ? nullptr : &*point);
+    const ResumePoint* behind = forward ? nullptr : &*point;
+    if (has_kl())
+      run_backward(*make_kl_task(config_, prompts_, options_), config_.layers, phase::kKlMetric, behind,
+                   report_.kl_seconds);
+    if (options_.row_gradients) {
+      run_backward(*make_row_gradient_task(config_, prompts_, options_, sample_), row_gradient_base(),
+                   phase::kRowGradients, behind, report_.row_gradient_seconds);
+    }
     write_statistics();
     report_.seconds = now() - start;
     return report_;
@@ -99,7 +106,12 @@ class Collector {
 
   // Prompts too short for any far pair leave no metric behind.
   bool has_kl() const { return report_.kl_labels > 0; }
-  std::int64_t last_point() const { return has_kl() ? kl_last_point(config_.layers) : config_.layers; }
+  bool has_backward() const { return has_kl() || options_.row_gradients; }
+  // Points (ResumePoint) at which the backward pass of the row gradients begins, and behind all passes.
+  std::int64_t row_gradient_base() const { return config_.layers + (has_kl() ? backward_points(config_.layers) : 0); }
+  std::int64_t last_point() const {
+    return row_gradient_base() + (options_.row_gradients ? backward_points(config_.layers) : 0);
+  }
 
   // Damage shows now, not at the end.
   void check_point(const ResumePoint& point) const {
@@ -113,21 +125,26 @@ class Collector {
                        std::to_string(steps) + " steps; delete the work directory to start anew");
     }
     check_energy_sum(point.embedding_energy, run, where, "embedding_energy");
-    const std::int64_t at_work = point.layer <= layers ? point.layer : 2 * layers - point.layer;
+    const std::int64_t base = row_gradient_base();
+    const bool forward = point.layer < layers, in_kl = point.layer > layers && point.layer < base;
+    const std::int64_t at_work = forward ? point.layer : layers - (point.layer - (in_kl ? layers : base));
     const bool summed = point.step > 0 && at_work >= 0 && at_work < layers && config_.holds_kv(at_work);
-    if (point.step > 0 && point.layer < layers && !summed) {
+    if (point.step > 0 && forward && !summed) {
       check_energy_sum(point.sums.residual_energy, run, where, "residual_energy");
     }
-    if (summed && point.layer < layers) check_running_sums(point.sums, run, where);
-    if (summed && point.layer > layers) check_kl_sums(point.sums, run, where);
+    if (summed && forward) check_running_sums(point.sums, run, where);
+    if (summed && in_kl) check_kl_sums(point.sums, run, where);
+    if (summed && point.layer > base) check_row_gradient_sums(point.sums, run, where);
     for (std::int64_t layer = 0; layer < std::min(point.layer, layers); ++layer) {
       if (!config_.holds_kv(layer)) continue;
-      const bool kl = layer > 2 * layers - point.layer;  // the backward pass is through
-      check_finished_layer(work_.load_layer(layer), run, work_.layer_file(layer).string(), kl);
+      // Is a backward pass that begins at `from` through?
+      const auto through = [&](std::int64_t from) { return layer > from + layers - point.layer; };
+      check_finished_layer(work_.load_layer(layer), run, work_.layer_file(layer).string(), has_kl() && through(layers),
+                           options_.row_gradients && through(base));
     }
     if (point.layer >= layers && point.layer < last) {
-      log_info("resuming in the backward pass of the KL metric, " + std::to_string(point.layer - layers) + " of " +
-               std::to_string(layers + 1) + " stages done");
+      log_info("resuming in the backward passes, " + std::to_string(point.layer - layers) + " of " +
+               std::to_string(last - layers) + " stages done");
     }
     if (point.layer < layers) {
       log_info("resuming at layer " + std::to_string(point.layer) + ", step " + std::to_string(point.step) + " of " +
@@ -200,43 +217,46 @@ class Collector {
     spool.sync();
   }
 
-  // The hidden states that enter `layer`: two files by turns, or with the KL metric one for each layer, because its
-  // backward pass needs them all.
+  // The hidden states that enter `layer`: two files by turns, or one for each layer where a backward pass needs them
+  // all.
   void open_hidden(std::int64_t layer, bool keep, std::int64_t saved_rows) {
-    const std::string name = "hidden-" + std::to_string(has_kl() ? layer : layer % 2) + ".bin";
+    const std::string name = "hidden-" + std::to_string(has_backward() ? layer : layer % 2) + ".bin";
     hidden_[layer % 2] =
         std::make_unique<MirroredSpool>(work_.file(name), plan_.tokens, std::vector<std::int64_t>{config_.hidden},
                                         options_.dtype, keep, options_.device, saved_rows);
   }
 
-  void run_kl(const ResumePoint* from) {
-    const Timeline::Phase kl(timeline(), phase::kKlMetric);
+  // One backward pass, whose points begin at `base`; name: of its phase. from: where to go on; null: from its
+  // beginning.
+  void run_backward(BackwardTask& task, std::int64_t base, const char* name, const ResumePoint* from, double& seconds) {
+    const std::int64_t layers = config_.layers, end = base + backward_points(layers);
+    if (from != nullptr && from->layer >= end) return;
+    if (from != nullptr && from->layer < base) from = nullptr;
+    const Timeline::Phase backward(timeline(), name);
     const c10::InferenceMode off(false);
     const double start = now();
     std::int64_t tokens = 0;
     for (const Piece& piece : plan_.pieces) {
-      if (piece.length > options_.far.sink + options_.far.recent) tokens += piece.length;
+      if (!task.labels(piece).empty()) tokens += piece.length;
     }
-    const std::int64_t layers = config_.layers, point = from == nullptr ? layers : from->layer;
+    const std::int64_t point = from == nullptr ? base : from->layer;
     hidden_[0].reset(), hidden_[1].reset(), keys_values_.reset();
-    Progress progress("KL metric", static_cast<std::uint64_t>(tokens * (last_point() - point)), "layer-tokens");
-    KlPass::Hooks hooks;
-    hooks.save = [&](std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
-      save_point(layer, step, sums);
-    };
+    Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");
+    BackwardPass::Hooks hooks;
+    hooks.save = [&](std::int64_t at, std::int64_t step, const LayerMoments& sums) { save_point(at, step, sums); };
     hooks.due = [&] { return interrupt_requested() || now() - saved_ >= options_.checkpoint_seconds; };
     hooks.tick = [&](std::int64_t at, std::int64_t done) {
-      progress.set_note(at == layers ? "labels"
-                                     : "layer " + std::to_string(2 * layers - at + 1) + "/" + std::to_string(layers) +
-                                           ", backward");
+      progress.set_note(at == base ? "labels"
+                                   : "layer " + std::to_string(layers - (at - base) + 1) + "/" +
+                                         std::to_string(layers) + ", backward");
       progress.advance(static_cast<std::uint64_t>(done));
       if (interrupt_requested()) throw interrupted();
       if (options_.after_step) options_.after_step();
     };
-    KlPass(checkpoint_, prompts_, plan_, options_, work_, hooks)
+    BackwardPass(checkpoint_, prompts_, plan_, options_, work_, task, base, hooks)
         .run(point, from == nullptr ? 0 : from->step, from == nullptr ? nullptr : &from->sums);
     progress.finish();
-    report_.kl_seconds = now() - start;
+    seconds = now() - start;
   }
 
   void embed() {
@@ -284,7 +304,7 @@ class Collector {
     }
     if (observed) finish_layer(layer, observer, energy);
     sync(out);
-    if (has_kl() && layer + 2 <= config_.layers) open_hidden(layer + 2, false, 0);
+    if (has_backward() && layer + 2 <= config_.layers) open_hidden(layer + 2, false, 0);
     save_point(layer + 1, 0, {});
     LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
     report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
@@ -457,8 +477,8 @@ std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
 }  // namespace
 
 std::vector<std::string> collect_phases() {
-  return {phase::kStarting, phase::kPrompts, phase::kWeights, phase::kForward, phase::kMoments, phase::kFarPairs,
-          phase::kKlMetric, phase::kSpool,   phase::kSync,    phase::kSpectra, phase::kSaving};
+  return {phase::kStarting, phase::kPrompts,      phase::kWeights, phase::kForward, phase::kMoments, phase::kFarPairs,
+          phase::kKlMetric, phase::kRowGradients, phase::kSpool,   phase::kSync,    phase::kSpectra, phase::kSaving};
 }
 
 fs::path work_directory_of(const CollectOptions& options) {

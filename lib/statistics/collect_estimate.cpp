@@ -12,7 +12,7 @@
 #include "model/device_memory.h"
 #include "model/weights.h"
 #include "statistics/accumulator.h"
-#include "statistics/kl_pass.h"
+#include "statistics/backward_pass.h"
 #include "statistics/layer_gradient.h"
 #include "statistics/mirrored_spool.h"
 
@@ -53,14 +53,22 @@ std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_
   return t * hidden * (4 * width + 4) + std::max(attention, mlp);
 }
 
+// Backward passes of a run.
+int backward_passes(const TokenPlan& plan, const CollectOptions& options) {
+  return (options.kl && kl_labels(plan, options.far) > 0 ? 1 : 0) + (options.row_gradients ? 1 : 0);
+}
+
 // Backward pass of one layer on the longest sequence: what its graph keeps, and gradients in FP32. 0 without it.
 std::uint64_t gradient_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
-  if (!options.kl || kl_labels(plan, options.far) == 0) return 0;
+  if (backward_passes(plan, options) == 0) return 0;
   const auto t = static_cast<std::uint64_t>(std::min(plan.longest, options.seq_len));
   const std::uint64_t width = c10::elementSize(options.dtype), hidden = static_cast<std::uint64_t>(c.hidden);
   const auto heads = static_cast<std::uint64_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
   const std::uint64_t graph = t * (8 * hidden + 6 * heads + 5 * static_cast<std::uint64_t>(c.intermediate)) * width;
-  return graph + 4 * t * (4 * hidden + 4 * heads);
+  const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
+  const std::uint64_t sampled =
+      options.row_gradients ? 8 * rows * static_cast<std::uint64_t>(c.kv_heads * c.head_dim) : 0;
+  return graph + 4 * t * (4 * hidden + 4 * heads) + sampled;
 }
 
 // What a run of steps of at most `step` tokens holds on a GPU.
@@ -126,11 +134,12 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const bool far = options.far.enabled && plan.longest > options.far.sink + options.far.recent;
   const std::uint64_t grams = !far ? 8 : options.kl ? 14 : 11;
   const std::uint64_t layer_bytes =
-      grams * gram + 3 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
+      grams * gram + 3 * hkv * d * 8 +
+      rows * (static_cast<std::uint64_t>(c.query_heads) + (options.row_gradients ? 4 : 2) * hkv) * d * 4;
   e.output_bytes = static_cast<std::uint64_t>(c.kv_layers()) * layer_bytes + rows * 16 + d * 4;
   const auto hidden = static_cast<std::uint64_t>(c.hidden);
-  const bool kl = far && options.kl;  // hidden states of all layers, and gradients by turns
-  const std::uint64_t states = kl ? layers + 1 : 2, gradients = kl ? 2 * sizeof(float) : 0;
+  const bool backward = backward_passes(plan, options) > 0;  // hidden states of all layers, and gradients by turns
+  const std::uint64_t states = backward ? layers + 1 : 2, gradients = backward ? 2 * sizeof(float) : 0;
   e.disk_bytes = tokens * (width * (states * hidden + 2 * hkv * d) + gradients * hidden) + 2 * e.output_bytes;
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
@@ -172,7 +181,7 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
     decoder.run_layer(c.kv_layer(0), hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
     best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  if (gradient_bytes(c, plan, options) > 0) best += gradient_seconds(checkpoint, hidden, options);
+  if (const int passes = backward_passes(plan, options)) best += passes * gradient_seconds(checkpoint, hidden, options);
   estimate.seconds = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens) *
                      static_cast<double>(c.layers);
 }

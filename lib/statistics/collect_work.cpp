@@ -54,6 +54,7 @@ struct TensorFile {
   void add_layer(const LayerMoments& moments) {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
     for (const RowField& field : kRowFields) add(std::string("rows_") + field.name, moments.*field.tensor);
+    for (const RowField& field : kRowGradientFields) add(std::string("rows_") + field.name, moments.*field.tensor);
     for (const MetricField& field : kFarPairFields) add(field.name, moments.*field.tensor);
     for (const MetricField& field : kKlFields) add(field.name, moments.*field.tensor);
     for (const EnergyField& field : kEnergyFields) add(field.name, moments.*field.tensor);
@@ -76,6 +77,9 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   LayerMoments out;
   for (const MomentField& field : kMomentFields) out.*field.tensor = tensor_of(file, field.name);
   for (const RowField& field : kRowFields) out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
+  for (const RowField& field : kRowGradientFields) {
+    out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
+  }
   for (const MetricField& field : kFarPairFields) out.*field.tensor = tensor_of(file, field.name);
   for (const MetricField& field : kKlFields) out.*field.tensor = tensor_of(file, field.name);
   for (const EnergyField& field : kEnergyFields) out.*field.tensor = tensor_of(file, field.name);

@@ -4,8 +4,8 @@
 //   point.safetensors          where to go on: layer, step, and the running sums of that layer
 //   layer-0003.safetensors     the finished moments of a layer
 //   hidden-0.bin, hidden-1.bin hidden states before and after the layer, by turns; kv.bin: K and V of the layer.
-//                              With the KL metric hidden-i.bin enters layer i, and all of them stay
-//   gradient-0.bin, -1.bin     KL metric: dL/d of the hidden states after and before the layer, by turns
+//                              With a backward pass hidden-i.bin enters layer i, and all of them stay
+//   gradient-0.bin, -1.bin     backward pass: dL/d of the hidden states after and before the layer, by turns
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,9 +22,9 @@
 
 namespace oscar {
 
-// The first `step` steps of `layer` are done; everything before that layer is done. With the KL metric of L layers, the
-// backward pass goes on from there (kl_pass.h): L is the labels, L + 1 the layer L - 1, ..., 2 L the layer 0, and their
-// steps are sequences.
+// The first `step` steps of `layer` are done; everything before that layer is done. Backward passes of L layers go on
+// from there (backward_pass.h): L is the labels, L + 1 the layer L - 1, ..., 2 L the layer 0, and their steps are
+// sequences; with two passes the second one starts at 2 L + 1 in the same way.
 struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0

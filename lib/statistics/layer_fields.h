@@ -75,10 +75,17 @@ struct RowField {
   bool query;  // [R, Hq, d]; otherwise [R, Hkv, d]
 };
 
+// The row sample, all or none.
 inline constexpr std::array<RowField, 3> kRowFields = {{
     {"q", &LayerMoments::rows_q, true},
     {"k", &LayerMoments::rows_k, false},
     {"v", &LayerMoments::rows_v, false},
+}};
+
+// Squared gradients of these rows, both or none.
+inline constexpr std::array<RowField, 2> kRowGradientFields = {{
+    {"pre_k_fisher", &LayerMoments::rows_pre_k_fisher, false},
+    {"v_fisher", &LayerMoments::rows_v_fisher, false},
 }};
 
 }  // namespace oscar

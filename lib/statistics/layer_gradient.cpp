@@ -66,7 +66,9 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const at::Tensor out = decoder.run_layer(layer, in, batch, attention);
   if (!holds_kv) {
     const auto whole = torch::autograd::grad({out}, {in}, {gradient.to(out.scalar_type())});
-    return {whole[0].to(at::kFloat), {}, {}, {}, {}};
+    LayerGradient found;
+    found.hidden = whole[0].to(at::kFloat);
+    return found;
   }
   // What reaches the attention's output, and the input past the attention. The graph in front of the attention shares
   // nodes with it in families that gate the output, so it must outlive this call.
@@ -85,7 +87,8 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   std::vector<at::Tensor> inputs{in};
   inputs.insert(inputs.end(), followed.begin(), followed.end());
   const auto before = torch::autograd::grad({q, k, v}, inputs, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
-  LayerGradient found{after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, {}, {}};
+  LayerGradient found{
+      after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
   if (weights) found.weight_k = before[1].to(at::kFloat), found.weight_v = before[2].to(at::kFloat);
   return found;
 }

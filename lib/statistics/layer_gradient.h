@@ -13,6 +13,7 @@ namespace oscar {
 struct LayerGradient {
   at::Tensor hidden;        // [T, hidden] FP32: dL/d of the layer's input
   at::Tensor far_k, far_v;  // [T, Hkv, d] FP32: dL/d of keys (after RoPE) and values, through far pairs
+  at::Tensor k, v;          // the same through all pairs
   // Where asked for, through all pairs: dL/dW_K and dL/dW_V, [Hkv d, hidden] FP32.
   at::Tensor weight_k, weight_v;
 };

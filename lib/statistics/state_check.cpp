@@ -98,7 +98,17 @@ void check_kl_sums(const LayerMoments& sums, const StateFacts& run, const std::s
   }
 }
 
-void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where, bool kl) {
+void check_row_gradient_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where) {
+  const auto rows = static_cast<std::int64_t>(run.row_priority.size());
+  for (const RowField& field : kRowGradientFields) {
+    const std::string name = std::string("rows_") + field.name;
+    require_form(sums.*field.tensor, {rows, run.facts.kv_heads, run.facts.head_dim}, at::kFloat, where, name);
+    if (rows > 0 && (sums.*field.tensor).min().item<float>() < 0.0f) damaged(where, name, "holds a negative square");
+  }
+}
+
+void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where, bool kl,
+                          bool row_gradients) {
   Statistics one = run.facts;
   one.layers = {moments};
   one.left_out.clear();  // the file itself says which layer it is of
@@ -106,6 +116,7 @@ void check_finished_layer(const LayerMoments& moments, const StateFacts& run, co
   one.layers[0].row_position = run.row_position;
   if (run.far_pairs != moments.far_count.defined()) damaged(where, "fisher_count", "is not there as the run has it");
   if (kl && !moments.kl_count.defined()) damaged(where, "kl_count", "is missing");
+  if (row_gradients && !moments.rows_v_fisher.defined()) damaged(where, "rows_v_fisher", "is missing");
   if (!moments.residual_energy.defined()) damaged(where, "residual_energy", "is missing");
   if (!moments.rows_q.defined()) damaged(where, "rows_q", "is missing");
   try {

@@ -23,9 +23,13 @@ struct LayerMoments {
   at::Tensor energy_gram;  // [Hkv, d, d]  published proxy: sum_t w_t v_t^T v_t, w_t = k_t C_Q k_t^T, mean 1 per head
   at::Tensor wo_gram;      // [Hkv, d, d]  sum over the group's query heads of W_O block: W^T W in head coordinates
   // Row sample for clip search, FP32: a deterministic bottom-k sample of tokens. R rows.
-  at::Tensor rows_q;                        // [R, Hq, d]
-  at::Tensor rows_k;                        // [R, Hkv, d]
-  at::Tensor rows_v;                        // [R, Hkv, d]
+  at::Tensor rows_q;  // [R, Hq, d]
+  at::Tensor rows_k;  // [R, Hkv, d]
+  at::Tensor rows_v;  // [R, Hkv, d]
+  // Squared gradients of those rows (optional, both or none; row_gradients.h): of the log-probability of the true next
+  // tokens, through all pairs. FP32.
+  at::Tensor rows_pre_k_fisher;             // [R, Hkv, d]  to the key before RoPE
+  at::Tensor rows_v_fisher;                 // [R, Hkv, d]  to the value
   std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
   std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
   // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.
@@ -91,9 +95,10 @@ void check_statistics(const Statistics& statistics, const std::string& where);
 
 // What merge_statistics() lets pass because it was told to.
 struct MergeOptions {
-  bool same_prompts = false;       // two parts of one prompt set
-  bool mixed_dtypes = false;       // parts collected in other precisions: sums of differently rounded activations
-  bool missing_far_pairs = false;  // parts without far-pair metrics beside parts with them
+  bool same_prompts = false;  // two parts of one prompt set
+  bool mixed_dtypes = false;  // parts collected in other precisions: sums of differently rounded activations
+  // Parts without far-pair metrics, or without gradients of their rows, beside parts with them.
+  bool missing_far_pairs = false;
 };
 
 // Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.

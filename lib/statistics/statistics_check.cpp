@@ -189,6 +189,21 @@ void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
   }
 }
 
+void check_row_gradients(const Statistics& s, std::size_t i, const std::string& where) {
+  const LayerMoments& layer = s.layers[i];
+  const std::string prefix = "rows." + std::to_string(i) + ".";
+  for (const RowField& field : kRowGradientFields) {
+    const at::Tensor& t = layer.*field.tensor;
+    if (t.defined() != s.layers[0].rows_v_fisher.defined()) {
+      refuse(where, prefix + field.name, "is there alone; gradients of the rows come all together or not at all");
+    }
+    if (!t.defined()) continue;
+    if (!layer.rows_k.defined()) refuse(where, prefix + field.name, "is there without the rows that it is of");
+    check_shape(t, layer.rows_k.sizes(), at::kFloat, where, prefix + field.name);
+    if (t.numel() > 0 && t.min().item<float>() < 0.0f) refuse(where, prefix + field.name, "holds a negative square");
+  }
+}
+
 }  // namespace
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -253,6 +268,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
       check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
     }
     check_rows(s, i, where);
+    check_row_gradients(s, i, where);
   }
 }
 

@@ -105,6 +105,14 @@ void merge_rows(const std::vector<Statistics>& parts, const std::vector<RowSourc
     for (const RowSource& source : rows) picked.push_back((parts[source.part].layers[i].*field.tensor)[source.row]);
     out.*field.tensor = at::stack(picked);
   }
+  for (const RowField& field : kRowGradientFields) {
+    std::vector<at::Tensor> picked;
+    for (const RowSource& source : rows) {
+      const at::Tensor& from = parts[source.part].layers[i].*field.tensor;
+      if (from.defined()) picked.push_back(from[source.row]);
+    }
+    if (picked.size() == rows.size() && !rows.empty()) out.*field.tensor = at::stack(picked);
+  }
 }
 
 // Sum of an optional tensor; undefined when any part lacks it.
@@ -180,6 +188,17 @@ void require_everywhere(const std::vector<Statistics>& parts, at::Tensor LayerMo
                    option + " and prompts longer than its windows, or pass --allow-missing-far-pairs");
 }
 
+// Rows whose gradients are unknown cannot stand beside others in a weighted codebook: all have them, or none.
+void require_row_gradients(const std::vector<Statistics>& parts) {
+  const auto has = [](const Statistics& s) { return s.layers[0].rows_v_fisher.defined(); };
+  if (std::none_of(parts.begin(), parts.end(), has)) return;
+  const auto without = std::find_if_not(parts.begin(), parts.end(), has);
+  if (without == parts.end()) return;
+  throw InputError("part " + std::to_string(without - parts.begin() + 1) + " of " + std::to_string(parts.size()) +
+                   " has no gradients of its sampled rows and others have: collect it with --row-gradients, or pass "
+                   "--allow-missing-far-pairs, which drops those of the others");
+}
+
 }  // namespace
 
 Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options) {
@@ -190,6 +209,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   if (!options.missing_far_pairs) {
     require_everywhere(parts, &LayerMoments::far_count, "far pairs", "--far-pairs");
     require_everywhere(parts, &LayerMoments::kl_count, "KL metric", "--metric kl");
+    require_row_gradients(parts);
   }
   require_same_far_pairs(parts);
   const Statistics& first = parts[0];

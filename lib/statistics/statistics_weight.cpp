@@ -32,6 +32,10 @@ void weigh_rows(LayerMoments& layer, double weight, std::int64_t tokens) {
     at::Tensor& t = layer.*field.tensor;
     t = t.narrow(0, 0, rows).contiguous();
   }
+  for (const RowField& field : kRowGradientFields) {
+    at::Tensor& t = layer.*field.tensor;
+    if (t.defined()) t = t.narrow(0, 0, rows).contiguous();
+  }
 }
 
 void weigh(at::Tensor& sum, double factor) {

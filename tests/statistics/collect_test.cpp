@@ -205,6 +205,54 @@ TEST_F(CollectKl, StoppedAfterAnyStepItResumesBitForBit) {
   }
 }
 
+// Behind the pass of the KL metric and alone, also with sequences that have no far pair.
+TEST_F(CollectKl, RowGradientsResumeBitForBit) {
+  options_.row_gradients = true;
+  options_.work_dir = dir_ / "work";
+  for (const bool kl : {true, false}) {
+    options_.kl = kl;
+    options_.resume = false;
+    run("whole");
+    const int behind = forward_ + (kl ? 5 * sequences_ : 0);  // the pass begins
+    options_.resume = true;
+    for (const auto& [interval, n] :
+         std::vector<std::pair<double, int>>{{0.0, behind + 1}, {0.0, behind + 14}, {1e9, behind + 14}}) {
+      options_.checkpoint_seconds = interval;
+      ASSERT_FALSE(run_until("part", n)) << n;
+      while (!run_until("part", 9)) continue;
+      ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n;
+      fs::remove(dir_ / "part");
+    }
+    options_.after_step = nullptr;
+    const Statistics s = load_statistics(dir_ / "whole");
+    EXPECT_EQ(s.layers[0].kl_count.defined(), kl);
+    EXPECT_GT(s.layers[0].rows_pre_k_fisher.max().item<float>(), 0.0f);
+    fs::remove(dir_ / "whole");
+  }
+}
+
+// As AlteredSumsAreRefused, of the gradients of rows.
+TEST_F(CollectKl, AlteredRowGradientsAreRefused) {
+  options_.row_gradients = true;
+  options_.kl = false;
+  options_.work_dir = dir_ / "work";
+  options_.checkpoint_seconds = 0;
+  ASSERT_FALSE(run_until("out", forward_ + 14));  // a layer is done, the next at work
+  options_.after_step = nullptr;
+  options_.resume = true;
+  for (const char* file : {"point.safetensors", "layer-0003.safetensors"}) {
+    const fs::path path = dir_ / "work" / file;
+    const std::string good = read_file(path);
+    for (const char* name : {"rows_pre_k_fisher", "rows_v_fisher"}) {
+      rewrite_tensors(path, [&](std::vector<OwnedTensor>& all) {
+        std::erase_if(all, [&](const OwnedTensor& t) { return t.name == name; });
+      });
+      EXPECT_THAT(refusal<InputError>("out"), testing::AllOf(HasSubstr(file), HasSubstr("delete it to start anew")));
+      write_file_atomic(path, good);
+    }
+  }
+}
+
 TEST_F(CollectKl, AnotherMetricInTheDirectoryIsRefused) {
   options_.work_dir = dir_ / "work";
   ASSERT_FALSE(run_until("out", 3));
