@@ -77,7 +77,12 @@ Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric)
   }
   json["group"] = o.quant_group > 0 ? o.quant_group : s.head_dim;
   json["max_rows"] = o.max_rows;
-  if (method.codebooks) json["codebook_rows"] = o.codebook_rows;
+  if (method.codebooks) {
+    json["codebook_rows"] = o.codebook_rows;
+    if (method.codebooks->weighted()) {
+      json["codebook_weights"] = s.layers[0].rows_v_fisher.defined() ? "gradients" : "metric";
+    }
+  }
   return json;
 }
 

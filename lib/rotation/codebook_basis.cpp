@@ -104,17 +104,23 @@ CodebookBasisFit joint(const Statistics& s, const FitOptions& o, std::size_t lay
   return fit;
 }
 
+// Sampled rows of tokens from position `sink` on, at most `most` (0: all).
+std::vector<std::int64_t> tokens_behind(const LayerMoments& m, std::int64_t sink, std::int64_t most) {
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t row = 0; row < m.rows_k.size(0); ++row) {
+    if (most > 0 && static_cast<std::int64_t>(tokens.size()) >= most) break;
+    if (m.row_position.empty() || m.row_position[static_cast<std::size_t>(row)] >= sink) tokens.push_back(row);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 at::Tensor codebook_rows(const Statistics& s, std::size_t layer, Side side, bool before_rope, std::int64_t sink,
                          std::int64_t most) {
   const LayerMoments& m = s.layers[layer];
   if (!m.rows_k.defined()) return at::empty({0, s.kv_heads, s.head_dim}, at::kFloat);
-  std::vector<std::int64_t> tokens;
-  for (std::int64_t row = 0; row < m.rows_k.size(0); ++row) {
-    if (most > 0 && static_cast<std::int64_t>(tokens.size()) >= most) break;
-    if (m.row_position.empty() || m.row_position[static_cast<std::size_t>(row)] >= sink) tokens.push_back(row);
-  }
+  const std::vector<std::int64_t> tokens = tokens_behind(m, sink, most);
   const at::Tensor index = at::tensor(at::ArrayRef<std::int64_t>(tokens), at::kLong);
   const at::Tensor rows = (side == Side::kKey ? m.rows_k : m.rows_v).index_select(0, index).to(at::kFloat);
   if (!before_rope) return rows;
@@ -128,6 +134,14 @@ at::Tensor codebook_rows(const Statistics& s, std::size_t layer, Side side, bool
   const at::Tensor phases = phase_rows(frequencies, positions).div_(s.rope_scale * s.rope_scale).unsqueeze(1);
   const std::int64_t half = s.head_dim / 2;
   return turned_back(rows, phases.narrow(2, 0, half), phases.narrow(2, half, half));
+}
+
+at::Tensor codebook_row_gradients(const Statistics& s, std::size_t layer, Side side, std::int64_t sink,
+                                  std::int64_t most) {
+  const LayerMoments& m = s.layers[layer];
+  const at::Tensor& squares = side == Side::kKey ? m.rows_pre_k_fisher : m.rows_v_fisher;
+  if (!squares.defined()) return {};
+  return squares.index_select(0, at::tensor(at::ArrayRef<std::int64_t>(tokens_behind(m, sink, most)), at::kLong));
 }
 
 at::Tensor pre_rope_moment(const Statistics& s, std::size_t layer, PreRopeMoment kind, MetricSource source) {
@@ -158,6 +172,12 @@ at::Tensor to_basis(const SideTransform& t, const at::Tensor& rows) {
   at::Tensor x = rows.to(at::kFloat).transpose(0, 1);
   if (t.mean.defined()) x = x - t.mean.to(rows.device()).unsqueeze(1);
   return at::matmul(x, t.forward.to(rows.device(), at::kFloat)).contiguous();
+}
+
+at::Tensor gradients_to_basis(const SideTransform& t, Side side, const at::Tensor& gradients) {
+  at::Tensor back = t.orthogonal() ? t.forward : t.back(side);
+  if (side == Side::kValue && !t.orthogonal()) back = back.transpose(1, 2);  // [c, j]: what y_j adds to x_c
+  return at::matmul(gradients.to(at::kFloat).transpose(0, 1), back.to(at::kFloat).square()).contiguous();
 }
 
 at::Tensor from_basis(const SideTransform& t, Side side, const at::Tensor& rows) {

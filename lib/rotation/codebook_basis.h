@@ -20,6 +20,11 @@ inline constexpr std::int64_t kWeighedContext = 2048;
 at::Tensor codebook_rows(const Statistics& statistics, std::size_t layer, Side side, bool before_rope,
                          std::int64_t sink, std::int64_t most);
 
+// Squared gradients of the same rows, [N, Hkv, d] FP32; undefined where the statistics have none. Of keys they are
+// those before RoPE alone.
+at::Tensor codebook_row_gradients(const Statistics& statistics, std::size_t layer, Side side, std::int64_t sink,
+                                  std::int64_t most);
+
 // Second moment of what a query does to keys before RoPE, or metric of errors in them, [Hkv, d, d] FP64: of the metric
 // of the KL as it was collected; else of queries before RoPE, averaged over distances below kWeighedContext.
 enum class PreRopeMoment { kQueries, kMetric };
@@ -33,6 +38,10 @@ struct CodebookBasisFit {
 // rows: of codebook_rows(). Not for CodebookBasis::kRotation, whose transform comes from the fit of method oscar.
 CodebookBasisFit fit_codebook_basis(const Statistics& statistics, const FitOptions& options, std::size_t layer,
                                     Side side, const CodebookSide& spec, const at::Tensor& rows);
+
+// Squared gradients [N, Hkv, d] to the rows as squared gradients to what the transform makes of them, [Hkv, N, d]: the
+// diagonal of B^T diag(g^2) B with B the way back, exact where the transform scales and reorders channels.
+at::Tensor gradients_to_basis(const SideTransform& transform, Side side, const at::Tensor& gradients);
 
 // Rows [N, Hkv, d] in the basis of a transform, [Hkv, N, d] FP32, and back.
 at::Tensor to_basis(const SideTransform& transform, const at::Tensor& rows);

@@ -29,6 +29,10 @@ std::int64_t tokens_for(const CodebookSide& side, std::int64_t kv_heads, std::in
   return side.shared ? (rows + kv_heads - 1) / kv_heads : rows;
 }
 
+void warn_once(std::vector<std::string>& warnings, const std::string& warning) {
+  if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(warning);
+}
+
 void require_rows(const Statistics& s, const std::string& method, const CodebookSpec& spec, const CodebookSide& side,
                   std::int64_t tokens, std::vector<std::string>& warnings) {
   const std::int64_t least = tokens_for(side, s.kv_heads, kFewestRowsPerCentroid);
@@ -41,25 +45,32 @@ void require_rows(const Statistics& s, const std::string& method, const Codebook
                      " tokens or more with oscar-collect --rows " + std::to_string(wanted));
   }
   if (tokens >= tokens_for(side, s.kv_heads, kRowsPerCentroid)) return;
-  const std::string warning = "the codebooks are learned from " + std::to_string(tokens) +
-                              " sampled rows of each layer; the paper of CQ has " + std::to_string(kRowsPerCentroid) +
-                              " for each centroid: collect with --rows " + std::to_string(wanted);
-  if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(warning);
+  const bool asked = s.metadata.is_object() && s.metadata.contains("rows") &&
+                     s.metadata["rows"].value("requested", std::int64_t{0}) >= wanted;
+  warn_once(warnings, "the codebooks are learned from " + std::to_string(tokens) +
+                          " sampled rows of each layer; the paper of CQ has " + std::to_string(kRowsPerCentroid) +
+                          " for each centroid: " +
+                          (asked ? "collect on more text" : "collect with --rows " + std::to_string(wanted)));
 }
 
-// Codebooks of rows [Hkv, N, d] in their basis, divided by their scale.
-std::shared_ptr<Codebook> learned(const CodebookSide& spec, const at::Tensor& rows, const at::Tensor& weights,
-                                  std::uint64_t seed) {
+// Codebooks of rows [Hkv, N, d] in their basis, divided by their scale. Errors are weighed by squared gradients to
+// these rows [Hkv, N, d], else by channels [Hkv, d], else not. A point weighs as much as the gradients of its channels
+// together: CQ's approximation, which TaSQ has taken over.
+std::shared_ptr<Codebook> learned(const CodebookSide& spec, const at::Tensor& rows, const at::Tensor& gradients,
+                                  const at::Tensor& weights, std::uint64_t seed) {
   const std::int64_t groups = rows.size(2) / spec.channels, heads = spec.shared ? 1 : rows.size(0);
   auto codebook = std::make_shared<Codebook>();
   codebook->before_rope = spec.before_rope, codebook->scale = spec.scale, codebook->type = spec.type;
   const at::Tensor points = points_of(rows, groups, spec.shared);
+  at::Tensor points_weigh;
+  if (gradients.defined()) points_weigh = points_of(gradients, groups, spec.shared).sum(2);
   const auto stage = [&](const at::Tensor& left, std::int64_t centroids, const at::Tensor& w) {
-    const at::Tensor found = as_centroids(k_means(left, centroids, w, {.seed = seed}), spec.type);
+    const at::Tensor found =
+        as_centroids(k_means(left, centroids, w, {.seed = seed, .point_weights = points_weigh}), spec.type);
     return found.view({heads, groups, centroids, spec.channels});
   };
   at::Tensor w;
-  if (weights.defined()) w = weights.reshape({-1, spec.channels});
+  if (weights.defined() && !gradients.defined()) w = weights.reshape({-1, spec.channels});
   codebook->first = stage(points, spec.centroids, w);
   if (spec.second > 0) codebook->second = stage(points - nearest_points(points, codebook->first), spec.second, w);
   return codebook;
@@ -81,10 +92,22 @@ void learn_side(const Statistics& s, const FitOptions& o, std::size_t layer, Sid
     transform = std::move(basis.transform);
     weights = basis.weights;
   }
-  at::Tensor x = to_basis(transform, rows);
-  if (spec.scale != RowScale::kNone) x = x / row_scales(x, spec.scale);
+  at::Tensor x = to_basis(transform, rows), gradients;
+  if (spec.weighted) gradients = codebook_row_gradients(s, layer, side, method.windows.sink, o.codebook_rows);
+  if (gradients.defined()) gradients = gradients_to_basis(transform, side, gradients);
+  if (spec.scale != RowScale::kNone) {
+    const at::Tensor scale = row_scales(x, spec.scale);
+    x = x / scale;
+    if (gradients.defined())
+      gradients = gradients * scale.square();  // an error of x is `scale` times as large in a row
+  }
+  if (spec.weighted && !gradients.defined()) {
+    warn_once(result.warnings,
+              "the codebooks are weighed by the diagonal of the metric, because the statistics have no gradients of "
+              "their rows, which the papers weigh by: collect with --row-gradients");
+  }
   const std::uint64_t seed = 2 * layer + (side == Side::kKey ? 0 : 1);
-  transform.codebook = learned(spec, x.to(o.device), weights, seed);
+  transform.codebook = learned(spec, x.to(o.device), gradients, weights, seed);
   result.fit_rows = rows.size(0);
 }
 

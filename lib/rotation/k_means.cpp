@@ -72,26 +72,30 @@ at::Tensor seeds(const at::Tensor& points, std::int64_t wanted, std::uint64_t se
   return chosen;
 }
 
-// Means of the points of each label, in place; a centroid without points stays. All on the CPU, contiguous.
-void move_to_means(const at::Tensor& points, const at::Tensor& labels, at::Tensor& centroids) {
+// Means of the points of each label, in place; a centroid without points stays. weights [B, N] or undefined. All on the
+// CPU, contiguous.
+void move_to_means(const at::Tensor& points, const at::Tensor& labels, const at::Tensor& weights,
+                   at::Tensor& centroids) {
   const std::int64_t count = points.size(1), channels = points.size(2), size = centroids.size(1);
   at::parallel_for(0, points.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<double> sums(static_cast<std::size_t>(size * channels));
-    std::vector<std::int64_t> members(static_cast<std::size_t>(size));
+    std::vector<double> members(static_cast<std::size_t>(size));
     for (std::int64_t b = begin; b < end; ++b) {
       std::fill(sums.begin(), sums.end(), 0.0);
-      std::fill(members.begin(), members.end(), 0);
+      std::fill(members.begin(), members.end(), 0.0);
       const float* point = points.const_data_ptr<float>() + b * count * channels;
       const std::int64_t* label = labels.const_data_ptr<std::int64_t>() + b * count;
+      const float* weight = weights.defined() ? weights.const_data_ptr<float>() + b * count : nullptr;
       for (std::int64_t n = 0; n < count; ++n, point += channels) {
-        ++members[static_cast<std::size_t>(label[n])];
+        const double w = weight == nullptr ? 1.0 : weight[n];
+        members[static_cast<std::size_t>(label[n])] += w;
         double* sum = sums.data() + label[n] * channels;
-        for (std::int64_t c = 0; c < channels; ++c) sum[c] += point[c];
+        for (std::int64_t c = 0; c < channels; ++c) sum[c] += w * point[c];
       }
       float* mean = centroids.mutable_data_ptr<float>() + b * size * channels;
       for (std::int64_t k = 0; k < size; ++k) {
-        const auto n = static_cast<double>(members[static_cast<std::size_t>(k)]);
-        for (std::int64_t c = 0; n > 0 && c < channels; ++c) {
+        const double n = members[static_cast<std::size_t>(k)];
+        for (std::int64_t c = 0; n > 0.0 && c < channels; ++c) {
           mean[k * channels + c] = static_cast<float>(sums[static_cast<std::size_t>(k * channels + c)] / n);
         }
       }
@@ -104,6 +108,8 @@ void move_to_means(const at::Tensor& points, const at::Tensor& labels, at::Tenso
 at::Tensor k_means(const at::Tensor& points, std::int64_t wanted, const at::Tensor& weights,
                    const KMeansOptions& options) {
   const at::Tensor host = points.to(at::kCPU, at::kFloat).contiguous();
+  at::Tensor point_weights = options.point_weights;
+  if (point_weights.defined()) point_weights = point_weights.to(at::kCPU, at::kFloat).contiguous();
   at::Tensor root;  // [B, 1, c]
   if (weights.defined()) root = weights.to(at::kCPU, at::kFloat).sqrt().unsqueeze(1);
   const auto weighed = [&](const at::Tensor& x) { return root.defined() ? x * root : x; };
@@ -116,7 +122,7 @@ at::Tensor k_means(const at::Tensor& points, std::int64_t wanted, const at::Tens
     const at::Tensor found = nearest_centroids(on_device, weighed(centroids).to(points.device())).cpu().contiguous();
     const bool settled = labels.defined() && kSettled * found.ne(labels).sum().item<std::int64_t>() <= found.numel();
     labels = found;
-    move_to_means(host, labels, centroids);
+    move_to_means(host, labels, point_weights, centroids);
     if (settled) break;
   }
   return centroids;

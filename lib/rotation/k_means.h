@@ -9,6 +9,7 @@ namespace oscar {
 
 struct KMeansOptions {
   std::uint64_t seed = 0;
+  at::Tensor point_weights = {};  // [B, N] F32, not negative, of the points in the means; undefined: 1
   std::int64_t steps = 30;  // of Lloyd at most (OSCAR's fork takes as many); fewer where at most one point in 500 moves
 };
 
@@ -16,8 +17,10 @@ struct KMeansOptions {
 // F32: means of the points nearest to them.
 //
 // Seeds are drawn as k-means++ draws them (Arthur and Vassilvitskii 2007), steps are Lloyd's. A centroid that no point
-// is nearest to stays where it is. Weights of channels move the borders between centroids and not the means. On the CPU
-// the result depends on the arguments alone; on a GPU borders are subject to the rounding of its products.
+// is nearest to, or points without weight alone, stays where it is. Weights of channels move the borders between
+// centroids and not the means; weights of points move the means alone: sum_n w_n |x_n - c(n)|^2 falls with each step
+// (CQ, arXiv 2405.03917, whose weights are sums of squared gradients). On the CPU the result depends on the arguments
+// alone; on a GPU borders are subject to the rounding of its products.
 at::Tensor k_means(const at::Tensor& points, std::int64_t centroids, const at::Tensor& weights,
                    const KMeansOptions& options);
 

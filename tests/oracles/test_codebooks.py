@@ -203,3 +203,49 @@ def test_what_codebooks_cannot_be_is_refused_in_one_sentence(tool, folder):
     assert "has codebooks" in refused
     assert "holds codebooks" in tool("oscar-fit", "check", folder / "pq1", "--statistics", folder / "s", code=3)
     assert not (folder / "e").exists()
+
+
+def test_gradients_weigh_the_means_of_k_means(tool, folder):
+    """CQ and TaSQ: centroids are means weighed by the squared gradients of a group's channels together, and borders are plain.
+    Of Lloyd's algorithm near its end, so most centroids are the weighed means of the rows nearest to them."""
+    tool("oscar-collect", "--model", folder / "model", "--prompts", folder / "rows.jsonl", "-o", folder / "g", "--rows", TOKENS,
+         "--tokens", TOKENS, "--row-gradients", "--device", "cpu", "-q", "--overwrite")
+    statistics = load_file(folder / "g")
+    assert statistics["rows.0.pre_k_fisher"].shape == (TOKENS, HEADS, D)
+    position = statistics["rows.position"]
+    for method, name, side in (("cq8x8", "v", "v"), ("tasq", "k", "pre_k")):
+        tool("oscar-fit", folder / "g", "-o", folder / "weighed", "--method", method, "--device", "cpu", "--overwrite", "-q")
+        manifest, tensors = manifest_of(folder / "weighed"), load_file(folder / "weighed" / "rotations.safetensors")
+        assert manifest["provenance"]["options"]["codebook_weights"] == "gradients"
+        x = statistics[f"rows.0.{name}"].astype(np.float64)
+        fisher = statistics[f"rows.0.{side}_fisher"].astype(np.float64)
+        if name == "k":
+            x = turned_at(x, position)
+        forward, book = tensors[f"layers.0.{name}.forward"].astype(np.float64), tensors[f"layers.0.{name}.codebook"].astype(np.float64)
+        y = np.stack([x[:, h] @ forward[h % len(forward)] for h in range(HEADS)])
+        # TaSQ scales channels, so that an error of y is one of e / w in x, and then a token by its norm.
+        back = np.linalg.inv(forward).transpose(0, 2, 1)
+        f = np.stack([fisher[:, h] @ back[h % len(back)] ** 2 for h in range(HEADS)])
+        if name == "k":
+            scale = half(np.sqrt((y**2).mean((0, 2), keepdims=True)))
+            y, f = y / scale, f * scale**2
+        near, far = [], []
+        for h in range(HEADS):
+            for g in range(D // 8):
+                points, weights = y[h, :, g * 8:g * 8 + 8], f[h, :, g * 8:g * 8 + 8].sum(1)
+                centroids = book[h, g]
+                label = (points @ centroids.T - 0.5 * (centroids**2).sum(1)).argmax(1)
+                for k in np.unique(label):
+                    mine, w = points[label == k], weights[label == k]
+                    if len(mine) > 3 and w.sum() > 0:
+                        near.append(np.abs((mine * w[:, None]).sum(0) / w.sum() - centroids[k]).max())
+                        far.append(np.abs(mine.mean(0) - centroids[k]).max())
+        assert len(near) > 200 and np.median(near) < 0.1 * np.median(far), (method, np.median(near), np.median(far))
+    error = tool("oscar-fit", folder / "s", "-o", folder / "plain", "--method", "cq8x8", "--device", "cpu", "--overwrite")
+    assert manifest_of(folder / "plain")["provenance"]["options"]["codebook_weights"] == "metric" and error is not None
+
+
+def turned_at(x, position):
+    """As turned(x, -1), at these positions."""
+    table = turned(np.eye(D)[None].repeat(int(position.max()) + 1, 0), -1)  # [positions, D, D]: rows are turned unit vectors
+    return np.einsum("thc,tcd->thd", x, table[position])

@@ -53,6 +53,22 @@ TEST(KMeans, WeightsDecideWhichChannelBordersFollow) {
   }
 }
 
+TEST(KMeans, WeightsOfPointsMoveMeansAndNoBorders) {
+  const at::Tensor points = at::tensor({0.0f, 1.0f, 10.0f, 12.0f, 14.0f}).view({1, 5, 1});
+  const at::Tensor weights = at::tensor({3.0f, 1.0f, 0.0f, 0.5f, 1.5f}).view({1, 5});
+  const at::Tensor found = k_means(points, 2, {}, {.seed = 1, .point_weights = weights});
+  const at::Tensor ascending = std::get<0>(found.view({2}).sort());
+  EXPECT_NEAR(ascending[0].item<double>(), 0.25, 1e-6);
+  EXPECT_NEAR(ascending[1].item<double>(), 13.5, 1e-6);
+  // Equal weights are no weights, and points without any leave finite centroids.
+  const Clusters made = clusters(2, 4, 30, 4);
+  const at::Tensor plain = k_means(made.points, 4, {}, {.seed = 2});
+  const at::Tensor equal = at::full({2, 120}, 0.25f);
+  EXPECT_TRUE(at::allclose(k_means(made.points, 4, {}, {.seed = 2, .point_weights = equal}), plain));
+  const at::Tensor none = k_means(made.points, 4, {}, {.seed = 2, .point_weights = at::zeros({2, 120})});
+  EXPECT_TRUE(none.isfinite().all().item<bool>());
+}
+
 TEST(KMeans, EqualPointsGiveFiniteCentroids) {
   const at::Tensor found = k_means(at::full({2, 20, 3}, 2.5f), 8, {}, {});
   EXPECT_TRUE(at::equal(found, at::full({2, 8, 3}, 2.5f)));
