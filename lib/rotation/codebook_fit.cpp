@@ -33,13 +33,13 @@ void warn_once(std::vector<std::string>& warnings, const std::string& warning) {
   if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(warning);
 }
 
-void require_rows(const Statistics& s, const std::string& method, const CodebookSpec& spec, const CodebookSide& side,
+void require_rows(const Statistics& s, const FitOptions& o, const CodebookSpec& spec, const CodebookSide& side,
                   std::int64_t tokens, std::vector<std::string>& warnings) {
   const std::int64_t least = tokens_for(side, s.kv_heads, kFewestRowsPerCentroid);
   const std::int64_t wanted = codebook_tokens(spec, s.kv_heads);
   if (tokens < least) {
     throw InputError("the statistics hold " + std::to_string(tokens) +
-                     " sampled rows of each layer that codebooks can be learned from, and method " + method +
+                     " sampled rows of each layer that codebooks can be learned from, and method " + o.method +
                      " needs at least " + std::to_string(least) + " (" + std::to_string(kFewestRowsPerCentroid) +
                      " for each centroid): collect " + std::to_string(wanted) +
                      " tokens or more with oscar-collect --rows " + std::to_string(wanted));
@@ -50,7 +50,9 @@ void require_rows(const Statistics& s, const std::string& method, const Codebook
   warn_once(warnings, "the codebooks are learned from " + std::to_string(tokens) +
                           " sampled rows of each layer; the paper of CQ has " + std::to_string(kRowsPerCentroid) +
                           " for each centroid: " +
-                          (asked ? "collect on more text" : "collect with --rows " + std::to_string(wanted)));
+                          (o.codebook_rows > 0 && o.codebook_rows < wanted ? "fit with more --rows"
+                           : asked                                         ? "collect on more text"
+                                   : "collect with --rows " + std::to_string(wanted)));
 }
 
 // Codebooks of rows [Hkv, N, d] in their basis, divided by their scale. Errors are weighed by squared gradients to
@@ -83,7 +85,7 @@ void learn_side(const Statistics& s, const FitOptions& o, std::size_t layer, Sid
   const CodebookSide& spec = spec_of(method, side);
   if (!spec.coded()) return;
   const at::Tensor rows = codebook_rows(s, layer, side, spec.before_rope, method.windows.sink, o.codebook_rows);
-  require_rows(s, o.method, method, spec, rows.size(0), result.warnings);
+  require_rows(s, o, method, spec, rows.size(0), result.warnings);
   at::Tensor weights;
   if (spec.basis == CodebookBasis::kRotation) {
     transform.clip = {0.0f};
