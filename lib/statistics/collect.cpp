@@ -126,7 +126,7 @@ class Collector {
     }
     check_energy_sum(point.embedding_energy, run, where, "embedding_energy");
     const std::int64_t base = row_gradient_base();
-    const bool forward = point.layer < layers, in_kl = point.layer > layers && point.layer < base;
+    const bool forward = point.layer<layers, in_kl = point.layer> layers && point.layer < base;
     const std::int64_t at_work = forward ? point.layer : layers - (point.layer - (in_kl ? layers : base));
     const bool summed = point.step > 0 && at_work >= 0 && at_work < layers && config_.holds_kv(at_work);
     if (point.step > 0 && forward && !summed) {

@@ -191,7 +191,7 @@ void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
 
 void check_row_gradients(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "rows." + std::to_string(i) + ".";
+  const std::string prefix = "rows." + std::to_string(s.number(i)) + ".";
   for (const RowField& field : kRowGradientFields) {
     const at::Tensor& t = layer.*field.tensor;
     if (t.defined() != s.layers[0].rows_v_fisher.defined()) {

@@ -233,7 +233,7 @@ Statistics read_statistics(const SafetensorsFile& file) {
     }
     for (const RowField& field : kRowGradientFields) {
       if (s.format_version < 2) break;
-      layer.*field.tensor = reader.optional("rows." + std::to_string(i) + "." + field.name, DType::kF32);
+      layer.*field.tensor = reader.optional("rows." + number + "." + field.name, DType::kF32);
     }
     layer.row_priority = priority;
     layer.row_position = position;

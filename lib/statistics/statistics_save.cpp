@@ -91,7 +91,7 @@ void save_statistics(const Statistics& s, const fs::path& path) {
     }
     for (const RowField& field : kRowGradientFields) {
       const at::Tensor& t = layer.*field.tensor;
-      if (t.defined()) views.add("rows." + std::to_string(i) + "." + field.name, t, DType::kF32);
+      if (t.defined()) views.add("rows." + std::to_string(s.number(i)) + "." + field.name, t, DType::kF32);
     }
   }
   if (s.embedding_energy.defined()) views.add("embedding_energy", s.embedding_energy, DType::kF64);

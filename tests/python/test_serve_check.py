@@ -25,7 +25,7 @@ def fake(scores, speeds, broken=None):
             (folder / "results_2026.json").write_text(json.dumps({"results": {"gsm8k": {"exact_match,strict-match": scores[cache]}}}))
         else:
             with open(command[command.index("--output-json") + 1], "w") as file:
-                json.dump({} if broken == "number" else {"tokens_per_second": speeds[cache]}, file)
+                json.dump({} if broken == "number" else {"requests_per_second": speeds[cache], "tokens_per_second": 1e6}, file)
             code = 7 if broken == "code" else 0
         return subprocess.CompletedProcess(command, code)
     return run
@@ -44,15 +44,15 @@ def test_dry_run_prints_commands(capsys, monkeypatch):
 
 @pytest.mark.parametrize("score,code", [(0.70, 0), (0.60, 1)])
 def test_table(score, code, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.71, "oscar2": score}, {"bf16": 40.0, "oscar2": 100.0}))
+    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.71, "oscar2": score}, {"bf16": 0.5, "oscar2": 1.25}))
     assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path)]) == code
     out, err = capsys.readouterr()
     assert f"| gsm8k, strict match, % | 71.0 | {100 * score:.1f} | {100 * score - 71:+.1f} points |" in out
-    assert "| tokens per second, 8192 + 256, batch 32 | 40.0 | 100.0 | 2.50 times |" in out
+    assert "| tokens written per second, 8192 + 256, batch 32 | 128.0 | 320.0 | 2.50 times |" in out
     assert ("loses 11.0 points" in err) == (code == 1)
 
 
-@pytest.mark.parametrize("broken,sentence", [("code", "bf16, batch 1: the command ended with 7"), ("number", "no number 'tokens_per_second'")])
+@pytest.mark.parametrize("broken,sentence", [("code", "bf16, batch 1: the command ended with 7"), ("number", "no number 'requests_per_second'")])
 def test_failures_are_told(broken, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.7, "oscar2": 0.7}, {"bf16": 1, "oscar2": 1}, broken))
     assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path)]) == 3
