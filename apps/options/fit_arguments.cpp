@@ -108,7 +108,14 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
   choose(a.scope, method.metric_aware() ? "head" : "layer");
   choose(a.value_target, method.metric_aware() ? "output" : "exact");
   choose(a.encoder, method.metric_aware() ? "search" : "minmax");
-  // Methods that allocate bits choose the mean for each layer (rotation/key_centre.h).
+  // Methods that allocate bits choose the mean for each layer (rotation/key_centre.h), of what the format carries.
+  const ExportFormat* format = a.form.empty() ? nullptr : find_export_format(a.form);
+  if (format != nullptr && !format->rotated_means) {
+    if (a.center == "rope") {
+      throw UsageError("--center rope is not what --for " + a.form + " can carry; drop it, or take --center mean");
+    }
+    if (method.allocates_bits) choose(a.center, "mean");
+  }
   if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }

@@ -39,7 +39,7 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
   }
   if (layer.key.rotated_mean) {
     return name + "the mean of keys before RoPE taken away, which vLLM's adapter does not compute; fit again with " +
-           "--center mean or key";
+           "--for vllm";
   }
   if (layer.key.codebook || layer.value.codebook) return name + "codebooks, which no engine reads";
   return std::nullopt;

@@ -122,7 +122,7 @@ class Serving:
             for layer in bundle.layers:
                 if layer.key.rotated_mean:
                     raise InputError(f"{path}: keys of layer {layer.layer} are centred before RoPE, for which vLLM does not give a "
-                                     "backend the positions' phases; fit with --center mean or key")
+                                     "backend the positions' phases; fit with `oscar-fit --for vllm`")
             self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
         self.slots, self.most_tokens = config.scheduler_config.max_num_seqs, model.max_model_len
         self._caches = {}

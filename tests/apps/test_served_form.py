@@ -133,8 +133,17 @@ def test_forms_that_do_not_exist_or_have_nothing_to_serve(bundle, model, text):
                                        ["--method", "balanced"], ["--center", "mean"], ["--windows", "60,256"]])
 def test_fits_that_a_format_cannot_carry(statistics, tmp_path, arguments):
     refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "sglang", *arguments, names="sglang")
-    refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "vllm", names="transformers")
+    refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "gguf", names=["gguf", "transformers"])
     assert not (tmp_path / "b").exists()
+
+
+def test_vllm_gets_no_means_before_rope(statistics, tmp_path):
+    waterfill = ["fit", statistics, "--method", "waterfill", "-q"]
+    refuse(USAGE, *waterfill, "-o", tmp_path / "b", "--for", "vllm", "--center", "rope", names="--center mean")
+    succeed(*waterfill, "-o", tmp_path / "rope", "--center", "rope")
+    refuse(BAD_INPUT, "export", tmp_path / "rope", "--format", "vllm", "-o", tmp_path / "x", names="--for vllm")
+    succeed(*waterfill, "-o", tmp_path / "mean", "--for", "vllm")
+    succeed("export", tmp_path / "mean", "--format", "vllm", "-o", tmp_path / "x")
 
 
 @pytest.mark.parametrize("form, method, scope", [("sglang-v2", "oscar", "head"), ("sglang-v3", "balanced", "head")])
