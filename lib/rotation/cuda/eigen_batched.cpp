@@ -18,6 +18,8 @@ void check(cusolverStatus_t status, const char* what) {
 
 // cuSOLVER is loaded when it is first used: it brings gigabytes along that nobody needs on a CPU.
 class CuSolver {
+  void* library_ = dlopen(("libcusolver.so." + std::to_string(CUSOLVER_VER_MAJOR)).c_str(), RTLD_NOW | RTLD_LOCAL);
+
  public:
   static const CuSolver& get() {
     static const CuSolver library;
@@ -36,16 +38,14 @@ class CuSolver {
  private:
   CuSolver() = default;
   template <class Function>
-  static Function function(const char* name) {
-    static void* const library = dlopen(kLibrary.c_str(), RTLD_NOW | RTLD_LOCAL);
-    void* const symbol = library != nullptr ? dlsym(library, name) : nullptr;
+  Function function(const char* name) const {
+    void* const symbol = library_ != nullptr ? dlsym(library_, name) : nullptr;
     if (symbol == nullptr) {
       throw EnvironmentError("the GPU eigensolver cannot be loaded (" + std::string(dlerror()) +
                              "); install CUDA 13's cuSOLVER, or pass --device cpu");
     }
     return reinterpret_cast<Function>(symbol);
   }
-  inline static const std::string kLibrary = "libcusolver.so." + std::to_string(CUSOLVER_VER_MAJOR);
 };
 
 // Creating a handle takes longer than a batch, so a thread keeps its own.
