@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/decode/merge.cuh"
+#include "kernels/decode/page_queries.h"
 
 namespace oscar::kernels {
 
@@ -66,11 +67,15 @@ int decode_attention_blocks(int head_dim, int group) {
       head_dim, group, false, false, [&]<class C>() { return decode_blocks<C>(); }, 0);
 }
 
-std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads) {
+std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads, int page_queries) {
   const std::size_t blocks = static_cast<std::size_t>(decode_attention_blocks(head_dim, group));
+  const std::size_t items = static_cast<std::size_t>(batch) * static_cast<std::size_t>(kv_heads);
   return dispatch(
       head_dim, group, false, false,
-      [&]<class C>() { return sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>); },
+      [&]<class C>() {
+        return sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>) +
+               items * static_cast<std::size_t>(page_queries * group * kPageQueryBytes);
+      },
       std::size_t{0});
 }
 
@@ -102,7 +107,16 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
   a.group = p.query_heads / p.kv_heads;
   a.page_bytes = decode_page_layout(p).bytes();
   a.row_offset = std::max(a.page_bytes, window_tile_bytes(p.head_dim) / 2);
-  a.slot_bytes = a.row_offset + (p.position_query != nullptr ? 4 * p.head_dim : 0);
+  a.slot_bytes = a.row_offset;
+  if (p.position_query != nullptr) {
+    a.slot_bytes += a.group * kPageQueryBytes;
+    // Behind what the other launches use of the workspace.
+    std::uint8_t* queries = static_cast<std::uint8_t*>(p.workspace) +
+                            decode_attention_workspace_bytes(p.head_dim, a.group, p.batch, p.kv_heads);
+    const cudaError_t error = write_page_queries(p, queries, stream);
+    if (error != cudaSuccess) return error;
+    a.page_queries = queries;
+  }
   return dispatch(
       p.head_dim, a.group, p.blocks, p.position_query != nullptr,
       [&]<class C>() { return launch_decode<C>(a, stream); }, cudaErrorInvalidValue);

@@ -1,6 +1,6 @@
 // Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
 // and its quantised body (pages of layout `uniform` with group = head_dim and FP16 parameters, or of layout `blocks`),
-// all in rotated space, in one launch.
+// all in rotated space, in one launch, or two where logits depend on the position.
 // CPU reference (the specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
 #pragma once
 
@@ -42,10 +42,10 @@ struct PagedDecodeParams {
   const float* key_sigma = nullptr;    // [Hkv, 4]
   const float* value_sigma = nullptr;  // [Hkv, 4]
   // Layout `blocks`, keys without the mean they had before RoPE: the logits gain scale <position_query, rope_phases> of
-  // the key's position (phase_logits.cuh). All three or none.
+  // the key's position (page_queries.h, phase_logits.cuh). All three or none.
   const float* position_query = nullptr;       // [B, Hq, D] u(q) of lib/model/rope_phases.h
   const float* rope_phases = nullptr;          // [positions, D] of every position below the lengths; 16-byte aligned
-  const std::uint16_t* tile_phases = nullptr;  // [64, D] FP16: fill_tile_phases(); 16-byte aligned
+  const std::uint16_t* tile_phases = nullptr;  // [tile_phases_count(D)] FP16: fill_tile_phases(); 16-byte aligned
   DecodeKernel kernel = DecodeKernel::kAuto;
 };
 
@@ -55,8 +55,9 @@ PageLayout decode_page_layout(const PagedDecodeParams& params);
 // Resident blocks the launch uses on the current device; fixed for a device, so graphs can be captured once.
 int decode_attention_blocks(int head_dim, int group);
 // One workspace may serve launches of any batch up to 4,096 (sequence, KV head) items, one after the other, without
-// being cleared between them, if it is as large as the largest of them needs.
-std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads);
+// being cleared between them, if it is as large as the largest of them needs. page_queries: of launches with a
+// position_query the number page_queries(max_pages, sink_pages + ring_pages) of page_queries.h, else 0.
+std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads, int page_queries = 0);
 
 // cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a group above 16), for widths
 // other than 0, 1, 2 and 4, for a position_query without its tables or with layout uniform, and for kernel = kCluster

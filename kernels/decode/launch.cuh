@@ -79,6 +79,14 @@ ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&
   return {};
 }
 
+// The kernel may begin while the one before it in the stream, which writes the page queries, still works (Hopper).
+inline cudaLaunchAttribute early_start() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
 // Launches the cluster kernel if every item can have resident clusters; `launched` says.
 template <class C>
 cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
@@ -90,14 +98,15 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute{};
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute& attribute = attributes[0];
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
   config.stream = stream;
-  config.attrs = &attribute;
+  config.attrs = attributes;
   config.numAttrs = 1;
   const ClusterSplit split = cluster_split<C>(a, device.multiprocessors, [&](int size) {
     return resident_clusters(kernel, config, attribute, size, device.device);
@@ -108,6 +117,7 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
                         static_cast<unsigned>(a.p.batch));
   attribute.val.clusterDim.x = static_cast<unsigned>(split.size);
   launched = true;
+  if (a.page_queries != nullptr) config.attrs[config.numAttrs++] = early_start();
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
@@ -117,8 +127,15 @@ cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream
   const int bytes = plan_shared_memory<C>(a, device, 0);
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  kernel<<<device.multiprocessors * C::kBlocksPerSm, C::kThreads, static_cast<std::size_t>(bytes), stream>>>(a);
-  return cudaGetLastError();
+  cudaLaunchAttribute attribute = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors * C::kBlocksPerSm));
+  config.blockDim = dim3(C::kThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = a.page_queries != nullptr && device.major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, a);
 }
 
 template <class C>

@@ -23,14 +23,15 @@ struct BlockSide {
 
 struct DecodeLaunch {
   PagedDecodeParams p;
-  BlockSide key, value;     // layout `blocks`
-  std::int32_t page_bytes;  // of one KV head
-  std::int32_t slot_bytes;  // of a ring slot: a page, or the keys or the values of one BF16 tile; then, with a
-  std::int32_t row_offset;  // position_query, at this byte the phases of the first position of what it holds
-  std::int32_t slots;       // ring slots of a warp
-  std::int32_t group;       // query heads of a KV head
-  std::int32_t parts;       // cluster kernel: clusters that share an item
-  std::int32_t pool_bytes;  // rings and the merge area over them; what else is in shared memory follows
+  BlockSide key, value;              // layout `blocks`
+  std::int32_t page_bytes;           // of one KV head
+  std::int32_t slot_bytes;           // of a ring slot: a page, or the keys or the values of one BF16 tile; then, with a
+  std::int32_t row_offset;           // position_query, at this byte the page queries of what it holds
+  const std::uint8_t* page_queries;  // page_queries.h, with a position_query
+  std::int32_t slots;                // ring slots of a warp
+  std::int32_t group;                // query heads of a KV head
+  std::int32_t parts;                // cluster kernel: clusters that share an item
+  std::int32_t pool_bytes;           // rings and the merge area over them; what else is in shared memory follows
 };
 
 }  // namespace oscar::kernels

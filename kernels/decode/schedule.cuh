@@ -23,6 +23,10 @@ struct SequencePlan {
 
   __device__ int window_tiles() const { return sink_tiles + ring_tiles; }
   __device__ int units() const { return 2 * window_tiles() + (page_end - page_begin); }
+  // Position of the first token of a BF16 tile: those of the sink, then those of the ring.
+  __device__ int tile_position(int tile) const {
+    return tile < sink_tiles ? tile * kTileTokens : ring_position + (tile - sink_tiles) * kTileTokens;
+  }
 
   __device__ static SequencePlan make(const PagedDecodeParams& p, int length) {
     SequencePlan s;

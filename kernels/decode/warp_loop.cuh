@@ -3,6 +3,7 @@
 
 #include "kernels/decode/block_codes.cuh"
 #include "kernels/decode/config.cuh"
+#include "kernels/decode/page_queries.h"
 #include "kernels/decode/phase_logits.cuh"
 #include "kernels/decode/pipeline.cuh"
 #include "kernels/decode/schedule.cuh"
@@ -57,6 +58,13 @@ struct RingPosition {
   int slot = 0, phase = 0;
 };
 
+// The kernel that writes them may still be at work: launch.cuh.
+__device__ __forceinline__ void wait_for_page_queries() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // A warp's registers while it works on one item.
 template <class C>
 struct WarpWork {
@@ -95,12 +103,14 @@ struct WarpWork {
     const std::uint8_t* pages = p.pages + static_cast<long long>(kv_head) * a.page_bytes;
     const long long page_stride = static_cast<long long>(p.kv_heads) * a.page_bytes;
 
-    const auto phases_of = [&](SharedAddress slot, int position, bool needed) {
+    // The page queries of a page or of BF16 tile max_pages + i.
+    const int query_bytes = a.group * kPageQueryBytes;
+    const std::uint8_t* page_queries =
+        Codes::kPositions ? page_query_source(p, a.page_queries, sequence, kv_head, a.group) : nullptr;
+    const auto queries_of = [&](SharedAddress slot, int index, bool needed) {
       if constexpr (!Codes::kPositions) return CopyPart{};
-      return CopyPart{slot + a.row_offset, p.rope_phases + static_cast<long long>(position) * D, needed ? 4 * D : 0};
-    };
-    const auto tile_position = [&](int tile) {
-      return tile < plan.sink_tiles ? tile * kTileTokens : plan.ring_position + (tile - plan.sink_tiles) * kTileTokens;
+      return CopyPart{slot + a.row_offset, page_queries + static_cast<long long>(index) * query_bytes,
+                      needed ? query_bytes : 0};
     };
     // What is next to be copied.
     int issued = 0, issue_page = share.page, issue_tile = share.tile, half = 0;
@@ -108,17 +118,16 @@ struct WarpWork {
       if (issue_page < share.page_end) {
         const std::uint8_t* source = pages + ids.of(issued) * page_stride;
         if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
+        const SharedAddress to = at.slots + slot * a.slot_bytes;
+        ring.copy(lane, slot, {to, source, a.page_bytes}, queries_of(to, issue_page, true));
         ++issued;
         issue_page += share.stride;
-        const SharedAddress to = at.slots + slot * a.slot_bytes;
-        const int position = plan.body_begin + (issue_page - share.stride) * kPageTokens;
-        ring.copy(lane, slot, {to, source, a.page_bytes}, phases_of(to, position, true));
       } else if (issue_tile < share.tile_end) {
         const std::uint8_t* source =
             window_source(p, plan, shared.window_pages[warp], sequence, kv_head, issue_tile, half);
         const SharedAddress to = at.slots + slot * a.slot_bytes;
         ring.copy(lane, slot, {to, source, window_tile_bytes(D) / 2},
-                  phases_of(to, tile_position(issue_tile), half == 0));
+                  queries_of(to, p.max_pages + issue_tile, half == 0));
         if (half == 1) issue_tile += share.stride;
         half ^= 1;  // a BF16 tile takes two slots: keys, values
       }
@@ -135,6 +144,7 @@ struct WarpWork {
       at.slot = next(at.slot);
       if (at.slot == 0) at.phase ^= 1;
     };
+    if constexpr (Codes::kPositions) wait_for_page_queries();
     // Every warp's first page before any warp's second.
     const bool any_page = share.page < share.page_end;
     if (any_page) issue(at.slot);
@@ -149,7 +159,7 @@ struct WarpWork {
     // What the logits of the M tiles in a slot have before the codes.
     const auto position_logits = [&]<int M>(float(&s)[M][Head::kSize], SharedAddress slot) {
       if constexpr (Codes::kPositions) {
-        phase_logits<D, NT, M>(s, p.position_query + first_head * D, slot + a.row_offset, p.tile_phases, a.group, lane);
+        phase_logits<NT, M>(s, slot + a.row_offset, p.tile_phases + projection_count(D), a.group, lane);
       } else {
 #pragma unroll
         for (int m = 0; m < M; ++m)
@@ -195,7 +205,7 @@ struct WarpWork {
 #pragma unroll 1
     for (int tile = share.tile; tile < share.tile_end; tile += share.stride) {
       const bool sink = tile < plan.sink_tiles;
-      const int base = tile_position(tile);
+      const int base = plan.tile_position(tile);
       const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
                              (sink ? min(p.sink, plan.length) : plan.length) - base};
       QueryPairs<D, NT> query;

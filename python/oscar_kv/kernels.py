@@ -12,7 +12,7 @@ import torch
 from . import ops
 from .page_layout import PAGE_TOKENS
 
-HEAD_SIZES, MOST_GROUP, MOST_WINDOW_PAGES = (64, 128, 256), 16, 32
+HEAD_SIZES, MOST_GROUP, MOST_WINDOW_PAGES, TILES_OF_PAGE = (64, 128, 256), 16, 32, 4
 
 
 def library_path():
@@ -82,6 +82,8 @@ def decode_obstacle(layer_code, flush, group, window_pages):
             return "of layout uniform the decode kernel reads one FP16 scale and zero for each head"
     if layer_code.transform.rotated_mean and key.layout != "blocks":
         return f"the decode kernel has no term of keys centred before RoPE in layout {key.layout}"
+    if layer_code.transform.rotated_mean and layer_code.transform.phases.inverse.abs().max() > 1:
+        return "the decode kernel has no term of keys centred before RoPE with frequencies above one radian a token"
     if flush & (flush - 1):
         return f"kernels flush powers of two, not {flush} tokens"
     if window_pages > MOST_WINDOW_PAGES:
@@ -92,13 +94,20 @@ def decode_obstacle(layer_code, flush, group, window_pages):
 _workspaces = {}
 
 
-def workspace(like, head_dim, group, batch, kv_heads):
-    """Scratch memory of decode_attention on the current stream, zeroed once and kept."""
+def page_queries(held):
+    """How many a sequence has of what decode_attention keeps for each page and tile of 16 tokens with rotated means."""
+    return held.table.shape[1] + TILES_OF_PAGE * held.window_table.shape[1]
+
+
+def workspace(like, head_dim, group, batch, kv_heads, queries=0):
+    """Scratch memory of decode_attention on the current stream, zeroed once and kept. queries: of page_queries() with rotated
+    means, else 0."""
     if not like.is_cuda:
         return torch.empty(0, dtype=torch.uint8)
     place = (like.device, torch.cuda.current_stream(like.device).cuda_stream)
-    needed = ops.decode_workspace_bytes(like, head_dim, group, batch, kv_heads)
+    needed = ops.decode_workspace_bytes(like, head_dim, group, batch, kv_heads, queries)
     held = _workspaces.get(place)
     if held is None or held.numel() < needed:
+        needed += needed // 2 if queries else 0  # they grow with the sequences
         held = _workspaces[place] = torch.zeros(needed, dtype=torch.uint8, device=like.device)
     return held

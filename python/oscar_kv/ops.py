@@ -85,19 +85,20 @@ decode_attention = _declare(
     "float scale, int sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
     reference.decode_attention, _decode_fake)
 
-# Bytes that decode_attention needs on the device of `like`.
+# Bytes that decode_attention needs on the device of `like`. page_queries: of kernels.page_queries() with rotated means, else 0.
 decode_workspace_bytes = _declare(
-    "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads) -> int",
-    lambda like, head_dim, group, batch, kv_heads: 0, lambda *arguments: 0)
-
+    "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
+    lambda like, head_dim, group, batch, kv_heads, page_queries: 0, lambda *arguments: 0)
 
 
 def _no_tile_phases(frequencies):
     raise RuntimeError("oscar_kv::tile_phases: the CUDA operators are not loaded; the reference needs no such table")
 
 
-# What the kernel reads beside phases: [64, d] FP16 bits of frequencies [d / 2] on the CPU.
+PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
+
+# What the kernel reads beside phases: the tables of kernels/decode/tile_phases.h, FP16 bits, of frequencies [d / 2] on the CPU.
 tile_phases = _declare("tile_phases", "(Tensor frequencies) -> Tensor", _no_tile_phases,
-                       lambda frequencies: frequencies.new_empty((PAGE_TOKENS, 2 * frequencies.shape[0]), dtype=torch.int16))
+                       lambda frequencies: frequencies.new_empty((PAGE_RANK * (2 * frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
 
 page_runs = reference.page_runs

@@ -165,7 +165,8 @@ class Tiers:
         if obstacle is not None:
             space = torch.empty(0, dtype=torch.uint8, device=code.device)
         elif space is None:
-            space = kernels.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1])
+            space = kernels.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
+                                      0 if turned is None else kernels.page_queries(held))
         decode = ops.decode_attention if obstacle is None or not raw.is_cuda else reference.decode_attention
         if decode is ops.decode_attention and raw.is_cuda:
             coded = coded.bfloat16()

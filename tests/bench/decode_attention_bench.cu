@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/decode/page_queries.h"
 #include "kernels/decode/tile_phases.h"
 #include "tests/bench/attention_rows.h"
 #include "tests/bench/time_graph.h"
@@ -105,8 +106,10 @@ Timing time_shape(const AttentionShape& s, const Layout& layout, DecodeKernel ke
   std::shuffle(table.begin(), table.end(), random);
   std::iota(window_table.begin(), window_table.end(), 0);
   DeviceArray<std::int32_t> d_table(table), d_window_table(window_table), d_lengths(lengths);
+  const bool positions = rotated_mean && layout.blocks;
   const std::size_t bytes =
-      decode_attention_workspace_bytes(s.head_dim, s.query_heads / s.kv_heads, s.batch, s.kv_heads);
+      decode_attention_workspace_bytes(s.head_dim, s.query_heads / s.kv_heads, s.batch, s.kv_heads,
+                                       positions ? page_queries(max_pages, window_pages) : 0);
   DeviceArray<std::uint8_t> workspace(bytes);
   check_cuda(cudaMemset(workspace.get(), 0, bytes), "cudaMemset");
   p.key_sigma = p.value_sigma = d_sigma.get();
@@ -117,7 +120,7 @@ Timing time_shape(const AttentionShape& s, const Layout& layout, DecodeKernel ke
   p.sink = sink, p.recent = recent, p.flush = 1, p.sink_pages = 1, p.ring_pages = ring_pages;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
 
-  const int phase_rows = rotated_mean && layout.blocks ? s.context : 0;
+  const int phase_rows = positions ? s.context : 0;
   DeviceArray<float> d_phases(std::max<long long>(1, static_cast<long long>(phase_rows) * s.head_dim)),
       d_position_query(std::max<long long>(1, phase_rows > 0 ? q_elements : 0));
   std::vector<std::uint16_t> tile(tile_phases_count(s.head_dim));

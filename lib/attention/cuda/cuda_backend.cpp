@@ -12,6 +12,7 @@
 #include "cache/row_pages.h"
 #include "kernels/common/fragment_pages.h"
 #include "kernels/decode/decode_attention.h"
+#include "kernels/decode/page_queries.h"
 
 namespace oscar {
 namespace {
@@ -58,12 +59,15 @@ const CudaBackend::DeviceLayer& CudaBackend::layer(std::int64_t index) {
   return l;
 }
 
-void* CudaBackend::workspace(std::int64_t batch, std::int64_t group) {
+void* CudaBackend::workspace(const kernels::PagedDecodeParams& p, bool positions) {
+  const int queries = positions ? kernels::page_queries(p.max_pages, p.sink_pages + p.ring_pages) : 0;
   const std::size_t bytes =
-      kernels::decode_attention_workspace_bytes(static_cast<int>(model_.head_dim), static_cast<int>(group),
-                                                static_cast<int>(batch), static_cast<int>(model_.kv_heads));
+      kernels::decode_attention_workspace_bytes(p.head_dim, p.query_heads / p.kv_heads, p.batch, p.kv_heads, queries);
   if (!workspace_.defined() || workspace_.nbytes() < bytes) {
-    workspace_ = at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device_));
+    // Page queries grow with the sequences: seldom, and by more than a page.
+    const std::size_t room = positions ? bytes + bytes / 2 : bytes;
+    workspace_ = at::Tensor();
+    workspace_ = at::zeros({static_cast<std::int64_t>(room)}, at::TensorOptions(at::kByte).device(device_));
   }
   return workspace_.data_ptr();
 }
@@ -105,7 +109,6 @@ void CudaBackend::attend_step(const AttentionInput& input, const Step& step, con
   p.page_table = tables_.at(tables.page_table), p.window_table = tables_.at(tables.window_table);
   p.lengths = tables_.at(tables.lengths);
   p.sink_logits = pointer<float>(sinks);
-  p.workspace = workspace(batch, heads / kv_heads);
   p.batch = static_cast<std::int32_t>(batch), p.query_heads = static_cast<std::int32_t>(heads);
   p.kv_heads = static_cast<std::int32_t>(kv_heads), p.head_dim = static_cast<std::int32_t>(query.size(2));
   p.max_pages = static_cast<std::int32_t>(tables.max_pages);
@@ -128,6 +131,7 @@ void CudaBackend::attend_step(const AttentionInput& input, const Step& step, con
     p.position_query = pointer<float>(queries.positions);
     p.rope_phases = phases_.rows(tables.longest), p.tile_phases = phases_.tile();
   }
+  p.workspace = workspace(p, l.key.rotated_mean);
   check_launch(kernels::decode_attention(p, current_stream()), "decode_attention");
 }
 

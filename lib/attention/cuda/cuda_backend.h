@@ -15,6 +15,7 @@
 #include "attention/cuda/device_transform.h"
 #include "attention/paged_backend.h"
 #include "kernels/append/append_tokens.h"
+#include "kernels/decode/decode_attention.h"
 #include "kernels/quantize/quantize_pages.h"
 
 namespace oscar {
@@ -87,7 +88,8 @@ class CudaBackend : public PagedBackend {
   void quantise(std::int64_t layer, const at::Tensor& k, const at::Tensor& v, std::int64_t runs, std::size_t runs_at,
                 const Common& common, bool from_ring);
   void check_finite(std::int64_t layer) const;
-  void* workspace(std::int64_t batch, std::int64_t group);
+  // For a launch with the shapes in p. positions: its logits depend on where the key stands.
+  void* workspace(const kernels::PagedDecodeParams& p, bool positions);
 
   const KvMethod& method_;
   const ModelConfig& model_;

@@ -4,6 +4,7 @@
 
 #include "attention/paged_backend.h"
 #include "kernels/common/page_layout.h"
+#include "kernels/decode/tile_phases.h"
 
 namespace oscar {
 namespace {
@@ -51,6 +52,10 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
       const SideTransform* transform = method.transform(layer, side);
       if (transform != nullptr && transform->rotated_mean && code.layout != Layout::kBlocks) {
         return built("keys centred before RoPE in layout blocks", to_string(code.layout));
+      }
+      if (transform != nullptr && transform->rotated_mean &&
+          !(method.rope_phases->frequencies().inverse.abs().max().item<float>() <= kernels::kMostFrequency)) {
+        return built("keys centred before RoPE with frequencies of at most one radian a token", "a larger one");
       }
       if (code.layout == Layout::kBlocks || code == uniform_code(code.head_dim)) continue;
       if (code.group != model.head_dim) return built("one scale for a head's row", settings_text(code) + " channels");

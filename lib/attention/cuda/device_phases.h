@@ -19,7 +19,7 @@ class DevicePhases {
   // [positions or more, d] FP32: cosines, then sines, of each position from 0 on. The pointer is good until more are
   // asked for.
   const float* rows(std::int64_t positions);
-  // kernels/decode/tile_phases.h: those of the 64 positions of a page, FP16 in operand order.
+  // kernels/decode/tile_phases.h: the two tables of the 64 positions of a page, FP16 in operand order.
   const std::uint16_t* tile();
 
  private:

@@ -2,9 +2,11 @@
 #include "kernels/decode/decode_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 
+#include "kernels/decode/page_queries.h"
 #include "kernels/decode/tile_phases.h"
 #include "oscar_kv/csrc/codes.h"
 #include "oscar_kv/csrc/operators.h"
@@ -13,11 +15,11 @@
 namespace oscar_kv {
 
 std::int64_t decode_workspace_bytes(const Tensor& like, std::int64_t head_dim, std::int64_t group, std::int64_t batch,
-                                    std::int64_t kv_heads) {
+                                    std::int64_t kv_heads, std::int64_t page_queries) {
   const Arguments arguments("decode_workspace_bytes", like);
   return static_cast<std::int64_t>(oscar::kernels::decode_attention_workspace_bytes(
       arguments.int32(head_dim, "head_dim"), arguments.int32(group, "group"), arguments.int32(batch, "batch"),
-      arguments.int32(kv_heads, "kv_heads")));
+      arguments.int32(kv_heads, "kv_heads"), arguments.int32(page_queries, "page_queries")));
 }
 
 Tensor make_tile_phases(const Tensor& frequencies) {
@@ -26,10 +28,14 @@ Tensor make_tile_phases(const Tensor& frequencies) {
       (d != 64 && d != 128 && d != 256)) {
     throw std::runtime_error("oscar_kv::tile_phases: frequencies are no Float [32], [64] or [128] on the CPU");
   }
-  const std::vector<std::int64_t> shape{oscar::kPageTokens, d};
+  const std::vector<std::int64_t> shape{oscar::kernels::tile_phases_count(static_cast<int>(d))};
   Tensor table = torch::stable::new_empty(frequencies, shape, ScalarType::Short);
-  oscar::kernels::fill_tile_phases(static_cast<int>(d), static_cast<const float*>(frequencies.data_ptr()),
-                                   static_cast<std::uint16_t*>(table.data_ptr()));
+  const float* radians = static_cast<const float*>(frequencies.data_ptr());
+  if (std::any_of(radians, radians + d / 2, [](float x) { return !(std::abs(x) <= oscar::kernels::kMostFrequency); })) {
+    throw std::runtime_error(
+        "oscar_kv::tile_phases: a frequency of RoPE is above one radian a token; use the reference");
+  }
+  oscar::kernels::fill_tile_phases(static_cast<int>(d), radians, static_cast<std::uint16_t*>(table.data_ptr()));
   return table;
 }
 
@@ -77,9 +83,11 @@ std::tuple<Tensor, Tensor> decode_attention(
   std::copy(code.value.widths.begin(), code.value.widths.end(), p.value_widths);
   p.position_query = arguments.get<float>(turned, "turned", ScalarType::Float, {batch, kv_heads, group, d});
   p.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
-  p.tile_phases = arguments.get<std::uint16_t>(tile_phases, "tile_phases", ScalarType::Short, {oscar::kPageTokens, d});
-  const std::size_t needed =
-      oscar::kernels::decode_attention_workspace_bytes(p.head_dim, static_cast<int>(group), p.batch, p.kv_heads);
+  p.tile_phases = arguments.get<std::uint16_t>(tile_phases, "tile_phases", ScalarType::Short,
+                                               {oscar::kernels::tile_phases_count(code.head_dim())});
+  const int queries = turned.has_value() ? oscar::kernels::page_queries(p.max_pages, p.sink_pages + p.ring_pages) : 0;
+  const std::size_t needed = oscar::kernels::decode_attention_workspace_bytes(p.head_dim, static_cast<int>(group),
+                                                                              p.batch, p.kv_heads, queries);
   p.workspace = arguments.address(workspace, "workspace", ScalarType::Byte, {kAny});
   if (static_cast<std::size_t>(workspace.numel()) < needed) {
     arguments.refuse("workspace has " + std::to_string(workspace.numel()) + " bytes, expected at least " +

@@ -8,7 +8,7 @@
 namespace oscar_kv {
 
 std::int64_t decode_workspace_bytes(const Tensor& like, std::int64_t head_dim, std::int64_t group, std::int64_t batch,
-                                    std::int64_t kv_heads);
+                                    std::int64_t kv_heads, std::int64_t page_queries);
 
 std::tuple<Tensor, Tensor> decode_attention(
     const Tensor& query, const Tensor& pool, const Tensor& table, const Tensor& windows, const Tensor& window_table,
@@ -17,7 +17,7 @@ std::tuple<Tensor, Tensor> decode_attention(
     double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush, std::int64_t window, bool want_lse,
     const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code);
 
-// On the CPU: the table of phases that decode_attention reads for keys without the mean they had before RoPE.
+// On the CPU: the tables of phases that decode_attention reads for keys without the mean they had before RoPE.
 Tensor make_tile_phases(const Tensor& frequencies);
 
 Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const std::optional<Tensor>& query,

@@ -1,0 +1,147 @@
+// A warp serves eight query heads at once: they share the position, where the attention kernel's warps have only the
+// heads of one KV head.
+#include "kernels/decode/page_queries.h"
+
+#include <algorithm>
+
+#include "kernels/decode/mma.cuh"
+#include "kernels/decode/schedule.cuh"
+
+namespace oscar::kernels {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 3;
+
+// cos and sin of a position, the pairs of a lane: 16 s + 4 t + {0, 1, 2, 3}.
+template <int D>
+struct PhaseRow {
+  float4 cosine[D / 32], sine[D / 32];
+
+  __device__ __forceinline__ void load(const float4* row) {
+#pragma unroll
+    for (int s = 0; s < D / 32; ++s) cosine[s] = __ldg(row + 4 * s), sine[s] = __ldg(row + 4 * s + D / 8);
+  }
+};
+
+// Grid: (parts of the positions, groups of eight query heads, batch).
+template <int D>
+__global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
+    page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // the attention kernel may begin; it waits before it reads
+#endif
+  constexpr int kSteps = D / 16;
+  constexpr bool kHeld = D <= 128;  // the projection stays in registers where they suffice
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+  const int sequence = blockIdx.z, first_head = 8 * static_cast<int>(blockIdx.y);
+
+  // The heads' operand before its turn: column g. Columns past the heads are stored by nobody.
+  float4 u[D / 32], w[D / 32];
+  const float4* source =
+      reinterpret_cast<const float4*>(p.position_query) +
+      (static_cast<long long>(sequence) * p.query_heads + min(first_head + g, p.query_heads - 1)) * (D / 4) + t;
+#pragma unroll
+  for (int s = 0; s < D / 32; ++s) u[s] = __ldg(source + 4 * s), w[s] = __ldg(source + 4 * s + D / 8);
+  const uint4* table = reinterpret_cast<const uint4*>(p.tile_phases) + lane;
+  uint4 held[kHeld ? 2 : 1][kHeld ? kSteps : 1];
+  if constexpr (kHeld) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) held[m][k] = __ldg(table + 32 * (m * kSteps + k));
+  }
+
+  const SequencePlan plan = SequencePlan::make(p, __ldg(p.lengths + sequence));
+  const int pages = plan.page_end - plan.page_begin, count = pages + plan.window_tiles();
+  const int stride = kWarps * static_cast<int>(gridDim.x);
+  const auto row_of = [&](int at) {
+    const int position =
+        at < pages ? plan.body_begin + (plan.page_begin + at) * kPageTokens : plan.tile_position(at - pages);
+    return reinterpret_cast<const float4*>(p.rope_phases) + static_cast<long long>(position) * (D / 4) + t;
+  };
+  int at = kWarps * static_cast<int>(blockIdx.x) + warp;
+  if (at >= count) return;
+  PhaseRow<D> row;
+  row.load(row_of(at));
+
+  // Heads 2t and 2t + 1 of a lane's results.
+  const int group = p.query_heads / p.kv_heads;
+  std::uint8_t* to[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int head = first_head + 2 * t + i;
+    to[i] = head < p.query_heads
+                ? const_cast<std::uint8_t*>(page_query_source(p, queries, sequence, head / group, group)) +
+                      head % group * kPageQueryBytes + 8 * g
+                : nullptr;
+  }
+#pragma unroll
+  for (int s = 0; s < D / 32; ++s) {
+    u[s] = {kQueryUnit * u[s].x, kQueryUnit * u[s].y, kQueryUnit * u[s].z, kQueryUnit * u[s].w};
+    w[s] = {kQueryUnit * w[s].x, kQueryUnit * w[s].y, kQueryUnit * w[s].z, kQueryUnit * w[s].w};
+  }
+
+#pragma unroll 1
+  for (; at < count; at += stride) {
+    const PhaseRow<D> c = row;
+    if (at + stride < count) row.load(row_of(at + stride));
+    float y[2][4] = {};  // [tile of directions]
+#pragma unroll
+    for (int s = 0; s < D / 32; ++s) {
+      const auto turned = [](float x, float z, float cosine, float sine) {
+        return pack_f16(x * cosine + z * sine, z * cosine - x * sine);
+      };
+      const std::uint32_t words[4] = {
+          turned(u[s].x, w[s].x, c.cosine[s].x, c.sine[s].x), turned(u[s].y, w[s].y, c.cosine[s].y, c.sine[s].y),
+          turned(u[s].z, w[s].z, c.cosine[s].z, c.sine[s].z), turned(u[s].w, w[s].w, c.cosine[s].w, c.sine[s].w)};
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const uint4 rows = kHeld ? held[m][2 * s + i] : __ldg(table + 32 * (m * kSteps + 2 * s + i));
+          const std::uint32_t operand[4] = {rows.x, rows.y, rows.z, rows.w};
+          mma_f16(y[m], operand, words[2 * i], words[2 * i + 1]);
+        }
+    }
+    const int index = at < pages ? plan.page_begin + at : p.max_pages + at - pages;
+    const long long offset = static_cast<long long>(index) * (group * kPageQueryBytes);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // rows g + {0, 8, 16, 24}
+      const uint2 four = make_uint2(pack_f16(y[0][i], y[0][2 + i]), pack_f16(y[1][i], y[1][2 + i]));
+      if (to[i] != nullptr) *reinterpret_cast<uint2*>(to[i] + offset) = four;
+    }
+  }
+}
+
+template <int D>
+cudaError_t launch(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream_t stream) {
+  int device = 0, multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess || p.batch == 0) return error;
+  // The multiprocessors full, and no more than 16 page queries for a warp; but each warp has one.
+  const int most = page_queries(p.max_pages, p.sink_pages + p.ring_pages), eights = (p.query_heads + 7) / 8;
+  const auto shares = [](int x, int of) { return (x + of - 1) / of; };
+  const int full = shares(kBlocksPerSm * multiprocessors, eights * p.batch);
+  const int parts = std::min(shares(most, kWarps), std::max(full, shares(most, 16 * kWarps)));
+  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(eights), static_cast<unsigned>(p.batch));
+  page_query_kernel<D><<<grid, kThreads, 0, stream>>>(p, queries);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t write_page_queries(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream_t stream) {
+  switch (p.head_dim) {
+    case 64:
+      return launch<64>(p, queries, stream);
+    case 128:
+      return launch<128>(p, queries, stream);
+    case 256:
+      return launch<256>(p, queries, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace oscar::kernels
