@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/foreign_text.h"
+
 namespace oscar {
 
 enum class ExitCode : int {
@@ -20,7 +22,8 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  // What is unsafe to show in the message is escaped here (foreign_text.h): it may quote names and text of files.
+  Error(ExitCode code, const std::string& message) : std::runtime_error(escape_text(message)), code_(code) {}
   ExitCode code() const { return code_; }
 
  private:

@@ -210,6 +210,12 @@ Json read_json(const fs::path& path, std::uint64_t max_bytes) {
   return parse_json(read_file(path, max_bytes), path.string());
 }
 
+const Json& json_member(const Json& object, std::string_view key) {
+  static const Json null;
+  const auto found = object.find(key);
+  return found == object.end() ? null : *found;
+}
+
 std::int64_t json_int(const Json& object, const char* key, const std::string& where) {
   return as_int(need(object, key, where), key, where);
 }

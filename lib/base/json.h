@@ -17,6 +17,9 @@ using Json = nlohmann::ordered_json;
 Json parse_json(std::string_view text, const std::string& where, int max_depth = 64);
 Json read_json(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{256} << 20);
 
+// The member of that name; a null where there is none, or where `object` is no object.
+const Json& json_member(const Json& object, std::string_view key);
+
 // Typed access with errors that name the file, the key, what was found and what was expected.
 // The overloads with a default return it when the key is absent or null.
 std::int64_t json_int(const Json& object, const char* key, const std::string& where);

@@ -29,11 +29,6 @@ std::string value_text(const Json& value) {
   return text;
 }
 
-Json member(const Json& object, const std::string& key) {
-  const auto found = object.find(key);
-  return found == object.end() ? Json() : *found;
-}
-
 bool is_there(const fs::path& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0;
@@ -56,19 +51,19 @@ Json parse_run_record(std::string_view text, const std::string& where) {
 void require_same_run(const fs::path& path, const Json& found, const Json& wanted, const RunInputs& inputs) {
   const std::string where = path.string() + ": the run in it ";
   const std::string advice = "; continue with what it was started with, or delete the directory to start anew";
-  const auto differs = [&](const std::string& key) { return member(found, key) != member(wanted, key); };
+  const auto differs = [&](const std::string& key) { return json_member(found, key) != json_member(wanted, key); };
   for (const auto& [key, text] : inputs) {
     if (differs(key)) throw InputError(where + text + advice);
   }
-  const Json found_options = member(found, "options");
+  const Json found_options = json_member(found, "options");
   for (const auto& item : wanted["options"].items()) {
-    const Json before = member(found_options, item.key());
+    const Json before = json_member(found_options, item.key());
     if (before == item.value()) continue;
     throw UsageError(where + "has " + option_flag(item.key()) + " " + value_text(before) + ", this one " +
                      value_text(item.value()) + advice);
   }
   if (differs("tool_version")) {
-    throw UsageError(where + "was started by version " + value_text(member(found, "tool_version")) +
+    throw UsageError(where + "was started by version " + value_text(json_member(found, "tool_version")) +
                      " of this program, this is " + value_text(wanted["tool_version"]) + advice);
   }
 }

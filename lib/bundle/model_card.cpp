@@ -39,13 +39,9 @@ void row(std::ostringstream& out, const std::string& name, const std::string& va
   if (!value.empty()) out << "| " << name << " | " << markdown_text(printable(value, kMostText)) << " |\n";
 }
 
-Json member(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) ? object[key] : Json();
-}
-
 // "a.jsonl, b.jsonl: 30000 tokens in 12 sequences, set 0123456789ab"
 std::string prompt_set_text(const Json& part) {
-  const Json prompts = member(part, "prompts"), files = member(prompts, "files");
+  const Json prompts = json_member(part, "prompts"), files = json_member(prompts, "files");
   std::string names;
   if (files.is_array()) {
     for (const Json& file : files)
@@ -115,12 +111,12 @@ std::string provenance_section(const Bundle& bundle) {
   if (p.empty()) return "";
   std::ostringstream out;
   out << "## Provenance\n\n| | |\n|---|---|\n";
-  const Json tool = member(p, "tool"), statistics = member(p, "statistics");
+  const Json tool = json_member(p, "tool"), statistics = json_member(p, "statistics");
   if (tool.is_object()) row(out, "tool", text_of(tool, "name") + " " + text_of(tool, "version"));
   row(out, "statistics", text_of(statistics, "file"));
   row(out, "their sha256", text_of(statistics, "sha256"));
   row(out, "calibration tokens", text_of(p, "tokens"));
-  const Json collection = member(p, "collection"), parts = member(collection, "parts");
+  const Json collection = json_member(p, "collection"), parts = json_member(collection, "parts");
   for (std::size_t i = 0; parts.is_array() && i < std::min(parts.size(), kMostSets); ++i) {
     row(out, "prompts", prompt_set_text(parts[i]));
   }

@@ -24,17 +24,12 @@ std::string method_names() {
   return text;
 }
 
-const Json* member(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 std::optional<Block> read_block(const Json& object, const char* key, const std::string& where) {
-  const Json* value = member(object, key);
-  if (value == nullptr) return std::nullopt;
+  const Json& value = json_member(object, key);
+  if (value.is_null()) return std::nullopt;
   const auto size = [&](std::size_t i) -> std::int64_t {
-    if (!value->is_array() || value->size() != 2 || !(*value)[i].is_number_integer()) return 0;
-    return (*value)[i].get<std::int64_t>();
+    if (!value.is_array() || value.size() != 2 || !value[i].is_number_integer()) return 0;
+    return value[i].get<std::int64_t>();
   };
   const Block block = {size(0), size(1)};
   if (block.first < 1 || block.first > kMaxBlock || block.second < 1 || block.second > kMaxBlock) {
@@ -46,14 +41,14 @@ std::optional<Block> read_block(const Json& object, const char* key, const std::
 
 // Groups have any key and may describe any modules; their sizes must agree, since tensors do not tell their group.
 std::optional<Block> block_of_groups(const Json& quantization, const std::string& where) {
-  const Json* groups = member(quantization, "config_groups");
-  if (groups == nullptr) return std::nullopt;
-  if (!groups->is_object()) throw InputError(where + ": 'config_groups' of 'quantization_config' must be an object");
+  const Json& groups = json_member(quantization, "config_groups");
+  if (groups.is_null()) return std::nullopt;
+  if (!groups.is_object()) throw InputError(where + ": 'config_groups' of 'quantization_config' must be an object");
   std::optional<Block> block;
-  for (const auto& [key, group] : groups->items()) {
-    const Json* weights = group.is_object() ? member(group, "weights") : nullptr;
-    if (weights == nullptr || !weights->is_object()) continue;
-    const std::optional<Block> own = read_block(*weights, "block_structure", where);
+  for (const auto& [key, group] : groups.items()) {
+    const Json& weights = json_member(group, "weights");
+    if (!weights.is_object()) continue;
+    const std::optional<Block> own = read_block(weights, "block_structure", where);
     if (own && block && *own != *block) {
       throw InputError(where +
                        ": groups of 'quantization_config' have blocks of different sizes ('block_structure'), " +
@@ -70,8 +65,7 @@ void check_method(const Json& quantization, const std::string& method, const std
                      " ('quant_method'), which is not read; those that are read: " + method_names() +
                      ", or use the BF16, F16 or F32 checkpoint of the model");
   }
-  const Json* transform = member(quantization, "transform_config");
-  if (transform != nullptr && !transform->empty()) {
+  if (!json_member(quantization, "transform_config").empty()) {
     throw InputError(where +
                      ": the weights were quantised after a transform ('transform_config'), which also changes " +
                      "activations and is not supported; use the BF16, F16 or F32 checkpoint of the model");
@@ -82,17 +76,17 @@ void check_method(const Json& quantization, const std::string& method, const std
 
 WeightConfig parse_weight_config(const Json& config, const std::string& where) {
   WeightConfig out;
-  const Json* quantization = member(config, "quantization_config");
-  if (quantization == nullptr) return out;
-  if (!quantization->is_object()) {
-    throw InputError(where + ": 'quantization_config' is " + quantization->type_name() + ", expected an object");
+  const Json& quantization = json_member(config, "quantization_config");
+  if (quantization.is_null()) return out;
+  if (!quantization.is_object()) {
+    throw InputError(where + ": 'quantization_config' is " + quantization.type_name() + ", expected an object");
   }
-  out.method = json_string(*quantization, "quant_method", where + ", 'quantization_config'");
-  check_method(*quantization, out.method, where);
-  std::optional<Block> block = read_block(*quantization, "weight_block_size", where);
-  if (!block) block = block_of_groups(*quantization, where);
+  out.method = json_string(quantization, "quant_method", where + ", 'quantization_config'");
+  check_method(quantization, out.method, where);
+  std::optional<Block> block = read_block(quantization, "weight_block_size", where);
+  if (!block) block = block_of_groups(quantization, where);
   if (block) std::tie(out.block_rows, out.block_columns) = *block;
-  const std::string kind = json_string(*quantization, "checkpoint_format", where, "");
+  const std::string kind = json_string(quantization, "checkpoint_format", where, "");
   if (out.method == "gptq" && kind == "gptq_v2") out.zero_point_offset = 0;
   return out;
 }

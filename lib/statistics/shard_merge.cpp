@@ -16,11 +16,6 @@ const Json& part_of(const Statistics& s) { return s.metadata["parts"][0]; }
 const Json& record_of(const Statistics& s) { return part_of(s)["shard"]; }
 std::int64_t number_of(const Statistics& s, const char* key) { return record_of(s)[key].get<std::int64_t>(); }
 
-Json member(const Json& object, const std::string& key) {
-  const auto found = object.find(key);
-  return found == object.end() ? Json() : *found;
-}
-
 [[noreturn]] void refuse(const std::string& name, const std::string& fault) { throw InputError(name + ": " + fault); }
 
 // What both files recorded under a key, where it may be a hash, a number, a text or nothing.
@@ -37,13 +32,14 @@ void require_one_run(const Statistics& first, const std::string& first_name, con
   const std::string of = " is of another run than " + first_name + ": ";
   const auto differs = [&](const std::string& what) { refuse(name, shard_name(s) + of + what); };
   if (s.model_fingerprint != first.model_fingerprint) differs("the models differ (fingerprint)");
-  if (member(b["prompts"], "sha256") != member(a["prompts"], "sha256")) differs("the prompts differ (sha256)");
+  if (json_member(b["prompts"], "sha256") != json_member(a["prompts"], "sha256"))
+    differs("the prompts differ (sha256)");
   if (number_of(s, "of") != number_of(first, "of")) differs(first_name + " is " + shard_name(first));
-  const Json ours = member(a, "options"), theirs = member(b, "options");
+  const Json ours = json_member(a, "options"), theirs = json_member(b, "options");
   for (const Json* options : {&ours, &theirs}) {
     if (!options->is_object()) continue;
     for (const auto& item : options->items()) {
-      const Json x = member(ours, item.key()), y = member(theirs, item.key());
+      const Json x = json_member(ours, item.key()), y = json_member(theirs, item.key());
       if (x == y) continue;
       std::string flag = printable(item.key(), 40);
       std::replace(flag.begin(), flag.end(), '_', '-');
@@ -53,8 +49,9 @@ void require_one_run(const Statistics& first, const std::string& first_name, con
   if (b["prompts"] != a["prompts"]) {
     differs("the prompts are recorded differently (file names, --date or --text-hashes)");
   }
-  if (member(b, "tool_version") != member(a, "tool_version")) {
-    differs("the versions of oscar-collect differ, " + both(member(b, "tool_version"), member(a, "tool_version")));
+  if (json_member(b, "tool_version") != json_member(a, "tool_version")) {
+    differs("the versions of oscar-collect differ, " +
+            both(json_member(b, "tool_version"), json_member(a, "tool_version")));
   }
   for (const char* key : {"tokens", "sequences"}) {
     if (record_of(s)[key] != record_of(first)[key]) differs(std::string("the whole run has other ") + key);

@@ -19,15 +19,9 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 
-const Json& member(const Json& file, const char* key) {
-  static const Json null;
-  const auto it = file.find(key);
-  return it == file.end() ? null : *it;
-}
-
 // A component that goes through texts.
 const Json& steps(const Json& file, const char* key, const char* part, const std::string& where) {
-  const Json& description = member(file, key);
+  const Json& description = json_member(file, key);
   require_few_steps(description, part, where);
   return description;
 }
@@ -45,7 +39,7 @@ struct Tokenizer::Impl {
         normalizer(make_normalizer(steps(file.rest, "normalizer", "normalizer", where), where)),
         pre_tokenizer(make_pre_tokenizer(steps(file.rest, "pre_tokenizer", "pre-tokenizer", where), where)),
         added(file.rest, bpe, normalizer.get(), where),
-        post_processor(member(file.rest, "post_processor"), where),
+        post_processor(json_member(file.rest, "post_processor"), where),
         decoder(make_token_decoder(steps(file.rest, "decoder", "decoder", where), where)),
         name(where) {}
 

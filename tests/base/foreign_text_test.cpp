@@ -1,7 +1,9 @@
 #include "base/foreign_text.h"
+#include "base/errors.h"
 
 #include <gtest/gtest.h>
 
+#include "base/errors.h"
 #include "base/random.h"
 #include "base/utf8.h"
 
@@ -62,6 +64,11 @@ TEST(Printable, CutsBetweenCharacters) {
   EXPECT_EQ(printable("abc\xe2\x82\xac", 5), "abc...");
   EXPECT_EQ(printable("\x1b\x1b\x1b", 2), "\\x1b\\x1b...");
   EXPECT_EQ(quote_name("a\nb"), "'a\\x0ab'");
+}
+
+TEST(ForeignText, ErrorsEscapeWhatTheyQuote) {
+  EXPECT_STREQ(InputError("tensor 'a\x1b[31m\xff' is missing").what(), "tensor 'a\\x1b[31m\\xff' is missing");
+  EXPECT_STREQ(UsageError(quote_name("a\x1b")).what(), "'a\\x1b'");  // once, not twice
 }
 
 }  // namespace

@@ -129,5 +129,13 @@ TEST(Hash, KnownAnswers) {  // FIPS 180-4 examples
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+TEST(Json, MembersThatAreNotThereAreNull) {
+  const Json object = {{"a", 1}};
+  EXPECT_EQ(json_member(object, "a"), 1);
+  EXPECT_TRUE(json_member(object, "b").is_null());
+  EXPECT_TRUE(json_member(Json::array({1}), "a").is_null());
+  EXPECT_TRUE(json_member(Json(), "a").is_null());
+}
+
 }  // namespace
 }  // namespace oscar
