@@ -1,5 +1,8 @@
 #include "apps/fit_model.h"
 
+#include <iterator>
+#include <utility>
+
 #include "apps/collect_output.h"
 #include "apps/fit_output.h"
 #include "apps/options/device_choice.h"
@@ -26,10 +29,16 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
   options.device = choose_device(common);
   options.dtype = choose_dtype(common, options.device);
   complete_collect_options(collect, common, checkpoint_);
-  if (!collect.prompts.empty()) return;
+  const bool beside = !collect.prompts.empty();  // own text beside prompts
+  if (beside && collect.own_tokens == 0) return;
+  if (!beside && collect.own_tokens > 0) {
+    throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for text of the model alone");
+  }
   const fs::path file = beside_output(common.output, ".prompts.jsonl");
   own_text_.emplace(checkpoint_, collect, common, file,
-                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text");
+                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
+                    beside ? collect.own_tokens : options.tokens);
+  if (beside) options.tokens += own_text_->tokens();  // --tokens is the prompts' budget
   options.resume_command = own_text_->resume_command();
   if (!common.dry_run) own_text_->require_usable();
 }
@@ -42,10 +51,15 @@ void ModelRun::add_roles(FileRoles& roles) const {
 void ModelRun::read_prompts() {
   if (own_text_ && common_.dry_run) {
     prompts_ = own_text_->placeholder();
+    if (!arguments_.prompts.empty()) {
+      PromptSet given = oscar::read_prompts(arguments_, checkpoint_);
+      std::move(given.prompts.begin(), given.prompts.end(), std::back_inserter(prompts_.prompts));
+    }
   } else {
     if (own_text_) {
       own_text_->write();
-      arguments_.prompts = {own_text_->file().string()};
+      // First, so that the budget of tokens, which ends within the prompts, has room for all of it.
+      arguments_.prompts.insert(arguments_.prompts.begin(), own_text_->file().string());
       arguments_.options.written = own_text_->record();
     }
     prompts_ = oscar::read_prompts(arguments_, checkpoint_);

@@ -16,7 +16,7 @@
 namespace oscar {
 
 OwnText::OwnText(const Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
-                 const fs::path& file, const fs::path& work_dir)
+                 const fs::path& file, const fs::path& work_dir, std::int64_t tokens)
     : checkpoint_(checkpoint),
       collect_(collect),
       overwrite_(common.overwrite),
@@ -26,13 +26,13 @@ OwnText::OwnText(const Checkpoint& checkpoint, const CollectArguments& collect, 
   const CollectOptions& options = collect.options;
   if (options.stream_layers) {
     throw UsageError(
-        "--stream-layers: without --prompts the model writes its calibration text token by token, which needs all of "
-        "its weights in memory; pass --prompts");
+        "--stream-layers: without --prompts, and with --own-text, the model writes calibration text token by token, "
+        "which needs all of its weights in memory; pass --prompts alone");
   }
   if (!book_.fault().empty()) {
     log_info("the chat template is not used for the model's own text: " + book_.fault());
   }
-  request_.shape = text_shape(options.tokens, options.seq_len);
+  request_.shape = text_shape(tokens, options.seq_len);
   request_.seed = common.seed;
   request_.vocabulary = std::min(checkpoint.config().vocabulary, tokenizer_.vocabulary_size());
   request_.work_dir = work_dir;
@@ -103,8 +103,9 @@ void OwnText::write() {
     { const AtomicFile probe(file_); }  // fails now where the text cannot be written
     const CollectOptions& options = collect_.options;
     const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
-    require_memory(options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
-                   "pass fewer --tokens or a shorter --seq-len, or text of your own with --prompts");
+    require_memory(
+        options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
+        "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
     Decoder decoder(checkpoint_, {options.dtype, options.device, false});
     const TextRows rows = write_text(decoder, book_, request_);
     save_text(file_, rows, tokenizer_, request_.identity);

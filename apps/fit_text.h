@@ -1,4 +1,5 @@
-// oscar-fit --model without --prompts: the model writes its own calibration text, kept as a file beside the bundle.
+// oscar-fit --model without --prompts, or with --own-text: the model writes calibration text itself, kept as a file
+// beside the bundle.
 #pragma once
 
 #include "apps/collect_run.h"
@@ -8,10 +9,10 @@ namespace oscar {
 
 class OwnText {
  public:
-  // `collect` has the token budget, the longest sequence, the seed, device and type, and what --date and --resume say.
+  // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
   // UsageError for options that contradict it. Opens nothing for writing.
   OwnText(const Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
-          const fs::path& file, const fs::path& work_dir);
+          const fs::path& file, const fs::path& work_dir, std::int64_t tokens);
 
   void add_roles(FileRoles& roles) const;
   // UsageError where the file is there and neither --overwrite nor --resume was given.
@@ -24,6 +25,7 @@ class OwnText {
   // How it was made, with the file's hash: for the statistics.
   Json record() const;
   const fs::path& file() const { return file_; }
+  std::int64_t tokens() const { return request_.shape.tokens(); }
   const std::string& resume_command() const { return request_.resume_command; }
 
  private:

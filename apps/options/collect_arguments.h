@@ -1,6 +1,7 @@
 // The options of collecting statistics that oscar-collect and `oscar-fit --model` share.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct CollectArguments {
   std::vector<std::string> prompts;  // files, or "-"
   std::string date, far_pairs = "64,256", metric = "fisher", shard = "1/1";
   bool rows_given = false, tokens_given = false;
+  std::int64_t own_tokens = 0;  // oscar-fit: that the model writes itself beside the prompts
   PromptOptions prompt_options;
 };
 

@@ -236,7 +236,7 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
   if (!method.takes_widths) refuse_options(app, {"--widths"}, unused + "it is for balanced");
   if (!a.curves.collects) {
     refuse_options(app,
-                   {"--prompts", "--skip-bad-rows", "--date", "--tokens", "--seq-len", "--far-pairs",
+                   {"--prompts", "--own-text", "--skip-bad-rows", "--date", "--tokens", "--seq-len", "--far-pairs",
                     "--checkpoint-seconds", "--seed"},
                    "is for collecting statistics, and a statistics file is given: drop one of the two");
   }

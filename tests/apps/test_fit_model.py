@@ -1,4 +1,5 @@
 """oscar-fit --model without statistics: collects, measures and fits in one go, from prompts or from the model's own text."""
+import hashlib
 import json
 import random
 import signal
@@ -6,6 +7,8 @@ import subprocess
 import time
 
 import pytest
+import torch
+from safetensors import safe_open
 
 from harness import BAD_INPUT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
 
@@ -118,7 +121,6 @@ def test_own_text_is_reproducible_and_recorded(line, tmp_path):
     jsonschema.validate(metadata, json.loads((SOURCE_DIR / "schemas" / "statistics.schema.json").read_text()))
     written = metadata["parts"][0]["prompts"]["written"]
     assert written["seed"] == 4 and written["temperature"] == 1 and written["chat_template"]
-    import hashlib
 
     assert written["sha256"] == hashlib.sha256((tmp_path / "a" / "own.prompts.jsonl").read_bytes()).hexdigest()
     assert manifest_of(tmp_path / "a" / "own")["provenance"]["collection"]["parts"][0]["prompts"]["written"] == written
@@ -192,6 +194,28 @@ def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path)
     refuse(USAGE, *run, "--resume", "--bits", 1.5, names=[tmp_path / "b", "holds a bundle of other statistics or options"])
     refuse(USAGE, *run, names=[tmp_path / "b", "already exists"])
     assert files_of(tmp_path) == expected
+
+
+def test_own_text_beside_prompts(line, model, small, tmp_path):
+    """The text comes first and takes nothing of the prompts' budget; two commands give the same statistics."""
+    run = line(tmp_path / "b", "--prompts", small, "--own-text", 256, "--method", "balanced")
+    plan = json.loads(succeed(*run, "--dry-run", "--json").out)
+    assert plan["own_text"] and plan["plan"]["tokens"] == 256 + 480 and not list(tmp_path.iterdir())
+    assert "collected  736 tokens" in succeed(*run).out
+    own, kept = tmp_path / "b.prompts.jsonl", tmp_path / "b.statistics.safetensors"
+    prompts = metadata_of(kept)["parts"][0]["prompts"]
+    assert list(prompts["files"]) == [own.name, small.name]
+    assert prompts["written"]["sha256"] == hashlib.sha256(own.read_bytes()).hexdigest()
+    expected = files_of(tmp_path)
+    succeed(*run, "--resume")
+    assert files_of(tmp_path) == expected
+    both = tmp_path / "both.safetensors"
+    succeed("collect", "--model", model, "--prompts", own, "--prompts", small, "-o", both, "--tokens", 756, "--seq-len", 128,
+            "--far-pairs", "16,32", "--device", "cpu")
+    with safe_open(kept, "pt") as ours, safe_open(both, "pt") as theirs:
+        assert list(ours.keys()) == list(theirs.keys())
+        assert all(torch.equal(ours.get_tensor(key), theirs.get_tensor(key)) for key in ours.keys())
+    refuse(USAGE, *line(tmp_path / "c", "--own-text", 256), names=["--own-text", "--prompts"])
 
 
 def test_a_dry_run_writes_nothing(line, small, tmp_path):
