@@ -1,0 +1,81 @@
+"""The rows of a table: names, options of oscar-fit, and what a fit needs besides statistics."""
+import dataclasses
+
+BITS = ["3", "2.25", "1.75", "1.5", "1.25", "1.0", "0.75"]
+ALLOCATOR_BITS = ["2.25", "1.5", "1.0"]
+FIELD_BITS = ["2.25", "1.5", "1.25", "1.0"]
+FIELD = ["naive2", "hadamard2", "kivi2-g128", "oscar-tns-g128", "turboquant2", "turboquant2.5", "nsn", "nsn2"]
+CODEBOOKS = ["cq4x8", "cq8x10", "cq8x8", "tasq", "nova", "nova1b", "pq1", "rvq1.5"]
+GROUPS = ["default", "oscar", "balanced", "closed", "measured", "kl", "more", "allocators", "field", "uncalibrated", "codebooks"]
+GROUPS_HELP = (
+    "more: oscar-head, encoder feedback, center mean on measured curves; allocators: those of other papers beside closed and "
+    "measured, at three budgets; uncalibrated, codebooks: parts of field; field: all methods between 1 and 2.5 bits")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """needs: "" statistics alone; "no fit": the name is a method of oscar-verify; "model": the model's weights; "text":
+    the model and its calibration text; "rows": statistics with many sampled rows and their gradients; "own text": no
+    statistics, the model writes its own; the name of another row: the statistics that this one left beside its bundle.
+    budgets: one measurement serves the rows of all these bits, whose names end in them."""
+
+    name: str
+    options: tuple = ()
+    needs: str = ""
+    budgets: tuple = ()
+
+
+def waterfill(bits, *more):
+    return ("--method", "waterfill", "--bits", bits, *more)
+
+
+def closed(bits):
+    return Row(f"closed-{bits}", waterfill(bits, "--allocate", "closed"))
+
+
+def measured(bits, name="measured", *more):
+    return Row(f"{name}-{bits}", waterfill(bits, "--allocate", "measured", *more), "text", tuple(BITS))
+
+
+def allocator(name, needs, bits):
+    return Row(f"{name}-{bits}", waterfill(bits, "--allocate", name), needs, tuple(ALLOCATOR_BITS) if needs == "text" else ())
+
+
+def rows_of(groups):
+    groups = {"oscar", "balanced", "closed", "measured"} if groups == ["default"] else set(groups)
+    field = "field" in groups
+    rows = []
+    if field or "uncalibrated" in groups:
+        rows += [Row(name, (), "no fit") for name in FIELD]
+    if field:
+        rows += [Row(name, ("--method", name)) for name in ("oscar", "oscar2-center", "balanced")]
+    if field or "codebooks" in groups:
+        rows += [Row(name, ("--method", name), "rows") for name in CODEBOOKS]
+    if "oscar" in groups and not field:
+        rows += [Row("oscar")]
+    if "oscar" in groups:
+        rows += [Row("oscar-published-clip", ("--clip", "0.96,0.92"))]
+    if "balanced" in groups and not field:
+        rows += [Row("balanced", ("--method", "balanced"))]
+    for kind, make in (("closed", closed), ("measured", measured)):
+        if groups & {kind, "allocators", "field"}:
+            rows += [make(b) for b in (BITS if kind in groups else FIELD_BITS if field else ALLOCATOR_BITS)]
+    if "kl" in groups:
+        kl = ("--metric", "kl")
+        rows += [Row("oscar-kl", kl), Row("balanced-kl", ("--method", "balanced", *kl))]
+        rows += [Row(f"closed-kl-{b}", waterfill(b, *kl)) for b in BITS]
+    if "allocators" in groups:
+        others = [("aatc", ""), ("spectra", ""), ("ratequant", ""), ("spectral", "model")]
+        others += [(name, "text") for name in ("modelopt", "kvtuner", "pmkvq", "kvmix")]
+        rows += [allocator(name, needs, b) for name, needs in others for b in ALLOCATOR_BITS]
+    if "more" in groups:
+        rows += [Row("oscar-head", ("--scope", "head")), Row("balanced-feedback", ("--method", "balanced", "--encoder", "feedback"))]
+        rows += [measured(b, f"measured-{name}", *option) for name, option in
+                 (("feedback", ("--encoder", "feedback")), ("mean", ("--center", "mean"))) for b in FIELD_BITS]
+    return rows
+
+
+def label(name):
+    """A row's name in the documents."""
+    kind = {"closed": "closed form", "measured": "measured curves"}.get(name.rsplit("-", 1)[0])
+    return f"`waterfill` {kind}" if kind else f"`{name}`"
