@@ -1,6 +1,8 @@
 """Bundles of rows (rows.py): each is fitted once and stays in the folder of the run."""
 from .programs import FIT, note, run
 
+OWN_TOKENS = 30000  # beside prompts: as many as prompts have by default
+
 
 def fit(model, rows, kind=None):
     """kind: of the text that is calibrated on; None: all prompts."""
@@ -28,8 +30,8 @@ def fit_front(model, row):
 
 
 def source(model, row, rows, kind):
-    """The statistics that a row is fitted to; none where the model writes its own text."""
-    if row.needs == "own text":
+    """The statistics that a row is fitted to; none where they are collected in the same run."""
+    if row.needs in ("own text", "own text beside"):
         return []
     if any(row.needs == other.name for other in rows):
         return [model.file(f"{row.needs}.statistics.safetensors")]
@@ -46,6 +48,8 @@ def needed(model, row, kind=None):
         return ["--model", model.path, "--text", model.calibration_text(kind), *curves, *model.on_device()]
     if row.needs == "own text":
         return ["--model", model.path, *curves, *model.on_device()]
+    if row.needs == "own text beside":
+        return ["--model", model.path, "--prompts", model.prompts(kind), "--own-text", OWN_TOKENS, *curves, *model.on_device()]
     of_model = ["--model", model.path] if row.needs == "model" else []
     count = ["--rows", model.settings["rows"]] if row.needs == "rows" and model.settings.get("rows") else []
     return [*of_model, *count, "--device", model.device]

@@ -1,4 +1,5 @@
-"""Fitted on one kind of text, scored on both, with the regret that moments predict."""
+"""Fitted on one kind of text, alone and with text that the model writes itself beside it, scored on both kinds, with the regret that
+moments predict for the first."""
 import json
 
 from .fitting import fit
@@ -10,18 +11,23 @@ KINDS = ["code", "stories"]
 SCORED = "kl6"
 
 
-def name_of(kind, bits):
-    return f"shift-{kind}-{bits}"
+def name_of(kind, bits, own=False):
+    return f"shift-{'own-' if own else ''}{kind}-{bits}"
+
+
+def rows_of(kind, bits):
+    options = waterfill(bits, "--allocate", "measured")
+    return [Row(name_of(kind, bits), options, "text"), Row(name_of(kind, bits, True), options, "own text beside")]
 
 
 def measure(model, bits):
     model.prepare()
-    rows = {kind: Row(name_of(kind, bits), waterfill(bits, "--allocate", "measured"), "text") for kind in KINDS}
-    for kind, row in rows.items():
-        fit(model, [row], kind)
+    rows = {kind: rows_of(kind, bits) for kind in KINDS}
+    for kind in KINDS:
+        fit(model, rows[kind], kind)
     for scored in KINDS:
-        model.score(list(rows.values()), SCORED, "--sequences", 6, kind=scored)
-    for row in rows.values():
+        model.score([row for kind in KINDS for row in rows[kind]], SCORED, "--sequences", 6, kind=scored)
+    for row, _ in rows.values():
         for kind in KINDS:
             if model.score_of(row.name, "regret", kind):
                 continue
@@ -31,16 +37,16 @@ def measure(model, bits):
 
 
 def table(models, bits):
-    lines = ["| model | scored on | fitted on the same | fitted on the other | ratio | regret predicted, same | other |",
-             "|---|---|---:|---:|---:|---:|---:|"]
+    lines = ["| model | scored on | same kind | other kind | ratio | regret predicted | same, with own text | other, with own text | ratio |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
     for model in models:
         for kind in KINDS:
-            fitted = [name_of(k, bits) for k in (kind, KINDS[1 - KINDS.index(kind)])]
-            pair = [model.score_of(name, SCORED, kind) for name in fitted]
-            regret = [model.score_of(name, "regret", kind) for name in fitted]
-            if not all(pair):
+            other = KINDS[1 - KINDS.index(kind)]
+            pairs = [[model.score_of(name_of(k, bits, own), SCORED, kind) for k in (kind, other)] for own in (False, True)]
+            if not all(score for pair in pairs for score in pair):
                 continue
-            predicted = [f"{r['regret']:.2f}" if r else "" for r in regret]
-            lines.append(f"| `{model.name}` | {kind} | {with_error(pair[0])} | {with_error(pair[1])} | "
-                         f"{pair[1]['kl'] / pair[0]['kl']:.2f} | {predicted[0]} | {predicted[1]} |")
+            alone, beside = (f"{with_error(same)} | {with_error(far)} | {far['kl'] / same['kl']:.2f}" for same, far in pairs)
+            regret = model.score_of(name_of(other, bits), "regret", kind)
+            lines.append(f"| `{model.name}` | {kind} | {alone} | {regret['regret']:.2f} | {beside} |" if regret else
+                         f"| `{model.name}` | {kind} | {alone} | | {beside} |")
     return lines
