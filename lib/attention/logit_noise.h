@@ -22,7 +22,8 @@ namespace oscar {
 
 // What queries are made longer by, [T, Hq, runs] FP32 before the layer's scale is applied to them. q: [T, Hq, d] FP32
 // in the basis of the cache; runs: of channels that share a variance.
-at::Tensor noise_queries(const KvMethod& method, const at::Tensor& q, std::int64_t runs, double scale);
+at::Tensor noise_queries(const KvMethod& method, std::int64_t layer, const at::Tensor& q, std::int64_t runs,
+                         double scale);
 
 // Makes the keys longer by their noise, rows in BF16 by zeros. keys.noise must be defined.
 void add_noise(CachedRows& keys);

@@ -71,9 +71,10 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   at::Tensor noise;
   if (method.engine) {
     cached.coded = heads_first(method.engine->reconstruct(side, stored));
-    if (with_noise) noise = method.engine->error_variance(side, stored);
+    if (with_noise) noise = method.engine->added_variance(side, stored);
   } else if (method.codebooks) {
     cached.coded = heads_first(method.codebooks->reconstruct(layer, side, stored));
+    if (with_noise) noise = method.codebooks->added_variance(layer, stored);
   } else {
     const std::int64_t end = cached.windows.quantised_end(stored.size(0));
     at::Tensor steps;

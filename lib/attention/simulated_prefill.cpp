@@ -32,7 +32,8 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, offset, length) : x; };
     at::Tensor asked = part(queries.q);
     if (keys.noise.defined()) {
-      asked = at::cat({asked, noise_queries(method_, part(queries.q), keys.noise.size(2), input.scale)}, 2);
+      const std::int64_t runs = keys.noise.size(2);
+      asked = at::cat({asked, noise_queries(method_, input.layer, part(queries.q), runs, input.scale)}, 2);
       add_noise(keys);
     }
     part(queries.output)

@@ -50,6 +50,8 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
       if (!side.codebook) continue;
       add(tensor_name(layer.layer, key, "codebook"), side.codebook->first);
       add(tensor_name(layer.layer, key, "codebook2"), side.codebook->second);
+      add(tensor_name(layer.layer, key, "codebook_errors"), side.codebook->errors);
+      add(tensor_name(layer.layer, key, "codebook_profile"), side.codebook->profile);
     }
   }
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
@@ -119,6 +121,8 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
       auto codebook = std::make_shared<Codebook>(*side.codebook);
       codebook->first = optional(tensor_name(layer.layer, key, "codebook"));
       codebook->second = optional(tensor_name(layer.layer, key, "codebook2"));
+      codebook->errors = optional(tensor_name(layer.layer, key, "codebook_errors"));
+      codebook->profile = optional(tensor_name(layer.layer, key, "codebook_profile"));
       side.codebook = std::move(codebook);
     }
   }

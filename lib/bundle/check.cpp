@@ -82,6 +82,15 @@ void check_codebook(const Codebook& codebook, const std::string& name, std::int6
       faults.push_back(name + " codebook holds numbers that are not " + to_string(codebook.type));
     }
   }
+  if (!codebook.errors.defined() || !faults.empty()) return;
+  const auto are_squares = [](const at::Tensor& x) { return finite(x) && x.min().item<float>() >= 0.0f; };
+  const at::Tensor& first = codebook.first;
+  if (codebook.errors.sizes() != first.sizes().slice(0, 3) || !codebook.profile.defined() ||
+      codebook.profile.sizes() != at::IntArrayRef{first.size(0), first.size(1), first.size(3)}) {
+    faults.push_back(name + " codebook has errors of a wrong shape");
+  } else if (!are_squares(codebook.errors) || !are_squares(codebook.profile)) {
+    faults.push_back(name + " codebook has errors that are no mean squares");
+  }
 }
 
 void check_side(const LayerTransform& layer, bool key, std::vector<std::string>& faults) {

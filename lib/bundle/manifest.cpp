@@ -33,6 +33,7 @@ Json side_to_json(const SideTransform& side) {
   json["clip"] = std::move(clip);
   if (side.blocks()) json["widths"] = side.widths;
   if (side.codebook) json["codebook"] = codebook_to_json(*side.codebook);
+  if (side.uniform_bits != 2) json["bits"] = side.uniform_bits;
   return json;
 }
 
@@ -91,6 +92,12 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
   if (!orthogonal) manifest.tensors[tensor_name(layer.layer, key, "inverse_or_query")] = {heads, d, d};
   if (centered) manifest.tensors[tensor_name(layer.layer, key, "mean")] = {layer.kv_heads, d};
   if (json.contains("codebook")) read_codebook(json_object(json, "codebook", where), where, layer, key, manifest);
+  if (json.contains("bits")) {
+    if (side.codebook || json.contains("widths")) {
+      throw InputError(where + ": 'bits' is for a side without 'widths' and 'codebook'");
+    }
+    side.uniform_bits = static_cast<int>(json_int_within(json, "bits", where, 1, 2));
+  }
   if (!json.contains("widths")) return;
   if (side.codebook) throw InputError(where + ": has both 'widths' and a 'codebook', expected one of them");
   side.widths = read_widths(json_array(json, "widths", where), where);
@@ -147,6 +154,10 @@ bool has_blocks(const LayerTransform& layer) { return layer.key.blocks() || laye
 
 bool has_codebook(const LayerTransform& layer) { return layer.key.codebook || layer.value.codebook; }
 
+bool has_two_levels(const LayerTransform& layer) {
+  return layer.key.uniform_bits != 2 || layer.value.uniform_bits != 2;
+}
+
 // "uniform", "blocks" or "codebook": what the sides of the layers call for.
 std::string layout_of(const Bundle& bundle) {
   const auto any = [&](bool (*has)(const LayerTransform&)) {
@@ -168,6 +179,9 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   }
   if (expected == "codebook" && std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks)) {
     throw InputError(where + ": has codebooks beside block widths, which no method has");
+  }
+  if (expected != "codebook" && std::any_of(bundle.layers.begin(), bundle.layers.end(), has_two_levels)) {
+    throw InputError(where + ": has a side of 1 bit without codebooks on the other side, which no method has");
   }
   if (expected == "uniform") {
     const std::int64_t bits = json_int(code, "bits", where);

@@ -38,6 +38,7 @@ Json codebook_to_json(const Codebook& codebook) {
                {"centroids", codebook.first.size(2)}, {"before_rope", codebook.before_rope},
                {"scale", to_string(codebook.scale)},  {"type", to_string(codebook.type)}};
   if (codebook.second.defined()) json["second"] = codebook.second.size(2);
+  if (codebook.errors.defined()) json["errors"] = true;
   return json;
 }
 
@@ -67,6 +68,11 @@ void read_codebook(const Json& json, const std::string& side, LayerTransform& la
   };
   stage("centroids", "codebook", codebook->first);
   if (json.contains("second")) stage("second", "codebook2", codebook->second);
+  if (json_bool(json, "errors", where, false)) {
+    const std::vector<std::int64_t> shape = {heads, d / channels, codebook->first.size(2)};
+    manifest.tensors[tensor_name(layer.layer, key, "codebook_errors")] = shape;
+    manifest.tensors[tensor_name(layer.layer, key, "codebook_profile")] = {heads, d / channels, channels};
+  }
   (key ? layer.key : layer.value).codebook = std::move(codebook);
 }
 

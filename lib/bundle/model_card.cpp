@@ -58,10 +58,10 @@ double bundle_bits_per_element(const Bundle& bundle) {
   for (const LayerTransform& layer : bundle.layers) {
     for (const SideTransform* side : {&layer.key, &layer.value}) {
       const double d = static_cast<double>(layer.head_dim);
-      const double each = side->codebook ? side->codebook->bits_per_element(layer.kv_heads)
-                          : side->blocks()
-                              ? side->code(layer.head_dim, 0).bits_per_element()
-                              : 2.0 + 32.0 / (bundle.quant_group > 0 ? static_cast<double>(bundle.quant_group) : d);
+      const double group = bundle.quant_group > 0 ? static_cast<double>(bundle.quant_group) : d;
+      const double each = side->codebook   ? side->codebook->bits_per_element(layer.kv_heads)
+                          : side->blocks() ? side->code(layer.head_dim, 0).bits_per_element()
+                                           : side->uniform_bits + 32.0 / group;
       const double count = d * static_cast<double>(layer.kv_heads);
       bits += each * count, elements += count;
     }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "codec/two_levels.h"
 #include "model/rope.h"
 #include "model/rope_phases.h"
 #include "rotation/codebook_basis.h"
@@ -38,8 +39,7 @@ double CodebookEngine::bits_per_element() const {
   for (const LayerTransform& layer : layers_) {
     for (const SideTransform* side : {&layer.key, &layer.value}) {
       const double count = static_cast<double>(layer.head_dim * layer.kv_heads);
-      bits += count * (side->codebook ? side->codebook->bits_per_element(layer.kv_heads)
-                                      : side->code(layer.head_dim, group_).bits_per_element());
+      bits += count * oscar::bits_per_element(*side, layer.kv_heads, layer.head_dim, group_);
       elements += count;
     }
   }
@@ -59,7 +59,7 @@ at::Tensor CodebookEngine::turn(const at::Tensor& rows, bool back) const {
   return turned_back(rows, cos / squared, sin / squared);
 }
 
-// 2-bit codes of the rotated row, rounded to BF16 as every cache does it.
+// 2-bit codes of the rotated row, or two levels, after the rounding to BF16 that every cache does.
 at::Tensor CodebookEngine::through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const {
   at::Tensor x = to_basis(transform, rows).to(at::kBFloat16).to(at::kCPU, at::kFloat).contiguous();  // [H, T, d]
   const std::int64_t heads = x.size(0), tokens = x.size(1), d = x.size(2);
@@ -67,9 +67,52 @@ at::Tensor CodebookEngine::through_codec(const SideTransform& transform, Side si
     RowCodec codec{.code = transform.code(d, group_), .side = side, .encoder = encoder_};
     codec.clip = transform.clip.size() == 1 ? transform.clip[0] : transform.clip.at(static_cast<std::size_t>(head));
     float* row = x.mutable_data_ptr<float>() + head * tokens * d;
-    quantise_rows(codec, row, tokens, d, row, d);
+    if (transform.uniform_bits == 1) {
+      two_level_rows(row, tokens, d, codec.code.group, codec.clip);
+    } else {
+      quantise_rows(codec, row, tokens, d, row, d);
+    }
   }
   return from_basis(transform, side, x.to(rows.device()));
+}
+
+bool CodebookEngine::knows_errors() const {
+  return std::all_of(layers_.begin(), layers_.end(), [](const LayerTransform& layer) {
+    return layer.key.codebook && layer.key.codebook->errors.defined();
+  });
+}
+
+std::uint64_t CodebookEngine::error_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const LayerTransform& layer : layers_) bytes += layer.key.codebook ? layer.key.codebook->error_bytes() : 0;
+  return bytes;
+}
+
+at::Tensor CodebookEngine::added_variance(std::int64_t layer, const at::Tensor& keys) const {
+  const SideTransform& transform = layers_.at(static_cast<std::size_t>(layer)).key;
+  const bool turned = transform.codebook->before_rope;
+  at::Tensor errors;  // [H, T, d]
+  decode_encoded(*transform.codebook, to_basis(transform, turned ? turn(keys, true) : keys), &errors);
+  if (turned) {
+    const std::int64_t half = keys.size(2) / 2, tokens = keys.size(0);
+    const at::Tensor& forward = transform.orthogonal() ? transform.forward : transform.query_side;
+    errors = at::matmul(errors, forward.to(keys.device(), at::kFloat).square().transpose(1, 2));
+    // RoPE mixes the two channels of a plane by the position: the mean of both is what each has over all positions.
+    const at::Tensor plane = errors.view({errors.size(0), tokens, 2, half}).mean(2);
+    errors = at::cat({plane, plane}, 2) * (attention_factor_ * attention_factor_);
+  }
+  return errors.neg().transpose(0, 1).contiguous();
+}
+
+at::Tensor CodebookEngine::code_basis(std::int64_t layer, const at::Tensor& q) const {
+  const LayerTransform& of_layer = layers_.at(static_cast<std::size_t>(layer));
+  const SideTransform& transform = of_layer.key;
+  if (transform.codebook->before_rope) return q;
+  const at::Tensor& forward = transform.orthogonal() ? transform.forward : transform.query_side;
+  const std::int64_t tokens = q.size(0), d = q.size(2);
+  const at::Tensor grouped = q.reshape({tokens, of_layer.kv_heads, q.size(1) / of_layer.kv_heads, d}).transpose(0, 1);
+  const at::Tensor turned = at::matmul(grouped, forward.to(q.device(), at::kFloat).unsqueeze(1));
+  return turned.transpose(0, 1).reshape(q.sizes()).contiguous();
 }
 
 at::Tensor CodebookEngine::reconstruct(std::int64_t layer, Side side, const at::Tensor& rows) const {

@@ -27,6 +27,17 @@ class CodebookEngine {
   // decoded values of every token. NumericalError when a row is not finite.
   at::Tensor reconstruct(std::int64_t layer, Side side, const at::Tensor& rows) const;
 
+  // Whether the codebooks of all keys tell their errors (Codebook::errors), and the bytes of these.
+  bool knows_errors() const;
+  std::uint64_t error_bytes() const;
+
+  // What codes add to the variance of keys, which is negative: a centroid is the mean of its cell, so that what varies
+  // within the cell is lost. [T, H, d] FP32 of the channels of code_basis(); keys: [T, H, d] as in reconstruct(). Of
+  // keys before RoPE each channel has the mean of its plane. Needs knows_errors().
+  at::Tensor added_variance(std::int64_t layer, const at::Tensor& keys) const;
+  // Queries [T, Hq, d] in the basis of the codes of keys; of keys before RoPE as they are.
+  at::Tensor code_basis(std::int64_t layer, const at::Tensor& q) const;
+
  private:
   at::Tensor turn(const at::Tensor& rows, bool back) const;
   at::Tensor through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const;

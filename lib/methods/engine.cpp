@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::int64_t kCalibrationTokens = 128;
 
+// Tiles that lose their mean do so before RoPE, but what is left is coded behind it.
+bool coded_before_rope(const SideCode& s) { return s.before_rope && s.shift_tile == 0; }
+
 at::Tensor as_float(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
 // [..., d] turned by the positions of the tokens, half-split pairs; sign -1 turns back.
@@ -37,9 +40,9 @@ at::Tensor channel_order(const at::Tensor& flat) {
   return std::get<1>(flat.narrow(0, 0, count).to(at::kDouble).sum(0).sort(/*stable=*/true, 0, false));
 }
 
-// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous. steps: undefined, or zeros like
-// rows, on the CPU, where each coded value gets the step between its levels.
-void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor& steps) {
+// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous. added: undefined, or zeros like
+// rows, on the CPU, where each coded value gets what its code adds to the variance.
+void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor& added) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
@@ -47,12 +50,12 @@ void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor
   if (rows.is_cuda()) return code_rows_on_device(side, is_value, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
-  auto* step_data = steps.defined() ? steps.mutable_data_ptr<float>() : nullptr;
+  auto* adds = added.defined() ? added.mutable_data_ptr<float>() : nullptr;
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t head = i % heads, first = i / heads * step, at = ((begin + first) * heads + head) * d;
       code_tile(side, is_value, data + at, std::min(step, count - first), d, heads * d,
-                step_data != nullptr ? step_data + at : nullptr);
+                adds != nullptr ? adds + at : nullptr);
     }
   });
 }
@@ -185,14 +188,14 @@ at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
 
 // Rows after their code, still in its basis, and what leads back.
 struct MethodEngine::Coded {
-  at::Tensor rows, steps;  // [T, H, d]; steps: between levels, where asked for
+  at::Tensor rows, added;  // [T, H, d]; added: to the variance, where asked for
   at::Tensor order;        // [H d] channels by place, where the method sorts them
   at::Tensor norm;         // [T, 1, 1] where tokens were divided by theirs, [T, H, 1] where those of a head were
   at::Tensor shift;        // [T, H, d] mean of the tile in the model's basis, before it is multiplied by the norm
   at::Tensor matrix;       // of kRandom
 };
 
-MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows, bool with_steps) const {
+MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows, bool with_variance) const {
   const SideCode& s = side(which);
   if (!at::isfinite(rows).all().item<bool>()) {
     throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
@@ -225,8 +228,8 @@ MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows,
     x = x / coded.norm;
   }
   coded.rows = x.contiguous().clone();
-  if (with_steps) coded.steps = at::zeros_like(coded.rows);
-  code_rows(s, which == Side::kValue, coded.rows, coded.steps);
+  if (with_variance) coded.added = at::zeros_like(coded.rows);
+  code_rows(s, which == Side::kValue, coded.rows, coded.added);
   return coded;
 }
 
@@ -252,27 +255,32 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   return x.contiguous();
 }
 
-at::Tensor MethodEngine::error_variance(Side which, const at::Tensor& rows) const {
+at::Tensor MethodEngine::added_variance(Side which, const at::Tensor& rows) const {
   const SideCode& s = side(which);
-  if (!tells_steps(s.code)) return {};
+  if (!adds_variance(which)) return {};
   const Coded coded = coded_rows(which, rows, true);
-  at::Tensor variance = coded.steps.square() / 12.0;  // uniform_error() of codec.h
+  at::Tensor variance = coded.added;
   if (coded.norm.defined()) variance = variance * coded.norm.square();
   variance = in_head_order(coded, variance);
-  const bool spread = s.basis == CacheBasis::kGroupedHeads || s.basis == CacheBasis::kRandom || s.before_rope;
+  // Each part of a boosted row has a rotation of its own, which spreads what its code adds evenly over its channels.
+  if (coded.matrix.defined() && s.boosted_share > 0)
+    return multiplied(variance, coded.matrix.square().transpose(1, 2).contiguous());
+  const bool turned = coded_before_rope(s);
+  const bool spread = s.basis == CacheBasis::kGroupedHeads || s.basis == CacheBasis::kRandom || turned;
   if (!spread) {
-    const std::int64_t run = s.axis == CacheAxis::kChannel ? 1 : s.group == 0 ? head_dim_ : s.group;
+    const bool apart = s.axis == CacheAxis::kChannel || s.code == CacheCode::kFloat8;  // each channel on its own
+    const std::int64_t run = apart ? 1 : s.group == 0 ? head_dim_ : s.group;
     return variance.slice(2, 0, head_dim_, std::min(run, head_dim_)).contiguous();
   }
   const std::int64_t mixed = std::max<std::int64_t>(hadamard_order(s) / head_dim_, 1);  // heads
-  const double factor = s.before_rope ? attention_factor_ * attention_factor_ : 1.0;
+  const double factor = turned ? attention_factor_ * attention_factor_ : 1.0;
   const at::Tensor mean = variance.reshape({rows.size(0), heads_ / mixed, mixed * head_dim_}).mean(2, true) * factor;
   return mean.repeat_interleave(mixed, 1).contiguous();
 }
 
 at::Tensor MethodEngine::code_basis(Side which, const at::Tensor& x) const {
   const SideCode& s = side(which);
-  if (s.basis != CacheBasis::kHadamard || s.before_rope) return x;
+  if (s.basis != CacheBasis::kHadamard || coded_before_rope(s)) return x;
   return transformed(x.contiguous(), hadamard_order(s));
 }
 

@@ -51,10 +51,10 @@ OSCAR_VECTOR_CLONES int nearest(const SearchTable& table, const float* x) {
 }
 
 // Of N(0, I); magnitudes alone for the code with a bit for each sign.
-std::vector<float> samples(bool magnitudes) {
+std::vector<float> samples(bool magnitudes, std::uint64_t seed = kSeed) {
   std::vector<float> x(static_cast<std::size_t>(kSamples * kVectorChannels));
   for (std::size_t i = 0; i < x.size(); ++i) {  // Box-Muller
-    const double u = 1.0 - random_unit(kSeed, 1, i), v = random_unit(kSeed, 2, i);
+    const double u = 1.0 - random_unit(seed, 1, i), v = random_unit(seed, 2, i);
     x[i] = static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
     if (magnitudes) x[i] = std::abs(x[i]);
   }
@@ -126,6 +126,27 @@ const std::vector<float>& gaussian_vectors(int bits) {
   if (bits != 1) throw std::invalid_argument("Gaussian vectors take 1 or 2 bits");
   static const std::vector<float> vectors = make_vectors(false);
   return vectors;
+}
+
+double gaussian_vector_error(int bits) {
+  const auto measured = [](int b) {
+    const std::vector<float> x = samples(b == 2, kSeed + 1);
+    const std::vector<float>& vectors = gaussian_vectors(b);
+    double row = 0, coded = 0, both = 0;  // signs of magnitudes change none of them
+    for (std::size_t i = 0; i < x.size(); i += kVectorChannels) {
+      const float* v = vectors.data() + nearest(search_table(b), x.data() + i) * kVectorChannels;
+      row += dot(x.data() + i, x.data() + i, kVectorChannels);
+      coded += dot(v, v, kVectorChannels);
+      both += dot(x.data() + i, v, kVectorChannels);
+    }
+    return 1.0 - both * both / (row * coded);
+  };
+  if (bits == 2) {
+    static const double magnitudes = measured(2);
+    return magnitudes;
+  }
+  static const double plain = measured(bits);
+  return plain;
 }
 
 void gaussian_vector_code(float* x, std::int64_t n, int bits) {

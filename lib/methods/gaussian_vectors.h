@@ -20,6 +20,10 @@ const std::vector<float>& gaussian_vectors(int bits);
 // row's magnitudes, with its signs.
 void gaussian_vector_code(float* x, std::int64_t n, int bits);
 
+// Share of the energy of decoded Gaussian rows that is error, 1 - <x, xhat>^2 / (|x|^2 |xhat|^2), measured at the first
+// call over seeded samples that the vectors were not made of.
+double gaussian_vector_error(int bits);
+
 // Of a tile of tokens, before such a code: what makes rows alike, as it is stored.
 //   norm_t = |x_t| / sqrt(d), 4 bits for each token, scale and offset for the tile
 //   mean_c = mean over tokens of x_tc / norm_t, 4 bits for each channel, scale and offset for 32 channels

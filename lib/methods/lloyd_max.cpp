@@ -96,10 +96,21 @@ const std::vector<double>& lloyd_max_centroids(int bits) {
   return tables[b];
 }
 
-void lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
+double lloyd_max_distortion(int bits) {
+  const std::vector<double>& c = lloyd_max_centroids(bits);
+  double coded = 0;  // of the positive half
+  for (std::size_t i = c.size() / 2; i < c.size(); ++i) {
+    const double below = i == c.size() / 2 ? 0.0 : 0.5 * (c[i - 1] + c[i]);
+    const double beyond = i + 1 == c.size() ? 0.0 : upper_tail(0.5 * (c[i] + c[i + 1]));
+    coded += (upper_tail(below) - beyond) * c[i] * c[i];
+  }
+  return 1.0 - 2.0 * coded;
+}
+
+float lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
   const double norm = std::sqrt(sum_of_squares(x, n));
   const float stored = group_codes::stored_half(static_cast<float>(norm));
-  if (norm == 0) return;
+  if (norm == 0) return 0.0f;
   const Table& table = table_of(bits);
   const auto up = static_cast<float>(std::sqrt(static_cast<double>(n)) / norm);
   double decoded = 0;
@@ -115,6 +126,7 @@ void lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
   }
   const double down = unit_norm ? 1.0 / std::sqrt(decoded) : 1.0 / std::sqrt(static_cast<double>(n));
   for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(x[i] * down * stored);
+  return stored;
 }
 
 }  // namespace oscar

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "codec/codec.h"
 #include "methods/gaussian_vectors.h"
 #include "methods/group_codes.h"
 #include "methods/lloyd_max.h"
@@ -13,30 +14,49 @@
 namespace oscar {
 namespace {
 
-// Returns the step between levels, 0 where the scale tells none.
-float code_group(const SideCode& side, float* x, std::int64_t n, int bits) {
+// Lloyd-Max codes of a row or a part of one.
+void code_lloyd_max(float* x, std::int64_t n, int bits, bool unit_norm, float* added) {
+  const float norm = lloyd_max_code(x, n, bits, unit_norm);
+  if (added == nullptr || n == 0) return;
+  const double left = unit_norm ? 0.0 : -lloyd_max_distortion(bits) * norm * norm / static_cast<double>(n);
+  std::fill_n(added, n, static_cast<float>(left));
+}
+
+// added: null, or [n].
+void code_group(const SideCode& side, float* x, std::int64_t n, int bits, float* added) {
+  const auto steps_of = [&](float step) {
+    if (added != nullptr) std::fill_n(added, n, uniform_error(step));
+  };
   switch (side.code) {
     case CacheCode::kUniform:
     case CacheCode::kBoosted:
-      return group_codes::uniform(x, n, bits);
+      return steps_of(group_codes::uniform(x, n, bits));
     case CacheCode::kIntegerZero:
-      return group_codes::integer_zero(x, n, bits, static_cast<float>(side.clip));
+      return steps_of(group_codes::integer_zero(x, n, bits, static_cast<float>(side.clip)));
     case CacheCode::kSymmetric8:
-      return group_codes::symmetric8(x, n);
+      return steps_of(group_codes::symmetric8(x, n));
     case CacheCode::kSymmetric4:
-      return group_codes::symmetric4(x, n);
+      return steps_of(group_codes::symmetric4(x, n));
     case CacheCode::kFloat8:
       group_codes::float8_e4m3(x, n);
-      return 0.0f;
+      for (std::int64_t i = 0; added != nullptr && i < n; ++i) {
+        added[i] = uniform_error(group_codes::float8_e4m3_step(x[i]));
+      }
+      return;
     case CacheCode::kLloydMax: {
       const std::int64_t boosted = std::llround(side.boosted_share * static_cast<double>(n));
-      if (boosted > 0) lloyd_max_code(x, boosted, side.boosted_bits, side.unit_norm);
-      lloyd_max_code(x + boosted, n - boosted, bits, side.unit_norm);
-      return 0.0f;
+      if (boosted > 0) code_lloyd_max(x, boosted, side.boosted_bits, side.unit_norm, added);
+      float* rest = added != nullptr ? added + boosted : nullptr;
+      return code_lloyd_max(x + boosted, n - boosted, bits, side.unit_norm, rest);
     }
-    case CacheCode::kGaussianVector:
+    case CacheCode::kGaussianVector: {
       gaussian_vector_code(x, n, bits);
-      return 0.0f;
+      if (added == nullptr) return;
+      double energy = 0;
+      for (std::int64_t i = 0; i < n; ++i) energy += double{x[i]} * x[i];
+      std::fill_n(added, n, static_cast<float>(gaussian_vector_error(bits) * energy / static_cast<double>(n)));
+      return;
+    }
     case CacheCode::kSinkhorn:
       break;
   }
@@ -61,50 +81,47 @@ std::vector<bool> boosted_channels(const SideCode& side, const float* tile, std:
 }
 
 void code_channels(const SideCode& side, float* tile, std::int64_t tokens, std::int64_t d, std::int64_t stride,
-                   float* steps) {
+                   float* added) {
   const std::vector<bool> boosted = boosted_channels(side, tile, tokens, d, stride);
-  std::vector<float> column(static_cast<std::size_t>(side.group));
+  std::vector<float> column(static_cast<std::size_t>(side.group)), adds(added != nullptr ? column.size() : 0);
   for (std::int64_t first = 0; first + side.group <= tokens; first += side.group) {
     for (std::int64_t c = 0; c < d; ++c) {
       for (std::int64_t t = 0; t < side.group; ++t) {
         column[static_cast<std::size_t>(t)] = tile[(first + t) * stride + c];
       }
       const int bits = boosted[static_cast<std::size_t>(c)] ? side.boosted_bits : side.bits;
-      const float step = code_group(side, column.data(), side.group, bits);
+      code_group(side, column.data(), side.group, bits, added != nullptr ? adds.data() : nullptr);
       for (std::int64_t t = 0; t < side.group; ++t) {
         tile[(first + t) * stride + c] = column[static_cast<std::size_t>(t)];
-        if (steps != nullptr) steps[(first + t) * stride + c] = step;
+        if (added != nullptr) added[(first + t) * stride + c] = adds[static_cast<std::size_t>(t)];
       }
     }
   }
 }
 
 void code_balanced(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
-                   std::int64_t stride, float* steps) {
-  std::vector<float> copy(static_cast<std::size_t>(tokens * d)), copied_steps(steps != nullptr ? copy.size() : 0);
+                   std::int64_t stride, float* added) {
+  std::vector<float> copy(static_cast<std::size_t>(tokens * d)), adds(added != nullptr ? copy.size() : 0);
   for (std::int64_t t = 0; t < tokens; ++t) std::copy_n(tile + t * stride, d, copy.data() + t * d);
-  sinkhorn_code(copy.data(), tokens, d, side.bits, is_value, steps != nullptr ? copied_steps.data() : nullptr);
+  sinkhorn_code(copy.data(), tokens, d, side.bits, is_value, added != nullptr ? adds.data() : nullptr);
   for (std::int64_t t = 0; t < tokens; ++t) {
     std::copy_n(copy.data() + t * d, d, tile + t * stride);
-    if (steps != nullptr) std::copy_n(copied_steps.data() + t * d, d, steps + t * stride);
+    if (added != nullptr) std::copy_n(adds.data() + t * d, d, added + t * stride);
   }
 }
 
 }  // namespace
 
-bool tells_steps(CacheCode code) {
-  return code != CacheCode::kFloat8 && code != CacheCode::kLloydMax && code != CacheCode::kGaussianVector;
-}
+bool adds_variance(const SideCode& side) { return side.code != CacheCode::kLloydMax || !side.unit_norm; }
 
 void code_tile(const SideCode& side, bool is_value, float* tile, std::int64_t tokens, std::int64_t d,
-               std::int64_t stride, float* steps) {
-  if (side.code == CacheCode::kSinkhorn) return code_balanced(side, is_value, tile, tokens, d, stride, steps);
-  if (side.axis == CacheAxis::kChannel) return code_channels(side, tile, tokens, d, stride, steps);
+               std::int64_t stride, float* added) {
+  if (side.code == CacheCode::kSinkhorn) return code_balanced(side, is_value, tile, tokens, d, stride, added);
+  if (side.axis == CacheAxis::kChannel) return code_channels(side, tile, tokens, d, stride, added);
   const std::int64_t group = side.group == 0 ? d : std::min<std::int64_t>(side.group, d);
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t c = 0; c < d; c += group) {
-      const float step = code_group(side, tile + t * stride + c, group, side.bits);
-      if (steps != nullptr) std::fill_n(steps + t * stride + c, group, step);
+      code_group(side, tile + t * stride + c, group, side.bits, added != nullptr ? added + t * stride + c : nullptr);
     }
   }
 }

@@ -43,15 +43,20 @@ MethodRow tasq() {
 }
 
 // NOVA-KV (arXiv 2608.04074): keys in the joint basis of queries and keys, over the norm of each row; values of OSCAR.
-MethodRow nova(std::string id, int channels, int centroids) {
+// The one-bit form is that of TaSQ's authors (repository mscheong01/TaSQ): 1.375 bits for keys, and for values OSCAR's
+// code with two levels, 1.25 bits at head size 128.
+MethodRow nova(std::string id, int channels, int centroids, int value_bits) {
+  CodebookSide value;
+  value.bits = value_bits;
+  const std::string values = std::string("; values as oscar") + (value_bits == 1 ? " with two levels" : "");
   CodebookSide key{.channels = channels, .centroids = centroids};
   key.basis = CodebookBasis::kJoint;
   key.scale = RowScale::kHead;
   key.type = CentroidType::kFloat8E5M2;
   const std::string code = std::to_string(centroids) + " centroids for each " + std::to_string(channels) + " channels";
-  return row_of(std::move(id), "keys: joint basis of queries and keys, norm, " + code + "; values as oscar",
-                "NOVA-KV (arXiv 2608.04074)", "codebooks of keys in the joint basis: " + code + "; values as oscar",
-                MethodTransform::kEigenvectors, {key, {}, kNovaWindows});
+  return row_of(std::move(id), "keys: joint basis of queries and keys, norm, " + code + values,
+                "NOVA-KV (arXiv 2608.04074)", "codebooks of keys in the joint basis: " + code + values,
+                MethodTransform::kEigenvectors, {key, value, kNovaWindows});
 }
 
 // The product and residual codes of OSCAR's fork: keys after its rotation, one codebook for the heads of a layer.
@@ -74,8 +79,8 @@ std::vector<MethodRow> codebook_methods() {
           cq(8, 8),
           cq(4, 8),
           tasq(),
-          nova("nova", 4, 256),
-          nova("nova1b", 8, 1024),
+          nova("nova", 4, 256, 2),
+          nova("nova1b", 8, 1024, 1),
           product("pq1", 0),
           product("rvq1.5", 16)};
 }

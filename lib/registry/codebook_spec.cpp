@@ -8,7 +8,7 @@ namespace {
 constexpr double kScaleBits = 16.0;
 
 double side_bits(const CodebookSide& side, std::int64_t heads, std::int64_t head_dim) {
-  if (!side.coded()) return 2.0 + 2.0 * kScaleBits / static_cast<double>(head_dim);
+  if (!side.coded()) return side.bits + 2.0 * kScaleBits / static_cast<double>(head_dim);
   return codebook_bits(side.channels, side.centroids, side.second, side.scale, heads, head_dim);
 }
 

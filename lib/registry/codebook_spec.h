@@ -29,7 +29,8 @@ enum class RowScale : std::uint8_t {
 enum class CentroidType : std::uint8_t { kFloat16, kFloat8E5M2 };
 
 struct CodebookSide {
-  int channels = 0;   // of a group; 0: no codebook, the side has the 2-bit code, rotation and clip of method oscar
+  int channels = 0;   // of a group; 0: no codebook, the side has the code, rotation and clip of method oscar
+  int bits = 2;       // of that code; 1: two levels (codec/two_levels.h)
   int centroids = 0;  // of each group's codebook, a power of two
   int second = 0;     // of a second codebook for what the first leaves; 0: none
   bool before_rope = false;
@@ -53,7 +54,7 @@ struct CodebookSpec {
 // a coded side with these numbers; heads and channels of a layer.
 double codebook_bits(int channels, std::int64_t centroids, std::int64_t second, RowScale scale, std::int64_t heads,
                      std::int64_t head_dim);
-// Mean of keys and values of a method; sides without a codebook have 2-bit codes with one 32-bit pair a head.
+// Mean of keys and values of a method; sides without a codebook have `bits` and one 32-bit pair a head.
 double bits_per_element(const CodebookSpec& spec, std::int64_t heads, std::int64_t head_dim);
 
 }  // namespace oscar

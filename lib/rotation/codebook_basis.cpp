@@ -3,29 +3,18 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "base/errors.h"
-#include "model/rope_phases.h"
 #include "rotation/channel_groups.h"
 #include "rotation/eigen.h"
 #include "rotation/position_average.h"
 #include "rotation/side_moments.h"
-#include "statistics/unrotation.h"
 
 namespace oscar {
 namespace {
 
 constexpr double kWeightFloor = 1e-6;  // of the largest channel
-
-void require_rope(const Statistics& s) {
-  if (s.rope_frequency.defined() && 2 * s.rope_frequency.size(0) == s.head_dim) return;
-  throw InputError(
-      "codebooks of keys before RoPE need one rotary embedding over all channels of every layer, and statistics of "
-      "format 2 that know it, which those of " +
-      s.architecture + " do not have; fit another method");
-}
 
 SideTransform plain_transform(std::int64_t d) {
   SideTransform t;
@@ -46,22 +35,36 @@ at::Tensor error_weights(const Statistics& s, const FitOptions& o, std::size_t l
   return diagonals(side_moments(s, layer, side, {ValueTarget::kOutput, o.metric, false, false, {}}).metric);
 }
 
+// [Hkv, d, d] covariance of rows times w over their scale.
+at::Tensor normed_covariance(const CodebookRows& rows, const at::Tensor& w, RowScale scale) {
+  const std::int64_t heads = w.size(0), d = w.size(1), count = rows.count();
+  at::Tensor sum = at::zeros({heads, 1, d}, at::kDouble), products = at::zeros({heads, d, d}, at::kDouble);
+  for (std::int64_t first = 0; first < count; first += kPointsAtOnce) {
+    const at::Tensor block = rows.read(first, std::min(kPointsAtOnce, count - first)).to(at::kDouble);
+    const at::Tensor scaled = (block * w.unsqueeze(0)).transpose(0, 1);  // [Hkv, n, d]
+    const at::Tensor normed = scaled / row_scales(scaled.to(at::kFloat), scale);
+    sum += normed.sum(1, true);
+    products += at::matmul(normed.transpose(1, 2), normed);
+  }
+  const double n = static_cast<double>(count);
+  return (products - at::matmul(sum.transpose(1, 2), sum) / n) / std::max(n - 1.0, 1.0);
+}
+
 // TaSQ: y = x w, w the root of what queries make of a channel, relative to the mean; then RoPE pairs of like channels
 // into one group. An error e of y is one of e / w in x, so that weights are divided by w^2.
-CodebookBasisFit smoothed(const Statistics& s, std::size_t layer, const CodebookSide& spec, const at::Tensor& rows,
+CodebookBasisFit smoothed(const Statistics& s, std::size_t layer, const CodebookSide& spec, const CodebookRows& rows,
                           const at::Tensor& weights) {
   const std::int64_t heads = s.kv_heads, d = s.head_dim;
   at::Tensor energy = diagonals(pre_rope_moment(s, layer, PreRopeMoment::kQueries, MetricSource::kMoments));
   energy = at::maximum(energy, kWeightFloor * energy.amax(1, true));
   const at::Tensor w = (energy / energy.mean(1, true)).sqrt().nan_to_num(1.0);  // a head without queries: all alike
-  const at::Tensor scaled = (rows.to(at::kDouble) * w.unsqueeze(0)).transpose(0, 1);  // [Hkv, N, d]
-  const at::Tensor normed = scaled / row_scales(scaled.to(at::kFloat), spec.scale);
+  const at::Tensor covariance = normed_covariance(rows, w, spec.scale);
   CodebookBasisFit fit{plain_transform(d), at::empty({heads, d}, at::kFloat)};
   fit.transform.forward = at::zeros({heads, d, d}, at::kFloat);
   fit.transform.query_side = at::zeros({heads, d, d}, at::kFloat);
   fit.transform.eigenvalues = at::ones({heads, d}, at::kFloat);
   for (std::int64_t h = 0; h < heads; ++h) {
-    const std::vector<std::int64_t> order = matched_channels(at::cov(normed[h].t()), spec.channels);
+    const std::vector<std::int64_t> order = matched_channels(covariance[h], spec.channels);
     for (std::int64_t j = 0; j < d; ++j) {
       const std::int64_t channel = order[static_cast<std::size_t>(j)];
       const double factor = w[h][channel].item<double>();
@@ -104,45 +107,7 @@ CodebookBasisFit joint(const Statistics& s, const FitOptions& o, std::size_t lay
   return fit;
 }
 
-// Sampled rows of tokens from position `sink` on, at most `most` (0: all).
-std::vector<std::int64_t> tokens_behind(const LayerMoments& m, std::int64_t sink, std::int64_t most) {
-  std::vector<std::int64_t> tokens;
-  for (std::int64_t row = 0; row < m.rows_k.size(0); ++row) {
-    if (most > 0 && static_cast<std::int64_t>(tokens.size()) >= most) break;
-    if (m.row_position.empty() || m.row_position[static_cast<std::size_t>(row)] >= sink) tokens.push_back(row);
-  }
-  return tokens;
-}
-
 }  // namespace
-
-at::Tensor codebook_rows(const Statistics& s, std::size_t layer, Side side, bool before_rope, std::int64_t sink,
-                         std::int64_t most) {
-  const LayerMoments& m = s.layers[layer];
-  if (!m.rows_k.defined()) return at::empty({0, s.kv_heads, s.head_dim}, at::kFloat);
-  const std::vector<std::int64_t> tokens = tokens_behind(m, sink, most);
-  const at::Tensor index = at::tensor(at::ArrayRef<std::int64_t>(tokens), at::kLong);
-  const at::Tensor rows = (side == Side::kKey ? m.rows_k : m.rows_v).index_select(0, index).to(at::kFloat);
-  if (!before_rope) return rows;
-  require_rope(s);
-  if (m.row_position.empty()) {
-    throw InputError("the statistics do not know the positions of their sampled rows; collect them again");
-  }
-  const RopeFrequencies frequencies{s.rope_frequency.to(at::kFloat).contiguous(), s.rope_scale};
-  std::vector<std::int64_t> positions;
-  for (const std::int64_t token : tokens) positions.push_back(m.row_position[static_cast<std::size_t>(token)]);
-  const at::Tensor phases = phase_rows(frequencies, positions).div_(s.rope_scale * s.rope_scale).unsqueeze(1);
-  const std::int64_t half = s.head_dim / 2;
-  return turned_back(rows, phases.narrow(2, 0, half), phases.narrow(2, half, half));
-}
-
-at::Tensor codebook_row_gradients(const Statistics& s, std::size_t layer, Side side, std::int64_t sink,
-                                  std::int64_t most) {
-  const LayerMoments& m = s.layers[layer];
-  const at::Tensor& squares = side == Side::kKey ? m.rows_pre_k_fisher : m.rows_v_fisher;
-  if (!squares.defined()) return {};
-  return squares.index_select(0, at::tensor(at::ArrayRef<std::int64_t>(tokens_behind(m, sink, most)), at::kLong));
-}
 
 at::Tensor pre_rope_moment(const Statistics& s, std::size_t layer, PreRopeMoment kind, MetricSource source) {
   const LayerMoments& m = s.layers[layer];
@@ -160,7 +125,7 @@ at::Tensor pre_rope_moment(const Statistics& s, std::size_t layer, PreRopeMoment
 }
 
 CodebookBasisFit fit_codebook_basis(const Statistics& s, const FitOptions& o, std::size_t layer, Side side,
-                                    const CodebookSide& spec, const at::Tensor& rows) {
+                                    const CodebookSide& spec, const CodebookRows& rows) {
   at::Tensor weights;
   if (spec.weighted) weights = error_weights(s, o, layer, side, spec);
   if (spec.basis == CodebookBasis::kSmoothed) return smoothed(s, layer, spec, rows, weights);

@@ -7,8 +7,10 @@
 #include "base/errors.h"
 #include "registry/registry.h"
 #include "rotation/codebook_basis.h"
+#include "rotation/codebook_points.h"
 #include "rotation/fit.h"
 #include "rotation/k_means.h"
+#include "rotation/two_level_clip.h"
 
 namespace oscar {
 namespace {
@@ -55,26 +57,20 @@ void require_rows(const Statistics& s, const FitOptions& o, const CodebookSpec& 
                                    : "collect with --rows " + std::to_string(wanted)));
 }
 
-// Codebooks of rows [Hkv, N, d] in their basis, divided by their scale. Errors are weighed by squared gradients to
-// these rows [Hkv, N, d], else by channels [Hkv, d], else not. A point weighs as much as the gradients of its channels
-// together: CQ's approximation, which TaSQ has taken over.
-std::shared_ptr<Codebook> learned(const CodebookSide& spec, const at::Tensor& rows, const at::Tensor& gradients,
-                                  const at::Tensor& weights, std::uint64_t seed) {
-  const std::int64_t groups = rows.size(2) / spec.channels, heads = spec.shared ? 1 : rows.size(0);
+// Codebooks of points. Distances are weighed by channels [Hkv, d] where weights are given.
+std::shared_ptr<Codebook> learned(const CodebookSide& spec, const PointSource& points, std::int64_t kv_heads,
+                                  const at::Tensor& weights, std::uint64_t seed, c10::Device device) {
+  const std::int64_t heads = spec.shared ? 1 : kv_heads;
   auto codebook = std::make_shared<Codebook>();
   codebook->before_rope = spec.before_rope, codebook->scale = spec.scale, codebook->type = spec.type;
-  const at::Tensor points = points_of(rows, groups, spec.shared);
-  at::Tensor points_weigh;
-  if (gradients.defined()) points_weigh = points_of(gradients, groups, spec.shared).sum(2);
-  const auto stage = [&](const at::Tensor& left, std::int64_t centroids, const at::Tensor& w) {
-    const at::Tensor found =
-        as_centroids(k_means(left, centroids, w, {.seed = seed, .point_weights = points_weigh}), spec.type);
-    return found.view({heads, groups, centroids, spec.channels});
-  };
   at::Tensor w;
-  if (weights.defined() && !gradients.defined()) w = weights.reshape({-1, spec.channels});
-  codebook->first = stage(points, spec.centroids, w);
-  if (spec.second > 0) codebook->second = stage(points - nearest_points(points, codebook->first), spec.second, w);
+  if (weights.defined()) w = weights.reshape({-1, spec.channels});
+  const auto stage = [&](const PointSource& left, std::int64_t centroids) {
+    const at::Tensor found = as_centroids(k_means(left, centroids, w, {.seed = seed}, device), spec.type);
+    return found.view({heads, -1, centroids, spec.channels});
+  };
+  codebook->first = stage(points, spec.centroids);
+  if (spec.second > 0) codebook->second = stage(ResidualPoints(points, codebook->first, device), spec.second);
   return codebook;
 }
 
@@ -83,9 +79,12 @@ void learn_side(const Statistics& s, const FitOptions& o, std::size_t layer, Sid
                 SideTransform& transform) {
   const CodebookSpec& method = *fitted_method(o.method).codebooks;
   const CodebookSide& spec = spec_of(method, side);
-  if (!spec.coded()) return;
-  const at::Tensor rows = codebook_rows(s, layer, side, spec.before_rope, method.windows.sink, o.codebook_rows);
-  require_rows(s, o, method, spec, rows.size(0), result.warnings);
+  if (!spec.coded()) {
+    if (spec.bits == 1) set_two_levels(s, o, layer, side, transform);
+    return;
+  }
+  const CodebookRows rows(s, layer, side, spec.before_rope, method.windows.sink, o.codebook_rows);
+  require_rows(s, o, method, spec, rows.count(), result.warnings);
   at::Tensor weights;
   if (spec.basis == CodebookBasis::kRotation) {
     transform.clip = {0.0f};
@@ -94,23 +93,19 @@ void learn_side(const Statistics& s, const FitOptions& o, std::size_t layer, Sid
     transform = std::move(basis.transform);
     weights = basis.weights;
   }
-  at::Tensor x = to_basis(transform, rows), gradients;
-  if (spec.weighted) gradients = codebook_row_gradients(s, layer, side, method.windows.sink, o.codebook_rows);
-  if (gradients.defined()) gradients = gradients_to_basis(transform, side, gradients);
-  if (spec.scale != RowScale::kNone) {
-    const at::Tensor scale = row_scales(x, spec.scale);
-    x = x / scale;
-    if (gradients.defined())
-      gradients = gradients * scale.square();  // an error of x is `scale` times as large in a row
-  }
-  if (spec.weighted && !gradients.defined()) {
+  const bool gradients = spec.weighted && rows.has_gradients();
+  if (spec.weighted && !gradients) {
     warn_once(result.warnings,
               "the codebooks are weighed by the diagonal of the metric, because the statistics have no gradients of "
               "their rows, which the papers weigh by: collect with --row-gradients");
   }
+  const CodebookPoints points(rows, transform, side, spec, gradients, o.row_buffer);
   const std::uint64_t seed = 2 * layer + (side == Side::kKey ? 0 : 1);
-  transform.codebook = learned(spec, x.to(o.device), gradients, weights, seed);
-  result.fit_rows = rows.size(0);
+  const std::shared_ptr<Codebook> codebook =
+      learned(spec, points, s.kv_heads, gradients ? at::Tensor() : weights, seed, o.device);
+  if (side == Side::kKey) set_errors(*codebook, points, o.device);
+  transform.codebook = codebook;
+  result.fit_rows = rows.count();
 }
 
 }  // namespace

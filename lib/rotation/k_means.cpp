@@ -72,58 +72,105 @@ at::Tensor seeds(const at::Tensor& points, std::int64_t wanted, std::uint64_t se
   return chosen;
 }
 
-// Means of the points of each label, in place; a centroid without points stays. weights [B, N] or undefined. All on the
-// CPU, contiguous.
-void move_to_means(const at::Tensor& points, const at::Tensor& labels, const at::Tensor& weights,
-                   at::Tensor& centroids) {
-  const std::int64_t count = points.size(1), channels = points.size(2), size = centroids.size(1);
-  at::parallel_for(0, points.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<double> sums(static_cast<std::size_t>(size * channels));
-    std::vector<double> members(static_cast<std::size_t>(size));
-    for (std::int64_t b = begin; b < end; ++b) {
-      std::fill(sums.begin(), sums.end(), 0.0);
-      std::fill(members.begin(), members.end(), 0.0);
-      const float* point = points.const_data_ptr<float>() + b * count * channels;
-      const std::int64_t* label = labels.const_data_ptr<std::int64_t>() + b * count;
-      const float* weight = weights.defined() ? weights.const_data_ptr<float>() + b * count : nullptr;
-      for (std::int64_t n = 0; n < count; ++n, point += channels) {
-        const double w = weight == nullptr ? 1.0 : weight[n];
-        members[static_cast<std::size_t>(label[n])] += w;
-        double* sum = sums.data() + label[n] * channels;
-        for (std::int64_t c = 0; c < channels; ++c) sum[c] += w * point[c];
-      }
-      float* mean = centroids.mutable_data_ptr<float>() + b * size * channels;
-      for (std::int64_t k = 0; k < size; ++k) {
-        const double n = members[static_cast<std::size_t>(k)];
-        for (std::int64_t c = 0; n > 0.0 && c < channels; ++c) {
-          mean[k * channels + c] = static_cast<float>(sums[static_cast<std::size_t>(k * channels + c)] / n);
+// Sums of the points of each label, in the order of the points, and what centroids become by them.
+class Means {
+ public:
+  Means(std::int64_t batch, std::int64_t size, std::int64_t channels)
+      : sums_(at::zeros({batch, size, channels}, at::kDouble)), members_(at::zeros({batch, size}, at::kDouble)) {}
+
+  // piece: contiguous; labels [B, n] int64 contiguous.
+  void add(const Points& piece, const at::Tensor& labels) {
+    const std::int64_t count = piece.points.size(1), channels = piece.points.size(2), size = members_.size(1);
+    at::parallel_for(0, piece.points.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) {
+        const float* point = piece.points.const_data_ptr<float>() + b * count * channels;
+        const std::int64_t* label = labels.const_data_ptr<std::int64_t>() + b * count;
+        const float* weight = piece.weights.defined() ? piece.weights.const_data_ptr<float>() + b * count : nullptr;
+        double* sums = sums_.mutable_data_ptr<double>() + b * size * channels;
+        double* members = members_.mutable_data_ptr<double>() + b * size;
+        for (std::int64_t n = 0; n < count; ++n, point += channels) {
+          const double w = weight == nullptr ? 1.0 : weight[n];
+          members[label[n]] += w;
+          double* sum = sums + label[n] * channels;
+          for (std::int64_t c = 0; c < channels; ++c) sum[c] += w * point[c];
         }
       }
-    }
-  });
+    });
+  }
+
+  // A centroid without points, or with points without weight alone, stays.
+  void move(at::Tensor& centroids) const {
+    const at::Tensor filled = members_.gt(0.0).unsqueeze(2);
+    centroids = at::where(filled, (sums_ / members_.unsqueeze(2)).to(at::kFloat), centroids).contiguous();
+  }
+
+ private:
+  at::Tensor sums_, members_;  // [B, C, c], [B, C]
+};
+
+Points contiguous(Points piece) {
+  piece.points = piece.points.to(at::kCPU, at::kFloat).contiguous();
+  if (piece.weights.defined()) piece.weights = piece.weights.to(at::kCPU, at::kFloat).contiguous();
+  return piece;
+}
+
+// The first points of each problem, [B, n, c].
+at::Tensor first_points(const PointSource& source, const Points* whole, std::int64_t n) {
+  if (whole != nullptr) return whole->points.narrow(1, 0, n);
+  std::vector<at::Tensor> pieces;
+  for (std::int64_t first = 0; first < n; first += source.piece()) {
+    const std::int64_t count = std::min(source.piece(), source.count() - first);
+    pieces.push_back(source.read(first, count).points.narrow(1, 0, std::min(count, n - first)));
+  }
+  return at::cat(pieces, 1);
 }
 
 }  // namespace
 
 at::Tensor k_means(const at::Tensor& points, std::int64_t wanted, const at::Tensor& weights,
                    const KMeansOptions& options) {
-  const at::Tensor host = points.to(at::kCPU, at::kFloat).contiguous();
-  at::Tensor point_weights = options.point_weights;
-  if (point_weights.defined()) point_weights = point_weights.to(at::kCPU, at::kFloat).contiguous();
+  return k_means(TensorPoints({points.to(at::kCPU, at::kFloat), options.point_weights}), wanted, weights, options,
+                 points.device());
+}
+
+at::Tensor k_means(const PointSource& source, std::int64_t wanted, const at::Tensor& weights,
+                   const KMeansOptions& options, c10::Device device) {
+  const bool in_one = source.piece() >= source.count();
+  Points whole;
+  if (in_one) whole = contiguous(source.read(0, source.count()));
+  const Points* known = in_one ? &whole : nullptr;
   at::Tensor root;  // [B, 1, c]
   if (weights.defined()) root = weights.to(at::kCPU, at::kFloat).sqrt().unsqueeze(1);
-  const auto weighed = [&](const at::Tensor& x) { return root.defined() ? x * root : x; };
-  const at::Tensor seen = weighed(host), on_device = seen.to(points.device());
-  const at::Tensor first = seeds(seen, wanted, options.seed);
-  at::Tensor centroids = host.gather(1, first.unsqueeze(2).expand({-1, -1, host.size(2)})).contiguous();
-  at::Tensor labels;
+  const auto seen = [&](const at::Tensor& x) { return (root.defined() ? x * root : x).to(device); };
+  at::Tensor whole_seen;
+  if (in_one) whole_seen = seen(whole.points);
+
+  const std::int64_t watched = std::min(source.count(), kWatchedPoints);
+  at::Tensor centroids, labels;
+  {
+    const at::Tensor sample = first_points(source, known, watched).to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor first = seeds(root.defined() ? sample * root : sample, wanted, options.seed);
+    centroids = sample.gather(1, first.unsqueeze(2).expand({-1, -1, sample.size(2)})).contiguous();
+    labels = at::full({sample.size(0), watched}, -1, at::kLong);
+  }
   for (std::int64_t step = 0; step < options.steps; ++step) {
-    if (interrupt_requested()) throw InterruptedError("interrupted; nothing was written, run the same command again");
-    const at::Tensor found = nearest_centroids(on_device, weighed(centroids).to(points.device())).cpu().contiguous();
-    const bool settled = labels.defined() && kSettled * found.ne(labels).sum().item<std::int64_t>() <= found.numel();
-    labels = found;
-    move_to_means(host, labels, point_weights, centroids);
-    if (settled) break;
+    Means means(centroids.size(0), wanted, centroids.size(2));
+    const at::Tensor seen_centroids = seen(centroids);
+    std::int64_t moved = 0;
+    source.for_each_piece(known, [&](std::int64_t first, const Points& read) {
+      if (interrupt_requested()) throw InterruptedError("interrupted; nothing was written, run the same command again");
+      const Points piece = in_one ? read : contiguous(read);
+      const at::Tensor points = in_one ? whole_seen : seen(piece.points);
+      const at::Tensor found = nearest_centroids(points, seen_centroids).cpu().contiguous();
+      means.add(piece, found);
+      const std::int64_t n = std::min(watched - first, found.size(1));
+      if (n <= 0) return;
+      at::Tensor before = labels.narrow(1, first, n);
+      moved += found.narrow(1, 0, n).ne(before).sum().item<std::int64_t>();
+      before.copy_(found.narrow(1, 0, n));
+    });
+    means.move(centroids);
+    if (step > 0 && kSettled * moved <= labels.numel()) break;
   }
   return centroids;
 }

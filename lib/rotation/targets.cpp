@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "statistics/all_finite.h"
 
 namespace oscar {
 namespace {
@@ -33,7 +34,7 @@ void check_tensor(const at::Tensor& tensor, const std::string& name, at::IntArra
   if (tensor.sizes() != shape) {
     throw InputError(name + ": has shape " + shape_text(tensor.sizes()) + ", expected " + shape_text(shape));
   }
-  if (tensor.numel() > 0 && !at::isfinite(tensor).all().item<bool>()) {
+  if (!all_finite(tensor)) {
     throw NumericalError(name + ": holds NaN or infinity; collect the statistics again");
   }
 }

@@ -28,6 +28,8 @@ struct SideTransform {
   // for all heads, with the deviation of each head's blocks.
   std::vector<std::uint8_t> widths;  // empty or [4]
   at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
+  // Beside codebooks on the other side: 2, or 1 for two levels (codec/two_levels.h), which no cache holds.
+  int uniform_bits = 2;
   // Encoder feedback: the metric of errors in the basis of the cache, of each head and block of n channels (n = d/4
   // with `widths`, else the quantisation group), mean diagonal 1.
   at::Tensor metric;  // undefined, or [Hkv, d, n] F32
@@ -45,6 +47,13 @@ struct SideTransform {
     return block_code(static_cast<int>(head_dim), {widths.at(0), widths.at(1), widths.at(2), widths.at(3)});
   }
 };
+
+// Bits of a coded element of a side, scales included; group: of layout uniform.
+inline double bits_per_element(const SideTransform& side, std::int64_t kv_heads, std::int64_t head_dim,
+                               std::int64_t group) {
+  if (side.codebook) return side.codebook->bits_per_element(kv_heads);
+  return side.code(head_dim, group).bits_per_element() - (2 - side.uniform_bits);
+}
 
 struct LayerTransform {
   std::int64_t layer = 0;  // global layer id

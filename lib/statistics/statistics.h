@@ -86,6 +86,7 @@ struct Statistics {
 void save_statistics(const Statistics& statistics, const fs::path& path);
 // InputError on any fault, and for a shard without tokens, of which nothing can be made; NumericalError for NaN or
 // infinity.
+// Row samples stay in the file, which is mapped: read them and change nothing in them.
 Statistics load_statistics(const fs::path& path);
 Statistics load_part(const fs::path& path);  // the same for merge and show, which take a shard without tokens, too
 

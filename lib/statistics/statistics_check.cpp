@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "statistics/all_finite.h"
 #include "statistics/layer_fields.h"
 #include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
@@ -28,7 +29,7 @@ void check_shape(const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtyp
   if (t.scalar_type() != dtype || !t.is_cpu()) {
     refuse(where, name, std::string("is ") + c10::toString(t.scalar_type()) + ", expected " + c10::toString(dtype));
   }
-  if (!t.isfinite().all().item<bool>()) {
+  if (!all_finite(t)) {
     throw NumericalError(where + ": tensor '" + name + "' holds NaN or infinity; collect the statistics again");
   }
 }

@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -21,7 +23,9 @@ namespace {
 // Hands out tensors by name and remembers which were asked for, so that strangers in the file are noticed.
 class TensorReader {
  public:
-  explicit TensorReader(const SafetensorsFile& file) : file_(file) {}
+  // keep: null, or what row samples may go on reading after the reader is gone: their pages of the file.
+  TensorReader(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFile> keep)
+      : file_(file), keep_(std::move(keep)) {}
 
   const TensorView* find(const std::string& name) {
     const TensorView* view = file_.find(name);
@@ -31,6 +35,18 @@ class TensorReader {
   at::Tensor optional(const std::string& name, DType dtype) {
     const TensorView* view = find(name);
     return view == nullptr ? at::Tensor() : copy(*view, dtype);
+  }
+  // Rows of many tokens, which are not to be changed: where they lie in a mapped file, they are read from there.
+  at::Tensor rows(const std::string& name) {
+    const TensorView* view = find(name);
+    if (view == nullptr) return {};
+    const auto address = reinterpret_cast<std::uintptr_t>(view->data.data());
+    if (!keep_ || view->data.empty() || address % alignof(float) != 0) return copy(*view, DType::kF32);
+    require_dtype(*view, DType::kF32);
+    // from_blob does not write through its pointer.
+    void* data = const_cast<std::byte*>(view->data.data());
+    return at::from_blob(
+        data, view->shape, [keep = keep_](void*) {}, at::TensorOptions(at::kFloat));
   }
   at::Tensor required(const std::string& name, DType dtype) {
     const at::Tensor t = optional(name, dtype);
@@ -74,6 +90,7 @@ class TensorReader {
   }
 
   const SafetensorsFile& file_;
+  std::shared_ptr<const SafetensorsFile> keep_;
   std::set<std::string> seen_;
 };
 
@@ -156,18 +173,7 @@ void require_shard_alone(const Json& metadata, const std::string& where) {
   }
 }
 
-}  // namespace
-
-Statistics load_part(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
-
-Statistics load_statistics(const fs::path& path) {
-  Statistics s = load_part(path);
-  if (s.tokens > 0) return s;
-  throw InputError(path.string() + ": is " + shard_name(s) + " of a run and got no sequence; add up all shards with " +
-                   "oscar-collect merge, and use what it writes");
-}
-
-Statistics read_statistics(const SafetensorsFile& file) {
+Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFile> keep) {
   const std::string where = file.path().string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
@@ -194,7 +200,7 @@ Statistics read_statistics(const SafetensorsFile& file) {
   check_records(s.metadata, where);
   require_shard_alone(s.metadata, where);
 
-  TensorReader reader(file);
+  TensorReader reader(file, std::move(keep));
   const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
   const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
   s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
@@ -229,11 +235,11 @@ Statistics read_statistics(const SafetensorsFile& file) {
       drop_energy_after_mlp(layer.far_count);
     }
     for (const RowField& field : kRowFields) {
-      layer.*field.tensor = reader.optional("rows." + number + "." + field.name, DType::kF32);
+      layer.*field.tensor = reader.rows("rows." + number + "." + field.name);
     }
     for (const RowField& field : kRowGradientFields) {
       if (s.format_version < 2) break;
-      layer.*field.tensor = reader.optional("rows." + number + "." + field.name, DType::kF32);
+      layer.*field.tensor = reader.rows("rows." + number + "." + field.name);
     }
     layer.row_priority = priority;
     layer.row_position = position;
@@ -241,6 +247,20 @@ Statistics read_statistics(const SafetensorsFile& file) {
   reader.refuse_strangers();
   check_statistics(s, file.path().string());
   return s;
+}
+
+}  // namespace
+
+Statistics read_statistics(const SafetensorsFile& file) { return read(file, nullptr); }
+
+Statistics load_part(const fs::path& path) { return read_statistics(SafetensorsFile::open(path)); }
+
+Statistics load_statistics(const fs::path& path) {
+  const auto file = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
+  Statistics s = read(*file, file);
+  if (s.tokens > 0) return s;
+  throw InputError(path.string() + ": is " + shard_name(s) + " of a run and got no sequence; add up all shards with " +
+                   "oscar-collect merge, and use what it writes");
 }
 
 }  // namespace oscar

@@ -138,7 +138,8 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   at::Tensor read = coded;  // what the softmax takes of them
   if (rows.noise.defined()) {
     const at::Tensor cached = rotate_queries(q, method.transform(input.layer, Side::kKey), kv_heads);
-    read = coded + head_logits(noise_queries(method, cached, rows.noise.size(2), input.scale), rows.noise);
+    const std::int64_t runs = rows.noise.size(2);
+    read = coded + head_logits(noise_queries(method, input.layer, cached, runs, input.scale), rows.noise);
   }
   const at::Tensor stored = at::where(seen.coded.gt(0.5f), read, head_logits(q, rows.plain));
 

@@ -183,9 +183,15 @@ void Verification::choose_methods() {
   selection_ = select_methods(comparison, model, named, expanded);
   for (ComparedMethod& c : selection_.methods) {
     if (!request_.logit_correction || !c.method.quantised) continue;
-    if (c.method.codebooks) {
-      throw UsageError("method '" + c.method.id +
-                       "' has codebooks, whose noise no step tells: leave out --logit-correction");
+    if (c.method.codebooks && !c.method.codebooks->knows_errors()) {
+      throw UsageError(
+          "the codebooks of '" + c.method.id +
+          "' do not tell the errors in their cells, because an earlier version fitted them: fit the bundle "
+          "again, or leave out --logit-correction");
+    }
+    if (c.method.engine && !c.method.engine->adds_variance(Side::kKey)) {
+      c.settings += ", logits as they are: decoded keys keep their norm";
+      continue;
     }
     c.method.logit_correction = true;
     c.settings += ", logits corrected";
@@ -253,7 +259,10 @@ VerifyReport Verification::measure() {
     m.judged = contains(judged_, m.id);
     m.code_bits = scored.method->bits_per_element();
     m.bits_per_element = scored.method->bits_per_element_at(set_.context);
-    if (scored.method->codebooks) m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
+    if (scored.method->codebooks) {
+      m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
+      if (scored.method->logit_correction) m.codebook_bytes += scored.method->codebooks->error_bytes();
+    }
     m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
     m.quality = summarise(scores, bootstrap);
     m.by_position = kl_by_position(scores, options.first_position, set_.context, kPositionBuckets);

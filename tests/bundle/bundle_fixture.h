@@ -70,6 +70,8 @@ inline Bundle codebook_bundle(std::int64_t layers = 2, std::int64_t d = 16) {
     codebook->scale = RowScale::kToken, codebook->before_rope = true;
     codebook->first = as_centroids(at::randn({layer.kv_heads, d / 4, 16, 4}), codebook->type);
     codebook->second = as_centroids(at::randn({layer.kv_heads, d / 4, 4, 4}), codebook->type);
+    codebook->errors = at::rand({layer.kv_heads, d / 4, 16});
+    codebook->profile = at::rand({layer.kv_heads, d / 4, 4});
     layer.key.codebook = std::move(codebook);
   }
   return bundle;

@@ -50,7 +50,7 @@ TEST_F(CodebookBundle, IsReadBackAsItWasWritten) {
   const Bundle read = load_bundle(dir_);
   ASSERT_TRUE(read.layers[1].key.codebook && !read.layers[1].value.codebook);
   const Codebook &a = *written.layers[1].key.codebook, &b = *read.layers[1].key.codebook;
-  EXPECT_TRUE(at::equal(a.first, b.first) && at::equal(a.second, b.second));
+  EXPECT_TRUE(at::equal(a.first, b.first) && at::equal(a.second, b.second) && at::equal(a.errors, b.errors));
   EXPECT_EQ(b.scale, RowScale::kToken);
   EXPECT_EQ(b.type, CentroidType::kFloat16);
   EXPECT_TRUE(b.before_rope);
@@ -58,6 +58,34 @@ TEST_F(CodebookBundle, IsReadBackAsItWasWritten) {
   EXPECT_DOUBLE_EQ(bundle_bits_per_element(read), 0.5 * (1.5 + 0.5 + 4.0));
   EXPECT_EQ(codebook_bytes(read.layers), 2u * 2 * (2 * 4 * 16 * 4 + 2 * 4 * 4 * 4));
   EXPECT_THAT(bundle_card(read), HasSubstr("no engine reads them"));
+}
+
+TEST_F(CodebookBundle, AnEarlierBundleWithoutErrorsIsRead) {
+  Bundle bundle = codebook_bundle();
+  for (LayerTransform& layer : bundle.layers) {
+    auto plain = std::make_shared<Codebook>(*layer.key.codebook);
+    plain->errors = plain->profile = at::Tensor();
+    layer.key.codebook = std::move(plain);
+  }
+  save_bundle(bundle, dir_, false);
+  EXPECT_FALSE(load_bundle(dir_).layers[0].key.codebook->errors.defined());
+}
+
+TEST_F(CodebookBundle, ASideMayHaveTwoLevels) {
+  Bundle bundle = codebook_bundle();
+  for (LayerTransform& layer : bundle.layers) layer.value.uniform_bits = 1;
+  save_bundle(bundle, dir_, false);
+  const Bundle read = load_bundle(dir_);
+  EXPECT_EQ(read.layers[1].value.uniform_bits, 1);
+  EXPECT_DOUBLE_EQ(bundle_bits_per_element(read), 0.5 * (1.5 + 0.5 + 3.0));
+  EXPECT_THAT(after([](Json& j, Json&) { j["layers"][1]["value"]["bits"] = 3; }), HasSubstr("'bits' is 3"));
+  EXPECT_THAT(after([](Json& j, Json&) { j["layers"][1]["key"]["bits"] = 1; }),
+              HasSubstr("a side without 'widths' and 'codebook'"));
+  save_bundle(small_bundle(), dir_, true);
+  Json json = read_json(dir_ / kManifestName);
+  json["layers"][1]["value"]["bits"] = 1;
+  write_file_atomic(dir_ / kManifestName, dump_json(json));
+  EXPECT_THAT(message_of<InputError>([&] { load_bundle(dir_); }), HasSubstr("1 bit without codebooks"));
 }
 
 TEST_F(CodebookBundle, SizesThatDoNotFitAreNamed) {
@@ -78,6 +106,7 @@ TEST_F(CodebookBundle, SizesThatDoNotFitAreNamed) {
 TEST_F(CodebookBundle, WhatContradictsItselfIsRefused) {
   EXPECT_THAT(after([](Json&, Json& c) { c["centroids"] = 32; }), HasSubstr("expected F32 [2, 4, 32, 4]"));
   EXPECT_THAT(after([](Json&, Json& c) { c.erase("second"); }), HasSubstr("which the manifest does not mention"));
+  EXPECT_THAT(after([](Json&, Json& c) { c.erase("errors"); }), HasSubstr("which the manifest does not mention"));
   EXPECT_THAT(after([](Json& j, Json&) { j["code"]["layout"] = "uniform"; }), HasSubstr("expected 'codebook'"));
   EXPECT_THAT(after([](Json& j, Json& c) { j["layers"][1]["value"]["codebook"] = c; }), HasSubstr("is for keys"));
   EXPECT_THAT(after([](Json& j, Json&) {
@@ -97,6 +126,10 @@ TEST_F(CodebookBundle, NumbersAreThoseOfTheirType) {
   EXPECT_THAT(fault([](Codebook& c) { c.first[0][0][0][0] = 1e30f; }), HasSubstr("that are not float16"));
   EXPECT_THAT(fault([](Codebook& c) { c.second = c.second.narrow(3, 0, 2); }), HasSubstr("wrong shape"));
   EXPECT_THAT(fault([](Codebook& c) { c.first = at::Tensor(); }), HasSubstr("wrong shape"));
+  EXPECT_THAT(fault([](Codebook& c) { c.errors = c.errors.narrow(2, 0, 8); }), HasSubstr("errors of a wrong shape"));
+  EXPECT_THAT(fault([](Codebook& c) { c.profile = at::Tensor(); }), HasSubstr("errors of a wrong shape"));
+  EXPECT_THAT(fault([](Codebook& c) { c.errors = -c.errors; }), HasSubstr("no mean squares"));
+  EXPECT_THAT(fault([](Codebook& c) { c.profile = c.profile / 0.0; }), HasSubstr("no mean squares"));
 }
 
 }  // namespace

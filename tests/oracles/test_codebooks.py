@@ -26,7 +26,7 @@ METHODS = {
     "cq8x8": (1.0, 1.0, ("none", True, "float16", 256), ("none", False, "float16", 256)),
     "tasq": (1.25 + 16 / (HEADS * D), 1.25, ("token", True, "float16", 1024), ("none", False, "float16", 1024)),
     "nova": (2 + SCALE, 2 + 2 * SCALE, ("head", False, "float8_e5m2", 256), None),
-    "nova1b": (1.25 + SCALE, 2 + 2 * SCALE, ("head", False, "float8_e5m2", 1024), None),
+    "nova1b": (1.25 + SCALE, 1 + 2 * SCALE, ("head", False, "float8_e5m2", 1024), None),
     "pq1": (1.0, 2 + 2 * SCALE, ("none", False, "float16", 256), None),
     "rvq1.5": (1.5, 2 + 2 * SCALE, ("none", False, "float16", 256), None),
 }
@@ -86,14 +86,15 @@ def nearest(points, centroids):
     return centroids[distance.argmin(1)]
 
 
-def two_bits(x, clip):
-    """OSCAR's row: clamped to the rho-quantile of |x|, s and z as 16-bit floats; the codec that test_codec_vectors holds."""
+def uniform(x, clip, bits):
+    """OSCAR's row: clamped to the rho-quantile of |x|, s and z as 16-bit floats; with 2 bits the codec that test_codec_vectors holds."""
+    most = 2**bits - 1
     if 0 < clip < 1:
         limit = np.sort(np.abs(x))[min(int(np.float32(clip) * len(x)), len(x) - 1)]
         x = x.clip(-limit, limit)
-    s = half(np.maximum(x.max() - x.min(), 1e-8) / 3)
+    s = half(np.maximum(x.max() - x.min(), 1e-8) / most)
     z = half(-x.min() / s)
-    q = np.trunc(x / s + z + 0.5).clip(0, 3)
+    q = np.trunc(x / s + z + 0.5).clip(0, most)
     return (q - z) * s
 
 
@@ -112,7 +113,7 @@ def decoded(tensors, side, name, x):
     y = np.stack([x[:, h] @ forward[h % len(forward)] for h in range(HEADS)])  # [H, T, d]
     if book is None:
         y = torch.tensor(y, dtype=torch.float32).bfloat16().double().numpy()
-        y = np.stack([[two_bits(row, side["clip"][0]) for row in rows] for rows in y])
+        y = np.stack([[uniform(row, side["clip"][0], side.get("bits", 2)) for row in rows] for rows in y])
     else:
         axes = {"none": None, "head": 2, "token": (0, 2)}[book["scale"]]
         scale = np.ones((1, 1, 1)) if axes is None else half(np.sqrt((y**2).mean(axes, keepdims=True)))
@@ -156,7 +157,7 @@ def test_rows_are_coded_as_the_bundle_says(tool, folder, method):
     facts = json.loads(tool("codebook_tool", bundle, folder / "model", 0, 300, folder / "rows"))
     read = np.frombuffer((folder / "rows.out").read_bytes(), np.float32).reshape(rows.shape)
     assert facts["bits"] == pytest.approx((key_bits + value_bits) / 2, abs=1e-12)
-    stored = sum(t.size for name, t in tensors.items() if "codebook" in name)
+    stored = sum(t.size for name, t in tensors.items() if name.endswith(("codebook", "codebook2")))
     assert facts["codebook_bytes"] == stored * (2 if books[0][2] == "float16" else 1)
     window = 64 + 256
     assert facts["allocated"] == math.ceil(facts["bits"] * 2 * HEADS * D * (1000 - window) / 8) + 4 * HEADS * D * window
@@ -182,6 +183,26 @@ def test_codes_of_the_calibration_rows_are_better_than_their_mean(tool, folder):
     tool("codebook_tool", folder / "cq8x10", folder / "model", 0, 500, folder / "rows")
     read = np.frombuffer((folder / "rows.out").read_bytes(), np.float32).reshape(2, *values.shape)[1]
     assert ((read - values) ** 2).sum() < 0.35 * ((values - values.mean(0)) ** 2).sum()
+
+
+def test_errors_of_cells_are_those_of_the_calibration_rows(tool, folder):
+    """What --logit-correction reads: the mean squared error of a channel in each cell, and of 8 more points as bad as the mean."""
+    fit(tool, folder, "cq8x8")
+    tensors, statistics = load_file(folder / "cq8x8" / "rotations.safetensors"), load_file(folder / "s")
+    assert manifest_of(folder / "cq8x8")["layers"][0]["key"]["codebook"]["errors"] is True
+    rows = turned_at(statistics["rows.0.k"].astype(np.float64), statistics["rows.position"])
+    book, told = tensors["layers.0.k.codebook"].astype(np.float64), tensors["layers.0.k.codebook_errors"]
+    for h in range(HEADS):
+        for g in range(D // 8):
+            points, centroids = rows[:, h, g * 8:g * 8 + 8], book[h, g]
+            label = (points @ centroids.T - 0.5 * (centroids**2).sum(1)).argmax(1)
+            error = ((points - centroids[label])**2).mean(1)
+            count = np.bincount(label, minlength=len(centroids))
+            expected = (np.bincount(label, error, len(centroids)) + 8 * error.mean()) / (count + 8)
+            close = np.abs(told[h, g] - expected) < 0.02 * expected
+            assert close.mean() > 0.97, (h, g, close.mean())
+            channels = ((points - centroids[label])**2).mean(0)
+            assert np.allclose(tensors["layers.0.k.codebook_profile"][h, g], channels / channels.mean(), rtol=5e-3)
 
 
 def test_the_same_statistics_give_the_same_bytes(tool, folder):

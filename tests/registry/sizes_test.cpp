@@ -24,7 +24,7 @@ TEST(Sizes, OfCodebooksAreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(codebook_mean("tasq"), 0.5 * (1.265625 + 1.25));
   EXPECT_DOUBLE_EQ(codebook_mean("tasq", 2, 64), 0.5 * (1.375 + 1.25));
   EXPECT_DOUBLE_EQ(codebook_mean("nova"), 0.5 * (2.125 + 2.25));
-  EXPECT_DOUBLE_EQ(codebook_mean("nova1b"), 0.5 * (1.375 + 2.25));
+  EXPECT_DOUBLE_EQ(codebook_mean("nova1b"), 0.5 * (1.375 + 1.25));
   EXPECT_DOUBLE_EQ(codebook_mean("pq1"), 0.5 * (1.0 + 2.25));
   EXPECT_DOUBLE_EQ(codebook_mean("rvq1.5"), 0.5 * (1.5 + 2.25));
 }
