@@ -54,7 +54,7 @@ void add_measurement_options(CLI::App& app, VerifyArguments& a) {
       ->capture_default_str()
       ->check(whole_number(0, kMostTokens));
   app.add_flag("--logit-correction", a.request.logit_correction,
-               "Lower the logits of coded keys by the inflation that their errors are expected to cause");
+               "Take back from the logits of coded keys what their codes are expected to do to weights");
   app.add_option("--tasks", a.request.tasks,
                  "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, cwe, fwe, copy, or all")
       ->delimiter(',')

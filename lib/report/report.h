@@ -185,7 +185,7 @@ std::string share_text(const TaskScore& task);
 std::string interval_note(const VerifyReport& report);
 // Of a run with logit correction, without a full stop.
 inline constexpr const char* kCorrectionNote =
-    "logits of coded keys are lowered by the inflation that their errors are expected to cause (--logit-correction)";
+    "logits of coded keys are corrected for what their codes are expected to do to weights (--logit-correction)";
 // For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
 std::vector<std::string> seen_notes(const VerifyReport& report);
 // "1.8": KL over the last quarter of the positions over that of the second (metrics.h); "-" for BF16 and for rows
