@@ -14,6 +14,7 @@ import torch
 from . import ops
 from .chunk_attention import causal_parts, plain
 from .errors import InputError
+from .kernels import TILES_OF_PAGE
 from .page_layout import PAGE_TOKENS
 from .softmax_merge import Parts
 from .tiers import Held, Tiers
@@ -105,7 +106,7 @@ class SlotKV:
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
         self.space = None
         if self.tiers.decode_obstacle(group) is None:
-            self.space = _workspace(self.windows, code.layer, group, slots)
+            self.space = _workspace(self.windows, code, group, slots, most_tokens, self.tiers.layout.pages)
         code.transform.reserve(most_tokens, code.device)
 
     @property
@@ -164,12 +165,16 @@ class SlotKV:
         self.tiers.append(held, self.tiers.plan([chunk.start], [chunk.count]), key[tokens], value[tokens], self.bad)
 
 
+WIDER_TABLE = 16  # columns by which an engine's block table may be wider than its longest request needs: some round up
 _spaces = {}  # layers run one after another on a device and share it; captured graphs keep its address
 
 
-def _workspace(like, layer, group, slots):
-    needed = ops.decode_workspace_bytes(like, layer.head_dim, group, slots, layer.kv_heads)
-    place = (like.device, layer.head_dim, group, slots, layer.kv_heads)
+def _workspace(like, code, group, slots, most_tokens, window_pages):
+    layer, queries = code.layer, 0
+    if code.transform.rotated_mean:
+        queries = most_tokens // PAGE_TOKENS + WIDER_TABLE + TILES_OF_PAGE * window_pages
+    place = (like.device, layer.head_dim, group, slots, layer.kv_heads, queries)
+    needed = ops.decode_workspace_bytes(like, *place[1:])
     if place not in _spaces:
         _spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=like.device)
     return _spaces[place]

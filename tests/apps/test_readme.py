@@ -182,10 +182,8 @@ def test_the_page_of_a_command_has_its_options(program):
 def known_options():
     """Of the commands, the scripts, the programs that measure and the Python package."""
     known = set().union(*map(options_of, SUBCOMMANDS))
-    for script in (SOURCE_DIR / "scripts").iterdir():
-        if not script.suffix and script.is_file():
-            known |= set(LONG_OPTION.findall(script.read_text()))
-    for program in itertools.chain((SOURCE_DIR / "tests" / "bench").rglob("*.c*"), (SOURCE_DIR / "python").rglob("*.py")):
+    scripts = (path for path in (SOURCE_DIR / "scripts").rglob("*") if path.suffix in ("", ".py") and path.is_file())
+    for program in itertools.chain(scripts, (SOURCE_DIR / "tests" / "bench").rglob("*.c*"), (SOURCE_DIR / "python").rglob("*.py")):
         known |= set(LONG_OPTION.findall(program.read_text()))
     return known
 
