@@ -77,9 +77,6 @@ void choose_for_format(FitArguments& a) {
     throw UsageError("--for '" + a.form + "' is not a format that a bundle is served in; it is one of " +
                      export_format_list());
   }
-  if (!format->rotated_means && a.center == "rope") {
-    throw UsageError("--center rope is not what --for " + a.form + " can carry; drop it, or take --center mean");
-  }
   if (!format->published()) return;
   if (!a.method_given) a.fit.method = format->method;
   const MethodRow& method = fitted_method(a.fit.method);
@@ -111,10 +108,8 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
   choose(a.scope, method.metric_aware() ? "head" : "layer");
   choose(a.value_target, method.metric_aware() ? "output" : "exact");
   choose(a.encoder, method.metric_aware() ? "search" : "minmax");
-  // Methods that allocate bits choose the mean for each layer (rotation/key_centre.h) where the format carries both.
-  const ExportFormat* format = find_export_format(a.form);
-  const bool chosen_later = method.allocates_bits && (format == nullptr || format->rotated_means);
-  if (!chosen_later) choose(a.center, method.metric_aware() ? "mean" : "none");
+  // Methods that allocate bits choose the mean for each layer (rotation/key_centre.h).
+  if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }
 

@@ -45,7 +45,6 @@ std::vector<ExportFormat> build() {
            .write = write_transformers},
           {.id = "vllm",
            .summary = "the bundle, and the command for vLLM with oscar-kv",
-           .rotated_means = false,
            .has_card = true,
            .note = kServeNote,
            .unsupported = vllm_unsupported,

@@ -32,7 +32,6 @@ struct ExportFormat {
   std::string method{};               // such files: what oscar-fit --for takes where no method is given
   std::vector<std::string> scopes{};  // such files: what it takes of --scope, the first by default; empty: all
   std::int64_t window_step = 1;       // BF16 windows are multiples of so many tokens
-  bool rotated_means = true;          // keys may be stored without the mean that they have before RoPE
   bool has_card = false;              // a card with measured numbers and the serve command; else --report has no place
   std::string note{};                 // for people, when it is written
 

@@ -37,9 +37,11 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
            " channels, and the decode kernel reads one scale a head; " +
            "fit without --group, or use format transformers";
   }
-  if (layer.key.rotated_mean) {
-    return name + "the mean of keys before RoPE taken away, which vLLM's adapter does not compute; fit again with " +
-           "--for vllm";
+  if (layer.key.rotated_mean && !layer.key.blocks()) {
+    return name +
+           "the mean of keys before RoPE taken away and keys in one width, which the decode kernel does not read; "
+           "fit " +
+           "with --center mean, or use format transformers";
   }
   if (layer.key.codebook || layer.value.codebook) return name + "codebooks, which no engine reads";
   return std::nullopt;

@@ -13,6 +13,7 @@ from .fingerprint import checkpoint_fingerprint
 from .kernels import HEAD_SIZES, MOST_GROUP
 from .page_layout import PAGE_TOKENS, PageLayout
 from .paged_kv import LayerCode
+from .rope import phases_of
 from .slot_kv import SlotKV
 from .tiers import ring_pages
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
@@ -119,10 +120,8 @@ class Serving:
                            checkpoint_fingerprint(_checkpoint(config)) if bundle.fingerprint else None)
             self.bundle = bundle.slice_heads(*head_range(kv_heads, rank, ranks)) if ranks > 1 else bundle
             self.layers = {layer.layer: layer for layer in self.bundle.layers}
-            for layer in bundle.layers:
-                if layer.key.rotated_mean:
-                    raise InputError(f"{path}: keys of layer {layer.layer} are centred before RoPE, for which vLLM does not give a "
-                                     "backend the positions' phases; fit with `oscar-fit --for vllm`")
+            rotated = any(layer.key.rotated_mean for layer in bundle.layers)  # vLLM gives a backend no rotary embedding
+            self.phases = phases_of(text, model.get_head_size()) if rotated else None
             self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
         self.slots, self.most_tokens = config.scheduler_config.max_num_seqs, model.max_model_len
         self._caches = {}
@@ -158,7 +157,7 @@ class Serving:
             self.cell(index)
             layer = self.layers[index]
             with plain_torch():
-                code = LayerCode(self.bundle, layer, None, device)
+                code = LayerCode(self.bundle, layer, self.phases, device)
                 kv = SlotKV(code, self.slots, self.most_tokens, group)
             self._caches[index] = kv
         return self._caches[index]

@@ -91,11 +91,15 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"head_dim 80", refused([](Bundle& b) { b.layers[1].head_dim = 80; })},
       {"two layouts", refused([](Bundle& b) { b.layers[1].value.widths.clear(); })},
-      {"before RoPE", refused([](Bundle& b) { b.layers[0].key.rotated_mean = true; })},
       {"encoded with feedback", refused([](Bundle& b) { b.encoder = "feedback"; })},
       {"windows of 64 and 2000", refused([](Bundle& b) { b.windows.recent = 2000; })},
       {"17 query heads", refused([](Bundle& b) { b.model["query_heads"] = 34; })}};
   for (const auto& [word, message] : cases) EXPECT_NE(message.find(word), std::string::npos) << message;
+  Bundle rotated = blocks_bundle(2, 64);
+  for (LayerTransform& layer : rotated.layers) layer.value = layer.key, layer.key.rotated_mean = true;
+  EXPECT_TRUE(served_form(rotated, "vllm").changes.empty());
+  for (LayerTransform& layer : rotated.layers) layer.key.widths.clear(), layer.value.widths.clear();
+  EXPECT_NE(message_of<InputError>([&] { served_form(rotated, "vllm"); }).find("before RoPE"), std::string::npos);
   Bundle groups = small_bundle(2, 64);
   groups.quant_group = 32;
   EXPECT_NE(message_of<InputError>([&] { served_form(groups, "vllm"); }).find("groups of 32"), std::string::npos);

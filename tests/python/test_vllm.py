@@ -16,7 +16,10 @@ from block_engine import SCALE, Engine, requests  # noqa: E402
 from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
 from oscar_kv import vllm_plugin, vllm_serving  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.transform import Phases  # noqa: E402
+from oscar_kv.transformers_attach import _phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
+from transformers import AutoConfig, AutoModel, LlamaConfig  # noqa: E402
 from vllm.config.cache import CacheConfig  # noqa: E402
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata  # noqa: E402
 from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
@@ -48,6 +51,11 @@ def two_sizes():
     """Two layers whose pages differ."""
     wide, narrow = (random_bundle(d=64, key=widths, value=widths, sink=16, recent=40) for widths in ((4, 2, 1, 1), (2, 1, 1, 0)))
     return dataclasses.replace(wide, layers=[wide.layers[0], dataclasses.replace(narrow.layers[0], layer=1)])
+
+
+def rotated_bundle():
+    """Keys of both layers are centred before RoPE."""
+    return random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=40, rotated_mean=True)
 
 
 @pytest.fixture
@@ -165,9 +173,8 @@ def test_layers_that_are_refused(serve):
             OscarImpl(*arguments)
     with pytest.raises(InputError, match="sink logits"):
         OscarImpl(4, 64, 1.0, 2, sinks=torch.zeros(4))
-    rotated = random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), rotated_mean=True)
     with pytest.raises(InputError, match="centred before RoPE.*--center mean"):
-        vllm_serving.Serving(serve(rotated))
+        vllm_serving.Serving(serve(rotated_bundle()))  # a configuration without RoPE
 
 
 def test_tensor_parallel_ranks_have_their_heads(serve):
@@ -212,8 +219,8 @@ def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatc
 class VllmEngine(Engine):
     """The simulated engine with vLLM's memory, metadata and interfaces between it and the cache."""
 
-    def __init__(self, bundle, layer, made, layers, blocks, seed):
-        super().__init__(bundle, layer, blocks=blocks, seed=seed)
+    def __init__(self, bundle, layer, made, layers, blocks, seed, phases=None):
+        super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases)
         specs = specs_of(layers, made)
         self.layer, self.blocks = layers[layer], allocated(specs, made, blocks)[layers[layer].layer_name]
         self.builder = OscarMetadataBuilder(specs[self.layer.layer_name], list(specs), made, torch.device("cpu"))
@@ -243,6 +250,32 @@ def test_requests_of_unequal_layers_in_memory_of_vllm(serve, layer):
     engine.run(requests(5 + layer, 330, 5))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40
     assert bool(engine.blocks.any())
+
+
+def test_keys_centred_before_rope(serve):
+    """The adapter finds the phases in the configuration; the oracle is given them, to the last bit, because another rounding of a
+    frequency moves single codes by a step."""
+    bundle = rotated_bundle()
+    text = LlamaConfig(num_hidden_layers=1, head_dim=64, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    made = serve(bundle, model_config__hf_text_config=text)
+    layers = [attention_layer(0)]
+    engine = VllmEngine(bundle, 0, made, layers, 40, 7, phases=Phases(1 / 500.0 ** (torch.arange(32) / 32)))
+    engine.run(requests(9, 330, 4))
+    assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40
+
+
+def test_what_waterfill_fits_by_default_is_served(fit):
+    """A bundle of oscar-fit and the checkpoint's own configuration, with nothing in their place."""
+    text = AutoConfig.from_pretrained(SAMPLES / "tiny-qwen3")
+    path = fit("tiny-qwen3", "--method", "waterfill", "--allocate", "closed")
+    made = config(text.num_hidden_layers, text.num_key_value_heads, text.head_dim, model_config__hf_text_config=text,
+                  additional_config={vllm_serving.BUNDLE_OPTION: str(path)})
+    serving = vllm_serving.Serving(made)
+    rotated = [layer.layer for layer in serving.bundle.layers if layer.key.rotated_mean]
+    assert rotated, "no layer has the mean before RoPE: choose another sample"
+    kv = serving.cache(rotated[0], text.num_attention_heads // text.num_key_value_heads, torch.device("cpu"))
+    inverse = _phases(AutoModel.from_config(text)).inverse
+    assert torch.equal(kv.code.transform.phases.inverse, inverse)
 
 
 def test_the_builder_needs_the_slots(serve):
