@@ -80,11 +80,13 @@ ROWS = (
     Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", head_dim=256, heads=16, kv_heads=2, vocabulary=248320, intermediate=512,
            most_positions=32768, partial=0.25, experts=(256, 8, 512), linear=True,
            wrapper=("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")),
+    Family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", rms_eps=1e-5, experts=(1, 1, None)),
 )
 
 
 # Where config.json has other names for the number of experts and of those that a token gets.
-EXPERT_KEYS = {"glm4_moe": ("n_routed_experts", "num_experts_per_tok"), "ernie4_5_moe": ("moe_num_experts", "moe_k")}
+EXPERT_KEYS = {"glm4_moe": ("n_routed_experts", "num_experts_per_tok"), "ernie4_5_moe": ("moe_num_experts", "moe_k"),
+               "hunyuan_v1_moe": ("num_experts", "moe_topk")}
 
 
 @dataclasses.dataclass
@@ -184,7 +186,7 @@ def _ropes(fields, family, most_positions):
             rope = dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                         original_max_position_embeddings=4096)
         theta, partial = fields.number("rope_theta", family.theta), family.partial
-        if family.model_type == "hunyuan_v1_dense":
+        if family.model_type in ("hunyuan_v1_dense", "hunyuan_v1_moe"):
             rope = _hunyuan_rope(fields, rope, theta)
         if family.model_type == "minimax_m2" and config.get("rotary_dim"):
             partial = fields.integer("rotary_dim") / fields.integer("head_dim", default=family.head_dim)
@@ -221,6 +223,9 @@ def _layer_ropes(fields, family, windows):
 
 def _experts_text(fields, family, layers, intermediate):
     count, each, size = family.experts
+    if family.model_type == "hunyuan_v1_moe":  # published files repeat a number for each layer
+        lists = {key: value[0] for key in ("num_experts", "moe_topk") if isinstance(value := fields.value.get(key), list) and value}
+        fields = Fields(fields.value | lists, fields.where)
     for key in ("num_local_experts", "num_experts", EXPERT_KEYS.get(family.model_type, ("num_experts",))[0]):
         count = fields.integer(key, default=count)
     for key in ("num_experts_per_tok", EXPERT_KEYS.get(family.model_type, ("", "num_experts_per_tok"))[1]):
@@ -242,6 +247,8 @@ def _experts_text(fields, family, layers, intermediate):
         groups = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
         shared = fields.integer("n_shared_experts", default=1) * size
         scaling, least = fields.number("routed_scaling_factor", 1.0), 1e-20
+    if family.model_type == "hunyuan_v1_moe":
+        shared = size
     if family.linear:
         shared = fields.integer("shared_expert_intermediate_size", default=512)
     if family.model_type == "ernie4_5_moe":

@@ -185,6 +185,9 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("Cohere2ForCausalLM", R"({"layer_norm_eps": -1})", "'layer_norm_eps' must be");
   says("HunYuanDenseV1ForCausalLM", R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", "'dynamic'");
   says("HunYuanDenseV1ForCausalLM", R"({"rope_scaling": {"type": "dynamic", "alpha": -2}})", "'alpha' is -2");
+  says("HunYuanMoEV1ForCausalLM", R"({"num_experts": 4, "moe_topk": [2, 1, 2]})", "'moe_topk' differs between layers");
+  says("HunYuanMoEV1ForCausalLM", R"({"num_experts": []})", "'num_experts' is an empty list");
+  says("HunYuanMoEV1ForCausalLM", R"({"moe_topk": 2})", "'moe_topk' is 2, but there are 1 experts");
   says("Glm4MoeForCausalLM", R"({"n_group": 3})", "'n_group' is 3 and 'topk_group' 1, which does not fit 8 of 128");
   says("Glm4MoeForCausalLM", R"({"n_group": 64, "topk_group": 2})", "'n_group' is 64");
   says("Glm4MoeForCausalLM", R"({"n_shared_experts": -1})", "'n_shared_experts' is -1");

@@ -36,6 +36,7 @@ std::vector<std::string> seeds() {
                   R"("rope_theta":5e5,"rope_scaling":{"rope_type":"yarn","factor":8},"sliding_window_pattern":2})");
   seeds.push_back("{\"architectures\":[\"HunYuanDenseV1ForCausalLM\"]," + sizes +
                   R"("rope_scaling":{"type":"dynamic","alpha":1000.0},"attention_bias":true})");
+  seeds.push_back("{\"architectures\":[\"HunYuanMoEV1ForCausalLM\"]," + sizes + R"("num_experts":8,"moe_topk":[2,2]})");
   seeds.push_back("{\"architectures\":[\"Glm4MoeForCausalLM\"]," + sizes +
                   R"("n_routed_experts":8,"num_experts_per_tok":2,"n_group":4,"topk_group":2,"n_shared_experts":1,)"
                   R"("first_k_dense_replace":1,"routed_scaling_factor":2.5,"use_qk_norm":true,"head_dim":16})");

@@ -82,6 +82,8 @@ CASES = {
                                                       shared_expert_intermediate_size=36), {}),
     "qwen3-5-moe-wrapped": ("qwen3_5_moe", HYBRID | dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=28,
                                                          shared_expert_intermediate_size=12), dict(wrapper=True)),
+    "hunyuan-moe": ("hunyuan_v1_moe", dict(num_experts=5, moe_topk=[3] * 4, attention_bias=True, rope_parameters=dict(
+        rope_type="dynamic", rope_theta=10000.0, factor=1.0, alpha=50.0)), {}),
 }
 
 
@@ -109,7 +111,7 @@ def randomise(model, seed):
             transposed = model.config.model_type == "gpt_oss"
             spread = parameter.shape[1 if transposed else 2] ** -0.5
         else:
-            gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "router", ".gate.weight")) else 1.0
+            gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "router", ".gate.weight", ".gate.wg.weight")) else 1.0
             spread = gain * parameter.shape[1] ** -0.5
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * spread + mean)
 

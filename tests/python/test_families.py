@@ -16,8 +16,8 @@ sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
 
 torch.set_num_threads(1)
-# What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next.
-AS_ANOTHER = {"ernie4-5", "ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3", "exaone4",
+# What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next, hunyuan.
+AS_ANOTHER = {"hunyuan-moe", "ernie4-5", "ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3", "exaone4",
               "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped"}
 REFUSED = {"gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits",
            "qwen3-next": "leaves out layer 0 .linear attention", "qwen3-5-wrapped": "leaves out layer 0 .linear attention"}

@@ -1,8 +1,11 @@
-// Hunyuan (dense, V1): RMSNorm over each head of q and k after RoPE, not before; its long contexts stretch the base of
-// RoPE by a fixed number, though config.json calls that "dynamic".
+// Hunyuan (V1, dense and with experts): RMSNorm over each head of q and k after RoPE, not before; its long contexts
+// stretch the base of RoPE by a fixed number, though config.json calls that "dynamic". Experts: softmax over all of
+// them in FP32 beside one of their width that every token gets, in every layer.
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
+#include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/rope_config.h"
 
@@ -36,6 +39,31 @@ void hunyuan_config(const Json& config, const std::string& where, ModelConfig* o
   out->norm_after_rope = true;
 }
 
+// Published files repeat a number for each layer where transformers takes either; layers that differ are refused.
+Json with_one_number(const Json& config, const char* key, const std::string& where, Json plain) {
+  const auto it = config.find(key);
+  if (it == config.end() || !it->is_array()) return plain;
+  for (const Json& item : *it) {
+    if (item != it->front()) {
+      throw InputError(where + ": '" + key + "' differs between layers, expected one number for all of them");
+    }
+  }
+  if (it->empty()) throw InputError(where + ": '" + key + "' is an empty list, expected a number");
+  plain[key] = it->front();
+  return plain;
+}
+
+void hunyuan_moe_config(const Json& config, const std::string& where, ModelConfig* out) {
+  hunyuan_config(config, where, out);
+  Json plain = config;
+  for (const char* key : {"num_experts", "moe_topk"}) plain = with_one_number(config, key, where, std::move(plain));
+  read_experts(
+      plain, where,
+      {.count = 1, .per_token = 1, .intermediate = out->intermediate, .own_size = false, .per_token_key = "moe_topk"},
+      out);
+  out->experts.shared = out->experts.intermediate;
+}
+
 Family hunyuan_family(const ModelConfig& config) {
   Family family;
   family.q_norm = "self_attn.query_layernorm.weight";
@@ -44,20 +72,45 @@ Family hunyuan_family(const ModelConfig& config) {
   return family;
 }
 
+Family hunyuan_moe_family(const ModelConfig& config) {
+  Family family = hunyuan_family(config);
+  family.pieces.wide_router = true;
+  family.pieces.rounded_weights = false;
+  family.add_experts();
+  family.router = "mlp.gate.wg.weight";
+  family.shared_gate = "mlp.shared_mlp.gate_proj.weight";
+  family.shared_up = "mlp.shared_mlp.up_proj.weight";
+  family.shared_down = "mlp.shared_mlp.down_proj.weight";
+  return family;
+}
+
+constexpr ConfigDefaults hunyuan_defaults() {
+  ConfigDefaults defaults;
+  defaults.bos = 1;
+  defaults.eos = {2, -1, -1};
+  defaults.rms_eps = 1e-5;
+  defaults.reads_attention_bias = true;
+  defaults.own_rope = true;
+  defaults.qk_norm = true;
+  return defaults;
+}
+
 }  // namespace
 
-extern const FamilyRow kHunyuan;
+extern const FamilyRow kHunyuan, kHunyuanMoe;
 const FamilyRow kHunyuan = {
     .architecture = "HunYuanDenseV1ForCausalLM",
     .model_type = "hunyuan_v1_dense",
-    .defaults = {.bos = 1,
-                 .eos = {2, -1, -1},
-                 .rms_eps = 1e-5,
-                 .reads_attention_bias = true,
-                 .own_rope = true,
-                 .qk_norm = true},
+    .defaults = hunyuan_defaults(),
     .read_config = hunyuan_config,
     .family = hunyuan_family,
+};
+const FamilyRow kHunyuanMoe = {
+    .architecture = "HunYuanMoEV1ForCausalLM",
+    .model_type = "hunyuan_v1_moe",
+    .defaults = hunyuan_defaults(),
+    .read_config = hunyuan_moe_config,
+    .family = hunyuan_moe_family,
 };
 
 }  // namespace oscar
