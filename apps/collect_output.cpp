@@ -51,12 +51,6 @@ Json timeline_json(Timeline& timeline) {
   return out;
 }
 
-void log_timeline(Timeline* timeline) {
-  if (timeline == nullptr) return;
-  log_detail("where the time went:");
-  for (const std::string& line : timeline_lines(*timeline)) log_detail(line);
-}
-
 std::string time_source(const CollectEstimate& e) {
   return "measured on " + std::to_string(e.sample_tokens) + " tokens through layer 0";
 }

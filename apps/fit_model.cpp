@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "rotation/fit_phases.h"
 #include "statistics/collect_work.h"
 #include "statistics/run_record.h"
 
@@ -57,6 +58,7 @@ void ModelRun::read_prompts() {
     }
   } else {
     if (own_text_) {
+      const Timeline::Phase writing(arguments_.options.timeline, phase::kOwnText);
       own_text_->write();
       // First, so that the budget of tokens, which ends within the prompts, has room for all of it.
       arguments_.prompts.insert(arguments_.prompts.begin(), own_text_->file().string());

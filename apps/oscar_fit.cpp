@@ -7,10 +7,12 @@
 #include "apps/fit_curves.h"
 #include "apps/fit_model.h"
 #include "apps/fit_output.h"
+#include "apps/fit_outputs.h"
 #include "apps/options/common_options.h"
 #include "apps/options/device_choice.h"
 #include "apps/options/fit_arguments.h"
 #include "apps/output_files.h"
+#include "apps/process_setup.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -21,7 +23,9 @@
 #include "export/served_form.h"
 #include "registry/registry.h"
 #include "rotation/fit.h"
+#include "rotation/fit_phases.h"
 #include "rotation/waterfill.h"
+#include "statistics/collect_phases.h"
 #include "statistics/shard_merge.h"
 
 namespace oscar {
@@ -38,27 +42,6 @@ constexpr const char* kExample =
     "prompts.jsonl\n"
     "oscar-fit stats.safetensors -o small --method waterfill --bits 1.5 --curves bundle/curves.json\n"
     "oscar-fit check bundle --statistics new.safetensors --max-regret 1.5";
-
-// With --resume an output may be what an earlier run left that was stopped behind its last step.
-bool may_be_done(const fs::path& output, const FitArguments& a) {
-  std::error_code ec;
-  return a.curves.resume && !a.common.overwrite && fs::is_regular_file(output / kManifestName, ec);
-}
-
-// The curves that such a run left in one of its bundles; empty where there are none, or none that this run would make.
-std::string finished_curves(const FitArguments& a, const std::vector<fs::path>& outputs) {
-  for (const fs::path& output : outputs) {
-    const fs::path file = output / kCurvesName;
-    std::error_code ec;
-    if (!may_be_done(output, a) || !fs::exists(file, ec) || fs::exists(curve_directory(a.curves, a.common), ec))
-      continue;
-    const Curves curves = curves_from_json(read_json(file), file.string());
-    const bool same =
-        curves.context == a.curves.context && (a.curves.sequences == 0 || curves.sequences == a.curves.sequences);
-    if (same) return file.string();
-  }
-  return {};
-}
 
 struct Fitted {
   Bundle bundle;
@@ -118,24 +101,6 @@ void check_roles(const FitArguments& a, const std::vector<fs::path>& outputs, co
   roles.check();
 }
 
-// A run that was stopped behind its last step left a bundle: the same is made again and found to be there.
-void save(const Bundle& bundle, const std::optional<MeasuredCurves>& curves, const fs::path& directory,
-          const FitArguments& a) {
-  if (may_be_done(directory, a)) {
-    if (manifest_to_json(bundle, {}) == manifest_to_json(load_bundle(directory), {})) {
-      log_info("the bundle in " + directory.string() + " is complete");
-      return;
-    }
-    throw UsageError(directory.string() +
-                     ": holds a bundle of other statistics or options; choose another output or pass --overwrite");
-  }
-  if (curves) {
-    save_bundle(bundle, curves->curves, directory, a.common.overwrite);
-  } else {
-    save_bundle(bundle, directory, a.common.overwrite);
-  }
-}
-
 void remove_state(const std::optional<MeasuredCurves>& curves) {
   if (curves && curves->state) curves->state->remove();
 }
@@ -147,25 +112,15 @@ std::vector<double> curve_budgets(const FitArguments& a) {
   return budgets;
 }
 
-fs::path pareto_directory(const FitArguments& a, double bits) {
-  return fs::path(a.common.output) / ("bits-" + bits_text(bits));
-}
-
-// The bundles that will be made.
-std::vector<fs::path> outputs_of(const FitArguments& a) {
-  std::vector<fs::path> outputs;
-  for (const double bits : a.pareto) outputs.push_back(pareto_directory(a, bits));
-  if (a.pareto.empty()) outputs.push_back(a.common.output);
-  return outputs;
-}
-
 WidthSource width_source(const Statistics& statistics, const std::string& sha256, FitArguments& a) {
   if (const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method)) {
     // A dry run does not run the model: its table is that of the closed form.
     if (a.common.dry_run && allocator->input == AllocatorInput::kText) return {};
+    const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
     return allocator_source(*allocator, statistics, a.fit, a.windows, a.common, a.curves);
   }
   if (!uses_curves(a.curves, a.common, a.fit.method) || (a.common.dry_run && a.curves.file.empty())) return {};
+  const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
   return {curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes),
           nullptr,
@@ -186,7 +141,7 @@ void fit_pareto(FitArguments& a, const Statistics& statistics, const std::string
     const fs::path directory = pareto_directory(a, bits);
     if (!a.common.dry_run) {
       make_directory(a.common.output);
-      save(fitted.bundle, widths.measured, directory, a);
+      save_fitted(fitted.bundle, widths.measured, directory, a);
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory.string()));
   }
@@ -198,7 +153,7 @@ void fit_one(FitArguments& a, const Statistics& statistics, const std::string& s
   const WidthSource widths = width_source(statistics, sha256, a);
   const Fitted fitted = fit_allocated(statistics, sha256, widths, a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
-  save(fitted.bundle, widths.measured, a.common.output, a);
+  save_fitted(fitted.bundle, widths.measured, a.common.output, a);
   remove_state(widths.measured);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json);
 }
@@ -210,7 +165,10 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
   a.common.dtype = dtype_option_name(a.collect.options.dtype);
   check_roles(a, outputs, &model);
   choose_bits(a, model.checkpoint().config().head_dim);
-  model.read_prompts();
+  {
+    const Timeline::Phase reading(a.fit.timeline, phase::kPrompts);
+    model.read_prompts();
+  }
   std::optional<CurvePlan> curves;
   const at::Device device = a.collect.options.device;
   const AllocatorRow* allocator = find_allocator(a.fit.allocate);
@@ -230,6 +188,7 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
 }
 
 int run_fit(const CLI::App& app, FitArguments& a) {
+  std::optional<Timeline::Phase> starting(std::in_place, a.fit.timeline, phase::kStarting);
   if (a.statistics.empty() && a.common.model.empty()) {
     throw UsageError(
         "the statistics file is missing; give one, or --model to collect statistics first (oscar-fit --help explains)");
@@ -252,13 +211,16 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     if (!may_be_done(output, a)) AtomicDirectory::require_usable(output, a.common.overwrite, bundle_directory());
   }
   std::optional<ModelRun> model;
-  if (a.curves.collects) {
-    model.emplace(a.collect, a.common, work_dir);
+  if (a.curves.collects) model.emplace(a.collect, a.common, work_dir);
+  starting.reset();
+  if (model) {
     if (!collect_statistics(a, outputs, *model, measures)) return 0;
   } else {
     check_roles(a, outputs, nullptr);
   }
+  std::optional<Timeline::Phase> reading(std::in_place, a.fit.timeline, phase::kStatistics);
   const Statistics statistics = load_statistics(a.statistics);
+  reading.reset();
   if (is_shard(statistics)) {
     log_warning(a.statistics + ": is " + shard_name(statistics) +
                 " of a run, so the fit sees a part of its tokens; add up all shards with oscar-collect merge");
@@ -277,14 +239,29 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     print_fit_plan(plan, a.common.output, a.common.json);
     return 0;
   }
+  reading.emplace(a.fit.timeline, phase::kStatistics);
   const std::string sha256 = sha256_file(a.statistics);
+  reading.reset();
   a.pareto.empty() ? fit_one(a, statistics, sha256) : fit_pareto(a, statistics, sha256);
   if (model) model->finish();
+  log_timeline(a.fit.timeline);
   return 0;
+}
+
+// Those of collecting with those of the fit, in the order of a run.
+std::vector<std::string> phases() {
+  std::vector<std::string> names = collect_phases();  // "saving" stands last
+  names.insert(names.begin() + 1, phase::kOwnText);
+  names.insert(names.end() - 1,
+               {phase::kStatistics, phase::kCurves, phase::kTransforms, phase::kClips, phase::kPredictions});
+  return names;
 }
 
 // A run that collects keeps its text, statistics and curves, wherever it is interrupted.
 int run_fit_resumable(const CLI::App& app, FitArguments& a) {
+  Timeline timeline(phases());
+  timeline.add_earlier(phase::kStarting, process_seconds());
+  if (a.common.verbose) a.fit.timeline = a.collect.options.timeline = &timeline;
   try {
     return run_fit(app, a);
   } catch (const InterruptedError& e) {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/log.h"
+
 namespace oscar {
 namespace {
 
@@ -75,6 +77,12 @@ std::vector<std::string> timeline_lines(Timeline& timeline) {
   }
   add("wall time", wall);
   return lines;
+}
+
+void log_timeline(Timeline* timeline) {
+  if (timeline == nullptr) return;
+  log_detail("where the time went:");
+  for (const std::string& line : timeline_lines(*timeline)) log_detail(line);
 }
 
 }  // namespace oscar

@@ -10,6 +10,7 @@
 #include "rotation/clip_search.h"
 #include "rotation/codebook_fit.h"
 #include "rotation/feedback_metric.h"
+#include "rotation/fit_phases.h"
 #include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
 #include "rotation/orthogonal_fit.h"
@@ -98,6 +99,7 @@ void set_clip(FitResult& result, Side side, float rho) {
 
 void search_clips(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
                   FitResult& result) {
+  const Timeline::Phase searching(o.timeline, phase::kClips);
   if (!result.far() && !fitted_method(o.method).metric_aware() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
         "the statistics hold no far-pair metrics: Q^T Q and W_O^T W_O weigh errors in the clip search, and all "
@@ -132,6 +134,7 @@ void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<La
 // Predictions of all layers, heads in parallel.
 void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
              FitResult& result) {
+  const Timeline::Phase predicting(o.timeline, phase::kPredictions);
   for (const Side side : {Side::kKey, Side::kValue}) {
     const float one = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
     const SideCosts costs = side_costs(s, side, o.metric);
@@ -184,6 +187,7 @@ FitResult numbered(FitResult result, const Statistics& s) {
 
 FitResult fit(const Statistics& s, const FitOptions& o) {
   const MethodRow& method = fitted_method(o.method);
+  const Timeline::Phase fitting(o.timeline, phase::kTransforms);
   check_moments(s);
   check_options(s, o);
   if (method.codebooks) return numbered(fit_codebooks(s, o), s);

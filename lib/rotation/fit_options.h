@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "codec/codec.h"
 #include "rotation/profile_allocation.h"
 #include "rotation/side_moments.h"
@@ -51,6 +52,7 @@ struct FitOptions {
   double bits = 2.25;                                  // waterfill: budget of each element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
   std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time
+  Timeline* timeline = nullptr;                        // where it is set, it gets the phases of fit_phases.h
 };
 
 // What the rows and metric of a side are taken from, by the options.

@@ -56,6 +56,26 @@ def test_oscar2_center_is_oscar_for_each_head_with_centred_keys(statistics, mode
     assert rows["oscar2-center"]["judged"] and "oscar2-center *" in result.out
 
 
+def phases_of(result):
+    """{row: seconds} of the table behind "where the time went", the wall time included."""
+    lines = result.err[result.err.index("where the time went:"):].splitlines()[1:]
+    return {line[:20].strip(): float(line[20:].split()[0]) for line in lines if line.startswith("  ")}
+
+
+def test_verbose_says_where_the_time_went(statistics, model, tmp_path):
+    quiet = succeed("fit", statistics, "-o", tmp_path / "quiet")
+    rows = phases_of(succeed("fit", statistics, "-o", tmp_path / "bundle", "-v"))
+    assert list(rows) == ["starting", "statistics", "transforms", "clips", "predictions", "saving", "other", "wall time"]
+    assert abs(sum(rows.values()) - 2 * rows["wall time"]) < 0.01  # a row is rounded to milliseconds
+    assert "where the time went" not in quiet.err
+    assert (tmp_path / "bundle" / "rotations.safetensors").read_bytes() == (tmp_path / "quiet" / "rotations.safetensors").read_bytes()
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"input_ids": list(range(400))}) + "\n")
+    rows = phases_of(succeed("fit", "--model", model, "--prompts", tmp_path / "rows.jsonl", "-o", tmp_path / "whole", "-v", "--windows", "8,24",
+                             "--curve-context", 64, "--curve-sequences", 1))
+    assert set(rows) >= {"prompts", "weights", "forward", "moments", "far pairs", "statistics", "curves", "transforms", "saving"}
+    assert "own text" not in rows and "clips" not in rows
+
+
 @pytest.mark.parametrize("scope,center", list(itertools.product(["layer", "head"], ["none", "mean", "rope"])))
 @pytest.mark.parametrize("method,options", TRANSFORMS, ids=[m for m, _ in TRANSFORMS])
 def test_every_transform_scope_and_centre(method, options, scope, center, far, model, text, tmp_path):
