@@ -1,5 +1,5 @@
-// A block of D threads takes kRows rows of one kind (queries of a KV head's group, its keys or its values); thread j
-// computes channel j. Sums of the change of basis run over the channels in order, each product and sum rounded (this
+// A block of D threads takes kRows rows of one kind (queries of a KV head's GQA group, its keys or its values); thread
+// j computes channel j. Sums of the change of basis run over the channels in order, each product and sum rounded (this
 // file is compiled without fused multiply-add): the bits of the CPU.
 #include <cuda_bf16.h>
 
@@ -40,8 +40,8 @@ __device__ __forceinline__ void block_sum(float (&x)[kRows], float (*scratch)[D 
 // What a block does: kRows rows of one kind, from row `first` on, of one KV head.
 struct BlockRows {
   RowKind kind;
-  int head, group;   // group: rows of the head in each token
-  int first, total;  // rows of the head in all tokens
+  int head, gqa_group;  // gqa_group: rows of the head in each token
+  int first, total;     // rows of the head in all tokens
 
   __device__ __forceinline__ BlockRows(const AppendTokensParams& p, int rows) {
     const int kind_index = static_cast<int>(blockIdx.y) / p.kv_heads;
@@ -50,8 +50,8 @@ struct BlockRows {
                           : (kind_index == 0   ? RowKind::kQuery
                              : kind_index == 1 ? RowKind::kKey
                                                : RowKind::kValue);
-    group = kind == RowKind::kQuery ? p.query_heads / p.kv_heads : 1;
-    first = static_cast<int>(blockIdx.x) * rows, total = p.tokens * group;
+    gqa_group = kind == RowKind::kQuery ? p.query_heads / p.kv_heads : 1;
+    first = static_cast<int>(blockIdx.x) * rows, total = p.tokens * gqa_group;
   }
 
   template <class T>
@@ -102,10 +102,10 @@ __device__ __forceinline__ void load_rows(const AppendTokensParams& p, const Blo
   const std::int64_t stride = block.choose(p.q_stride, p.k_stride, p.v_stride);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int index = block.first + r, token = index / block.group;
+    const int index = block.first + r, token = index / block.gqa_group;
     job[r] = {0, 0, -1};
     if (index < block.total) job[r] = p.jobs != nullptr ? p.jobs[token] : AppendJob{token, token, p.lengths[token] - 1};
-    const int h = block.head * block.group + index % block.group;
+    const int h = block.head * block.gqa_group + index % block.gqa_group;
     x[r] = job[r].position < 0 ? 0.0f : load_row(source, job[r].row * stride + h * D + j, p.rows_bfloat16);
   }
 }
@@ -184,9 +184,9 @@ __device__ __forceinline__ void write_position_query(const AppendTokensParams& p
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (job[r].position < 0) continue;
-    const int row = block.first + r, h = block.head * block.group + row % block.group;
+    const int row = block.first + r, h = block.head * block.gqa_group + row % block.gqa_group;
     const float partner = rows[r][other_half<D>(j)];
-    p.position_query[(static_cast<std::int64_t>(row / block.group) * p.query_heads + h) * D + j] =
+    p.position_query[(static_cast<std::int64_t>(row / block.gqa_group) * p.query_heads + h) * D + j] =
         j < D / 2 ? x[r] * own + partner * other : x[r] * other - partner * own;
   }
   __syncthreads();
@@ -196,8 +196,8 @@ __device__ __forceinline__ void write_position_query(const AppendTokensParams& p
 template <int D>
 __device__ __forceinline__ void write_query(const AppendTokensParams& p, const BlockRows& block, int row, int j,
                                             __nv_bfloat16 x) {
-  const int h = block.head * block.group + row % block.group;
-  p.query[(static_cast<std::int64_t>(row / block.group) * p.query_heads + h) * D + j] = __bfloat16_as_ushort(x);
+  const int h = block.head * block.gqa_group + row % block.gqa_group;
+  p.query[(static_cast<std::int64_t>(row / block.gqa_group) * p.query_heads + h) * D + j] = __bfloat16_as_ushort(x);
 }
 
 // Channel j of a key or value: to its place in the window pages, in the sink or in the ring of recent tokens.

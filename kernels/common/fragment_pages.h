@@ -1,5 +1,5 @@
-// How the decode kernel sees the cache pages of kernels/common/page_layout.h (uniform layout, group = head_dim), and
-// the pages of its BF16 windows. No CUDA headers needed.
+// How the decode kernel sees the cache pages of kernels/common/page_layout.h (uniform layout, quant_group = head_dim),
+// and the pages of its BF16 windows. No CUDA headers needed.
 //
 // Fragment order (PTX ISA, m16n8k16, operand A, row-major): lane = 4 g + t (g = 0..7, t = 0..3) holds registers
 // r = 0..3 with rows g + 8 (r & 1) and columns 2t + 8 (r >> 1) + {0, 1} (low, high half). Keys are A[token, channel]:

@@ -4,8 +4,9 @@
 // Sections, each a multiple of 16 bytes, in this order:
 //   key planes | key parameters | value planes | value parameters
 // A plane holds the codes of a run of channels that share one width w: `uniform` has one plane (all d channels, w = 2),
-// `blocks` one for each block with w > 0. n channels take 8 n w bytes.
-// Parameters: uniform, 4 bytes at (group * 64 + token): s then z, 16 bits each. blocks, 1 byte at (plane * 64 + token).
+// `blocks` one for each band (a quarter of the channels) with w > 0. n channels take 8 n w bytes.
+// Parameters: uniform, 4 bytes at (g * 64 + token) for group g of quant_group channels: s then z, 16 bits each. blocks,
+// 1 byte at (plane * 64 + token).
 //
 // d = 128                uniform: bytes     blocks 4-2-1-1: bytes
 //   key planes            0    2048          0 (1024, 512, 256, 256)
@@ -44,7 +45,7 @@ struct PlaneLayout {
   std::int32_t channels = 0;  // n
   std::int32_t width = 0;     // w: 1, 2 or 4 bits
   std::int32_t offset = 0;    // bytes from the start of the page
-  std::int32_t sigma = 0;     // blocks: index of the block that the plane holds
+  std::int32_t sigma = 0;     // blocks: index of the band that the plane holds
 
   OSCAR_HOST_DEVICE constexpr std::int32_t bytes() const { return kPageTokens / 8 * channels * width; }
   OSCAR_HOST_DEVICE constexpr bool fragment_order() const { return channels % 16 == 0; }
@@ -83,14 +84,14 @@ struct SideLayout {
   std::int32_t planes = 0;
   PlaneLayout plane[kMaxPlanes];
   ParamKind params = ParamKind::kFloat16Pair;
-  std::int32_t group = 0;         // channels that share a pair; kScaleByte: not used
-  std::int32_t groups = 0;        // pairs of a token; kScaleByte: planes
+  std::int32_t quant_group = 0;   // channels that share a pair; kScaleByte: not used
+  std::int32_t quant_groups = 0;  // pairs of a token; kScaleByte: planes
   std::int32_t param_offset = 0;  // bytes from the start of the page
 
   OSCAR_HOST_DEVICE constexpr std::int32_t param_size() const { return params == ParamKind::kScaleByte ? 1 : 4; }
-  OSCAR_HOST_DEVICE constexpr std::int32_t param_bytes() const { return groups * param_size() * kPageTokens; }
+  OSCAR_HOST_DEVICE constexpr std::int32_t param_bytes() const { return quant_groups * param_size() * kPageTokens; }
   OSCAR_HOST_DEVICE constexpr std::int32_t end() const { return param_offset + param_bytes(); }
-  // Byte of the parameters of one token: of a group (uniform) or of a plane (blocks).
+  // Byte of the parameters of one token: of a quantisation group (uniform) or of a plane (blocks).
   OSCAR_HOST_DEVICE constexpr std::int32_t param_byte(std::int32_t token, std::int32_t index) const {
     return param_offset + (index * kPageTokens + token) * param_size();
   }
@@ -101,15 +102,15 @@ struct PageLayout {
   OSCAR_HOST_DEVICE constexpr std::int32_t bytes() const { return value.end(); }
 };
 
-constexpr SideLayout uniform_side(std::int32_t head_dim, std::int32_t group, bool bfloat16_params,
+constexpr SideLayout uniform_side(std::int32_t head_dim, std::int32_t quant_group, bool bfloat16_params,
                                   std::int32_t offset) {
   SideLayout side;
   side.head_dim = head_dim;
   side.planes = 1;
   side.plane[0] = {0, head_dim, 2, offset, 0};
   side.params = bfloat16_params ? ParamKind::kBFloat16Pair : ParamKind::kFloat16Pair;
-  side.group = group;
-  side.groups = head_dim / group;
+  side.quant_group = quant_group;
+  side.quant_groups = head_dim / quant_group;
   side.param_offset = offset + side.plane[0].bytes();
   return side;
 }
@@ -125,7 +126,7 @@ constexpr SideLayout block_side(std::int32_t head_dim, const std::uint8_t* width
     offset += side.plane[side.planes].bytes();
     ++side.planes;
   }
-  side.groups = side.planes;
+  side.quant_groups = side.planes;
   side.param_offset = offset;
   return side;
 }

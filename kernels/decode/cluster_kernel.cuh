@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   __shared__ DecodeShared<C> shared;
 
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int sequence = blockIdx.z, kv_head = blockIdx.y, group = a.group;
+  const int sequence = blockIdx.z, kv_head = blockIdx.y, gqa_group = a.gqa_group;
   const int rank = static_cast<int>(cluster_rank()), size = static_cast<int>(cluster_size());
   // Neighbouring pages go to different blocks.
   const int index = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   typename C::Codes::Query query;
   query.load(a,
              static_cast<const std::uint32_t*>(p.q) +
-                 (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
+                 (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
              kv_head, warp, lane);
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
@@ -59,11 +59,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
 
   __syncthreads();
   const BlockMerge<C> merge(pool);
-  merge.put(a, work.state, group, warp, lane);
+  merge.put(a, work.state, gqa_group, warp, lane);
 
-  const ClusterOutputs<C> shares(pool + a.pool_bytes + C::kScratchBytes, group, rank, size);
+  const ClusterOutputs<C> shares(pool + a.pool_bytes + C::kScratchBytes, gqa_group, rank, size);
   cluster_wait();
-  shares.send_shares(merge, group, warp, lane);
+  shares.send_shares(merge, gqa_group, warp, lane);
   cluster_arrive();
   cluster_wait();
   int* arrivals = static_cast<int*>(p.workspace);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
     const int head = i / D;
     const OutputSum x = shares.sum(i);
     if (a.parts == 1) {
-      write_output<C>(p, sequence, kv_head * group + head, i % D, x.m, x.l, x.o);
+      write_output<C>(p, sequence, kv_head * gqa_group + head, i % D, x.m, x.l, x.o);
     } else {
       __stcg(&partials[part].o[head][i % D], x.o);
       // Blocks that share a head write the same numbers.
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
 #pragma unroll 1
   for (int i = begin + tid; i < end; i += C::kThreads) {
     const OutputSum x = sum_of_parts<C>(partials, a.parts, i / D, i % D);
-    write_output<C>(p, sequence, kv_head * group + i / D, i % D, x.m, x.l, x.o);
+    write_output<C>(p, sequence, kv_head * gqa_group + i / D, i % D, x.m, x.l, x.o);
   }
 #endif
 }

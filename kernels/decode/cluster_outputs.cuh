@@ -53,9 +53,9 @@ struct ClusterOutputs {
   int rank, size, outputs, slice;
   float *o, *m, *l;  // received: [size][slice], [size][kHeads], [size][kHeads]
 
-  // to: shared memory of C::receive_bytes(group).
-  __device__ __forceinline__ ClusterOutputs(std::uint8_t* to, int group, int rank_, int size_)
-      : rank(rank_), size(size_), outputs(group * D) {
+  // to: shared memory of C::receive_bytes(gqa_group).
+  __device__ __forceinline__ ClusterOutputs(std::uint8_t* to, int gqa_group, int rank_, int size_)
+      : rank(rank_), size(size_), outputs(gqa_group * D) {
     slice = ((outputs + size - 1) / size + 1) & ~1;
     o = reinterpret_cast<float*>(to);
     m = o + outputs + 2 * C::kMaxCluster;
@@ -65,7 +65,7 @@ struct ClusterOutputs {
   __device__ __forceinline__ int end() const { return min(outputs, begin() + slice); }
 
   // Sends each block its share; every block has begun. What has been sent is there after a cluster barrier.
-  __device__ __forceinline__ void send_shares(const BlockMerge<C>& merge, int group, int warp, int lane) const {
+  __device__ __forceinline__ void send_shares(const BlockMerge<C>& merge, int gqa_group, int warp, int lane) const {
     const std::uint32_t to_o = shared_address(o + rank * slice), to_m = shared_address(m + rank * C::kHeads),
                         to_l = shared_address(l + rank * C::kHeads);
 #pragma unroll 1
@@ -76,7 +76,7 @@ struct ClusterOutputs {
     // A head belongs to the blocks from the one of its first output to that of its last. The last warps have the fewest
     // outputs to send.
 #pragma unroll 1
-    for (int head = C::kWarps - 1 - warp; head < group; head += C::kWarps) {
+    for (int head = C::kWarps - 1 - warp; head < gqa_group; head += C::kWarps) {
       const float head_m = merge.reference(head), head_l = merge.sum(head);
       const int owner = head * D / slice + lane;
       if (owner <= (head * D + D - 1) / slice)

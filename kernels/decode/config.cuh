@@ -1,7 +1,7 @@
 // Sizes of the decode kernels for one head size, number of head tiles and layout.
 #pragma once
 
-#include "kernels/decode/block_codes.cuh"
+#include "kernels/decode/band_codes.cuh"
 #include "kernels/decode/uniform_codes.cuh"
 
 namespace oscar::kernels {
@@ -15,7 +15,7 @@ template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster 
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
   using Cluster = DecodeConfig<D, NT, kBlocks, kPositions, true>;
-  using Codes = std::conditional_t<kBlocks, BlockCodes<D, NT, kPositions>, UniformCodes<D, NT>>;
+  using Codes = std::conditional_t<kBlocks, BandCodes<D, NT, kPositions>, UniformCodes<D, NT>>;
   static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps on a multiprocessor, else 16
   static constexpr bool kTwelve = kBlocks && NT == 2 && D == 128;
   static constexpr int kWarps = kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8;
@@ -27,8 +27,8 @@ struct DecodeConfig {
   static constexpr int kScratchBytes = kWarps * Codes::kScratchBytes + Codes::kItemBytes;
   static constexpr int kMaxCluster = 16;
   // Cluster kernel: what the blocks of a cluster send each other: outputs, m and l.
-  static constexpr int receive_bytes(int group) {
-    return 4 * (group * D + 2 * kMaxCluster) + 2 * 4 * kMaxCluster * kHeads;
+  static constexpr int receive_bytes(int gqa_group) {
+    return 4 * (gqa_group * D + 2 * kMaxCluster) + 2 * 4 * kMaxCluster * kHeads;
   }
 };
 

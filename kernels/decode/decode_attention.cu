@@ -1,4 +1,4 @@
-// Dispatch of decode_attention() to the kernels built for the head size, group and layout.
+// Dispatch of decode_attention() to the kernels built for the head size, GQA group and layout.
 #include <algorithm>
 #include <array>
 
@@ -16,14 +16,14 @@ namespace {
 
 // Calls f.template operator()<C>() for the instantiation that serves the shape; `otherwise` when none does.
 template <class F, class R>
-R dispatch(int head_dim, int group, bool blocks, bool positions, F&& f, R otherwise) {
-  if (group < 1 || group > 16) return otherwise;
+R dispatch(int head_dim, int gqa_group, bool blocks, bool positions, F&& f, R otherwise) {
+  if (gqa_group < 1 || gqa_group > 16) return otherwise;
   const auto heads = [&]<int D, int NT>() {
     return positions ? f.template operator()<DecodeConfig<D, NT, true, true>>()
            : blocks  ? f.template operator()<DecodeConfig<D, NT, true>>()
                      : f.template operator()<DecodeConfig<D, NT, false>>();
   };
-  const bool two = group > 8;
+  const bool two = gqa_group > 8;
   switch (head_dim) {
     case 64:
       return two ? heads.template operator()<64, 2>() : heads.template operator()<64, 1>();
@@ -40,41 +40,41 @@ bool widths_valid(const std::uint8_t* widths) {
   return std::all_of(widths, widths + 4, [](int w) { return w == 0 || w == 1 || w == 2 || w == 4; });
 }
 
-BlockSide block_side_of(const SideLayout& side) {
-  BlockSide out{};
+BandSide band_side_of(const SideLayout& side) {
+  BandSide out{};
   int rank = 0;
   std::array<bool, 4> coded{};
   for (int width = 4; width > 0; width /= 2)
     for (int i = 0; i < side.planes; ++i) {
       const PlaneLayout& plane = side.plane[i];
       if (plane.width != width) continue;
-      out.block[rank] = plane.sigma;
+      out.band[rank] = plane.sigma;
       out.width[rank] = width;
       out.codes[rank] = plane.offset;
       out.ranks[i] = rank++;
       coded[static_cast<std::size_t>(plane.sigma)] = true;
     }
   for (int b = 0; b < 4; ++b)
-    if (!coded[static_cast<std::size_t>(b)]) out.block[rank] = b, out.ranks[rank] = rank, ++rank;
+    if (!coded[static_cast<std::size_t>(b)]) out.band[rank] = b, out.ranks[rank] = rank, ++rank;
   out.scales = side.param_offset;
   return out;
 }
 
 }  // namespace
 
-int decode_attention_blocks(int head_dim, int group) {
+int decode_attention_blocks(int head_dim, int gqa_group) {
   return dispatch(
-      head_dim, group, false, false, [&]<class C>() { return decode_blocks<C>(); }, 0);
+      head_dim, gqa_group, false, false, [&]<class C>() { return decode_blocks<C>(); }, 0);
 }
 
-std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads, int page_queries) {
-  const std::size_t blocks = static_cast<std::size_t>(decode_attention_blocks(head_dim, group));
+std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int batch, int kv_heads, int page_queries) {
+  const std::size_t blocks = static_cast<std::size_t>(decode_attention_blocks(head_dim, gqa_group));
   const std::size_t items = static_cast<std::size_t>(batch) * static_cast<std::size_t>(kv_heads);
   return dispatch(
-      head_dim, group, false, false,
+      head_dim, gqa_group, false, false,
       [&]<class C>() {
         return sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>) +
-               items * static_cast<std::size_t>(page_queries * group * kPageQueryBytes);
+               items * static_cast<std::size_t>(page_queries * gqa_group * kPageQueryBytes);
       },
       std::size_t{0});
 }
@@ -101,24 +101,24 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
       return cudaErrorInvalidValue;
     }
     const PageLayout page = decode_page_layout(p);
-    a.key = block_side_of(page.key);
-    a.value = block_side_of(page.value);
+    a.key = band_side_of(page.key);
+    a.value = band_side_of(page.value);
   }
-  a.group = p.query_heads / p.kv_heads;
+  a.gqa_group = p.query_heads / p.kv_heads;
   a.page_bytes = decode_page_layout(p).bytes();
   a.row_offset = std::max(a.page_bytes, window_tile_bytes(p.head_dim) / 2);
   a.slot_bytes = a.row_offset;
   if (p.position_query != nullptr) {
-    a.slot_bytes += a.group * kPageQueryBytes;
+    a.slot_bytes += a.gqa_group * kPageQueryBytes;
     // Behind what the other launches use of the workspace.
     std::uint8_t* queries = static_cast<std::uint8_t*>(p.workspace) +
-                            decode_attention_workspace_bytes(p.head_dim, a.group, p.batch, p.kv_heads);
+                            decode_attention_workspace_bytes(p.head_dim, a.gqa_group, p.batch, p.kv_heads);
     const cudaError_t error = write_page_queries(p, queries, stream);
     if (error != cudaSuccess) return error;
     a.page_queries = queries;
   }
   return dispatch(
-      p.head_dim, a.group, p.blocks, p.position_query != nullptr,
+      p.head_dim, a.gqa_group, p.blocks, p.position_query != nullptr,
       [&]<class C>() { return launch_decode<C>(a, stream); }, cudaErrorInvalidValue);
 }
 

@@ -1,7 +1,7 @@
 // Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
-// and its quantised body (pages of layout `uniform` with group = head_dim and FP16 parameters, or of layout `blocks`),
-// all in rotated space, in one launch, or two where logits depend on the position.
-// CPU reference (the specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
+// and its quantised body (pages of layout `uniform` with quant_group = head_dim and FP16 parameters, or of layout
+// `blocks`), all in rotated space, in one launch, or two where logits depend on the position. CPU reference (the
+// specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,7 +36,7 @@ struct PagedDecodeParams {
   float scale;                  // softmax scale
   float soft_cap;               // 0: none
   bool out_float;
-  // Layout `blocks`: widths of the four blocks, each of {0, 1, 2, 4}, and their deviations. Not read otherwise.
+  // Layout `blocks`: widths of the four bands, each of {0, 1, 2, 4}, and their deviations. Not read otherwise.
   bool blocks = false;
   std::uint8_t key_widths[4] = {}, value_widths[4] = {};
   const float* key_sigma = nullptr;    // [Hkv, 4]
@@ -53,17 +53,18 @@ struct PagedDecodeParams {
 PageLayout decode_page_layout(const PagedDecodeParams& params);
 
 // Resident blocks the launch uses on the current device; fixed for a device, so graphs can be captured once.
-int decode_attention_blocks(int head_dim, int group);
+int decode_attention_blocks(int head_dim, int gqa_group);
 // One workspace may serve launches of any batch up to 4,096 (sequence, KV head) items, one after the other, without
 // being cleared between them, if it is as large as the largest of them needs. page_queries: of launches with a
 // position_query the number page_queries(max_pages, sink_pages + ring_pages) of page_queries.h, else 0.
-std::size_t decode_attention_workspace_bytes(int head_dim, int group, int batch, int kv_heads, int page_queries = 0);
+std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int batch, int kv_heads,
+                                             int page_queries = 0);
 
-// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a group above 16), for widths
-// other than 0, 1, 2 and 4, for a position_query without its tables or with layout uniform, and for kernel = kCluster
-// where the device or the batch allows no cluster for each item. Slots of a page or window page that hold no token are
-// read and weighed with 0: they must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not
-// synchronise; may be captured into a graph. Equal inputs give equal bits.
+// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a GQA group above 16), for
+// widths other than 0, 1, 2 and 4, for a position_query without its tables or with layout uniform, and for kernel =
+// kCluster where the device or the batch allows no cluster for each item. Slots of a page or window page that hold no
+// token are read and weighed with 0: they must hold finite numbers, so zero the memory of pages once. Allocates
+// nothing, does not synchronise; may be captured into a graph. Equal inputs give equal bits.
 cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -94,7 +94,7 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   const int items = a.p.batch * a.p.kv_heads;
   if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const auto kernel = cluster_kernel<C>;
-  const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.group));
+  const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.gqa_group));
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;

@@ -7,14 +7,14 @@
 
 namespace oscar::kernels {
 
-// Keys or values of a `blocks` page. The kernels work on the blocks by falling width, whatever their order in the page:
+// Keys or values of a `blocks` page. The kernels work on the bands by falling width, whatever their order in the page:
 // rank 0 is the widest.
-struct BlockSide {
-  std::int32_t block[4];  // of each rank
+struct BandSide {
+  std::int32_t band[4];   // of each rank
   std::int32_t width[4];  // of each rank: 4, 2, 1, 0
   std::int32_t codes[4];  // of each rank: byte of its codes in the page
   std::int32_t scales;    // byte of the first plane's 64 scale bytes
-  std::int32_t ranks[4];  // of each plane in the page; the planes that do not exist name the blocks without codes
+  std::int32_t ranks[4];  // of each plane in the page; the planes that do not exist name the bands without codes
 
   OSCAR_HD std::uint32_t widths() const {  // a byte for each rank
     return static_cast<std::uint32_t>(width[0] | width[1] << 8 | width[2] << 16 | width[3] << 24);
@@ -23,13 +23,13 @@ struct BlockSide {
 
 struct DecodeLaunch {
   PagedDecodeParams p;
-  BlockSide key, value;              // layout `blocks`
+  BandSide key, value;               // layout `blocks`
   std::int32_t page_bytes;           // of one KV head
   std::int32_t slot_bytes;           // of a ring slot: a page, or the keys or the values of one BF16 tile; then, with a
   std::int32_t row_offset;           // position_query, at this byte the page queries of what it holds
   const std::uint8_t* page_queries;  // page_queries.h, with a position_query
   std::int32_t slots;                // ring slots of a warp
-  std::int32_t group;                // query heads of a KV head
+  std::int32_t gqa_group;            // query heads of a KV head
   std::int32_t parts;                // cluster kernel: clusters that share an item
   std::int32_t pool_bytes;           // rings and the merge area over them; what else is in shared memory follows
 };

@@ -32,8 +32,8 @@ struct BlockMerge {
       : m(reinterpret_cast<float*>(pool)), l(m + C::kWarps * C::kHeads), o(l + C::kWarps * C::kHeads) {}
 
   // Called by all threads; the pool is free. Ends with a barrier.
-  __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int group, int warp,
-                                      int lane) const {
+  __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int gqa_group,
+                                      int warp, int lane) const {
     using Head = HeadFragment<C::NT>;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -46,7 +46,7 @@ struct BlockMerge {
       const float factor = exp2_approx(state.m[i] - (i == 0 ? top.x : top.y));
       const float sum = Head::over_head(state.l[i] * factor, [](float x, float y) { return x + y; });
       if (Head::first_of_head(lane)) l[warp * C::kHeads + head] = sum;
-      if (head >= group) continue;
+      if (head >= gqa_group) continue;
       float* to = o + (warp * C::kHeads + head) * C::kMergeRow + Head::row(0, lane);
 #pragma unroll
       for (int s = 0; s < C::D / 16; ++s) {
@@ -137,7 +137,7 @@ __device__ __forceinline__ bool last_to_arrive(int* counter, int parts, int& fla
 // memory for two floats of every part and head, and four of every thread.
 template <class C>
 __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Partial<C>* results,
-                                            const ItemRange& item, int group, float* scratch) {
+                                            const ItemRange& item, int gqa_group, float* scratch) {
   constexpr int D = C::D;
   const int tid = threadIdx.x, parts = item.parts;
   const auto part_of = [&](int i) -> const Partial<C>& { return results[2 * i + (i == 0 && item.second ? 1 : 0)]; };
@@ -153,7 +153,7 @@ __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Pa
   float* head_l = head_m + C::kHeads;          // [kHeads]
   // One warp a head: the largest reference, the weights, their sum.
 #pragma unroll 1
-  for (int head = tid / 32; head < group; head += C::kWarps) {
+  for (int head = tid / 32; head < gqa_group; head += C::kWarps) {
     const int lane = tid & 31;
     float m = kNoReference, l = 0.0f;
 #pragma unroll 1
@@ -172,7 +172,7 @@ __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Pa
   }
   __syncthreads();
   // Four channels a thread; where threads are left, slices of the parts side by side.
-  const int columns = group * (D / 4);
+  const int columns = gqa_group * (D / 4);
   const int slices = max(1, min(4, C::kThreads / columns));
   float4* slice_sum = reinterpret_cast<float4*>(head_l + C::kHeads);  // [slices][columns]
 #pragma unroll 1
@@ -190,11 +190,11 @@ __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Pa
   }
   __syncthreads();
 #pragma unroll 1
-  for (int i = tid; i < group * D; i += C::kThreads) {
+  for (int i = tid; i < gqa_group * D; i += C::kThreads) {
     float o = 0.0f;
 #pragma unroll 1
     for (int slice = 0; slice < slices; ++slice) o += reinterpret_cast<const float*>(slice_sum + slice * columns)[i];
-    write_output<C>(p, item.sequence, item.kv_head * group + i / D, i % D, head_m[i / D], head_l[i / D], o);
+    write_output<C>(p, item.sequence, item.kv_head * gqa_group + i / D, i % D, head_m[i / D], head_l[i / D], o);
   }
 }
 

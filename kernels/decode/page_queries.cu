@@ -65,14 +65,14 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
   row.load(row_of(at));
 
   // Heads 2t and 2t + 1 of a lane's results.
-  const int group = p.query_heads / p.kv_heads;
+  const int gqa_group = p.query_heads / p.kv_heads;
   std::uint8_t* to[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int head = first_head + 2 * t + i;
     to[i] = head < p.query_heads
-                ? const_cast<std::uint8_t*>(page_query_source(p, queries, sequence, head / group, group)) +
-                      head % group * kPageQueryBytes + 8 * g
+                ? const_cast<std::uint8_t*>(page_query_source(p, queries, sequence, head / gqa_group, gqa_group)) +
+                      head % gqa_group * kPageQueryBytes + 8 * g
                 : nullptr;
   }
 #pragma unroll
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
         }
     }
     const int index = at < pages ? plan.page_begin + at : p.max_pages + at - pages;
-    const long long offset = static_cast<long long>(index) * (group * kPageQueryBytes);
+    const long long offset = static_cast<long long>(index) * (gqa_group * kPageQueryBytes);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // rows g + {0, 8, 16, 24}
       const uint2 four = make_uint2(pack_f16(y[0][i], y[0][2 + i]), pack_f16(y[1][i], y[1][2 + i]));

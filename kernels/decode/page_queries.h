@@ -22,11 +22,11 @@ OSCAR_HD constexpr int page_queries(int max_pages, int window_pages) {
   return max_pages + kTilesPerPage * window_pages;
 }
 
-// Where those of a (sequence, KV head) begin: [B, Hkv, page_queries, group, kPageRank].
+// Where those of a (sequence, KV head) begin: [B, Hkv, page_queries, gqa_group, kPageRank].
 OSCAR_HD inline const std::uint8_t* page_query_source(const PagedDecodeParams& p, const std::uint8_t* queries,
-                                                      int sequence, int kv_head, int group) {
+                                                      int sequence, int kv_head, int gqa_group) {
   const long long item = static_cast<long long>(sequence) * p.kv_heads + kv_head;
-  return queries + item * page_queries(p.max_pages, p.sink_pages + p.ring_pages) * group * kPageQueryBytes;
+  return queries + item * page_queries(p.max_pages, p.sink_pages + p.ring_pages) * gqa_group * kPageQueryBytes;
 }
 
 // Writes those of all pages and tiles that a launch with these parameters reads. queries: device memory, 16-byte

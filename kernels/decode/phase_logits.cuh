@@ -14,18 +14,18 @@
 namespace oscar::kernels {
 
 // s = <u, c_p> of M tiles of 16 tokens from some position on, before the softmax scale. queries: the page queries of
-// the item's heads, [group, 32]; basis: the second of fill_tile_phases() (it stays in L1).
+// the item's heads, [gqa_group, 32]; basis: the second of fill_tile_phases() (it stays in L1).
 template <int NT, int M>
 __device__ __forceinline__ void phase_logits(float (&s)[M][4 * NT], SharedAddress queries, const std::uint16_t* basis,
-                                             int group, int lane) {
+                                             int gqa_group, int lane) {
   using Head = HeadFragment<NT>;
   constexpr int kSteps = kPageRank / 16;
   const int g = lane >> 2, t = lane & 3;
   std::uint32_t words[kSteps][Head::kWords];  // [r][n] of each step
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
-    // Columns past the group are read by nobody.
-    const uint4 y = load_shared_16(queries + 16 * (4 * min(8 * n + g, group - 1) + t));
+    // Columns past the GQA group are read by nobody.
+    const uint4 y = load_shared_16(queries + 16 * (4 * min(8 * n + g, gqa_group - 1) + t));
     words[0][n] = y.x, words[0][NT + n] = y.y, words[1][n] = y.z, words[1][NT + n] = y.w;
   }
   const uint4* rows = reinterpret_cast<const uint4*>(basis) + lane;

@@ -7,7 +7,7 @@ namespace oscar::kernels {
 
 // Calls f<width, rank>() for every plane, by falling width. widths: a byte for each rank, 4, 2, 1, 0 in falling order.
 // After a plane only its own width and smaller ones can follow: one test where the next plane is as wide. Tests are
-// what the layout costs, because each stops the warp: asked in a fixed order at every block, those of widths 4-2-1-1
+// what the layout costs, because each stops the warp: asked in a fixed order at every band, those of widths 4-2-1-1
 // were a tenth of a page's time on H200.
 template <class F>
 __device__ __forceinline__ void each_plane(std::uint32_t widths, F&& f) {

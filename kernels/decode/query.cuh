@@ -24,12 +24,13 @@ template <int D, int NT>
 struct QueryPairs {
   std::uint32_t pair[D / 16][2 * NT];
 
-  // q: BF16 as pairs, [group, row_pairs], of which the channels begin at pair `first`. Heads past the group are zero.
-  __device__ __forceinline__ void load(const std::uint32_t* q, int row_pairs, int first, int group, int lane) {
+  // q: BF16 as pairs, [gqa_group, row_pairs], of which the channels begin at pair `first`. Heads past the group are
+  // zero.
+  __device__ __forceinline__ void load(const std::uint32_t* q, int row_pairs, int first, int gqa_group, int lane) {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      const bool live = 8 * n + g < group;
+      const bool live = 8 * n + g < gqa_group;
       const std::uint32_t* row = q + (8 * n + g) * row_pairs + first + t;
 #pragma unroll
       for (int step = 0; step < D / 16; ++step)

@@ -18,16 +18,16 @@ __device__ __forceinline__ WarpShare warp_share(const ItemRange& item, int warp,
 // The block's result: to the output, or to its partial result where other blocks share the item.
 template <class C>
 __device__ __forceinline__ void write_item(const PagedDecodeParams& p, const BlockMerge<C>& merge,
-                                           const ItemRange& item, int group, Partial<C>& partial) {
+                                           const ItemRange& item, int gqa_group, Partial<C>& partial) {
   constexpr int D = C::D;
 #pragma unroll 1
-  for (int i = 2 * threadIdx.x; i < group * D; i += 2 * C::kThreads) {
+  for (int i = 2 * threadIdx.x; i < gqa_group * D; i += 2 * C::kThreads) {
     const int head = i / D, channel = i % D;
     const float2 o = merge.output(head, channel);
     if (item.parts == 1) {
       const float m = merge.reference(head), l = merge.sum(head);
-      write_output<C>(p, item.sequence, item.kv_head * group + head, channel, m, l, o.x);
-      write_output<C>(p, item.sequence, item.kv_head * group + head, channel + 1, m, l, o.y);
+      write_output<C>(p, item.sequence, item.kv_head * gqa_group + head, channel, m, l, o.x);
+      write_output<C>(p, item.sequence, item.kv_head * gqa_group + head, channel + 1, m, l, o.y);
     } else {
       __stcg(reinterpret_cast<float2*>(&partial.o[head][channel]), o);
       if (channel == 0) __stcg(&partial.m[head], merge.reference(head)), __stcg(&partial.l[head], merge.sum(head));
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
   __shared__ DecodeShared<C> shared;
 
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int group = a.group;
+  const int gqa_group = a.gqa_group;
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
   RingPosition at{shared_address(pool) + warp * a.slots * a.slot_bytes};
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     typename C::Codes::Query query;
     query.load(a,
                static_cast<const std::uint32_t*>(p.q) +
-                   (static_cast<long long>(sequence) * p.query_heads + kv_head * group) * (D / 2),
+                   (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
                kv_head, warp, lane);
     WarpWork<C> work;
     work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
@@ -80,13 +80,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
     __syncthreads();
     const BlockMerge<C> merge(pool);
-    merge.put(a, work.state, group, warp, lane);
+    merge.put(a, work.state, gqa_group, warp, lane);
 
     // A block cuts at most two items: the one it begins in the middle of, and the one it leaves unfinished.
     Partial<C>& partial = partials[2 * blockIdx.x + (first_item ? 0 : 1)];
-    write_item<C>(p, merge, item, group, partial);
+    write_item<C>(p, merge, item, gqa_group, partial);
     if (item.parts > 1 && last_to_arrive(&arrivals[sequence * p.kv_heads + kv_head], item.parts, shared.last_arriver)) {
-      merge_parts<C>(p, partials + 2 * item.first_block, item, group, reinterpret_cast<float*>(pool));
+      merge_parts<C>(p, partials + 2 * item.first_block, item, gqa_group, reinterpret_cast<float*>(pool));
     }
     if (block.split) return;
     block.position += item.to - item.from;

@@ -53,7 +53,7 @@ struct UniformCodes {
   // What a warp reads of global memory before anything waits.
   struct Query : QueryPairs<D, NT> {
     __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int, int, int lane) {
-      QueryPairs<D, NT>::load(q, D / 2, 0, a.group, lane);
+      QueryPairs<D, NT>::load(q, D / 2, 0, a.gqa_group, lane);
     }
   };
   static constexpr int kItemBytes = 0;  // shared memory of a thread block beside its warps'

@@ -1,7 +1,7 @@
 // What one warp does of one (sequence, KV head): its code pages, then its BF16 tiles, through its ring of slots.
 #pragma once
 
-#include "kernels/decode/block_codes.cuh"
+#include "kernels/decode/band_codes.cuh"
 #include "kernels/decode/config.cuh"
 #include "kernels/decode/page_queries.h"
 #include "kernels/decode/phase_logits.cuh"
@@ -104,9 +104,9 @@ struct WarpWork {
     const long long page_stride = static_cast<long long>(p.kv_heads) * a.page_bytes;
 
     // The page queries of a page or of BF16 tile max_pages + i.
-    const int query_bytes = a.group * kPageQueryBytes;
+    const int query_bytes = a.gqa_group * kPageQueryBytes;
     const std::uint8_t* page_queries =
-        Codes::kPositions ? page_query_source(p, a.page_queries, sequence, kv_head, a.group) : nullptr;
+        Codes::kPositions ? page_query_source(p, a.page_queries, sequence, kv_head, a.gqa_group) : nullptr;
     const auto queries_of = [&](SharedAddress slot, int index, bool needed) {
       if constexpr (!Codes::kPositions) return CopyPart{};
       return CopyPart{slot + a.row_offset, page_queries + static_cast<long long>(index) * query_bytes,
@@ -155,11 +155,11 @@ struct WarpWork {
 #pragma unroll 1
     for (int slot = next(at.slot); slot != at.slot; slot = next(slot)) issue(slot);
     state.clear();
-    const long long first_head = static_cast<long long>(sequence) * p.query_heads + kv_head * a.group;
+    const long long first_head = static_cast<long long>(sequence) * p.query_heads + kv_head * a.gqa_group;
     // What the logits of the M tiles in a slot have before the codes.
     const auto position_logits = [&]<int M>(float(&s)[M][Head::kSize], SharedAddress slot) {
       if constexpr (Codes::kPositions) {
-        phase_logits<NT, M>(s, slot + a.row_offset, p.tile_phases + projection_count(D), a.group, lane);
+        phase_logits<NT, M>(s, slot + a.row_offset, p.tile_phases + projection_count(D), a.gqa_group, lane);
       } else {
 #pragma unroll
         for (int m = 0; m < M; ++m)
@@ -209,7 +209,7 @@ struct WarpWork {
       const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
                              (sink ? min(p.sink, plan.length) : plan.length) - base};
       QueryPairs<D, NT> query;
-      query.load(static_cast<const std::uint32_t*>(p.q) + first_head * (D / 2), D / 2, 0, a.group, lane);
+      query.load(static_cast<const std::uint32_t*>(p.q) + first_head * (D / 2), D / 2, 0, a.gqa_group, lane);
       float s[1][Head::kSize], w[1][Head::kSize];
       TokenScales<1, NT> scales;
 #pragma unroll

@@ -17,7 +17,7 @@ struct WarpState {
   static constexpr int kSteps = D / 16;
   float m[2], l[2];              // of the lane's two heads
   float o[kSteps][Head::kSize];  // [channel step], in units of the codes
-  float zeros[4];                // sum b: what the zero points of block b (uniform: block 0) take away
+  float zeros[4];                // sum b: what the zero points of band b (uniform: band 0) take away
 
   __device__ __forceinline__ void clear() {
     m[0] = m[1] = kNoReference;

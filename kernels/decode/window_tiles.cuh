@@ -9,7 +9,7 @@
 
 namespace oscar::kernels {
 
-// q: the item's heads in global memory, [group, D] BF16 as pairs.
+// q: the item's heads in global memory, [gqa_group, D] BF16 as pairs.
 template <int D, int NT>
 __device__ __forceinline__ void score_window(float (&s)[1][4 * NT], const QueryPairs<D, NT>& q, SharedAddress keys,
                                              int lane) {

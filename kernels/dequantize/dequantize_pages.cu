@@ -22,7 +22,7 @@ template <class T>
 __device__ inline float uniform_value(const DequantizePagesParams& p, const std::uint8_t* page, int slot, int channel,
                                       int code) {
   const std::uint32_t pair =
-      *reinterpret_cast<const std::uint32_t*>(page + p.layout.param_byte(slot, channel / p.layout.group));
+      *reinterpret_cast<const std::uint32_t*>(page + p.layout.param_byte(slot, channel / p.layout.quant_group));
   const float s = T::value(static_cast<std::uint16_t>(pair)), z = T::value(static_cast<std::uint16_t>(pair >> 16));
   return (static_cast<float>(code) - z) * s;
 }

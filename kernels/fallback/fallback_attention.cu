@@ -94,9 +94,10 @@ struct Softmax {
 __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__ FallbackAttentionParams p) {
   __shared__ float logits[kHeads][kTile];  // then the weights
   __shared__ float factors[kHeads];
-  const int group = p.query_heads / p.kv_heads, tiles = (group + kHeads - 1) / kHeads, d = p.head_dim;
+  const int gqa_group = p.query_heads / p.kv_heads, tiles = (gqa_group + kHeads - 1) / kHeads, d = p.head_dim;
   const int in_group = static_cast<int>(blockIdx.y) % tiles * kHeads, kv_head = static_cast<int>(blockIdx.y) / tiles;
-  const Block b{static_cast<int>(blockIdx.z), kv_head, kv_head * group + in_group, min(kHeads, group - in_group)};
+  const Block b{static_cast<int>(blockIdx.z), kv_head, kv_head * gqa_group + in_group,
+                min(kHeads, gqa_group - in_group)};
   const FallbackSequence& s = p.sequences[b.sequence];
   const int seen = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
   const int part = static_cast<int>(blockIdx.x);
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
 bool has_pages(const FallbackSide& side, int head_dim) {
   if (side.page_tokens <= 0) return false;
   if (side.lines.bits == 0) return side.layout.head_dim == head_dim;
-  return side.lines.bits > 0 && side.lines.group > 0 && side.lines.line % side.lines.group == 0 &&
+  return side.lines.bits > 0 && side.lines.quant_group > 0 && side.lines.line % side.lines.quant_group == 0 &&
          side.lines.line == (side.lines.channel_axis ? side.page_tokens : head_dim);
 }
 

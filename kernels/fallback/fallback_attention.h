@@ -41,10 +41,10 @@ struct FallbackSequence {
 
 // Codes of kivi_pages.h: a line holds the codes of one channel (channel axis) or of one token (token axis).
 struct LineLayout {
-  std::int32_t bits;           // 2 or 4; 0: the pages have a SideLayout
-  std::int32_t line, group;    // codes of a line, and those that share scale and offset
-  std::int32_t channel_axis;   // 1: line = channel, codes of tokens; 0: line = token, codes of channels
-  std::int32_t params_offset;  // bytes from the start of a head's page
+  std::int32_t bits;               // 2 or 4; 0: the pages have a SideLayout
+  std::int32_t line, quant_group;  // codes of a line, and those that share scale and offset
+  std::int32_t channel_axis;       // 1: line = channel, codes of tokens; 0: line = token, codes of channels
+  std::int32_t params_offset;      // bytes from the start of a head's page
 };
 
 // Keys or values of one layer. A page: with `norms` the FP32 norms of its tokens, then Hkv times head_bytes.
@@ -56,7 +56,7 @@ struct FallbackSide {
   std::int32_t values;       // 1: bits of codes are those of values, 0: those of keys (SideLayout)
   std::int32_t norms;        // 1: each token is multiplied by its norm (LineLayout)
   SideLayout layout;         // lines.bits == 0
-  const float* sigma;        // [Hkv, 4] deviations of blocks; read where layout.params is kScaleByte
+  const float* sigma;        // [Hkv, 4] deviations of bands; read where layout.params is kScaleByte
   LineLayout lines;          // lines.bits > 0
 };
 

@@ -54,13 +54,13 @@ __device__ inline float plane_element(const FallbackSide& side, const float* sig
       const float level = static_cast<float>(code) + 0.5f - 0.5f * static_cast<float>(1 << plane.width);
       return sigma[plane.sigma] * exp2f(static_cast<float>(e) / 32.0f) * level;
     }
-    const std::uint32_t pair = param_pair(place.page + layout.param_byte(place.slot, i / layout.group));
+    const std::uint32_t pair = param_pair(place.page + layout.param_byte(place.slot, i / layout.quant_group));
     const bool half = layout.params == ParamKind::kFloat16Pair;
     const float s = half ? float16_float(pair & 0xffffu) : bfloat16_float(pair & 0xffffu);
     const float z = half ? float16_float(pair >> 16) : bfloat16_float(pair >> 16);
     return s * (static_cast<float>(code) - z);
   }
-  return 0.0f;  // a block of width 0
+  return 0.0f;  // a band of width 0
 }
 
 // xhat of a LineLayout (kivi_pages.h).
@@ -68,8 +68,8 @@ __device__ inline float line_element(const LineLayout& lines, const TokenPlace& 
   const int line = lines.channel_axis ? channel : place.slot, i = lines.channel_axis ? place.slot : channel;
   const int stride = lines.line * lines.bits / 8;
   const int code = place.page[line * stride + i % stride] >> (i / stride * lines.bits) & ((1 << lines.bits) - 1);
-  const std::uint32_t pair =
-      param_pair(place.page + lines.params_offset + (line * (lines.line / lines.group) + i / lines.group) * 4);
+  const std::uint32_t pair = param_pair(place.page + lines.params_offset +
+                                        (line * (lines.line / lines.quant_group) + i / lines.quant_group) * 4);
   return (static_cast<float>(code) * float16_float(pair & 0xffffu) + float16_float(pair >> 16)) * place.norm;
 }
 

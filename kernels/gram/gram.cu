@@ -40,11 +40,11 @@ __device__ __forceinline__ void split_rows(std::uint16_t* high, std::uint16_t* l
 // What a block adds up: of the rows of one KV head, the chunks [begin, end).
 template <int D, bool kShifted>
 struct Run {
-  int head, group;
+  int head, gqa_group;
   std::int64_t rows, begin, end;  // rows of the head; chunks
 
   __device__ __forceinline__ explicit Run(const GramParams& p)
-      : head(blockIdx.y), group(p.heads / p.kv_heads), rows(p.tokens * group) {
+      : head(blockIdx.y), gqa_group(p.heads / p.kv_heads), rows(p.tokens * gqa_group) {
     constexpr int kSplits = splits(kShifted);
     const std::int64_t chunks = (rows + kChunk - 1) / kChunk, each = (chunks + kSplits - 1) / kSplits;
     begin = blockIdx.x * each, end = min(chunks, begin + each);
@@ -56,9 +56,9 @@ struct Run {
       const int r = i / (D / 8), c = i % (D / 8) * 8;
       const std::int64_t row = chunk * kChunk + r;
       const bool live = chunk < end && row < rows;
-      const std::int64_t token = live ? row / group : 0;
-      const int member = live ? static_cast<int>(row % group) : 0;
-      const std::uint16_t* source = p.x + token * p.stride + (head * group + member) * D + c;
+      const std::int64_t token = live ? row / gqa_group : 0;
+      const int member = live ? static_cast<int>(row % gqa_group) : 0;
+      const std::uint16_t* source = p.x + token * p.stride + (head * gqa_group + member) * D + c;
       const int bytes = live ? 16 : 0;
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(&to[r][c])), "l"(source),
                    "r"(bytes)

@@ -1,8 +1,8 @@
-// Second moments of BF16 rows: sum += x^T x for each KV head, over tokens and the heads of its group. CPU reference,
-// within 1e-6: add_gram() of lib/statistics/accumulator.h. Products are exact in FP32 and added there over 128 rows at
-// a time; all further sums are FP64, in a fixed order. With a shift c, for rows whose mean may be hundreds of times
-// their deviation: x - c as the sum of two BF16 numbers, exact to 17 bits, is multiplied in its place and c is put back
-// in FP64. Raw pointers, no LibTorch.
+// Second moments of BF16 rows: sum += x^T x for each KV head, over tokens and the heads of its GQA group. CPU
+// reference, within 1e-6: add_gram() of lib/statistics/accumulator.h. Products are exact in FP32 and added there over
+// 128 rows at a time; all further sums are FP64, in a fixed order. With a shift c, for rows whose mean may be hundreds
+// of times their deviation: x - c as the sum of two BF16 numbers, exact to 17 bits, is multiplied in its place and c is
+// put back in FP64. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>

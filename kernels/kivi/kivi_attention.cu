@@ -18,8 +18,8 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps, kSlots = 2, kHeads = 8;
 // What the host derives from the parameters.
 struct Launch {
   KiviAttentionParams p;
-  int group, head_tiles;  // query heads of a KV head, and tiles of 8 of them
-  int page_parts, parts;  // blocks of an item for pages, and all
+  int gqa_group, head_tiles;  // query heads of a KV head, and tiles of 8 of them
+  int page_parts, parts;      // blocks of an item for pages, and all
   int slot_bytes;
 };
 
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads, 2) parts_kernel(const __grid_constan
   __shared__ PageShared<D> shared;
   const KiviAttentionParams& p = a.p;
   const int sequence = blockIdx.z, kv_head = blockIdx.y / a.head_tiles, tile = blockIdx.y % a.head_tiles;
-  const int first_head = kv_head * a.group + kHeads * tile, heads = min(kHeads, a.group - kHeads * tile);
+  const int first_head = kv_head * a.gqa_group + kHeads * tile, heads = min(kHeads, a.gqa_group - kHeads * tile);
   const KiviSequence& s = p.sequences[sequence];
   if (s.length <= 0) return;
   const long long item = static_cast<long long>(sequence) * gridDim.y + blockIdx.y;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(D) merge_kernel(const __grid_constant__ Launch
   const KiviAttentionParams& p = a.p;
   const int query_head = blockIdx.x, sequence = blockIdx.y, channel = threadIdx.x;
   if (p.sequences[sequence].length <= 0) return;
-  const int kv_head = query_head / a.group, in_group = query_head % a.group, head = in_group % kHeads;
+  const int kv_head = query_head / a.gqa_group, in_group = query_head % a.gqa_group, head = in_group % kHeads;
   const long long item = (static_cast<long long>(sequence) * p.kv_heads + kv_head) * a.head_tiles + in_group / kHeads;
   const Part<D>* parts = static_cast<const Part<D>*>(p.workspace) + item * a.parts;
   float m = p.sink_logits != nullptr ? p.sink_logits[query_head] * 1.44269504f : -1e30f;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(D) merge_kernel(const __grid_constant__ Launch
 // Two blocks on each multiprocessor, but no more than give every warp a page.
 Launch plan(const KiviAttentionParams& p) {
   Launch a{p, p.query_heads / p.kv_heads, 0, 0, 0, std::max(p.key.head_bytes, p.value.head_bytes)};
-  a.head_tiles = (a.group + kHeads - 1) / kHeads;
+  a.head_tiles = (a.gqa_group + kHeads - 1) / kHeads;
   int device = 0, multiprocessors = 132;
   if (cudaGetDevice(&device) == cudaSuccess) {
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
@@ -249,7 +249,7 @@ cudaError_t launch(const Launch& a, cudaStream_t stream) {
 
 template <int D>
 cudaError_t dispatch(const Launch& a, cudaStream_t stream) {
-  switch (a.p.key.group) {
+  switch (a.p.key.quant_group) {
     case 32:
       return launch<D, 32>(a, stream);
     case 64:
@@ -271,7 +271,7 @@ std::size_t kivi_attention_workspace_bytes(const KiviAttentionParams& p) {
 
 cudaError_t kivi_attention(const KiviAttentionParams& p, cudaStream_t stream) {
   const bool heads = p.kv_heads > 0 && p.query_heads > 0 && p.query_heads % p.kv_heads == 0;
-  const bool groups = p.value.group == std::min(p.key.group, p.head_dim) && !p.value.norms;
+  const bool groups = p.value.quant_group == std::min(p.key.quant_group, p.head_dim) && !p.value.norms;
   if (!heads || !groups || p.batch < 0 || p.sink < 0) return cudaErrorInvalidValue;
   if (p.batch == 0) return cudaSuccess;
   const Launch a = plan(p);

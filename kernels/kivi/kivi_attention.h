@@ -29,10 +29,10 @@ struct KiviSequence {
 struct KiviSide {
   const std::uint8_t* pages;  // 16-byte aligned
   std::int64_t page_bytes;
-  std::int32_t head_bytes;  // of one KV head in a page, a multiple of 16
-  std::int32_t group;       // 32, 64 or 128; values: at most D
-  std::int32_t ring;        // rows of the BF16 ring
-  bool norms;               // keys only
+  std::int32_t head_bytes;   // of one KV head in a page, a multiple of 16
+  std::int32_t quant_group;  // 32, 64 or 128; values: at most D
+  std::int32_t ring;         // rows of the BF16 ring
+  bool norms;                // keys only
 };
 
 struct KiviAttentionParams {

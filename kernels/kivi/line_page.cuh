@@ -112,9 +112,9 @@ __device__ __forceinline__ void line_scores(float (&scores)[4][2][4], const std:
     }
 #pragma unroll
     for (int f = 0; f < 4; ++f) {
-      const int group = f * G / 4;
-      const std::uint32_t b0 = multiply_f16(q.x, scale_pair(pair[0].x[group], pair[1].x[group])),
-                          b1 = multiply_f16(q.y, scale_pair(pair[2].x[group], pair[3].x[group]));
+      const int quant_group = f * G / 4;
+      const std::uint32_t b0 = multiply_f16(q.x, scale_pair(pair[0].x[quant_group], pair[1].x[quant_group])),
+                          b1 = multiply_f16(q.y, scale_pair(pair[2].x[quant_group], pair[3].x[quant_group]));
       const std::uint32_t mask = 0x00030003u << (2 * f);
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
@@ -209,9 +209,9 @@ __device__ __forceinline__ void line_accumulate(LineState<D>& state, const float
       }
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
-        const int group = v * G / 4;
-        const std::uint32_t w0 = multiply_f16(b0, scale_pair(pair[0].x[group], pair[1].x[group])),
-                            w1 = multiply_f16(b1, scale_pair(pair[2].x[group], pair[3].x[group]));
+        const int quant_group = v * G / 4;
+        const std::uint32_t w0 = multiply_f16(b0, scale_pair(pair[0].x[quant_group], pair[1].x[quant_group])),
+                            w1 = multiply_f16(b1, scale_pair(pair[2].x[quant_group], pair[3].x[quant_group]));
         const std::uint32_t mask = 0x00030003u << (2 * v);
 #pragma unroll
         for (int i = 0; i < LineState<D>::kPairs; ++i) {

@@ -30,8 +30,8 @@ __device__ __forceinline__ float coded_key(const KiviSide& side, const std::int3
   const std::uint8_t* codes = page + (side.norms ? 512 : 0) + static_cast<long long>(kv_head) * side.head_bytes;
   const int i = token % 128;
   const int code = __ldg(codes + channel * 32 + i % 32) >> (2 * (i / 32)) & 3;
-  const __half2 pair =
-      __ldg(reinterpret_cast<const __half2*>(codes + D * 32) + channel * (128 / side.group) + i / side.group);
+  const __half2 pair = __ldg(reinterpret_cast<const __half2*>(codes + D * 32) + channel * (128 / side.quant_group) +
+                             i / side.quant_group);
   const float x = static_cast<float>(code) * __low2float(pair) + __high2float(pair);
   return side.norms ? x * __ldg(reinterpret_cast<const float*>(page) + i) : x;
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ float coded_value(const KiviSide& side, const std::in
   const int i = token % 128;
   const int code = __ldg(codes + i * (D / 4) + channel % (D / 4)) >> (2 * (channel / (D / 4))) & 3;
   const __half2 pair =
-      __ldg(reinterpret_cast<const __half2*>(codes + 32 * D) + i * (D / side.group) + channel / side.group);
+      __ldg(reinterpret_cast<const __half2*>(codes + 32 * D) + i * (D / side.quant_group) + channel / side.quant_group);
   return static_cast<float>(code) * __low2float(pair) + __high2float(pair);
 }
 

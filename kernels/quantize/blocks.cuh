@@ -1,4 +1,4 @@
-// Encoder of one block of the blocks layout in a warp; reference: lib/codec/blocks.cpp.
+// Encoder of one band of the layout `blocks` in a warp; reference: lib/codec/blocks.cpp.
 #pragma once
 
 #include "kernels/common/scale_grid.h"
@@ -38,8 +38,8 @@ __device__ inline void try_fraction(const float (&x)[P], int width, float fracti
 
 // Returns the scale byte.
 template <int P>
-__device__ inline int encode_block(const float (&x)[P], int n, int width, float sigma, bool value_side, bool search,
-                                   int (&codes)[P]) {
+__device__ inline int encode_band(const float (&x)[P], int n, int width, float sigma, bool value_side, bool search,
+                                  int (&codes)[P]) {
   const float largest = row::largest_magnitude(x, n);
   if (!(largest >= 0x1p-40f)) {
 #pragma unroll

@@ -94,8 +94,8 @@ __device__ void rotate(const QuantizePagesParams& p, int head, const PageRun& ru
 template <class T, int P>
 __device__ void encode_uniform(const QuantizePagesParams& p, const float* x, int slot, std::uint8_t* codes,
                                std::uint8_t* page) {
-  const int lane = threadIdx.x % 32, n = p.layout.group;
-  for (int g = 0; g < p.layout.groups; ++g) {
+  const int lane = threadIdx.x % 32, n = p.layout.quant_group;
+  for (int g = 0; g < p.layout.quant_groups; ++g) {
     float part[P];
     int c[P];
 #pragma unroll
@@ -127,8 +127,8 @@ __device__ void encode_blocks(const QuantizePagesParams& p, int head, const floa
     int c[kPart];
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
-    const int e = blocks::encode_block(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
-                                       p.value_side, p.encoder == QuantizeEncoder::kSearch, c);
+    const int e = blocks::encode_band(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
+                                      p.value_side, p.encoder == QuantizeEncoder::kSearch, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);

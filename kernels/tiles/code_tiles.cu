@@ -7,19 +7,21 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) token_kernel(const __grid_constant__ CodeTilesParams p) {
-  const int groups = p.channels / p.group;
+  const int groups = p.channels / p.quant_group;
   const std::int64_t index = (blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x) / 32;
   if (index >= p.tokens * p.heads * groups) return;
   float* row = p.rows + index / groups * p.head_dim + p.first_channel;
-  code_group(WarpGroup{row + index % groups * p.group, p.group, static_cast<int>(threadIdx.x & 31)}, p, p.bits);
+  code_group(WarpGroup{row + index % groups * p.quant_group, p.quant_group, static_cast<int>(threadIdx.x & 31)}, p,
+             p.bits);
 }
 
 __global__ void __launch_bounds__(kThreads) channel_kernel(const __grid_constant__ CodeTilesParams p) {
   const std::int64_t index = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x;
   const std::int64_t width = static_cast<std::int64_t>(p.heads) * p.head_dim;
-  if (index >= p.tokens / p.group * width) return;
+  if (index >= p.tokens / p.quant_group * width) return;
   const int bits = p.boosted != nullptr && p.boosted[index] != 0 ? p.boosted_bits : p.bits;
-  code_group(ThreadGroup{p.rows + index / width * p.group * width + index % width, p.group, width}, p, bits);
+  code_group(ThreadGroup{p.rows + index / width * p.quant_group * width + index % width, p.quant_group, width}, p,
+             bits);
 }
 
 unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
@@ -27,16 +29,16 @@ unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((thread
 }  // namespace
 
 cudaError_t code_tiles(const CodeTilesParams& p, cudaStream_t stream) {
-  if (p.heads < 1 || p.head_dim < 1 || p.group < 1) return cudaErrorInvalidValue;
+  if (p.heads < 1 || p.head_dim < 1 || p.quant_group < 1) return cudaErrorInvalidValue;
   if (p.first_channel < 0 || p.channels < 1 || p.first_channel + p.channels > p.head_dim) return cudaErrorInvalidValue;
   if (p.code == TileCode::kLloydMax && p.centroids == nullptr) return cudaErrorInvalidValue;
   if (p.tokens == 0) return cudaSuccess;
   if (p.channel_axis) {
-    if (p.tokens % p.group != 0 || p.channels != p.head_dim) return cudaErrorInvalidValue;
-    channel_kernel<<<blocks_for(p.tokens / p.group * p.heads * p.head_dim), kThreads, 0, stream>>>(p);
+    if (p.tokens % p.quant_group != 0 || p.channels != p.head_dim) return cudaErrorInvalidValue;
+    channel_kernel<<<blocks_for(p.tokens / p.quant_group * p.heads * p.head_dim), kThreads, 0, stream>>>(p);
   } else {
-    if (p.channels % p.group != 0) return cudaErrorInvalidValue;
-    token_kernel<<<blocks_for(32 * p.tokens * p.heads * (p.channels / p.group)), kThreads, 0, stream>>>(p);
+    if (p.channels % p.quant_group != 0) return cudaErrorInvalidValue;
+    token_kernel<<<blocks_for(32 * p.tokens * p.heads * (p.channels / p.quant_group)), kThreads, 0, stream>>>(p);
   }
   return cudaGetLastError();
 }

@@ -19,12 +19,14 @@ struct CodeTilesParams {
   std::int32_t heads = 0, head_dim = 0;
   // Channels [first_channel, first_channel + channels) are coded, others are left alone.
   std::int32_t first_channel = 0, channels = 0;
-  bool channel_axis = false;  // a group is `group` tokens of a channel (T a multiple of it), or `group` channels of a
-  std::int32_t group = 0;     // token (channels a multiple of it)
+  // quant_group tokens of a channel (T is a multiple of it) share a scale, or quant_group channels of a token (channels
+  // are a multiple of it).
+  bool channel_axis = false;
+  std::int32_t quant_group = 0;
   TileCode code = TileCode::kUniform;
   std::int32_t bits = 2;
   float clip = 1.0f;  // kIntegerZero
-  // Channel axis: [T / group, H, D] 1 where a group has boosted_bits instead, or null.
+  // Channel axis: [T / quant_group, H, D] 1 where a group has boosted_bits instead, or null.
   const std::uint8_t* boosted = nullptr;
   std::int32_t boosted_bits = 0;
   const double* centroids = nullptr;  // [2^bits] ascending, kLloydMax

@@ -107,11 +107,11 @@ PageLayout page_layout(const RowCode& key, const RowCode& value) {
 
 std::vector<ScaleRun> scale_runs(const SideLayout& side) {
   std::vector<ScaleRun> runs;
-  for (int i = 0; i < side.groups; ++i) {
+  for (int i = 0; i < side.quant_groups; ++i) {
     if (side.params == ParamKind::kScaleByte) {
       runs.push_back({side.plane[i].first_channel, side.plane[i].channels, i});
     } else {
-      runs.push_back({i * side.group, side.group, 0});
+      runs.push_back({i * side.quant_group, side.quant_group, 0});
     }
   }
   return runs;

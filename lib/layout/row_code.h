@@ -52,7 +52,8 @@ std::string settings_text(const RowCode& code);  // for people: "groups of 32", 
 // A page of such rows. InputError as of validate().
 PageLayout page_layout(const RowCode& key, const RowCode& value);
 
-// The channels that parameter `i` of a token scales, and the plane that holds their codes; one for each of side.groups.
+// The channels that parameter `i` of a token scales, and the plane that holds their codes; one for each of
+// side.quant_groups.
 struct ScaleRun {
   int first_channel, channels, plane;
 };

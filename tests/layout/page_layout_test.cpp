@@ -96,7 +96,7 @@ TEST(PageLayout, SectionsFollowEachOtherInSixteens) {
         }
         EXPECT_EQ(side->param_offset, at);
         EXPECT_EQ(side->param_byte(0, 0), at);
-        EXPECT_EQ(side->param_byte(63, side->groups - 1) + side->param_size(), side->end());
+        EXPECT_EQ(side->param_byte(63, side->quant_groups - 1) + side->param_size(), side->end());
         at = side->end();
         EXPECT_EQ(at % 16, 0);
       }

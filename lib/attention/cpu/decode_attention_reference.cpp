@@ -52,7 +52,7 @@ double key_dot(const Head& head, std::int64_t body_token) {
   const int token = static_cast<int>(body_token % kPageTokens);
   const float* q = head.query();
   double dot = 0.0;
-  for (int g = 0; g < side.groups; ++g) {
+  for (int g = 0; g < side.quant_groups; ++g) {
     const ScaleRun& run = head.key_runs[static_cast<std::size_t>(g)];
     const PlaneLayout& plane = side.plane[run.plane];
     const LevelScale param = read_param(side, page, token, g, head.sigma(head.p.key_sigma));
@@ -74,7 +74,7 @@ void add_value(const Head& head, std::int64_t body_token, double weight, Vector&
   const SideLayout& side = head.p.page.value;
   const std::uint8_t* page = head.page(body_token);
   const int token = static_cast<int>(body_token % kPageTokens);
-  for (int g = 0; g < side.groups; ++g) {
+  for (int g = 0; g < side.quant_groups; ++g) {
     const ScaleRun& run = head.value_runs[static_cast<std::size_t>(g)];
     const PlaneLayout& plane = side.plane[run.plane];
     const LevelScale param = read_param(side, page, token, g, head.sigma(head.p.value_sigma));

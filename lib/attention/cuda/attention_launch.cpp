@@ -11,7 +11,8 @@ namespace oscar {
 namespace {
 
 kernels::KiviSide kivi_side(const kernels::FallbackSide& side, const kernels::FallbackSequenceSide& sequence) {
-  return {side.pages, side.page_bytes, side.head_bytes, side.lines.group, sequence.recent.capacity, side.norms != 0};
+  return {side.pages,     side.page_bytes, side.head_bytes, side.lines.quant_group, sequence.recent.capacity,
+          side.norms != 0};
 }
 
 }  // namespace

@@ -53,11 +53,11 @@ at::Tensor boosted_channels(const SideCode& side, const at::Tensor& rows) {
 }
 
 void code_lloyd_max(const SideCode& side, kernels::CodeTilesParams p, const at::Tensor& rows, cudaStream_t stream) {
-  const auto boosted = static_cast<std::int32_t>(std::llround(side.boosted_share * static_cast<double>(p.group)));
-  if (boosted > 0 && p.group != p.head_dim) throw std::logic_error("boosted channels of a group within a head");
+  const auto boosted = static_cast<std::int32_t>(std::llround(side.boosted_share * static_cast<double>(p.quant_group)));
+  if (boosted > 0 && p.quant_group != p.head_dim) throw std::logic_error("boosted channels of a group within a head");
   const auto code = [&](std::int32_t first, std::int32_t count, int bits) {
     p.first_channel = first, p.channels = count, p.bits = bits;
-    if (boosted > 0) p.group = count;
+    if (boosted > 0) p.quant_group = count;
     const at::Tensor centroids = at::tensor(lloyd_max_centroids(bits), at::kDouble).to(rows.device());
     p.centroids = centroids.const_data_ptr<double>();
     check_launch(kernels::code_tiles(p, stream));
@@ -82,7 +82,7 @@ void code_rows_on_device(const SideCode& side, bool is_value, const at::Tensor& 
   p.rows = data, p.tokens = rows.size(0), p.heads = heads, p.head_dim = d;
   p.channels = d;
   p.channel_axis = side.axis == CacheAxis::kChannel;
-  p.group = side.group == 0 ? d : (p.channel_axis ? side.group : std::min(side.group, d));
+  p.quant_group = side.group == 0 ? d : (p.channel_axis ? side.group : std::min(side.group, d));
   p.code = kernel_code(side.code);
   p.bits = side.bits, p.clip = static_cast<float>(side.clip);
   p.unit_norm = side.unit_norm;

@@ -1,4 +1,4 @@
-// A lane's words of the codes of one block in a `blocks` page, and their expansion to FP16 operands by masks.
+// A lane's words of the codes of one band in a `blocks` page, and their expansion to FP16 operands by masks.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,11 @@ struct LaneTile {
   }
 };
 
-// 32-bit words of one lane that hold the codes of 32 tokens (tiles T = at.tile + up and T + 1, T even) of a block of
+// 32-bit words of one lane that hold the codes of 32 tokens (tiles T = at.tile + up and T + 1, T even) of a band of
 // width W.
 // R: bits that 8 tokens (keys) or 16 tokens (values) take in a 16-bit half of a lane's words.
 template <int D, int W>
-struct BlockWords {
+struct BandWords {
   static constexpr int R = D / 32 * W;
   std::uint32_t w[R >= 8 ? R / 4 : 2];
 

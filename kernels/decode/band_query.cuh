@@ -1,5 +1,5 @@
 // The query of a (sequence, KV head) as `blocks` pages need it: made once by a thread block, a warp for each of the
-// four blocks of channels, and read by all its warps from shared memory. Keys and values each in the order of their
+// four bands of channels, and read by all its warps from shared memory. Keys and values each in the order of their
 // ranks (launch_params.h).
 #pragma once
 
@@ -7,17 +7,17 @@
 
 #include <cstdint>
 
-#include "kernels/decode/block_words.cuh"
+#include "kernels/decode/band_words.cuh"
 #include "kernels/decode/launch_params.h"
 #include "kernels/decode/query.cuh"
 
 namespace oscar::kernels {
 
 template <int D, int NT>
-struct BlockQuery {
-  static constexpr int kSteps = D / 64;  // channel steps of 16 in a block
+struct BandQuery {
+  static constexpr int kSteps = D / 64;  // channel steps of 16 in a band
   using Head = HeadFragment<NT>;
-  static constexpr int kWords = kSteps * Head::kWords;  // of a lane and block: FP16 pairs, the heads' operand
+  static constexpr int kWords = kSteps * Head::kWords;  // of a lane and band: FP16 pairs, the heads' operand
   static constexpr int kVectors = (kWords + 3) / 4;
 
   // In shared memory; a vector for each lane.
@@ -26,23 +26,23 @@ struct BlockQuery {
   float key_factor[4];           // of a scale: undoes the scaling of the query
   float value_sigma[4];
 
-  // What warp b < 4 reads of global memory for block b, before anything waits.
+  // What warp b < 4 reads of global memory for band b, before anything waits.
   struct Source {
     QueryPairs<D / 4, NT> query;
     float key_sigma, value_sigma;
 
-    // q: [group, D] BF16 as pairs.
+    // q: [gqa_group, D] BF16 as pairs.
     __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int kv_head, int warp,
                                          int lane) {
       if (warp >= 4) return;
-      const int block = a.key.block[warp];
-      key_sigma = __ldg(a.p.key_sigma + 4 * kv_head + block);
-      value_sigma = __ldg(a.p.value_sigma + 4 * kv_head + a.value.block[warp]);
-      query.load(q, D / 2, block * (D / 8), a.group, lane);
+      const int band = a.key.band[warp];
+      key_sigma = __ldg(a.p.key_sigma + 4 * kv_head + band);
+      value_sigma = __ldg(a.p.value_sigma + 4 * kv_head + a.value.band[warp]);
+      query.load(q, D / 2, band * (D / 8), a.gqa_group, lane);
     }
   };
 
-  // Called by all warps; the caller synchronises before anybody reads. i brings the largest query of the block into
+  // Called by all warps; the caller synchronises before anybody reads. i brings the largest query of the band into
   // FP16's range; the deviation's power of two is part of it, its fraction goes to the scales.
   __device__ __forceinline__ void make(const DecodeLaunch& a, const Source& source, int warp, int lane) {
     if (warp >= 4) return;
@@ -79,7 +79,7 @@ struct BlockQuery {
       pairs[warp][i][lane] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
     if (lane == 0) {
       key_factor[warp] = source.key_sigma * (0x1p24f / factor);
-      // A block without spread: its codes count for nothing, and window values can still be divided by it.
+      // A band without spread: its codes count for nothing, and window values can still be divided by it.
       value_sigma[warp] = a.value.width[warp] == 0 ? 1.0f : fmaxf(source.value_sigma, 0x1p-60f);
     }
   }

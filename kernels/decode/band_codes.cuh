@@ -1,13 +1,13 @@
-// Pages of layout `blocks`: four blocks of D/4 channels with their own width of 0, 1, 2 or 4 bits, the same for all
-// heads of the layer, and one scale byte e for each (token, block): x = sigma 2^(e/32) (c + o), o = (1 - 2^w)/2.
+// Pages of layout `blocks`: four bands of D/4 channels with their own width of 0, 1, 2 or 4 bits, the same for all
+// heads of the layer, and one scale byte e for each (token, band): x = sigma 2^(e/32) (c + o), o = (1 - 2^w)/2.
 //
 //   q.k = sum_b sigma_b 2^-i_b 2^(e_b/32) (q'_b.c_b + o_b Q_b),  q' = 2^i q, Q_b = sum of q'_b: the accumulator starts
 // at o_b Q_b;
 //   O_b = sigma_b (sum_t w_t c_t + o_b sum_t p_t 2^(e/32)),  w_t = p_t 2^(e/32) rounded to FP16; the second sums of all
-// blocks are one MMA whose row b is the scales of block b.
+// bands are one MMA whose row b is the scales of band b.
 // Codes are read as FP16 subnormals by masks, as in uniform_codes.cuh. With rows of codes at nibble or byte boundaries
 // of each 16-bit half, a code's exponent is its place inside the byte, e(j) = w j mod 8, the same for all tokens.
-// The widths are launch constants; blocks are worked on by falling width (plane_walk.cuh), and whatever belongs to one
+// The widths are launch constants; bands are worked on by falling width (plane_walk.cuh), and whatever belongs to one
 // is indexed by its rank: scales, query, accumulators. Channels come back into their order at the end.
 #pragma once
 
@@ -16,8 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/decode/block_query.cuh"
-#include "kernels/decode/block_words.cuh"
+#include "kernels/decode/band_query.cuh"
+#include "kernels/decode/band_words.cuh"
 #include "kernels/decode/launch_params.h"
 #include "kernels/decode/plane_walk.cuh"
 #include "kernels/decode/query.cuh"
@@ -27,14 +27,14 @@ namespace oscar::kernels {
 
 // kPositions: logits depend on the position of the key, too.
 template <int D_, int NT_, bool kPositions_>
-struct BlockCodes {
+struct BandCodes {
   static constexpr int D = D_, NT = NT_;
   using Head = HeadFragment<NT>;
   // Tiles worked on together: a whole page, so that the branches on the widths are paid once.
   static constexpr int kTiles = 4;
   static constexpr bool kLean = NT == 2;  // of softmax_weights()
   static constexpr bool kPositions = kPositions_;
-  static constexpr int kBlockSteps = D / 64;             // channel steps of 16 in a block
+  static constexpr int kBandSteps = D / 64;              // channel steps of 16 in a band
   static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
   // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32, of a rank in the order of key_word(),
   // so that a lane reads its tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4 in the order of
@@ -44,11 +44,11 @@ struct BlockCodes {
   static constexpr int kColumnsAt = 4 * 2 * kHalf;  // bytes; behind the scales: each lane's ScaleColumns, see below
   static constexpr bool kColumnsShared = NT == 2;   // where registers lack
   static constexpr int kScratchBytes = kColumnsAt + (kColumnsShared ? 512 : 0);
-  using Shared = BlockQuery<D, NT>;
+  using Shared = BandQuery<D, NT>;
   using Query = typename Shared::Source;
   static constexpr int kItemBytes = sizeof(Shared);  // shared memory of a thread block beside its warps'
 
-  SharedAddress query;                     // a BlockQuery<D, NT>, the lane's first vector
+  SharedAddress query;                     // a BandQuery<D, NT>, the lane's first vector
   std::uint32_t key_widths, value_widths;  // a byte for each rank
   float score_scale;                       // softmax scale and log2 e
   // Of the rank whose scales this lane makes, that of plane lane / 8: bytes of the scratch, and what its key scales are
@@ -141,7 +141,7 @@ struct BlockCodes {
     SharedAddress rank_0 = scratch + key_scales + 4 * kHalf * (tile / 2);
     keep(rank_0);
     each_plane(key_widths, [&]<int W, int kRank>() {
-      score_block<W>(s, kRank, page + a.key.codes[kRank], rank_0 + 4 * kKeyStride * kRank, at);
+      score_band<W>(s, kRank, page + a.key.codes[kRank], rank_0 + 4 * kKeyStride * kRank, at);
     });
   }
 
@@ -155,23 +155,23 @@ struct BlockCodes {
     // Sum b of the zero points: scales of rank b (b + 4: again).
     const SharedAddress all_ranks = rank_0 + 4 * kValueStride * (lane >> 2 & 3);
     each_plane(value_widths, [&]<int W, int kRank>() {
-      accumulate_block<W, kRank>(state, p, page + a.value.codes[kRank], rank_0 + 4 * kValueStride * kRank, all_ranks,
-                                 at);
+      accumulate_band<W, kRank>(state, p, page + a.value.codes[kRank], rank_0 + 4 * kValueStride * kRank, all_ranks,
+                                at);
     });
   }
 
   // The accumulators' channel steps, by rank -> those of the head.
   __device__ __forceinline__ static int channel_step(const DecodeLaunch& a, int step) {
-    return a.value.block[step / kBlockSteps] * kBlockSteps + step % kBlockSteps;
+    return a.value.band[step / kBandSteps] * kBandSteps + step % kBandSteps;
   }
   __device__ __forceinline__ int exponent(const DecodeLaunch& a, int step, int upper) const {
-    return a.value.width[step / kBlockSteps] * (2 * (step % kBlockSteps) + upper) & 7;
+    return a.value.width[step / kBandSteps] * (2 * (step % kBandSteps) + upper) & 7;
   }
   __device__ __forceinline__ float value_sigma(int rank, int lane) const {
     return __uint_as_float(load_shared_4(query - 16 * lane + offsetof(Shared, value_sigma) + 4 * rank));
   }
   __device__ __forceinline__ float inverse_unit(const DecodeLaunch& a, int step, int upper, int lane) const {
-    return __fdividef(power_of_two(exponent(a, step, upper) - 24), value_sigma(step / kBlockSteps, lane));
+    return __fdividef(power_of_two(exponent(a, step, upper) - 24), value_sigma(step / kBandSteps, lane));
   }
 
   __device__ __forceinline__ void finish(const DecodeLaunch& a, WarpState<D, NT>& state, int lane) const {
@@ -181,7 +181,7 @@ struct BlockCodes {
       const float sums[2] = {offset * Head::sum_of(state.zeros, b, 0, lane),
                              offset * Head::sum_of(state.zeros, b, 1, lane)};
 #pragma unroll
-      for (int step = b * kBlockSteps; step < (b + 1) * kBlockSteps; ++step)
+      for (int step = b * kBandSteps; step < (b + 1) * kBandSteps; ++step)
 #pragma unroll
         for (int k = 0; k < Head::kSize; ++k) {
           float& o = state.o[step][k];
@@ -222,27 +222,27 @@ struct BlockCodes {
 
   // scale: the lane's scales of the rank in the first half, in the order of its tokens.
   template <int W>
-  __device__ __forceinline__ void score_block(float (&s)[kTiles][Head::kSize], int rank, SharedAddress plane,
-                                              SharedAddress scale, const LaneTile& at) const {
+  __device__ __forceinline__ void score_band(float (&s)[kTiles][Head::kSize], int rank, SharedAddress plane,
+                                             SharedAddress scale, const LaneTile& at) const {
     constexpr int kWords = Head::kWords;
     uint4 vectors[Shared::kVectors];
 #pragma unroll
     for (int i = 0; i < Shared::kVectors; ++i)
       vectors[i] = load_shared_16(query + offsetof(Shared, pairs) + 512 * (rank * Shared::kVectors + i));
-    std::uint32_t q[kBlockSteps][kWords];
+    std::uint32_t q[kBandSteps][kWords];
 #pragma unroll
-    for (int i = 0; i < kBlockSteps * kWords; ++i) q[i / kWords][i % kWords] = (&vectors[i / 4].x)[i % 4];
+    for (int i = 0; i < kBandSteps * kWords; ++i) q[i / kWords][i % kWords] = (&vectors[i / 4].x)[i % 4];
     float start[Head::kSize];
     load_shared_floats(start, query + offsetof(Shared, starts) + 512 * rank * NT, 512);
-    BlockWords<D, W> words[kTiles / 2];
+    BandWords<D, W> words[kTiles / 2];
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) words[half].load_keys(plane, at, 2 * half);
     float acc[kTiles][Head::kSize];
 #pragma unroll
-    for (int k = 0; k < kBlockSteps; ++k)
+    for (int k = 0; k < kBandSteps; ++k)
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-        const BlockWords<D, W>& w = words[m / 2];
+        const BandWords<D, W>& w = words[m / 2];
         const std::uint32_t codes[4] = {w.key(m % 2, 0, 2 * k), w.key(m % 2, 1, 2 * k), w.key(m % 2, 0, 2 * k + 1),
                                         w.key(m % 2, 1, 2 * k + 1)};
         if (k == 0) {
@@ -268,13 +268,13 @@ struct BlockCodes {
   // scale: the same of pairs of tokens 2t + {0, 1}, + 8, + 16, + 24; all_ranks: of the rank whose sum the lane holds.
   // Products of the zero points come with those of rank 0: their chain of sums then waits for nobody.
   template <int W, int kRank>
-  __device__ __forceinline__ static void accumulate_block(WarpState<D, NT>& state,
-                                                          const std::uint32_t (&p)[kTiles][Head::kWords],
-                                                          SharedAddress plane, SharedAddress scale,
-                                                          SharedAddress all_ranks, const LaneTile& at) {
+  __device__ __forceinline__ static void accumulate_band(WarpState<D, NT>& state,
+                                                         const std::uint32_t (&p)[kTiles][Head::kWords],
+                                                         SharedAddress plane, SharedAddress scale,
+                                                         SharedAddress all_ranks, const LaneTile& at) {
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
-      BlockWords<D, W> words;
+      BandWords<D, W> words;
       words.load_values(plane, at, 2 * half);
       const uint4 four = load_shared_16(scale + 4 * kHalf * half);
       const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
@@ -293,10 +293,10 @@ struct BlockCodes {
           Head::mma_sums(state.zeros, numbers, m, p[2 * half + m]);
         }
 #pragma unroll
-        for (int k = 0; k < kBlockSteps; ++k) {
+        for (int k = 0; k < kBandSteps; ++k) {
           const std::uint32_t codes[4] = {words.value(m, 0, 2 * k), words.value(m, 0, 2 * k + 1),
                                           words.value(m, 1, 2 * k), words.value(m, 1, 2 * k + 1)};
-          Head::mma(state.o[kRank * kBlockSteps + k], codes, weight[m]);
+          Head::mma(state.o[kRank * kBandSteps + k], codes, weight[m]);
         }
       }
     }
