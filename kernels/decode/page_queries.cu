@@ -23,6 +23,38 @@ struct PhaseRow {
   }
 };
 
+// The heads' operand turned to a position: words of channels 4 s + {0, 1, 2, 3} of a lane and of their other halves.
+__device__ __forceinline__ void turn(std::uint32_t (&words)[4], const float4& u, const float4& w, const float4& cosine,
+                                     const float4& sine) {
+  const auto turned = [](float x, float z, float c, float s) { return pack_f16(x * c + z * s, z * c - x * s); };
+  words[0] = turned(u.x, w.x, cosine.x, sine.x), words[1] = turned(u.y, w.y, cosine.y, sine.y);
+  words[2] = turned(u.z, w.z, cosine.z, sine.z), words[3] = turned(u.w, w.w, cosine.w, sine.w);
+}
+
+__device__ __forceinline__ float4 times(float factor, const float4& x) {
+  return {factor * x.x, factor * x.y, factor * x.z, factor * x.w};
+}
+
+// y += projection times turned heads; y: [tile of directions]. rows_of(m, k): the projection's operand of tile m, step
+// k.
+template <int D, class RowsOf>
+__device__ __forceinline__ void project_turned(float (&y)[2][4], const float4 (&u)[D / 32], const float4 (&w)[D / 32],
+                                               const PhaseRow<D>& c, const RowsOf& rows_of) {
+#pragma unroll
+  for (int s = 0; s < D / 32; ++s) {
+    std::uint32_t words[4];
+    turn(words, u[s], w[s], c.cosine[s], c.sine[s]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint4 rows = rows_of(m, 2 * s + i);
+        const std::uint32_t operand[4] = {rows.x, rows.y, rows.z, rows.w};
+        mma_f16(y[m], operand, words[2 * i], words[2 * i + 1]);
+      }
+  }
+}
+
 // Grid: (parts of the positions, groups of eight query heads, batch).
 template <int D>
 __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
@@ -77,32 +109,18 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
   }
 #pragma unroll
   for (int s = 0; s < D / 32; ++s) {
-    u[s] = {kQueryUnit * u[s].x, kQueryUnit * u[s].y, kQueryUnit * u[s].z, kQueryUnit * u[s].w};
-    w[s] = {kQueryUnit * w[s].x, kQueryUnit * w[s].y, kQueryUnit * w[s].z, kQueryUnit * w[s].w};
+    u[s] = times(kQueryUnit, u[s]), w[s] = times(kQueryUnit, w[s]);
   }
 
 #pragma unroll 1
   for (; at < count; at += stride) {
     const PhaseRow<D> c = row;
     if (at + stride < count) row.load(row_of(at + stride));
-    float y[2][4] = {};  // [tile of directions]
-#pragma unroll
-    for (int s = 0; s < D / 32; ++s) {
-      const auto turned = [](float x, float z, float cosine, float sine) {
-        return pack_f16(x * cosine + z * sine, z * cosine - x * sine);
-      };
-      const std::uint32_t words[4] = {
-          turned(u[s].x, w[s].x, c.cosine[s].x, c.sine[s].x), turned(u[s].y, w[s].y, c.cosine[s].y, c.sine[s].y),
-          turned(u[s].z, w[s].z, c.cosine[s].z, c.sine[s].z), turned(u[s].w, w[s].w, c.cosine[s].w, c.sine[s].w)};
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const uint4 rows = kHeld ? held[m][2 * s + i] : __ldg(table + 32 * (m * kSteps + 2 * s + i));
-          const std::uint32_t operand[4] = {rows.x, rows.y, rows.z, rows.w};
-          mma_f16(y[m], operand, words[2 * i], words[2 * i + 1]);
-        }
-    }
+    float y[2][4] = {};
+    project_turned<D>(y, u, w, c, [&](int m, int k) {
+      if constexpr (kHeld) return held[m][k];
+      return __ldg(table + 32 * (m * kSteps + k));
+    });
     const int index = at < pages ? plan.page_begin + at : p.max_pages + at - pages;
     const long long offset = static_cast<long long>(index) * (gqa_group * kPageQueryBytes);
 #pragma unroll

@@ -88,6 +88,98 @@ struct WarpWork {
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
   }
 
+  // What the logits of the M tiles in a slot have before the codes. queries: the slot's page queries.
+  template <int M>
+  __device__ __forceinline__ static void position_logits(const DecodeLaunch& a, float (&s)[M][Head::kSize],
+                                                         SharedAddress queries, int lane) {
+    if constexpr (Codes::kPositions) {
+      phase_logits<NT, M>(s, queries, a.p.tile_phases + projection_count(D), a.gqa_group, lane);
+    } else {
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int k = 0; k < Head::kSize; ++k) s[m][k] = 0.0f;
+    }
+  }
+
+  // A page that has landed; visible: its tokens that take part.
+  __device__ __forceinline__ void attend_page(const DecodeLaunch& a, SharedAddress data, TokenRange visible,
+                                              float soft_cap, SharedAddress scratch, int lane) {
+    constexpr int M = Codes::kTiles;
+    float s[M][Head::kSize];
+    position_logits<M>(a, s, data + a.row_offset, lane);
+    static_assert(!Codes::kPositions || M == kTilesPerPage);
+    codes.begin_page(a, data, scratch, lane);
+#pragma unroll 1
+    for (int tile = 0; tile * kTileTokens < visible.last; tile += M) {
+      std::uint32_t weights[M][Head::kWords];  // FP16 pairs
+      float w[M][Head::kSize];
+      TokenScales<M, NT> scales;
+      codes.score(a, s, scales, data, tile, scratch, lane);
+      softmax_weights<Codes::kLean>(state, s, w, scales, soft_cap,
+                                    TokenRange{visible.first - tile * kTileTokens, visible.last - tile * kTileTokens},
+                                    Codes::kWeights, lane, [&] {
+#pragma unroll
+                                      for (int m = 0; m < M; ++m)
+#pragma unroll
+                                        for (int k = 0; k < Head::kWords; ++k)
+                                          weights[m][k] = pack_f16(w[m][2 * k], w[m][2 * k + 1]);
+                                    });
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int k = 0; k < Head::kWords; ++k) weights[m][k] = Head::operand(weights[m][k]);
+      codes.accumulate(a, state, weights, data, tile, scratch, lane);
+    }
+  }
+
+  // A BF16 tile, whose keys and values land one after the other: landed() waits for a slot, release() gives it back.
+  template <class Landed, class Release>
+  __device__ __forceinline__ void attend_window(const DecodeLaunch& a, const std::uint32_t* q, TokenRange range,
+                                                float scale, float soft_cap, int lane, const Landed& landed,
+                                                const Release& release) {
+    QueryPairs<D, NT> query;
+    query.load(q, D / 2, 0, a.gqa_group, lane);
+    float s[1][Head::kSize], w[1][Head::kSize];
+    TokenScales<1, NT> scales;
+#pragma unroll
+    for (int r = 0; r < Head::kRows; ++r) scales.key[0][r] = scale, scales.value[0][r] = 1.0f;
+    const SharedAddress keys = landed();
+    score_window<D, NT>(s, query, keys, lane);
+    float by_position[1][Head::kSize];
+    if constexpr (Codes::kPositions) position_logits<1>(a, by_position, keys + a.row_offset, lane);
+    release();
+    if constexpr (Codes::kPositions) {
+#pragma unroll
+      for (int k = 0; k < Head::kSize; ++k) s[0][k] += by_position[0][k];
+    }
+    softmax_weights<Codes::kLean>(state, s, w, scales, soft_cap, range, Codes::kWeights, lane, [] {});
+    accumulate_window<D, NT>(state, w, a, codes, landed(), lane);
+    release();
+  }
+
+  // What a warp copies of an item: pages, and the page queries that go behind each in its slot.
+  struct Sources {
+    const std::uint8_t *pages, *page_queries;
+    long long page_stride;
+    int query_bytes, row_offset;
+
+    __device__ __forceinline__ Sources(const DecodeLaunch& a, int sequence, int kv_head)
+        : pages(a.p.pages + static_cast<long long>(kv_head) * a.page_bytes),
+          page_queries(Codes::kPositions ? page_query_source(a.p, a.page_queries, sequence, kv_head, a.gqa_group)
+                                         : nullptr),
+          page_stride(static_cast<long long>(a.p.kv_heads) * a.page_bytes),
+          query_bytes(a.gqa_group * kPageQueryBytes),
+          row_offset(a.row_offset) {}
+
+    // The page queries of page `index`, or of BF16 tile index - max_pages; nothing where they are not needed.
+    __device__ __forceinline__ CopyPart queries(SharedAddress slot, int index, bool needed) const {
+      if constexpr (!Codes::kPositions) return CopyPart{};
+      return CopyPart{slot + row_offset, page_queries + static_cast<long long>(index) * query_bytes,
+                      needed ? query_bytes : 0};
+    }
+  };
+
   // ids: loaded for the share's first 32 pages. after_issue: called once the first page is on its way.
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
@@ -99,27 +191,15 @@ struct WarpWork {
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
     const float soft_cap = p.soft_cap * kLog2E;
-
-    const std::uint8_t* pages = p.pages + static_cast<long long>(kv_head) * a.page_bytes;
-    const long long page_stride = static_cast<long long>(p.kv_heads) * a.page_bytes;
-
-    // The page queries of a page or of BF16 tile max_pages + i.
-    const int query_bytes = a.gqa_group * kPageQueryBytes;
-    const std::uint8_t* page_queries =
-        Codes::kPositions ? page_query_source(p, a.page_queries, sequence, kv_head, a.gqa_group) : nullptr;
-    const auto queries_of = [&](SharedAddress slot, int index, bool needed) {
-      if constexpr (!Codes::kPositions) return CopyPart{};
-      return CopyPart{slot + a.row_offset, page_queries + static_cast<long long>(index) * query_bytes,
-                      needed ? query_bytes : 0};
-    };
+    const Sources sources(a, sequence, kv_head);
     // What is next to be copied.
     int issued = 0, issue_page = share.page, issue_tile = share.tile, half = 0;
     const auto issue = [&](int slot) {
       if (issue_page < share.page_end) {
-        const std::uint8_t* source = pages + ids.of(issued) * page_stride;
+        const std::uint8_t* source = sources.pages + ids.of(issued) * sources.page_stride;
         if ((issued & 31) == 31) ids.load(table, share, issued + 1, lane);
         const SharedAddress to = at.slots + slot * a.slot_bytes;
-        ring.copy(lane, slot, {to, source, a.page_bytes}, queries_of(to, issue_page, true));
+        ring.copy(lane, slot, {to, source, a.page_bytes}, sources.queries(to, issue_page, true));
         ++issued;
         issue_page += share.stride;
       } else if (issue_tile < share.tile_end) {
@@ -127,7 +207,7 @@ struct WarpWork {
             window_source(p, plan, shared.window_pages[warp], sequence, kv_head, issue_tile, half);
         const SharedAddress to = at.slots + slot * a.slot_bytes;
         ring.copy(lane, slot, {to, source, window_tile_bytes(D) / 2},
-                  queries_of(to, p.max_pages + issue_tile, half == 0));
+                  sources.queries(to, p.max_pages + issue_tile, half == 0));
         if (half == 1) issue_tile += share.stride;
         half ^= 1;  // a BF16 tile takes two slots: keys, values
       }
@@ -156,50 +236,13 @@ struct WarpWork {
     for (int slot = next(at.slot); slot != at.slot; slot = next(slot)) issue(slot);
     state.clear();
     const long long first_head = static_cast<long long>(sequence) * p.query_heads + kv_head * a.gqa_group;
-    // What the logits of the M tiles in a slot have before the codes.
-    const auto position_logits = [&]<int M>(float(&s)[M][Head::kSize], SharedAddress slot) {
-      if constexpr (Codes::kPositions) {
-        phase_logits<NT, M>(s, slot + a.row_offset, p.tile_phases + projection_count(D), a.gqa_group, lane);
-      } else {
-#pragma unroll
-        for (int m = 0; m < M; ++m)
-#pragma unroll
-          for (int k = 0; k < Head::kSize; ++k) s[m][k] = 0.0f;
-      }
-    };
-
 #pragma unroll 1
     for (int page = share.page; page < share.page_end; page += share.stride) {
-      constexpr int M = Codes::kTiles;
-      float s[M][Head::kSize];
       SharedAddress data = landed();
       keep(data);
       const int base = plan.body_begin + page * kPageTokens;
-      position_logits(s, data);
-      static_assert(!Codes::kPositions || M == kTilesPerPage);
-      const int first = plan.first_visible - base, last = min(kPageTokens, plan.body_end - base);
-      codes.begin_page(a, data, scratch, lane);
-#pragma unroll 1
-      for (int tile = 0; tile * kTileTokens < last; tile += M) {
-        std::uint32_t weights[M][Head::kWords];  // FP16 pairs
-        float w[M][Head::kSize];
-        TokenScales<M, NT> scales;
-        codes.score(a, s, scales, data, tile, scratch, lane);
-        softmax_weights<Codes::kLean>(state, s, w, scales, soft_cap,
-                                      TokenRange{first - tile * kTileTokens, last - tile * kTileTokens},
-                                      Codes::kWeights, lane, [&] {
-#pragma unroll
-                                        for (int m = 0; m < M; ++m)
-#pragma unroll
-                                          for (int k = 0; k < Head::kWords; ++k)
-                                            weights[m][k] = pack_f16(w[m][2 * k], w[m][2 * k + 1]);
-                                      });
-#pragma unroll
-        for (int m = 0; m < M; ++m)
-#pragma unroll
-          for (int k = 0; k < Head::kWords; ++k) weights[m][k] = Head::operand(weights[m][k]);
-        codes.accumulate(a, state, weights, data, tile, scratch, lane);
-      }
+      attend_page(a, data, {plan.first_visible - base, min(kPageTokens, plan.body_end - base)}, soft_cap, scratch,
+                  lane);
       release();
     }
 #pragma unroll 1
@@ -208,24 +251,8 @@ struct WarpWork {
       const int base = plan.tile_position(tile);
       const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
                              (sink ? min(p.sink, plan.length) : plan.length) - base};
-      QueryPairs<D, NT> query;
-      query.load(static_cast<const std::uint32_t*>(p.q) + first_head * (D / 2), D / 2, 0, a.gqa_group, lane);
-      float s[1][Head::kSize], w[1][Head::kSize];
-      TokenScales<1, NT> scales;
-#pragma unroll
-      for (int r = 0; r < Head::kRows; ++r) scales.key[0][r] = scale, scales.value[0][r] = 1.0f;
-      const SharedAddress keys = landed();
-      score_window<D, NT>(s, query, keys, lane);
-      float by_position[1][Head::kSize];
-      if constexpr (Codes::kPositions) position_logits(by_position, keys);
-      release();
-      if constexpr (Codes::kPositions) {
-#pragma unroll
-        for (int k = 0; k < Head::kSize; ++k) s[0][k] += by_position[0][k];
-      }
-      softmax_weights<Codes::kLean>(state, s, w, scales, soft_cap, range, Codes::kWeights, lane, [] {});
-      accumulate_window<D, NT>(state, w, a, codes, landed(), lane);
-      release();
+      attend_window(a, static_cast<const std::uint32_t*>(p.q) + first_head * (D / 2), range, scale, soft_cap, lane,
+                    landed, release);
     }
     codes.finish(a, state, lane);
   }

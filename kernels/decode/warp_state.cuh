@@ -61,6 +61,27 @@ struct WeightRange {
   float top;    // log2 of the largest weight after a move
 };
 
+// Applies key factors, cap and (kLean) mask to the scores ahead of the exponentials, which then find factors of 1.
+// out(m, k): whether the token of element k of tile m takes no part.
+template <bool kLean, int NT, int M, class Out>
+__device__ __forceinline__ void cap_scores(float (&s)[M][4 * NT], TokenScales<M, NT>& token, float soft_cap,
+                                           const Out& out) {
+  using Head = HeadFragment<NT>;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int k = 0; k < Head::kSize; ++k) {
+      s[m][k] *= token.key[m][Head::row_of(k)];
+      // tanh x = 1 - 2 / (e^2x + 1): absolute error below 1e-6, and the cap multiplies an absolute error.
+      if (!kLean || soft_cap > 0.0f)
+        s[m][k] = soft_cap * (1.0f - __fdividef(2.0f, exp2_approx(2.0f * kLog2E * s[m][k]) + 1.0f));
+      if (kLean && out(m, k)) s[m][k] = -INFINITY;
+    }
+#pragma unroll
+    for (int r = 0; r < Head::kRows; ++r) token.key[m][r] = 1.0f;
+  }
+}
+
 // Scores s -> weights w = p value_scale; l and, where a weight leaves its range, m, l and the accumulators move.
 // soft_cap: times log2 e; 0: none. take(): is to take the weights from w; called again where the reference has moved.
 // kLean: for many tiles and few registers. Cap and mask are one branch before the exponentials, and what comes after
@@ -76,21 +97,7 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
     const int position = 16 * m + Head::row(Head::row_of(k), lane);
     return position < range.first || position >= range.last;
   };
-  if (soft_cap > 0.0f || (kLean && masked)) {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        s[m][k] *= token.key[m][Head::row_of(k)];
-        // tanh x = 1 - 2 / (e^2x + 1): absolute error below 1e-6, and the cap multiplies an absolute error.
-        if (!kLean || soft_cap > 0.0f)
-          s[m][k] = soft_cap * (1.0f - __fdividef(2.0f, exp2_approx(2.0f * kLog2E * s[m][k]) + 1.0f));
-        if (kLean && out(m, k)) s[m][k] = -INFINITY;
-      }
-#pragma unroll
-      for (int r = 0; r < Head::kRows; ++r) token.key[m][r] = 1.0f;
-    }
-  }
+  if (soft_cap > 0.0f || (kLean && masked)) cap_scores<kLean, NT, M>(s, token, soft_cap, out);
   float p[M][K];
 #pragma unroll
   for (int m = 0; m < M; ++m)

@@ -52,22 +52,85 @@ __device__ __forceinline__ float query_unit(const Launch& a, const float* q, int
   return top > 0.0f ? __uint_as_float(__float_as_uint(top) & 0x7f800000u) : 1.0f;
 }
 
-template <int D, int kGroup>
-__device__ __forceinline__ void attend_pages(const Launch& a, int sequence, int kv_head, int first_head, int heads,
-                                             std::uint8_t* pool, PageShared<D>& shared, Part<D>& part) {
-  constexpr int kKeyGroups = 128 / kGroup, kValueGroups = kGroup >= D ? 1 : D / kGroup;
-  const KiviAttentionParams& p = a.p;
-  const KiviSequence& s = p.sequences[sequence];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-  const float* q = p.q_coded + (static_cast<long long>(sequence) * p.query_heads + first_head) * D;
-  const float unit = query_unit<D>(a, q, heads, shared), inverse = 1.0f / unit;
-  for (int i = tid; i < D / 16 * 32; i += kThreads) {
+// The item's query heads over `unit` as operand B; all threads.
+template <int D>
+__device__ __forceinline__ void share_query(const float* q, int heads, float inverse, PageShared<D>& shared) {
+  for (int i = threadIdx.x; i < D / 16 * 32; i += kThreads) {
     const int k = i / 32, head = i % 32 / 4, channel = 16 * k + i % 4;
     const float* row = q + head * D + channel;
     const bool live = head < heads;
     shared.query[k][i % 32] = {live ? pack_f16(row[0] * inverse, row[4] * inverse) : 0u,
                                live ? pack_f16(row[8] * inverse, row[12] * inverse) : 0u};
   }
+}
+
+// Products of a page's keys -> logits times log2 e: scale, norms ([128] or null), cap, and -infinity before `begin`.
+// position: of the page's first token.
+__device__ __forceinline__ void finish_scores(const KiviAttentionParams& p, float (&scores)[4][2][4], float scale,
+                                              const float* norms, int position, int begin, int g) {
+#pragma unroll
+  for (int f = 0; f < 4; ++f)
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const int token = 32 * f + 4 * g + line_byte(b, g);
+      const float factor = norms != nullptr ? scale * __ldg(norms + token) : scale;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float& x = scores[f][b >> 1][2 * (b & 1) + h];
+        x *= factor;
+        if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
+        x = position + token >= begin ? x * 1.44269504f : -INFINITY;
+      }
+    }
+}
+
+// The warps meet in shared memory and become the part; all threads.
+template <int D>
+__device__ __forceinline__ void merge_warps(LineState<D>& state, std::uint8_t* pool, int heads, Part<D>& part) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+  __syncthreads();
+  float* m = reinterpret_cast<float*>(pool);  // [kWarps][kHeads]
+  float* l = m + kWarps * kHeads;
+  float* o = l + kWarps * kHeads;  // [kWarps][kHeads][D + 4]
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int offset = 4; offset < 32; offset *= 2) state.l[h] += __shfl_xor_sync(0xffffffffu, state.l[h], offset);
+    const int head = 2 * t + h;
+    if (g == 0) m[warp * kHeads + head] = state.m[h], l[warp * kHeads + head] = state.l[h];
+    float* row = o + (warp * kHeads + head) * (D + 4) + D / 32 * g;
+#pragma unroll
+    for (int f = 0; f < 4; ++f)
+#pragma unroll
+      for (int b = 0; b < D / 32; ++b) row[D / 4 * f + b] = state.o[f][b >> 1][2 * (b & 1) + h];
+  }
+  __syncthreads();
+  for (int i = tid; i < heads * D; i += kThreads) {
+    const int head = i / D, channel = i % D;
+    float top = m[head], sum = 0.0f, total = 0.0f;
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, m[w * kHeads + head]);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float factor = exp2_approx(m[w * kHeads + head] - top);
+      sum = fmaf(o[(w * kHeads + head) * (D + 4) + channel], factor, sum);
+      total = fmaf(l[w * kHeads + head], factor, total);
+    }
+    part.coded[head][channel] = sum;
+    if (channel == 0) part.m[head] = top, part.l[head] = total;
+  }
+}
+
+template <int D, int kGroup>
+__device__ __forceinline__ void attend_pages(const Launch& a, int sequence, int kv_head, int first_head, int heads,
+                                             std::uint8_t* pool, PageShared<D>& shared, Part<D>& part) {
+  constexpr int kKeyGroups = 128 / kGroup, kValueGroups = kGroup >= D ? 1 : D / kGroup;
+  const KiviAttentionParams& p = a.p;
+  const KiviSequence& s = p.sequences[sequence];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const float* q = p.q_coded + (static_cast<long long>(sequence) * p.query_heads + first_head) * D;
+  const float unit = query_unit<D>(a, q, heads, shared);
+  share_query<D>(q, heads, 1.0f / unit, shared);
   const CopyRing ring{shared_address(&shared.barriers[warp * kSlots])};
   ring.init(lane, kSlots);
   __syncthreads();
@@ -107,20 +170,7 @@ __device__ __forceinline__ void attend_pages(const Launch& a, int sequence, int 
     const float* norms =
         p.key.norms ? reinterpret_cast<const float*>(p.key.pages + __ldg(s.key_pages + page) * p.key.page_bytes)
                     : nullptr;
-#pragma unroll
-    for (int f = 0; f < 4; ++f)
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        const int token = 32 * f + 4 * g + line_byte(b, g);
-        const float factor = norms != nullptr ? scale * __ldg(norms + token) : scale;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float& x = scores[f][b >> 1][2 * (b & 1) + h];
-          x *= factor;
-          if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
-          x = position + token >= begin ? x * 1.44269504f : -INFINITY;
-        }
-      }
+    finish_scores(p, scores, scale, norms, position, begin, lane >> 2);
     line_softmax<D>(state, scores);
     ring.wait(1, i & 1, kSlots);
     line_accumulate<D, kValueGroups>(state, scores, slots + a.slot_bytes, lane);
@@ -128,39 +178,7 @@ __device__ __forceinline__ void attend_pages(const Launch& a, int sequence, int 
     issue(2 * i + 3);
   }
   line_finish<D>(state, lane);
-
-  // The warps meet in shared memory.
-  __syncthreads();
-  float* m = reinterpret_cast<float*>(pool);  // [kWarps][kHeads]
-  float* l = m + kWarps * kHeads;
-  float* o = l + kWarps * kHeads;  // [kWarps][kHeads][D + 4]
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int offset = 4; offset < 32; offset *= 2) state.l[h] += __shfl_xor_sync(0xffffffffu, state.l[h], offset);
-    const int head = 2 * t + h;
-    if (g == 0) m[warp * kHeads + head] = state.m[h], l[warp * kHeads + head] = state.l[h];
-    float* row = o + (warp * kHeads + head) * (D + 4) + D / 32 * g;
-#pragma unroll
-    for (int f = 0; f < 4; ++f)
-#pragma unroll
-      for (int b = 0; b < D / 32; ++b) row[D / 4 * f + b] = state.o[f][b >> 1][2 * (b & 1) + h];
-  }
-  __syncthreads();
-  for (int i = tid; i < heads * D; i += kThreads) {
-    const int head = i / D, channel = i % D;
-    float top = m[head], sum = 0.0f, total = 0.0f;
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, m[w * kHeads + head]);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float factor = exp2_approx(m[w * kHeads + head] - top);
-      sum = fmaf(o[(w * kHeads + head) * (D + 4) + channel], factor, sum);
-      total = fmaf(l[w * kHeads + head], factor, total);
-    }
-    part.coded[head][channel] = sum;
-    if (channel == 0) part.m[head] = top, part.l[head] = total;
-  }
+  merge_warps<D>(state, pool, heads, part);
 }
 
 // Grid: (parts, KV heads x tiles of 8 query heads, batch).

@@ -48,31 +48,19 @@ __device__ __forceinline__ float coded_value(const KiviSide& side, const std::in
   return static_cast<float>(code) * __low2float(pair) + __high2float(pair);
 }
 
-// Attends to loose tokens [first, first + 32) of a sequence, counted over the sink, then what follows the `full` pages.
-// One head a warp, head < heads; m, l and the sums of the lane's channels lane + 32 i are for the caller to store.
-template <int D>
-struct LooseResult {
-  float m = -1e30f, l = 0.0f, plain[D / 32] = {}, coded[D / 32] = {};
-};
-
-template <int D>
-__device__ __forceinline__ LooseResult<D> attend_loose(const KiviAttentionParams& p, int sequence, int kv_head,
-                                                       int first_head, int heads, int full, int first,
-                                                       LooseRows<D>& rows) {
-  const KiviSequence& s = p.sequences[sequence];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int sink = min(p.sink, s.length);
-  // Position of the i-th loose token.
-  const auto position_of = [&](int i) { return i < sink ? i : i + 128 * full; };
-  const int begin = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
-
-  for (int i = tid; i < heads * D; i += blockDim.x) {
+// Queries of the item and rows of loose tokens [first, first + 32) -> shared memory; zeros past the sequence. All
+// threads. position_of(i): position of the i-th loose token.
+template <int D, class PositionOf>
+__device__ __forceinline__ void load_loose(const KiviAttentionParams& p, const KiviSequence& s, int sequence,
+                                           int kv_head, int first_head, int heads, int first, LooseRows<D>& rows,
+                                           const PositionOf& position_of) {
+  for (int i = threadIdx.x; i < heads * D; i += blockDim.x) {
     const long long at = (static_cast<long long>(sequence) * p.query_heads + first_head + i / D) * D + i % D;
     rows.query[0][i / D][i % D] = p.q[at];
     rows.query[1][i / D][i % D] = p.q_coded[at];
   }
   // Eight channels of a token at a time.
-  for (int i = tid; i < kLooseTokens * D / 8; i += blockDim.x) {
+  for (int i = threadIdx.x; i < kLooseTokens * D / 8; i += blockDim.x) {
     const int token = i / (D / 8), channel = i % (D / 8) * 8, position = position_of(first + token),
               body = position - p.sink;
     const bool inside = position < s.length, key_coded = inside && body >= 0 && body < s.key_body,
@@ -101,6 +89,27 @@ __device__ __forceinline__ LooseResult<D> attend_loose(const KiviAttentionParams
     }
     if (channel == 0) rows.key_coded[token] = key_coded, rows.value_coded[token] = value_coded;
   }
+}
+
+// Attends to loose tokens [first, first + 32) of a sequence, counted over the sink, then what follows the `full` pages.
+// One head a warp, head < heads; m, l and the sums of the lane's channels lane + 32 i are for the caller to store.
+template <int D>
+struct LooseResult {
+  float m = -1e30f, l = 0.0f, plain[D / 32] = {}, coded[D / 32] = {};
+};
+
+template <int D>
+__device__ __forceinline__ LooseResult<D> attend_loose(const KiviAttentionParams& p, int sequence, int kv_head,
+                                                       int first_head, int heads, int full, int first,
+                                                       LooseRows<D>& rows) {
+  const KiviSequence& s = p.sequences[sequence];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int sink = min(p.sink, s.length);
+  // Position of the i-th loose token.
+  const auto position_of = [&](int i) { return i < sink ? i : i + 128 * full; };
+  const int begin = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
+
+  load_loose<D>(p, s, sequence, kv_head, first_head, heads, first, rows, position_of);
   __syncthreads();
   LooseResult<D> result;
   if (warp >= heads) return result;
