@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <malloc.h>
 
 #include <chrono>
@@ -17,6 +16,7 @@
 #include "base/output_file.h"
 #include "base/progress.h"
 #include "model/decoder.h"
+#include "model/device_settle.h"
 #include "statistics/backward_pass.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_work.h"
@@ -460,15 +460,6 @@ class Collector {
   CollectReport report_;
 };
 
-// Kernels run behind the CPU's back: where a phase ends, the timeline waits for them.
-void settle_on_device(const CollectOptions& options) {
-  if (options.timeline == nullptr || !options.device.is_cuda()) return;
-  options.timeline->set_settle([device = options.device] {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.synchronizeStream(guard.getStream(device));
-  });
-}
-
 std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
   const Timeline::Phase hashing(timeline, phase::kWeights);
   return checkpoint.fingerprint();
@@ -493,7 +484,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   require_output_file(options.output, options.overwrite);
   { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
   const c10::InferenceMode no_gradients;
-  settle_on_device(options);
+  settle_on_device(options.timeline, options.device);
   const std::string fingerprint = fingerprint_of(checkpoint, options.timeline);
   if (plan.tokens == 0) {  // more shards than steps: nothing to run, and nothing to resume
     save_statistics(empty_shard(checkpoint, fingerprint, prompts, plan, options), options.output);
