@@ -1,6 +1,8 @@
 // oscar-fit: statistics of oscar-collect -> a bundle of rotations and clip ratios.
 #include <algorithm>
+#include <future>
 #include <optional>
+#include <string>
 
 #include "apps/fit_allocator.h"
 #include "apps/fit_check.h"
@@ -219,6 +221,9 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     check_roles(a, outputs, nullptr);
   }
   std::optional<Timeline::Phase> reading(std::in_place, a.fit.timeline, phase::kStatistics);
+  const bool writes = !a.common.dry_run || !a.pareto.empty();
+  std::future<std::string> hash;  // made beside the checks of what is read
+  if (writes) hash = std::async(std::launch::async, [file = fs::path(a.statistics)] { return sha256_file(file); });
   const Statistics statistics = load_statistics(a.statistics);
   reading.reset();
   if (is_shard(statistics)) {
@@ -228,7 +233,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   choose_context(a, statistics);
   choose_bits(a, statistics.head_dim);
   a.fit.device = choose_device(a.common);
-  if (a.common.dry_run && a.pareto.empty()) {
+  if (!writes) {
     FitPlan plan = plan_fit(statistics, a.fit);
     if (measures) {
       const Checkpoint checkpoint = open_model_of(statistics, a.common);
@@ -240,7 +245,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     return 0;
   }
   reading.emplace(a.fit.timeline, phase::kStatistics);
-  const std::string sha256 = sha256_file(a.statistics);
+  const std::string sha256 = hash.get();
   reading.reset();
   a.pareto.empty() ? fit_one(a, statistics, sha256) : fit_pareto(a, statistics, sha256);
   if (model) model->finish();

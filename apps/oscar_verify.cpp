@@ -6,6 +6,7 @@
 #include "apps/options/device_choice.h"
 #include "apps/options/verify_arguments.h"
 #include "apps/output_files.h"
+#include "apps/process_setup.h"
 #include "apps/verify_source.h"
 #include "base/errors.h"
 #include "base/log.h"
@@ -15,6 +16,7 @@
 #include "verify/method_list.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
+#include "verify/verify_phases.h"
 
 namespace oscar {
 namespace {
@@ -59,6 +61,7 @@ FileRoles file_roles(const VerifyArguments& a, const Checkpoint* model) {
 }
 
 int run_verify(VerifyArguments& a, const CLI::App& app) {
+  std::optional<Timeline::Phase> phase(std::in_place, a.request.timeline, verify_phase::kStarting);
   if (a.check_only) {
     refuse_other_options(app, {"--model", "--revision", "--bundle", "--rotations", "--clip", "--as", "--check-only"},
                          "is not used by --check-only, which measures nothing: drop one of them");
@@ -79,6 +82,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app) {
   FileRoles roles = file_roles(a, model);
   outputs.add_to(roles);
   roles.check();
+  phase.emplace(a.request.timeline, verify_phase::kReading);
   std::vector<VerifySource> sources;
   for (const std::string& bundle : a.bundles)
     sources.push_back(load_verify_source({bundle, "", a.clip, a.form}, model));
@@ -103,22 +107,28 @@ int run_verify(VerifyArguments& a, const CLI::App& app) {
   }
   request.seed = a.common.seed;
   request.tool_version = tool_version();
+  phase.emplace(a.request.timeline, verify_phase::kStarting);
   request.decoder.device = choose_device(a.common);
   request.decoder.dtype = choose_dtype(a.common, request.decoder.device);
+  phase.emplace(a.request.timeline, verify_phase::kReading);
   const Tokenizer tokenizer = Tokenizer::from_file(model->location().directory / "tokenizer.json");
   std::vector<JudgedBundle> judged;
   for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
   Verification verification(*model, tokenizer, std::move(judged), request);
+  phase.reset();
   if (a.common.dry_run) {
     print_result(verification.plan_text());
     return 0;
   }
   outputs.probe();
   const VerifyReport report = verification.run();
+  phase.emplace(a.request.timeline, verify_phase::kReport);
   write_reports(a, report);
   verification.finish();
   if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
   for (const std::string& file : outputs.names()) log_info("wrote " + file);
+  phase.reset();
+  log_timeline(a.request.timeline);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
@@ -202,6 +212,9 @@ int main_verify(int argc, char** argv) {
       return run_methods(a);
     }
     refuse_idle_options(app, a);
+    Timeline timeline(verify_phase::all());
+    timeline.add_earlier(verify_phase::kStarting, process_seconds());
+    if (a.common.verbose) a.request.timeline = &timeline;
     return run_verify(a, app);
   });
 }

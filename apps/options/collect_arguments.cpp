@@ -54,7 +54,8 @@ void add_prompt_options(CLI::App& app, CollectArguments& a) {
          "BF16 windows whose complement the quantised cache will serve: far-pair metrics for waterfill; or none")
       ->capture_default_str()
       ->type_name("SINK,RECENT");
-  app.add_option("--checkpoint-seconds", a.options.checkpoint_seconds, "Time between checkpoints inside a layer")
+  app.add_option("--checkpoint-seconds", a.options.checkpoint_seconds,
+                 "Time between checkpoints; on the CPU there is one after every layer, too")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(real_number(0.0, 1e9));

@@ -17,16 +17,21 @@
 namespace oscar {
 
 class PagedBackend;
+class Timeline;
+
+inline constexpr const char* kCodingPhase = "coding";
 
 // Prefill path, simulated: all tokens of a sequence in one call (starts 0); query i sees quantised keys and values
 // for [sink, quantised_end(i + 1)) and BF16 ones elsewhere. Exactly what token-by-token decode gives, up to rounding.
 class SimulatedPrefillAttention : public Attention {
  public:
-  explicit SimulatedPrefillAttention(const KvMethod& method);
+  // timeline: has the phase kCodingPhase while rows are coded and decoded; null: nothing is measured.
+  explicit SimulatedPrefillAttention(const KvMethod& method, Timeline* timeline = nullptr);
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
   const KvMethod& method_;
+  Timeline* timeline_;
 };
 
 // Keys or values of the coded tokens of one sequence in one layer, copied to main memory.

@@ -1,6 +1,7 @@
 // The prefill path: what the cache would hold of a sequence, and attention over it (prefill_core.h).
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "attention/basis.h"
@@ -8,10 +9,12 @@
 #include "attention/logit_noise.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
+#include "base/timeline.h"
 
 namespace oscar {
 
-SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method) : method_(method) {}
+SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method, Timeline* timeline)
+    : method_(method), timeline_(timeline) {}
 
 at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
   const SequenceBatch& batch = *input.batch;
@@ -24,8 +27,10 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
       throw std::invalid_argument("SimulatedPrefillAttention keeps no past tokens: starts must be 0");
     }
     if (length == 0) continue;
+    std::optional<Timeline::Phase> coding(std::in_place, timeline_, kCodingPhase);
     CachedRows keys = decoded_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
     const CachedRows values = decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
+    coding.reset();
     if (key != nullptr && key->rotated_mean) {
       add_mean(keys, mean_rows(*key, method_.rope_phases->rows(0, length).to(input.q.device())));
     }

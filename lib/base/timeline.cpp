@@ -65,12 +65,15 @@ double Timeline::wall() { return total(rows()); }
 std::vector<std::string> timeline_lines(Timeline& timeline) {
   const std::vector<Timeline::Row> rows = timeline.rows();
   const double wall = total(rows);
+  std::size_t width = 18;
+  for (const Timeline::Row& row : rows) {
+    if (row.seconds > 0) width = std::max(width, row.name.size());
+  }
   std::vector<std::string> lines;
   const auto add = [&](const std::string& name, double seconds) {
-    char line[200];
-    std::snprintf(line, sizeof line, "  %-18s %9.3f s %6.1f%%", name.c_str(), seconds,
-                  wall > 0 ? 100 * seconds / wall : 0.0);
-    lines.emplace_back(line);
+    char figures[40];
+    std::snprintf(figures, sizeof figures, "%9.3f s %6.1f%%", seconds, wall > 0 ? 100 * seconds / wall : 0.0);
+    lines.push_back("  " + name + std::string(width - name.size() + 1, ' ') + figures);
   };
   for (const Timeline::Row& row : rows) {
     if (row.seconds > 0) add(row.name, row.seconds);

@@ -129,10 +129,13 @@ at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
   return rms_norm(hidden, impl_->final_norm, config().rms_eps, impl_->family.pieces.norm);
 }
 
+void Decoder::load_head() const {
+  if (impl_->head.defined()) return;
+  impl_->head = load_weight(impl_->outer.head, impl_->options.dtype, impl_->options.device);
+}
+
 at::Tensor Decoder::logits(const at::Tensor& normed) const {
-  if (!impl_->head.defined()) {
-    impl_->head = load_weight(impl_->outer.head, impl_->options.dtype, impl_->options.device);
-  }
+  load_head();
   at::Tensor logits = at::linear(normed, impl_->head).to(at::kFloat);
   if (config().logit_scale > 0.0) logits.mul_(config().logit_scale);
   if (const double cap = config().final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);

@@ -106,6 +106,7 @@ class Decoder {
   at::Tensor run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch, Attention& attention);
   at::Tensor final_norm(const at::Tensor& hidden) const;  // [T, hidden]
   at::Tensor logits(const at::Tensor& normed) const;      // [T, vocabulary], FP32
+  void load_head() const;                                 // now, and not in the first call of logits()
   // embed, all layers, final norm: [T, hidden].
   at::Tensor forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention);
 

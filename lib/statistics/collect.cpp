@@ -2,12 +2,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <malloc.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -17,9 +17,11 @@
 #include "base/output_file.h"
 #include "base/progress.h"
 #include "model/decoder.h"
+#include "model/device_settle.h"
 #include "statistics/backward_pass.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_work.h"
+#include "statistics/hidden_states.h"
 #include "statistics/layer_fields.h"
 #include "statistics/moment_observer.h"
 #include "statistics/run_record.h"
@@ -159,8 +161,10 @@ class Collector {
         point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
     const std::int64_t first = keep ? point->layer : 0;
     std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
-    open_hidden(first, keep, keep ? plan_.tokens : 0);  // of the layer at work, complete
-    open_hidden(first + 1, keep, done);
+    hidden_ = keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
+                   : std::make_unique<HiddenStates>(work_, states_shape());
+    deferred_ = hidden_->held() && !has_backward();
+    if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
                                                    options_.dtype, keep, options_.device, done);
@@ -204,26 +208,32 @@ class Collector {
     return decoder_->layer_weights(layer).o;
   }
 
-  at::Tensor read(const MirroredSpool& spool, std::int64_t first, std::int64_t count) const {
-    const Timeline::Phase reading(timeline(), phase::kSpool);
-    return spool.read(first, count);
-  }
-  void write(MirroredSpool& spool, std::int64_t first, const at::Tensor& rows) const {
-    const Timeline::Phase writing(timeline(), phase::kSpool);
-    spool.write(first, rows);
-  }
-  void sync(MirroredSpool& spool) const {
-    const Timeline::Phase syncing(timeline(), phase::kSync);
-    spool.sync();
+  HiddenStates::Shape states_shape() const {
+    HiddenStates::Shape shape{plan_.tokens, config_.hidden, options_.dtype, options_.device, false, has_backward()};
+    const std::uint64_t bytes = c10::elementSize(shape.dtype) * static_cast<std::uint64_t>(shape.rows * shape.hidden);
+    shape.held = options_.hold_states || (shape.device.is_cuda() && bytes <= kMostMirrorBytes);
+    return shape;
   }
 
-  // The hidden states that enter `layer`: two files by turns, or one for each layer where a backward pass needs them
-  // all.
-  void open_hidden(std::int64_t layer, bool keep, std::int64_t saved_rows) {
-    const std::string name = "hidden-" + std::to_string(has_backward() ? layer : layer % 2) + ".bin";
-    hidden_[layer % 2] =
-        std::make_unique<MirroredSpool>(work_.file(name), plan_.tokens, std::vector<std::int64_t>{config_.hidden},
-                                        options_.dtype, keep, options_.device, saved_rows);
+  void begin_states(std::int64_t layer) {
+    const Timeline::Phase opening(timeline(), phase::kSpool);
+    hidden_->begin(layer);
+  }
+  at::Tensor read_states(std::int64_t layer, const Step& step) const {
+    const Timeline::Phase reading(timeline(), phase::kSpool);
+    return hidden_->read(layer, step.position, step.tokens);
+  }
+  void write_states(std::int64_t layer, const Step& step, const at::Tensor& rows) {
+    const Timeline::Phase writing(timeline(), phase::kSpool);
+    hidden_->write(layer, step.position, rows);
+  }
+  void sync_states(std::int64_t layer) {
+    const Timeline::Phase syncing(timeline(), phase::kSync);
+    hidden_->save(layer);
+  }
+  at::Tensor read_keys_values(std::int64_t first, std::int64_t count) const {
+    const Timeline::Phase reading(timeline(), phase::kSpool);
+    return keys_values_->read(first, count);
   }
 
   // One backward pass, whose points begin at `base`; name: of its phase. from: where to go on; null: from its
@@ -240,11 +250,11 @@ class Collector {
       if (!task.labels(piece).empty()) tokens += piece.length;
     }
     const std::int64_t point = from == nullptr ? base : from->layer;
-    hidden_[0].reset(), hidden_[1].reset(), keys_values_.reset();
+    hidden_.reset(), keys_values_.reset();
     Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");
     BackwardPass::Hooks hooks;
     hooks.save = [&](std::int64_t at, std::int64_t step, const LayerMoments& sums) { save_point(at, step, sums); };
-    hooks.due = [&] { return interrupt_requested() || now() - saved_ >= options_.checkpoint_seconds; };
+    hooks.due = [&] { return interrupt_requested() || due(); };
     hooks.tick = [&](std::int64_t at, std::int64_t done) {
       progress.set_note(at == base ? "labels"
                                    : "layer " + std::to_string(layers - (at - base) + 1) + "/" +
@@ -262,20 +272,19 @@ class Collector {
   void embed() {
     const Timeline::Phase forward(timeline(), phase::kForward);
     double energy = 0;
+    begin_states(0);
     for (const Step& step : plan_.steps) {
       const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
       energy += residual_energy(hidden, step, "the embedding");
-      write(*hidden_[0], step.position, hidden);
+      write_states(0, step, hidden);
       if (interrupt_requested()) throw interrupted();
     }
     embedding_energy_ = energy_tensor(energy);
-    sync(*hidden_[0]);
-    save_point(0, 0, {});
+    if (!deferred_) save_start(0);
   }
 
   void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
-    MirroredSpool& in = *hidden_[layer % 2];
-    MirroredSpool& out = *hidden_[(layer + 1) % 2];
+    begin_states(layer + 1);
     const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
     if (observed) begin_layer(layer, observer, from);
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
@@ -284,18 +293,14 @@ class Collector {
     for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
-      const at::Tensor next = forward_step(layer, step, read(in, step.position, step.tokens), observer);
+      const at::Tensor next = forward_step(layer, step, read_states(layer, step), observer);
       energy += residual_energy(next, step, "layer " + std::to_string(layer));
-      write(out, step.position, next);
+      write_states(layer + 1, step, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
       progress_->advance(static_cast<std::uint64_t>(step.tokens));
       const bool stop = interrupt_requested();
-      if (stop || now() - saved_ >= options_.checkpoint_seconds) {
-        sync(out);
-        sync(*keys_values_);
-        save_partial(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr, energy);
-      }
+      if (stop || due()) save_inside(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr, energy);
       if (stop) throw interrupted();
       // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
       // step, unless it is told to give them back.
@@ -303,9 +308,8 @@ class Collector {
       if (options_.after_step) options_.after_step();
     }
     if (observed) finish_layer(layer, observer, energy);
-    sync(out);
-    if (has_backward() && layer + 2 <= config_.layers) open_hidden(layer + 2, false, 0);
-    save_point(layer + 1, 0, {});
+    // The states that leave the next layer would take the file of those that a state inside this one goes on from.
+    if (!deferred_ || saved_inside_ || due()) save_start(layer + 1);
     LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
     report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
     if (observed) print_layer(report);
@@ -320,8 +324,27 @@ class Collector {
     return next;
   }
 
-  // observer: null in a layer without a KV cache.
-  void save_partial(std::int64_t layer, std::int64_t step, const MomentObserver* observer, double energy) {
+  bool due() const { return now() - saved_ >= options_.checkpoint_seconds; }
+
+  // The state in which `layer` begins. Behind the last one nothing but a backward pass reads hidden states.
+  void save_start(std::int64_t layer) {
+    if (layer < config_.layers || has_backward()) sync_states(layer);
+    {
+      const Timeline::Phase saving(timeline(), phase::kSaving);
+      for (const auto& [finished, moments] : unsaved_) work_.save_layer(finished, moments);
+      unsaved_.clear();
+    }
+    save_point(layer, 0, {});
+  }
+
+  // The state behind `step` steps of a layer. observer: null in a layer without a KV cache.
+  void save_inside(std::int64_t layer, std::int64_t step, const MomentObserver* observer, double energy) {
+    if (saved_layer_ != layer) save_start(layer);
+    sync_states(layer + 1);
+    {
+      const Timeline::Phase syncing(timeline(), phase::kSync);
+      keys_values_->sync();
+    }
     const Timeline::Phase saving(timeline(), phase::kSaving);
     LayerMoments partial;
     if (observer != nullptr) observer->store_partial(partial);
@@ -330,12 +353,14 @@ class Collector {
   }
 
   void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
-    const LayerMoments moments = finished_moments(layer, observer, energy);
-    {
-      const Timeline::Phase saving(timeline(), phase::kSaving);
-      work_.save_layer(layer, moments);
-    }
+    LayerMoments moments = finished_moments(layer, observer, energy);
     describe_layer(layer, moments);
+    if (deferred_) {
+      unsaved_.emplace(layer, std::move(moments));
+      return;
+    }
+    const Timeline::Phase saving(timeline(), phase::kSaving);
+    work_.save_layer(layer, moments);
   }
 
   LayerMoments finished_moments(std::int64_t layer, const MomentObserver& observer, double energy) {
@@ -346,13 +371,14 @@ class Collector {
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
     for (std::int64_t t = 0; t < plan_.tokens; t += step) {
-      const at::Tensor rows = read(*keys_values_, t, std::min(step, plan_.tokens - t));
+      const at::Tensor rows = read_keys_values(t, std::min(step, plan_.tokens - t));
       weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
     }
     const at::Tensor energy_gram = weighted.energy_gram();
     watch_.stop();
     moments.energy_gram = energy_gram.cpu();
-    moments.wo_gram = output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim);
+    moments.wo_gram =
+        output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim).cpu();
     moments.residual_energy = energy_tensor(energy);
     return moments;
   }
@@ -380,7 +406,8 @@ class Collector {
   void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
     const Timeline::Phase saving(timeline(), phase::kSaving);
     work_.save_point({layer, step, sums, embedding_energy_, {}});
-    saved_ = now();
+    if (hidden_) hidden_->saved_state(layer);
+    saved_ = now(), saved_layer_ = layer, saved_inside_ = step > 0;
   }
 
   InterruptedError interrupted() const {
@@ -417,7 +444,9 @@ class Collector {
     s.embedding_energy = embedding_energy_;
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
       if (!config_.holds_kv(layer)) continue;
-      LayerMoments moments = work_.load_layer(layer);
+      const auto unsaved = unsaved_.find(layer);
+      LayerMoments moments = unsaved != unsaved_.end() ? std::move(unsaved->second) : work_.load_layer(layer);
+      moments.row_priority.clear(), moments.row_position.clear();
       for (const SampledToken& token : sample_) {
         moments.row_priority.push_back(token.priority);
         moments.row_position.push_back(token.position);
@@ -451,23 +480,20 @@ class Collector {
   WorkDirectory& work_;
   std::vector<SampledToken> sample_;
   std::unique_ptr<Decoder> decoder_;
-  std::unique_ptr<MirroredSpool> hidden_[2];
+  std::unique_ptr<HiddenStates> hidden_;
   std::unique_ptr<MirroredSpool> keys_values_;
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
+  // With hidden states in memory, a state is saved when it is due, and finished layers with it; what a run that ends
+  // before would have to delete again is not written.
+  bool deferred_ = false;
+  std::map<std::int64_t, LayerMoments> unsaved_;  // finished layers that are in no file
   double saved_ = now();
+  std::int64_t saved_layer_ = -1;  // in which the saved state goes on; -1: none
+  bool saved_inside_ = false;      // behind some of its steps
   CollectReport report_;
 };
-
-// Kernels run behind the CPU's back: where a phase ends, the timeline waits for them.
-void settle_on_device(const CollectOptions& options) {
-  if (options.timeline == nullptr || !options.device.is_cuda()) return;
-  options.timeline->set_settle([device = options.device] {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.synchronizeStream(guard.getStream(device));
-  });
-}
 
 std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
   const Timeline::Phase hashing(timeline, phase::kWeights);
@@ -493,7 +519,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   require_output_file(options.output, options.overwrite);
   { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
   const c10::InferenceMode no_gradients;
-  settle_on_device(options);
+  settle_on_device(options.timeline, options.device);
   const std::string fingerprint = fingerprint_of(checkpoint, options.timeline);
   if (plan.tokens == 0) {  // more shards than steps: nothing to run, and nothing to resume
     save_statistics(empty_shard(checkpoint, fingerprint, prompts, plan, options), options.output);

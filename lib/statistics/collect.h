@@ -35,7 +35,8 @@ struct CollectOptions {
   bool stream_layers = false;  // results are bit-identical either way
   bool resume = false, overwrite = false;
   fs::path output, work_dir;         // no work_dir: output + ".work", removed at the end
-  double checkpoint_seconds = 30;    // between checkpoints inside a layer; there is one after every layer too
+  double checkpoint_seconds = 30;    // between checkpoints; where hidden states are on disk, also after every layer
+  bool hold_states = false;          // hidden states in memory on the CPU, too, as on a GPU: for tests
   std::string tool_version;          // recorded, and compared when a run is resumed
   std::string resume_command;        // for the message of an interrupted run
   std::vector<std::string> files;    // names of the prompt files, recorded

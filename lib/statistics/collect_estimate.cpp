@@ -145,7 +145,8 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));
   const std::uint64_t loading = dequantisation_bytes(checkpoint);
-  const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading);
+  const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that no file has yet
+  const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
   if (options.device.is_cuda()) {
     e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan), options.stream_layers);

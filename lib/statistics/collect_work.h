@@ -3,8 +3,9 @@
 //   run.json                   what the run is: model, prompts, options; written first
 //   point.safetensors          where to go on: layer, step, and the running sums of that layer
 //   layer-0003.safetensors     the finished moments of a layer
-//   hidden-0.bin, hidden-1.bin hidden states before and after the layer, by turns; kv.bin: K and V of the layer.
-//                              With a backward pass hidden-i.bin enters layer i, and all of them stay
+//   hidden-3.bin               hidden states that enter a layer (hidden_states.h): of the layer of the point and, where
+//                              steps of it are done, the next; with a backward pass all of them stay
+//   kv.bin                     K and V of the layer
 //   gradient-0.bin, -1.bin     backward pass: dL/d of the hidden states after and before the layer, by turns
 #pragma once
 

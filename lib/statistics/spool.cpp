@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -89,6 +90,11 @@ at::Tensor Spool::read(std::int64_t first, std::int64_t count) const {
     fail(path_, "cannot be read");
   }
   return rows;
+}
+
+void Spool::rename(const fs::path& path) {
+  if (::rename(path_.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
+  path_ = path;
 }
 
 void Spool::sync() {

@@ -24,6 +24,7 @@ class Spool {
   void write(std::int64_t first, const at::Tensor& rows);         // [n, row...] of the spool's dtype, any device
   at::Tensor read(std::int64_t first, std::int64_t count) const;  // [count, row...] on the CPU
   void sync();                                                    // survives a power cut after this
+  void rename(const fs::path& path);                              // replaces what has that name
   std::int64_t rows() const { return rows_; }
 
  private:

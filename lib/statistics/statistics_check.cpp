@@ -1,7 +1,10 @@
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
+#include <vector>
 
 #include "base/errors.h"
 #include "statistics/all_finite.h"
@@ -205,6 +208,32 @@ void check_row_gradients(const Statistics& s, std::size_t i, const std::string& 
   }
 }
 
+void check_layer(const Statistics& s, std::size_t i, const std::string& where) {
+  const LayerMoments& layer = s.layers[i];
+  const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
+  for (const MomentField& field : kMomentFields) {
+    if (field.since > s.format_version) continue;
+    const at::Tensor& t = layer.*field.tensor;
+    if (field.gram) {
+      check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
+      check_gram(t, where, prefix + field.name);
+    } else {
+      check_shape(t, {s.kv_heads, s.head_dim}, at::kDouble, where, prefix + field.name);
+    }
+  }
+  check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
+  check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
+  check_far_pairs(s, i, where);
+  check_kl(s, i, where);
+  check_pre_rope(s, i, where);
+  check_attention_residual(s, i, where);
+  if (layer.residual_energy.defined()) {
+    check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
+  }
+  check_rows(s, i, where);
+  check_row_gradients(s, i, where);
+}
+
 }  // namespace
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -246,30 +275,19 @@ void check_statistics(const Statistics& s, const std::string& where) {
   check_model_facts(s, where);
   if (empty) return;  // it has no sums
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
-    const LayerMoments& layer = s.layers[i];
-    const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
-    for (const MomentField& field : kMomentFields) {
-      if (field.since > s.format_version) continue;
-      const at::Tensor& t = layer.*field.tensor;
-      if (field.gram) {
-        check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
-        check_gram(t, where, prefix + field.name);
-      } else {
-        check_shape(t, {s.kv_heads, s.head_dim}, at::kDouble, where, prefix + field.name);
+  // Layers by several threads; of several faults the first layer's is told.
+  std::vector<std::exception_ptr> faults(s.layers.size());
+  at::parallel_for(0, static_cast<std::int64_t>(faults.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      try {
+        check_layer(s, i, where);
+      } catch (...) {
+        faults[i] = std::current_exception();
       }
     }
-    check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
-    check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
-    check_far_pairs(s, i, where);
-    check_kl(s, i, where);
-    check_pre_rope(s, i, where);
-    check_attention_residual(s, i, where);
-    if (layer.residual_energy.defined()) {
-      check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
-    }
-    check_rows(s, i, where);
-    check_row_gradients(s, i, where);
+  });
+  for (const std::exception_ptr& fault : faults) {
+    if (fault) std::rethrow_exception(fault);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/interrupt.h"
+#include "verify/verify_phases.h"
 
 namespace oscar {
 
@@ -15,12 +16,17 @@ void stop_if_interrupted() {
 }
 
 std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<std::int32_t>& ids,
-                                       const std::vector<Attention*>& attentions) {
+                                       const std::vector<Attention*>& attentions, const PassPhases& phases) {
   const SequenceBatch batch{{0}, {static_cast<std::int64_t>(ids.size())}, {0}};
   std::vector<at::Tensor> hidden(attentions.size(), decoder.embed(ids));
   for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {
+    {
+      const Timeline::Phase weights(phases.timeline, verify_phase::kWeights);
+      decoder.layer_weights(layer);  // streamed layers are loaded here
+    }
     for (std::size_t a = 0; a < attentions.size(); ++a) {
       stop_if_interrupted();
+      const Timeline::Phase forward(phases.timeline, phases.timeline != nullptr ? phases.names[a] : "");
       hidden[a] = decoder.run_layer(layer, hidden[a], batch, *attentions[a]);
     }
   }

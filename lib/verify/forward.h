@@ -5,17 +5,25 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "attention/cached_attention.h"
+#include "base/timeline.h"
 #include "model/decoder.h"
 
 namespace oscar {
 
+// Phases for the parts of passes; a null timeline: nothing is measured.
+struct PassPhases {
+  Timeline* timeline = nullptr;
+  std::vector<std::string> names;  // [attentions]
+};
+
 // One sequence, all tokens at once, through each attention: after the final norm, [attentions] of [T, hidden]. Layer by
 // layer for all attentions, so that streamed weights are loaded once.
 std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<std::int32_t>& ids,
-                                       const std::vector<Attention*>& attentions);
+                                       const std::vector<Attention*>& attentions, const PassPhases& phases = {});
 
 // Sequences of equal length, one token of each at a time, through the paged cache: [sequences] of [T, hidden]. Uses
 // and releases the cache slots 0 .. sequences - 1.

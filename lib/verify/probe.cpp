@@ -9,12 +9,13 @@
 
 #include "base/log.h"
 #include "verify/forward.h"
+#include "verify/verify_phases.h"
 #include "verify/verify_work.h"
 
 namespace oscar {
 
-ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device)
-    : method(&m), attention(m), sums(static_cast<std::size_t>(model.kv_layers())) {
+ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device, Timeline* timeline)
+    : method(&m), attention(m, timeline), sums(static_cast<std::size_t>(model.kv_layers())) {
   for (std::int64_t place = 0; place < model.kv_layers(); ++place) numbers.push_back(model.kv_layer(place));
   if (!m.paged()) return;
   const std::string unsupported = decode_unsupported(m, model, device);
@@ -100,10 +101,14 @@ std::vector<LayerError> ProbedMethod::layers() const {
 
 at::Tensor LayerProbe::attend(const AttentionInput& input) {
   const at::Tensor exact = baseline_.attend(input);
+  const Timeline::Phase errors(timeline_, verify_phase::kErrors);
   for (ProbedMethod& probed : methods_) {
     stop_if_interrupted();
     const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
-    if (check_caches_ && probed.cache) probed.cache->check_layer(input, output);
+    if (check_caches_ && probed.cache) {
+      const Timeline::Phase checking(timeline_, verify_phase::kChecks);
+      probed.cache->check_layer(input, output);
+    }
     if (!probed.method->quantised) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
     if (!probed.method->quantised_at(input.layer)) continue;

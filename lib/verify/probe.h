@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/timeline.h"
 #include "model/decoder.h"
 #include "verify/cache_check.h"
 #include "verify/layer_error.h"
@@ -20,7 +21,7 @@ struct ProbedMethod {
   std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: done, or no pages for the method
   CacheCheck check;                     // what it found
   // device: of the cache under check; the CPU where its kernels cannot hold the method, which is logged.
-  ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU);
+  ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU, Timeline* timeline = nullptr);
   std::vector<LayerError> layers() const;
   void finish_cache();  // takes the result and lets the pages go
 
@@ -34,15 +35,16 @@ struct ProbedMethod {
 class LayerProbe : public Attention {
  public:
   // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
-  // fill and check the paged caches, too.
+  // fill and check the paged caches, too. timeline: null: nothing is measured.
   LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
-             const CacheWindows& tiers, bool check_caches)
+             const CacheWindows& tiers, bool check_caches, Timeline* timeline = nullptr)
       : baseline_(baseline),
         decoder_(decoder),
         methods_(methods),
         first_(first),
         tiers_(tiers),
-        check_caches_(check_caches) {}
+        check_caches_(check_caches),
+        timeline_(timeline) {}
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
@@ -52,6 +54,7 @@ class LayerProbe : public Attention {
   std::int64_t first_;
   CacheWindows tiers_;
   bool check_caches_;
+  Timeline* timeline_;
 };
 
 }  // namespace oscar

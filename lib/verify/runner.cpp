@@ -11,6 +11,7 @@
 #include "verify/divergence.h"
 #include "verify/forward.h"
 #include "verify/probe.h"
+#include "verify/verify_phases.h"
 
 namespace oscar {
 namespace {
@@ -28,7 +29,7 @@ class Runner {
         options_(options),
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
-      probed_.emplace_back(*m, decoder.config(), decoder.options().device);
+      probed_.emplace_back(*m, decoder.config(), decoder.options().device, options.timeline);
       if (options.prefill) result_.scored.push_back({m, "prefill"});
       if (!options.decode || !m->paged()) continue;
       result_.scored.push_back({m, "decode"});
@@ -138,6 +139,7 @@ class Runner {
   // Hidden states that an earlier run has saved; undefined: there are none.
   at::Tensor saved_hidden(std::size_t sequence, const std::string& row, bool with_sums) {
     if (options_.work == nullptr) return {};
+    const Timeline::Phase loading(options_.timeline, verify_phase::kSaving);
     const std::optional<WorkRecord> record = options_.work->load(hidden_name(sequence, row));
     if (!record) return {};
     const std::string where = options_.work->file(hidden_name(sequence, row)).string();
@@ -151,6 +153,7 @@ class Runner {
   // States that are not finite are not worth keeping: scoring them ends the run.
   void save_hidden(std::size_t sequence, const std::string& row, const at::Tensor& hidden, WorkRecord record) const {
     if (options_.work == nullptr || !hidden.isfinite().all().item<bool>()) return;
+    const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
     record["hidden"] = hidden;
     options_.work->save(hidden_name(sequence, row), record);
   }
@@ -178,6 +181,7 @@ class Runner {
       for (const auto& h : hidden) rows.push_back(h[i]);
       score_sequence(begin + i, baseline[i], rows, scores);
     }
+    const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
     result_.scores.add_group(scores, sums());
     if (options_.work == nullptr) return;
     for (std::size_t s = begin; s < end; ++s) {
@@ -188,11 +192,13 @@ class Runner {
 
   at::Tensor run_baseline(std::size_t s) {
     SimulatedPrefillAttention exact(baseline_);
-    LayerProbe probe(exact, decoder_, probed_, options_.first_position, options_.tiers, s == 0);
+    LayerProbe probe(exact, decoder_, probed_, options_.first_position, options_.tiers, s == 0, options_.timeline);
     const bool probed = s == 0 || static_cast<std::int64_t>(s) < options_.layer_sequences;
     const Sequence& ids = set_.sequences[s];
-    const at::Tensor hidden = prefill_hidden(decoder_, ids, {probed ? static_cast<Attention*>(&probe) : &exact})[0];
+    const at::Tensor hidden = prefill_hidden(decoder_, ids, {probed ? static_cast<Attention*>(&probe) : &exact},
+                                             {options_.timeline, {verify_phase::forward_of(baseline_)}})[0];
     progress_.advance(ids.size());
+    const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
     for (ProbedMethod& p : probed_) p.finish_cache();
     if (s == 0) {
       const at::Tensor again = prefill_hidden(decoder_, ids, {&exact})[0];
@@ -227,12 +233,15 @@ class Runner {
     for (std::size_t first = 0; first < rows.size(); first += together) {
       std::vector<std::unique_ptr<SimulatedPrefillAttention>> owned;
       std::vector<Attention*> attentions;
+      PassPhases phases{options_.timeline, {}};
       const std::size_t last = std::min(first + together, rows.size());
       for (std::size_t a = first; a < last; ++a) {
-        owned.push_back(std::make_unique<SimulatedPrefillAttention>(*result_.scored[rows[a]].method));
+        owned.push_back(
+            std::make_unique<SimulatedPrefillAttention>(*result_.scored[rows[a]].method, options_.timeline));
         attentions.push_back(owned.back().get());
+        phases.names.push_back(verify_phase::forward_of(*result_.scored[rows[a]].method));
       }
-      const std::vector<at::Tensor> states = prefill_hidden(decoder_, ids, attentions);
+      const std::vector<at::Tensor> states = prefill_hidden(decoder_, ids, attentions, phases);
       for (std::size_t a = first; a < last; ++a) {
         hidden[rows[a]][i] = states[a - first];
         save_hidden(s, std::to_string(rows[a]), states[a - first], {});
@@ -255,9 +264,12 @@ class Runner {
         for (const Sequence* ids : sequences) progress_.advance(ids->size());
         continue;
       }
+      std::optional<Timeline::Phase> decoding(std::in_place, options_.timeline,
+                                              verify_phase::decode_of(*result_.scored[r].method));
       PagedAttention attention(*result_.scored[r].method, decoder_.config(), decoder_.options().device);
       hidden[r] = decode_hidden(decoder_, sequences, attention,
                                 [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
+      decoding.reset();
       for (std::size_t s = begin; s < end; ++s) save_hidden(s, std::to_string(r), hidden[r][s - begin], {});
     }
   }
@@ -282,6 +294,7 @@ class Runner {
   // Appends the scores of the sequence to each row of `all`.
   void score_sequence(std::size_t s, const at::Tensor& baseline, const std::vector<at::Tensor>& hidden,
                       std::vector<std::vector<SequenceScores>>& all) {
+    const Timeline::Phase scoring(options_.timeline, verify_phase::kScoring);
     for (auto& row : all) row.push_back({options_.first_position, {}, {}, {}, {}});
     for_each_block(
         s, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets, const std::string& where) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "cache/kv_method.h"
 #include "model/decoder.h"
 #include "report/metrics.h"
@@ -27,6 +28,7 @@ struct RunnerOptions {
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
   const VerifyWork* work = nullptr;   // null: nothing is saved
+  Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
 };
 
 // One method on one path.

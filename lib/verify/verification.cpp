@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "model/device_settle.h"
 #include "registry/registry.h"
 #include "report/number_text.h"
 #include "text/prompts.h"
@@ -15,6 +16,7 @@
 #include "verify/self_checks.h"
 #include "verify/spectrum_probe.h"
 #include "verify/task_runner.h"
+#include "verify/verify_phases.h"
 
 namespace oscar {
 namespace {
@@ -212,7 +214,10 @@ void Verification::finish() {
 VerifyReport Verification::run() {
   require_memory();
   if (request_.work_dir.empty()) return measure();
-  work_ = std::make_unique<VerifyWork>(request_.work_dir, run_identity(), request_.resume);
+  {
+    const Timeline::Phase opening(request_.timeline, verify_phase::kSaving);
+    work_ = std::make_unique<VerifyWork>(request_.work_dir, run_identity(), request_.resume);
+  }
   if (work_->threads() != at::get_num_threads()) {
     log_info("using " + std::to_string(work_->threads()) + " threads, as the run was started with");
     at::set_num_threads(work_->threads());
@@ -228,7 +233,12 @@ VerifyReport Verification::run() {
 
 VerifyReport Verification::measure() {
   VerifyReport report = empty_report();
+  Timeline* timeline = request_.timeline;
+  settle_on_device(timeline, request_.decoder.device);
+  std::optional<Timeline::Phase> phase(std::in_place, timeline, verify_phase::kWeights);
   Decoder decoder(checkpoint_, request_.decoder);
+  decoder.load_head();
+  phase.reset();
   RunnerOptions options;
   options.prefill = request_.prefill;
   options.decode = request_.decode;
@@ -236,9 +246,11 @@ VerifyReport Verification::measure() {
   options.layer_sequences = report.layer_error_sequences;
   options.tiers = request_.windows;
   options.work = work_.get();
+  options.timeline = timeline;
   const std::vector<const KvMethod*> methods = method_pointers();
   const RunnerResult result = run_methods(decoder, methods, baseline_, set_, options);
 
+  phase.emplace(timeline, verify_phase::kReport);
   report.scoring.tokens = result.tokens;
   report.scoring.fraction =
       static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
@@ -269,6 +281,7 @@ VerifyReport Verification::measure() {
     m.layers = result.layers[index];
     report.methods.push_back(std::move(m));
   }
+  phase.emplace(timeline, verify_phase::kTasks);
   for (const TaskSet& task : tasks_) {
     for (const char* path : {"prefill", "decode"}) {
       if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;
@@ -282,6 +295,7 @@ VerifyReport Verification::measure() {
       }
     }
   }
+  phase.emplace(timeline, verify_phase::kChecks);
   if (!judged_.empty()) {
     const auto judged =
         std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
@@ -291,6 +305,7 @@ VerifyReport Verification::measure() {
   }
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
+  phase.emplace(timeline, verify_phase::kReport);
   apply_gates(request_.gates, report);
   if (earlier_) {
     earlier_->compare(report, request_.gates.max_kl_increase, [&](std::size_t row) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "bundle/bundle.h"
 #include "cache/kv_method.h"
 #include "checkpoint/checkpoint.h"
@@ -46,6 +47,7 @@ struct VerifyRequest {
   fs::path work_dir;                  // where the state of the run is kept; empty: nowhere
   bool resume = false;                // go on with the run in work_dir
   std::string resume_command;         // for the message of an interrupted run
+  Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
 };
 
 // A bundle under judgement.

@@ -1,7 +1,9 @@
 #include "weights/tensor_view.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/errors.h"
@@ -43,16 +45,43 @@ at::ScalarType scalar_type(const TensorView& view) {
   }
 }
 
+// By several threads: one alone copies slower than the bus of a GPU takes, and waits for each page of the file that it
+// is the first to touch.
+void copy_bytes(const std::byte* from, std::int64_t bytes, void* to) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  at::parallel_for(0, (bytes + kPiece - 1) / kPiece, 1, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kPiece, end = std::min(last * kPiece, bytes);
+    std::memcpy(static_cast<std::byte*>(to) + begin, from + begin, static_cast<std::size_t>(end - begin));
+  });
+}
+
+// Through pieces of pinned memory, which the allocator hands out again when the GPU has them: while one piece crosses
+// the bus the next one is filled, and a large tensor needs no pinned copy of its size.
+void copy_to_gpu(const TensorView& view, const at::Tensor& stored) {
+  constexpr std::int64_t kPiece = std::int64_t{32} << 20;
+  const at::Tensor bytes = stored.view({-1}).view(at::kByte);
+  const auto size = static_cast<std::int64_t>(view.data.size());
+  for (std::int64_t first = 0; first < size; first += kPiece) {
+    const std::int64_t count = std::min(kPiece, size - first);
+    const at::Tensor piece = at::empty({count}, at::TensorOptions(at::kByte).pinned_memory(true));
+    copy_bytes(view.data.data() + first, count, piece.mutable_data_ptr());
+    bytes.narrow(0, first, count).copy_(piece, /*non_blocking=*/true);
+  }
+}
+
 }  // namespace
 
 // safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on the
 // target device, so that the narrower stored type is what crosses the bus.
-// Pinned memory on the way to a GPU: the copy then needs no second one in the driver and overlaps with what runs there.
 at::Tensor stored_tensor(const TensorView& view, at::Device device) {
-  const bool gpu = device.is_cuda();
-  at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)).pinned_memory(gpu));
-  if (!view.data.empty()) std::memcpy(stored.mutable_data_ptr(), view.data.data(), view.data.size());
-  return stored.to(device, /*non_blocking=*/gpu);
+  at::Tensor stored = at::empty(view.shape, at::TensorOptions(scalar_type(view)).device(device));
+  if (view.data.empty()) return stored;
+  if (device.is_cuda()) {
+    copy_to_gpu(view, stored);
+  } else {
+    copy_bytes(view.data.data(), static_cast<std::int64_t>(view.data.size()), stored.mutable_data_ptr());
+  }
+  return stored;
 }
 
 at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {

@@ -74,6 +74,13 @@ def run(name, *arguments, limit_file_size=None, timeout=300, **options):
     return Result(line, done)
 
 
+def phases_of(result):
+    """{row: seconds} of the table behind "where the time went", the wall time included."""
+    lines = result.err[result.err.index("where the time went:"):].splitlines()[1:]
+    rows = (re.fullmatch(r"  (.+?) +(\d+\.\d{3}) s +\d+\.\d%", line) for line in lines)
+    return {row[1]: float(row[2]) for row in rows if row}
+
+
 def succeed(name, *arguments, **options):
     result = run(name, *arguments, **options)
     assert result.code == DONE, str(result)

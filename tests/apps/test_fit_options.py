@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from harness import BAD_INPUT, DONE, GATE_FAILED, USAGE, refuse, run, succeed
+from harness import BAD_INPUT, DONE, GATE_FAILED, USAGE, phases_of, refuse, run, succeed
 
 D = 64
 TRANSFORMS = [("identity", []), ("hadamard", []), ("oscar", []), ("balanced", []), ("waterfill", ["--bits", "1.5"])]
@@ -54,12 +54,6 @@ def test_oscar2_center_is_oscar_for_each_head_with_centred_keys(statistics, mode
                      "--max-sequences", 1, "--methods", "bf16,naive2,oscar2-center", "--report", tmp_path / "r.json")
     rows = {m["id"]: m for m in json.loads((tmp_path / "r.json").read_text())["methods"]}
     assert rows["oscar2-center"]["judged"] and "oscar2-center *" in result.out
-
-
-def phases_of(result):
-    """{row: seconds} of the table behind "where the time went", the wall time included."""
-    lines = result.err[result.err.index("where the time went:"):].splitlines()[1:]
-    return {line[:20].strip(): float(line[20:].split()[0]) for line in lines if line.startswith("  ")}
 
 
 def test_verbose_says_where_the_time_went(statistics, model, tmp_path):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from harness import DONE, GATE_FAILED, USAGE, refuse, run, succeed
+from harness import DONE, GATE_FAILED, USAGE, phases_of, refuse, run, succeed
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,21 @@ def test_logit_correction_runs_in_both_paths_and_is_recorded(pair, line, tmp_pat
         assert corrected["settings"] == plain["settings"] + ", logits corrected"
         growth = corrected["kl_growth"]
         assert growth["ratio"] == pytest.approx(growth["late"]["kl"] / max(growth["early"]["kl"], 1e-5), rel=1e-6)
+
+
+def test_verbose_says_where_the_time_went(pair, line, tmp_path):
+    reports = [tmp_path / "quiet.json", tmp_path / "verbose.json"]
+    asked = [*line, "--bundle", pair / "by-layer", "--path", "both", "--bootstrap", 0]
+    quiet, verbose = (run(*asked, "--report", file, *flags) for file, flags in zip(reports, ([], ["-v"])))
+    assert quiet.code == verbose.code and quiet.code in (DONE, GATE_FAILED), str(verbose)
+    rows = phases_of(verbose)
+    passes = {"forward bf16", *(f"{way} {m}" for way in ("forward", "decode") for m in ("naive2", "oscar", "oscar-tns"))}
+    expected = {"starting", "reading", "weights", "coding", "layer errors", "checks", "scoring", "saving", "report", "decode bf16"} | passes
+    assert set(rows) == expected | {"other", "wall time"}
+    assert abs(sum(rows.values()) - 2 * rows["wall time"]) < 0.02  # a row is rounded to milliseconds
+    assert "where the time went" not in quiet.err
+    measured = [{k: v for k, v in json.loads(r.read_text()).items() if k != "command"} for r in reports]
+    assert measured[0] == measured[1]
 
 
 def test_two_of_one_name_are_refused(pair, line, tmp_path):

@@ -112,5 +112,16 @@ TEST_F(TimelineTest, LinesLeaveOutWhatTookNoTime) {
                           "  wall time              4.000 s  100.0%"));
 }
 
+TEST_F(TimelineTest, LinesAreAsWideAsTheLongestName) {
+  {
+    const Timeline::Phase forward(&timeline_, "forward turboquant2.5");
+    now_ += 3;
+  }
+  now_ += 1;
+  EXPECT_THAT(timeline_lines(timeline_),
+              ElementsAre("  forward turboquant2.5     3.000 s   75.0%", "  other                     1.000 s   25.0%",
+                          "  wall time                 4.000 s  100.0%"));
+}
+
 }  // namespace
 }  // namespace oscar

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "base/errors.h"
 #include "model/tiny_checkpoint.h"
+#include "support/gpu.h"
 #include "support/message_of.h"
 #include "support/temp_directory.h"
 #include "weights/tensor_view.h"
@@ -181,6 +184,24 @@ TEST(ToTensor, UnalignedBytesAreCopied) {
   const at::Tensor tensor = to_tensor(view, at::kFloat);
   std::fill(buffer.begin(), buffer.end(), std::byte{0});
   EXPECT_TRUE(at::equal(tensor, at::tensor({1.5f, -2.0f, 3.25f})));
+}
+
+// Several pieces for several threads, the last one short, from an odd address.
+void expect_copied(std::int64_t count, at::Device device) {
+  std::vector<std::byte> buffer(static_cast<std::size_t>(2 * count + 1));
+  std::uint32_t state = 1;
+  for (std::byte& byte : buffer) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+  const TensorView view{.name = "x", .dtype = DType::kI16, .shape = {count}, .data = std::span(buffer).subspan(1)};
+  const at::Tensor tensor = stored_tensor(view, device).cpu();
+  ASSERT_EQ(tensor.nbytes(), buffer.size() - 1);
+  EXPECT_EQ(std::memcmp(tensor.const_data_ptr(), buffer.data() + 1, tensor.nbytes()), 0);
+}
+
+TEST(ToTensor, LargeTensorsAreCopiedWhole) { expect_copied((std::int64_t{3} << 19) + 5, at::kCPU); }
+
+TEST(ToTensor, LargeTensorsAreCopiedWholeToTheGpu) {
+  OSCAR_NEEDS_GPU();
+  expect_copied((std::int64_t{80} << 19) + 5, at::Device(at::kCUDA, 0));  // 80 MiB: three pieces of pinned memory
 }
 
 TEST(ToTensor, UnusableTypeIsNamed) {

@@ -152,6 +152,30 @@ TEST_F(Collect, StoppedAfterAnyStepItResumesBitForBit) {
   }
 }
 
+// Hidden states in memory, as on a GPU: states are saved when they are due alone, and none at all may be.
+TEST_F(Collect, HeldStatesResumeBitForBit) {
+  run("whole");
+  options_.hold_states = true;
+  run("held");
+  ASSERT_TRUE(bytes("whole") == bytes("held"));
+  options_.resume = true;
+  options_.work_dir = dir_ / "work";
+  for (const double interval : {0.0, 0.004, 1e9}) {
+    options_.checkpoint_seconds = interval;
+    for (const int n : {1, 6, 7, 13, 15, 20}) {
+      for (const int more : {n, 4, 9}) {
+        if (run_until("part", more)) break;
+      }
+      EXPECT_TRUE(interval < 1.0 || !fs::exists(dir_ / "work" / "point.safetensors"));
+      options_.after_step = nullptr;
+      if (!fs::exists(dir_ / "part")) run("part");
+      ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n << ", interval " << interval;
+      EXPECT_FALSE(fs::exists(dir_ / "work"));
+      fs::remove(dir_ / "part");
+    }
+  }
+}
+
 class CollectKl : public Collect {
  protected:
   CollectKl() {
@@ -381,10 +405,10 @@ TEST_F(Collect, DamagedStateIsRefused) {
     EXPECT_NE(refusal<InputError>("out"), "not refused") << name;
     write_file_atomic(path, good);
   };
-  for (const char* name : {"run.json", "point.safetensors", "layer-0000.safetensors", "hidden-0.bin", "kv.bin"}) {
+  for (const char* name : {"run.json", "point.safetensors", "layer-0000.safetensors", "hidden-1.bin", "kv.bin"}) {
     damaged(name, [](const fs::path& p) { fs::resize_file(p, fs::file_size(p) / 2); });
   }
-  for (const char* name : {"layer-0000.safetensors", "hidden-1.bin"}) {
+  for (const char* name : {"layer-0000.safetensors", "hidden-2.bin"}) {
     damaged(name, [](const fs::path& p) { fs::remove(p); });
   }
   damaged("run.json", [](const fs::path& p) { std::ofstream(p) << "{}"; });

@@ -1,8 +1,12 @@
 #include "statistics/spool.h"
+#include "statistics/hidden_states.h"
 #include "statistics/mirrored_spool.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "base/errors.h"
 #include "support/gpu.h"
@@ -73,6 +77,83 @@ TEST(MirroredSpool, KeepsRowsAcrossAResume) { expect_mirror(at::kCPU); }
 TEST(MirroredSpool, KeepsRowsAcrossAResumeOnTheGpu) {
   OSCAR_NEEDS_GPU();
   expect_mirror(at::Device(at::kCUDA, 0));
+}
+
+constexpr std::int64_t kRows = 10;
+
+at::Tensor states_of(std::int64_t layer) { return at::full({kRows, 4}, static_cast<double>(layer)); }
+
+// A run through layers of one step, whose state is saved before each of `saves`; it ends as if killed while it saves
+// the state before `killed`, when the states are on disk and the point is not.
+void run_states(const WorkDirectory& work, HiddenStates& states, std::int64_t first, std::vector<std::int64_t> saves,
+                std::int64_t killed) {
+  for (std::int64_t layer = first;; ++layer) {
+    const bool saved = std::find(saves.begin(), saves.end(), layer) != saves.end();
+    if (saved || layer == killed) states.save(layer);
+    if (layer == killed) return;
+    if (saved) {
+      work.save_point({layer, 0, {}, {}, {}});
+      states.saved_state(layer);
+    }
+    states.begin(layer + 1);
+    states.write(layer + 1, 0, states.read(layer, 0, 3) + 1);
+    states.write(layer + 1, 3, states.read(layer, 3, kRows - 3) + 1);
+  }
+}
+
+class HiddenStatesOfRuns : public testing::Test {
+ protected:
+  // Expects that the run goes on in `layer` with states that the kill did not touch, in two files.
+  void expect_resume(const WorkDirectory& work, const HiddenStates::Shape& shape, std::int64_t layer) {
+    ASSERT_EQ(work.load_point()->layer, layer);
+    HiddenStates again(work, shape, layer, 0);
+    EXPECT_TRUE(again.read(layer, 0, kRows).equal(states_of(layer))) << layer;
+    EXPECT_EQ(std::distance(fs::directory_iterator(work.path()), {}), 5) << layer;  // lock, run, point and two files
+    run_states(work, again, layer, {layer + 2, layer + 3}, layer + 4);
+    EXPECT_TRUE(again.read(layer + 4, 0, kRows).equal(states_of(layer + 4)));
+    HiddenStates later(work, shape, layer + 3, 0);
+    EXPECT_TRUE(later.read(layer + 3, 0, kRows).equal(states_of(layer + 3)));
+  }
+  TempDirectory dir_;
+  const Json run_{
+      {"tool_version", "test"}, {"model", ""}, {"prompts", ""}, {"threads", 1}, {"options", Json::object()}};
+};
+
+TEST_F(HiddenStatesOfRuns, KilledWhileSavingTheyGoOnFromThePoint) {
+  for (const bool held : {true, false}) {
+    const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, held, false};
+    for (const std::int64_t killed : {1, 2, 3, 4, 5}) {
+      if (!held && killed > 1) continue;  // on disk, the state is saved before each layer
+      const WorkDirectory work(dir_ / (std::to_string(killed) + (held ? "held" : "")), run_, false);
+      {
+        HiddenStates states(work, shape);
+        states.begin(0);
+        states.write(0, 0, states_of(0));
+        run_states(work, states, 0, {0}, killed);
+      }
+      expect_resume(work, shape, 0);
+    }
+  }
+}
+
+TEST_F(HiddenStatesOfRuns, APartOfTheNextStatesIsKept) {
+  const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, true, false};
+  const WorkDirectory work(dir_ / "work", run_, false);
+  {
+    HiddenStates states(work, shape);
+    states.begin(0);
+    states.write(0, 0, states_of(0));
+    run_states(work, states, 0, {}, 3);
+    states.saved_state(3);
+    states.begin(4);
+    states.write(4, 0, states_of(4).narrow(0, 0, 6));
+    states.save(4);
+  }
+  HiddenStates again(work, shape, 3, 6);
+  again.write(4, 6, again.read(3, 6, 4) + 1);
+  EXPECT_TRUE(again.read(4, 0, kRows).equal(states_of(4)));
+  EXPECT_ANY_THROW(again.read(5, 0, 1));
+  EXPECT_ANY_THROW(again.write(6, 0, states_of(6)));
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+#include "model/device_settle.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace oscar {
+
+void settle_on_device(Timeline* timeline, at::Device device) {
+  if (timeline == nullptr || !device.is_cuda()) return;
+  timeline->set_settle([device] {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+  });
+}
+
+}  // namespace oscar
