@@ -27,7 +27,7 @@ def versions():
 def written(options):
     """Options of the page: those that a number depends on."""
     names = ("tasks", "limit", "seeds", "greedy", "max_gen_toks", "chat", "think_end", "ruler_lengths", "bits", "windows", "tokens", "allocate",
-             "context", "batch_size", "device", "dtype")
+             "context", "text_tokens", "batch_size", "device", "dtype")
     return {name: getattr(options, name) for name in names} | {
         "prompts": [p.name for p in options.prompts] or "written by the model", "text": options.text.name}
 

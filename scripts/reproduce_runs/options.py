@@ -38,12 +38,13 @@ def parse(description, arguments):
     parser.add_argument("--tokens", type=int, default=30000, metavar="N", help="of calibration (default 30000)")
     parser.add_argument("--allocate", metavar="NAME", help="of waterfill, as oscar-fit has it")
     parser.add_argument("--context", type=int, default=2048, metavar="N", help="of oscar-verify (default 2048)")
+    parser.add_argument("--text-tokens", type=int, default=32768, metavar="N", help="of the text that oscar-verify scores (default 32768)")
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="of the harness (default 1)")
     parser.add_argument("--device", default=None, help="cpu, cuda or cuda:i (default: cuda where there is one)")
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32 (default bfloat16)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
     options = parser.parse_args(arguments)
-    for name in ("limit", "seeds", "max_gen_toks", "tokens", "context", "batch_size"):
+    for name in ("limit", "seeds", "max_gen_toks", "tokens", "context", "text_tokens", "batch_size"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} is {value}, expected at least 1")

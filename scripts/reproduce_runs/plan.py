@@ -9,9 +9,13 @@ from quality_runs.programs import BUILD, COLLECT, FIT, ROOT, VERIFY
 
 from .steps import Step
 
-BUNDLES = {"oscar": "OSCAR", "waterfill": "waterfill"}  # names of folders and titles
-CACHES = {"bf16": "BF16", **BUNDLES}
+CACHES = {"bf16": "BF16", "oscar": "OSCAR", "waterfill": "waterfill"}
 PUBLISHED_CLIP = "0.96,0.92"
+
+
+def bundle_of(options, cache):
+    """Its folder; oscar-verify names rows by folders, and the names of methods are taken."""
+    return options.output / f"bundle-{cache}"
 
 
 @dataclasses.dataclass
@@ -27,25 +31,26 @@ class Run:
 def fitting(options):
     """Statistics and both bundles. The published method has its published clip ratios and the encoder that its engine has."""
     folder, work = options.output, options.output / "work"
-    statistics, ours, oscar = folder / "statistics.safetensors", folder / "waterfill", folder / "oscar"
+    statistics, ours, oscar = folder / "statistics.safetensors", bundle_of(options, "waterfill"), bundle_of(options, "oscar")
     windows = ["--windows", options.windows]
     prompts = [str(p) for p in options.prompts]
-    device = ["--device", options.device, *(["--dtype", options.dtype] if options.dtype in ("bfloat16", "float32") else [])]
+    device = ["--device", options.device, "--dtype", options.dtype]
     tokens = ["--tokens", str(options.tokens)]
-    measured = ["--model", options.model, "--work-dir", str(work / "fit"), "--resume", *device]
+    model = ["--model", options.model, "--work-dir", str(work / "fit"), "--resume", *device]
     steps = []
     if prompts:
         steps.append(Step("collect", [str(COLLECT), "--model", options.model, "--prompts", *prompts, "-o", str(statistics), "--far-pairs",
                                       options.windows, *tokens, *device, "--work-dir", str(work / "collect"), "--resume"],
                           [statistics], options.prompts, [work / "collect"]))
-        source, text = [str(statistics)], ["--text", *prompts[:1]]
+        closed = options.allocate == "closed"  # it looks at the statistics alone
+        source, more = [str(statistics)], ["--device", options.device] if closed else [*model, "--text", *prompts[:1]]
         made, read = [ours], [statistics]
     else:  # the model writes its calibration text: oscar-fit collects on the way
-        statistics = folder / "waterfill.statistics.safetensors"
-        source, text, made, read = [], tokens, [ours, statistics], []
+        statistics = folder / f"{ours.name}.statistics.safetensors"
+        source, more, made, read = [], [*model, *tokens], [ours, statistics], []
     allocate = ["--allocate", options.allocate] if options.allocate else []
     steps.append(Step("fit-waterfill", [str(FIT), *source, "-o", str(ours), "--method", "waterfill", "--bits", options.bits, *windows,
-                                        *measured, *text, *allocate], made, read, [work / "fit"]))
+                                        *more, *allocate], made, read, [work / "fit"]))
     steps.append(Step("fit-oscar", [str(FIT), str(statistics), "-o", str(oscar), "--method", "oscar", "--clip", PUBLISHED_CLIP, "--encoder",
                                     "minmax", *windows, "--device", options.device], [oscar], [statistics]))
     return steps
@@ -54,12 +59,10 @@ def fitting(options):
 def verifying(options):
     """Exit code 1 is a self check that failed: the report says which."""
     report, page = options.output / "verify.json", options.output / "verify.html"
-    bundles = [options.output / name for name in BUNDLES]
+    bundles = [bundle_of(options, cache) for cache in CACHES if cache != "bf16"]
     command = [str(VERIFY), "--model", options.model, *(x for b in bundles for x in ("--bundle", str(b))), "--text", str(options.text),
-               "--context", str(options.context), "--report", str(report), "--html", str(page), "--work-dir",
-               str(options.output / "work" / "verify"), "--resume", "--device", options.device]
-    if options.dtype in ("bfloat16", "float32"):
-        command += ["--dtype", options.dtype]
+               "--context", str(options.context), "--tokens", str(options.text_tokens), "--report", str(report), "--html", str(page), "--work-dir",
+               str(options.output / "work" / "verify"), "--resume", "--device", options.device, "--dtype", options.dtype]
     return Step("verify", command, [report, page], [*bundles, options.text], [options.output / "work" / "verify"], allowed=(0, 1))
 
 
@@ -79,8 +82,8 @@ def harness(options, benchmark, cache, seed):
     arguments = {"pretrained": options.model, "dtype": options.dtype}
     inputs = []
     if cache != "bf16":
-        arguments["bundle"] = str(options.output / cache)
-        inputs = [options.output / cache]
+        arguments["bundle"] = str(bundle_of(options, cache))
+        inputs = [bundle_of(options, cache)]
     if options.think_end:
         arguments["think_end_token"] = options.think_end
     command = [sys.executable, "-m", "lm_eval" if cache == "bf16" else "oscar_kv.lm_eval", "run", "--model", "hf" if cache == "bf16" else "oscar-kv",

@@ -268,7 +268,7 @@ def test_captured_steps_of_a_serving_engine(layout, rotated_mean):
     engine.graphs, engine.replays = {}, 0
     engine.tables = torch.zeros(engine.slots, engine.width, dtype=torch.int32, device="cuda")
     engine.run(requests(13, 330))
-    assert engine.replays > 20 and len(engine.graphs) > 1 and engine.preempted > 1
+    assert engine.replays >= 15 and len(engine.graphs) > 1 and engine.preempted > 1
 
 
 def test_rows_that_are_not_finite():

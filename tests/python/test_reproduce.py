@@ -34,11 +34,9 @@ class Programs:
         elif name == "oscar-fit":
             place.mkdir()
             (place / "oscar_bundle.json").write_text(json.dumps(line))
-            if "--prompts" not in line and place.name == "waterfill":
-                place.with_name("waterfill.statistics.safetensors").write_bytes(b"statistics")
         elif name == "oscar-verify":
             row = {"path": "prefill", "same_top1": 0.5, "bits_per_element": 2.25}
-            report = {"methods": [row | {"id": "oscar", "kl": {"mean": 0.1}}, row | {"id": "waterfill", "kl": {"mean": 0.01}}]}
+            report = {"methods": [row | {"id": "bundle-oscar", "kl": {"mean": 0.1}}, row | {"id": "bundle-waterfill", "kl": {"mean": 0.01}}]}
             pathlib.Path(line[line.index("--report") + 1]).write_text(json.dumps(report))
             pathlib.Path(line[line.index("--html") + 1]).write_text("<html>")
         else:
@@ -50,7 +48,7 @@ class Programs:
 
     def harness(self, line):
         arguments, tasks = json.loads(line[line.index("--model_args") + 1]), line[line.index("--tasks") + 1].split(",")
-        cache = pathlib.Path(arguments["bundle"]).name if "bundle" in arguments else "bf16"
+        cache = pathlib.Path(arguments["bundle"]).name.removeprefix("bundle-") if "bundle" in arguments else "bf16"
         folder = pathlib.Path(line[line.index("--output_path") + 1]) / "model"
         folder.mkdir(parents=True)
         seed, rows = int(line[line.index("--seed") + 1]), {}
@@ -235,7 +233,7 @@ def test_the_whole_command_on_a_sample_model(tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "small_answer.yaml").write_text(OWN_TASK.format(file=tmp_path / "rows.jsonl"))
     line = [sys.executable, SOURCE_DIR / "scripts" / "reproduce", MODEL, "-o", tmp_path / "out", "--prompts", SAMPLES / "prompts.jsonl", "--tasks",
-            "small_answer", "--include-path", tmp_path, "--tokens", "2000", "--windows", "16,48", "--allocate", "closed", "--context", "256",
+            "small_answer", "--include-path", tmp_path, "--tokens", "2000", "--windows", "16,48", "--allocate", "closed", "--context", "256", "--text-tokens", "2048",
             "--dtype", "float32", "--device", "cpu", "--limit", "2"]
     import os
     environment = os.environ | {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OSCAR_BUILD_DIR": str(BUILD_DIR)}
@@ -244,8 +242,8 @@ def test_the_whole_command_on_a_sample_model(tmp_path):
     found = json.loads((tmp_path / "out" / "reproduce.json").read_text())
     [row] = found["benchmarks"]
     assert set(row["caches"]) == {"bf16", "oscar", "waterfill"} and all(c["documents"] == 2 for c in row["caches"].values())
-    kl = {r["id"]: r["kl"] for r in found["verify"] if r["id"] in ("oscar", "waterfill")}
-    assert 0 < kl["waterfill"] < kl["oscar"]
+    kl = {r["id"]: r["kl"] for r in found["verify"]}
+    assert 0 < kl["bundle-waterfill"] < kl["bundle-oscar"]
     assert "small_answer" in (tmp_path / "out" / "reproduce.html").read_text()
     again = subprocess.run(list(map(str, line)), capture_output=True, text=True, env=environment)
     assert again.returncode == 0 and again.stderr.count("done before") == 7, again.stderr
