@@ -135,6 +135,22 @@ class PagedKV:
         self.table.tensor(self.code.device)
         self.code.transform.reserve(tokens, self.code.device)
 
+    def reserve_more(self, tokens):
+        """reserve() for so many more tokens of every sequence."""
+        lengths = [n + tokens for n in self.lengths]
+        self._reserve_pages(lengths)
+        self.table.tensor(self.code.device)
+        self.code.transform.reserve(max(lengths), self.code.device)
+
+    def tensors(self):
+        """What step_on_device() reads and writes; a captured graph is good as long as they stand where they were."""
+        made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths, self.bad]
+        return made + ([self.code.transform.phase_table(self.code.device)] if self.code.transform.rotated_mean else [])
+
+    def count(self, tokens):
+        """advance() after replays for which room was reserved."""
+        self.lengths = [n + tokens for n in self.lengths]
+
     @torch.no_grad()
     def step(self, query, key, value, scale, window=0):
         """One new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d]: it is appended, then attends.

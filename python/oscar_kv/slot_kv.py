@@ -5,7 +5,7 @@ Page i of a request holds its tokens sink + 64 i onwards, and stands in the requ
 ceil(n / 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block is always there.
 
 What this rules out: a request whose first tokens are another's blocks (prefix caching, KV transfer), because their windows
-are not in its slot. A request that starts again, in any slot, is one that starts."""
+are not in its slot; overlay_kv.py is for those. A request that starts again, in any slot, is one that starts."""
 import dataclasses
 import itertools
 
@@ -38,6 +38,7 @@ class Rows:
     window_table: torch.Tensor  # [R, window pages of a slot] int32
     single: tuple = None        # None: every row has one new token, row i token i; else rows [S] and tokens [S] int64 of those
     chunks: tuple = ()          # [Chunk]
+    overlay: object = None      # overlay_table.Overlay, where windows go by block
 
 
 def _sent(numbers, device):
@@ -49,7 +50,7 @@ class SlotTable:
     """Batches of an engine as Rows. slots: requests that the engine holds at a time. One more slot takes the padding."""
 
     def __init__(self, slots, window_pages, device):
-        device, self.slots = torch.device(device), slots
+        device, self.slots, self.window_pages = torch.device(device), slots, window_pages
         pages = torch.arange((slots + 1) * window_pages, dtype=torch.int32, device=device)
         self._pages = pages.view(slots + 1, window_pages)
         self._window_table = self._pages[slots:].repeat(slots, 1)
@@ -93,21 +94,24 @@ class SlotKV:
     """The cache of one layer. code: paged_kv.LayerCode; slots: as SlotTable; most_tokens: of a request; group: query heads of
     a KV head. Everything that outlives a forward pass is allocated here."""
 
-    def __init__(self, code, slots, most_tokens, group):
+    def __init__(self, code, slots, most_tokens, group, tiers=None):
         for codec in (code.key, code.value):
             if codec.encoder not in ("minmax", "search"):
                 raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
                                  "by token; fit with --encoder search")
-        self.code, self.tiers, self.group = code, Tiers(code), group
+        self.code, self.tiers, self.group = code, tiers or Tiers(code), group
         obstacle = self.tiers.step_obstacle or self.tiers.decode_obstacle(group)
         if code.device.type == "cuda" and obstacle is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {obstacle}")
-        self.windows = self.tiers.new_windows(slots + 1)
+        self.windows = self._new_windows(slots)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
         self.space = None
         if self.tiers.decode_obstacle(group) is None:
             self.space = _workspace(self.windows, code, group, slots, most_tokens, self.tiers.layout.pages)
         code.transform.reserve(most_tokens, code.device)
+
+    def _new_windows(self, slots):
+        return self.tiers.new_windows(slots + 1)
 
     @property
     def window_pages(self):

@@ -43,9 +43,10 @@ class Plan:
 class Tiers:
     """code: paged_kv.LayerCode. flush: tokens leave the recent window in groups of this many."""
 
-    def __init__(self, code, flush=1):
+    def __init__(self, code, flush=1, pages=None):
+        """pages: of the ring, where the caller needs more than the fewest."""
         self.code, self.flush = code, flush
-        self.layout = WindowLayout(code.layer.head_dim, code.sink, ring_pages(code.recent, flush)).to(code.device)
+        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, flush)).to(code.device)
         self.step_obstacle = code.without_kernels or kernels.step_obstacle(code, flush)
 
     def new_windows(self, sequences):
@@ -148,11 +149,16 @@ class Tiers:
         heads = code.layer.kv_heads
         coded = ops.append_tokens(held.windows, held.window_table, query, key, value, held.lengths, transform.query,
                                   transform.key_forward, transform.value_forward, mean, transform.value_mean, code.sink)
-        ops.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
-                         *code.clip, bad, code.sink, code.recent, self.flush, code.key.encoder == "search", *code.numbers)
+        self._flush(held, bad)
         coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
         output, _ = self.decode(held, coded, query.view(coded.shape), scale, window, False, space)
         return transform.outputs(output).view(query.shape)
+
+    def _flush(self, held, bad):
+        """The tokens that leave the windows of sequences which have just got one more into pages."""
+        code = self.code
+        ops.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
+                         *code.clip, bad, code.sink, code.recent, self.flush, code.key.encoder == "search", *code.numbers)
 
     def decode(self, held, coded, raw, scale, window, want_lse, space=None):
         """Decode attention of queries [B, Hkv, g, d] in the basis of the cache; raw: as the model made them. space: the

@@ -14,6 +14,8 @@ from .fingerprint import checkpoint_fingerprint, first_values
 from .manifest import left_out_layers
 from .page_layout import PAGE_TOKENS
 from .paged_kv import LayerCode
+from .step_graphs import Recorder, recorder_of, wrapped
+from .tiers import Tiers
 from .transform import Phases
 from .transformers_attention import attention
 from .transformers_cache import OscarCache
@@ -30,9 +32,13 @@ class Attached:
     def __init__(self, bundle, codes, modules, max_tokens, flush):
         self.bundle, self.codes, self.modules = bundle, codes, weakref.WeakSet(modules)
         self.max_tokens, self.flush = max_tokens, flush
-        self.implementation = None  # the model's own, while it is active
+        self.graphs = None          # step_graphs.Recorder where steps are recorded
+        self.implementation = self.forward = None  # the model's own, while it is active; forward: of the instance, if it has one
         coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
+
+    def tiers(self, code):
+        return Tiers(code, self.flush)
 
 
 def _key_projection(module):
@@ -150,7 +156,21 @@ def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size,
     return own(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs)
 
 
-def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
+def _recorder(model, attached, graphs):
+    """Of the steps of generate(), or None. InputError where they must be recorded and cannot."""
+    if graphs is False:
+        return None
+    config = model.config.get_text_config(decoder=True)
+    reason = Recorder.obstacle(attached, config.num_attention_heads // geometry(model)[1])
+    places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
+    if reason is None and len(places) > 1:
+        reason = "the model lies on several devices"
+    if reason is not None and graphs:
+        raise InputError(f"steps cannot be recorded as CUDA graphs: {reason}; leave graphs=True out")
+    return None if reason is not None else recorder_of(attached.codes[0].device)
+
+
+def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
     """Checks that a bundle fits the model, which stays as it is. Returns what activate() takes; arguments as attach()."""
     if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
         raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
@@ -163,7 +183,9 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     codes = [LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device) for layer in bundle.layers]
-    return Attached(bundle, codes, modules.values(), max_tokens, flush)
+    attached = Attached(bundle, codes, modules.values(), max_tokens, flush)
+    attached.graphs = _recorder(model, attached, graphs)
+    return attached
 
 
 def activate(model, attached):
@@ -176,17 +198,21 @@ def activate(model, attached):
         raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot serve it")
     setattr(model, ATTRIBUTE, attached)
     model._prepare_cache_for_generation = types.MethodType(_prepare, model)
+    attached.forward = model.__dict__.get("forward")  # accelerate puts one there
+    if attached.graphs is not None:
+        model.forward = wrapped(model, attached, model.forward)
     return model
 
 
-def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1):
+def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
     """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on.
 
     bundle: a directory of oscar-fit, or a Bundle. checkpoint: the directory that the model was loaded from, where it cannot
     be found by its name; its fingerprint must be the bundle's. max_tokens: refuse longer sequences before they start.
     flush: tokens leave the BF16 window in groups of this many, 1 as oscar-verify judges; larger groups cost a little
-    memory and are faster. InputError when the bundle does not fit. Returns the model."""
-    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush))
+    memory and are faster. graphs: steps of one token are recorded as a CUDA graph and replayed; None where that can be, True:
+    InputError where it cannot, False: never. InputError when the bundle does not fit. Returns the model."""
+    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush, graphs=graphs))
 
 
 def detach(model):
@@ -194,6 +220,10 @@ def detach(model):
     attached = _attached(model)
     model.set_attn_implementation(attached.implementation)
     del model._prepare_cache_for_generation
+    if attached.forward is not None:
+        model.forward = attached.forward
+    else:
+        model.__dict__.pop("forward", None)
     delattr(model, ATTRIBUTE)
     return model
 

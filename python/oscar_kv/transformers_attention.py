@@ -26,6 +26,9 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         return output.transpose(1, 2), None
     if module not in layer.owner.attached.modules:
         raise InputError("the cache was made for another model; make one with oscar_kv.new_cache(model)")
+    if layer.owner.is_recording:  # one token of each sequence; the cache has looked at the mask, and counts the replays
+        layer.pending = None
+        return layer.kv.step_on_device(query, key, value, scale, window).to(query.dtype).transpose(1, 2), None
     valid = layer.valid(attention_mask)
     if query.shape[2] == 1 and (valid is None or bool(valid.all())):
         output = layer.kv.step(query, key, value, scale, window).to(query.dtype)

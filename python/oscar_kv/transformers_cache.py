@@ -1,6 +1,8 @@
 """The cache of oscar_kv as transformers knows caches: one layer per decoder layer. `update` takes the new keys and values
 and returns them with a reference to the layer, by which the attention function (transformers_attention.py) finds the
 cache; it appends them once it has attended."""
+import contextlib
+
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -28,7 +30,7 @@ class OscarLayer(CacheLayerMixin):
         self.owner, self.index = owner, index  # OscarCache
         self.kv = None                         # PagedKV, once the batch size is known
         self.columns = 0                       # tokens with padding, as attention masks count them
-        self.held = None                       # [B, columns] bool on the CPU: not padding; None: all of them
+        self.held = None                       # [B, first columns] bool on the CPU: not padding; those after them are none, either
         self.pending = None                    # keys and values that attention has not seen yet
 
     def lazy_initialization(self, key_states, value_states):
@@ -70,8 +72,8 @@ class OscarLayer(CacheLayerMixin):
         if mask.shape != (batch, self.columns + new):
             raise InputError(f"the attention mask is {list(mask.shape)}, expected [{batch}, {self.columns + new}]: the "
                              "tokens of the cache and the new ones")
-        held = torch.ones(batch, self.columns, dtype=torch.bool) if self.held is None else self.held
-        if not torch.equal(mask[:, :self.columns], held):
+        first = 0 if self.held is None else self.held.shape[1]
+        if not bool(mask[:, first:self.columns].all()) or (first and not torch.equal(mask[:, :first], self.held)):
             raise InputError("the attention mask differs from that of earlier calls at tokens which the cache holds; pass the "
                              "mask of the whole conversation, padding included")
         return mask[:, self.columns:]
@@ -90,10 +92,10 @@ class OscarLayer(CacheLayerMixin):
     def count(self, valid):
         """The pending rows are in the cache."""
         keys, _ = self.pending
-        if valid is not None or self.held is not None:
-            held = torch.ones(keys.shape[0], self.columns, dtype=torch.bool) if self.held is None else self.held
-            valid = torch.ones(keys.shape[0], keys.shape[2], dtype=torch.bool) if valid is None else valid
-            self.held = torch.cat([held, valid], dim=1)
+        if valid is not None and not bool(valid.all()):
+            held = valid.new_ones(keys.shape[0], 0) if self.held is None else self.held
+            between = valid.new_ones(keys.shape[0], self.columns - held.shape[1])
+            self.held = torch.cat([held, between, valid], dim=1)
         self.columns, self.pending = self.columns + keys.shape[2], None
 
     def get_seq_length(self):
@@ -126,6 +128,8 @@ class OscarCache(Cache):
     def __init__(self, attached):
         self.attached, self._table = attached, None
         self._mask = (None, None)  # the mask of the last call and its copy on the CPU: layers share it
+        self._held = (None, None)  # what is padding, and its copy on the device of the masks
+        self.steps, self.is_recording = None, False  # step_graphs.Steps, once steps are recorded
         super().__init__(layers=[OscarLayer(self, i) for i in range(len(attached.codes))])
 
     def table(self, batch):
@@ -138,11 +142,62 @@ class OscarCache(Cache):
             self._mask = (mask, mask.to("cpu", torch.bool))
         return self._mask[1]
 
+    def holds(self, batch, mask):
+        """Whether one new token of each of `batch` sequences may be recorded: mask [B, columns + 1] or None is as the cache has it, and
+        none of the new tokens is padding. Waits for the device of the mask."""
+        first = self.layers[0]
+        if any(layer.kv is None or layer.columns != first.columns for layer in self.layers) or first.kv.batch != batch or first.columns == 0:
+            return False
+        if mask is None:
+            return first.held is None
+        if mask.dim() != 2 or mask.shape != (batch, first.columns + 1):
+            return False
+        if first.held is None:
+            return bool(mask.all())
+        if self._held[0] is not first.held:
+            self._held = (first.held, first.held.to(mask.device))
+        padded = first.held.shape[1]
+        return bool(((mask[:, :padded] != 0) == self._held[1]).all() & mask[:, padded:].all())
+
+    def reserve_steps(self, steps):
+        """Room for so many more tokens of every sequence, or for those that max_tokens leaves; how many."""
+        most = self.attached.max_tokens
+        for layer in self.layers:
+            if most is not None:
+                steps = max(0, min(steps, most - max(layer.kv.lengths)))
+            layer.kv.reserve_more(steps)
+        return steps
+
+    def tensors(self):
+        """What a recorded step reads and writes, beside weights."""
+        return [t for layer in self.layers for t in layer.kv.tensors()]
+
+    def places(self):
+        return tuple(t.data_ptr() for t in self.tensors())
+
+    @contextlib.contextmanager
+    def recording(self):
+        """Inside, attention launches its kernels and counts nothing."""
+        self.is_recording = True
+        try:
+            yield
+        finally:
+            self.is_recording = False
+            for layer in self.layers:
+                layer.pending = None
+
+    def count_steps(self, steps):
+        """A recorded step was replayed so many times."""
+        for layer in self.layers:
+            layer.kv.count(steps)
+            layer.columns += steps
+
     def allocated_bytes(self):
         """Bytes of windows and pages in all layers."""
         return sum(layer.kv.allocated_bytes() for layer in self.layers if layer.kv is not None)
 
     def reset(self):
+        self.steps = None
         if self._table is not None:
             self._table.release()
         for layer in self.layers:

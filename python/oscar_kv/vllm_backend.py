@@ -1,6 +1,7 @@
 """vLLM's attention backend OSCAR: the cache of SlotKV behind the interfaces of vLLM 0.33 (v1/attention/backend.py there).
 vLLM keeps the pages, in blocks of 64 tokens and the layout LBHNC, in which a block of a layer is [Hkv, page bytes]; the BF16
-windows lie in rings by the slot of a request, which only vLLM's second model runner tells a backend."""
+windows lie in rings by the slot of a request, or with prefix caching in an overlay by block. Slots are what only vLLM's second
+model runner tells a backend."""
 import dataclasses
 import functools
 
@@ -19,7 +20,7 @@ from vllm.v1.kv_cache_interface import KVCacheLayout  # noqa: E402
 from .errors import InputError  # noqa: E402
 from .kernels import HEAD_SIZES  # noqa: E402
 from .page_layout import PAGE_TOKENS  # noqa: E402
-from .slot_kv import Rows, SlotTable  # noqa: E402
+from .slot_kv import Rows  # noqa: E402
 from .vllm_serving import Serving, layer_refusal  # noqa: E402
 
 _servings = []  # [(configuration, Serving)] of this process, at most one
@@ -134,8 +135,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        serving = serving_of(vllm_config)
-        self.table = SlotTable(serving.slots, serving.window_pages, device)
+        self.serving = serving_of(vllm_config)
+        self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common, count = common_attn_metadata, common_attn_metadata.num_reqs
@@ -150,10 +151,14 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         counts = counts[:len(slots)]  # rows beyond them are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for rows with more than one token
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
-        if upper is None and any(c > 1 for c in counts):
+        if upper is None and (self.serving.by_block or any(c > 1 for c in counts)):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
-        return OscarMetadata(self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
-                                             common.slot_mapping))
+        if self.serving.by_block:
+            self.table.cover(self.serving.blocks(self.layers))
+        rows = self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping)
+        if rows.overlay is not None and rows.overlay.fills is not None:  # before the forward, which may be the replay of a graph
+            self.serving.fill(self.layers, *rows.overlay.fills)
+        return OscarMetadata(rows)
 
 
 class OscarImpl(AttentionImpl):

@@ -2,7 +2,7 @@
 calls register() in each of its processes, also where nobody wants a 2-bit cache, so nothing is read or checked here; a
 release that this adapter was not written for is refused when the backend is asked for.
 
-    OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching"""
+    OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
 import os
 
 from .errors import InputError

@@ -11,10 +11,12 @@ from .codec import side_codec
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint
 from .kernels import HEAD_SIZES, MOST_GROUP
+from .overlay_kv import OverlayKV
+from .overlay_table import OverlayTable, blocks_of_window
 from .page_layout import PAGE_TOKENS, PageLayout
 from .paged_kv import LayerCode
 from .rope import phases_of
-from .slot_kv import SlotKV
+from .slot_kv import SlotKV, SlotTable
 from .tiers import ring_pages
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
 
@@ -50,8 +52,6 @@ def refusals(config):
     """Sentences for what vLLM is asked to do and this adapter cannot."""
     cache, parallel = config.cache_config, config.parallel_config
     cases = [
-        (cache.enable_prefix_caching, "prefix caching is on, but the BF16 windows of a request belong to it alone and cannot be "
-         "found again; pass --no-enable-prefix-caching"),
         (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers leaves layers in BF16, which this backend does not serve; "
          "leave it out"),
         (config.speculative_config is not None, "speculative decoding is asked for, but this backend decodes one token at a time; "
@@ -114,6 +114,12 @@ class Serving:
         model, path = config.model_config, bundle_path(config)
         with plain_torch():
             bundle = load_bundle(path)
+            # With prefix caching a request's first blocks may be another's: windows go by block. Else each slot has its own.
+            self._config = config.cache_config
+            self.by_block = bool(config.cache_config.enable_prefix_caching)
+            if self.by_block and bundle.sink % PAGE_TOKENS:
+                raise InputError(f"prefix caching is on, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and the bundle has "
+                                 f"{bundle.sink}; fit with --windows 64,256, or pass --no-enable-prefix-caching")
             text = model.hf_text_config
             kv_heads = model.get_total_num_kv_heads()
             check_geometry(bundle, text.num_hidden_layers, kv_heads, model.get_head_size(),
@@ -136,10 +142,12 @@ class Serving:
         """Whether all layers have pages of the same size."""
         return len(set(self.cells.values())) == 1
 
-    @property
-    def window_pages(self):
-        """Of a slot."""
-        return -(-self.bundle.sink // PAGE_TOKENS) + ring_pages(self.bundle.recent, 1)
+    def table(self, device):
+        """What makes rows of vLLM's batches."""
+        sink_pages = -(-self.bundle.sink // PAGE_TOKENS)
+        if self.by_block:
+            return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=self._config.num_gpu_blocks)
+        return SlotTable(self.slots, sink_pages + ring_pages(self.bundle.recent, 1), device)
 
     def cell(self, index=None):
         """InputError where a layer must be named, or is none of the bundle's."""
@@ -151,13 +159,22 @@ class Serving:
             raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
         return self.cells[index]
 
+    def blocks(self, layers):
+        """Of vLLM's memory as these layers have seen it; 0: not yet."""
+        return max((kv.pages.shape[0] for i, kv in self._caches.items() if i in layers and kv.pages is not None), default=0)
+
+    def fill(self, layers, blocks, entries):
+        """Codes of blocks into the overlay of these layers."""
+        for index in layers:
+            self._caches[index].fill(blocks, entries)
+
     def cache(self, index, group, device):
-        """The SlotKV of a layer, made at the first call, which vLLM's memory profile sees."""
+        """The SlotKV or OverlayKV of a layer, made at the first call, which vLLM's memory profile sees."""
         if index not in self._caches:
             self.cell(index)
             layer = self.layers[index]
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device)
-                kv = SlotKV(code, self.slots, self.most_tokens, group)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.most_tokens, group)
             self._caches[index] = kv
         return self._caches[index]

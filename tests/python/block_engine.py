@@ -4,6 +4,8 @@ import random
 
 import torch
 
+from oscar_kv.overlay_kv import OverlayKV
+from oscar_kv.overlay_table import OverlayTable
 from oscar_kv.paged_kv import LayerCode
 from oscar_kv.slot_kv import SlotKV, SlotTable
 
@@ -18,6 +20,8 @@ class Request:
     slot: int = -1
     done: int = 0   # tokens in the cache
     blocks: list = dataclasses.field(default_factory=list)
+    family: int = -1  # its first `shared` tokens are those of all requests of this family
+    shared: int = 0
 
 
 class Oracle:
@@ -30,17 +34,26 @@ class Oracle:
         """query [T, Hq, d], key and value [T, Hkv, d] of all tokens that the request will ever have."""
         heads, d = self.code.layer.kv_heads, self.code.layer.head_dim
         generator = torch.Generator().manual_seed(request.seed)
-        return [torch.randn(request.total, n, d, generator=generator) for n in (heads * self.group, heads, heads)]
+        own = [torch.randn(request.total, n, d, generator=generator) for n in (heads * self.group, heads, heads)]
+        if request.shared > 0:
+            generator = torch.Generator().manual_seed(10 ** 6 + request.family)
+            for rows in own:
+                rows[:request.shared] = torch.randn(512, *rows.shape[1:], generator=generator)[:request.shared]
+        return own
 
-    def stored(self, key, value, tokens):
-        """What a query sees of a request of so many tokens: keys in the basis of the cache, values of the model, [Hkv, T, d] FP64."""
+    def stored(self, key, value, tokens, coded_blocks=()):
+        """What a query sees of a request of so many tokens: keys in the basis of the cache, values of the model, [Hkv, T, d] FP64.
+        coded_blocks: those of the windows of which only codes are left, as BF16."""
         code, transform = self.code, self.code.transform
         end = code.sink + max(0, tokens - code.sink - code.recent)
         rows = transform.key_rows(key[:tokens], torch.arange(tokens)), transform.value_rows(value[:tokens])
         sides = []
         for codec, row in zip((code.key, code.value), rows):
-            row = row.float()
+            row = row.float().clone()
             coded = codec.decode(*codec.encode(row[code.sink:end])) if end > code.sink else row[:0]
+            for block in coded_blocks:
+                rows_of_block = row[64 * block:64 * block + 64]
+                row[64 * block:64 * block + 64] = codec.decode(*codec.encode(rows_of_block)).bfloat16().float()
             sides.append(torch.cat([row[:code.sink], coded, row[max(end, code.sink):]]))
         return sides[0].transpose(0, 1).double(), transform.outputs(sides[1].transpose(0, 1).unsqueeze(0))[0].double()
 
@@ -51,14 +64,14 @@ class Oracle:
             return transform.mean_at(torch.arange(tokens)).transpose(0, 1).double()
         return torch.zeros(1, 1, self.code.layer.head_dim).double() if transform.key_mean is None else transform.key_mean[:, None].double()
 
-    def attention(self, request, start, count):
+    def attention(self, request, start, count, coded_blocks=()):
         """[count, Hq, d] FP32 for the new tokens of one forward pass."""
         query, key, value = self.tokens(request)
         held = start + 1 if count == 1 else start
         q = query[start:start + count].transpose(0, 1).unflatten(0, (key.shape[1], self.group))  # [Hkv, g, T, d]
         parts, values = [], []
         if held > 0:
-            keys, stored = self.stored(key, value, held)
+            keys, stored = self.stored(key, value, held, coded_blocks)
             turned = self.code.transform.queries(q.flatten(1, 2)[None])[0].unflatten(1, q.shape[1:3])
             turned = turned.bfloat16().double() if count == 1 else turned.double()  # a decode step has its query in BF16
             parts.append(turned @ keys.unsqueeze(1).transpose(-1, -2) + q.double() @ self.means(held).unsqueeze(1).transpose(-1, -2))
@@ -79,8 +92,7 @@ class Engine:
         self.random, self.device, self.slots, self.width = random.Random(seed), device, slots, width
         self.oracle = Oracle(LayerCode(bundle, bundle.layers[layer], phases), group)
         code = LayerCode(bundle, bundle.layers[layer], phases, device)
-        self.kv = SlotKV(code, slots, width * 64, group)
-        self.table = SlotTable(slots, self.kv.window_pages, device)
+        self.make_cache(code, blocks, group)
         generator = torch.Generator().manual_seed(seed)
         heads, cell = code.layer.kv_heads, code.page_bytes // 64  # other requests' codes lie in every block
         memory = torch.zeros(blocks, heads, 64, cell, dtype=torch.int8)
@@ -90,6 +102,17 @@ class Engine:
         self.free_blocks, self.free_slots = list(range(1, blocks)), list(range(slots))
         self.random.shuffle(self.free_blocks)
         self.running, self.waiting, self.preempted, self.compared, self.kinds = [], [], 0, 0, set()
+
+    def make_cache(self, code, blocks, group):
+        self.kv = SlotKV(code, self.slots, self.width * 64, group)
+        self.table = SlotTable(self.slots, self.kv.window_pages, self.device)
+
+    def admit(self, request):
+        """A request has got its slot."""
+
+    def coded_blocks(self, request, count):
+        """Blocks of the request's windows that are codes."""
+        return ()
 
     def release(self, request):
         self.free_blocks += request.blocks
@@ -102,6 +125,9 @@ class Engine:
         while len(request.blocks) < -(-tokens // 64):
             request.blocks.append(self.free_blocks.pop())
 
+    def wrote(self, request, count):
+        """The last `count` of request.done tokens are in the cache."""
+
     def schedule(self):
         """[(request, new tokens)] of the next forward pass."""
         if self.running and self.preempted < 4 and self.random.random() < 0.3:
@@ -112,6 +138,7 @@ class Engine:
         while self.waiting and self.free_slots and self.random.random() < 0.7:
             request = self.waiting.pop(0)
             request.slot = self.free_slots.pop(self.random.randrange(len(self.free_slots)))
+            self.admit(request)
             self.running.append(request)
         work, order = [], list(self.running)
         self.random.shuffle(order)
@@ -144,16 +171,18 @@ class Engine:
         query, key, value = (torch.cat(side).to(self.device) for side in sides)
         table = table.to(self.device)[:, :self.width] if scattered else table.to(self.device)
         counts = [n for _, n in work]
+        coded = [self.coded_blocks(request, n) for request, n in work]
         output = self.compute([r.slot for r, _ in work], [r.done for r, _ in work], counts, lengths.to(self.device), table,
                               mapping.to(self.device), query, key, value)
         self.kinds.add("decode" if max(counts) == 1 else "mixed" if min(counts) == 1 else "prefill")
         at = 0
-        for request, n in work:
-            expected, found = self.oracle.attention(request, request.done, n), output[at:at + n].cpu()
+        for (request, n), coded_blocks in zip(work, coded):
+            expected, found = self.oracle.attention(request, request.done, n, coded_blocks), output[at:at + n].cpu()
             error = float((found - expected).abs().max())
             limit = 2e-4 if self.device == "cpu" else 2e-2  # the kernel's queries are BF16
             assert error <= limit, f"{n} tokens after {request.done} in slot {request.slot}: {error}"
             request.done, at, self.compared = request.done + n, at + n, self.compared + 1
+            self.wrote(request, n)
             if request.done == request.total:
                 self.release(request)
 
@@ -171,6 +200,100 @@ class Engine:
                 single = all(n == 1 for _, n in work)
                 room = self.slots - len(work)
                 self.forward(work, self.random.randint(0, room) if single else 0, self.random.random() < 0.3)
+
+
+class PrefixEngine(Engine):
+    """Engine with prefix caching: whole blocks of known tokens are found again, shared while they are in use, and kept until their
+    memory is needed. Knows of each block whether its tokens are BF16 in the overlay (raw) or codes that were put there."""
+
+    def make_cache(self, code, blocks, group):
+        self.kv = OverlayKV(code, self.slots, self.width * 64, group, spare=2)
+        self.table = OverlayTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, spare=2, blocks=blocks)
+        self.users, self.block_of, self.key_of, self.raw, self.reached = {}, {}, {}, {}, {}
+        self.hits = self.coded = self.kept = 0
+
+    @staticmethod
+    def key(request, number):
+        return ("family", request.family, number) if 64 * (number + 1) <= request.shared else ("own", request.seed, number)
+
+    def admit(self, request):
+        known = max(request.prompt, self.reached.get(request.seed, 0))
+        for number in range((known - 1) // 64):
+            block = self.block_of.get(self.key(request, number))
+            if block is None:
+                break
+            if self.users.get(block, 0) == 0:
+                self.free_blocks.remove(block)
+            self.users[block] = self.users.get(block, 0) + 1
+            request.blocks.append(block)
+            self.hits += 1
+        request.done = 64 * len(request.blocks)
+
+    def release(self, request):
+        self.reached[request.seed] = request.done
+        for block in request.blocks:
+            self.users[block] -= 1
+            if self.users[block] == 0:
+                self.free_blocks.insert(self.random.randrange(len(self.free_blocks) + 1), block)
+        self.free_slots.append(request.slot)
+        request.blocks, request.done, request.slot = [], 0, -1
+        self.running.remove(request)
+
+    def grow(self, request, tokens):
+        while len(request.blocks) < -(-tokens // 64):
+            block = self.free_blocks.pop()
+            if self.key_of.get(block) is not None:
+                del self.block_of[self.key_of.pop(block)]
+            self.users[block] = 1
+            request.blocks.append(block)
+
+    def window(self, tokens):
+        """Numbers of the blocks in the windows of a request of so many tokens."""
+        last, layout = (tokens - 1) // 64, self.kv.tiers.layout
+        return [n for n in range(last + 1) if n < layout.sink_pages or n > last - layout.ring_pages]
+
+    def coded_blocks(self, request, count):
+        made = []
+        for number in self.window(request.done + 1 if count == 1 else request.done):
+            if 64 * number < request.done:
+                block = request.blocks[number]
+                if not self.table.has_entry(block):
+                    self.raw[block] = False
+                assert block in self.raw, f"block {block} has tokens of a request that is gone"
+                made += [] if self.raw[block] else [number]
+                self.kept += self.raw[block] and self.users[block] > 1
+        self.coded += len(made)
+        return made
+
+    def wrote(self, request, count):
+        window = self.window(request.done)
+        for number in range((request.done - count) // 64, (request.done - 1) // 64 + 1):
+            block = request.blocks[number]
+            if number in window:
+                self.raw[block] = True
+            else:
+                self.raw.pop(block, None)
+        for number in range(request.done // 64):
+            key = self.key(request, number)
+            if self.key_of.get(request.blocks[number]) is None and key not in self.block_of:
+                self.block_of[key], self.key_of[request.blocks[number]] = request.blocks[number], key
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
+        if rows.overlay.fills is not None:
+            self.kv.fill(*rows.overlay.fills)
+        self.kv.forward(self.pool, rows, query, key, value, SCALE, output)
+        return output
+
+
+def families(seed, most, count=12):
+    """Requests, most of which begin as one of two others do."""
+    chosen = random.Random(seed)
+    made = requests(seed, most, count)
+    for request in made:
+        request.family = chosen.choice([0, 1, 1])
+        request.shared = min(chosen.choice([0, 130, 150, 200]), request.total)
+    return made
 
 
 def requests(seed, most, count=7):

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from block_engine import SCALE, Engine, requests  # noqa: E402
 from conftest import BUILD_DIR, SAMPLES  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
@@ -219,6 +220,57 @@ def test_graph_capture_and_replay(layout):
     assert all(torch.equal(a, b) for a, b in zip(captured.rows(0, used // 64 - 1), eager.rows(0, used // 64 - 1)))
 
 
+class CapturedEngine(Engine):
+    """The simulated engine, whose batches of single tokens are replays of one graph for each batch size, as vLLM has them: padded rows
+    and other requests in their slots find their tensors where the capture read them."""
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        if max(counts) > 1:
+            return super().compute(slots, starts, counts, lengths, table, mapping, query, key, value)
+        rows, size = self.table.rows(slots, starts, counts, lengths, self.fixed_table(table), mapping), len(lengths)
+        if size not in self.graphs:
+            static = [torch.zeros_like(x) for x in (query, key, value)]
+            output, saved = torch.zeros_like(query), [t.clone() for t in (self.pool, self.kv.windows)]
+
+            def call():
+                self.kv.forward(self.pool, rows, *static, SCALE, output)
+
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                call()
+                side.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=side):
+                    call()
+            torch.cuda.synchronize()
+            for tensor, was in zip((self.pool, self.kv.windows), saved):
+                tensor.copy_(was)
+            self.graphs[size] = graph.replay, static, output, rows
+        replay, static, output, _ = self.graphs[size]
+        for to, of in zip(static, (query, key, value)):
+            to.copy_(of)
+        replay()
+        self.replays += 1
+        return output.clone()
+
+    def fixed_table(self, table):
+        """Block tables at one address, as an engine has them."""
+        self.tables[:table.shape[0]] = table
+        return self.tables[:table.shape[0]]
+
+
+@pytest.mark.parametrize("layout,rotated_mean", [("uniform", False), ("4211", False), ("4211", True)])
+def test_captured_steps_of_a_serving_engine(layout, rotated_mean):
+    key, value = LAYOUTS[layout]
+    bundle = random_bundle(d=64, key=key, value=value, sink=16, recent=40, rotated_mean=rotated_mean)
+    engine = CapturedEngine(bundle, 0, seed=11, device="cuda", phases=Phases(10000.0 ** -(torch.arange(32) / 32)))
+    engine.graphs, engine.replays = {}, 0
+    engine.tables = torch.zeros(engine.slots, engine.width, dtype=torch.int32, device="cuda")
+    engine.run(requests(13, 330))
+    assert engine.replays >= 15 and len(engine.graphs) > 1 and engine.preempted > 1
+
+
 def test_rows_that_are_not_finite():
     from oscar_kv.errors import NumericalError
     _, cuda = caches(1, 1, sink=4, recent=8)
@@ -301,3 +353,59 @@ def test_generate(model, layout):
                 upto = len(a)
             x, y = (logits[device, name][row, :upto] for device in ("cpu", "cuda"))
             assert (x - y).norm() <= 5e-2 * x.norm(), (name, row)
+
+
+def model_with(layout, graphs, name="tiny-llama", hook=None):
+    transformers = pytest.importorskip("transformers")
+    import oscar_kv
+    from oscar_kv.transformers_attach import geometry
+    model = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(SAMPLES / name), dtype=torch.bfloat16).cuda().eval()
+    layers, kv_heads, d = geometry(model)
+    key, value = LAYOUTS[layout]
+    if hook is not None:
+        model.model.layers[1].register_forward_pre_hook(hook)
+    return oscar_kv.attach(model, random_bundle(layers, kv_heads, d, key, value, sink=16, recent=48), graphs=graphs)
+
+
+@pytest.mark.parametrize("layout", ["uniform", "4211"])
+def test_recorded_steps_in_generate(layout, monkeypatch):
+    """Tokens with CUDA graphs are those without: greedy, sampled, a padded batch, a cache that outgrows its pages, two turns."""
+    pytest.importorskip("transformers")
+    import oscar_kv
+    from oscar_kv import step_graphs
+    monkeypatch.setattr(step_graphs, "ROOM", 32)
+    ids = torch.randint(5, 250, (3, 150), generator=torch.Generator().manual_seed(3)).cuda()
+    mask = torch.ones_like(ids)
+    mask[1, :20], mask[2, :149] = 0, 0
+    made, counted = {}, []
+    record = step_graphs.Steps._record
+    monkeypatch.setattr(step_graphs.Steps, "_record", lambda self, *given: (counted.append(1), record(self, *given))[1])
+    for graphs in (False, True):
+        model, common = model_with(layout, graphs), dict(pad_token_id=0, eos_token_id=None)
+        one = model.generate(ids[:1], do_sample=False, max_new_tokens=300, output_logits=True, return_dict_in_generate=True, **common)
+        made[graphs, "one"], made[graphs, "logits"] = one.sequences, torch.stack(one.logits).float()
+        made[graphs, "padded"] = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=40, **common)
+        torch.manual_seed(7)
+        made[graphs, "sampled"] = model.generate(ids[:2], do_sample=True, top_k=20, max_new_tokens=40, **common)
+        cache = oscar_kv.new_cache(model)
+        first = model.generate(ids[:1, :90], do_sample=False, max_new_tokens=20, past_key_values=cache, **common)
+        again = torch.cat([first, ids[1:2, :30]], dim=1)
+        made[graphs, "turns"] = model.generate(again, do_sample=False, max_new_tokens=20, past_key_values=cache, **common)
+        assert len(counted) == 0 or graphs
+        oscar_kv.detach(model)
+    assert len(counted) > 4
+    for name in ("one", "padded", "sampled", "turns", "logits"):
+        a, b = made[False, name], made[True, name]
+        assert torch.equal(a, b), (name, (a != b).float().mean())
+
+
+def test_a_model_that_cannot_be_captured_generates_as_before():
+    """A forward that reads a number back breaks the capture: one warning, and the same tokens."""
+    pytest.importorskip("transformers")
+    ids = torch.randint(5, 250, (1, 150), generator=torch.Generator().manual_seed(3)).cuda()
+    common = dict(pad_token_id=0, eos_token_id=None, do_sample=False, max_new_tokens=30)
+    expected = model_with("uniform", False).generate(ids, **common)
+    model = model_with("uniform", None, hook=lambda module, given: (float(given[0].sum()), None)[1])
+    with pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph"):
+        assert torch.equal(model.generate(ids, **common), expected)
+    assert torch.equal(model.generate(ids, **common), expected)

@@ -12,9 +12,9 @@ if not vllm.__version__.startswith("0.33."):
     pytest.skip(f"vllm {vllm.__version__} is installed, the adapter is for 0.33", allow_module_level=True)
 
 import numpy as np  # noqa: E402
-from block_engine import SCALE, Engine, requests  # noqa: E402
+from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
 from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
-from oscar_kv import vllm_plugin, vllm_serving  # noqa: E402
+from oscar_kv import overlay_kv, overlay_table, vllm_plugin, vllm_serving  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.transform import Phases  # noqa: E402
 from oscar_kv.transformers_attach import _phases  # noqa: E402
@@ -144,7 +144,7 @@ def test_versions():
 
 
 @pytest.mark.parametrize("changed,sentence", [
-    ({"cache_config__enable_prefix_caching": True}, "--no-enable-prefix-caching"),
+    ({"cache_config__enable_prefix_caching": True}, "the bundle has 4; fit with --windows 64,256, or pass --no-enable-prefix-caching"),
     ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": object()}, "speculative"),
     ({"kv_transfer_config": object()}, "KV transfer"), ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
@@ -213,11 +213,11 @@ def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatc
     finally:
         torch.set_default_dtype(torch.float32)
     assert kv.code.transform.key_forward.dtype is torch.float32 and kv.code.transform.key_forward.device.type == "cpu"
-    assert serving.window_pages == kv.window_pages == 2 and serving.cache(0, 2, torch.device("cpu")) is kv
+    assert serving.table("cpu").window_pages == kv.window_pages == 2 and serving.cache(0, 2, torch.device("cpu")) is kv
 
 
-class VllmEngine(Engine):
-    """The simulated engine with vLLM's memory, metadata and interfaces between it and the cache."""
+class ThroughVllm:
+    """A simulated engine with vLLM's memory, metadata and interfaces between it and the cache."""
 
     def __init__(self, bundle, layer, made, layers, blocks, seed, phases=None):
         super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases)
@@ -234,6 +234,32 @@ class VllmEngine(Engine):
         output = torch.zeros_like(query)
         self.layer.impl.forward(self.layer, query, key, value, self.blocks, metadata, output)
         return output
+
+
+class VllmEngine(ThroughVllm, Engine):
+    pass
+
+
+class VllmPrefixEngine(ThroughVllm, PrefixEngine):
+    """As it is with prefix caching; the table is that of the metadata builder."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.table, self.kv = self.builder.table, self.layer.impl.cache(self.layer, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_prefix_caching_in_memory_of_vllm(serve, rotated, monkeypatch):
+    for module in (overlay_kv, overlay_table):  # few entries, so that copies are lost
+        monkeypatch.setattr(module, "entries", lambda slots, pages, spare=None: slots * pages + 2)
+    bundle = random_bundle(1, d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40, rotated_mean=rotated)
+    text = LlamaConfig(num_hidden_layers=1, head_dim=64, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    made = serve(bundle, cache_config__enable_prefix_caching=True, model_config__hf_text_config=text)
+    phases = Phases(1 / 500.0 ** (torch.arange(32) / 32)) if rotated else None
+    engine = VllmPrefixEngine(bundle, 0, made, [attention_layer(0)], 24, 3, phases=phases)
+    engine.run(families(5, 330))
+    assert engine.kinds >= {"decode", "mixed"} and engine.preempted > 1 and engine.compared > 60
+    assert engine.hits > 10 and engine.coded > 5 and engine.kept > 5, (engine.hits, engine.coded, engine.kept)
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -1,0 +1,135 @@
+"""SlotKV with windows that go by block instead of by request (overlay_table.py), for engines that share blocks among requests
+(prefix caching). Every token is written into its page when it comes: its codes depend on the token alone, so they are those that
+it would get on leaving the window. Block j of a request holds its tokens 64 j onwards, whoever wrote them.
+
+What a request finds of others are codes, and BF16 tokens where the overlay still has them; its own new tokens are BF16 until they
+leave the window, as ever. The sink must be whole blocks."""
+import dataclasses
+
+import torch
+
+from . import ops
+from .chunk_attention import causal_parts, plain
+from .errors import InputError
+from .overlay_table import blocks_of_window, entries
+from .page_layout import PAGE_TOKENS
+from .slot_kv import SlotKV
+from .softmax_merge import Parts
+from .tiers import Held, Plan, Tiers
+from .window_layout import WindowLayout
+
+
+@dataclasses.dataclass
+class Written(Held):
+    """Held, whose table starts behind the sink, with what new tokens are written by."""
+    blocks: torch.Tensor = None  # [B, P] int32, from the first block on
+    ring: torch.Tensor = None    # [B, ring pages] int32
+
+
+class WriteThrough(Tiers):
+    """Tiers whose pages hold all tokens. A page is written by flush_tokens() as if there were no windows: then the newest token
+    leaves at once, and stands where the ring of the newest blocks has it."""
+
+    def __init__(self, code):
+        super().__init__(code, 1, blocks_of_window(code.recent))
+        self.entry = WindowLayout(code.layer.head_dim, 0, 1).to(code.device)  # of one block
+
+    def _flush(self, held, bad):
+        code = self.code
+        ops.flush_tokens(held.pool, held.windows, held.ring, held.blocks, held.lengths, code.key.sigma, code.value.sigma, *code.clip, bad,
+                         0, 0, 1, code.key.encoder == "search", *code.numbers)
+
+    def plan(self, starts, counts):
+        plan, first = Plan(), 0
+        plan.starts, plan.counts = list(starts), list(counts)
+        for b, (start, count) in enumerate(zip(starts, counts)):
+            end, shift = start + count, first - start
+            plan.leaving.append((b, shift, range(0), range(start, end)))
+            at = start
+            while at < end:
+                step = min(PAGE_TOKENS - at % PAGE_TOKENS, end - at)
+                plan.runs.append((plan.rows, step, b, at // PAGE_TOKENS, at % PAGE_TOKENS, at))
+                plan.rows, at = plan.rows + step, at + step
+            newest = PAGE_TOKENS * ((end - 1) // PAGE_TOKENS - self.layout.ring_pages + 1)
+            spans = [range(start, min(end, self.code.sink)), range(max(start, newest, self.code.sink), end)]
+            plan.kept.append((b, shift, [s for s in spans if len(s) > 0]))
+            first += count
+        return plan
+
+
+class OverlayKV(SlotKV):
+    """The cache of one layer. Arguments as SlotKV; spare: as OverlayTable."""
+
+    def __init__(self, code, slots, most_tokens, group, spare=None):
+        if code.sink % PAGE_TOKENS:
+            raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has {code.sink}; fit with "
+                             "--windows 64,256, or switch prefix caching off")
+        self._spare, self.pages = spare, None  # pages: the engine's memory, once it is known
+        super().__init__(code, slots, most_tokens, group, WriteThrough(code))
+
+    def _new_windows(self, slots):
+        count = entries(slots, self.tiers.layout.pages, self._spare) + 1
+        shape = (count, self.code.layer.kv_heads, self.tiers.layout.elements)
+        return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
+
+    def pool(self, blocks):
+        self.pages = super().pool(blocks)
+        return self.pages
+
+    @torch.no_grad()
+    def fill(self, blocks, entry):
+        """Entries [F] get the codes of blocks [F], as BF16. InputError before the engine's memory is known."""
+        if self.pages is None:
+            raise InputError(f"layer {self.code.layer.layer}: blocks of another request are to be read before the engine has shown its "
+                             "memory; this release is not one that oscar-kv was written for")
+        code = self.code
+        runs = ops.page_runs(blocks[None].int(), self.pages.shape[0])
+        rows = ops.dequantize_pages(self.pages, runs, code.key.sigma, code.value.sigma, *code.numbers)
+        table = entry[:, None].int()
+        sequence = torch.arange(len(blocks), device=blocks.device).repeat_interleave(PAGE_TOKENS)
+        token = torch.arange(PAGE_TOKENS, device=blocks.device).repeat(len(blocks))
+        # Slots that no token was written to yet may hold any bytes; what kernels look at must be finite.
+        self.tiers.entry.write(self.windows, table, sequence, token, *(r.nan_to_num(0, 0, 0).clamp(-3e38, 3e38).bfloat16() for r in rows))
+
+    def forward(self, pool, rows, query, key, value, scale, output):
+        """As SlotKV. All chunks attend before any is appended: an entry that one is done with may be another's next."""
+        with torch.no_grad():
+            self._forward(pool, rows, query, key, value, scale, output)
+
+    def _forward(self, pool, rows, query, key, value, scale, output):
+        overlay = rows.overlay
+        held = Written(pool, rows.table, self.windows, rows.window_table, rows.lengths, overlay.blocks, overlay.ring)
+        if rows.single is None:
+            n = rows.lengths.shape[0]
+            output[:n].copy_(self.tiers.step(held, query[:n], key[:n], value[:n], scale, self.bad, space=self.space))
+            return
+        before = dataclasses.replace(held, window_table=overlay.before)
+        for chunk in rows.chunks:
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            output[tokens] = self._attended(before, chunk, *(x[tokens] for x in (query, key, value)), scale).to(output.dtype)
+        for chunk in rows.chunks:
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            part = self._part(held, slice(chunk.row, chunk.row + 1))
+            part.table = part.blocks  # pages by their number in the request
+            self.tiers.append(part, self.tiers.plan([chunk.start], [chunk.count]), key[tokens], value[tokens], self.bad)
+        row, token = rows.single
+        if row.shape[0] > 0:
+            part = self._part(held, row)
+            output[token] = self.tiers.step(part, query[token], key[token], value[token], scale, self.bad,
+                                            space=self.space).to(output.dtype)
+
+    @staticmethod
+    def _part(held, rows):
+        return Written(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows], held.blocks[rows],
+                       held.ring[rows])
+
+    def _attended(self, before, chunk, query, key, value, scale):
+        """Output [T, Hq, d] of a chunk: it attends to itself as it is and to what is stored before it."""
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
+        if chunk.start == 0:
+            return plain(q, k, v, None, scale, 0)[0][0].transpose(0, 1)
+        held, parts = self._part(before, slice(chunk.row, chunk.row + 1)), Parts()
+        held.lengths = torch.full_like(held.lengths, chunk.start)
+        parts.merge(*self.tiers.attend(held, q, scale, [chunk.count]))
+        parts.merge(*causal_parts(q.float(), k.float(), v.float(), torch.full((1,), chunk.count, device=q.device), scale, 0))
+        return parts.output[0].transpose(0, 1)

@@ -1,0 +1,165 @@
+"""Captured steps inside generate(): a forward of one new token of each sequence through the whole model is recorded once and
+replayed for the tokens after it, which takes Python's time between the kernels away. transformers owns the loop: stopping,
+sampling and streaming see the logits that they would see without. What cannot be recorded runs as it did; the results are the same.
+
+A recording is good as long as the tensors stand where it read them. The first step after they moved runs as it is, on the
+stream of the recorder, so that workspaces are there; the second is recorded, and replayed from then on."""
+import functools
+import inspect
+import warnings
+
+import torch
+
+ROOM = 256  # steps for which pages are reserved at a time
+
+
+class Recorder:
+    """Records what a function launches on a CUDA device."""
+
+    def __init__(self, device):
+        self.stream = torch.cuda.Stream(device)
+
+    @staticmethod
+    def obstacle(attached, group):
+        """Why steps cannot be recorded, or None."""
+        devices = {code.device for code in attached.codes}
+        if len(devices) != 1 or next(iter(devices)).type != "cuda":
+            return "the layers are not on one CUDA device"
+        for code in attached.codes:
+            tiers = attached.tiers(code)
+            reason = tiers.step_obstacle or tiers.decode_obstacle(group)
+            if reason is not None:
+                return f"layer {code.layer.layer}: {reason}"
+        return None
+
+    def run(self, call):
+        """call() on the recorder's stream."""
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            made = call()
+        current.wait_stream(self.stream)
+        return made
+
+    def record(self, call):
+        """(replay, what call() returned): nothing is computed before the first replay(). What call() raises is raised."""
+        graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                made = call()
+            except BaseException:
+                try:
+                    graph.capture_end()
+                except RuntimeError:  # the capture was broken by what is raised here
+                    pass
+                raise
+            graph.capture_end()
+        return graph.replay, made
+
+
+@functools.lru_cache(maxsize=None)
+def recorder_of(device):
+    """One for each device: workspaces belong to its stream."""
+    return Recorder(device)
+
+
+class Steps:
+    """The recorded step of one cache. forward: of the model, without recordings; recorder: as Recorder."""
+
+    def __init__(self, cache, forward, recorder):
+        self.cache, self.forward, self.recorder = cache, forward, recorder
+        self.key = self.replay = self.output = self.inputs = self.kept = None
+        self.room = 0  # steps until pages must be reserved again
+
+    def forget(self):
+        """Something else than a recorded step went through the cache."""
+        self.room = 0
+
+    def __call__(self, ids, positions, options, eager):
+        """One step. eager: arguments of the forward as it is, where this step is not recorded."""
+        if self.room == 0:
+            self.room = self.cache.reserve_steps(ROOM)
+            if self.room == 0:  # the page table is full: the forward says so
+                return self.forward(**eager)
+            key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())), torch.is_inference_mode_enabled(),
+                   self.cache.places())
+            if key != self.key:
+                self.key, self.replay, self.output, self.inputs, self.kept = key, None, None, None, None
+                made = self.recorder.run(lambda: self.forward(**eager))
+                self.room = 0  # pages and tables may have moved in it; the next step looks
+                return made
+        if self.replay is None:
+            self._record(ids, positions, options)
+        for to, of in zip(self.inputs, (ids, positions)):
+            to.copy_(of)
+        self.replay()
+        self.cache.count_steps(1)
+        self.room -= 1
+        return type(self.output)(logits=self.output.logits.clone(), past_key_values=self.cache)
+
+    def _record(self, ids, positions, options):
+        self.inputs = ids.clone(), positions.clone()
+        with self.cache.recording():
+            self.replay, self.output = self.recorder.record(
+                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], past_key_values=self.cache, **options))
+        extra = [name for name, value in self.output.items() if value is not None and name not in ("logits", "past_key_values")]
+        if extra:
+            raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
+        self.kept = self.cache.tensors()  # a recording reads them, also where a table has been replaced by a longer one
+
+
+PLAIN = (bool, int, float, str, type(None))
+BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_router_logits")  # whoever asks for them has no recorded steps
+
+
+def _plan(attached, cache, arguments):
+    """(ids, positions, options) of a forward that may be recorded, or None. arguments: keywords of the forward."""
+    ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
+    if ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled() or arguments.get("use_cache") is False:
+        return None
+    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask", "past_key_values")}
+    if not all(isinstance(v, PLAIN) for v in options.values()) or options.get("return_dict") is False:
+        return None
+    if any(options.get(name) not in (None, False) for name in BESIDE_LOGITS):
+        return None
+    if not cache.holds(ids.shape[0], mask):
+        return None
+    if positions is None:
+        positions = torch.full((1, 1), cache.get_seq_length(), device=ids.device)
+    return ids, positions, options
+
+
+def wrapped(model, attached, forward):
+    """The forward of a model to which a bundle is attached. forward: the model's own."""
+
+    names = tuple(inspect.signature(forward).parameters)
+
+    @functools.wraps(forward)
+    def call(*args, **kwargs):
+        kwargs = dict(zip(names, args)) | kwargs
+        cache = kwargs.get("past_key_values")
+        if attached.graphs is None or getattr(cache, "attached", None) is not attached:
+            return forward(**kwargs)
+        plan = _plan(attached, cache, kwargs)
+        if plan is None:
+            if cache.steps is not None:
+                cache.steps.forget()
+            return forward(**kwargs)
+        if cache.steps is None:
+            cache.steps = Steps(cache, forward, attached.graphs)
+        try:
+            return cache.steps(*plan, kwargs)
+        except Exception as error:
+            recording = cache.steps.inputs is not None and cache.steps.kept is None
+            cache.steps = None
+            if not recording:
+                raise
+            attached.graphs = None  # nothing was computed yet: this step and all others run as they are
+            lines = str(error).splitlines() or [type(error).__name__]
+            warnings.warn(f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph ({lines[0]}); generate() runs "
+                          "without, which is slower", stacklevel=2)
+            return forward(**kwargs)
+
+    return call
