@@ -33,6 +33,12 @@ def causal_parts(query, key, value, counts, scale, window):
     return torch.cat(outputs, dim=2), torch.cat(sums, dim=2)
 
 
+def whole(query, key, value, mask, scale):
+    """SDPA in which every token sees all keys: attention of encoders, such as those of images. mask as plain()."""
+    visible = None if mask is None else mask.bool()[:, None, None, :]
+    return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=query.shape[1] > key.shape[1])
+
+
 def plain(query, key, value, mask, scale, window):
     """Causal SDPA over the keys given; mask: [B, keys] of tokens that are not padding, or None. Also the visible keys."""
     tokens, held, group = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]

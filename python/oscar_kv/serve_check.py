@@ -27,6 +27,7 @@ def parse(arguments):
     parser.add_argument("--limit", type=int, metavar="N", help="questions of gsm8k (default all 1319)")
     parser.add_argument("--input-len", type=int, default=8192, metavar="N", help="of a request of the throughput runs (default 8192)")
     parser.add_argument("--output-len", type=int, default=256, metavar="N", help="likewise (default 256)")
+    parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the bundle's sink must be whole blocks of 64")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
     options = parser.parse_args(arguments)
     for name in ("max_model_len", "tensor_parallel_size", "limit", "input_len", "output_len"):
@@ -43,7 +44,7 @@ def plan(options):
     """[(cache, measurement, command, environment, result)]: result is a file, or a folder that holds one."""
     steps, folder = [], pathlib.Path(options.output)
     common = {"dtype": "bfloat16", "max_model_len": options.max_model_len, "tensor_parallel_size": options.tensor_parallel_size,
-              "enable_prefix_caching": False}
+              "enable_prefix_caching": options.prefix_caching}
     for cache in ("bf16", CACHE_DTYPE):
         ours = {} if cache == "bf16" else {"kv_cache_dtype": CACHE_DTYPE, "attention_backend": BACKEND}
         environment = {} if cache == "bf16" else {BUNDLE_VARIABLE: str(pathlib.Path(options.bundle).resolve())}
@@ -53,7 +54,7 @@ def plan(options):
         steps.append((cache, "gsm8k", [sys.executable, "-m", "lm_eval", "--model", "vllm", "--model_args", named, "--tasks", "gsm8k",
                                        "--num_fewshot", "5", "--batch_size", "auto", "--output_path", str(result), *limit], environment, result))
         flags = ["--dtype", "bfloat16", "--max-model-len", str(options.max_model_len), "--tensor-parallel-size",
-                 str(options.tensor_parallel_size), "--no-enable-prefix-caching"]
+                 str(options.tensor_parallel_size), "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"]
         flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", BACKEND]
         for batch in BATCHES:
             result = folder / cache / f"batch-{batch}.json"

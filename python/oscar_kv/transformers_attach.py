@@ -1,6 +1,7 @@
 """attach(): a model of transformers generates with the cache of a bundle. Only documented hooks are used: a registered
 attention function and mask, a Cache of our own, and the instance's own way to prepare a cache for generate()."""
 import pathlib
+import sys
 import types
 import weakref
 
@@ -27,10 +28,11 @@ AttentionMaskInterface.register(NAME, flash_attention_mask)
 
 
 class Attached:
-    """What attach() made of a model and a bundle; oscar_kv.detach(model) takes it away."""
+    """What attach() made of a model and a bundle; oscar_kv.detach(model) takes it away. codes: [LayerCode], None where a layer has
+    linear attention and keeps transformers' own states."""
 
-    def __init__(self, bundle, codes, modules, max_tokens, flush):
-        self.bundle, self.codes, self.modules = bundle, codes, weakref.WeakSet(modules)
+    def __init__(self, bundle, codes, modules, max_tokens, flush, config=None):
+        self.bundle, self.codes, self.modules, self.config = bundle, codes, weakref.WeakSet(modules), config
         self.max_tokens, self.flush = max_tokens, flush
         self.graphs = None          # step_graphs.Recorder where steps are recorded
         self.implementation = self.forward = None  # the model's own, while it is active; forward: of the instance, if it has one
@@ -88,18 +90,31 @@ def geometry(model):
             getattr(config, "head_dim", None) or config.hidden_size // heads)
 
 
+def _asks_the_interface(modules):
+    """Whether all attention modules call what ALL_ATTENTION_FUNCTIONS has, also where their model does not say so (Qwen3-Next)."""
+    return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS") for m in modules.values())
+
+
+def _linear_layers(config):
+    """Which layers of a decoder have linear attention: they hold states of one size and no keys."""
+    return {i for i, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == "linear_attention"}
+
+
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
+    linear = _linear_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
+        if index in linear:
+            continue
         raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
-                         "cache, so export the bundle for an engine instead")
+                         "cache or linear attention, so export the bundle for an engine instead")
     layers, kv_heads, head_dim = geometry(model)
-    if not getattr(model, "_supports_attention_backend", False):
+    if not (getattr(model, "_supports_attention_backend", False) or _asks_the_interface(modules)):
         raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
     if model.training and getattr(config, "attention_dropout", 0):
         raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
-    missing = next((i for i in range(layers) if i not in modules), None)
+    missing = next((i for i in range(layers) if i not in modules and i not in linear), None)
     if missing is not None:
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
                          "cannot serve it")
@@ -182,8 +197,10 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
-    codes = [LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device) for layer in bundle.layers]
-    attached = Attached(bundle, codes, modules.values(), max_tokens, flush)
+    codes = [None] * geometry(model)[0]
+    for layer in bundle.layers:
+        codes[layer.layer] = LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device)
+    attached = Attached(bundle, codes, modules.values(), max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
     return attached
 

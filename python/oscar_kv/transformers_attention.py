@@ -3,7 +3,7 @@ cache. A chunk of a prompt: raw keys and values of the chunk by SDPA, what came 
 log-sum-exp; then the chunk is appended."""
 import torch
 
-from .chunk_attention import causal_parts, plain
+from .chunk_attention import causal_parts, plain, whole
 from .errors import InputError
 from .softmax_merge import Parts
 from .transformers_cache import CARRIER
@@ -22,6 +22,9 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     window = sliding_window or 0
     layer = getattr(key, CARRIER, None)
     if layer is None:  # no cache, or one of another kind: the model as it was
+        causal = kwargs.get("is_causal")
+        if not (getattr(module, "is_causal", True) if causal is None else causal):  # the encoder of images beside the decoder
+            return whole(query, key, value, attention_mask, scale).transpose(1, 2), None
         output, _ = plain(query, key, value, attention_mask, scale, window)
         return output.transpose(1, 2), None
     if module not in layer.owner.attached.modules:

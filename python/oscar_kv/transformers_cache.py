@@ -4,7 +4,7 @@ cache; it appends them once it has attended."""
 import contextlib
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from .errors import InputError
 from .paged_kv import PagedKV, PageTable
@@ -130,7 +130,9 @@ class OscarCache(Cache):
         self._mask = (None, None)  # the mask of the last call and its copy on the CPU: layers share it
         self._held = (None, None)  # what is padding, and its copy on the device of the masks
         self.steps, self.is_recording = None, False  # step_graphs.Steps, once steps are recorded
-        super().__init__(layers=[OscarLayer(self, i) for i in range(len(attached.codes))])
+        own = DynamicCache(config=attached.config).layers if None in attached.codes else []  # states of linear attention
+        super().__init__(layers=[own[i] if code is None else OscarLayer(self, i) for i, code in enumerate(attached.codes)])
+        self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
 
     def table(self, batch):
         if self._table is None:
@@ -145,8 +147,8 @@ class OscarCache(Cache):
     def holds(self, batch, mask):
         """Whether one new token of each of `batch` sequences may be recorded: mask [B, columns + 1] or None is as the cache has it, and
         none of the new tokens is padding. Waits for the device of the mask."""
-        first = self.layers[0]
-        if any(layer.kv is None or layer.columns != first.columns for layer in self.layers) or first.kv.batch != batch or first.columns == 0:
+        first = self.paged[0]
+        if any(layer.kv is None or layer.columns != first.columns for layer in self.paged) or first.kv.batch != batch or first.columns == 0:
             return False
         if mask is None:
             return first.held is None
@@ -162,7 +164,7 @@ class OscarCache(Cache):
     def reserve_steps(self, steps):
         """Room for so many more tokens of every sequence, or for those that max_tokens leaves; how many."""
         most = self.attached.max_tokens
-        for layer in self.layers:
+        for layer in self.paged:
             if most is not None:
                 steps = max(0, min(steps, most - max(layer.kv.lengths)))
             layer.kv.reserve_more(steps)
@@ -170,7 +172,7 @@ class OscarCache(Cache):
 
     def tensors(self):
         """What a recorded step reads and writes, beside weights."""
-        return [t for layer in self.layers for t in layer.kv.tensors()]
+        return [t for layer in self.paged for t in layer.kv.tensors()]
 
     def places(self):
         return tuple(t.data_ptr() for t in self.tensors())
@@ -183,18 +185,18 @@ class OscarCache(Cache):
             yield
         finally:
             self.is_recording = False
-            for layer in self.layers:
+            for layer in self.paged:
                 layer.pending = None
 
     def count_steps(self, steps):
         """A recorded step was replayed so many times."""
-        for layer in self.layers:
+        for layer in self.paged:
             layer.kv.count(steps)
             layer.columns += steps
 
     def allocated_bytes(self):
         """Bytes of windows and pages in all layers."""
-        return sum(layer.kv.allocated_bytes() for layer in self.layers if layer.kv is not None)
+        return sum(layer.kv.allocated_bytes() for layer in self.paged if layer.kv is not None)
 
     def reset(self):
         self.steps = None

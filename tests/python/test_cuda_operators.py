@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from block_engine import SCALE, Engine, requests  # noqa: E402
+from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
 from conftest import BUILD_DIR, SAMPLES  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
@@ -220,14 +220,16 @@ def test_graph_capture_and_replay(layout):
     assert all(torch.equal(a, b) for a, b in zip(captured.rows(0, used // 64 - 1), eager.rows(0, used // 64 - 1)))
 
 
-class CapturedEngine(Engine):
-    """The simulated engine, whose batches of single tokens are replays of one graph for each batch size, as vLLM has them: padded rows
+class Captured:
+    """A simulated engine whose batches of single tokens are replays of one graph for each batch size, as vLLM has them: padded rows
     and other requests in their slots find their tensors where the capture read them."""
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         if max(counts) > 1:
             return super().compute(slots, starts, counts, lengths, table, mapping, query, key, value)
         rows, size = self.table.rows(slots, starts, counts, lengths, self.fixed_table(table), mapping), len(lengths)
+        if rows.overlay is not None and rows.overlay.fills is not None:
+            self.kv.fill(*rows.overlay.fills)
         if size not in self.graphs:
             static = [torch.zeros_like(x) for x in (query, key, value)]
             output, saved = torch.zeros_like(query), [t.clone() for t in (self.pool, self.kv.windows)]
@@ -260,15 +262,24 @@ class CapturedEngine(Engine):
         return self.tables[:table.shape[0]]
 
 
+class CapturedEngine(Captured, Engine):
+    pass
+
+
+class CapturedPrefixEngine(Captured, PrefixEngine):
+    pass
+
+
 @pytest.mark.parametrize("layout,rotated_mean", [("uniform", False), ("4211", False), ("4211", True)])
-def test_captured_steps_of_a_serving_engine(layout, rotated_mean):
+@pytest.mark.parametrize("kind", [CapturedEngine, CapturedPrefixEngine])
+def test_captured_steps_of_a_serving_engine(kind, layout, rotated_mean):
     key, value = LAYOUTS[layout]
-    bundle = random_bundle(d=64, key=key, value=value, sink=16, recent=40, rotated_mean=rotated_mean)
-    engine = CapturedEngine(bundle, 0, seed=11, device="cuda", phases=Phases(10000.0 ** -(torch.arange(32) / 32)))
+    bundle = random_bundle(d=64, key=key, value=value, sink=64, recent=40, rotated_mean=rotated_mean)
+    engine = kind(bundle, 0, seed=11, device="cuda", phases=Phases(10000.0 ** -(torch.arange(32) / 32)))
     engine.graphs, engine.replays = {}, 0
     engine.tables = torch.zeros(engine.slots, engine.width, dtype=torch.int32, device="cuda")
-    engine.run(requests(13, 330))
-    assert engine.replays >= 15 and len(engine.graphs) > 1 and engine.preempted > 1
+    engine.run(requests(13, 330) if kind is CapturedEngine else families(5, 330))
+    assert engine.replays >= 10 and len(engine.graphs) > 1 and engine.preempted > 1
 
 
 def test_rows_that_are_not_finite():

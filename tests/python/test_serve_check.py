@@ -42,6 +42,12 @@ def test_dry_run_prints_commands(capsys, monkeypatch):
     assert [line.split("--max-num-seqs ")[1].split()[0] for line in lines[5:]] == ["1", "8", "32"]
 
 
+def test_prefix_caching_is_of_both_caches(capsys):
+    assert serve_check.main(["org/model", BUNDLE, "--dry-run", "--prefix-caching"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("enable_prefix_caching=True" in line for line in lines) == 2 and sum(" --enable-prefix-caching " in line for line in lines) == 6
+
+
 @pytest.mark.parametrize("score,code", [(0.70, 0), (0.60, 1)])
 def test_table(score, code, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.71, "oscar2": score}, {"bf16": 0.5, "oscar2": 1.25}))

@@ -199,6 +199,18 @@ def test_a_chunk_is_dense_attention(ids):
     assert layer.kv.lengths == [109, 79]
 
 
+def test_encoders_beside_a_decoder_see_all_their_tokens():
+    """The encoder of images in a wrapped model has the same attention function, no cache, and is not causal."""
+    import types
+    from oscar_kv.transformers_attention import attention
+    q, k, v = (torch.randn(2, h, 9, 16, generator=torch.Generator().manual_seed(h)) for h in (4, 2, 3))
+    v = v[:, :2]
+    for module, given, causal in ((types.SimpleNamespace(is_causal=False), {}, False), (types.SimpleNamespace(), {}, True),
+                                  (types.SimpleNamespace(), {"is_causal": False}, False)):
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=True)
+        assert torch.allclose(attention(module, q, k, v, None, scaling=0.3, **given)[0].transpose(1, 2), expected, atol=1e-5), (module, given)
+
+
 def test_sliding_windows(tmp_path, fit):
     """A layer with a sliding window sees no further back: tokens beyond it change nothing."""
     config = json.loads((SAMPLES / "tiny-qwen3" / "config.json").read_text())
