@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Times oscar-collect, oscar-fit and oscar-verify on a checkpoint of random weights with the geometry of Qwen3-8B, and prints the
+# table of -v of each run; with several folders of executables, all of them in turn, and whether they wrote the same.
+#
+#   tests/bench/command_times.sh WORK BIN [BIN...]
+#
+# WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: a folder that holds the executables, such as
+# build/bin. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors) and TOKENS (default 30000) come from the
+# environment.
+set -u
+[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+root=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$1" && work=$(cd "$1" && pwd) || exit 2
+shift
+device=${DEVICE:-cuda} tokens=${TOKENS:-30000} model=$work/model
+[ -d "$model" ] || "${PYTHON:-python3}" "$root/tests/bench/make_random_checkpoint.py" "$model" || exit 1
+cat "$model"/*.safetensors >/dev/null  # into the page cache
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
+echo "$(nproc) cores"
+
+# timed NAME command...: what it took, and its table.
+timed() {
+  local name=$1 begin end code
+  shift
+  begin=$(date +%s%N)
+  "$@" -v --no-progress >"$work/$name.out" 2>"$work/$name.err"
+  code=$?
+  end=$(date +%s%N)
+  printf '== %s: exit code %d, %d.%03d s\n' "$name" $code $(((end - begin) / 1000000000)) $(((end - begin) / 1000000 % 1000))
+  sed -n '/where the time went/,$p' "$work/$name.err"
+  [ $code -le 1 ] || tail -n 3 "$work/$name.err"
+}
+
+number=0
+for bin in "$@"; do
+  number=$((number + 1)) to=$work/run$((number))
+  rm -rf "$to" && mkdir "$to"
+  timed "collect-$number" "$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" \
+    --device "$device" -o "$to/statistics.safetensors"
+  for method in oscar waterfill; do
+    timed "fit-$method-$number" "$bin/oscar-fit" "$to/statistics.safetensors" --method $method --device "$device" -o "$to/$method"
+  done
+  timed "verify-$number" "$bin/oscar-verify" --model "$model" --bundle "$to/oscar" --bundle "$to/waterfill" \
+    --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,kvarn2,turboquant2.5 \
+    --max-sequences 2 --layer-sequences 1 --device "$device" --report "$to/report.json"
+  [ $number -eq 1 ] && continue
+  cmp "$work/run1/statistics.safetensors" "$to/statistics.safetensors" && echo "same statistics"
+  for method in oscar waterfill; do diff -r "$work/run1/$method" "$to/$method" && echo "same bundle: $method"; done
+done
