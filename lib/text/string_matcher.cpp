@@ -7,7 +7,7 @@ namespace {
 
 std::uint64_t key_of(std::uint32_t node, unsigned char byte) { return ((std::uint64_t{node} << 8) | byte) + 1; }
 
-std::size_t mix(std::uint64_t key) {
+std::size_t scatter(std::uint64_t key) {
   key *= 0x9E3779B97F4A7C15ULL;
   return static_cast<std::size_t>(key ^ (key >> 29));
 }
@@ -15,7 +15,7 @@ std::size_t mix(std::uint64_t key) {
 // The slot that holds the key, or the free one where it belongs.
 std::size_t find_slot(const std::vector<std::uint64_t>& keys, std::uint64_t key) {
   const std::size_t mask = keys.size() - 1;
-  std::size_t slot = mix(key) & mask;
+  std::size_t slot = scatter(key) & mask;
   while (keys[slot] != 0 && keys[slot] != key) slot = (slot + 1) & mask;
   return slot;
 }
