@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "base/budget.h"
 #include "base/errors.h"
 #include "text/components.h"
 #include "text/unicode.h"
@@ -38,41 +37,14 @@ bool starts_with_word(std::string_view text) { return !text.empty() && is_word(d
 
 }  // namespace
 
-void StringMatcher::add(std::string_view text, std::int32_t value) {
-  if (text.empty()) return;
-  std::uint32_t node = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const auto [it, added] =
-        children_.try_emplace((std::uint64_t{node} << 8) | byte, static_cast<std::uint32_t>(values_.size()));
-    if (added) values_.push_back(-1);
-    node = it->second;
-  }
-  if (values_[node] < 0) values_[node] = value;  // the first of two equal strings wins
-  first_[static_cast<unsigned char>(text[0])] = true;
-}
-
-std::optional<StringMatcher::Hit> StringMatcher::match(std::string_view text, std::size_t at) const {
-  if (!first_[static_cast<unsigned char>(text[at])]) return std::nullopt;
-  std::optional<Hit> longest;
-  std::uint32_t node = 0;
-  for (std::size_t i = at; i < text.size(); ++i) {
-    const auto it = children_.find((std::uint64_t{node} << 8) | static_cast<unsigned char>(text[i]));
-    if (it == children_.end()) break;
-    node = it->second;
-    if (values_[node] >= 0) longest = Hit{values_[node], i + 1 - at};
-    Budget::spend(30);
-  }
-  return longest;
-}
-
-AddedTokens::AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* normalizer, const std::string& where) {
+AddedTokens::AddedTokens(const Json& file, const TokenModel& model, const Normalizer* normalizer,
+                         const std::string& where) {
   const auto list = file.find("added_tokens");
   if (list == file.end() || list->is_null()) return;
   if (!list->is_array()) throw InputError(where + ": 'added_tokens' is not an array");
   // The Python package gives a token that the vocabulary lacks the next free id, whatever the file says. A file that
   // says otherwise was written for something else, and its embeddings cannot be trusted to line up.
-  auto next_id = static_cast<std::int64_t>(bpe.size());
+  auto next_id = static_cast<std::int64_t>(model.size());
   for (const Json& entry : *list) {
     AddedToken token = read_token(entry, where + " added_tokens");
     if (token.content.empty()) continue;
@@ -83,7 +55,7 @@ AddedTokens::AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* nor
     if (by_content_.contains(token.content)) {
       throw InputError(where + ": the added token '" + printable(token.content) + "' is listed twice");
     }
-    const auto known = bpe.id_of(token.content);
+    const auto known = model.id_of(token.content);
     const std::int64_t expected = known ? *known : next_id;
     if (expected != token.id) {
       throw InputError(where + ": the added token '" + printable(token.content) + "' has the id " +

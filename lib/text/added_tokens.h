@@ -9,8 +9,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "text/bpe.h"
 #include "text/normalizers.h"
+#include "text/string_matcher.h"
+#include "text/token_model.h"
 
 namespace oscar {
 
@@ -27,28 +28,10 @@ struct Segment {
   std::int32_t token;  // -1 for text
 };
 
-// Finds a set of strings, leftmost first and longest at the same place.
-class StringMatcher {
- public:
-  void add(std::string_view text, std::int32_t value);
-  bool empty() const { return children_.empty(); }
-  // The longest string that starts at text[at]: its value and length.
-  struct Hit {
-    std::int32_t value;
-    std::size_t length;
-  };
-  std::optional<Hit> match(std::string_view text, std::size_t at) const;
-
- private:
-  std::unordered_map<std::uint64_t, std::uint32_t> children_;  // (node, byte) -> node
-  std::vector<std::int32_t> values_ = {-1};                    // of each node
-  bool first_[256] = {};
-};
-
 class AddedTokens {
  public:
   // The ids in the file must be those that the vocabulary gives, or follow it; InputError otherwise.
-  AddedTokens(const Json& file, const Bpe& bpe, const Normalizer* normalizer, const std::string& where);
+  AddedTokens(const Json& file, const TokenModel& model, const Normalizer* normalizer, const std::string& where);
 
   // Splits at tokens matched in the raw text (normalized = false) or in the normalized text (true).
   std::vector<Segment> split(std::string_view text, bool normalized) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 
 #include "base/errors.h"
 #include "text/unicode.h"
@@ -60,7 +59,6 @@ const Bpe::Merge* Bpe::MergeTable::find(std::int32_t left, std::int32_t right) c
 Bpe::Bpe(const TokenizerJson& file, const std::string& where) {
   const Json& model = json_object(file.rest, "model", where);
   refuse_unsupported(model, where);
-  byte_fallback_ = json_bool(model, "byte_fallback", where, false);
   fuse_unknown_ = json_bool(model, "fuse_unk", where, false);
   ignore_merges_ = json_bool(model, "ignore_merges", where, false);
 
@@ -76,11 +74,7 @@ Bpe::Bpe(const TokenizerJson& file, const std::string& where) {
       if (first.bytes == text.size() && first.value < kDirect) direct_[first.value] = id;
     }
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    char name[8];
-    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
-    byte_tokens_[byte] = id_of(name).value_or(-1);
-  }
+  if (json_bool(model, "byte_fallback", where, false)) bytes_.emplace(*this);
   const std::string unknown = json_string(model, "unk_token", where, "");
   if (!unknown.empty()) {
     unknown_ = id_of(unknown);
@@ -170,12 +164,10 @@ void Bpe::Session::split_into_symbols(std::string_view word) {
       add_symbol(id);
       continue;
     }
-    if (bpe_.byte_fallback_) {
-      const auto token = [&](char b) { return bpe_.byte_tokens_[static_cast<unsigned char>(b)]; };
-      if (std::all_of(text.begin(), text.end(), [&](char b) { return token(b) >= 0; })) {
-        for (const char b : text) add_symbol(token(b));  // a waiting unknown stays behind them, as in the package
-        continue;
-      }
+    byte_ids_.clear();
+    if (bpe_.bytes_ && bpe_.bytes_->append(text, byte_ids_)) {
+      for (const std::int32_t byte : byte_ids_) add_symbol(byte);  // a waiting unknown stays behind, as in the package
+      continue;
     }
     if (bpe_.unknown_) {
       if (unknown_waits && !bpe_.fuse_unknown_) add_symbol(*bpe_.unknown_);

@@ -10,11 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/tokenizer_json.h"
+#include "text/token_model.h"
 
 namespace oscar {
 
-class Bpe {
+class Bpe : public TokenModel {
  public:
   Bpe(const TokenizerJson& file, const std::string& where);
   Bpe(const Bpe&) = delete;
@@ -22,10 +22,10 @@ class Bpe {
 
   // Appends the ids of each word. Words seen before come from a bounded cache; with several threads, one at a time has
   // it.
-  class Session {
+  class Session : public TokenModel::Session {
    public:
     explicit Session(const Bpe& bpe);
-    void encode(std::string_view word, std::vector<std::int32_t>& ids);
+    void encode(std::string_view word, std::vector<std::int32_t>& ids) override;
 
    private:
     struct Candidate {
@@ -46,12 +46,14 @@ class Bpe {
     std::unique_lock<std::mutex> cache_lock_;
     std::vector<Symbol> symbols_;
     std::vector<Candidate> queue_;  // a binary heap: least rank first, then least position
+    std::vector<std::int32_t> byte_ids_;
   };
 
-  std::optional<std::int32_t> id_of(std::string_view token) const;
-  const std::string* text_of(std::int32_t id) const;  // null for an id that no token has
-  std::size_t size() const { return ids_.size(); }
-  std::int32_t highest_id() const { return highest_; }
+  std::unique_ptr<TokenModel::Session> start() const override { return std::make_unique<Session>(*this); }
+  std::optional<std::int32_t> id_of(std::string_view token) const override;
+  const std::string* text_of(std::int32_t id) const override;
+  std::size_t size() const override { return ids_.size(); }
+  std::int32_t highest_id() const override { return highest_; }
 
  private:
   struct Merge {
@@ -80,9 +82,9 @@ class Bpe {
   std::unordered_map<std::int32_t, std::string> texts_;
   MergeTable merges_;
   std::vector<std::int32_t> direct_;  // id of each one-character token below U+0800, or -1
-  std::int32_t byte_tokens_[256];     // ids of <0x00>..<0xFF>, or -1
+  std::optional<ByteTokens> bytes_;   // with byte_fallback
   std::optional<std::int32_t> unknown_;
-  bool byte_fallback_ = false, fuse_unknown_ = false, ignore_merges_ = false;
+  bool fuse_unknown_ = false, ignore_merges_ = false;
   std::int32_t highest_ = 0;
   mutable std::mutex cache_mutex_;
   mutable WordCache cache_;

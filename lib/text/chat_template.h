@@ -1,7 +1,7 @@
 // Chat templates: the Jinja template of the model, rendered as transformers' apply_chat_template does, with tools,
 // documents, calls and further variables. Templates in the style of Qwen, Llama 3, Mistral, gpt-oss and others are
-// tested against transformers; one that needs more of Jinja than the subset in jinja/ makes render() throw InputError
-// that says to pass rendered text instead.
+// tested against transformers; one that needs what jinja/ lacks makes render() throw InputError that says to pass
+// rendered text instead.
 #pragma once
 
 #include <ctime>

@@ -4,6 +4,7 @@
 
 #include "base/budget.h"
 #include "base/errors.h"
+#include "text/charsmap.h"
 #include "text/components.h"
 #include "text/unicode.h"
 
@@ -13,7 +14,10 @@ namespace {
 class Form : public Normalizer {
  public:
   explicit Form(NormalForm form) : form_(form) {}
-  void apply(std::string& text) const override { text = normalize_form(text, form_); }
+  bool apply(std::string& text) const override {
+    text = normalize_form(text, form_);
+    return false;
+  }
 
  private:
   NormalForm form_;
@@ -21,7 +25,7 @@ class Form : public Normalizer {
 
 class Lowercase : public Normalizer {
  public:
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
     std::string out;
     out.reserve(text.size());
     for (std::size_t at = 0; at < text.size();) {
@@ -30,12 +34,13 @@ class Lowercase : public Normalizer {
       append_lowercase(out, c.value);
     }
     text = std::move(out);
+    return false;
   }
 };
 
 class StripAccents : public Normalizer {
  public:
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
     std::string out;
     out.reserve(text.size());
     for (std::size_t at = 0; at < text.size();) {
@@ -43,14 +48,16 @@ class StripAccents : public Normalizer {
       if (!is_mark(c.value)) out.append(text, at, c.bytes);
       at += c.bytes;
     }
+    const bool removed = !text.empty() && is_mark(decode_code_point(text, 0).value);
     text = std::move(out);
+    return removed;
   }
 };
 
 class Strip : public Normalizer {
  public:
   Strip(bool left, bool right) : left_(left), right_(right) {}
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
     std::size_t begin = 0, end = text.size();
     while (left_ && begin < end) {
       const CodePoint c = decode_code_point(text, begin);
@@ -63,6 +70,7 @@ class Strip : public Normalizer {
       end -= c.bytes;
     }
     text = text.substr(begin, end - begin);
+    return begin > 0;
   }
 
  private:
@@ -72,8 +80,9 @@ class Strip : public Normalizer {
 class Prepend : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
     if (!text.empty()) text.insert(0, prefix_);
+    return false;
   }
 
  private:
@@ -89,11 +98,13 @@ class Replace : public Normalizer {
                        "is not supported");
     }
   }
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
     std::string out;
     out.reserve(text.size());
+    bool removed = false;
     for (const Part& part : pattern_.split(text)) {
       if (part.match) {
+        removed = removed || (part.begin == 0 && part.end > 0 && content_.empty());
         out += content_;
         Budget::spend(20 + content_.size());
         Budget::hold(content_.size());
@@ -102,6 +113,7 @@ class Replace : public Normalizer {
       }
     }
     text = std::move(out);
+    return removed;
   }
 
  private:
@@ -111,23 +123,56 @@ class Replace : public Normalizer {
 
 class ByteLevelNormalizer : public Normalizer {
  public:
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
     std::string out;
     out.reserve(text.size() * 2);
     for (const char c : text) out += byte_to_text(static_cast<unsigned char>(c));
     text = std::move(out);
+    return false;
+  }
+};
+
+// The rules that SentencePiece took from neural machine translation: controls go, other white space becomes a space.
+class Nmt : public Normalizer {
+ public:
+  bool apply(std::string& text) const override {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+      const CodePoint c = decode_code_point(text, at);
+      if (is_space(c.value)) {
+        out.push_back(' ');
+      } else if (!is_dropped(c.value)) {
+        out.append(text, at, c.bytes);
+      }
+      at += c.bytes;
+    }
+    const bool removed = !text.empty() && is_dropped(decode_code_point(text, 0).value);
+    text = std::move(out);
+    return removed;
+  }
+
+ private:
+  static bool is_dropped(char32_t c) {
+    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+  }
+  static bool is_space(char32_t c) {
+    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+           c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
   }
 };
 
 class SequenceNormalizer : public Normalizer {
  public:
   explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
-  void apply(std::string& text) const override {
+  bool apply(std::string& text) const override {
+    bool removed = false;
     for (const auto& step : steps_) {
-      step->apply(text);
+      removed = step->apply(text) || removed;
       Budget::spend(10 * text.size());
       Budget::hold(text.size());
     }
+    return removed;
   }
 
  private:
@@ -147,6 +192,11 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& description, const std::
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
   if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  if (type == "Nmt") return std::make_unique<Nmt>();
+  if (type == "Precompiled") {
+    if (json_member(description, "precompiled_charsmap").is_null()) return nullptr;
+    return std::make_unique<Charsmap>(json_string(description, "precompiled_charsmap", at), at);
+  }
   if (type == "Prepend") return std::make_unique<Prepend>(json_string(description, "prepend", at));
   if (type == "Replace") return std::make_unique<Replace>(description, at);
   if (type == "Strip") {
@@ -160,8 +210,10 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& description, const std::
     }
     return std::make_unique<SequenceNormalizer>(std::move(steps));
   }
-  refuse_component(where, "normalizer", type,
-                   "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, ByteLevel and Sequence");
+  refuse_component(
+      where, "normalizer", type,
+      "NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Lowercase, StripAccents, Strip, Prepend, Replace, ByteLevel "
+      "and Sequence");
 }
 
 }  // namespace oscar

@@ -11,7 +11,9 @@ namespace oscar {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  virtual void apply(std::string& text) const = 0;  // valid UTF-8 in and out
+  // Valid UTF-8 in and out. Whether characters at the beginning were removed: what is first then does not count as the
+  // beginning of the user's text (Metaspace's prepend_scheme "first").
+  virtual bool apply(std::string& text) const = 0;
 };
 
 // Null for a JSON null. InputError names an unsupported type.

@@ -10,6 +10,14 @@
 namespace oscar {
 namespace {
 
+std::int32_t token_of(const Json& id, const std::string& name, const std::string& where) {
+  if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= std::numeric_limits<std::int32_t>::max()) {
+    throw InputError(where + ": special token '" + printable(name) +
+                     "' has a bad id, expected an integer from 0 to 2147483646");
+  }
+  return id.get<std::int32_t>();
+}
+
 // The ids that a template's special token stands for.
 std::vector<std::int32_t> special_ids(const Json& description, const std::string& name, const std::string& where) {
   const Json& tokens = json_object(description, "special_tokens", where);
@@ -18,14 +26,17 @@ std::vector<std::int32_t> special_ids(const Json& description, const std::string
     throw InputError(where + ": the template uses '" + printable(name) + "', which 'special_tokens' does not define");
   }
   std::vector<std::int32_t> ids;
-  for (const Json& id : json_array(*entry, "ids", where)) {
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= std::numeric_limits<std::int32_t>::max()) {
-      throw InputError(where + ": special token '" + printable(name) +
-                       "' has a bad id, expected an integer from 0 to 2147483646");
-    }
-    ids.push_back(id.get<std::int32_t>());
-  }
+  for (const Json& id : json_array(*entry, "ids", where)) ids.push_back(token_of(id, name, where));
   return ids;
+}
+
+// ["<s>", 1], as BertProcessing and RobertaProcessing name their tokens.
+std::int32_t named_token(const Json& description, const char* key, const std::string& where) {
+  const Json& pair = json_array(description, key, where);
+  if (pair.size() != 2 || !pair[0].is_string()) {
+    throw InputError(where + ": '" + key + "' is not a token and its id, such as [\"<s>\", 1]");
+  }
+  return token_of(pair[1], pair[0].get<std::string>(), where);
 }
 
 }  // namespace
@@ -40,8 +51,13 @@ void PostProcessor::read(const Json& description, const std::string& where) {
     for (const Json& step : json_array(description, "processors", where)) read(step, where);
     return;
   }
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    frames_.push_back({{named_token(description, "cls", where)}, {named_token(description, "sep", where)}});
+    return;
+  }
   if (type != "TemplateProcessing") {
-    refuse_component(where, "post-processor", type, "TemplateProcessing, ByteLevel and Sequence");
+    refuse_component(where, "post-processor", type,
+                     "TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel and Sequence");
   }
   Frame frame;
   bool seen = false;

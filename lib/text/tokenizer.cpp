@@ -5,12 +5,13 @@
 #include "base/budget.h"
 #include "base/errors.h"
 #include "text/added_tokens.h"
-#include "text/bpe.h"
 #include "text/components.h"
 #include "text/decoders.h"
 #include "text/normalizers.h"
+#include "text/other_tokenizers.h"
 #include "text/post_processor.h"
 #include "text/pre_tokenizers.h"
+#include "text/token_model.h"
 #include "text/tokenizer_json.h"
 #include "text/unicode.h"
 
@@ -35,16 +36,17 @@ Budget::Limits limits(std::size_t bytes) {
 
 struct Tokenizer::Impl {
   Impl(const TokenizerJson& file, const std::string& where)
-      : bpe(file, where),
+      : model(make_token_model(file, where)),
         normalizer(make_normalizer(steps(file.rest, "normalizer", "normalizer", where), where)),
         pre_tokenizer(make_pre_tokenizer(steps(file.rest, "pre_tokenizer", "pre-tokenizer", where), where)),
-        added(file.rest, bpe, normalizer.get(), where),
+        added(file.rest, *model, normalizer.get(), where),
         post_processor(json_member(file.rest, "post_processor"), where),
         decoder(make_token_decoder(steps(file.rest, "decoder", "decoder", where), where)),
         name(where) {}
 
   // Words of a normalized text without added tokens.
-  void encode_text(std::string text, bool at_start, Bpe::Session& session, std::vector<std::int32_t>& ids) const {
+  void encode_text(std::string text, bool at_start, TokenModel::Session& session,
+                   std::vector<std::int32_t>& ids) const {
     PreTokenized words(std::move(text), at_start);
     if (pre_tokenizer != nullptr) pre_tokenizer->apply(words);
     for (const auto& span : words.spans) {
@@ -53,7 +55,7 @@ struct Tokenizer::Impl {
     }
   }
 
-  Bpe bpe;
+  std::unique_ptr<TokenModel> model;
   std::unique_ptr<Normalizer> normalizer;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   AddedTokens added;
@@ -68,6 +70,8 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::from_file(const fs::path& tokenizer_json) {
+  std::error_code ec;
+  if (!fs::exists(tokenizer_json, ec)) refuse_missing_tokenizer(tokenizer_json);
   return from_json(read_file(tokenizer_json, kMaxFileBytes), tokenizer_json.string());
 }
 
@@ -85,17 +89,17 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
     text = repaired;
   }
   std::vector<std::int32_t> ids;
-  Bpe::Session session(impl_->bpe);
+  const std::unique_ptr<TokenModel::Session> session = impl_->model->start();
   for (const Segment& raw : impl_->added.split(text, false)) {
     if (raw.token >= 0) {
       ids.push_back(raw.token);
       continue;
     }
     std::string normalized(text.substr(raw.begin, raw.end - raw.begin));
-    if (impl_->normalizer != nullptr) impl_->normalizer->apply(normalized);
-    const bool raw_at_start = raw.begin == 0;
+    const bool removed = impl_->normalizer != nullptr && impl_->normalizer->apply(normalized);
+    const bool raw_at_start = raw.begin == 0 && !removed;
     if (!impl_->added.any(true)) {
-      impl_->encode_text(std::move(normalized), raw_at_start, session, ids);
+      impl_->encode_text(std::move(normalized), raw_at_start, *session, ids);
       continue;
     }
     for (const Segment& part : impl_->added.split(normalized, true)) {
@@ -103,7 +107,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
         ids.push_back(part.token);
       } else {
         impl_->encode_text(normalized.substr(part.begin, part.end - part.begin), raw_at_start && part.begin == 0,
-                           session, ids);
+                           *session, ids);
       }
     }
   }
@@ -117,7 +121,7 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_sp
   pieces.reserve(ids.size());
   for (const std::int32_t id : ids) {
     const AddedToken* added = impl_->added.find(id);
-    const std::string* text = added != nullptr ? &added->shown : impl_->bpe.text_of(id);
+    const std::string* text = added != nullptr ? &added->shown : impl_->model->text_of(id);
     if (text == nullptr) continue;  // ids without a token stand for nothing
     if (skip_special_tokens && impl_->added.is_special(*text)) continue;
     Budget::spend(100 + text->size());
@@ -139,12 +143,12 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_sp
 
 std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
   const auto added = impl_->added.id_of(token);
-  return added ? added : impl_->bpe.id_of(token);
+  return added ? added : impl_->model->id_of(token);
 }
 
 std::int64_t Tokenizer::vocabulary_size() const {
   return std::int64_t{
-             std::max({impl_->bpe.highest_id(), impl_->added.highest_id(), impl_->post_processor.highest_id()})} +
+             std::max({impl_->model->highest_id(), impl_->added.highest_id(), impl_->post_processor.highest_id()})} +
          1;
 }
 

@@ -1,5 +1,5 @@
-// tokenizer.json (Hugging Face tokenizers): BPE, byte-level or with byte fallback. Token ids equal those of the Python
-// package for the components that are supported; any other component is refused by name.
+// tokenizer.json (Hugging Face tokenizers): BPE, byte-level or with byte fallback, and Unigram. Token ids equal those
+// of the Python package for the components that are supported; any other component is refused by name.
 #pragma once
 
 #include <cstdint>

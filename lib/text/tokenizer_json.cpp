@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <unordered_set>
 
 #include "base/budget.h"
@@ -24,14 +25,19 @@ class Reader {
 
   bool null() { return scalar(Json(nullptr), "null"); }
   bool boolean(bool value) { return scalar(Json(value), "true or false"); }
-  bool number_float(double value, const std::string&) { return scalar(Json(value), "a fraction"); }
+  bool number_float(double value, const std::string&) {
+    if (in_scores()) return add_score(value);
+    return scalar(Json(value), "a fraction");
+  }
   bool binary(Json::binary_t&) { fail("holds binary data"); }
 
   bool number_integer(std::int64_t value) {
+    if (in_scores()) return add_score(static_cast<double>(value));
     if (in_vocabulary()) return add_id(value);
     return scalar(Json(value), "a number");
   }
   bool number_unsigned(std::uint64_t value) {
+    if (in_scores()) return add_score(static_cast<double>(value));
     if (in_vocabulary()) {
       const auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
       return add_id(static_cast<std::int64_t>(std::min(value, limit)));
@@ -40,6 +46,11 @@ class Reader {
   }
 
   bool string(std::string& value) {
+    if (in_scores()) {
+      if (levels_.size() != scores_level_ + 1 || piece_.has_value()) bad_score("a string");
+      piece_ = std::move(value);
+      return true;
+    }
     if (in_merges()) {
       Budget::spend(kEntrySteps);
       Budget::hold(64 + value.size());
@@ -55,6 +66,7 @@ class Reader {
 
   bool start_object(std::size_t) {
     if (in_merges()) bad_merge("an object");
+    if (in_scores()) bad_score("an object");
     if (in_vocabulary()) bad_id("an object");
     if (at_model_key("vocab")) {
       vocabulary_level_ = levels_.size() + 1;
@@ -65,6 +77,18 @@ class Reader {
   }
   bool start_array(std::size_t) {
     if (in_vocabulary()) bad_id("an array");
+    if (in_scores()) {
+      if (levels_.size() != scores_level_) bad_score("an array in an array");
+      piece_.reset();
+      has_score_ = false;
+      levels_.push_back({nullptr, {}, {}});
+      return true;
+    }
+    if (at_model_key("vocab")) {
+      scores_level_ = levels_.size() + 1;
+      levels_.push_back({nullptr, {}, {}});
+      return check_depth();
+    }
     if (in_merges()) {
       if (levels_.size() != merges_level_) bad_merge("an array in an array");
       merge_parts_.clear();
@@ -96,6 +120,13 @@ class Reader {
     return true;
   }
   bool end_array() {
+    if (in_scores()) {
+      if (levels_.size() == scores_level_) {
+        scores_level_ = 0;
+      } else if (!has_score_) {
+        bad_score("a list without a score");
+      }
+    }
     if (in_merges()) {
       if (levels_.size() == merges_level_) {
         merges_level_ = 0;
@@ -122,6 +153,10 @@ class Reader {
   [[noreturn]] void bad_merge(const std::string& found) const {
     fail("merge " + std::to_string(out_.merges.size()) + " is " + found + ", expected \"a b\" or [\"a\", \"b\"]");
   }
+  [[noreturn]] void bad_score(const std::string& found) const {
+    fail("entry " + std::to_string(out_.pieces.size()) + " of the vocabulary holds " + found +
+         ", expected [\"text\", score]");
+  }
   [[noreturn]] void bad_id(const std::string& found) const {
     fail("the id of token '" + printable(levels_.back().key) + "' is " + found +
          ", expected an integer from 0 to 2147483646");
@@ -129,6 +164,7 @@ class Reader {
 
   bool in_vocabulary() const { return vocabulary_level_ != 0 && levels_.size() >= vocabulary_level_; }
   bool in_merges() const { return merges_level_ != 0 && levels_.size() >= merges_level_; }
+  bool in_scores() const { return scores_level_ != 0 && levels_.size() >= scores_level_; }
   bool at_model_key(const char* name) const {
     return levels_.size() == 2 && levels_[0].key == "model" && levels_[1].key == name && levels_[1].value->is_object();
   }
@@ -159,6 +195,7 @@ class Reader {
     return check_depth();
   }
   bool scalar(Json value, const char* kind) {
+    if (in_scores()) bad_score(kind);
     if (in_vocabulary()) bad_id(kind);
     if (in_merges()) bad_merge(kind);
     place(std::move(value));
@@ -169,6 +206,14 @@ class Reader {
     Budget::spend(kEntrySteps);
     if (id < 0 || id >= std::numeric_limits<std::int32_t>::max()) bad_id(std::to_string(id));
     out_.vocabulary.emplace_back(std::move(levels_.back().key), static_cast<std::int32_t>(id));
+    return true;
+  }
+  bool add_score(double score) {
+    if (levels_.size() != scores_level_ + 1 || !piece_.has_value() || has_score_) bad_score("a number");
+    Budget::spend(kEntrySteps);
+    Budget::hold(64 + piece_->size());
+    out_.pieces.emplace_back(std::move(*piece_), score);
+    has_score_ = true;
     return true;
   }
   void add_merge_line(const std::string& line) {
@@ -185,6 +230,9 @@ class Reader {
   std::vector<Level> levels_;
   std::size_t vocabulary_level_ = 0, merges_level_ = 0;  // depth of that container while it is open, else 0
   std::vector<std::string> merge_parts_;
+  std::size_t scores_level_ = 0;  // the same for the list of pieces and scores of a Unigram model
+  std::optional<std::string> piece_;
+  bool has_score_ = false;
 };
 
 void require_unique(const TokenizerJson& file, const std::string& where) {
@@ -213,14 +261,25 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
     throw InputError(where + ": found " + file.rest.type_name() + ", expected a JSON object");
   }
   const Json& model = json_object(file.rest, "model", where);
-  const std::string type = json_string(model, "type", where + ": model", "BPE");
-  if (type != "BPE") {
+  // Old files do not name the model; only that of Unigram has a list as its vocabulary.
+  const bool has_pieces = !file.pieces.empty();
+  const std::string type = json_string(model, "type", where + ": model", has_pieces ? "Unigram" : "BPE");
+  if (type != "BPE" && type != "Unigram") {
     throw InputError(where + ": the tokenizer model is '" + printable(type) +
-                     "', supported is BPE; pass prompts as {\"input_ids\": [...]} rows instead");
+                     "', supported are BPE and Unigram; pass prompts as {\"input_ids\": [...]} rows instead");
   }
-  if (file.vocabulary.empty()) throw InputError(where + ": the vocabulary (model.vocab) is missing or empty");
-  require_unique(file, where);
-  return file;
+  file.kind = type == "BPE" ? TokenizerJson::Kind::kBpe : TokenizerJson::Kind::kUnigram;
+  const bool is_list = file.kind == TokenizerJson::Kind::kUnigram;
+  if (is_list ? has_pieces : !file.vocabulary.empty()) {
+    require_unique(file, where);
+    return file;
+  }
+  if (has_pieces || !file.vocabulary.empty()) {
+    throw InputError(
+        where + ": the vocabulary (model.vocab) of the " + type + " model is " +
+        (has_pieces ? "a list, expected an object of ids" : "an object, expected a list of [\"text\", score]"));
+  }
+  throw InputError(where + ": the vocabulary (model.vocab) is missing or empty");
 }
 
 }  // namespace oscar

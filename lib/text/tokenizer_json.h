@@ -13,13 +13,16 @@
 namespace oscar {
 
 struct TokenizerJson {
+  enum class Kind { kBpe, kUnigram };
+  Kind kind = Kind::kBpe;
   std::vector<std::pair<std::string, std::int32_t>> vocabulary;  // in file order; texts and ids are unique
   std::vector<std::pair<std::string, std::string>> merges;       // in rank order
+  std::vector<std::pair<std::string, double>> pieces;            // of Unigram: text and score, by id
   Json rest;                                                     // the file without model.vocab and model.merges
 };
 
-// InputError with the place and the fault: not JSON, duplicate keys, deep nesting, bad ids, malformed merges, a model
-// that is not BPE.
+// InputError with the place and the fault: not JSON, duplicate keys, deep nesting, bad ids, malformed merges or
+// scores, a model that is neither BPE nor Unigram.
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where);
 
 }  // namespace oscar

@@ -107,6 +107,24 @@ void append_lowercase(std::string& out, char32_t c) {
   }
 }
 
+std::size_t GraphemeBreaks::next(std::string_view text, std::size_t at) {
+  CodePoint before = decode_code_point(text, at);
+  at += before.bytes;
+  while (at < text.size()) {
+    const CodePoint c = decode_code_point(text, at);
+    if (before.value < 0x300 && c.value < 0x300) {  // no pair of these belongs together but a line end
+      state_ = 0;
+      if (before.value != '\r' || c.value != '\n') break;
+    } else if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before.value),
+                                                static_cast<utf8proc_int32_t>(c.value), &state_)) {
+      break;
+    }
+    before = c;
+    at += c.bytes;
+  }
+  return at;
+}
+
 namespace {
 
 bool is_inert(char32_t c) {

@@ -33,6 +33,16 @@ bool is_punctuation(char32_t c);  // category P*, and every ASCII punctuation ch
 bool is_mark(char32_t c);         // category M*
 void append_lowercase(std::string& out, char32_t c);  // full mapping, without context
 
+// Extended grapheme clusters (UAX 29), gone through in order.
+class GraphemeBreaks {
+ public:
+  // Where the cluster that begins at text[at] ends.
+  std::size_t next(std::string_view text, std::size_t at);
+
+ private:
+  int state_ = 0;
+};
+
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Linear in the text but for sorting runs of combining marks (n log n), so that hostile runs of marks stay cheap.
 std::string normalize_form(std::string_view text, NormalForm form);

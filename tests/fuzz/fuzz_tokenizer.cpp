@@ -27,9 +27,26 @@ const char* const kByteFallback =
     R"("unk_token":"<unk>","fuse_unk":true,"byte_fallback":true,"vocab":{"<unk>":0,"<0x41>":1,"▁":2,"a":3,"▁a":4,)"
     R"("b":5,"ab":6},"merges":["▁ a","a b"]}})";
 
+// The map makes "A" an "a" and drops U+0001.
+const char* const kUnigram =
+    R"({"version":"1.0","added_tokens":[{"id":0,"content":"<unk>","single_word":false,"lstrip":false,"rstrip":false,)"
+    R"("normalized":false,"special":true}],"normalizer":{"type":"Sequence","normalizers":[{"type":"Precompiled",)"
+    R"("precompiled_charsmap":")"
+    "EAEAAAAIAAACAACAAAAAAAEJAAAAAACAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABBHQEAYQAA"
+    R"("},{"type":"Nmt"},)"
+    R"({"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]},"pre_tokenizer":{"type":"Metaspace",)"
+    R"("replacement":"▁","prepend_scheme":"always","split":true},"post_processor":{"type":"RobertaProcessing",)"
+    R"("sep":["</s>",2],"cls":["<s>",1],"trim_offsets":true,"add_prefix_space":true},"decoder":{"type":"Metaspace",)"
+    R"("replacement":"▁","prepend_scheme":"always","split":true},"model":{"type":"Unigram","unk_id":0,)"
+    R"("vocab":[["<unk>",0.0],["<s>",0.0],["</s>",0.0],["▁",-2.5],["a",-3],["b",-3.25],["▁ab",-4.5],["<0x41>",0]],)"
+    R"("byte_fallback":true}})";
+
 }  // namespace
 
-std::vector<std::string> seeds() { return {kByteLevel, kByteFallback}; }
+std::vector<std::string> seeds() { return {kByteLevel, kByteFallback, kUnigram}; }
 
 void read_input(std::string_view bytes) {
   const Tokenizer tokenizer = Tokenizer::from_json(bytes, "tokenizer.json");

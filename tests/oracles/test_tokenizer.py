@@ -63,7 +63,8 @@ def zoo():
 NAMES = [
     "gpt2", "gpt2-prefix-space", "gpt2-split", "starcoder", "llama3", "qwen2", "tekken", "han", "nfd-lower", "nfkd-strip",
     "deepseek", "llama2", "llama2-first", "mistral", "metaspace-never", "gemma", "unknown-fused", "unknown-single",
-    "whitespace", "no-unknown", "merges-as-lines", "byte-level-normalizer",
+    "whitespace", "no-unknown", "merges-as-lines", "byte-level-normalizer", "unigram-charsmap", "unigram-bytes",
+    "unigram-some-bytes", "unigram-words", "unigram-ties", "unigram-positive",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 
+from charsmap_bytes import charsmap, nfkc_replacements
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 GPT2_STYLE = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -126,6 +127,61 @@ def byte_fallback(fuse_unk=True, all_bytes=True, specials=("<unk>", "<s>", "</s>
     return description
 
 
+def unigram(normalizer=None, pre_tokenizer=None, specials=("<unk>", "<s>", "</s>"), byte_tokens=0):
+    """A trained Unigram model; with byte_tokens = n, byte fallback with tokens for the first n bytes."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=700, show_progress=False, special_tokens=[special(s) for s in specials], unk_token="<unk>"
+    )
+    tokenizer.train_from_iterator(training_text(), trainer)
+    description = json.loads(tokenizer.to_str())
+    description["model"]["vocab"] += [[f"<0x{byte:02X}>", 0.0] for byte in range(byte_tokens)]
+    description["model"]["byte_fallback"] = byte_tokens > 0
+    description["normalizer"] = normalizer
+    description["pre_tokenizer"] = pre_tokenizer
+    description["decoder"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    return description
+
+
+def metaspace(scheme, split=True):
+    return {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": split}
+
+
+def scored(scores, seed, length=60):
+    """A Unigram model over few letters and few different scores, so that many paths are equally good."""
+    rng = random.Random(seed)
+    pieces = ["<unk>", *"abe \u00e9", *{"".join(rng.choices("abe \u00e9", k=rng.randint(2, 5))) for _ in range(length)}]
+    vocab = [[piece, rng.choice(scores)] for piece in pieces]
+    vocab.append([pieces[7], scores[0]])  # a piece that is listed twice
+    model = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": False}
+    return {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
+            "decoder": None, "model": model}  # fmt: skip
+
+
+def unigram_zoo():
+    zoo = {}
+    # The pipeline of T5 and XLM-RoBERTa, and that of Llama-like models with Unigram pieces.
+    rules = {"type": "Precompiled", "precompiled_charsmap": charsmap(nfkc_replacements())}
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    zoo["unigram-charsmap"] = unigram(
+        {"type": "Sequence", "normalizers": [rules, spaces]},
+        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always")]},
+    )
+    zoo["unigram-charsmap"]["post_processor"] = {
+        "type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1], "trim_offsets": True, "add_prefix_space": True,
+    }  # fmt: skip
+    zoo["unigram-bytes"] = with_bos(unigram(sentencepiece_normalizer(), byte_tokens=256), "<s>")
+    zoo["unigram-bytes"]["decoder"] = byte_fallback()["decoder"]
+    zoo["unigram-some-bytes"] = unigram({"type": "Nmt"}, metaspace("first", split=False), byte_tokens=0xC4)
+    zoo["unigram-words"] = unigram({"type": "NFKC"}, metaspace("always"))
+    zoo["unigram-words"]["post_processor"] = {"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]}
+    zoo["unigram-ties"] = scored([-1.0, -2, -3.0], seed=1)
+    zoo["unigram-positive"] = scored([0, 30.5, -0.5, 40], seed=2)
+    del zoo["unigram-positive"]["model"]["type"]
+    return zoo
+
+
 def sentencepiece_normalizer():
     return {
         "type": "Sequence",
@@ -215,6 +271,7 @@ def build_zoo():
     normalized = byte_level(None, normalizers.ByteLevel())
     normalized["pre_tokenizer"] = None
     zoo["byte-level-normalizer"] = normalized
+    zoo.update(unigram_zoo())
     return zoo
 
 

@@ -58,10 +58,66 @@ TEST(HostileTokenizer, NotATokenizerAtAll) {
 }
 
 TEST(HostileTokenizer, OtherModelsAreNamed) {
-  for (const char* type : {"Unigram", "WordPiece", "WordLevel"}) {
+  for (const char* type : {"WordPiece", "WordLevel"}) {
     EXPECT_THAT(fault_of(file(std::string(R"({"type": ")") + type + R"(", "vocab": {"a": 0}})")), HasSubstr(type));
   }
-  EXPECT_THAT(fault_of(file(R"({"type": "Unigram", "vocab": [["a", -1.5]]})")), HasSubstr("'Unigram'"));
+}
+
+// A Unigram model with these pieces and further members.
+std::string unigram(const std::string& pieces, const std::string& more = R"("unk_id": 0)") {
+  return R"({"type": "Unigram", "vocab": [)" + pieces + "]" + (more.empty() ? "" : ", " + more) + "}";
+}
+
+TEST(HostileTokenizer, UnigramTakesTheBestPath) {
+  const auto encode = [](const std::string& model, const std::string& text) {
+    return Tokenizer::from_json(file(model), "t.json").encode(text, false);
+  };
+  using Ids = std::vector<std::int32_t>;
+  const std::string pieces = R"(["<unk>", 0], ["a", 0.0], ["b", 0], ["ab", 2], ["abc", 5.0], ["<0x63>", 0])";
+  EXPECT_EQ(encode(unigram(pieces), "abcab"), (Ids{4, 3}));
+  EXPECT_EQ(encode(unigram(pieces), "accb"), (Ids{1, 0, 2}));  // a run of unknown characters is one token
+  EXPECT_EQ(encode(unigram(pieces, R"("unk_id": 0, "byte_fallback": true)"), "accb"), (Ids{1, 5, 5, 2}));
+  EXPECT_EQ(encode(unigram(pieces, R"("unk_id": 0, "byte_fallback": true)"), "acdb"), (Ids{1, 0, 2}));
+  EXPECT_EQ(encode(unigram(R"(["a", -1], ["a", -2], ["aa", -5])"), "aa"), (Ids{1, 1}));  // of equal pieces the last
+  EXPECT_EQ(encode(unigram(R"(["a", -1], ["a", -2], ["aa", -4])"), "aa"), (Ids{2}));     // of equal paths the first
+  EXPECT_EQ(encode(unigram(R"(["a", -1])", ""), "aa"), (Ids{0, 0}));
+}
+
+TEST(HostileTokenizer, BadUnigramModels) {
+  const auto model = [](const std::string& pieces, const std::string& more = R"("unk_id": 0)") {
+    return fault_of(file(unigram(pieces, more)));
+  };
+  EXPECT_THAT(model(""), HasSubstr("missing or empty"));
+  EXPECT_THAT(fault_of(file(R"({"type": "Unigram", "vocab": {"a": 0}})")), HasSubstr("an object, expected a list"));
+  EXPECT_THAT(fault_of(file(R"({"type": "BPE", "vocab": [["a", 0]], "merges": []})")), HasSubstr("expected an object"));
+  EXPECT_THAT(fault_of(file(R"({"type": "Unigram"})")), HasSubstr("missing or empty"));
+  for (const char* entry : {R"("a")", "1", "null", "{}", "[]", R"(["a"])", "[1]", R"(["a", "b"])", R"(["a", null])",
+                            R"(["a", true])", R"(["a", 1, 2])", R"(["a", [1]])", R"([["a", 1]])", R"(["a", {}])"}) {
+    EXPECT_THAT(model(std::string(R"(["x", 1], )") + entry), HasSubstr(" of the vocabulary holds ")) << entry;
+  }
+  EXPECT_THAT(model(R"(["a", NaN])"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(model(R"(["a", 1e999])"), HasSubstr("t.json"));
+  EXPECT_THAT(model(R"(["a", 1])", R"("unk_id": 1)"), HasSubstr("has the id 1 (model.unk_id), expected 0 to 0"));
+  EXPECT_THAT(model(R"(["a", 1])", R"("unk_id": -1)"), HasSubstr("has the id -1"));
+  EXPECT_THAT(model(R"(["a", 1])", R"("unk_id": "a")"), HasSubstr("unk_id"));
+  EXPECT_THAT(model(R"(["a", 1], [" ", 1])", R"("unk_id": null)"), HasSubstr("no piece for the character 'b'"));
+  // The largest scores there are; sums overflow and nothing else happens.
+  EXPECT_EQ(model(R"(["a", 1.7e308], ["b", -1.7e308], ["ab", 1.7e308])"), "(no InputError)");
+}
+
+TEST(HostileTokenizer, BadCharsmaps) {
+  const auto charsmap = [](const std::string& base64) {
+    return part_fault(R"("normalizer": {"type": "Precompiled", "precompiled_charsmap": ")" + base64 + "\"}");
+  };
+  EXPECT_THAT(charsmap(""), HasSubstr("has 0 bytes and a trie of 0"));
+  EXPECT_THAT(charsmap("AA"), HasSubstr("has 1 bytes"));
+  EXPECT_THAT(charsmap("A"), HasSubstr("not valid base64"));
+  EXPECT_THAT(charsmap("A*AA"), HasSubstr("not valid base64"));
+  EXPECT_THAT(charsmap("/////wAA"), HasSubstr("a trie of 4294967295"));
+  EXPECT_THAT(charsmap("BAAAAAAAAAD/"), HasSubstr("not valid UTF-8"));
+  EXPECT_EQ(charsmap("BAAAAP////8A"), "(no InputError)");  // a trie that leads out of itself finds nothing
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Precompiled", "precompiled_charsmap": 3})"),
+              HasSubstr("precompiled_charsmap"));
 }
 
 TEST(HostileTokenizer, BadVocabularies) {
@@ -105,15 +161,15 @@ TEST(HostileTokenizer, ModelOptionsThatChangeTheMeaning) {
 }
 
 TEST(HostileTokenizer, UnknownComponentsAreNamedWithTheSupportedOnes) {
-  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Precompiled"})"),
-              AllOf(HasSubstr("the normalizer 'Precompiled' is not supported"), HasSubstr("NFKC")));
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "BertNormalizer"})"),
+              AllOf(HasSubstr("the normalizer 'BertNormalizer' is not supported"), HasSubstr("NFKC")));
   EXPECT_THAT(part_fault(R"("pre_tokenizer": {"type": "UnicodeScripts"})"),
               AllOf(HasSubstr("the pre-tokenizer 'UnicodeScripts'"), HasSubstr("Metaspace")));
-  EXPECT_THAT(part_fault(R"("post_processor": {"type": "BertProcessing"})"),
-              HasSubstr("post-processor 'BertProcessing'"));
+  EXPECT_THAT(part_fault(R"("post_processor": {"type": "OtherProcessing"})"),
+              HasSubstr("post-processor 'OtherProcessing'"));
   EXPECT_THAT(part_fault(R"("decoder": {"type": "CTC"})"), HasSubstr("the decoder 'CTC'"));
-  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Nmt"}]})"),
-              HasSubstr("'Nmt'"));
+  EXPECT_THAT(part_fault(R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Other"}]})"),
+              HasSubstr("'Other'"));
   EXPECT_THAT(part_fault(R"("normalizer": 3)"), HasSubstr("expected a JSON object"));
   EXPECT_THAT(part_fault(R"("pre_tokenizer": {})"), HasSubstr("'type' is missing"));
 }
@@ -154,6 +210,13 @@ TEST(HostileTokenizer, BadTemplates) {
   EXPECT_THAT(processor("[" + s + ", " + a + "]"), HasSubstr("does not define"));
   EXPECT_THAT(processor("[" + s + ", " + a + "]", R"({"x": {"ids": [-1]}})"), HasSubstr("bad id"));
   EXPECT_THAT(processor("[3]"), HasSubstr("neither"));
+  const auto pair = [](const std::string& cls) {
+    return part_fault(R"("post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 1], "cls": )" + cls + "}");
+  };
+  EXPECT_EQ(pair(R"(["<s>", 0])"), "(no InputError)");
+  EXPECT_THAT(pair("[]"), HasSubstr("'cls' is not a token and its id"));
+  EXPECT_THAT(pair(R"([0, "<s>"])"), HasSubstr("'cls' is not a token and its id"));
+  EXPECT_THAT(pair(R"(["<s>", -1])"), HasSubstr("bad id"));
 }
 
 TEST(HostileTokenizer, BadAddedTokens) {
@@ -209,6 +272,10 @@ TEST(HostileTokenizer, WorkIsBounded) {
       R"("added_tokens": [{"id": 4, "content": ")" + std::string(20000, 'a') +
       R"(", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}])";
   EXPECT_THAT(part_fault(token), HasSubstr("has 20000 bytes, supported are 512"));
+  // Every place of the text begins with thousands of pieces.
+  std::string nested = R"(["<unk>", 0])";
+  for (int i = 1; i <= 3000; ++i) nested += R"(, [")" + std::string(static_cast<std::size_t>(i), 'a') + "\", -1]";
+  EXPECT_THAT(fault_of(file(unigram(nested)), std::string(200000, 'a')), HasSubstr("takes too much work"));
   // Each word backtracks for a while and then fails, so that no single match is over the limit.
   const std::string slow = R"("pre_tokenizer": {"type": "Split", "invert": false, "behavior": "Isolated", "pattern": )"
                            R"({"Regex": "(?:a|aa)+b"}})";
@@ -251,6 +318,9 @@ TEST(HostileTokenizer, LongTextsStayCheap) {
   std::string pairs;
   for (int i = 0; i < 500000; ++i) pairs += "ab";
   EXPECT_EQ(tokenizer.encode(pairs, false).size(), 500000U);
+  const Tokenizer pieces = Tokenizer::from_json(file(unigram(R"(["<unk>", 0], ["ab", -1])"), normalizer), "t.json");
+  EXPECT_EQ(pieces.encode(pairs, false).size(), 500000U);
+  EXPECT_EQ(pieces.encode(std::string(1000000, 'c'), false).size(), 1U);
 }
 
 TEST(HostileTokenizer, AnyPrefixOfAFileIsRefused) {

@@ -4,13 +4,18 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "base/files.h"
 #include "support/paths.h"
+#include "support/temp_directory.h"
 
 namespace oscar {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 const fs::path kSample = fs::path(OSCAR_SOURCE_DIR) / "sample_data/tiny-qwen3/tokenizer.json";
 
@@ -30,6 +35,31 @@ TEST(SampleTokenizer, FindsSpecialTokensInText) {
   EXPECT_EQ(tokenizer.token_id("<|endoftext|>"), 8189);
   EXPECT_EQ(tokenizer.decode({8190, 64}), "a");
   EXPECT_EQ(tokenizer.decode({8190, 64}, false), "<|im_start|>a");
+}
+
+// A directory without tokenizer.json is refused with the command that makes one.
+TEST(MissingTokenizer, NamesTheCommandThatConvertsWhatIsThere) {
+  const TempDirectory folder;
+  const auto fault = [&] {
+    try {
+      Tokenizer::from_file(folder.path() / "tokenizer.json");
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("(no InputError)");
+  };
+  EXPECT_THAT(fault(), HasSubstr("tokenizer.json is missing; put the tokenizer of the model there"));
+  write_file_atomic(folder.path() / "qwen.tiktoken", "IQ== 0\nIg== 1\n");
+  EXPECT_THAT(fault(), AllOf(HasSubstr("qwen.tiktoken (tiktoken) alone is not read; convert it: cp '"),
+                             HasSubstr("/tiktoken.model' && python3 -c \"from transformers import AutoTokenizer as A; "
+                                       "A.from_pretrained('")));
+  write_file_atomic(folder.path() / "tokenizer.model", std::string("\x0a\x0d\x0a\x05<unk>\x15\0\0", 13));
+  EXPECT_THAT(fault(), AllOf(HasSubstr("tokenizer.model (SentencePiece) alone is not read"),
+                             HasSubstr("A.from_pretrained('" + folder.path().string() + "').save_pretrained('" +
+                                       folder.path().string() + "')\" (needs transformers, sentencepiece"),
+                             Not(HasSubstr("tiktoken"))));
+  write_file_atomic(folder.path() / "tokenizer.model", "IQ== 0\nIg== 1\n");
+  EXPECT_THAT(fault(), HasSubstr("tokenizer.model (tiktoken) alone is not read"));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Expression {
     kAttribute,  // items[0].name
     kItem,       // items[0][items[1]]
     kSlice,      // items[0][items[1]:items[2]:items[3]], each of the three may be null
-    kCall,       // items[0](items[1], ..., named)
+    kCall,       // items[0](items[1], ..., named, *star, **double_star)
     kFilter,     // items[0]|name(items[1], ..., named)
     kTest,       // items[0] is name(items[1], ...)
     kUnary,      // name is - or +
@@ -42,6 +42,7 @@ struct Expression {
   Value value;
   std::vector<ExpressionPtr> items;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
+  ExpressionPtr star, double_star;  // may be null
   std::vector<std::string> operators;
   int depth = 0;  // of the tree below
 
@@ -50,15 +51,17 @@ struct Expression {
 
 struct Statement {
   enum class Kind {
-    kText,      // name
-    kOutput,    // value
-    kIf,        // branches; a branch without condition is the else
-    kFor,       // targets in value, filtered by condition; body, otherwise
-    kSet,       // targets = value; one target "a.b" sets a member of a namespace
-    kSetBlock,  // targets[0] = rendered body
-    kMacro,     // name(targets with defaults): body
-    kBlock,     // body as it is ({% generation %})
-    kFilter,    // body through the filter `value` (a kFilter whose items[0] is null)
+    kText,       // name
+    kOutput,     // value
+    kIf,         // branches; a branch without condition is the else
+    kFor,        // targets in value, filtered by condition; body, otherwise
+    kSet,        // targets = value; one target "a.b" sets a member of a namespace
+    kSetBlock,   // targets[0] = rendered body
+    kMacro,      // name(targets with defaults): body
+    kCallBlock,  // the call `value` of a macro, whose `caller` is (targets with defaults): body
+    kWith,       // targets[i] = branches[i].first (their bodies are empty), for the body
+    kBlock,      // body as it is ({% generation %})
+    kFilter,     // body through the filter `value` (a kFilter whose items[0] is null)
     kBreak,
     kContinue
   };
@@ -67,7 +70,9 @@ struct Statement {
   std::string name;
   ExpressionPtr value, condition;
   std::vector<std::string> targets;
-  std::vector<ExpressionPtr> defaults;  // of a macro's last parameters
+  std::vector<ExpressionPtr> defaults;                                  // of a macro's last parameters
+  bool recursive = false;                                               // a for loop that calls itself as loop(items)
+  bool uses_varargs = false, uses_kwargs = false, uses_caller = false;  // of a macro: names in its body
   std::vector<std::pair<ExpressionPtr, Body>> branches;
   Body body, otherwise;
 };

@@ -19,8 +19,9 @@ class Arguments {
       : where_(std::move(where)), positional_(std::move(positional)), named_(std::move(named)) {}
   Value take(const char* name);  // the next positional argument, or the one of that name
   Value take(const char* name, Value fallback);
-  Value take_rest();    // remaining positional arguments as a list
-  void finish() const;  // TemplateError when an argument was not taken
+  std::optional<Value> take_given(const char* name);  // nothing where it is not passed at all
+  Value take_rest();                                  // remaining positional arguments as a list
+  void finish() const;                                // TemplateError when an argument was not taken
   std::size_t left() const { return positional_.size() - next_; }
   Dict& named() { return named_; }
   const std::string& where() const { return where_; }
@@ -44,12 +45,28 @@ List slice_list(const List& list, const Value& start, const Value& stop, const V
 std::string replace_all(const std::string& text, const Value& from, const Value& to, std::int64_t count);
 std::string join(const List& items, const std::string& separator);
 std::string lower(const std::string& text);
-std::string upper(const std::string& text);  // TemplateError beyond ASCII, where Python's rules are longer
+std::string upper(const std::string& text);  // TemplateError for characters whose upper case is several
 std::string capitalize(const std::string& text);
-std::string title(const std::string& text);
+std::string title(const std::string& text);           // of Python: letters behind anything but a letter
+std::string title_of_words(const std::string& text);  // the filter of Jinja: behind white space and -([{<
 
 // The filters that order and reduce lists; nothing for other names.
 std::optional<Value> list_filter(const std::string& name, const Value& subject, Arguments& arguments);
+
+// Filters on texts: format, escape, center, truncate, wordcount; nothing for other names.
+std::optional<Value> text_filter(const std::string& name, const Value& subject, Arguments& arguments);
+std::string escape(const std::string& text);  // & < > " ' as HTML has them
+
+// text % values of Python, and text.format(...). TemplateError for what is not supported.
+std::string percent_format(const std::string& text, const Value& values);
+std::string brace_format(const std::string& text, Arguments& arguments);
+
+// The next item of a cycler (`method` is next; current and reset are there, too), or what a joiner gives.
+Value step(const Stepper& stepper, const std::string& method);
+
+// The number that Python's float(text) or int(text) gives; nothing where it raises ValueError.
+std::optional<double> parse_float(const std::string& text);
+std::optional<std::int64_t> parse_integer(const std::string& text);
 
 Value call_method(const Value& object, const std::string& name, Arguments arguments);
 Value call_filter(const std::string& name, const Value& subject, Arguments arguments);

@@ -1,6 +1,9 @@
 // Filters, tests and functions.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
@@ -23,6 +26,12 @@ Value Arguments::take(const char* name) {
 Value Arguments::take(const char* name, Value fallback) {
   Value value = take(name);
   return value.is_undefined() ? std::move(fallback) : std::move(value);
+}
+
+std::optional<Value> Arguments::take_given(const char* name) {
+  const bool given = next_ < positional_.size() ||
+                     std::any_of(named_.begin(), named_.end(), [&](const auto& one) { return one.first == name; });
+  return given ? std::optional(take(name)) : std::nullopt;
 }
 
 Value Arguments::take_rest() {
@@ -94,19 +103,30 @@ Value rounded(const Value& subject, Arguments& arguments) {
   const Value precision = arguments.take("precision", std::int64_t{0});
   const std::string method = arguments.take("method", "common").text();
   if (!subject.is_number()) throw TemplateError("round needs a number, found " + subject.type_name());
-  if (!precision.is_int() || precision.integer() != 0) throw TemplateError("round to digits is not supported");
+  if (!precision.is_int() || precision.integer() < 0 || precision.integer() > 15) {
+    throw TemplateError("round needs a precision of 0 to 15, others are not supported");
+  }
   if (subject.is_integral() && method == "common") return subject.integer();
-  if (method == "common") return std::nearbyint(subject.number());
-  if (method == "ceil") return std::ceil(subject.number());
-  if (method == "floor") return std::floor(subject.number());
+  const int digits = static_cast<int>(precision.integer());
+  if (method == "common") {
+    if (digits == 0) return std::nearbyint(subject.number());
+    char text[400];  // the C library rounds the exact value, halves to even, as Python does
+    std::snprintf(text, sizeof text, "%.*f", digits, subject.number());
+    return std::strtod(text, nullptr);
+  }
+  double scale = 1.0;
+  for (int i = 0; i < digits; ++i) scale *= 10.0;
+  if (method == "ceil") return std::ceil(subject.number() * scale) / scale;
+  if (method == "floor") return std::floor(subject.number() * scale) / scale;
   throw TemplateError("round needs 'common', 'ceil' or 'floor' as 'method'");
 }
 
 Value to_float(const Value& subject, const Value& fallback) {
   if (subject.is_number()) return subject.number();
   if (subject.is_undefined()) throw TemplateError("something undefined has no value as a number");
-  if (subject.is_string()) throw TemplateError("the filter 'float' of a text is not supported");
-  return fallback;
+  if (!subject.is_string()) return fallback;
+  const auto number = parse_float(subject.string());
+  return number ? Value(*number) : fallback;
 }
 
 }  // namespace
@@ -147,10 +167,12 @@ Value choose(const std::string& name, const Value& subject, Arguments& arguments
   const bool has_test = arguments.left() > 0;
   const std::string test = has_test ? arguments.take("test").text() : "";
   const List rest = arguments.take_rest().list();
+  const Dict named = std::exchange(arguments.named(), {});
   List chosen;
   for (const Value& item : iterate_if_true(subject)) {
     const Value value = by_attribute ? get_path(item, path) : item;
-    const bool passed = has_test ? call_test(test, value, Arguments("the test '" + test + "'", rest)) : value.truth();
+    const bool passed =
+        has_test ? call_test(test, value, Arguments("the test '" + test + "'", rest, named)) : value.truth();
     if (passed == keep) chosen.push_back(item);
   }
   return Value(std::move(chosen), Sequence::kGenerator);
@@ -169,8 +191,9 @@ Value map(const Value& subject, Arguments& arguments) {
   }
   const std::string filter = arguments.take("filter").text();
   const List rest = arguments.take_rest().list();
+  const Dict named = std::exchange(arguments.named(), {});
   for (const Value& item : iterate_if_true(subject)) {
-    mapped.push_back(call_filter(filter, item, Arguments("the filter '" + filter + "'", rest)));
+    mapped.push_back(call_filter(filter, item, Arguments("the filter '" + filter + "'", rest, named)));
   }
   return Value(std::move(mapped), Sequence::kGenerator);
 }
@@ -182,23 +205,32 @@ Value to_integer(const Value& subject, const Value& fallback) {
   }
   if (subject.is_undefined()) throw TemplateError("something undefined has no integer value");
   if (subject.is_string()) {
-    const std::string digits = strip(subject.string(), Value(), true, true);
-    const std::size_t sign = !digits.empty() && (digits[0] == '-' || digits[0] == '+') ? 1 : 0;
-    if (digits.size() > sign && digits.size() - sign < 18 &&
-        digits.find_first_not_of("0123456789", sign) == std::string::npos) {
-      return static_cast<std::int64_t>(std::stoll(digits));
-    }
-    // Python also reads 1.5, 1e3, 1_000, inf and the digits of other scripts; plain words have no value.
-    const bool word = is_ascii(digits) && digits.find_first_of("0123456789") == std::string::npos;
-    const std::string name = word ? lower(digits.substr(sign)) : "nan";
-    if (name == "nan" || name.starts_with("inf")) {
-      throw TemplateError("the integer value of '" + digits.substr(0, 40) + "' is not supported");
-    }
+    if (const auto number = parse_integer(subject.string())) return *number;
+    const auto number = parse_float(subject.string());  // "1.5" is 1, as int(float(text))
+    if (number && std::abs(*number) < 9e15) return static_cast<std::int64_t>(*number);
+    if (number && std::isfinite(*number)) throw TemplateError("an integer beyond 2^53 in a text is not supported");
   }
   return fallback;
 }
 
+// What filters do to a text that is marked as escaped: most keep the mark. Those that would escape their arguments are
+// refused; nothing for those that give something else than a text.
+std::optional<Value> markup_filter(const std::string& name, const Value& subject, Arguments& arguments) {
+  const std::string& text = subject.string();
+  if (name == "escape" || name == "e" || name == "safe" || name == "string") return subject;
+  if (name == "trim") return Value::markup(strip(text, arguments.take("chars"), true, true));
+  if (name == "lower") return Value::markup(lower(text));
+  if (name == "upper") return Value::markup(upper(text));
+  for (const char* plain : {"length", "count", "tojson", "default", "d", "int", "float", "wordcount", "list"}) {
+    if (name == plain) return std::nullopt;
+  }
+  throw TemplateError("the filter '" + name + "' behind safe or escape is not supported");
+}
+
 Value filter(const std::string& name, const Value& subject, Arguments& arguments) {
+  if (subject.is_markup()) {
+    if (auto made = markup_filter(name, subject, arguments)) return std::move(*made);
+  }
   if (name == "trim") return strip(subject.text(), arguments.take("chars"), true, true);
   if (name == "length" || name == "count") return length_of(subject);
   if (name == "tojson") return to_json(subject, json_style(arguments));
@@ -220,6 +252,7 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
     for (Value& item : items) item = path.is_undefined() ? item : get_path(item, path);
     return join(items, separator.text());
   }
+  if (name == "first" && subject.is_generator()) return subject.take_first().value_or(Undefined{name});
   if (name == "first" || name == "last") {
     const List items = iterate(subject);
     if (items.empty()) return Undefined{name};
@@ -228,8 +261,12 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
   if (name == "lower") return lower(subject.text());
   if (name == "upper") return upper(subject.text());
   if (name == "capitalize") return capitalize(subject.text());
-  if (name == "title") return title(subject.text());
-  if (name == "indent") return indented(subject.text(), arguments);
+  if (name == "title") return title_of_words(subject.text());
+  if (name == "indent") {
+    if (!subject.is_string()) throw TemplateError("indent needs a text, found " + subject.type_name());
+    return indented(subject.string(), arguments);
+  }
+  if (name == "abs" && subject.is_bool()) return subject.integer();
   if (name == "abs" && subject.is_number()) {
     return subject.is_float() || subject.integer() < 0
                ? binary(subject.number() < 0 ? "-" : "+", std::int64_t{0}, subject)
@@ -238,7 +275,7 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
   if (name == "round") return rounded(subject, arguments);
   if (name == "float") return to_float(subject, arguments.take("default", 0.0));
   if (name == "string") return subject.text();
-  if (name == "safe") return subject;
+  if (name == "safe") return Value::markup(subject.text());
   if (name == "list") return iterate(subject);
   if (name == "int") return to_integer(subject, arguments.take("default", std::int64_t{0}));
   if (name == "items") {
@@ -256,6 +293,12 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
     return choose(name, subject, arguments);
   }
   if (auto made = list_filter(name, subject, arguments)) return std::move(*made);
+  if (auto made = text_filter(name, subject, arguments)) return std::move(*made);
+  if (name == "attr") {
+    const Value member = arguments.take("name");
+    if (!member.is_string()) return Undefined{name};
+    return get_attribute(subject.is_dict() ? Value(Dict{}) : subject, member.string());  // members are no attributes
+  }
   throw TemplateError("the filter '" + name + "' is not supported");
 }
 
@@ -297,8 +340,10 @@ bool test(const std::string& name, const Value& subject, Arguments& arguments) {
     const Value other = arguments.take("other");
     if (other.is_none()) return subject.is_none();
     if (other.is_bool()) return subject.is_bool() && subject.truth() == other.truth();
+    if (other.is_undefined() || subject.is_bool() || subject.is_none()) return false;
     throw TemplateError("the test 'sameas' of a " + other.type_name() + " is not supported");
   }
+  if (name == "escaped") return subject.is_markup();
   if (name == "in") return contains(arguments.take("seq"), subject);
   if (name == "eq" || name == "equalto") return equal(subject, arguments.take("other"));
   if (name == "ne") return !equal(subject, arguments.take("other"));
@@ -366,7 +411,7 @@ bool call_test(const std::string& name, const Value& subject, Arguments argument
 
 bool is_function(const std::string& name) {
   return name == "range" || name == "namespace" || name == "dict" || name == "raise_exception" ||
-         name == "strftime_now";
+         name == "strftime_now" || name == "cycler" || name == "joiner";
 }
 
 Value call_function(const std::string& name, Arguments arguments, const std::tm& now) {
@@ -382,21 +427,40 @@ Value call_function(const std::string& name, Arguments arguments, const std::tm&
     arguments.finish();
     return items;
   }
+  if (name == "cycler" || name == "joiner") {
+    const auto state = std::make_shared<Stepper::State>();
+    state->joins = name == "joiner";
+    state->items = state->joins ? List{arguments.take("sep", ", ")} : arguments.take_rest().list();
+    arguments.finish();
+    if (state->items.empty()) throw TemplateError("a cycler needs items");
+    if (state->joins && !state->items[0].is_string()) throw TemplateError("a joiner needs a text");
+    return Stepper{state};
+  }
   Dict members;  // namespace and dict
+  const auto set_member = [&members](const std::string& key, const Value& value) {
+    Budget::spend(3 * members.size());
+    const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == key; });
+    if (at != members.end()) {
+      at->second = value;
+    } else {
+      members.emplace_back(key, value);
+    }
+  };
   if (arguments.left() > 0) {
     const Value from = arguments.take("mapping");
-    if (!from.is_dict()) throw TemplateError(name + " needs a dictionary, found " + from.type_name());
-    members = from.dict();
-  }
-  for (const auto& named : arguments.named()) {  // Clang 14 captures no structured bindings
-    Budget::spend(3 * members.size());
-    const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == named.first; });
-    if (at != members.end()) {
-      at->second = named.second;
+    if (from.is_dict()) {
+      members = from.dict();
     } else {
-      members.emplace_back(named.first, named.second);
+      for (const Value& pair : iterate(from)) {  // keys and values
+        const List both = iterate(pair);
+        if (both.size() != 2 || !both[0].is_string()) {
+          throw TemplateError(name + " needs a dictionary or pairs of a str and a value");
+        }
+        set_member(both[0].string(), both[1]);
+      }
     }
   }
+  for (const auto& [key, value] : arguments.named()) set_member(key, value);
   arguments.named().clear();
   arguments.finish();
   for (const auto& [key, value] : members) {

@@ -1,6 +1,8 @@
 #include "text/jinja/lexer.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <string_view>
 
 #include "text/jinja/value.h"
@@ -77,19 +79,9 @@ class Lexer {
     const bool last = tag == text_.size();
     const char kind = last ? ' ' : text_[tag + 1];
     const char sign = last || tag + 2 >= text_.size() ? ' ' : text_[tag + 2];
-    const bool line_start = at_ == 0 || text_[at_ - 1] == '\n';  // where this stretch of text begins
-    if (!last && sign == '-') {
-      text = strip_right(text);
-    } else if (!last && kind != '{' && sign != '+') {  // lstrip_blocks
-      const std::size_t newline = text.rfind('\n');
-      const std::size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
-      if ((newline != std::string_view::npos || line_start) && strip_right(text.substr(begin)).empty()) {
-        text = text.substr(0, begin);
-      }
-    }
-    if (!text.empty()) add(TokenKind::kText, std::string(text));
+    add_text(text, last ? '+' : sign, kind != '{');
     advance(tag - at_);
-    if (last) return;
+    if (last || (kind == '%' && read_raw())) return;
     const bool signed_begin = sign == '-' || sign == '+';
     advance(signed_begin ? 3 : 2);
     if (kind == '#') {
@@ -97,6 +89,60 @@ class Lexer {
     } else {
       read_tag(kind == '{');
     }
+  }
+
+  // Text before a tag that begins with `sign`.
+  void add_text(std::string_view text, char sign, bool before_block) {
+    const bool line_start = at_ == 0 || text_[at_ - 1] == '\n';  // where this stretch of text begins
+    if (sign == '-') {
+      text = strip_right(text);
+    } else if (before_block && sign != '+') {  // lstrip_blocks
+      const std::size_t newline = text.rfind('\n');
+      const std::size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+      if ((newline != std::string_view::npos || line_start) && strip_right(text.substr(begin)).empty()) {
+        text = text.substr(0, begin);
+      }
+    }
+    if (!text.empty()) add(TokenKind::kText, std::string(text));
+  }
+
+  // A block of one word at some place: its signs, and where it ends.
+  struct WordBlock {
+    char before, after;
+    std::size_t end;
+  };
+  std::optional<WordBlock> word_block(std::size_t at, std::string_view word) const {
+    WordBlock block{' ', ' ', at + 2};
+    const auto skip_space = [&] {
+      while (const std::size_t n = space_length(text_, block.end)) block.end += n;
+    };
+    const auto next_is = [&](std::string_view s) { return std::string_view(text_).substr(block.end, s.size()) == s; };
+    if (next_is("-") || next_is("+")) block.before = text_[block.end++];
+    skip_space();
+    if (!next_is(word)) return std::nullopt;
+    block.end += word.size();
+    skip_space();
+    if (next_is("-") || (next_is("+") && word != "raw")) block.after = text_[block.end++];
+    if (!next_is("%}")) return std::nullopt;
+    block.end += 2;
+    return block;
+  }
+
+  // {% raw %}, text in which tags mean nothing, {% endraw %}; false for any other block.
+  bool read_raw() {
+    const auto begin = word_block(at_, "raw");
+    if (!begin) return false;
+    advance(begin->end - at_);
+    after_tag(begin->after, false);
+    for (std::size_t tag = text_.find("{%", at_); tag != std::string::npos; tag = text_.find("{%", tag + 2)) {
+      const auto end = word_block(tag, "endraw");
+      if (!end) continue;
+      add_text(std::string_view(text_).substr(at_, tag - at_), end->before, true);
+      advance(end->end - at_);
+      after_tag(end->after, true);
+      return true;
+    }
+    fail("a raw block is not closed");
   }
 
   void read_comment() {
@@ -168,16 +214,40 @@ class Lexer {
   void read_number() {
     std::size_t end = at_;
     bool fraction = false;
+    const char kind = text_[at_] == '0' && at_ + 1 < text_.size() ? static_cast<char>(text_[at_ + 1] | 0x20) : ' ';
+    if (kind == 'x' || kind == 'o' || kind == 'b') return read_other_base(kind == 'x' ? 16 : kind == 'o' ? 8 : 2);
     while (end < text_.size() && (is_digit(text_[end]) || text_[end] == '_')) ++end;
     if (end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) {
       fraction = true;
       ++end;
-      while (end < text_.size() && is_digit(text_[end])) ++end;
+      while (end < text_.size() && (is_digit(text_[end]) || text_[end] == '_')) ++end;
+    }
+    if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
+      std::size_t digits = end + 1;
+      if (digits < text_.size() && (text_[digits] == '+' || text_[digits] == '-')) ++digits;
+      if (digits < text_.size() && is_digit(text_[digits])) {
+        fraction = true;
+        for (end = digits; end < text_.size() && is_digit(text_[end]);) ++end;
+      }
     }
     if (end < text_.size() && is_name_start(text_[end])) fail("this form of number is not supported");
     std::string digits = text_.substr(at_, end - at_);
     std::erase(digits, '_');
     add(fraction ? TokenKind::kFloat : TokenKind::kInteger, digits);
+    advance(end - at_);
+  }
+
+  // 0x1F, 0o17, 0b11
+  void read_other_base(int base) {
+    std::size_t end = at_ + 2;
+    while (end < text_.size() && (is_name_start(text_[end]) || is_digit(text_[end]))) ++end;
+    std::string digits = text_.substr(at_ + 2, end - at_ - 2);
+    std::erase(digits, '_');
+    std::int64_t number = 0;
+    const auto done = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
+    if (done.ec != std::errc() || done.ptr != digits.data() + digits.size())
+      fail("this form of number is not supported");
+    add(TokenKind::kInteger, std::to_string(number));
     advance(end - at_);
   }
 

@@ -1,7 +1,9 @@
 // Templates to syntax trees, by the grammar of Jinja 3 (recursive descent).
 #pragma once
 
+#include <set>
 #include <string>
+#include <utility>
 
 #include "text/jinja/ast.h"
 #include "text/jinja/lexer.h"
@@ -51,6 +53,11 @@ class ExpressionParser {
   // The same, or a tuple where commas follow. The conditions of if and the sequence of for are read without the
   // conditional expression, because there "if" means something else.
   ExpressionPtr parse_tuple(bool with_condition);
+  // name(...), for a call block.
+  ExpressionPtr parse_call_of_macro();
+  // Names of variables read since the last call of this.
+  std::set<std::string> take_names() { return std::exchange(names_, {}); }
+  void add_names(const std::set<std::string>& names) { names_.insert(names.begin(), names.end()); }
   // |name(...) ... as a chain whose innermost items[0] is null.
   ExpressionPtr parse_filter_chain();
 
@@ -77,6 +84,7 @@ class ExpressionParser {
   void parse_arguments(Expression& call);
 
   TokenStream& in_;
+  std::set<std::string> names_;
 };
 
 }  // namespace oscar::jinja

@@ -217,6 +217,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
     } else {
       value->kind = Kind::kName;
       value->name = name;
+      names_.insert(name);
     }
   } else if (in_.skip_operator("(")) {
     if (in_.is_operator(")")) {
@@ -301,13 +302,23 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr subject) {
 void ExpressionParser::parse_arguments(Expression& call) {
   in_.expect_operator("(");
   while (!in_.is_operator(")")) {
+    if (in_.is_operator("*") || in_.is_operator("**")) {
+      ExpressionPtr& rest = in_.next().text == "*" ? call.star : call.double_star;
+      if (rest != nullptr || call.double_star != nullptr) in_.fail("one *list and one **dict at the end");
+      rest = parse();
+      call.depth = std::max(call.depth, rest->depth + 1);
+      if (!in_.is_operator(")")) in_.expect_operator(",");
+      continue;
+    }
     const bool named = in_.is(TokenKind::kName) && in_.peek(1).kind == TokenKind::kOperator && in_.peek(1).text == "=";
     if (named) {
       std::string name = in_.next().text;
       in_.next();
       call.named.emplace_back(std::move(name), parse());
     } else {
-      if (!call.named.empty()) in_.fail("a named argument behind the others");
+      if (!call.named.empty() || call.star != nullptr || call.double_star != nullptr) {
+        in_.fail("a named argument behind the others");
+      }
       call.add(parse());
     }
     if (!in_.is_operator(")")) in_.expect_operator(",");
@@ -319,6 +330,12 @@ ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
   ExpressionPtr call = make(Kind::kCall);
   call->add(std::move(callee));
   parse_arguments(*call);
+  return call;
+}
+
+ExpressionPtr ExpressionParser::parse_call_of_macro() {
+  ExpressionPtr call = parse_postfix(parse_primary());
+  if (call->kind != Kind::kCall) in_.fail("the call of a macro before it");
   return call;
 }
 

@@ -62,6 +62,8 @@ class StatementParser {
     if (name == "for") return parse_for();
     if (name == "set") return parse_set();
     if (name == "macro") return parse_macro();
+    if (name == "call") return parse_call_block();
+    if (name == "with") return parse_with();
     if (name == "generation") return parse_wrapped(Kind::kBlock, "endgeneration");
     if (name == "filter") return parse_wrapped(Kind::kFilter, "endfilter");
     if (name == "break" || name == "continue") {
@@ -70,7 +72,7 @@ class StatementParser {
       end_block();
       return jump;
     }
-    in_.fail("a supported statement (if, for, set, macro, filter, break, continue, generation)");
+    in_.fail("a supported statement (if, for, set, with, macro, call, filter, raw, break, continue, generation)");
   }
 
   std::unique_ptr<Statement> parse_if() {
@@ -106,7 +108,7 @@ class StatementParser {
     if (!in_.skip_name("in")) in_.fail("'in'");
     node->value = expression_.parse_tuple(false);
     if (in_.skip_name("if")) node->condition = expression_.parse();
-    if (in_.is_name("recursive")) in_.fail("a loop that is not recursive");
+    node->recursive = in_.skip_name("recursive");
     end_block();
     node->body = parse_body({"endfor", "else"});
     if (in_.skip_name("else")) {
@@ -145,22 +147,65 @@ class StatementParser {
     auto node = make(Kind::kMacro);
     in_.next();
     node->name = in_.expect_name();
+    if (!in_.is_operator("(")) in_.fail("'('");
+    parse_parameters(*node);
+    parse_macro_body(*node, "endmacro");
+    return node;
+  }
+
+  // {% call(parameters) macro(arguments) %}
+  std::unique_ptr<Statement> parse_call_block() {
+    auto node = make(Kind::kCallBlock);
+    in_.next();
+    node->name = "caller";
+    if (in_.is_operator("(")) parse_parameters(*node);
+    node->value = expression_.parse_call_of_macro();
+    parse_macro_body(*node, "endcall");
+    return node;
+  }
+
+  void parse_parameters(Statement& macro) {
     in_.expect_operator("(");
     while (!in_.is_operator(")")) {
-      node->targets.push_back(in_.expect_name());
+      macro.targets.push_back(in_.expect_name());
       if (in_.skip_operator("=")) {
-        node->defaults.push_back(expression_.parse());
-      } else if (!node->defaults.empty()) {
+        macro.defaults.push_back(expression_.parse());
+      } else if (!macro.defaults.empty()) {
         in_.fail("a default value, as for the parameters before");
       }
       if (!in_.is_operator(")")) in_.expect_operator(",");
     }
     in_.expect_operator(")");
+  }
+
+  // Three names in the body of a macro let it take more than its parameters.
+  void parse_macro_body(Statement& macro, const char* end) {
     end_block();
-    node->body = parse_body({"endmacro"});
+    const std::set<std::string> outside = expression_.take_names();
+    macro.body = parse_body({end});
+    const std::set<std::string> inside = expression_.take_names();
+    macro.uses_varargs = inside.contains("varargs");
+    macro.uses_kwargs = inside.contains("kwargs");
+    macro.uses_caller = inside.contains("caller");
+    expression_.add_names(outside);
+    expression_.add_names(inside);
     in_.next();
-    if (in_.is_name(node->name.c_str())) in_.next();
+    if (macro.kind == Kind::kMacro && in_.is_name(macro.name.c_str())) in_.next();
     end_block();
+  }
+
+  std::unique_ptr<Statement> parse_with() {
+    auto node = make(Kind::kWith);
+    in_.next();
+    while (!in_.is(TokenKind::kBlockEnd)) {
+      if (!node->targets.empty()) in_.expect_operator(",");
+      node->targets.push_back(in_.expect_name());
+      in_.expect_operator("=");
+      node->branches.emplace_back(expression_.parse(), Body());
+    }
+    end_block();
+    node->body = parse_body({"endwith"});
+    end_block("endwith");
     return node;
   }
 

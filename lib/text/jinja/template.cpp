@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
@@ -18,10 +19,30 @@ constexpr int kMaxDepth = 1000;  // of statements and expressions inside each ot
 
 enum class Flow { kNext, kBreak, kContinue };
 
+// The ids of the scopes that are alive, which are nested in each other and so in order.
+struct LiveScopes {
+  std::uint64_t next = 1;
+  std::vector<std::uint64_t> ids;
+  bool contains(std::uint64_t id) const { return std::binary_search(ids.begin(), ids.end(), id); }
+};
+
+}  // namespace
+
 // Variables of the template, of one round of a loop, or of one call of a macro.
 struct Scope {
   Scope* outer;
+  LiveScopes& live;
+  std::uint64_t id;
   Dict variables;
+
+  Scope(Scope* outside, LiveScopes& all, Dict start = {})
+      : outer(outside), live(all), id(all.next++), variables(std::move(start)) {
+    live.ids.push_back(id);
+  }
+  explicit Scope(Scope& outside) : Scope(&outside, outside.live) {}
+  ~Scope() { live.ids.pop_back(); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
 
   const Value* find(const std::string& name) const {
     for (const Scope* scope = this; scope != nullptr; scope = scope->outer) {
@@ -33,7 +54,6 @@ struct Scope {
     return nullptr;
   }
   void set(const std::string& name, Value value) {
-    if (value.is_generator()) throw TemplateError("keeping a generator is not supported, put |list behind it");
     Budget::spend(kNameSteps * (1 + variables.size()));
     for (auto& [key, old] : variables) {
       if (key == name) {
@@ -45,9 +65,11 @@ struct Scope {
   }
 };
 
+namespace {
+
 class Renderer {
  public:
-  Renderer(const Dict& variables, const std::tm& now) : root_{nullptr, variables}, now_(now) {}
+  Renderer(const Dict& variables, const std::tm& now) : root_(nullptr, live_, variables), now_(now) {}
 
   std::string run(const Body& body) {
     std::string out;
@@ -111,15 +133,28 @@ class Renderer {
       case SKind::kSetBlock:
         assign(s.targets[0], filtered(s, render_inner(s.body, scope), scope), scope);
         return Flow::kNext;
-      case SKind::kFilter:
-        write(filtered(s, render_inner(s.body, scope), scope).text(), out);
+      case SKind::kFilter: {
+        const Value made = filtered(s, render_inner(s.body, scope), scope);
+        if (!made.is_string()) throw TemplateError("a filter block gives a " + made.type_name() + ", expected a text");
+        write(made.string(), out);
         return Flow::kNext;
+      }
       case SKind::kBlock:
         write(render_inner(s.body, scope), out);
         return Flow::kNext;
       case SKind::kMacro:
-        scope.set(s.name, Macro{&s});
+        scope.set(s.name, Macro{&s, &scope, scope.id});
         return Flow::kNext;
+      case SKind::kCallBlock:
+        write(evaluate_call(*s.value, scope, Macro{&s, &scope, scope.id}).text(), out);
+        return Flow::kNext;
+      case SKind::kWith: {
+        Scope inner(scope);
+        for (std::size_t i = 0; i < s.targets.size(); ++i) {
+          inner.set(s.targets[i], evaluate(*s.branches[i].first, scope));
+        }
+        return execute(s.body, inner, out);
+      }
       case SKind::kBreak:
         return Flow::kBreak;
       case SKind::kContinue:
@@ -129,7 +164,7 @@ class Renderer {
   }
 
   std::string render_inner(const Body& body, Scope& scope) {
-    Scope inner{&scope, {}};
+    Scope inner(scope);
     std::string out;
     if (execute(body, inner, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");
     return out;
@@ -146,7 +181,9 @@ class Renderer {
     if (object == nullptr || object->as_namespace() == nullptr) {
       throw TemplateError("'" + target + "' is set, but '" + target.substr(0, dot) + "' is not a namespace");
     }
-    if (value.as_namespace() != nullptr) throw TemplateError("a namespace inside a namespace is not supported");
+    if (value.as_namespace() != nullptr || value.as_loop() != nullptr) {
+      throw TemplateError("a " + value.type_name() + " inside a namespace is not supported");
+    }
     const std::string name = target.substr(dot + 1);
     if (name.starts_with("_")) {
       throw TemplateError("a namespace cannot have the member '" + name + "', which begins with an underscore");
@@ -174,36 +211,52 @@ class Renderer {
   void execute_set(const Statement& s, Scope& scope) { unpack(s.targets, evaluate(*s.value, scope), scope); }
 
   Flow execute_for(const Statement& s, Scope& scope, std::string& out) {
-    List items = iterate(evaluate(*s.value, scope));
+    return run_loop(s, evaluate(*s.value, scope), scope, 1, out);
+  }
+
+  Flow run_loop(const Statement& s, const Value& sequence, Scope& scope, std::int64_t depth, std::string& out) {
+    List items = iterate(sequence);
     Budget::spend(kLoopSteps * items.size());
     if (s.condition != nullptr) {
       std::erase_if(items, [&](const Value& item) {
-        Scope inner{&scope, {}};
+        Scope inner(scope);
         unpack(s.targets, item, inner);
         return !evaluate(*s.condition, inner).truth();
       });
     }
     if (items.empty()) {
-      Scope inner{&scope, {}};
-      return execute(s.otherwise, inner, out);
+      Scope inner(scope);
+      return execute(s.otherwise, inner, out);  // a break here leaves the loop around this one
     }
+    const auto state = std::make_shared<LoopState>();
+    state->depth = depth;
+    state->recursive = s.recursive ? &s : nullptr;
+    state->scope = &scope;
+    state->scope_id = scope.id;
     const auto size = static_cast<std::int64_t>(items.size());
     for (std::int64_t i = 0; i < size; ++i) {
       const auto at = [&](std::int64_t k) -> const Value& { return items[static_cast<std::size_t>(k)]; };
-      Scope inner{&scope, {}};
-      inner.set("loop", Dict{{"index", i + 1},
-                             {"index0", i},
-                             {"revindex", size - i},
-                             {"revindex0", size - i - 1},
-                             {"first", i == 0},
-                             {"last", i == size - 1},
-                             {"length", size},
-                             {"depth", std::int64_t{1}},  // loops are never recursive
-                             {"depth0", std::int64_t{0}},
-                             {"previtem", i > 0 ? at(i - 1) : Value(Undefined{"previtem"})},
-                             {"nextitem", i + 1 < size ? at(i + 1) : Value(Undefined{"nextitem"})}});
+      state->index0 = i;
+      state->members = {{"index", i + 1},
+                        {"index0", i},
+                        {"revindex", size - i},
+                        {"revindex0", size - i - 1},
+                        {"first", i == 0},
+                        {"last", i == size - 1},
+                        {"length", size},
+                        {"depth", depth},
+                        {"depth0", depth - 1},
+                        {"previtem", i > 0 ? at(i - 1) : Value(Undefined{"previtem"})},
+                        {"nextitem", i + 1 < size ? at(i + 1) : Value(Undefined{"nextitem"})}};
+      Scope inner(scope);
+      inner.set("loop", Loop{state});
       unpack(s.targets, at(i), inner);
-      if (execute(s.body, inner, out) == Flow::kBreak) break;
+      if (execute(s.body, inner, out) != Flow::kBreak) continue;
+      // Jinja takes one item after the other, so that a generator keeps those behind the break.
+      if (sequence.is_generator() && i + 1 < size) {
+        throw TemplateError("leaving a loop over a generator early is not supported, put |list behind it");
+      }
+      break;
     }
     return Flow::kNext;
   }
@@ -328,6 +381,14 @@ class Renderer {
     for (std::size_t i = 1; i < e.items.size(); ++i) positional.push_back(evaluate(*e.items[i], scope));
     Dict named;
     for (const auto& [name, value] : e.named) named.emplace_back(name, evaluate(*value, scope));
+    if (e.star != nullptr) {
+      for (Value& value : iterate(evaluate(*e.star, scope))) positional.push_back(std::move(value));
+    }
+    if (e.double_star != nullptr) {
+      const Value more = evaluate(*e.double_star, scope);
+      if (!more.is_dict()) throw TemplateError("** needs a dictionary, found " + more.type_name());
+      named.insert(named.end(), more.dict().begin(), more.dict().end());
+    }
     return Arguments(where, std::move(positional), std::move(named));
   }
 
@@ -343,37 +404,80 @@ class Renderer {
     return call_filter(e.name, subject, arguments(e, "the filter '" + e.name + "'", scope));
   }
 
-  Value evaluate_call(const Expression& e, Scope& scope) {
+  Value evaluate_call(const Expression& e, Scope& scope, std::optional<Macro> caller = std::nullopt) {
     const Expression& callee = *e.items[0];
-    if (callee.kind == EKind::kAttribute) {
+    if (callee.kind == EKind::kAttribute && !caller) {
       const Value object = evaluate(*callee.items[0], scope);
-      return call_method(object, callee.name, arguments(e, "the method '" + callee.name + "'", scope));
+      const Value* member = object.as_namespace() != nullptr ? object.member(callee.name) : nullptr;
+      if (member == nullptr) {
+        return call_method(object, callee.name, arguments(e, "the method '" + callee.name + "'", scope));
+      }
+      return call_value(*member, e, callee.name, scope, caller);
     }
-    const Value function = evaluate(callee, scope);
+    return call_value(evaluate(callee, scope), e, callee.name, scope, caller);
+  }
+
+  Value call_value(const Value& function, const Expression& e, const std::string& name, Scope& scope,
+                   const std::optional<Macro>& caller) {
     if (const Macro* macro = function.as_macro()) {
-      return call_macro(*macro->definition, arguments(e, "the macro '" + macro->definition->name + "'", scope));
+      return call_macro(*macro, arguments(e, "the macro '" + macro->definition->name + "'", scope), caller);
+    }
+    if (caller) throw TemplateError("a call block needs a macro, found " + function.type_name());
+    if (const Loop* loop = function.as_loop()) return call_loop(*loop->state, arguments(e, "loop", scope));
+    if (const Stepper* stepper = function.as_stepper()) {
+      arguments(e, "a joiner", scope).finish();
+      return step(*stepper, "");
     }
     if (const Function* known = function.as_function()) {
       return call_function(known->name, arguments(e, "the function '" + known->name + "'", scope), now_);
     }
-    throw TemplateError("'" + (callee.name.empty() ? function.type_name() : callee.name) +
+    throw TemplateError("'" + (name.empty() ? function.type_name() : name) +
                         "' is called, but is not a supported function");
   }
 
-  Value call_macro(const Statement& macro, Arguments arguments) {
-    Scope inner{&root_, {}};
+  // loop(items) of a recursive loop: the loop once more, over other items.
+  Value call_loop(const LoopState& loop, Arguments arguments) {
+    const Value items = arguments.take("iterable");
+    arguments.finish();
+    if (loop.recursive == nullptr) throw TemplateError("loop is called, but it is not marked as recursive");
+    if (!live_.contains(loop.scope_id)) throw TemplateError("a loop is called that has ended");
+    std::string out;
+    if (run_loop(*loop.recursive, items, *loop.scope, loop.depth + 1, out) != Flow::kNext) {
+      throw TemplateError("break or continue outside a loop");
+    }
+    return out;
+  }
+
+  Value call_macro(const Macro& called, Arguments arguments, const std::optional<Macro>& caller) {
+    const Statement& macro = *called.definition;
+    if (!live_.contains(called.scope_id)) {
+      throw TemplateError("calling the macro '" + macro.name + "' outside of where it was defined is not supported");
+    }
+    Scope inner(*called.scope);
     const std::size_t plain = macro.targets.size() - macro.defaults.size();
     for (std::size_t i = 0; i < macro.targets.size(); ++i) {
-      Value value = arguments.take(macro.targets[i].c_str());
-      if (value.is_undefined() && i >= plain) value = evaluate(*macro.defaults[i - plain], inner);
-      inner.set(macro.targets[i], std::move(value));
+      std::optional<Value> given = arguments.take_given(macro.targets[i].c_str());
+      if (!given) given = i < plain ? Value(Undefined{macro.targets[i]}) : evaluate(*macro.defaults[i - plain], inner);
+      inner.set(macro.targets[i], std::move(*given));
     }
+    if (macro.uses_varargs) inner.set("varargs", Value(arguments.take_rest().list(), Sequence::kTuple));
+    if (macro.uses_caller) {
+      // Where it is not passed in a call block, by name as in Jinja.
+      std::optional<Value> given = caller ? Value(*caller) : arguments.take_given("caller");
+      inner.set("caller", given.value_or(Undefined{"caller"}));
+    } else if (caller && macro.uses_kwargs) {
+      arguments.named().emplace_back("caller", *caller);
+    } else if (caller) {
+      throw TemplateError("the macro '" + macro.name + "' is called in a call block and does not use its caller");
+    }
+    if (macro.uses_kwargs) inner.set("kwargs", std::exchange(arguments.named(), {}));
     arguments.finish();
     std::string out;
     if (execute(macro.body, inner, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");
     return out;
   }
 
+  LiveScopes live_;
   Scope root_;
   const std::tm now_;
   int depth_ = 0;

@@ -1,5 +1,6 @@
-// The subset of Jinja 3 that chat templates use, rendered as transformers renders it (trim_blocks, lstrip_blocks,
-// break and continue, raise_exception). Anything outside the subset is refused by name, never rendered differently.
+// Jinja 3 as chat templates use it, rendered as transformers renders it (trim_blocks, lstrip_blocks, break and
+// continue, raise_exception). docs/prompts.md lists what there is; anything else is refused by name, never rendered
+// differently.
 #pragma once
 
 #include <ctime>

@@ -14,11 +14,18 @@ Value::Value(std::string s) {
   data_ = std::make_shared<const std::string>(std::move(s));
 }
 
+Value Value::markup(std::string s) {
+  Value value(std::move(s));
+  value.markup_ = true;
+  return value;
+}
+
 Value::Value(List items, Sequence sequence) : sequence_(sequence) {
   Budget::spend(40 + 20 * items.size());
   Budget::hold(64 + sizeof(Value) * items.size());
   for (const Value& item : items) nest(item);
   data_ = std::make_shared<const List>(std::move(items));
+  if (sequence == Sequence::kGenerator) taken_ = std::make_shared<std::size_t>(0);
 }
 
 Value::Value(Dict members) {
@@ -29,11 +36,22 @@ Value::Value(Dict members) {
 }
 
 void Value::nest(const Value& member) {
-  if (member.as_namespace() != nullptr || member.is_generator()) {
+  if (member.as_namespace() != nullptr || member.is_generator() || member.as_loop() != nullptr ||
+      member.as_stepper() != nullptr) {
     throw TemplateError("a " + member.type_name() + " inside a container is not supported");
   }
   depth_ = std::max(depth_, member.depth_ + 1);
   if (depth_ > 100) throw TemplateError("containers are nested deeper than 100 levels");
+}
+
+List Value::take_items() const {
+  const auto first = list().begin() + static_cast<std::ptrdiff_t>(*taken_);
+  *taken_ = list().size();
+  return List(first, list().end());
+}
+
+std::optional<Value> Value::take_first() const {
+  return *taken_ < list().size() ? std::optional(list()[(*taken_)++]) : std::nullopt;
 }
 
 std::size_t Value::weight() const {
@@ -41,10 +59,11 @@ std::size_t Value::weight() const {
 }
 
 std::string Value::type_name() const {
-  static const char* const kSequences[] = {"list", "tuple", "range", "view", "generator"};
+  static const char* const kSequences[] = {"list", "tuple", "range", "view", "generator", "tuple"};
   if (is_list()) return kSequences[static_cast<int>(sequence_)];
-  static const char* const kNames[] = {"undefined", "None", "bool",      "int",   "float",   "str",
-                                       "list",      "dict", "namespace", "macro", "function"};
+  static const char* const kNames[] = {"undefined", "None", "bool",      "int",   "float", "str",
+                                       "list",      "dict", "namespace", "macro", "loop",  "cycler or joiner",
+                                       "function"};
   return kNames[data_.index()];
 }
 
@@ -52,14 +71,17 @@ bool Value::truth() const {
   if (is_undefined() || is_none()) return false;
   if (is_number()) return number() != 0.0;
   if (is_string()) return !string().empty();
-  if (is_generator()) throw TemplateError("the truth of a generator is not supported, put |list behind it");
+  if (is_generator()) return true;  // as every object of Python without a length
   if (is_list()) return !list().empty();
   if (is_dict()) return !dict().empty();
   return true;
 }
 
 const Value* Value::member(const std::string& key) const {
-  const Dict* members = is_dict() ? &dict() : as_namespace() != nullptr ? as_namespace()->members.get() : nullptr;
+  const Dict* members = is_dict()                   ? &dict()
+                        : as_namespace() != nullptr ? as_namespace()->members.get()
+                        : as_loop() != nullptr      ? &as_loop()->state->members
+                                                    : nullptr;
   if (members == nullptr) return nullptr;
   Budget::spend(3 * members->size());
   for (const auto& [name, value] : *members) {
@@ -111,6 +133,14 @@ int compare(const Value& a, const Value& b) {
     Budget::spend(std::min(a.string().size(), b.string().size()) / 8);
     return a.string().compare(b.string());  // UTF-8 keeps the order of code points
   }
+  const auto ordered = [](const Value& v) { return v.is_sequence(Sequence::kList) || v.is_tuple(); };
+  if (ordered(a) && ordered(b) && a.is_tuple() == b.is_tuple()) {
+    const std::size_t both = std::min(a.list().size(), b.list().size());
+    for (std::size_t i = 0; i < both; ++i) {
+      if (!equal(a.list()[i], b.list()[i])) return compare(a.list()[i], b.list()[i]);
+    }
+    return a.list().size() < b.list().size() ? -1 : a.list().size() > b.list().size();
+  }
   throw TemplateError("ordering " + a.type_name() + " and " + b.type_name() + " is not supported");
 }
 
@@ -120,6 +150,12 @@ bool contains(const Value& container, const Value& needle) {
     return TextSearch(needle.string()).find(container.string()) != std::string::npos;
   }
   if (container.is_dict()) return needle.is_string() && container.member(needle.string()) != nullptr;
+  if (container.is_generator()) {  // goes on to the item that it finds
+    while (const auto item = container.take_first()) {
+      if (equal(*item, needle)) return true;
+    }
+    return false;
+  }
   if (container.is_list()) {
     for (const Value& item : container.list()) {
       if (equal(item, needle)) return true;
@@ -134,7 +170,7 @@ List iterate(const Value& value) {
   Budget::spend(20 * value.weight());
   if (value.is_list()) {
     Budget::hold(sizeof(Value) * value.weight());
-    return value.list();
+    return value.is_generator() ? value.take_items() : value.list();
   }
   List items;
   if (value.is_dict()) {

@@ -29,8 +29,22 @@ struct Undefined {
 struct None {};
 using List = std::vector<Value>;
 using Dict = std::vector<std::pair<std::string, Value>>;  // in order of insertion; few members
+struct Scope;
+// A macro, or what a call block passes as `caller`: it sees the variables of where it was defined, so it may only be
+// called while that scope is alive, which its id tells.
 struct Macro {
   const Statement* definition;
+  Scope* scope;
+  std::uint64_t scope_id;
+};
+struct LoopState;  // the variable `loop`
+struct Loop {
+  std::shared_ptr<LoopState> state;
+};
+// What cycler(...) and joiner(...) give: objects that change with each call.
+struct Stepper {
+  struct State;
+  std::shared_ptr<State> state;
 };
 struct Function {
   std::string name;  // range, namespace, raise_exception; "dict.get" for a method that is read and not called
@@ -39,9 +53,9 @@ struct Namespace {  // the only object that {% set a.b = c %} may change
   std::shared_ptr<Dict> members;
 };
 
-// Kinds of list. A generator (what map and select return) can be gone through once: it may be passed on to a filter or
-// a loop, and everything else with it is refused.
-enum class Sequence { kList, kTuple, kRange, kView, kGenerator };
+// Kinds of list. A generator (what map and select return) can be gone through once; afterwards it is empty. A group is
+// the tuple of groupby, whose items are also called grouper and list.
+enum class Sequence { kList, kTuple, kRange, kView, kGenerator, kGroup };
 
 class Value {
  public:
@@ -58,6 +72,10 @@ class Value {
   Value(Dict members);
   Value(Namespace n) : data_(std::move(n)) {}
   Value(Macro m) : data_(m) {}
+  Value(Loop l) : data_(std::move(l)) {}
+  Value(Stepper s) : data_(std::move(s)) {}
+  // A text whose special characters are escaped (what the filter escape gives): `+` escapes the other side.
+  static Value markup(std::string s);
   Value(Function f) : data_(std::move(f)) {}
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -65,12 +83,13 @@ class Value {
   bool is_string() const { return std::holds_alternative<Text>(data_); }
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
   bool is_sequence(Sequence kind) const { return is_list() && sequence_ == kind; }
-  bool is_tuple() const { return is_sequence(Sequence::kTuple); }
+  bool is_markup() const { return is_string() && markup_; }
+  bool is_tuple() const { return is_sequence(Sequence::kTuple) || is_sequence(Sequence::kGroup); }
   bool is_generator() const { return is_sequence(Sequence::kGenerator); }
   bool can_index() const {
     return is_string() || is_sequence(Sequence::kList) || is_tuple() || is_sequence(Sequence::kRange);
   }
-  Sequence sequence() const { return sequence_; }
+  Sequence sequence() const { return sequence_ == Sequence::kGroup ? Sequence::kTuple : sequence_; }
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<const Dict>>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }  // not for true and false
@@ -79,6 +98,8 @@ class Value {
   bool is_number() const { return is_integral() || is_float(); }
   const Namespace* as_namespace() const { return std::get_if<Namespace>(&data_); }
   const Macro* as_macro() const { return std::get_if<Macro>(&data_); }
+  const Loop* as_loop() const { return std::get_if<Loop>(&data_); }
+  const Stepper* as_stepper() const { return std::get_if<Stepper>(&data_); }
   const Function* as_function() const { return std::get_if<Function>(&data_); }
 
   const std::string& string() const { return *std::get<Text>(data_); }
@@ -87,21 +108,43 @@ class Value {
   std::int64_t integer() const { return is_bool() ? std::get<bool>(data_) : std::get<std::int64_t>(data_); }
   double number() const { return is_float() ? std::get<double>(data_) : static_cast<double>(integer()); }
 
+  // Of a generator: the items that are left, all of them or the first; they are gone then.
+  List take_items() const;
+  std::optional<Value> take_first() const;
+
   std::size_t weight() const;     // bytes of a string, members of a container: what it costs to go through it
   std::string type_name() const;  // Python's name, for messages
   bool truth() const;             // bool(x)
   std::string text() const;       // str(x)
-  const Value* member(const std::string& key) const;  // of a dictionary or namespace; null when absent
+  const Value* member(const std::string& key) const;  // of a dictionary, namespace or loop; null when absent
 
  private:
   using Text = std::shared_ptr<const std::string>;
   std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
-               std::shared_ptr<const Dict>, Namespace, Macro, Function>
+               std::shared_ptr<const Dict>, Namespace, Macro, Loop, Stepper, Function>
       data_;
   void nest(const Value& member);
 
+  std::shared_ptr<std::size_t> taken_;  // items of a generator, shared by its copies
+  bool markup_ = false;
+
   Sequence sequence_ = Sequence::kList;
   int depth_ = 0;  // of containers in containers
+};
+
+// The variable `loop`.
+struct LoopState {
+  Dict members;  // index, first, ...
+  std::int64_t index0 = 0, depth = 1;
+  std::optional<Value> changed;          // what loop.changed saw last
+  const Statement* recursive = nullptr;  // the loop, where loop(items) may be called
+  Scope* scope = nullptr;                // around the loop
+  std::uint64_t scope_id = 0;
+};
+struct Stepper::State {
+  bool joins;  // a joiner: nothing the first time, then its separator
+  List items;
+  std::size_t at = 0;
 };
 
 bool equal(const Value& a, const Value& b);

@@ -94,7 +94,9 @@ void charge(const std::string& out, std::size_t& written) {
 
 void write_repr(const Value& value, std::string& out, std::size_t& written) {
   if (value.is_string()) {
+    if (value.is_markup()) out += "Markup(";
     write_string_repr(value.string(), out);
+    if (value.is_markup()) out += ')';
   } else if (value.is_sequence(Sequence::kList) || value.is_tuple()) {
     const bool tuple = value.is_tuple();
     const List& items = value.list();
