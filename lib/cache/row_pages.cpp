@@ -42,7 +42,7 @@ void RowPages::put(std::uint8_t* page, int token, const std::uint8_t* codes, con
     }
   }
   const auto size = static_cast<std::size_t>(layout_.param_size());
-  for (int g = 0; g < layout_.groups; ++g) {
+  for (int g = 0; g < layout_.quant_groups; ++g) {
     std::memcpy(page + layout_.param_byte(token, g), params + static_cast<std::size_t>(g) * size, size);
   }
 }
@@ -59,7 +59,7 @@ void RowPages::get(const std::uint8_t* page, int token, std::uint8_t* codes, std
     }
   }
   const auto size = static_cast<std::size_t>(layout_.param_size());
-  for (int g = 0; g < layout_.groups; ++g) {
+  for (int g = 0; g < layout_.quant_groups; ++g) {
     std::memcpy(params + static_cast<std::size_t>(g) * size, page + layout_.param_byte(token, g), size);
   }
 }
@@ -84,7 +84,7 @@ void RowPages::read_levels(const std::uint8_t* page, int tokens, const float* si
       expand_by_table(plane, words, places_[static_cast<std::size_t>(b)].data(), tokens, offset, d, to);
     }
   }
-  for (int g = 0; g < layout_.groups; ++g) {
+  for (int g = 0; g < layout_.quant_groups; ++g) {
     for (int t = 0; t < tokens; ++t) {
       const auto [s, z] = read_param(layout_, page, t, g, sigma);
       scale[g * kPageTokens + t] = s, zero[g * kPageTokens + t] = z;
