@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "distributed/byte_gather.h"
 
 namespace oscar {
 namespace {
@@ -50,6 +51,9 @@ at::ScalarType scalar_type(const TensorView& view) {
 // Pinned memory on the way to a GPU: the copy then needs no second one in the driver and overlaps with what runs there.
 at::Tensor stored_tensor(const TensorView& view, at::Device device) {
   const bool gpu = device.is_cuda();
+  if (ByteGather* gather = current_gather(); gpu && gather != nullptr && view.data.size() >= kLeastGatherBytes) {
+    return gather->upload(view.data).view(scalar_type(view)).view(view.shape);
+  }
   at::Tensor stored = at::empty(view.shape, at::TensorOptions().dtype(scalar_type(view)).pinned_memory(gpu));
   if (!view.data.empty()) std::memcpy(stored.mutable_data_ptr(), view.data.data(), view.data.size());
   return stored.to(device, /*non_blocking=*/gpu);
