@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/kv_method.h"
+#include "distributed/ranks.h"
 #include "model/decoder.h"
 #include "report/metrics.h"
 #include "report/report.h"
@@ -27,6 +28,7 @@ struct RunnerOptions {
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
   const VerifyWork* work = nullptr;   // null: nothing is saved
+  Ranks* ranks = nullptr;             // that share the sequences; needs `work`
 };
 
 // One method on one path.
@@ -48,6 +50,7 @@ struct RunnerResult {
 
 // KL needs no target, the likelihood does: positions first_position .. T - 2 are scored, each against the token that
 // follows. A method that is not quantised is the baseline itself on the prefill path and is not run again there.
+// With ranks rank 0 gets the result; the others get nothing that is worth looking at.
 // NumericalError when logits are not finite; InterruptedError on SIGINT.
 RunnerResult run_methods(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
                          const SequenceSet& set, const RunnerOptions& options);

@@ -27,11 +27,11 @@ def free_port():
 
 
 @contextlib.contextmanager
-def started(lines, before=None):
+def started(lines, before=None, machines=1):
     """One process for each command line, with the environment that torchrun sets; rank 0 serves the store."""
     port, processes = free_port(), []
     for rank, line in enumerate(lines):
-        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(len(lines)), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(len(lines)),
+        environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(len(lines)), "LOCAL_RANK": str(rank // machines), "LOCAL_WORLD_SIZE": str(len(lines) // machines),
                                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         processes.append(subprocess.Popen(command(*line), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                           preexec_fn=None if before is None else lambda rank=rank: before(rank)))
@@ -51,13 +51,13 @@ def results(processes, lines):
     return done
 
 
-def run_ranks(*lines, before=None):
-    with started(lines, before) as processes:
+def run_ranks(*lines, before=None, machines=1):
+    with started(lines, before, machines) as processes:
         return results(processes, lines)
 
 
-def succeed_ranks(line, ranks=2):
-    done = run_ranks(*[line] * ranks)
+def succeed_ranks(line, ranks=2, machines=1):
+    done = run_ranks(*[line] * ranks, machines=machines)
     assert all(r.code == 0 and not r.errors() for r in done), "\n".join(map(str, done))
     assert all(not r.out and not r.err for r in done[1:]), "only rank 0 speaks"
     return done[0]
@@ -103,7 +103,9 @@ def test_two_ranks_are_two_shards_and_one_run(line, shards, tmp_path):
     done = succeed_ranks(line(tmp_path / "ranks", "--json"))
     assert json.loads(done.out)["plan"]["tokens"] == 850
     assert (tmp_path / "ranks").read_bytes() == shards
-    assert list(tree(tmp_path)) == ["ranks"], "the work directory was not removed"
+    succeed_ranks(line(tmp_path / "machines"), machines=2)  # shares go through the store
+    assert (tmp_path / "machines").read_bytes() == shards
+    assert sorted(tree(tmp_path)) == ["machines", "ranks"], "the work directory was not removed"
     succeed(*line(tmp_path / "one"))
     (tensors, _), (expected, _) = content(tmp_path / "ranks"), content(tmp_path / "one")
     assert tensors.keys() == expected.keys()
@@ -178,3 +180,29 @@ def test_torchrun_ends_what_it_started(line, shards, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("collected  850 tokens") == 1
     assert (tmp_path / "s").read_bytes() == shards
+
+
+def test_verify_spreads_sequences(model, bundle, text, tmp_path):
+    arguments = lambda name: ["verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 256, "--windows", "16,32",
+                              "--bootstrap", 200, "--path", "both", "--tasks", "niah", "--task-prompts", 3, "--report", tmp_path / name]
+    succeed(*arguments("one.json"))
+    succeed_ranks(arguments("two.json"))
+    one, two = ((tmp_path / name).read_text().replace(name, "REPORT") for name in ("one.json", "two.json"))
+    assert one == two
+    assert sorted(tree(tmp_path)) == ["one.json", "two.json"]
+    assert "sequences" in one
+    without = arguments("x")[:-2]
+    refuse_ranks(USAGE, without, without, names=["--report"])
+
+
+def test_fit_spreads_curves(model, statistics, tmp_path):
+    source = random.Random(5)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"input_ids": [source.randrange(8000) for _ in range(200)]}) + "\n" for _ in range(4)))
+    arguments = lambda name: ["fit", statistics, "-o", tmp_path / name, "--method", "waterfill", "--model", model, "--text", rows,
+                              "--curve-context", 128, "--curve-sequences", 2, "--windows", "8,16"]
+    succeed(*arguments("one"))
+    succeed_ranks(arguments("two"))
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "rows.jsonl", "two"]
+    refuse_ranks(USAGE, *[["fit", statistics, "-o", tmp_path / "x"]] * 2, names=["torchrun", "curves"])
