@@ -48,8 +48,13 @@ CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint,
   CollectRun run;
   run.plan = make_token_plan(prompts, a.options.tokens, a.options.seq_len);
   print_plan_notes(run.plan, a.options.tokens);
+  run.told = run.plan;
   run.plan = shard_plan(run.plan, a.options.shard);
-  if (run.plan.shard.is_part()) log_info("shard " + shard_text(run.plan.shard) + ": " + share_text(run.plan));
+  if (a.options.ranks == nullptr) run.told = run.plan;
+  if (run.plan.shard.is_part() && a.options.ranks != nullptr) {
+    log_detail("rank " + std::to_string(a.options.ranks->rank()) + ": " + share_text(run.plan));
+  } else if (run.plan.shard.is_part())
+    log_info("shard " + shard_text(run.plan.shard) + ": " + share_text(run.plan));
   if (run.plan.tokens > 0) run.estimate = estimate_bytes(checkpoint, run.plan, a.options);  // else nothing is loaded
   return run;
 }
@@ -57,7 +62,11 @@ CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint,
 CollectReport run_collect(const CollectRun& run, const CollectArguments& a, const Checkpoint& checkpoint,
                           const PromptSet& prompts) {
   if (run.plan.tokens > 0) require_gpu_memory(checkpoint, run.plan, a.options, run.estimate);
-  if (!a.options.resume) require_disk_space(a.options, run.estimate);
+  CollectEstimate disk = run.estimate;
+  if (const Ranks* ranks = a.options.ranks; ranks != nullptr) {  // shares, and on rank 0 those of the others, too
+    disk.disk_bytes += disk.output_bytes * static_cast<std::uint64_t>(ranks->is_first() ? ranks->count() : 1);
+  }
+  if (!a.options.resume) require_disk_space(a.options, disk);
   return collect(checkpoint, prompts, run.plan, a.options);
 }
 

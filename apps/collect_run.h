@@ -25,6 +25,7 @@ PromptSet read_prompts(CollectArguments& arguments, const Checkpoint& checkpoint
 // A run that is ready: nothing is written yet.
 struct CollectRun {
   TokenPlan plan;
+  TokenPlan told;            // what results tell of: of a rank the whole run, else `plan`
   CollectEstimate estimate;  // bytes alone
 };
 CollectRun plan_collect(const CollectArguments& arguments, const Checkpoint& checkpoint, const PromptSet& prompts);

@@ -4,6 +4,7 @@
 
 #include "apps/options/device_choice.h"
 #include "apps/output_files.h"
+#include "apps/rank_run.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "bundle/calibration_hashes.h"
@@ -130,7 +131,11 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     predictions.key.push_back(layer.key_spectrum.profile_errors);
     predictions.value.push_back(layer.value_spectrum.profile_errors);
   }
-  Decoder decoder(checkpoint, {choose_dtype(common, options.device), options.device, arguments.stream_layers});
+  DecoderOptions decoding{choose_dtype(common, options.device), options.device, arguments.stream_layers};
+  std::unique_ptr<ByteGather> gather;
+  if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, false);
+  decoding.gather = gather.get();
+  Decoder decoder(checkpoint, decoding);
   Curves facts;
   facts.model_fingerprint = statistics.model_fingerprint;
   facts.statistics_sha256 = sha256;
@@ -146,6 +151,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;
   request.tool_version = tool_version();
+  request.ranks = arguments.ranks;
   return measure_curves(std::move(facts), bundle, predictions, decoder, request);
 }
 

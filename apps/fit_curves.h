@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "curves/curve_text.h"
 #include "curves/measure_curves.h"
+#include "distributed/ranks.h"
 #include "rotation/fit_options.h"
 #include "rotation/fit_result.h"
 #include "text/prompts.h"
@@ -28,6 +29,7 @@ struct CurveArguments {
   std::string work_dir;        // empty: OUTPUT.curves.work
   bool resume = false, stream_layers = false;
   std::string resume_command;  // for the message of an interrupted run
+  Ranks* ranks = nullptr;      // that measure together; the first one writes
 };
 
 // Are widths allocated by measured curves? UsageError for options that contradict each other.

@@ -8,6 +8,7 @@
 #include "apps/options/device_choice.h"
 #include "apps/output_files.h"
 #include "apps/process_setup.h"
+#include "apps/rank_run.h"
 #include "base/errors.h"
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
@@ -74,7 +75,7 @@ CollectRun prepare_run(CollectArguments& a, const Checkpoint& checkpoint, Prompt
   return plan_collect(a, checkpoint, prompts);
 }
 
-int collect_statistics(Arguments& a) {
+int collect_statistics(Arguments& a, Ranks* ranks) {
   Timeline timeline(collect_phases());
   timeline.add_earlier(phase::kStarting, process_seconds());
   if (a.common.verbose) a.collect.options.timeline = &timeline;
@@ -85,9 +86,13 @@ int collect_statistics(Arguments& a) {
   require_no_stdout(a.common.output, "statistics");
   CollectOptions& options = a.collect.options;
   options.output = a.common.output;
-  if (!a.common.dry_run) require_output_file(options.output, a.common.overwrite);
-  options.device = choose_device(a.common);
+  options.ranks = ranks;
+  const bool told = ranks == nullptr || ranks->is_first();  // by this process
+  if (!a.common.dry_run && told) require_output_file(options.output, a.common.overwrite);
+  options.device = choose_device(a.common, ranks);
   options.dtype = choose_dtype(a.common, options.device);
+  const std::unique_ptr<ByteGather> gather = gather_of(ranks, options.device, a.common.dry_run);
+  options.gather = gather.get();
 
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   complete_collect_options(a.collect, a.common, checkpoint);
@@ -99,11 +104,13 @@ int collect_statistics(Arguments& a) {
   PromptSet prompts;
   CollectRun run = prepare_run(a.collect, checkpoint, prompts);
   if (a.common.dry_run) {
+    if (!told) return 0;
     if (run.plan.tokens > 0) measure_time(checkpoint, prompts, run.plan, options, run.estimate);
     print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
-  print_result(run.plan, options, run_collect(run, a.collect, checkpoint, prompts), a.common.json);
+  const CollectReport report = run_collect(run, a.collect, checkpoint, prompts);
+  if (told) print_result(run.told, options, report, a.common.json);
   return 0;
 }
 
@@ -172,7 +179,6 @@ int main_collect(int argc, char** argv) {
   show->fallthrough();
   app.require_subcommand(0, 1);
 
-  a.collect.options.resume_command = resume_command(argc, argv);
   return run_app(app, a.common, argc, argv, [&] {
     a.collect.rows_given = app.get_option("--rows")->count() > 0;
     a.collect.tokens_given = app.get_option("--tokens")->count() > 0;
@@ -184,7 +190,8 @@ int main_collect(int argc, char** argv) {
       refuse_other_options(app, {"--output", "--overwrite", "--dry-run"}, "is not used by show: drop it");
       return run_show(a);
     }
-    return collect_statistics(a);
+    a.collect.options.resume_command = as_started(resume_command(argc, argv));
+    return run_as_rank(a.collect.options.resume_command, [&](Ranks* ranks) { return collect_statistics(a, ranks); });
   });
 }
 

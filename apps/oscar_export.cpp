@@ -1,6 +1,7 @@
 // oscar-export: the files that serving engines load, from a bundle of oscar-fit.
 #include "apps/options/common_options.h"
 #include "apps/output_files.h"
+#include "apps/rank_run.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
@@ -133,6 +134,7 @@ int main_export(int argc, char** argv) {
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);
   return run_app(app, a.common, argc, argv, [&] {
+    require_alone("oscar-export");
     const ExportFormat* format = find_export_format(a.format);
     if (format == nullptr || !format->rewrites_model()) {
       refuse_options(app, {"--dtype"}, "is for --format absorbed: drop it");

@@ -15,6 +15,7 @@
 #include "apps/options/fit_arguments.h"
 #include "apps/output_files.h"
 #include "apps/process_setup.h"
+#include "apps/rank_run.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -103,8 +104,27 @@ void check_roles(const FitArguments& a, const std::vector<fs::path>& outputs, co
   roles.check();
 }
 
-void remove_state(const std::optional<MeasuredCurves>& curves) {
+// By this process, where there are more.
+bool told(const FitArguments& a) { return a.curves.ranks == nullptr || a.curves.ranks->is_first(); }
+
+// When the bundles are written.
+void remove_state(const std::optional<MeasuredCurves>& curves, const FitArguments& a) {
+  Ranks* ranks = a.curves.ranks;
+  if (ranks != nullptr) ranks->barrier();
   if (curves && curves->state) curves->state->remove();
+  if (ranks == nullptr) return;
+  ranks->barrier();
+  std::error_code ec;
+  fs::remove(curve_directory(a.curves, a.common), ec);  // on each machine; fails where other files are in it
+}
+
+// Ranks share the measuring of curves; what else a fit does takes seconds on one.
+void require_shared_work(const FitArguments& a, bool measures) {
+  if (a.curves.ranks == nullptr || (measures && !a.curves.collects)) return;
+  throw UsageError("torchrun started " + std::to_string(a.curves.ranks->count()) +
+                   " ranks, which share measured curves alone (statistics, --method waterfill, --model and --text): " +
+                   (a.curves.collects ? "collect with `torchrun ... oscar-collect` first, then pass its statistics"
+                                      : "start this fit without torchrun"));
 }
 
 // Bits of the bundles that will be made, ascending.
@@ -133,6 +153,7 @@ WidthSource width_source(const Statistics& statistics, const std::string& sha256
 // One bundle for each budget, and a table of what they are predicted to cost.
 void fit_pareto(FitArguments& a, const Statistics& statistics, const std::string& sha256) {
   const WidthSource widths = width_source(statistics, sha256, a);
+  if (!told(a)) return remove_state(widths.measured, a);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
@@ -147,16 +168,17 @@ void fit_pareto(FitArguments& a, const Statistics& statistics, const std::string
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory.string()));
   }
-  remove_state(widths.measured);
+  remove_state(widths.measured, a);
   print_pareto(rows, a.common.dry_run, a.common.json);
 }
 
 void fit_one(FitArguments& a, const Statistics& statistics, const std::string& sha256) {
   const WidthSource widths = width_source(statistics, sha256, a);
+  if (!told(a)) return remove_state(widths.measured, a);
   const Fitted fitted = fit_allocated(statistics, sha256, widths, a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
   save_fitted(fitted.bundle, widths.measured, a.common.output, a);
-  remove_state(widths.measured);
+  remove_state(widths.measured, a);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json);
 }
 
@@ -204,13 +226,15 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method);
   a.fit.allocate = curves ? "measured" : allocator != nullptr ? allocator->id : "closed";
   refuse_idle_options(app, a, measures);
+  require_shared_work(a, measures);
   if (!a.pareto.empty() && !fitted_method(a.fit.method).allocates_bits) {
     throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");
   }
   check_context(a);
   const std::vector<fs::path> outputs = outputs_of(a);
   for (const fs::path& output : outputs) {
-    if (!may_be_done(output, a)) AtomicDirectory::require_usable(output, a.common.overwrite, bundle_directory());
+    if (told(a) && !may_be_done(output, a))
+      AtomicDirectory::require_usable(output, a.common.overwrite, bundle_directory());
   }
   std::optional<ModelRun> model;
   if (a.curves.collects) model.emplace(a.collect, a.common, work_dir);
@@ -232,7 +256,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   }
   choose_context(a, statistics);
   choose_bits(a, statistics.head_dim);
-  a.fit.device = choose_device(a.common);
+  a.fit.device = choose_device(a.common, a.curves.ranks);
   if (!writes) {
     FitPlan plan = plan_fit(statistics, a.fit);
     if (measures) {
@@ -241,7 +265,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
           plan_curves(checkpoint, a.fit.device, a.common,
                       load_curve_text(checkpoint, a.fit.device, a.windows, a.curves), curve_budgets(a).size());
     }
-    print_fit_plan(plan, a.common.output, a.common.json);
+    if (told(a)) print_fit_plan(plan, a.common.output, a.common.json);
     return 0;
   }
   reading.emplace(a.fit.timeline, phase::kStatistics);
@@ -287,7 +311,12 @@ int main_fit(int argc, char** argv) {
   app.require_subcommand(0, 1);
   return run_app(app, a.common, argc, argv, [&] {
     note_given_options(app, a);
-    return check->parsed() ? run_check(a.check, a.common.json) : run_fit_resumable(app, a);
+    if (check->parsed()) return run_check(a.check, a.common.json);
+    a.curves.resume_command = as_started(a.curves.resume_command);
+    return run_as_rank(a.curves.resume_command, [&](Ranks* ranks) {
+      a.curves.ranks = ranks;
+      return run_fit_resumable(app, a);
+    });
   });
 }
 

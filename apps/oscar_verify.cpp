@@ -7,6 +7,7 @@
 #include "apps/options/verify_arguments.h"
 #include "apps/output_files.h"
 #include "apps/process_setup.h"
+#include "apps/rank_run.h"
 #include "apps/verify_source.h"
 #include "base/errors.h"
 #include "base/log.h"
@@ -60,7 +61,7 @@ FileRoles file_roles(const VerifyArguments& a, const Checkpoint* model) {
   return roles;
 }
 
-int run_verify(VerifyArguments& a, const CLI::App& app) {
+int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   std::optional<Timeline::Phase> phase(std::in_place, a.request.timeline, verify_phase::kStarting);
   if (a.check_only) {
     refuse_other_options(app, {"--model", "--revision", "--bundle", "--rotations", "--clip", "--as", "--check-only"},
@@ -75,7 +76,8 @@ int run_verify(VerifyArguments& a, const CLI::App& app) {
   }
   const OutputFiles outputs(
       {{"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}});
-  if (!a.common.dry_run && !a.check_only) outputs.check(a.common);
+  const bool told = ranks == nullptr || ranks->is_first();  // by this process
+  if (!a.common.dry_run && !a.check_only && told) outputs.check(a.common);
   std::optional<Checkpoint> checkpoint;
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
@@ -89,6 +91,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app) {
   if (!a.rotations.empty()) sources.push_back(load_verify_source({"", a.rotations, a.clip, a.form}, model));
   if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as alone
   if (a.check_only) {
+    if (!told) return 0;
     if (sources.size() != 1) throw UsageError("--check-only takes one bundle");
     return check_only(sources.front(), model, a.common.json);
   }
@@ -107,24 +110,30 @@ int run_verify(VerifyArguments& a, const CLI::App& app) {
   }
   request.seed = a.common.seed;
   request.tool_version = tool_version();
+  request.ranks = ranks;
   phase.emplace(a.request.timeline, verify_phase::kStarting);
-  request.decoder.device = choose_device(a.common);
+  request.decoder.device = choose_device(a.common, ranks);
   request.decoder.dtype = choose_dtype(a.common, request.decoder.device);
   phase.emplace(a.request.timeline, verify_phase::kReading);
   const Tokenizer tokenizer = Tokenizer::from_file(model->location().directory / "tokenizer.json");
   std::vector<JudgedBundle> judged;
   for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
+  std::unique_ptr<ByteGather> gather;
+  if (!request.decoder.stream_layers) gather = gather_of(ranks, request.decoder.device, a.common.dry_run);
+  request.decoder.gather = gather.get();
   Verification verification(*model, tokenizer, std::move(judged), request);
   phase.reset();
   if (a.common.dry_run) {
-    print_result(verification.plan_text());
+    if (told) print_result(verification.plan_text());
     return 0;
   }
-  outputs.probe();
+  if (told) outputs.probe();
   const VerifyReport report = verification.run();
   phase.emplace(a.request.timeline, verify_phase::kReport);
-  write_reports(a, report);
+  if (told) write_reports(a, report);
+  if (ranks != nullptr) ranks->barrier();  // the reports are written
   verification.finish();
+  if (!told) return 0;
   if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
   for (const std::string& file : outputs.names()) log_info("wrote " + file);
   phase.reset();
@@ -200,7 +209,6 @@ int main_verify(int argc, char** argv) {
   arguments[0] = "oscar-verify";  // wherever it was started from
   std::vector<std::string> again = arguments;
   if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
-  a.request.resume_command = shell_command(again);
   a.request.command = shell_command(without_state_options(arguments));
   return run_app(app, a.common, argc, argv, [&] {
     if (plan->parsed()) {
@@ -215,7 +223,8 @@ int main_verify(int argc, char** argv) {
     Timeline timeline(verify_phase::all());
     timeline.add_earlier(verify_phase::kStarting, process_seconds());
     if (a.common.verbose) a.request.timeline = &timeline;
-    return run_verify(a, app);
+    a.request.resume_command = as_started(shell_command(again));
+    return run_as_rank(a.request.resume_command, [&](Ranks* ranks) { return run_verify(a, app, ranks); });
   });
 }
 

@@ -70,6 +70,16 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
   if (options.row_gradients && !a.rows_given) options.rows = kCodebookTokens;  // they are for codebooks
   if (!a.tokens_given) options.tokens = std::max(options.tokens, options.rows);
   options.shard = parse_shard(a.shard);
+  if (const Ranks* ranks = options.ranks; ranks != nullptr) {
+    if (options.shard.is_part()) {
+      throw UsageError("--shard is for processes that know nothing of each other, and torchrun started " +
+                       std::to_string(ranks->count()) + " that share the run: drop it");
+    }
+    if (std::find(a.prompts.begin(), a.prompts.end(), "-") != a.prompts.end()) {
+      throw UsageError("--prompts -: standard input reaches one rank alone; pass a file that all ranks can read");
+    }
+    options.shard = {ranks->rank() + 1, ranks->count()};
+  }
   if (options.kl && !options.far.enabled) {
     throw UsageError("--metric kl is for far pairs, and --far-pairs none leaves none: drop one of the two");
   }

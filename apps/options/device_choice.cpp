@@ -1,6 +1,7 @@
 #include "apps/options/device_choice.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <string>
 
@@ -12,23 +13,30 @@
 namespace oscar {
 namespace {
 
-// The GPU, once everything that uses it is loaded.
+// The GPU, once everything that uses it is loaded. It becomes the one of this thread, for kernels of ours.
 at::Device gpu(int index) {
   load_gpu_library();
-  return {at::kCUDA, static_cast<at::DeviceIndex>(index)};
+  const at::Device device{at::kCUDA, static_cast<at::DeviceIndex>(index)};
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  return device;
 }
 
 }  // namespace
 
-at::Device choose_device(const CommonOptions& options) {
+at::Device choose_device(const CommonOptions& options, const Ranks* ranks) {
+  const int own = ranks == nullptr ? 0 : ranks->environment().local_rank;
   if (options.device == "cpu") return at::kCPU;
   if (options.device == "auto") {
-    const bool found = gpu_count() > 0;
-    const std::string unsupported = found ? gpu_unsupported(gpu_facts(0), kCudaArchitectures) : "";
+    const bool found = gpu_count() > own;
+    const std::string unsupported = found ? gpu_unsupported(gpu_facts(own), kCudaArchitectures) : "";
     const bool usable = found && unsupported.empty();
-    log_info(std::string("device: ") + (usable ? "cuda:0" : "cpu") + " (chosen by --device auto" +
+    log_info("device: " + (usable ? "cuda:" + std::to_string(own) : "cpu") + " (chosen by --device auto" +
              (unsupported.empty() ? "" : ": " + unsupported) + ")");
-    return usable ? gpu(0) : at::Device(at::kCPU);
+    return usable ? gpu(own) : at::Device(at::kCPU);
+  }
+  if (ranks != nullptr && options.device != "cuda") {
+    throw UsageError("--device " + options.device + ": each of " + std::to_string(ranks->count()) +
+                     " ranks takes the GPU of its number on the machine; pass --device cuda");
   }
   if (!kBuiltWithCuda) {
     throw EnvironmentError("--device " + options.device +
@@ -41,10 +49,11 @@ at::Device choose_device(const CommonOptions& options) {
                            ": no usable GPU was found on this machine (nvidia-smi shows what the driver sees); pass "
                            "--device cpu");
   }
-  const int index = options.device == "cuda" ? 0 : std::stoi(options.device.substr(5));
+  const int index = options.device == "cuda" ? own : std::stoi(options.device.substr(5));
   if (index >= count) {
     throw EnvironmentError("--device " + options.device + ": this machine has " + std::to_string(count) +
-                           " GPU(s), numbered from 0");
+                           " GPU(s), numbered from 0" +
+                           (ranks == nullptr ? "" : ": start no more ranks than GPUs (--nproc-per-node)"));
   }
   const std::string unsupported = gpu_unsupported(gpu_facts(index), kCudaArchitectures);
   if (!unsupported.empty()) throw EnvironmentError("--device " + options.device + ": " + unsupported);

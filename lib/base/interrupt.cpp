@@ -14,7 +14,7 @@ namespace {
 constexpr double kSameRequestSeconds = 0.5;
 constexpr int kInterruptedCode = 130;
 
-std::atomic<bool> g_requested{false};
+std::atomic<bool> g_requested{false}, g_signalled{false};
 std::atomic<double> g_first{0.0};
 std::atomic<int> g_end_at_once{0};  // how many EndsAtOnce live
 static_assert(std::atomic<double>::is_always_lock_free, "a signal handler stores it");
@@ -32,7 +32,8 @@ extern "C" void on_signal(int number) {
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
     _exit(kInterruptedCode);
   }
-  if (!g_requested.exchange(true)) {
+  g_requested.store(true);
+  if (!g_signalled.exchange(true)) {
     g_first.store(now());
     return;
   }
@@ -58,5 +59,6 @@ EndsAtOnce::EndsAtOnce() { g_end_at_once.fetch_add(1); }
 EndsAtOnce::~EndsAtOnce() { g_end_at_once.fetch_sub(1); }
 
 bool interrupt_requested() { return g_requested.load(); }
+void request_interrupt() { g_requested.store(true); }
 
 }  // namespace oscar

@@ -6,6 +6,8 @@ namespace oscar {
 // A second SIGINT or SIGTERM, half a second or more later, ends the process with 130. What was ignored stays ignored.
 void install_interrupt_handler();
 bool interrupt_requested();
+// The same as the first signal; for a reason that the process finds out by itself.
+void request_interrupt();
 
 // While one lives, on any thread, the first request already ends the process: for calls into libraries that run for
 // long and cannot be told to stop. Files appear under their names only when they are whole (base/atomic_file), and

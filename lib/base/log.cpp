@@ -31,7 +31,9 @@ void log_info(const std::string& message) {
 void log_detail(const std::string& message) {
   if (g_level >= LogLevel::kVerbose) print("", "", message);
 }
-void log_warning(const std::string& message) { print("\033[33m", "warning: ", message); }
+void log_warning(const std::string& message) {
+  if (g_level >= LogLevel::kQuiet) print("\033[33m", "warning: ", message);
+}
 void log_error(const std::string& message) { print("\033[31m", "error: ", message); }
 
 void print_result(const std::string& text) {

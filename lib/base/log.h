@@ -6,14 +6,14 @@
 
 namespace oscar {
 
-enum class LogLevel { kQuiet = 0, kNormal = 1, kVerbose = 2 };
+enum class LogLevel { kErrors = -1, kQuiet = 0, kNormal = 1, kVerbose = 2 };
 
 void set_log_level(LogLevel level);
 LogLevel log_level();
 // A message is one line: a newline in it is escaped, too.
 void log_info(const std::string& message);     // normal and verbose
 void log_detail(const std::string& message);   // verbose only
-void log_warning(const std::string& message);  // always; prefixed "warning: "
+void log_warning(const std::string& message);  // also when quiet, not with kErrors; prefixed "warning: "
 void log_error(const std::string& message);    // always; prefixed "error: "
 
 // Text of any number of lines, or JSON, to stdout; ferror(stdout) tells whether it arrived.

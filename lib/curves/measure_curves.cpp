@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <optional>
 
 #include "base/errors.h"
@@ -24,6 +26,20 @@ const char* dtype_name_of(at::ScalarType dtype) { return dtype == at::kFloat ? "
 // Which side a place is: layer by layer, keys before values.
 Side side_of(std::size_t place) { return place % 2 == 0 ? Side::kKey : Side::kValue; }
 
+// Who measures each piece; pieces without cost go to the first.
+std::vector<std::size_t> deal_by_cost(const std::vector<std::uint64_t>& cost, int ranks) {
+  std::vector<std::size_t> order(cost.size()), owners(cost.size(), 0);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
+  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks), 0);
+  for (const std::size_t i : order) {
+    if (cost[i] == 0) continue;
+    owners[i] = static_cast<std::size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    load[owners[i]] += cost[i];
+  }
+  return owners;
+}
+
 // The batches that are done: profiles of one place in one round, with the KL of each sequence.
 class PointLog {
  public:
@@ -42,7 +58,12 @@ class PointLog {
                   {"windows", std::to_string(facts.sink) + "," + std::to_string(facts.recent)},
                   {"dtype", facts.dtype},
                   {"device", device.is_cpu() ? "cpu" : "cuda"}}}};
-    run_ = std::make_unique<RunDirectory>(request.work_dir, run, request.resume,
+    fs::path folder = request.work_dir;
+    if (request.ranks != nullptr) {
+      run["options"]["ranks"] = request.ranks->count();
+      folder /= "rank-" + std::to_string(request.ranks->rank());
+    }
+    run_ = std::make_unique<RunDirectory>(folder, run, request.resume,
                                           RunInputs{{"model", "is of another model (its fingerprint differs)"},
                                                     {"text", "has another text"},
                                                     {"statistics", "measures other statistics"}},
@@ -71,28 +92,20 @@ class PointLog {
     if (!run_) return;
     batches_.push_back({round, place, result});
     Json list = Json::array();
-    for (const Batch& b : batches_) {
-      list.push_back({{"round", b.round}, {"place", b.place}, {"kl", b.result.kl}, {"rounding", b.result.rounding}});
-    }
+    for (const Batch& b : batches_) list.push_back(batch_json(b.round, b.place, b.result));
     write_file_atomic(run_->file(kPoints), dump_json(Json{{"run", run_->run_id()}, {"batches", std::move(list)}}));
   }
 
   std::unique_ptr<RunDirectory> take_state() { return std::move(run_); }
   bool kept() const { return run_ != nullptr; }
 
- private:
   struct Batch {
     std::size_t round, place;
     PassResult result;
   };
 
-  static std::vector<double> read_numbers(const Json& json, const std::string& where) {
-    std::vector<double> numbers;
-    for (const Json& value : json) {
-      if (!value.is_number()) throw InputError(where + ": is damaged; delete the directory to start anew");
-      numbers.push_back(value.get<double>());
-    }
-    return numbers;
+  static Json batch_json(std::size_t round, std::size_t place, const PassResult& result) {
+    return {{"round", round}, {"place", place}, {"kl", result.kl}, {"rounding", result.rounding}};
   }
 
   static Batch read_batch(const Json& json, const std::string& where) {
@@ -101,6 +114,16 @@ class PointLog {
                 {{}, read_numbers(json_array(json, "rounding", where), where)}};
     for (const Json& kl : json_array(json, "kl", where)) batch.result.kl.push_back(read_numbers(kl, where));
     return batch;
+  }
+
+ private:
+  static std::vector<double> read_numbers(const Json& json, const std::string& where) {
+    std::vector<double> numbers;
+    for (const Json& value : json) {
+      if (!value.is_number()) throw InputError(where + ": is damaged; delete the directory to start anew");
+      numbers.push_back(value.get<double>());
+    }
+    return numbers;
   }
 
   std::unique_ptr<RunDirectory> run_;  // null: nothing is kept
@@ -146,10 +169,10 @@ class CurveRun {
         const auto next = next_profiles(sides_, static_cast<int>(curves_.head_dim), choice_);
         const bool done = std::all_of(next.begin(), next.end(), [](const auto& list) { return list.empty(); });
         if (done) break;
-        for (std::size_t place = 0; place < next.size(); ++place) measure_batch(log, round, place, next[place]);
+        measure_round(log, round, next);
       }
       sort_points();
-      for (std::size_t i = 0; i < request_.budgets.size(); ++i) measure_budget(log, i);
+      measure_wholes(log);
     } catch (const InterruptedError&) {
       throw InterruptedError(log.kept() ? "interrupted; the curves so far are in " + request_.work_dir.string() +
                                               ". Resume with: " + request_.resume_command
@@ -161,26 +184,69 @@ class CurveRun {
   }
 
  private:
-  void measure_batch(PointLog& log, std::size_t round, std::size_t place, const std::vector<std::size_t>& wanted) {
-    if (wanted.empty()) return;
-    SideCurve& curve = curves_.curves[place];
+  // A batch of a round: the profiles that are wanted of one place.
+  void measure_round(PointLog& log, std::size_t round, const std::vector<std::vector<std::size_t>>& wanted) {
+    std::vector<std::uint64_t> cost;
+    for (std::size_t place = 0; place < wanted.size(); ++place) {
+      const std::int64_t behind = decoder_.config().layers - curves_.curves[place].layer;
+      cost.push_back(static_cast<std::uint64_t>(behind) * wanted[place].size());
+    }
+    const std::vector<PassResult> results = measure_shared(cost, round, 0, [&](std::size_t place) {
+      return cost[place] == 0 ? PassResult{} : measure_batch(log, round, place, wanted[place]);
+    });
+    for (std::size_t place = 0; place < wanted.size(); ++place) {
+      if (!wanted[place].empty()) keep_batch(place, wanted[place], results[place]);
+    }
+  }
+
+  PassResult measure_batch(PointLog& log, std::size_t round, std::size_t place,
+                           const std::vector<std::size_t>& wanted) {
+    const SideCurve& curve = curves_.curves[place];
+    progress_.set_note("layer " + std::to_string(curve.layer) + (curve.side == Side::kKey ? " keys" : " values"));
+    if (const std::optional<PassResult> found = log.find(round, place)) {
+      progress_.advance(static_cast<std::uint64_t>((decoder_.config().layers - curve.layer) * curves_.sequences) *
+                        wanted.size());
+      return *found;
+    }
     std::vector<Widths> profiles;
     for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
-    progress_.set_note("layer " + std::to_string(curve.layer) + (curve.side == Side::kKey ? " keys" : " values"));
-    std::optional<PassResult> result = log.find(round, place);
-    if (result) {
-      progress_.advance(static_cast<std::uint64_t>((decoder_.config().layers - curve.layer) * curves_.sequences) *
-                        profiles.size());
-    } else {
-      result = passes().measure(methods_, curve.layer, curve.side, profiles);
-      log.add(round, place, *result);
-    }
-    require_whole(*result, profiles.size());
-    for (std::size_t p = 0; p < profiles.size(); ++p) {
-      curve.points.push_back(curve_point(profiles[p], result->kl[p]));
+    PassResult result = passes().measure(methods_, curve.layer, curve.side, profiles);
+    log.add(round, place, result);
+    return result;
+  }
+
+  void keep_batch(std::size_t place, const std::vector<std::size_t>& wanted, const PassResult& result) {
+    require_whole(result, wanted.size());
+    SideCurve& curve = curves_.curves[place];
+    for (std::size_t p = 0; p < wanted.size(); ++p) {
+      curve.points.push_back(curve_point(falling_profiles()[wanted[p]], result.kl[p]));
       sides_[place].measured.push_back({wanted[p], curve.points.back().kl, curve.points.back().error});
     }
-    for (const double kl : result->rounding) rounding_ += kl, ++rounded_;
+    for (const double kl : result.rounding) rounding_ += kl, ++rounded_;
+  }
+
+  // The results of all pieces. With ranks each measures its own: the most expensive are dealt first, each to the rank
+  // with the least so far; the numbers do not depend on who measured them.
+  std::vector<PassResult> measure_shared(const std::vector<std::uint64_t>& cost, std::size_t round, std::size_t first,
+                                         const std::function<PassResult(std::size_t)>& measure) {
+    std::vector<PassResult> results(cost.size());
+    Ranks* ranks = request_.ranks;
+    const std::vector<std::size_t> owners = deal_by_cost(cost, ranks == nullptr ? 1 : ranks->count());
+    const std::size_t self = ranks == nullptr ? 0 : static_cast<std::size_t>(ranks->rank());
+    Json own = Json::array();
+    for (std::size_t i = 0; i < cost.size(); ++i) {
+      if (owners[i] != self) continue;
+      results[i] = measure(i);
+      if (ranks != nullptr) own.push_back(PointLog::batch_json(round, first + i, results[i]));
+    }
+    if (ranks == nullptr) return results;
+    for (const std::string& text : ranks->all_gather(own.dump())) {
+      for (const Json& batch : parse_json(text, "another rank")) {
+        const PointLog::Batch found = PointLog::read_batch(batch, "another rank");
+        if (found.place >= first) results.at(found.place - first) = found.result;
+      }
+    }
+    return results;
   }
 
   CurvePasses& passes() {
@@ -191,36 +257,54 @@ class CurveRun {
     return *passes_;
   }
 
+  struct Whole {
+    std::size_t index;
+    double bits;
+    const char* from;
+    CurveAllocation widths;
+  };
+
   // Errors of sides nearly add up, but not always, and the closed form knows what few tokens do not show: of the two
   // allocations the one is taken that is better as a whole.
-  void measure_budget(PointLog& log, std::size_t i) {
-    const double bits = request_.budgets[i];
-    const CurveAllocation curves = allocate_estimates(curves_, bits), closed = allocate_closed_form(curves_, bits);
-    measure_whole(log, 2 * i, bits, "curves", curves);
-    if (closed.key != curves.key || closed.value != curves.value) {
-      measure_whole(log, 2 * i + 1, bits, "closed_form", closed);
+  void measure_wholes(PointLog& log) {
+    std::vector<Whole> wholes;
+    for (std::size_t i = 0; i < request_.budgets.size(); ++i) {
+      const double bits = request_.budgets[i];
+      const CurveAllocation curves = allocate_estimates(curves_, bits), closed = allocate_closed_form(curves_, bits);
+      wholes.push_back({2 * i, bits, "curves", curves});
+      if (closed.key != curves.key || closed.value != curves.value) {
+        wholes.push_back({2 * i + 1, bits, "closed_form", closed});
+      }
+    }
+    // Batches of wholes stand behind those of the sides.
+    const std::vector<PassResult> results =
+        measure_shared(std::vector<std::uint64_t>(wholes.size(), 1), 0, sides_.size(),
+                       [&](std::size_t i) { return measure_whole(log, wholes[i]); });
+    for (std::size_t i = 0; i < wholes.size(); ++i) {
+      require_whole(results[i], 1);
+      const CurvePoint mean = curve_point({}, results[i].kl.front());
+      const CurveAllocation& widths = wholes[i].widths;
+      curves_.wholes.push_back(
+          {wholes[i].bits, wholes[i].from, widths.key, widths.value, mean.kl, mean.error, mean.sequences});
     }
   }
 
-  void measure_whole(PointLog& log, std::size_t index, double bits, const char* from, const CurveAllocation& widths) {
-    progress_.set_note("all layers at " + bits_text(bits) + " bits");
-    const std::size_t place = sides_.size() + index;  // behind those of the sides
-    std::optional<PassResult> result = log.find(0, place);
-    if (result) {
+  PassResult measure_whole(PointLog& log, const Whole& whole) {
+    progress_.set_note("all layers at " + bits_text(whole.bits) + " bits");
+    const std::size_t place = sides_.size() + whole.index;
+    if (const std::optional<PassResult> found = log.find(0, place)) {
       progress_.advance(static_cast<std::uint64_t>(decoder_.config().layers * curves_.sequences));
-    } else {
-      Bundle narrow = bundle_;
-      for (std::size_t l = 0; l < narrow.layers.size(); ++l) {
-        narrow.layers[l].key.widths.assign(widths.key[l].begin(), widths.key[l].end());
-        narrow.layers[l].value.widths.assign(widths.value[l].begin(), widths.value[l].end());
-      }
-      const KvMethod method = make_method(narrow.method, decoder_.config(), &narrow, request_.windows);
-      result = PassResult{{passes().measure_whole(method)}, {}};
-      log.add(0, place, *result);
+      return *found;
     }
-    require_whole(*result, 1);
-    const CurvePoint mean = curve_point({}, result->kl.front());
-    curves_.wholes.push_back({bits, from, widths.key, widths.value, mean.kl, mean.error, mean.sequences});
+    Bundle narrow = bundle_;
+    for (std::size_t l = 0; l < narrow.layers.size(); ++l) {
+      narrow.layers[l].key.widths.assign(whole.widths.key[l].begin(), whole.widths.key[l].end());
+      narrow.layers[l].value.widths.assign(whole.widths.value[l].begin(), whole.widths.value[l].end());
+    }
+    const KvMethod method = make_method(narrow.method, decoder_.config(), &narrow, request_.windows);
+    const PassResult result{{passes().measure_whole(method)}, {}};
+    log.add(0, place, result);
+    return result;
   }
 
   // A batch of a work directory may be of another run.

@@ -11,6 +11,7 @@
 #include "base/run_directory.h"
 #include "bundle/bundle.h"
 #include "bundle/curves.h"
+#include "distributed/ranks.h"
 #include "model/decoder.h"
 
 namespace oscar {
@@ -23,6 +24,7 @@ struct CurveRequest {
   bool resume = false;          // go on with the run in work_dir
   std::string resume_command;   // for the message of an interrupted run
   std::string tool_version;
+  Ranks* ranks = nullptr;  // that share sides and budgets; all get the result. Each has a folder in work_dir
 };
 
 // What the closed form predicts for every profile of falling_profiles(): [layers][35].

@@ -198,6 +198,7 @@ bool kept_wide(const LayerEntry& entry) {
 
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options) {
+  const GatherScope gather(options.gather);
   const ModelConfig& c = checkpoint.config();
   StoredLayer stored;
   for (const LayerEntry& entry : layer_entries(c, family, layer)) {

@@ -20,6 +20,7 @@
 #include "model/device_settle.h"
 #include "statistics/backward_pass.h"
 #include "statistics/collect_phases.h"
+#include "statistics/collect_ranks.h"
 #include "statistics/collect_work.h"
 #include "statistics/hidden_states.h"
 #include "statistics/layer_fields.h"
@@ -45,6 +46,12 @@ SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
     batch.starts.push_back(0);
   }
   return batch;
+}
+
+InterruptedError interrupted_run(const CollectOptions& options) {
+  return InterruptedError("interrupted; the state is saved in " + run_directory_of(options).string() +
+                              ". Resume with: " + options.resume_command,
+                          true);
 }
 
 class Collector {
@@ -74,6 +81,7 @@ class Collector {
     report_.layers.resize(static_cast<std::size_t>(config_.layers));
     if (point) embedding_energy_ = point->embedding_energy;
     const bool forward = !point || point->layer < config_.layers;
+    if (options_.ranks != nullptr) together_ = start_together(*options_.ranks, point ? point->layer : 0);
     if (forward) run_layers(point);
     const ResumePoint* behind = forward ? nullptr : &*point;
     if (has_kl())
@@ -194,7 +202,8 @@ class Collector {
   void load_weights() {
     const Timeline::Phase weights(timeline(), phase::kWeights);
     decoder_ = std::make_unique<Decoder>(
-        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true});
+        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true,
+                                    together_ ? options_.gather : nullptr});
   }
 
   void begin_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
@@ -410,15 +419,14 @@ class Collector {
     saved_ = now(), saved_layer_ = layer, saved_inside_ = step > 0;
   }
 
-  InterruptedError interrupted() const {
-    return InterruptedError(
-        "interrupted; the state is saved in " + work_.path().string() + ". Resume with: " + options_.resume_command,
-        true);
-  }
+  InterruptedError interrupted() const { return interrupted_run(options_); }
 
   void describe_layer(std::int64_t layer, const LayerMoments& moments) {
+    describe(report_.layers[static_cast<std::size_t>(layer)], layer, moments);
+  }
+
+  void describe(LayerReport& report, std::int64_t layer, const LayerMoments& moments) const {
     const Timeline::Phase spectra(timeline(), phase::kSpectra);
-    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
     const Spectrum q = Spectrum::of(moments.q_gram.mean(0)), o = Spectrum::of(moments.o_gram.mean(0));
     report.layer = layer;
     report.q_trace = q.trace;
@@ -456,7 +464,24 @@ class Collector {
     }
     std::erase_if(report_.layers, [&](const LayerReport& layer) { return layer.q_trace == 0; });
     drop_empty_far_pairs(s);
-    save_statistics(s, options_.output);
+    if (options_.ranks == nullptr) {
+      save_statistics(s, options_.output);
+    } else {
+      describe_all(deliver_share(s, options_, work_));
+    }
+  }
+
+  // What all ranks found, in the report of the first.
+  void describe_all(const std::optional<Statistics>& whole) {
+    if (!whole) return;
+    report_.far_queries = 0;
+    for (std::size_t i = 0; i < whole->layers.size(); ++i) {
+      const LayerMoments& m = whole->layers[i];
+      const std::int64_t layer = report_.layers[i].layer;
+      describe(report_.layers[i], layer, m);
+      if (m.far_count.defined()) report_.far_queries = std::max(report_.far_queries, m.far_count[0].item<double>());
+      if (m.kl_count.defined()) report_.kl_labels = m.kl_count[0].item<std::int64_t>();
+    }
   }
 
   // Prompts too short for any far pair leave no metrics behind, rather than zeros.
@@ -492,6 +517,7 @@ class Collector {
   double saved_ = now();
   std::int64_t saved_layer_ = -1;  // in which the saved state goes on; -1: none
   bool saved_inside_ = false;      // behind some of its steps
+  bool together_ = false;  // all ranks begin at the same layer
   CollectReport report_;
 };
 
@@ -503,30 +529,40 @@ std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
 }  // namespace
 
 std::vector<std::string> collect_phases() {
-  return {phase::kStarting, phase::kPrompts,      phase::kWeights, phase::kForward, phase::kMoments, phase::kFarPairs,
-          phase::kKlMetric, phase::kRowGradients, phase::kSpool,   phase::kSync,    phase::kSpectra, phase::kSaving};
+  return {phase::kStarting, phase::kPrompts,  phase::kWeights,      phase::kForward, phase::kMoments,
+          phase::kFarPairs, phase::kKlMetric, phase::kRowGradients, phase::kSpool,   phase::kSync,
+          phase::kSpectra,  phase::kRanks,    phase::kSaving};
 }
 
-fs::path work_directory_of(const CollectOptions& options) {
+fs::path run_directory_of(const CollectOptions& options) {
   if (!options.work_dir.empty()) return options.work_dir;
   fs::path path = options.output;
   path += ".work";
   return path;
 }
 
+fs::path work_directory_of(const CollectOptions& options) {
+  const fs::path path = run_directory_of(options);
+  return options.ranks == nullptr ? path : path / ("rank-" + std::to_string(options.ranks->rank()));
+}
+
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options) {
-  require_output_file(options.output, options.overwrite);
-  { const AtomicFile probe(options.output); }  // fails now, not after hours, where the output cannot be written
+  if (options.ranks == nullptr || options.ranks->is_first()) {
+    require_output_file(options.output, options.overwrite);
+    const AtomicFile probe(options.output);  // fails now, not after hours, where the output cannot be written
+  }
   const c10::InferenceMode no_gradients;
   settle_on_device(options.timeline, options.device);
   const std::string fingerprint = fingerprint_of(checkpoint, options.timeline);
-  if (plan.tokens == 0) {  // more shards than steps: nothing to run, and nothing to resume
+  if (plan.tokens == 0 && options.ranks == nullptr) {  // more shards than steps: nothing to run, and nothing to resume
     save_statistics(empty_shard(checkpoint, fingerprint, prompts, plan, options), options.output);
     return {};
   }
   std::optional<Timeline::Phase> opening(std::in_place, options.timeline, phase::kSaving);
-  WorkDirectory work(work_directory_of(options), run_identity(fingerprint, prompts, options), options.resume);
+  const Json identity = run_identity(fingerprint, prompts, options);
+  if (options.ranks != nullptr) require_same_everywhere(*options.ranks, identity);
+  WorkDirectory work(work_directory_of(options), identity, options.resume);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
   opening.reset();
   if (work.threads() != at::get_num_threads()) {
@@ -534,10 +570,20 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
     at::set_num_threads(work.threads());
   }
   try {
-    const CollectReport report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
+    CollectReport report;
+    if (plan.tokens > 0) {
+      report = Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
+    } else {  // more ranks than steps
+      start_together(*options.ranks, -1);
+      deliver_share(empty_shard(checkpoint, fingerprint, prompts, plan, options), options, work);
+    }
     const Timeline::Phase saving(options.timeline, phase::kSaving);
     work.remove();
+    if (options.ranks != nullptr) remove_run_directory(options);
     return report;
+  } catch (const InterruptedError& e) {
+    if (e.resumes) throw;
+    throw interrupted_run(options);  // while waiting for other ranks
   } catch (const NumericalError&) {
     if (options.work_dir.empty()) work.remove();  // it would fail at the same token again
     throw;

@@ -14,6 +14,8 @@
 
 #include "base/timeline.h"
 #include "checkpoint/checkpoint.h"
+#include "distributed/byte_gather.h"
+#include "distributed/ranks.h"
 #include "statistics/far_pairs.h"
 #include "statistics/statistics.h"
 #include "statistics/token_plan.h"
@@ -31,8 +33,10 @@ struct CollectOptions {
   bool row_gradients = false;  // squared gradients of the sampled rows (row_gradients.h), too
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  Shard shard;                 // which share of the run: of the plan that collect() is given, too
-  bool stream_layers = false;  // results are bit-identical either way
+  Shard shard;                   // which share of the run: of the plan that collect() is given, too
+  Ranks* ranks = nullptr;        // other processes that collect the other shares: rank 0 writes what all found
+  ByteGather* gather = nullptr;  // of the ranks, on GPUs: how they load weights together
+  bool stream_layers = false;    // results are bit-identical either way
   bool resume = false, overwrite = false;
   fs::path output, work_dir;         // no work_dir: output + ".work", removed at the end
   double checkpoint_seconds = 30;    // between checkpoints; where hidden states are on disk, also after every layer
@@ -67,9 +71,11 @@ struct CollectReport {
 };
 
 // Collects and writes options.output; for an empty plan (a shard without sequences) a file without sums, and a report
-// without layers. Throws UsageError (the output exists, the work directory holds another run),
-// InputError (the work directory is damaged or of other prompts or another model), EnvironmentError (disk, lock),
-// NumericalError (NaN or infinity, with layer and prompt), InterruptedError (state saved; says how to go on).
+// without layers. With ranks the shard is that of the rank, rank 0 writes what merge_shards() makes of all shares and
+// its report tells of all of them, times apart; the others write nothing. Throws UsageError (the output exists, the
+// work directory holds another run), InputError (the work directory is damaged or of other prompts or another model),
+// EnvironmentError (disk, lock), NumericalError (NaN or infinity, with layer and prompt), InterruptedError (state
+// saved; says how to go on).
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options);
 
@@ -77,7 +83,8 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
 // GPU the timeline waits for the device where a phase begins or ends.
 std::vector<std::string> collect_phases();
 
-// The work directory a run of these options uses.
+// The work directory a run of these options uses. A rank has a folder of its own in that of the run.
 fs::path work_directory_of(const CollectOptions& options);
+fs::path run_directory_of(const CollectOptions& options);
 
 }  // namespace oscar

@@ -14,6 +14,7 @@ inline constexpr const char* kRowGradients = "row gradients";  // theirs
 inline constexpr const char* kSpool = "spool";         // hidden states, keys and values to and from the work directory
 inline constexpr const char* kSync = "synchronising";  // waiting until they are on the disk
 inline constexpr const char* kSpectra = "spectra";     // of each layer, for its line
+inline constexpr const char* kRanks = "other ranks";   // waiting for them, and adding up what all found
 inline constexpr const char* kSaving = "saving";       // state, finished layers and the statistics file
 
 }  // namespace oscar::phase

@@ -24,15 +24,16 @@ std::string layer_name(std::int64_t layer) {
 }
 
 bool is_run_file(const std::string& name) {
-  if (name == kPoint || name == "kv.bin") return true;
+  if (name == kPoint || name == "kv.bin" || name == share_name(0)) return true;
   const auto number = [&](const std::string& prefix, std::size_t fewest) -> std::int64_t {  // -1: none
     if (!name.starts_with(prefix)) return -1;
     const std::string digits = name.substr(prefix.size(), name.find('.') - prefix.size());
     if (digits.size() < fewest || digits.size() > 9) return -1;
     return digits.find_first_not_of("0123456789") == std::string::npos ? std::stoll(digits) : -1;
   };
-  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), gradient = number("gradient-", 1);
-  return (layer >= 0 && name == layer_name(layer)) ||
+  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), gradient = number("gradient-", 1),
+                     share = number("share-", 1);
+  return (layer >= 0 && name == layer_name(layer)) || (share > 0 && name == share_name(static_cast<int>(share))) ||
          (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin") ||
          (gradient >= 0 && gradient < 2 && name == "gradient-" + std::to_string(gradient) + ".bin");
 }
@@ -95,6 +96,10 @@ Json read_state(const SafetensorsFile& file) {
 }
 
 }  // namespace
+
+std::string share_name(int rank) {
+  return rank == 0 ? "share.safetensors" : "share-" + std::to_string(rank) + ".safetensors";
+}
 
 ResumePoint read_point(const SafetensorsFile& file) {
   const Json state = read_state(file);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -11,6 +12,7 @@
 #include "verify/divergence.h"
 #include "verify/forward.h"
 #include "verify/probe.h"
+#include "verify/rank_groups.h"
 #include "verify/verify_phases.h"
 
 namespace oscar {
@@ -27,6 +29,8 @@ class Runner {
         baseline_(baseline),
         set_(set),
         options_(options),
+        layout_(score_layout()),
+        owners_(deal_groups(layout_, options.layer_sequences, options.ranks == nullptr ? 1 : options.ranks->count())),
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
       probed_.emplace_back(*m, decoder.config(), decoder.options().device, options.timeline);
@@ -39,12 +43,19 @@ class Runner {
   }
 
   RunnerResult run() {
-    const ScoreLayout layout = score_layout();
-    const std::size_t group = layout.group;
-    result_.scores = ScoreStore(options_.work, layout);
-    resume(layout);
-    for (std::size_t begin = result_.scores.groups() * group; begin < set_.sequences.size(); begin += group) {
-      run_group(begin, std::min(begin + group, set_.sequences.size()));
+    result_.scores = ScoreStore(options_.work, layout_);
+    const std::vector<std::size_t> own = own_groups();
+    for (std::size_t i = resume(own); i < own.size(); ++i) {
+      const std::size_t begin = own[i] * layout_.group;
+      result_.scores.resume(own[i]);
+      run_group(begin, std::min(begin + layout_.group, set_.sequences.size()));
+    }
+    progress_.finish();
+    result_.scores.resume(owners_.size());
+    if (options_.ranks != nullptr) {
+      gather_groups(*options_.ranks, *options_.work, layout_, owners_, result_.scored.size() + paths_);
+      if (!options_.ranks->is_first()) return std::move(result_);
+      result_.tokens = layout_.before_group(owners_.size());
     }
     for (ProbedMethod& p : probed_) {
       result_.layers.push_back(p.layers());
@@ -53,19 +64,35 @@ class Runner {
     for (std::size_t i = 0; i < paths_; ++i) {
       result_.path_difference.push_back(summarise(result_.scores.row(result_.scored.size() + i), {0, 0.95, 0}).kl);
     }
-    progress_.finish();
     return std::move(result_);
   }
 
  private:
   // Tokens through a forward pass: the unit of the progress bar.
   std::uint64_t planned_tokens() const {
-    const auto tokens = static_cast<std::uint64_t>(set_.sequences.size()) * static_cast<std::uint64_t>(set_.context);
+    const auto tokens = static_cast<std::uint64_t>(own_sequences()) * static_cast<std::uint64_t>(set_.context);
     std::uint64_t passes = 1;
     for (const KvMethod* m : methods_) {
       passes += (options_.prefill && m->quantised ? 1 : 0) + (options_.decode && m->paged() ? 1 : 0);
     }
-    return tokens * passes + static_cast<std::uint64_t>(set_.context);  // and the null run
+    return tokens * passes + (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // and the null run
+  }
+
+  bool is_first() const { return options_.ranks == nullptr || options_.ranks->is_first(); }
+
+  // The groups that this process scores, all without ranks.
+  std::vector<std::size_t> own_groups() const {
+    std::vector<std::size_t> own;
+    for (std::size_t g = 0; g < owners_.size(); ++g) {
+      if (is_first() ? owners_[g] == 0 : owners_[g] == options_.ranks->rank()) own.push_back(g);
+    }
+    return own;
+  }
+
+  std::size_t own_sequences() const {
+    std::size_t count = 0;
+    for (const std::size_t g : own_groups()) count += layout_.of_group(g).size();
+    return count;
   }
 
   // Positions first_position .. T - 2 of each sequence.
@@ -78,29 +105,31 @@ class Runner {
     return layout;
   }
 
-  // The groups that an earlier run has finished, and its sums. All of it is checked here: damage shows now, not at the
-  // end.
-  void resume(const ScoreLayout& layout) {
-    if (options_.work == nullptr) return;
-    std::size_t groups = 0;
+  // How many of these groups an earlier run has finished; takes its sums. All of it is checked here: damage shows now,
+  // not at the end.
+  std::size_t resume(const std::vector<std::size_t>& own) {
+    if (options_.work == nullptr) return 0;
+    std::size_t groups = 0, sequences = 0;
+    std::int64_t tokens = 0;
     std::optional<WorkRecord> last;
-    while (groups * layout.group < set_.sequences.size()) {
-      std::optional<WorkRecord> next = options_.work->load(group_name(groups));
+    for (; groups < own.size(); ++groups) {
+      std::optional<WorkRecord> next = options_.work->load(group_name(own[groups]));
       if (!next) break;
-      const std::string where = options_.work->file(group_name(groups)).string();
+      const std::string where = options_.work->file(group_name(own[groups])).string();
+      const std::span<const std::int64_t> scored = layout_.of_group(own[groups]);
       for (std::size_t r = 0; r < result_.scored.size() + paths_; ++r) {
-        read_scores(*next, where, r, layout.first_position, layout.of_group(groups));
+        read_scores(*next, where, r, layout_.first_position, scored);
       }
       last = std::move(next);
-      ++groups;
+      tokens += std::accumulate(scored.begin(), scored.end(), std::int64_t{0});
+      sequences += scored.size();
     }
-    if (!last) return;
-    result_.scores.resume(groups);
-    restore_sums(*last, options_.work->file(group_name(groups - 1)).string(), layout.before_group(groups));
-    const std::size_t done = std::min(groups * layout.group, set_.sequences.size());
-    progress_.advance(planned_tokens() * done / set_.sequences.size());
-    log_info("continuing: " + std::to_string(done) + " of " + std::to_string(set_.sequences.size()) +
-             " sequences were done");
+    if (!last) return 0;
+    restore_sums(*last, options_.work->file(group_name(own[groups - 1])).string(), tokens);
+    const std::size_t all = own_sequences();
+    progress_.advance(planned_tokens() * sequences / all);
+    log_info("continuing: " + std::to_string(sequences) + " of " + std::to_string(all) + " sequences were done");
+    return groups;
   }
 
   // Sums over the sequences so far: errors of the layers, the caches, the null run.
@@ -116,7 +145,7 @@ class Runner {
   void restore_sums(const WorkRecord& record, const std::string& where, std::int64_t tokens) {
     const at::Tensor& numbers = record_tensor(record, where, "null", at::kDouble, {3});
     const double* null = numbers.const_data_ptr<double>();
-    const auto null_tokens = score_layout().tokens.front();
+    const auto null_tokens = is_first() ? layout_.tokens.front() : 0;
     if (!(null[0] >= 0.0) || null[1] != static_cast<double>(null_tokens) || null[2] != static_cast<double>(tokens)) {
       damaged_record(where, "the sums are not those of " + std::to_string(tokens) + " scored tokens");
     }
@@ -322,6 +351,8 @@ class Runner {
   const KvMethod& baseline_;
   const SequenceSet& set_;
   const RunnerOptions& options_;
+  ScoreLayout layout_;
+  std::vector<int> owners_;  // [groups] their ranks
   Progress progress_;
   std::size_t paged_ = 0;  // methods with pages for the decode path
   std::vector<ProbedMethod> probed_;

@@ -12,6 +12,7 @@
 
 #include "base/timeline.h"
 #include "cache/kv_method.h"
+#include "distributed/ranks.h"
 #include "model/decoder.h"
 #include "report/metrics.h"
 #include "report/report.h"
@@ -29,6 +30,7 @@ struct RunnerOptions {
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
   const VerifyWork* work = nullptr;   // null: nothing is saved
   Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
+  Ranks* ranks = nullptr;             // that share the sequences; needs `work`
 };
 
 // One method on one path.
@@ -50,6 +52,7 @@ struct RunnerResult {
 
 // KL needs no target, the likelihood does: positions first_position .. T - 2 are scored, each against the token that
 // follows. A method that is not quantised is the baseline itself on the prefill path and is not run again there.
+// With ranks rank 0 gets the result; the others get nothing that is worth looking at.
 // NumericalError when logits are not finite; InterruptedError on SIGINT.
 RunnerResult run_methods(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
                          const SequenceSet& set, const RunnerOptions& options);

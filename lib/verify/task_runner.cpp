@@ -37,10 +37,11 @@ struct TaskState {
   std::string name;
   FoundAnswers base;
   std::vector<FoundAnswers> solved;
-  std::size_t done = 0;  // prompts
+  std::size_t done = 0;  // prompts, of those of this rank
+  Ranks* ranks;
 
-  TaskState(const TaskSet& s, const std::string& path, std::size_t methods, const VerifyWork* w)
-      : set(s), work(w), name("task-" + s.task + "-" + std::to_string(s.length) + "-" + path) {
+  TaskState(const TaskSet& s, const std::string& path, std::size_t methods, const VerifyWork* w, Ranks* r)
+      : set(s), work(w), name("task-" + s.task + "-" + std::to_string(s.length) + "-" + path), ranks(r) {
     for (const TaskPrompt& p : set.prompts) base.emplace_back(p.answers.size(), false);
     solved.assign(methods, base);
     if (work != nullptr) load();
@@ -60,7 +61,7 @@ struct TaskState {
     const std::string where = work->file(name).string();
     const auto solved_prompts = record_tensor(*record, where, "prompts", at::kLong, {1}).item<std::int64_t>();
     const at::Tensor& found = record_tensor(*record, where, "found", at::kByte, {count * std::ssize(all())});
-    if (solved_prompts < 0 || solved_prompts > std::ssize(set.prompts)) {
+    if (solved_prompts < 0 || solved_prompts > std::ssize(own_prompts())) {
       damaged_record(where,
                      std::to_string(solved_prompts) + " prompts are no part of " + std::to_string(set.prompts.size()));
     }
@@ -68,21 +69,47 @@ struct TaskState {
       damaged_record(where, "an answer is neither found nor not found");
     }
     done = static_cast<std::size_t>(solved_prompts);
-    const auto* flat = found.const_data_ptr<std::uint8_t>();
+    add(found.const_data_ptr<std::uint8_t>());
+  }
+
+  // Bytes of all(), one for each answer: 1 where it was found.
+  void add(const std::uint8_t* flat) {
     for (FoundAnswers* f : all()) {
       for (std::vector<bool>& prompt : *f) {
-        for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = *flat++ != 0;
+        for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = *flat++ != 0 || prompt[i];
       }
+    }
+  }
+
+  std::vector<std::uint8_t> flat() {
+    std::vector<std::uint8_t> bytes;
+    for (const FoundAnswers* f : all()) append(bytes, *f);
+    return bytes;
+  }
+
+  std::vector<std::size_t> own_prompts() const {
+    std::vector<std::size_t> own;
+    const std::size_t first = ranks == nullptr ? 0 : static_cast<std::size_t>(ranks->rank());
+    const std::size_t step = ranks == nullptr ? 1 : static_cast<std::size_t>(ranks->count());
+    for (std::size_t p = first; p < set.prompts.size(); p += step) own.push_back(p);
+    return own;
+  }
+
+  // Everybody gets what all ranks found.
+  void share() {
+    if (ranks == nullptr) return;
+    const std::vector<std::uint8_t> own = flat();
+    for (const std::string& bytes : ranks->all_gather({reinterpret_cast<const char*>(own.data()), own.size()})) {
+      if (bytes.size() == own.size()) add(reinterpret_cast<const std::uint8_t*>(bytes.data()));
     }
   }
 
   void save() {
     ++done;
     if (work == nullptr) return;
-    std::vector<std::uint8_t> flat;
-    for (const FoundAnswers* f : all()) append(flat, *f);
-    at::Tensor found = at::empty({std::ssize(flat)}, at::kByte);
-    std::copy(flat.begin(), flat.end(), found.mutable_data_ptr<std::uint8_t>());
+    const std::vector<std::uint8_t> bytes = flat();
+    at::Tensor found = at::empty({std::ssize(bytes)}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), found.mutable_data_ptr<std::uint8_t>());
     work->save(name, {{"found", found}, {"prompts", at::tensor({static_cast<std::int64_t>(done)}, at::kLong)}});
   }
 };
@@ -90,13 +117,15 @@ struct TaskState {
 }  // namespace
 
 std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
-                                const TaskSet& set, const std::string& path, const VerifyWork* work) {
-  TaskState state(set, path, methods.size(), work);
+                                const TaskSet& set, const std::string& path, const VerifyWork* work, Ranks* ranks) {
+  TaskState state(set, path, methods.size(), work, ranks);
   FoundAnswers& base = state.base;
   std::vector<FoundAnswers>& solved = state.solved;
-  Progress progress(set.task + " " + std::to_string(set.length), set.prompts.size(), "prompts");
+  const std::vector<std::size_t> own = state.own_prompts();
+  Progress progress(set.task + " " + std::to_string(set.length), own.size(), "prompts");
   progress.advance(state.done);
-  for (std::size_t p = state.done; p < set.prompts.size(); ++p) {
+  for (std::size_t at = state.done; at < own.size(); ++at) {
+    const std::size_t p = own[at];
     const TaskPrompt& prompt = set.prompts[p];
     SimulatedPrefillAttention exact(baseline);
     base[p] = answered(decoder, prompt, prefill_hidden(decoder, prompt.ids, {&exact})[0]);
@@ -123,6 +152,7 @@ std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMeth
     state.save();
   }
   progress.finish();
+  state.share();
   std::vector<TaskScore> scores;
   for (const FoundAnswers& s : solved) scores.push_back(score_task(set, s, base));
   return scores;

@@ -70,6 +70,11 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   if (request_.resume && request_.work_dir.empty()) {
     throw UsageError("--resume needs --report or --work-dir: the state of a run is kept next to its report");
   }
+  if (request_.ranks != nullptr && request_.work_dir.empty()) {
+    throw UsageError(
+        "ranks exchange their scores through files: pass --report FILE, beside which they are kept, or "
+        "--work-dir DIR");
+  }
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
     throw UsageError("--task-prompts is a number from 1 to 10000");
@@ -209,14 +214,24 @@ void Verification::choose_methods() {
 void Verification::finish() {
   if (work_) work_->remove();
   work_.reset();
+  if (request_.ranks == nullptr) return;
+  request_.ranks->barrier();
+  std::error_code ec;
+  fs::remove(request_.work_dir, ec);  // on each machine; fails where other files are in it
 }
 
 VerifyReport Verification::run() {
   require_memory();
   if (request_.work_dir.empty()) return measure();
+  fs::path folder = request_.work_dir;
+  if (Ranks* ranks = request_.ranks; ranks != nullptr) {
+    // The rounding of a GEMM depends on it.
+    at::set_num_threads(std::stoi(ranks->broadcast(std::to_string(at::get_num_threads()))));
+    folder /= "rank-" + std::to_string(ranks->rank());
+  }
   {
     const Timeline::Phase opening(request_.timeline, verify_phase::kSaving);
-    work_ = std::make_unique<VerifyWork>(request_.work_dir, run_identity(), request_.resume);
+    work_ = std::make_unique<VerifyWork>(folder, run_identity(), request_.resume);
   }
   if (work_->threads() != at::get_num_threads()) {
     log_info("using " + std::to_string(work_->threads()) + " threads, as the run was started with");
@@ -225,9 +240,9 @@ VerifyReport Verification::run() {
   try {
     return measure();
   } catch (const InterruptedError&) {
-    throw InterruptedError(
-        "interrupted; the state is saved in " + work_->path().string() + ". Resume with: " + request_.resume_command,
-        true);
+    throw InterruptedError("interrupted; the state is saved in " + request_.work_dir.string() +
+                               ". Resume with: " + request_.resume_command,
+                           true);
   }
 }
 
@@ -247,6 +262,7 @@ VerifyReport Verification::measure() {
   options.tiers = request_.windows;
   options.work = work_.get();
   options.timeline = timeline;
+  options.ranks = request_.ranks;
   const std::vector<const KvMethod*> methods = method_pointers();
   const RunnerResult result = run_methods(decoder, methods, baseline_, set_, options);
 
@@ -255,7 +271,8 @@ VerifyReport Verification::measure() {
   report.scoring.fraction =
       static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
   const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
-  for (std::size_t row = 0; row < result.scored.size(); ++row) {
+  const bool first = request_.ranks == nullptr || request_.ranks->is_first();
+  for (std::size_t row = 0; first && row < result.scored.size(); ++row) {
     const ScoredMethod& scored = result.scored[row];
     const std::vector<SequenceScores> scores = result.scores.row(row);
     const auto index =
@@ -285,7 +302,8 @@ VerifyReport Verification::measure() {
   for (const TaskSet& task : tasks_) {
     for (const char* path : {"prefill", "decode"}) {
       if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;
-      const std::vector<TaskScore> scores = run_task(decoder, methods, baseline_, task, path, work_.get());
+      const std::vector<TaskScore> scores =
+          run_task(decoder, methods, baseline_, task, path, work_.get(), request_.ranks);
       for (MethodReport& m : report.methods) {
         if (m.path != path) continue;
         for (std::size_t i = 0; i < methods.size(); ++i) {
@@ -295,6 +313,7 @@ VerifyReport Verification::measure() {
       }
     }
   }
+  if (!first) return report;
   phase.emplace(timeline, verify_phase::kChecks);
   if (!judged_.empty()) {
     const auto judged =

@@ -10,6 +10,7 @@
 #include "bundle/bundle.h"
 #include "cache/kv_method.h"
 #include "checkpoint/checkpoint.h"
+#include "distributed/ranks.h"
 #include "model/decoder.h"
 #include "report/report.h"
 #include "tasks/task.h"
@@ -48,6 +49,7 @@ struct VerifyRequest {
   bool resume = false;                // go on with the run in work_dir
   std::string resume_command;         // for the message of an interrupted run
   Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
+  Ranks* ranks = nullptr;  // that share sequences and prompts; each has a folder in work_dir, which they need
 };
 
 // A bundle under judgement.
@@ -66,8 +68,9 @@ class Verification {
 
   // For --dry-run: sequences, passes, memory and, measured on one layer, time.
   std::string plan_text() const;
-  VerifyReport run();  // loads the weights and measures
-  void finish();       // the reports are written: the state in work_dir is not needed any more
+  VerifyReport
+  run();          // loads the weights and measures; of ranks the first one gets the report, the others an empty one
+  void finish();  // the reports are written: the state in work_dir is not needed any more
 
  private:
   Json run_identity() const;  // everything that the measurement depends on

@@ -145,30 +145,35 @@ Json Verification::run_identity() const {
   }
   Json methods = Json::array(), windows = Json::array({r.windows.sink, r.windows.recent});
   for (const ComparedMethod& c : selection_.methods) methods.push_back(c.method.id + " (" + c.comparison + ")");
-  return {{"tool_version", r.tool_version},
-          {"model", checkpoint_.fingerprint()},
-          {"bundle", bundle},
-          {"text", text_sha256_},
-          {"threads", at::get_num_threads()},
-          {"options",
-           {{"context", r.context},
-            {"tokens", r.tokens},
-            {"max_sequences", r.max_sequences},
-            {"path", r.prefill && r.decode ? "both"
-                     : r.prefill           ? "prefill"
-                                           : "decode"},
-            {"windows", windows},
-            {"compare", r.comparisons},
-            {"bits", r.bits ? Json(*r.bits) : Json(nullptr)},
-            {"methods", methods},
-            {"tasks", r.tasks},
-            {"task_lengths", r.task_lengths},
-            {"task_prompts", r.task_prompts},
-            {"layer_sequences", r.layer_sequences},
-            {"seed", r.seed},
-            {"logit_correction", r.logit_correction},
-            {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
-            {"device", r.decoder.device.str()}}}};
+  Json identity = {{"tool_version", r.tool_version},
+                   {"model", checkpoint_.fingerprint()},
+                   {"bundle", bundle},
+                   {"text", text_sha256_},
+                   {"threads", at::get_num_threads()},
+                   {"options",
+                    {{"context", r.context},
+                     {"tokens", r.tokens},
+                     {"max_sequences", r.max_sequences},
+                     {"path", r.prefill && r.decode ? "both"
+                              : r.prefill           ? "prefill"
+                                                    : "decode"},
+                     {"windows", windows},
+                     {"compare", r.comparisons},
+                     {"bits", r.bits ? Json(*r.bits) : Json(nullptr)},
+                     {"methods", methods},
+                     {"tasks", r.tasks},
+                     {"task_lengths", r.task_lengths},
+                     {"task_prompts", r.task_prompts},
+                     {"layer_sequences", r.layer_sequences},
+                     {"seed", r.seed},
+                     {"logit_correction", r.logit_correction},
+                     {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
+                     {"device", r.decoder.device.str()}}}};
+  if (r.ranks != nullptr) {  // all have one identity: rank 0 takes the records of the others for its own
+    identity["options"]["ranks"] = r.ranks->count();
+    identity["options"]["device"] = r.decoder.device.is_cpu() ? "cpu" : "cuda";
+  }
+  return identity;
 }
 
 }  // namespace oscar
