@@ -27,6 +27,7 @@
 #include "rotation/waterfill.h"
 #include "statistics/collect_phases.h"
 #include "statistics/shard_merge.h"
+#include "statistics/windowed_layers.h"
 
 namespace oscar {
 namespace {
@@ -219,7 +220,9 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     check_roles(a, outputs, nullptr);
   }
   std::optional<Timeline::Phase> reading(std::in_place, a.fit.timeline, phase::kStatistics);
-  const Statistics statistics = load_statistics(a.statistics);
+  Statistics collected = load_statistics(a.statistics);
+  const std::vector<LeftOutLayer> windowed = windowed_layers(collected, a.windows, a.statistics);
+  const Statistics statistics = without_layers(std::move(collected), windowed);
   reading.reset();
   if (is_shard(statistics)) {
     log_warning(a.statistics + ": is " + shard_name(statistics) +

@@ -91,6 +91,11 @@ struct ModelConfig {
   std::vector<std::int64_t> eos_tokens;
   std::string torch_dtype;  // as written: "bfloat16"
 
+  // Tokens that a query of the layer sees at most: its window; 0: all.
+  std::int64_t span(std::int64_t layer) const {
+    return sliding_window.empty() ? 0 : sliding_window.at(static_cast<std::size_t>(layer));
+  }
+
   std::int64_t gqa_group() const { return query_heads / kv_heads; }  // query heads of one KV head
 
   // Layers that hold a KV cache. Whoever looks at keys and values counts these alone; numbers are those of the model.

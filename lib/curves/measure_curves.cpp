@@ -172,7 +172,8 @@ class CurveRun {
       progress_.advance(static_cast<std::uint64_t>((decoder_.config().layers - curve.layer) * curves_.sequences) *
                         profiles.size());
     } else {
-      result = passes().measure(methods_, curve.layer, curve.side, profiles);
+      const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
+      result = passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles);
       log.add(round, place, *result);
     }
     require_whole(*result, profiles.size());

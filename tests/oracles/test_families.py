@@ -9,6 +9,7 @@ import pytest
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import family_checkpoints  # noqa: E402  (needs the packages above)
@@ -157,14 +158,26 @@ def test_commands(case, tool, tmp_path):
     # what the choice of an expert may cost.
     assert rows["bf16", "decode"]["kl"]["mean"] < (1e-3 if experts else 1e-5)
     assert rows["naive2", "decode"]["kl"]["mean"] > (5e-3 if experts else 1e-4)
+    assert rows["oscar", "decode"]["kl"]["mean"] > 1e-4
     if name == "gemma3-wrapped":  # layers with a RoPE of their own: nothing to take back, and nothing to average over positions
         tool("oscar-fit", statistics, "-o", tmp_path / "second", "--method", "waterfill", "--bits", "2.5", "-q")
         assert "--center rope needs one rotary embedding" in tool(
             "oscar-fit", statistics, "-o", tmp_path / "third", "--method", "waterfill", "--bits", "2.5", "--center", "rope", code=3)
-    # A layer without a KV cache is nowhere, and the manifest says why.
+    # A layer without a KV cache is nowhere, nor is one whose queries never meet a quantised key; the manifest says why.
+    with safetensors.safe_open(statistics, "pt") as file:
+        geometry = json.loads(file.metadata()["oscar"])["geometry"]
+    windowed = [g["layer"] for g in geometry if 0 < g["sliding_window"] <= 24]
     manifest = json.loads((tmp_path / "bundle" / "oscar_bundle.json").read_text())
-    assert [entry["layer"] for entry in manifest["layers"]] == layers and manifest["model"]["layers"] == 4
-    assert [entry["layer"] for entry in manifest["model"].get("left_out", [])] == [i for i in range(4) if i not in layers]
+    held = [layer for layer in layers if layer not in windowed]
+    assert [entry["layer"] for entry in manifest["layers"]] == held and manifest["model"]["layers"] == 4
+    reasons = {entry["layer"]: entry["reason"] for entry in manifest["model"].get("left_out", [])}
+    assert sorted(reasons) == [i for i in range(4) if i not in held]
+    if name in ("gpt-oss", "gemma3-wrapped"):
+        assert windowed == [0, 2] and reasons[0] == "a window of 17 tokens, which stay in BF16"
+        assert reasons[0] in (tmp_path / "bundle" / "README.md").read_text()
+        assert "leaves out layer 0, whose queries see 17 tokens" in tool(
+            "oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90, "--windows", "8,16",
+            "--path", "decode", "--device", DEVICE, "--report", tmp_path / "r2.json", "-q", code=3)
     tool("oscar-export", tmp_path / "bundle", "--format", "sglang", "-o", tmp_path / "served")
     assert (tmp_path / "served" / "k_rotation_qqt_r_h_pbr.pt").exists()
 
