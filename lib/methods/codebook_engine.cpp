@@ -38,7 +38,7 @@ CodebookEngine::CodebookEngine(std::vector<LayerTransform> layers, std::int64_t 
   attention_factor_ = frequencies.attention_factor;
 }
 
-const LayerTransform& CodebookEngine::at(std::int64_t layer) const {
+const LayerTransform& CodebookEngine::layer_at(std::int64_t layer) const {
   return layers_.at(index_.at(static_cast<std::size_t>(layer)));
 }
 
@@ -97,7 +97,7 @@ std::uint64_t CodebookEngine::error_bytes() const {
 }
 
 at::Tensor CodebookEngine::added_variance(std::int64_t layer, const at::Tensor& keys) const {
-  const SideTransform& transform = at(layer).key;
+  const SideTransform& transform = layer_at(layer).key;
   const bool turned = transform.codebook->before_rope;
   at::Tensor errors;  // [H, T, d]
   decode_encoded(*transform.codebook, to_basis(transform, turned ? turn(keys, true) : keys), &errors);
@@ -113,7 +113,7 @@ at::Tensor CodebookEngine::added_variance(std::int64_t layer, const at::Tensor& 
 }
 
 at::Tensor CodebookEngine::code_basis(std::int64_t layer, const at::Tensor& q) const {
-  const LayerTransform& of_layer = at(layer);
+  const LayerTransform& of_layer = layer_at(layer);
   const SideTransform& transform = of_layer.key;
   if (transform.codebook->before_rope) return q;
   const at::Tensor& forward = transform.orthogonal() ? transform.forward : transform.query_side;
@@ -128,7 +128,7 @@ at::Tensor CodebookEngine::reconstruct(std::int64_t layer, Side side, const at::
     throw NumericalError("layer " + std::to_string(layer) + (side == Side::kKey ? ", keys" : ", values") +
                          " for codebooks are not finite (NaN or infinity)");
   }
-  const SideTransform& transform = side_of(at(layer), side);
+  const SideTransform& transform = side_of(layer_at(layer), side);
   if (!transform.codebook) return through_codec(transform, side, rows);
   const bool turned = transform.codebook->before_rope;
   const at::Tensor x = to_basis(transform, turned ? turn(rows, true) : rows);

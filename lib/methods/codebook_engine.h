@@ -43,7 +43,7 @@ class CodebookEngine {
   at::Tensor turn(const at::Tensor& rows, bool back) const;
   at::Tensor through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const;
 
-  const LayerTransform& at(std::int64_t layer) const;  // by its place among the model's layers with a KV cache
+  const LayerTransform& layer_at(std::int64_t layer) const;  // by its place among the model's layers with a KV cache
 
   std::vector<LayerTransform> layers_;
   std::vector<std::size_t> index_;  // [L] place in the model -> place in layers_; past its end: left out

@@ -11,13 +11,23 @@ namespace {
 
 constexpr std::int64_t kMostSpan = std::int64_t{1} << 40;
 
-// Number of a layer -> its window; 0: full attention.
-std::map<std::int64_t, std::int64_t> spans_of(const Statistics& s, const std::string& where) {
-  std::map<std::int64_t, std::int64_t> spans;
+// What a query sees at most.
+struct Span {
+  std::int64_t tokens = 0;  // 0: all
+  const char* of = "a window of ";
+};
+
+// By the number of a layer.
+std::map<std::int64_t, Span> spans_of(const Statistics& s, const std::string& where) {
+  std::map<std::int64_t, Span> spans;
   if (!s.metadata.is_object() || !s.metadata.contains("geometry")) return spans;
   for (const Json& layer : json_array(s.metadata, "geometry", where)) {
     const std::int64_t number = json_int_within(layer, "layer", where + ", geometry", 0, s.model_layers() - 1);
-    spans[number] = json_int_within(layer, "sliding_window", where + ", geometry", 0, kMostSpan);
+    spans[number].tokens = json_int_within(layer, "sliding_window", where + ", geometry", 0, kMostSpan);
+    if (!layer.contains("chunk")) continue;
+    if (const std::int64_t chunk = json_int_within(layer, "chunk", where + ", geometry", 0, kMostSpan); chunk > 0) {
+      spans[number] = {chunk, "chunks of "};
+    }
   }
   return spans;
 }
@@ -25,20 +35,20 @@ std::map<std::int64_t, std::int64_t> spans_of(const Statistics& s, const std::st
 }  // namespace
 
 std::vector<LeftOutLayer> windowed_layers(const Statistics& s, const CacheWindows& windows, const std::string& where) {
-  const std::map<std::int64_t, std::int64_t> spans = spans_of(s, where);
+  const std::map<std::int64_t, Span> spans = spans_of(s, where);
   std::vector<LeftOutLayer> found;
+  std::int64_t longest = 0;
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const auto span = spans.find(s.number(i));
-    if (span == spans.end() || !windows.hold(span->second)) continue;
-    found.push_back({span->first, "a window of " + std::to_string(span->second) + " tokens, which stay in BF16"});
+    if (span == spans.end() || !windows.hold(span->second.tokens)) continue;
+    const auto& [tokens, of] = span->second;
+    longest = std::max(longest, tokens);
+    found.push_back({span->first, of + std::to_string(tokens) + " tokens, which stay in BF16"});
   }
   if (!found.empty() && found.size() == s.layers.size()) {
     throw InputError(where + ": no layer has anything to quantise: their windows of at most " +
-                     std::to_string(std::max_element(spans.begin(), spans.end(),
-                                                     [](const auto& a, const auto& b) { return a.second < b.second; })
-                                        ->second) +
-                     " tokens lie inside the recent window of " + std::to_string(windows.recent) +
-                     " tokens in BF16; pass shorter --windows");
+                     std::to_string(longest) + " tokens lie inside the recent window of " +
+                     std::to_string(windows.recent) + " tokens in BF16; pass shorter --windows");
   }
   return found;
 }
@@ -52,9 +62,8 @@ Statistics without_layers(Statistics s, const std::vector<LeftOutLayer>& layers)
     if (!leaves(s.number(i))) kept.push_back(std::move(s.layers[i]));
   }
   std::map<std::int64_t, LeftOutLayer> all;
-  for (const auto* list : {&s.left_out, &layers}) {
-    for (const LeftOutLayer& layer : *list) all.emplace(layer.layer, layer);
-  }
+  for (const LeftOutLayer& layer : s.left_out) all.emplace(layer.layer, layer);
+  for (const LeftOutLayer& layer : layers) all.emplace(layer.layer, layer);
   s.layers = std::move(kept);
   s.left_out.clear();
   for (auto& [number, layer] : all) s.left_out.push_back(std::move(layer));

@@ -103,6 +103,8 @@ def geometry(model):
 
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        raise InputError(f"{type(model).__name__} has layers that see chunks of the sequence, which oscar-kv does not compute")
     for index, reason in left_out_layers(bundle.model).items():
         if index not in modules:
             raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a "

@@ -18,8 +18,8 @@ import family_checkpoints  # noqa: E402
 torch.set_num_threads(1)
 # What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next, hunyuan.
 AS_ANOTHER = {"hunyuan-moe", "ernie4-5", "ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3", "exaone4",
-              "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped"}
-REFUSED = {"gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits",
+              "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped", "llama4-wrapped", "ministral3-wrapped", "mistral-wrapped"}
+REFUSED = {"llama4": "see chunks of the sequence", "gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits",
            "qwen3-next": "leaves out layer 0 .linear attention", "qwen3-5-wrapped": "leaves out layer 0 .linear attention"}
 TEXT, CONTEXT, WINDOWS = 2000, 90, (8, 16)  # characters; tokens of each sequence; where most of them are coded
 # Windows that hold all that sliding layers see, which the bundle then leaves out.
