@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
 #include <stdexcept>
 
 #include "apps/options/device_choice.h"
@@ -30,15 +31,28 @@ Sensitivities text_sensitivities(const AllocatorRow& allocator, Decoder& decoder
 Sensitivities squared_weight_norms(const Statistics& statistics, const CommonOptions& common) {
   const Checkpoint checkpoint = open_model_of(statistics, common);
   Decoder decoder(checkpoint, {.stream_layers = true});
+  std::set<std::int64_t> fitted;
+  for (std::size_t i = 0; i < statistics.layers.size(); ++i) fitted.insert(statistics.number(i));
   Sensitivities norms;
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
-    if (!checkpoint.config().holds_kv(layer)) continue;
+    if (!fitted.contains(layer)) continue;
     const LayerWeights& weights = decoder.layer_weights(layer);
     for (const at::Tensor& w : {weights.k, weights.v}) {
       norms.push_back({w.to(at::kDouble).square().sum().item<double>()});
     }
   }
   return norms;
+}
+
+// Without layers that the fit leaves out: of [layers] or [layers x 2] what belongs to the others.
+Sensitivities of_fitted_layers(Sensitivities found, const ModelConfig& model, const Statistics& statistics) {
+  const std::size_t each = found.size() / static_cast<std::size_t>(model.kv_layers());
+  Sensitivities kept;
+  for (std::size_t i = 0; i < statistics.layers.size(); ++i) {
+    const auto place = static_cast<std::size_t>(model.kv_place(statistics.number(i)));
+    for (std::size_t side = 0; side < each; ++side) kept.push_back(std::move(found[each * place + side]));
+  }
+  return kept;
 }
 
 }  // namespace
@@ -77,7 +91,9 @@ WidthSource allocator_source(const AllocatorRow& allocator, const Statistics& st
       source.text_hashes = std::move(text.hashes);
       Decoder decoder(checkpoint, {choose_dtype(common, options.device), options.device, arguments.stream_layers});
       const Bundle bundle = bundle_from_fit(statistics, options, quick_fit(statistics, options), windows, {});
-      source.sensitivities = text_sensitivities(allocator, decoder, bundle, {std::move(text.sequences), windows});
+      source.sensitivities =
+          of_fitted_layers(text_sensitivities(allocator, decoder, bundle, {std::move(text.sequences), windows}),
+                           checkpoint.config(), statistics);
       break;
     }
   }

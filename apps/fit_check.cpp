@@ -10,7 +10,9 @@
 #include "bundle/bundle.h"
 #include "bundle/provenance_options.h"
 #include "rotation/regret.h"
+#include "statistics/left_out.h"
 #include "statistics/statistics.h"
+#include "statistics/windowed_layers.h"
 
 namespace oscar {
 namespace {
@@ -92,7 +94,9 @@ int run_check(const CheckArguments& a, bool json) {
     throw InputError(a.bundle + ": holds codebooks, whose regret is not predicted: judge them with oscar-verify");
   }
   const FitOptions options = fit_options_of(bundle);
-  const Statistics statistics = load_statistics(a.statistics);
+  Statistics collected = load_statistics(a.statistics);
+  const std::vector<LeftOutLayer> left_out = read_left_out(bundle.model, collected.model_layers(), a.bundle);
+  const Statistics statistics = without_layers(std::move(collected), left_out);
   require_same_model(bundle, statistics);
   const Regret regret = measure_regret(bundle.layers, statistics, options);
   const bool pass = a.max_regret <= 0.0 || regret.total.ratio() <= a.max_regret;

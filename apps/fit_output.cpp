@@ -221,6 +221,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
       clips.push_back({{"layer", layer.transform.layer}, {"key", std::move(key)}, {"value", std::move(value)}});
     }
     out["clip"] = std::move(clips);
+    if (bundle.model.contains("left_out")) out["left_out"] = bundle.model["left_out"];
     const Json& options = bundle.provenance.at("options");
     if (options.contains("allocate")) out["allocate"] = options.at("allocate");
     out["served_as"] = lossless_form(bundle).format;

@@ -30,6 +30,7 @@
 #include "rotation/waterfill.h"
 #include "statistics/collect_phases.h"
 #include "statistics/shard_merge.h"
+#include "statistics/windowed_layers.h"
 
 namespace oscar {
 namespace {
@@ -248,7 +249,9 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   const bool writes = !a.common.dry_run || !a.pareto.empty();
   std::future<std::string> hash;  // made beside the checks of what is read
   if (writes) hash = std::async(std::launch::async, [file = fs::path(a.statistics)] { return sha256_file(file); });
-  const Statistics statistics = load_statistics(a.statistics);
+  Statistics collected = load_statistics(a.statistics);
+  const std::vector<LeftOutLayer> windowed = windowed_layers(collected, a.windows, a.statistics);
+  const Statistics statistics = without_layers(std::move(collected), windowed);
   reading.reset();
   if (is_shard(statistics)) {
     log_warning(a.statistics + ": is " + shard_name(statistics) +

@@ -78,14 +78,14 @@ std::int64_t next_flush(const CachedRows& rows, std::int64_t first, std::int64_t
 }
 
 // 0 where query i may see column j, -inf elsewhere: [queries, columns], columns from token `from` on.
-at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, std::int64_t window) {
+at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, const AttentionInput& input) {
   const std::int64_t columns = last - from;
   at::Tensor mask = at::zeros({last - first, columns}, at::kFloat);
   auto* row = mask.mutable_data_ptr<float>();
   for (std::int64_t i = first; i < last; ++i, row += columns) {
     constexpr float kHidden = -std::numeric_limits<float>::infinity();
     std::fill(row + (i + 1 - from), row + columns, kHidden);
-    if (window > 0) std::fill(row, row + std::max<std::int64_t>(i - window + 1 - from, 0), kHidden);
+    std::fill(row, row + std::max<std::int64_t>(input.first_key(i) - from, 0), kHidden);
   }
   return mask;
 }
@@ -116,8 +116,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     last = std::min(first + block, tokens);
     if (!q.is_cuda()) last = next_flush(values, first, next_flush(keys, first, last));
     const std::int64_t count = last - first;
-    const std::int64_t from =
-        input.sliding_window > 0 ? std::max<std::int64_t>(0, first - input.sliding_window + 1) : 0;
+    const std::int64_t from = input.first_key(first);
     const std::int64_t columns = last - from;
     const BlockRows k = key_rows.block(from, first, last), v = value_rows.block(from, first, last);
     const at::Tensor queries = by_head(scaled.narrow(0, first, count)).reshape({kv_heads, gqa_group * count, key_d});
@@ -132,10 +131,9 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     }
     if (shift.defined()) scores.add_(by_head(shift.narrow(0, first, count)).unsqueeze(-1));
     if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
-    // Without a sliding window only the block's own columns are hidden from some of its queries.
-    const std::int64_t masked = input.sliding_window > 0 ? from : first;
-    scores.narrow(3, masked - from, last - masked)
-        .add_(causal_mask(masked, first, last, input.sliding_window).to(q.device()));
+    // Without a window or chunks only the block's own columns are hidden from some of its queries.
+    const std::int64_t masked = input.sees_all() ? first : from;
+    scores.narrow(3, masked - from, last - masked).add_(causal_mask(masked, first, last, input).to(q.device()));
     if (input.sinks.defined()) {
       const at::Tensor sinks = input.sinks.to(q.device(), at::kFloat).view({kv_heads, gqa_group, 1, 1});
       scores = at::softmax(at::cat({scores, sinks.expand({kv_heads, gqa_group, count, 1})}, -1), -1)

@@ -51,7 +51,8 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers = true);
 std::vector<std::string> check_bundle(const Bundle& bundle);
 
 // Does the bundle belong to this model? Layers, KV heads, head size and, where the bundle knows it, the fingerprint
-// (Checkpoint::fingerprint). Empty when it does, else one sentence per difference.
+// (Checkpoint::fingerprint). A layer may be missing that the bundle lists as left out, where its windows hold all that
+// a query of the layer sees. Empty when it does, else one sentence per difference.
 std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,
                                             const std::string& fingerprint);
 

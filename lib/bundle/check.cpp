@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "base/errors.h"
 #include "bundle/bundle.h"
 #include "codec/feedback.h"
 #include "registry/registry.h"
 #include "rotation/compose.h"
+#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {
@@ -152,6 +154,29 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   }
 }
 
+// A layer with a KV cache may be missing where the bundle says so and its windows hold all that a query of the layer
+// sees. Published files say nothing: there the model tells.
+void check_missing_layers(const Bundle& bundle, const ModelConfig& model, std::vector<std::string>& faults) {
+  std::set<std::int64_t> present, listed;
+  for (const LayerTransform& layer : bundle.layers) present.insert(layer.layer);
+  for (const LeftOutLayer& other : read_left_out(bundle.model, model.layers, "the bundle")) listed.insert(other.layer);
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    if (!model.holds_kv(i) || present.contains(i)) continue;
+    const bool held = bundle.windows.hold(model.span(i));
+    if (held && (listed.contains(i) || bundle.method == kPublishedMethod)) continue;
+    if (!listed.contains(i)) {
+      faults.push_back("the bundle has a layer count of " + std::to_string(bundle.layers.size()) + ", the model " +
+                       std::to_string(model.kv_layers()) + ": layer " + std::to_string(i) + " is missing");
+    } else {
+      faults.push_back("the bundle leaves out layer " + std::to_string(i) + ", whose queries see " +
+                       (model.span(i) > 0 ? std::to_string(model.span(i)) : std::string("all")) +
+                       " tokens: more than a recent window of " + std::to_string(bundle.windows.recent) +
+                       " holds in BF16; take longer windows, or fit again with these");
+    }
+    return;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> check_bundle(const Bundle& bundle) {
@@ -205,9 +230,7 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;
   }
-  if (static_cast<std::int64_t>(bundle.layers.size()) < model.kv_layers() && faults.empty()) {
-    differ("a layer count of", static_cast<std::int64_t>(bundle.layers.size()), model.kv_layers());
-  }
+  if (faults.empty()) check_missing_layers(bundle, model, faults);
   if (!bundle.model_fingerprint.empty() && bundle.model_fingerprint != fingerprint) {
     faults.push_back("the bundle was fitted on another model (fingerprint " + bundle.model_fingerprint + ", found " +
                      fingerprint + ")");

@@ -38,19 +38,34 @@ std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
   return result;
 }
 
-void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
-  const std::vector<std::string> differences = check_bundle_model(bundle, model, bundle.model_fingerprint);
-  if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
-  for (std::size_t i = 0; i < bundle.layers.size(); ++i) {
-    const std::int64_t number = model.kv_layer(static_cast<std::int64_t>(i));
-    if (bundle.layers[i].layer != number) {
-      throw InputError("the bundle lacks layer " + std::to_string(number) + " of the model");
-    }
+// Fills the places of layers that the bundle does not hold.
+void mark_left_out(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
+  if (std::ssize(bundle.layers) == model.kv_layers()) return;
+  method.left_out.assign(static_cast<std::size_t>(model.kv_layers()), true);
+  for (const LayerTransform& layer : bundle.layers) {
+    method.left_out[static_cast<std::size_t>(model.kv_place(layer.layer))] = false;
   }
+  if (method.codebooks) return;
+  for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
+    if (!method.left_out_at(place)) continue;
+    LayerTransform none;
+    none.layer = model.kv_layer(place), none.head_dim = model.head_dim, none.kv_heads = model.kv_heads;
+    method.layers.insert(method.layers.begin() + place, std::move(none));
+    LayerCode code = method.codes.front();
+    method.codes.insert(method.codes.begin() + place, std::move(code));
+  }
+}
+
+void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
+  Bundle as_run = bundle;  // with the windows of this run, which decide on the layers that may be missing
+  as_run.windows = method.windows;
+  const std::vector<std::string> differences = check_bundle_model(as_run, model, bundle.model_fingerprint);
+  if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
   if (codebook_bytes(bundle.layers) > 0) {
     method.codebooks =
         std::make_shared<CodebookEngine>(bundle.layers, bundle.quant_group, parse_encoder(bundle.encoder), model);
+    mark_left_out(method, model, bundle);
     return;
   }
   method.layers = bundle.layers;
@@ -72,12 +87,13 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
     }
     method.codes.push_back(std::move(code));
   }
+  mark_left_out(method, model, bundle);
 }
 
 }  // namespace
 
 const SideTransform* KvMethod::transform(std::int64_t layer, Side side) const {
-  if (layers.empty()) return nullptr;
+  if (layers.empty() || left_out_at(layer)) return nullptr;
   const LayerTransform& t = layers.at(static_cast<std::size_t>(layer));
   return side == Side::kKey ? &t.key : &t.value;
 }
@@ -104,14 +120,26 @@ RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const
 
 const CacheWindows& KvMethod::windows_of(Side side) const { return engine ? engine->side(side).windows : windows; }
 
-bool KvMethod::quantised_at(std::int64_t layer) const { return quantised && (!engine || engine->quantised(layer)); }
+bool KvMethod::quantised_at(std::int64_t layer) const {
+  return quantised && (!engine || engine->quantised(layer)) && !left_out_at(layer);
+}
+
+bool KvMethod::left_out_at(std::int64_t layer) const {
+  return !left_out.empty() && left_out.at(static_cast<std::size_t>(layer));
+}
+
+std::int64_t KvMethod::held_layers(const ModelConfig& model) const {
+  return model.kv_layers() - std::count(left_out.begin(), left_out.end(), true);
+}
 
 double KvMethod::bits_per_element() const {
   if (!quantised) return 16.0;
   if (engine) return engine->bits_per_element();
   if (codebooks) return codebooks->bits_per_element();
   double bits = 0.0, elements = 0.0;
-  for (const LayerCode& c : codes) {
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    if (left_out_at(static_cast<std::int64_t>(i))) continue;
+    const LayerCode& c = codes[i];
     bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
     elements += c.key.head_dim + c.value.head_dim;
   }
@@ -125,6 +153,16 @@ double KvMethod::bits_per_element_at(std::int64_t context) const {
 }
 
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
+  std::uint64_t bytes = held_bytes(method, model, context);
+  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);
+  for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
+    if (!method.left_out_at(place)) continue;
+    bytes += row * static_cast<std::uint64_t>(std::min(model.span(model.kv_layer(place)), context));
+  }
+  return bytes;
+}
+
+std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
   if (method.engine) return method.engine->allocated_bytes(context);
   const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);  // K and V of a token, BF16
   if (!method.quantised) return row * static_cast<std::uint64_t>(context * model.kv_layers());
@@ -132,14 +170,17 @@ std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, 
   const std::int64_t coded = w.quantised_end(context) - w.sink;
   const std::int64_t full = std::min(w.sink + w.recent + w.flush - 1, context);
   if (method.codebooks) {  // codes of every coded token, without pages
-    const auto elements = static_cast<double>(2 * model.kv_layers() * model.kv_heads * model.head_dim);
+    const std::int64_t layers = method.held_layers(model);
+    const auto elements = static_cast<double>(2 * layers * model.kv_heads * model.head_dim);
     return static_cast<std::uint64_t>(
                std::ceil(method.bits_per_element() * elements * static_cast<double>(coded) / 8)) +
-           row * static_cast<std::uint64_t>(full * model.kv_layers());
+           row * static_cast<std::uint64_t>(full * layers);
   }
   const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
   std::uint64_t bytes = 0;
-  for (const LayerCode& c : method.codes) {
+  for (std::size_t i = 0; i < method.codes.size(); ++i) {
+    if (method.left_out_at(static_cast<std::int64_t>(i))) continue;
+    const LayerCode& c = method.codes[i];
     bytes += static_cast<std::uint64_t>(pages * page_layout(c.key, c.value).bytes()) +
              row * static_cast<std::uint64_t>(full);
   }

@@ -40,6 +40,9 @@ struct KvMethod {
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
   std::vector<LayerCode> codes;        // [L]
   std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
+  // [L]; empty: none. Layers that the bundle leaves out because their queries see less than the recent window: exact in
+  // BF16. Their pages have the code of another layer, in the model's basis, and no query reads them.
+  std::vector<bool> left_out;
 
   std::shared_ptr<const RopePhases> rope_phases;  // of the model, where a transform has a rotated mean; else null
 
@@ -51,18 +54,24 @@ struct KvMethod {
   // Methods of other papers have windows of their own for each side, and layers that stay in BF16.
   const CacheWindows& windows_of(Side side) const;
   bool quantised_at(std::int64_t layer) const;
+  bool left_out_at(std::int64_t layer) const;
+  std::int64_t held_layers(const ModelConfig& model) const;  // that are not left out
   // The decode path has pages for it.
   bool paged() const { return !codebooks && (!engine || has_pages(engine->description())); }
 
-  double bits_per_element() const;  // of a quantised token, parameters included; mean over layers
-  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over all layers; for
+  // Of a quantised token, parameters included; mean over layers, without those that are left out.
+  double bits_per_element() const;
+  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over these layers; for
   // methods of other papers what a sequence holds (MethodEngine).
   double bits_per_element_at(std::int64_t context) const;
 };
 
 // Bytes of the pages and windows of one sequence of `context` tokens, all layers: whole pages, windows at their
 // capacity. What a cache holds beyond that (growth in steps) is not counted, so that the figure is the same everywhere.
+// Of a layer that is left out the tokens that a query sees count, in BF16.
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
+// The same without layers that are left out.
+std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
 
 // UsageError: the id is none of method_ids() nor, with a bundle, its own; with the list and a suggestion.
 [[noreturn]] void refuse_method(const std::string& id, const Bundle* bundle);

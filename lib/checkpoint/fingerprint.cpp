@@ -42,6 +42,14 @@ std::string family_text(const ModelConfig& c) {
     for (const LayerRope kind : c.layer_rope) text += " " + std::to_string(static_cast<int>(kind));
     text += "\n";
   }
+  if (!c.chunk.empty()) {
+    text += "chunks";
+    for (const std::int64_t chunk : c.chunk) text += " " + std::to_string(chunk);
+    text += c.unit_qk_norm ? " unit\n" : "\n";
+  }
+  if (const QueryScale& q = c.query_scale; q.length > 0.0) {
+    text += "queries " + number(q.beta) + " " + number(q.length) + "\n";
+  }
   if (c.attention_scale > 0.0) text += "scale " + number(c.attention_scale) + "\n";
   if (c.logit_soft_cap > 0.0 || c.final_soft_cap > 0.0) {
     text += "caps " + number(c.logit_soft_cap) + " " + number(c.final_soft_cap) + "\n";

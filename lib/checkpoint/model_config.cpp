@@ -43,6 +43,13 @@ struct FoundFamily {
   bool wrapped;  // the architecture is the multimodal wrapper of the family
 };
 
+// Whether the text model of a wrapper is of this family; where it does not say so, it is.
+bool has_text_model(const Json& config, const FamilyRow& row, const std::string& where) {
+  const auto text = config.find("text_config");
+  if (text == config.end() || !text->is_object()) return true;
+  return json_string(*text, "model_type", where, row.model_type) == row.model_type;
+}
+
 FoundFamily find_family(const Json& config, const std::string& where) {
   std::string name = json_string(config, "model_type", where, "");
   const std::string type = name;
@@ -57,11 +64,18 @@ FoundFamily find_family(const Json& config, const std::string& where) {
   for (const FamilyRow* row : family_rows()) {
     const bool wrapped = row->wrapper != nullptr && (name == row->wrapper || name == row->wrapper_type);
     if (!wrapped && name != row->architecture && name != row->model_type) continue;
+    if (wrapped && !has_text_model(config, *row, where)) continue;
     if (!type.empty() && type != (wrapped ? row->wrapper_type : row->model_type)) {
       throw InputError(where + ": model_type " + quote_name(type) + " does not belong to the architecture " +
                        quote_name(name));
     }
     return {row, wrapped};
+  }
+  for (const FamilyRow* row : family_rows()) {
+    if (row->wrapper == nullptr || (name != row->wrapper && name != row->wrapper_type)) continue;
+    throw InputError(where + ": the text model inside " + quote_name(name) + " has the model_type " +
+                     quote_name(json_string(config["text_config"], "model_type", where)) +
+                     ", which is not supported there");
   }
   throw InputError(where + ": the architecture " + quote_name(name) +
                    " is not supported; the nearest supported name is " + nearest_family(name).architecture +
@@ -215,7 +229,9 @@ std::string supported_architectures() {
   std::string text;
   for (const FamilyRow* row : family_rows()) {
     text += (text.empty() ? "" : ", ") + std::string(row->architecture);
-    if (row->wrapper != nullptr) text += std::string(", ") + row->wrapper;
+    if (row->wrapper != nullptr && text.find(row->wrapper) == std::string::npos) {
+      text += std::string(", ") + row->wrapper;
+    }
   }
   return text;
 }

@@ -31,6 +31,13 @@ struct RopeConfig {
   }
 };
 
+// Queries at position i, after RoPE, times 1 + beta log(1 + floor((i + first) / length)).
+struct QueryScale {
+  double beta = 0.0, length = 0.0;  // length 0: the family has none
+  std::int64_t first = 0;
+  bool without_rope = false;  // only in layers without RoPE
+};
+
 enum class LayerRope { kGlobal, kLocal, kNone };  // positions of a layer: `rope`, `local_rope`, none at all
 enum class Activation { kSilu, kGeluTanh };
 
@@ -72,17 +79,20 @@ struct ModelConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;          // RMSNorm over each head of q and k, before RoPE
   bool norm_after_rope = false;  // that norm comes after RoPE
+  bool unit_qk_norm = false;     // q and k over the root of their mean square, after RoPE, in layers that have it
   bool output_gate = false;      // attention's outputs are multiplied by the sigmoid of a second half of q's projection
   RopeConfig rope, local_rope;
   std::vector<LayerRope> layer_rope;         // [layers]; empty: kGlobal everywhere
   std::vector<std::int64_t> sliding_window;  // [layers]; 0: full attention
-  double attention_scale = 0.0;              // of q k^T in the softmax; 0: head_dim^-1/2
-  double logit_soft_cap = 0.0;               // attention logits become cap tanh(x / cap); 0: none
-  double final_soft_cap = 0.0;               // the same of the model's logits
-  bool sink_logits = false;                  // one logit for each query head joins the denominator of the softmax
-  double embedding_scale = 1.0;              // rounded to the activation dtype, then multiplies embeddings
-  double residual_scale = 1.0;               // multiplies what each branch adds to the residual stream
-  double logit_scale = 0.0;                  // multiplies the model's logits; 0: the family has no such number
+  std::vector<std::int64_t> chunk;           // [layers]; tokens that are cut off from those before; empty or 0: none
+  QueryScale query_scale;
+  double attention_scale = 0.0;  // of q k^T in the softmax; 0: head_dim^-1/2
+  double logit_soft_cap = 0.0;   // attention logits become cap tanh(x / cap); 0: none
+  double final_soft_cap = 0.0;   // the same of the model's logits
+  bool sink_logits = false;      // one logit for each query head joins the denominator of the softmax
+  double embedding_scale = 1.0;  // rounded to the activation dtype, then multiplies embeddings
+  double residual_scale = 1.0;   // multiplies what each branch adds to the residual stream
+  double logit_scale = 0.0;      // multiplies the model's logits; 0: the family has no such number
   ExpertConfig experts;
   LinearAttention linear;
   WeightConfig weights;         // how they are quantised
@@ -90,6 +100,13 @@ struct ModelConfig {
   std::int64_t bos_token = -1;  // -1: none
   std::vector<std::int64_t> eos_tokens;
   std::string torch_dtype;  // as written: "bfloat16"
+
+  // Tokens that a query of the layer sees at most: its window, or its chunk; 0: all.
+  std::int64_t span(std::int64_t layer) const {
+    const std::int64_t tokens = chunk.empty() ? 0 : chunk.at(static_cast<std::size_t>(layer));
+    if (tokens > 0) return tokens;
+    return sliding_window.empty() ? 0 : sliding_window.at(static_cast<std::size_t>(layer));
+  }
 
   std::int64_t gqa_group() const { return query_heads / kv_heads; }  // query heads of one KV head
 

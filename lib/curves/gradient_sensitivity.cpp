@@ -107,6 +107,7 @@ Sensitivities first_order_scores(Decoder& decoder, const Bundle& bundle, const S
   Sensitivities sums(places(decoder), std::vector<double>(methods.size(), 0.0));
   backward(decoder, request, false, [&](std::int64_t layer, const at::Tensor& hidden, const LayerGradient& gradient) {
     const std::int64_t place = decoder.config().kv_place(layer);
+    if (methods.front().left_out_at(place)) return;
     KeptInput input;
     decoder.run_layer(layer, hidden, batch_of(hidden.size(0)), input);
     const std::int64_t first = request.windows.sink, end = hidden.size(0) - request.windows.recent;

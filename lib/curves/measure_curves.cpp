@@ -210,7 +210,8 @@ class CurveRun {
     }
     std::vector<Widths> profiles;
     for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
-    PassResult result = passes().measure(methods_, curve.layer, curve.side, profiles);
+    const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
+    PassResult result = passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles);
     log.add(round, place, result);
     return result;
   }

@@ -18,6 +18,11 @@ struct CacheWindows {
     const std::int64_t leaving = std::max<std::int64_t>(0, n - sink - recent);
     return sink + leaving / flush * flush;
   }
+
+  // Whether a layer whose query i sees keys j with i - j < span never meets a quantised one, which has j <= i - recent.
+  // The sink does not help: it lies outside of the span sooner or later. The same holds for a query that sees its chunk
+  // of `span` tokens. 0: full attention.
+  bool hold(std::int64_t span) const { return span > 0 && span <= recent; }
 };
 
 // Bits per element at a context of T tokens, b bits for a coded one and 16 in the windows. Blocks of `flush` tokens

@@ -24,6 +24,10 @@ const SideTransform& side_of(const LayerTransform& layer, Side side) {
 CodebookEngine::CodebookEngine(std::vector<LayerTransform> layers, std::int64_t group, Encoder encoder,
                                const ModelConfig& model)
     : layers_(std::move(layers)), group_(group), encoder_(encoder) {
+  index_.assign(static_cast<std::size_t>(model.kv_layers()), layers_.size());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    index_.at(static_cast<std::size_t>(model.kv_place(layers_[i].layer))) = i;
+  }
   const bool before_rope = std::any_of(layers_.begin(), layers_.end(), [](const LayerTransform& layer) {
     return layer.key.codebook && layer.key.codebook->before_rope;
   });
@@ -32,6 +36,10 @@ CodebookEngine::CodebookEngine(std::vector<LayerTransform> layers, std::int64_t 
   const RopeFrequencies frequencies = common_rope(model);
   inverse_frequency_ = frequencies.inverse.to(at::kFloat).contiguous();
   attention_factor_ = frequencies.attention_factor;
+}
+
+const LayerTransform& CodebookEngine::layer_at(std::int64_t layer) const {
+  return layers_.at(index_.at(static_cast<std::size_t>(layer)));
 }
 
 double CodebookEngine::bits_per_element() const {
@@ -89,7 +97,7 @@ std::uint64_t CodebookEngine::error_bytes() const {
 }
 
 at::Tensor CodebookEngine::added_variance(std::int64_t layer, const at::Tensor& keys) const {
-  const SideTransform& transform = layers_.at(static_cast<std::size_t>(layer)).key;
+  const SideTransform& transform = layer_at(layer).key;
   const bool turned = transform.codebook->before_rope;
   at::Tensor errors;  // [H, T, d]
   decode_encoded(*transform.codebook, to_basis(transform, turned ? turn(keys, true) : keys), &errors);
@@ -105,7 +113,7 @@ at::Tensor CodebookEngine::added_variance(std::int64_t layer, const at::Tensor& 
 }
 
 at::Tensor CodebookEngine::code_basis(std::int64_t layer, const at::Tensor& q) const {
-  const LayerTransform& of_layer = layers_.at(static_cast<std::size_t>(layer));
+  const LayerTransform& of_layer = layer_at(layer);
   const SideTransform& transform = of_layer.key;
   if (transform.codebook->before_rope) return q;
   const at::Tensor& forward = transform.orthogonal() ? transform.forward : transform.query_side;
@@ -120,7 +128,7 @@ at::Tensor CodebookEngine::reconstruct(std::int64_t layer, Side side, const at::
     throw NumericalError("layer " + std::to_string(layer) + (side == Side::kKey ? ", keys" : ", values") +
                          " for codebooks are not finite (NaN or infinity)");
   }
-  const SideTransform& transform = side_of(layers_.at(static_cast<std::size_t>(layer)), side);
+  const SideTransform& transform = side_of(layer_at(layer), side);
   if (!transform.codebook) return through_codec(transform, side, rows);
   const bool turned = transform.codebook->before_rope;
   const at::Tensor x = to_basis(transform, turned ? turn(rows, true) : rows);

@@ -16,8 +16,9 @@ namespace oscar {
 
 class CodebookEngine {
  public:
-  // layers: [L] of the model, in order; group and encoder: of sides without a codebook. InputError where codebooks of
-  // keys before RoPE meet a model whose layers do not share one rotary embedding over all channels.
+  // layers: those of the bundle, in order; a layer that it leaves out is not asked for. group and encoder: of sides
+  // without a codebook. InputError where codebooks of keys before RoPE meet a model whose layers do not share one
+  // rotary embedding over all channels.
   CodebookEngine(std::vector<LayerTransform> layers, std::int64_t group, Encoder encoder, const ModelConfig& model);
 
   double bits_per_element() const;  // of a coded token, scales included, codebooks not; mean over sides and layers
@@ -42,7 +43,10 @@ class CodebookEngine {
   at::Tensor turn(const at::Tensor& rows, bool back) const;
   at::Tensor through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const;
 
+  const LayerTransform& layer_at(std::int64_t layer) const;  // by its place among the model's layers with a KV cache
+
   std::vector<LayerTransform> layers_;
+  std::vector<std::size_t> index_;  // [L] place in the model -> place in layers_; past its end: left out
   std::int64_t group_;
   Encoder encoder_;
   at::Tensor inverse_frequency_;  // [d/2], keys before RoPE; undefined where there are none

@@ -28,8 +28,15 @@ struct AttentionInput {
   at::Tensor v;                     // [T, Hkv, d]
   double scale = 1.0;               // softmax scale, usually d^-1/2
   std::int64_t sliding_window = 0;  // 0: none; w: query i sees keys j with i - j < w
+  std::int64_t chunk = 0;           // 0: none; c: query i sees keys of its own chunk of c tokens; no window beside it
   double soft_cap = 0.0;            // 0: none
   at::Tensor sinks;                 // undefined, or [Hq] logits that join the softmax denominator
+
+  bool sees_all() const { return sliding_window == 0 && chunk == 0; }
+  std::int64_t first_key(std::int64_t i) const {  // that the query at position i sees
+    if (chunk > 0) return i / chunk * chunk;
+    return sliding_window > 0 && i >= sliding_window ? i - sliding_window + 1 : 0;
+  }
 };
 
 class Attention {

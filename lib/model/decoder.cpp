@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <stdexcept>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
@@ -31,7 +32,8 @@ struct Decoder::Impl {
   std::int64_t resident = -1;  // layer in that slot
 
   // The tables of the batch seen last: every layer of one step asks for the same positions.
-  std::array<RopeTable, 2> tables;
+  std::array<RopeTable, 3> tables;  // of global and of local layers, and of those without RoPE
+  std::array<bool, 3> made{};
   std::vector<std::int64_t> table_starts, table_lengths;
 
   Impl(const Checkpoint& source, const DecoderOptions& chosen)
@@ -76,18 +78,22 @@ struct Decoder::Impl {
   }
 
   const RopeTable& rope(std::int64_t layer, const SequenceBatch& batch) {
-    static const RopeTable kNone;
     const std::vector<LayerRope>& kinds = checkpoint.config().layer_rope;
     const LayerRope kind = kinds.empty() ? LayerRope::kGlobal : kinds.at(static_cast<std::size_t>(layer));
-    if (kind == LayerRope::kNone) return kNone;
     if (table_starts != batch.starts || table_lengths != batch.lengths) {
       tables = {};
+      made = {};
       table_starts = batch.starts;
       table_lengths = batch.lengths;
     }
-    const std::size_t which = kind == LayerRope::kLocal ? 1 : 0;
+    const std::size_t which = kind == LayerRope::kNone ? 2 : kind == LayerRope::kLocal ? 1 : 0;
     RopeTable& table = tables[which];
-    if (!table.cos.defined()) table = rope_table(frequencies[which], batch, options.dtype, options.device);
+    if (std::exchange(made[which], true)) return table;
+    if (kind != LayerRope::kNone) table = rope_table(frequencies[which], batch, options.dtype, options.device);
+    const QueryScale& scale = checkpoint.config().query_scale;
+    if (scale.length > 0.0 && (kind == LayerRope::kNone || !scale.without_rope)) {
+      table.query_scale = query_scales(scale, batch, options.device);
+    }
     return table;
   }
 };

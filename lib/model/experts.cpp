@@ -38,7 +38,10 @@ at::Tensor expert_block(const at::Tensor& x, const LayerWeights& w, const Expert
   const at::Tensor flat = routing.experts.reshape({-1});
   const at::Tensor order = at::argsort(flat, /*stable=*/true, 0, /*descending=*/false);
   const at::Tensor counts = at::bincount(flat, {}, config.count).cpu();
-  const at::Tensor sorted = x.index_select(0, at::floor_divide(order, chosen));
+  at::Tensor sorted = x.index_select(0, at::floor_divide(order, chosen));
+  if (pieces.weighed_inputs) {
+    sorted = sorted * routing.weights.reshape({-1}).index_select(0, order).unsqueeze(1).to(x.scalar_type());
+  }
   at::Tensor results = at::empty({tokens * chosen, x.size(1)}, x.options());  // row t k + j: token t, its choice j
   const auto* count = counts.const_data_ptr<std::int64_t>();
   for (std::int64_t e = 0, first = 0; e < config.count; first += count[e], ++e) {
@@ -47,7 +50,8 @@ at::Tensor expert_block(const at::Tensor& x, const LayerWeights& w, const Expert
                         one_expert(sorted.narrow(0, first, count[e]), w, e, config, pieces.gate, activation));
   }
   const at::Tensor by_token = results.view({tokens, chosen, x.size(1)});
-  const at::Tensor weights = routing.weights.to(at::kFloat).unsqueeze(2);
+  const at::Tensor given = routing.weights.to(at::kFloat).unsqueeze(2);
+  const at::Tensor weights = pieces.weighed_inputs ? at::ones_like(given) : given;
   at::Tensor sum = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
   for (std::int64_t j = 0; j < chosen; ++j) {
     sum.addcmul_(by_token.select(1, j).to(at::kFloat), weights.select(1, j));
@@ -72,6 +76,10 @@ Routing route(const at::Tensor& x, const LayerWeights& weights, const ExpertConf
   if (pieces.router == RouterKind::kLargestFirst) {
     const auto [top, experts] = logits.topk(config.per_token, -1);
     return {experts, at::softmax(top, -1)};
+  }
+  if (pieces.router == RouterKind::kLargestSigmoids) {
+    const auto [top, experts] = logits.topk(config.per_token, -1);
+    return {experts, top.to(at::kFloat).sigmoid().to(x.scalar_type())};
   }
   const at::Tensor scores =
       pieces.router == RouterKind::kSigmoid ? logits.to(at::kFloat).sigmoid() : at::softmax(logits, -1, at::kFloat);

@@ -102,9 +102,23 @@ at::Tensor FullAttention::attend(const AttentionInput& input) {
     const at::Tensor q = input.q.narrow(0, offset, length);
     const at::Tensor k = input.k.narrow(0, offset, length);
     const at::Tensor v = input.v.narrow(0, offset, length);
-    // A window that reaches past the first token changes nothing.
-    const std::int64_t window = input.sliding_window < length ? input.sliding_window : 0;
-    const at::Tensor one = plain ? fused(q, k, v, input.scale, window) : explicit_softmax(q, k, v, input, window);
+    const auto attended = [&](std::int64_t first, std::int64_t count) {
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+      // A window that reaches past the first token changes nothing.
+      const std::int64_t window = input.sliding_window < count ? input.sliding_window : 0;
+      return plain ? fused(part(q), part(k), part(v), input.scale, window)
+                   : explicit_softmax(part(q), part(k), part(v), input, window);
+    };
+    at::Tensor one;
+    if (input.chunk == 0 || input.chunk >= length) {
+      one = attended(0, length);
+    } else {  // a chunk is a sequence of its own
+      std::vector<at::Tensor> chunks;
+      for (std::int64_t first = 0; first < length; first += input.chunk) {
+        chunks.push_back(attended(first, std::min(input.chunk, length - first)));
+      }
+      one = at::cat(chunks);
+    }
     if (length == input.q.size(0)) return one.contiguous();
     if (!out.defined()) out = at::empty(input.q.sizes(), input.q.options());
     out.narrow(0, offset, length).copy_(one);

@@ -29,6 +29,12 @@ at::Tensor normed_heads(const at::Tensor& x, const at::Tensor& weight, std::int6
   return rms_norm(x, weight, eps, kind).view({tokens, heads, dim});
 }
 
+// x over the root of its mean square over the last dimension, in FP32; x's dtype.
+at::Tensor unit_norm(const at::Tensor& x, double eps) {
+  const at::Tensor wide = x.to(at::kFloat);
+  return (wide * wide.square().mean(-1, true).add_(eps).rsqrt_()).to(x.scalar_type());
+}
+
 // The MLP, or experts and with them the MLP where there is one.
 at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const LayerWeights& weights,
                         const Pieces& pieces) {
@@ -89,6 +95,9 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     return weight.defined() ? rms_norm(x, weight, config.rms_eps, pieces.norm) : x;
   };
   const auto heads = [&](const at::Tensor& x, const at::Tensor& weight) {
+    if (config.unit_qk_norm && table.cos.defined()) {
+      return unit_norm(apply_rope(normed_heads(x, weight, dim, config.rms_eps, pieces.norm), table), config.rms_eps);
+    }
     if (!config.norm_after_rope) {
       return apply_rope(normed_heads(x, weight, dim, config.rms_eps, pieces.norm), table);
     }
@@ -111,12 +120,16 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   input.layer = config.kv_place(layer);
   input.batch = &batch;
   input.q = heads(at::linear(normed, weights.q, weights.q_bias), weights.q_norm);
+  if (table.query_scale.defined()) {
+    input.q = (input.q.to(at::kFloat) * table.query_scale).to(input.q.scalar_type());
+  }
   input.k = heads(at::linear(normed, weights.k, weights.k_bias), weights.k_norm);
   input.v = at::linear(normed, weights.v, weights.v_bias).view({tokens, config.kv_heads, dim});
   input.scale = attention_scale(config);
   input.soft_cap = config.logit_soft_cap;
   input.sinks = weights.sinks;
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
+  if (!config.chunk.empty()) input.chunk = config.chunk.at(layer);
 
   at::Tensor output = attention.attend(input).reshape({tokens, config.query_heads * dim});
   if (weights.output_gate.defined()) {

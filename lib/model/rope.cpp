@@ -54,6 +54,16 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std
   return interpolated * (1 - keep) + at::reciprocal(turns) * keep;
 }
 
+// [T] FP32, on the CPU.
+at::Tensor positions_of(const SequenceBatch& batch) {
+  at::Tensor positions = at::empty({batch.tokens()}, at::TensorOptions().dtype(at::kFloat));
+  float* out = positions.mutable_data_ptr<float>();
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    for (std::int64_t i = 0; i < batch.lengths[s]; ++i) *out++ = static_cast<float>(batch.starts[s] + i);
+  }
+  return positions;
+}
+
 }  // namespace
 
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position) {
@@ -101,15 +111,14 @@ void require_full_rope(const ModelConfig& config, const std::string& what) {
                    " does not have with this config.json.");
 }
 
+at::Tensor query_scales(const QueryScale& scale, const SequenceBatch& batch, at::Device device) {
+  const at::Tensor turns = positions_of(batch).add_(static_cast<double>(scale.first)).div_(scale.length).floor_();
+  return turns.log1p_().mul_(scale.beta).add_(1.0).view({-1, 1, 1}).to(device);
+}
+
 RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
                      at::Device device) {
-  const std::int64_t tokens = batch.tokens();
-  at::Tensor positions = at::empty({tokens}, at::TensorOptions().dtype(at::kFloat));
-  float* out = positions.mutable_data_ptr<float>();
-  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    for (std::int64_t i = 0; i < batch.lengths[s]; ++i) *out++ = static_cast<float>(batch.starts[s] + i);
-  }
-  const at::Tensor angles = at::outer(positions.to(device), frequencies.inverse.to(device)).unsqueeze(1);
+  const at::Tensor angles = at::outer(positions_of(batch).to(device), frequencies.inverse.to(device)).unsqueeze(1);
   RopeTable table;
   table.interleaved = frequencies.interleaved;
   table.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype);

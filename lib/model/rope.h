@@ -31,7 +31,11 @@ void require_full_rope(const ModelConfig& config, const std::string& what);
 struct RopeTable {
   at::Tensor cos, sin;  // [T, 1, P], computed in FP32, then cast to the activation dtype; undefined: no rotation
   bool interleaved = false;
+  at::Tensor query_scale;  // [T, 1, 1] FP32, multiplies queries after the rotation; undefined: 1
 };
+
+// [T, 1, 1] FP32: QueryScale at the positions of `batch`.
+at::Tensor query_scales(const QueryScale& scale, const SequenceBatch& batch, at::Device device);
 
 RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
                      at::Device device);

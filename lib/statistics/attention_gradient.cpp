@@ -67,7 +67,7 @@ void add_by_pairs(at::Tensor& far, at::Tensor& near, const at::Tensor& weights, 
 AttentionGradient attention_gradient(const AttentionInput& input, const at::Tensor& output, const at::Tensor& gradient,
                                      const FarPairs& pairs) {
   const std::int64_t tokens = input.q.size(0), query_heads = input.q.size(1), kv_heads = input.k.size(1);
-  const std::int64_t gqa_group = query_heads / kv_heads, window = input.sliding_window;
+  const std::int64_t gqa_group = query_heads / kv_heads, window = input.sliding_window, chunk = input.chunk;
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor v = input.v.to(at::kFloat).transpose(0, 1).contiguous();
   AttentionGradient out;
@@ -93,6 +93,7 @@ AttentionGradient attention_gradient(const AttentionInput& input, const at::Tens
     const at::Tensor i = at::arange(first, reach, index).unsqueeze(1), j = at::arange(reach, index).unsqueeze(0);
     at::Tensor hidden = j.gt(i);
     if (window > 0) hidden.logical_or_((i - j).ge(window));
+    if (chunk > 0) hidden.logical_or_(j.lt(at::floor_divide(i, chunk) * chunk));
     scores.view({kv_heads, gqa_group, count, reach}).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
     at::Tensor p;
     if (input.sinks.defined()) {

@@ -77,6 +77,11 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
       hidden.logical_or_((i - j).ge(window));
       far.logical_and_((i - j).lt(window));
     }
+    if (input.chunk > 0) {
+      const at::Tensor before = j.lt(at::floor_divide(i, input.chunk) * input.chunk);
+      hidden.logical_or_(before);
+      far.logical_and_(before.logical_not());
+    }
     p.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
     if (input.sinks.defined()) {
       const at::Tensor sinks = input.sinks.to(at::kFloat).view({kv_heads_, gqa_group, 1, 1});
@@ -104,8 +109,8 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
     const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
     v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
-    for (std::int64_t query = first; query < reach; ++query) {  // keys [sink or the window's first, query - recent]
-      const std::int64_t from = std::max(pairs_.sink, window > 0 ? query - window + 1 : 0);
+    for (std::int64_t query = first; query < reach; ++query) {  // keys [sink or the first it sees, query - recent]
+      const std::int64_t from = std::max(pairs_.sink, input.first_key(query));
       const std::int64_t pairs = std::max<std::int64_t>(query - pairs_.recent - from + 1, 0);
       pair_count_ += static_cast<double>(pairs);
       queries_ += pairs > 0 ? 1.0 : 0.0;

@@ -75,6 +75,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                         {"kv_heads", config.kv_heads},
                         {"head_dim", config.head_dim},
                         {"sliding_window", window}});
+    if (!config.chunk.empty()) geometry.back()["chunk"] = config.chunk[static_cast<std::size_t>(i)];
   }
   Json prompt_record = {{"sha256", prompts.sha256},
                         {"files", options.files},

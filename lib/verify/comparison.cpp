@@ -150,12 +150,12 @@ class Selector {
     if (comparison == "authors" && row != nullptr && row->codebooks) m.windows = row->codebooks->windows;
     if (comparison == "bytes" && m.quantised &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
-      const double elements = 2.0 * static_cast<double>(model_.kv_layers() * model_.kv_heads * model_.head_dim) *
+      const double elements = 2.0 * static_cast<double>(m.held_layers(model_) * model_.kv_heads * model_.head_dim) *
                               static_cast<double>(request_.context);
       const FoundWindows found =
           windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const CacheWindows& windows) {
             m.windows = windows;
-            return 8.0 * static_cast<double>(allocated_bytes(m, model_, request_.context)) / elements;
+            return 8.0 * static_cast<double>(held_bytes(m, model_, request_.context)) / elements;
           });
       if (!found.windows) {
         selection_.left_out.push_back(too_large(id, found.least_bits, selection_.target_bits, request_.context));

@@ -42,14 +42,14 @@ struct Visible {
   Visible to(at::Device device) const { return {any.to(device), coded.to(device), sink.to(device), recent.to(device)}; }
 };
 
-Visible visible_columns(const std::vector<std::int64_t>& positions, std::int64_t tokens, std::int64_t window,
+Visible visible_columns(const std::vector<std::int64_t>& positions, std::int64_t tokens, const AttentionInput& input,
                         const CacheWindows* coded, const CacheWindows& tiers) {
   const std::int64_t count = std::ssize(positions);
   Visible v{at::zeros({count, tokens}), at::zeros({count, tokens}), at::zeros({count, tokens}),
             at::zeros({count, tokens})};
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t p = positions[static_cast<std::size_t>(i)];
-    const std::int64_t from = window > 0 ? std::max<std::int64_t>(0, p - window + 1) : 0;
+    const std::int64_t from = input.first_key(p);
     const auto fill = [&](at::Tensor& mask, std::int64_t begin, std::int64_t end) {
       begin = std::max(begin, from), end = std::min(end, p + 1);
       if (begin < end) mask.select(0, i).narrow(0, begin, end - begin).fill_(1.0f);
@@ -129,7 +129,7 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   if (sums.heads.size() < head_count) sums.heads.resize(head_count);
 
   const at::Device device = input.q.device();
-  const Visible seen = visible_columns(positions, tokens, input.sliding_window, &windows, tiers).to(device);
+  const Visible seen = visible_columns(positions, tokens, input, &windows, tiers).to(device);
   const at::Tensor index = at::tensor(positions, at::kLong).to(device);
   const at::Tensor q = input.q.index_select(0, index).to(at::kFloat).contiguous();
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();

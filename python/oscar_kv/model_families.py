@@ -40,7 +40,8 @@ class Family:
 
 ROWS = (
     Family("LlamaForCausalLM", "llama"),
-    Family("MistralForCausalLM", "mistral", kv_heads=8, most_positions=131072, sliding="every layer"),
+    Family("MistralForCausalLM", "mistral", kv_heads=8, most_positions=131072, sliding="every layer",
+           wrapper=("Mistral3ForConditionalGeneration", "mistral3")),
     Family("Qwen2ForCausalLM", "qwen2", kv_heads=32, most_positions=32768, sliding="by layer"),
     Family("Qwen3ForCausalLM", "qwen3", head_dim=128, kv_heads=32, most_positions=32768, sliding="by layer"),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", kv_heads=4, most_positions=32768, sliding="switched", experts=(128, 8, 768),
@@ -81,12 +82,23 @@ ROWS = (
            most_positions=32768, partial=0.25, experts=(256, 8, 512), linear=True,
            wrapper=("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")),
     Family("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", rms_eps=1e-5, experts=(1, 1, None)),
+    Family("Llama4ForCausalLM", "llama4_text", head_dim=128, heads=40, kv_heads=8, vocabulary=202048, intermediate=8192,
+           most_positions=131072, rms_eps=1e-5, theta=500000.0, interleaved=True, experts=(16, 1, None), normalised=False,
+           wrapper=("Llama4ForConditionalGeneration", "llama4")),
+    Family("Ministral3ForCausalLM", "ministral3", head_dim=128, heads=32, kv_heads=8, vocabulary=131072, intermediate=14336,
+           most_positions=262144, rms_eps=1e-5, sliding="every layer", window=0,
+           wrapper=("Mistral3ForConditionalGeneration", "mistral3")),
 )
 
 
 # Where config.json has other names for the number of experts and of those that a token gets.
 EXPERT_KEYS = {"glm4_moe": ("n_routed_experts", "num_experts_per_tok"), "ernie4_5_moe": ("moe_num_experts", "moe_k"),
                "hunyuan_v1_moe": ("num_experts", "moe_topk")}
+
+
+# Of a config.json of Ministral 3 without a word about RoPE.
+MINISTRAL_ROPE = dict(rope_type="yarn", rope_theta=1000000.0, factor=16.0, original_max_position_embeddings=16384, mscale=1.0,
+                      mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
 
 
 @dataclasses.dataclass
@@ -114,7 +126,9 @@ def family_of(config, where):
     for row in ROWS:
         if name in (row.architecture, row.model_type):
             return row, False
-        if row.wrapper and name in row.wrapper:
+        inside = config.get("text_config")
+        kind_inside = inside.get("model_type", row.model_type) if isinstance(inside, dict) else row.model_type
+        if row.wrapper and name in row.wrapper and kind_inside == row.model_type:
             return row, True
     raise InputError(f"{where}: the architecture {quoted(name)} is not one that bundles are made for; those are "
                      f"{', '.join(row.architecture for row in ROWS)}")
@@ -182,6 +196,8 @@ def _ropes(fields, family, most_positions):
     config, plain = fields.value, Rope(0, True, 1.0, [10000.0, 1.0, 1.0, 4.0, 0, 32.0, 1.0, 1.0])
     if family.layered_theta is None:
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        if family.model_type == "ministral3" and not rope:
+            rope = MINISTRAL_ROPE
         if family.model_type == "gpt_oss" and not rope:
             rope = dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                         original_max_position_embeddings=4096)
@@ -214,7 +230,7 @@ def _layer_ropes(fields, family, windows):
         return [LOCAL if w else GLOBAL for w in windows]
     if family.model_type == "cohere2" or (family.model_type == "exaone4" and fields.value.get("sliding_window", 1) is not None):
         return [GLOBAL if w else NO_ROPE for w in windows]
-    if family.model_type != "smollm3":
+    if family.model_type not in ("smollm3", "llama4_text"):
         return []
     turns, interval = fields.value.get("no_rope_layers"), fields.integer("no_rope_layer_interval", default=4)
     turns = turns[:len(windows)] if turns else [(i + 1) % interval != 0 for i in range(len(windows))]
@@ -238,6 +254,11 @@ def _experts_text(fields, family, layers, intermediate):
         sparse = [(i + 1) % step == 0 and i not in dense for i in range(layers)]
     if family.model_type == "gpt_oss":
         gain, limit = fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)
+    if family.model_type == "llama4_text":
+        intermediate = fields.integer("intermediate_size", default=family.intermediate)
+        step = fields.integer("interleave_moe_layer_step", default=1)
+        listed = fields.value.get("moe_layers")
+        sparse = [(i + 1) % step == 0 if listed is None else i in listed for i in range(layers)]
     size = intermediate if size is None else fields.integer("moe_intermediate_size", default=size)
     groups, shared, scaling, least = (1, 1), 0, 1.0, 0.0
     if family.model_type == "glm4_moe":
@@ -247,7 +268,7 @@ def _experts_text(fields, family, layers, intermediate):
         groups = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
         shared = fields.integer("n_shared_experts", default=1) * size
         scaling, least = fields.number("routed_scaling_factor", 1.0), 1e-20
-    if family.model_type == "hunyuan_v1_moe":
+    if family.model_type in ("hunyuan_v1_moe", "llama4_text"):
         shared = size
     if family.linear:
         shared = fields.integer("shared_expert_intermediate_size", default=512)
@@ -263,6 +284,24 @@ def _experts_text(fields, family, layers, intermediate):
     return text
 
 
+def _position_text(fields, family, layer_ropes):
+    """Chunks, and queries that are scaled by their position."""
+    if family.model_type == "ministral3":
+        rope = fields.value.get("rope_scaling") or fields.value.get("rope_parameters") or MINISTRAL_ROPE
+        given = Fields(rope, f"{fields.where}, rope_parameters")
+        length = given.integer("original_max_position_embeddings")
+        return f"queries {_number(given.number('llama_4_scaling_beta'))} {_number(length)}\n"
+    if family.model_type != "llama4_text":
+        return ""
+    size = fields.value.get("attention_chunk_size", 8192) or 0
+    types = fields.value.get("layer_types") or ["chunked_attention" if kind == GLOBAL else "full" for kind in layer_ropes]
+    text = "chunks" + "".join(f" {size if kind == 'chunked_attention' else 0}" for kind in types)
+    text += " unit\n" if fields.flag("use_qk_norm", True) else "\n"
+    if fields.flag("attn_temperature_tuning", True):
+        text += f"queries {_number(fields.number('attn_scale', 0.1))} {_number(fields.number('floor_scale', 8192.0))}\n"
+    return text
+
+
 def _family_text(fields, family, rope, local, windows, layers, intermediate):
     """Facts that only some families have."""
     text = ""
@@ -271,6 +310,7 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
     layer_ropes = _layer_ropes(fields, family, windows)
     if layer_ropes:
         text += "local " + local.text() + "\nlayers" + "".join(f" {kind}" for kind in layer_ropes) + "\n"
+    text += _position_text(fields, family, layer_ropes)
     if family.caps is not None:
         text += "scale " + _number(1.0 / math.sqrt(fields.number("query_pre_attn_scalar", 256.0))) + "\n"
         keys = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -306,6 +346,8 @@ def geometry_text(config, where):
     head_dim = fields.integer("head_dim", default=family.head_dim or hidden // heads)
     vocabulary = fields.integer("vocab_size", default=... if family.vocabulary is None else family.vocabulary)
     intermediate = fields.integer("intermediate_size", default=... if family.intermediate is None else family.intermediate)
+    if family.model_type == "llama4_text":
+        intermediate = fields.integer("intermediate_size_mlp", default=16384)
     sizes = [layers, hidden, intermediate, vocabulary, heads, kv_heads, head_dim]
     rope, local = _ropes(fields, family, fields.integer("max_position_embeddings", default=family.most_positions))
     windows = _windows(fields, family, layers)

@@ -1,5 +1,6 @@
 """attach(): a model of transformers generates with the cache of a bundle. Only documented hooks are used: a registered
 attention function and mask, a Cache of our own, and the instance's own way to prepare a cache for generate()."""
+import dataclasses
 import pathlib
 import sys
 import types
@@ -82,6 +83,24 @@ def _phases(model):
     return Phases(rotary.inv_freq, rotary.attention_scaling)
 
 
+def _window(module, config):
+    """Tokens that the queries of an attention module see, 0: all."""
+    return getattr(module, "sliding_window", getattr(config, "sliding_window", None)) or 0
+
+
+def _exact_layer(bundle, index):
+    """In place of a layer that the bundle leaves out, because its queries see no more than the recent window: the model's own
+    basis. Its pages have the code of another layer, and no query reads them."""
+    first = bundle.layers[0]
+
+    def exact(side):
+        sigma = None if side.sigma is None else torch.ones_like(side.sigma)
+        return dataclasses.replace(side, heads=1, orthogonal=True, centered=False, rotated_mean=False, clip=[0.0], inverse=None,
+                                   forward=torch.eye(first.head_dim).unsqueeze(0), mean=None, sigma=sigma, eigenvalues=None)
+
+    return dataclasses.replace(first, layer=index, key=exact(first.key), value=exact(first.value))
+
+
 def geometry(model):
     """(layers, KV heads, head size) of a model's decoder."""
     config = model.config.get_text_config(decoder=True)
@@ -102,12 +121,19 @@ def _linear_layers(config):
 
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        raise InputError(f"{type(model).__name__} has layers that see chunks of the sequence, which oscar-kv does not compute")
     linear = _linear_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in linear:
             continue
-        raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
-                         "cache or linear attention, so export the bundle for an engine instead")
+        if index not in modules:
+            raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
+                             "cache or linear attention, so export the bundle for an engine instead")
+        window = _window(modules[index], config)
+        if not 0 < window <= bundle.recent:
+            raise InputError(f"the bundle leaves out layer {index} ({reason}), whose queries see {window or 'all'} tokens: more "
+                             f"than its recent window of {bundle.recent} holds in BF16; fit the bundle again")
     layers, kv_heads, head_dim = geometry(model)
     if not (getattr(model, "_supports_attention_backend", False) or _asks_the_interface(modules)):
         raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
@@ -197,8 +223,10 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
+    linear = _linear_layers(model.config.get_text_config(decoder=True))
+    exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in linear]
     codes = [None] * geometry(model)[0]
-    for layer in bundle.layers:
+    for layer in [*bundle.layers, *exact]:
         codes[layer.layer] = LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device)
     attached = Attached(bundle, codes, modules.values(), max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)

@@ -88,6 +88,7 @@ at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0)
         const std::int64_t end = s.method.windows.quantised_end(i + 1);
         for (std::int64_t j = 0; j <= i; ++j) {
           if (in.sliding_window > 0 && i - j >= in.sliding_window) continue;
+          if (in.chunk > 0 && i / in.chunk != j / in.chunk) continue;
           const bool quantised = s.method.quantised && j >= s.method.windows.sink && j < end;
           double x = in.scale * at::dot(q, (quantised ? kq : k)[j]).item<double>() + shift;
           if (quantised && s.method.logit_correction) {
@@ -119,6 +120,7 @@ TEST(CachedAttention, BothPathsEqualTheDefinition) {
       Scenario s = make_scenario(32, 2, 3, basis, windows);
       Call call = make_call(s, {23, 1, 9}, seed += 10);
       if (seed % 20 == 1) call.input.sliding_window = 11;
+      if (seed % 20 == 11) call.input.chunk = 9;
       if (seed % 30 == 1) call.input.soft_cap = 2.0;
       if (seed % 40 == 1) call.input.sinks = normal(seed + 5, {s.model.query_heads});
       s.method.logit_correction = seed % 20 == 11;

@@ -92,6 +92,16 @@ TEST(DecodeAttention, SinksCapsWindowsAndShifts) {
   }
 }
 
+TEST(DecodeAttention, Chunks) {
+  std::uint64_t seed = 250;
+  for (const int chunk : {1, 10, 64, 100, 1000}) {
+    CacheShape shape{.batch = 4, .kv_heads = 1, .group = 4, .head_dim = 64, .sink = 6, .body = 140, .recent = 12};
+    shape.key = shape.value = uniform_code(64);
+    shape.chunk = chunk;
+    check(shape, ++seed);
+  }
+}
+
 TEST(DecodeAttention, EmptyTiers) {
   std::uint64_t seed = 300;
   for (const auto& [sink, body, recent] :

@@ -21,7 +21,7 @@ struct CacheShape {
   int sink = 4, body = 100, recent = 8;  // upper bounds; each sequence draws its own lengths from 0 to these
   bool ragged = true;
   float soft_cap = 0.0f;
-  int sliding_window = 0;
+  int sliding_window = 0, chunk = 0;
   bool sink_logits = false, shift = false, logit_correction = false;
 };
 
@@ -33,6 +33,7 @@ class RandomCache {
     params.batch = shape.batch, params.kv_heads = kv, params.query_heads = kv * shape.group, params.head_dim = d;
     params.softmax_scale = 1.0f / std::sqrt(static_cast<float>(d));
     params.soft_cap = shape.soft_cap, params.sliding_window = shape.sliding_window;
+    params.chunk = shape.chunk;
     query = normal(static_cast<std::size_t>(shape.batch * params.query_heads * d), 1.5f);
     for (auto* sigma : {&key_sigma, &value_sigma}) {
       for (int i = 0; i < kv * kBlocks; ++i)
@@ -59,7 +60,8 @@ class RandomCache {
       const auto& keys = keys_[static_cast<std::size_t>(b)];
       const auto& values = values_[static_cast<std::size_t>(b)];
       const int tokens = static_cast<int>(keys.size()) / (shape_.kv_heads * d);
-      const int first = shape_.sliding_window > 0 ? std::max(0, tokens - shape_.sliding_window) : 0;
+      int first = shape_.sliding_window > 0 ? std::max(0, tokens - shape_.sliding_window) : 0;
+      if (shape_.chunk > 0) first = std::max(tokens - 1, 0) / shape_.chunk * shape_.chunk;
       for (int h = 0; h < heads; ++h) {
         const auto head = static_cast<std::size_t>(b * heads + h);
         const float* q = query.data() + head * static_cast<std::size_t>(d);

@@ -317,5 +317,28 @@ TEST(CheckBundleModel, AcceptsItsModelAndNamesDifferences) {
               ::testing::ElementsAre(HasSubstr("KV heads of layer 0 2, the model 1")));
 }
 
+TEST(CheckBundleModel, AListedLayerMayBeMissingWhereTheWindowsHoldIt) {
+  Bundle bundle = small_bundle();  // layers 0 and 1
+  bundle.windows = {4, 16, 1};
+  ModelConfig model;
+  model.layers = 3, model.kv_heads = 2, model.head_dim = 16;
+  model.sliding_window = {0, 0, 16};
+  const auto fault = [&] {
+    const std::vector<std::string> faults = check_bundle_model(bundle, model, bundle.model_fingerprint);
+    return faults.empty() ? std::string("none") : faults.front();
+  };
+  EXPECT_THAT(fault(), HasSubstr("layer 2 is missing"));  // without a word
+  bundle.model["left_out"] = Json::parse(R"([{"layer": 2, "reason": "a window"}])");
+  EXPECT_EQ(fault(), "none");
+  model.sliding_window = {0, 0, 17};
+  EXPECT_THAT(fault(), HasSubstr("leaves out layer 2, whose queries see 17 tokens: more than a recent window of 16"));
+  model.sliding_window = {};
+  EXPECT_THAT(fault(), HasSubstr("leaves out layer 2, whose queries see all tokens"));
+  model.sliding_window = {0, 0, 16};
+  bundle.model.erase("left_out");
+  bundle.method = kPublishedMethod;  // such files list nothing
+  EXPECT_EQ(fault(), "none");
+}
+
 }  // namespace
 }  // namespace oscar

@@ -93,6 +93,31 @@ TEST(Method, BundlesBringBlockWidths) {
   EXPECT_DOUBLE_EQ(method.bits_per_element(), (3 * 2.25 + 2 * 0.3125 + 2.25) / 6);
 }
 
+TEST(Method, LayersThatABundleLeavesOutAreExact) {
+  ModelConfig model = model_of();
+  model.sliding_window = {0, 100, 0};
+  const Bundle whole = bundle_for(model, "oscar");
+  Bundle bundle = whole;
+  bundle.layers.erase(bundle.layers.begin() + 1);
+  bundle.model["left_out"] = Json::parse(R"([{"layer": 1, "reason": "a window"}])");
+  const KvMethod method = make_method("oscar", model, &bundle, {32, 128, 1});
+  EXPECT_TRUE(method.quantised_at(0) && !method.quantised_at(1) && method.quantised_at(2));
+  EXPECT_EQ(method.transform(1, Side::kKey), nullptr);
+  EXPECT_EQ(method.transform(2, Side::kKey)->clip, bundle.layers[1].key.clip);
+  EXPECT_EQ(method.codec(2, Side::kValue, 1).clip, 0.8f);
+  EXPECT_EQ(method.codec(1, Side::kValue, 1).clip, 0.0f);
+  EXPECT_EQ(method.held_layers(model), 2);
+  const KvMethod all = make_method("oscar", model, &whole, {32, 128, 1});
+  EXPECT_DOUBLE_EQ(method.bits_per_element(), all.bits_per_element());
+  // Two of three layers, and 100 tokens of BF16 keys and values in the third.
+  EXPECT_EQ(3 * held_bytes(method, model, 4096), 2 * allocated_bytes(all, model, 4096));
+  EXPECT_EQ(allocated_bytes(method, model, 4096), held_bytes(method, model, 4096) + 100 * 2 * 2 * 2 * 128);
+  EXPECT_THAT(message_of<InputError>([&] {
+                make_method("oscar", model, &bundle, {32, 99, 1});
+              }),
+              HasSubstr("leaves out layer 1, whose queries see 100 tokens: more than a recent window of 99"));
+}
+
 TEST(Method, BundlesOfOtherNames) {
   const ModelConfig model = model_of();
   const Bundle published = bundle_for(model, "published"), own = bundle_for(model, "balanced");

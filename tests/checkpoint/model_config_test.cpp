@@ -163,6 +163,41 @@ TEST(ModelConfig, TextOfAMultimodalWrapper) {
   EXPECT_THAT(c.eos_tokens, ElementsAre(1, 106));
 }
 
+TEST(ModelConfig, ChunksAndQueriesThatAreScaled) {
+  const ModelConfig llama = parse("Llama4ForCausalLM", R"({"num_hidden_layers": 4, "attention_chunk_size": 32,
+      "interleave_moe_layer_step": 2, "intermediate_size_mlp": 60, "attn_temperature_tuning": 4})");
+  EXPECT_THAT(llama.chunk, ElementsAre(32, 32, 32, 0));
+  EXPECT_EQ(llama.span(1), 32);
+  EXPECT_THAT(llama.layer_rope,
+              ElementsAre(LayerRope::kGlobal, LayerRope::kGlobal, LayerRope::kGlobal, LayerRope::kNone));
+  EXPECT_THAT(llama.experts.layers, ElementsAre(false, true, false, true));
+  EXPECT_TRUE(llama.intermediate == 60 && llama.experts.intermediate == 80 && llama.experts.shared == 80);
+  EXPECT_TRUE(llama.unit_qk_norm && llama.rope.interleaved && llama.query_scale.without_rope);
+  EXPECT_TRUE(llama.query_scale.beta == 0.1 && llama.query_scale.length == 8192.0);
+  const ModelConfig plain = parse("Llama4ForCausalLM", R"({"no_rope_layers": [0, 1, 1], "moe_layers": [],
+      "layer_types": ["full_attention", "full_attention", "chunked_attention"], "attn_temperature_tuning": false})");
+  EXPECT_THAT(plain.chunk, ElementsAre(0, 0, 8192));
+  EXPECT_THAT(plain.experts.layers, ElementsAre(false, false, false));
+  EXPECT_EQ(plain.query_scale.length, 0.0);
+  const ModelConfig ministral = parse("Ministral3ForCausalLM");
+  EXPECT_TRUE(ministral.rope.type == RopeType::kYarn && ministral.rope.theta == 1e6 && ministral.rope.factor == 16.0);
+  EXPECT_TRUE(ministral.query_scale.beta == 0.1 && ministral.query_scale.length == 16384.0);
+}
+
+TEST(ModelConfig, TheTextModelTellsFamiliesOfOneWrapperApart) {
+  const auto inside = [](const std::string& type) {
+    Json whole = Json::parse(R"({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"})");
+    whole["text_config"] = config("", R"({"architectures": null})");
+    whole["text_config"]["model_type"] = type;
+    return parse_model_config(whole, "config.json");
+  };
+  EXPECT_TRUE(inside("mistral").architecture == "MistralForCausalLM" && inside("mistral").text_tower);
+  EXPECT_EQ(inside("ministral3").architecture, "Ministral3ForCausalLM");
+  EXPECT_THAT(
+      message_of([&] { inside("pixtral"); }),
+      HasSubstr("inside 'Mistral3ForConditionalGeneration' has the model_type 'pixtral', which is not supported"));
+}
+
 TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   const auto says = [](const char* architecture, const char* change, const char* words) {
     EXPECT_THAT(refusal(change, architecture), HasSubstr(words)) << architecture;
@@ -179,6 +214,14 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("SmolLM3ForCausalLM", R"({"use_sliding_window": true, "sliding_window": 8})", "'use_sliding_window'");
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "longrope");
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'longrope' is not supported");
+  says("Llama4ForCausalLM", R"({"attention_chunk_size": null})", "layer 0 is of type chunked_attention");
+  says("Llama4ForCausalLM", R"({"attention_chunk_size": 0})", "'attention_chunk_size' is 0");
+  says("Llama4ForCausalLM", R"({"no_rope_layers": [1]})", "'no_rope_layers' must be a list of 3 items");
+  says("Llama4ForCausalLM", R"({"layer_types": ["a", "b", "c"]})", "the layer type 'a' is not supported");
+  says("Llama4ForCausalLM", R"({"floor_scale": 0})", "'floor_scale' is 0");
+  says("Llama4ForCausalLM", R"({"interleave_moe_layer_step": 0})", "'interleave_moe_layer_step' is 0");
+  says("Llama4ForCausalLM", R"({"moe_layers": ["x"]})", "'moe_layers' must be a list of layer numbers");
+  says("Ministral3ForCausalLM", R"({"rope_parameters": {"rope_type": "default"}})", "'llama_4_scaling_beta'");
   says("Glm4ForCausalLM", R"({"partial_rotary_factor": 1.5})", "'partial_rotary_factor' is 1.5");
   says("GraniteForCausalLM", R"({"logits_scaling": 0})", "'logits_scaling' is 0");
   says("Cohere2ForCausalLM", R"({"logit_scale": -1})", "'logit_scale' is -1");

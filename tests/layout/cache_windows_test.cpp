@@ -31,5 +31,25 @@ TEST(CacheWindows, TokensAreQuantisedOnceInWholeGroups) {
   }
 }
 
+TEST(CacheWindows, HoldASpanWhoseQueriesMeetNoQuantisedKey) {
+  EXPECT_TRUE((CacheWindows{64, 256, 1}.hold(128)));  // gpt-oss
+  EXPECT_TRUE((CacheWindows{64, 256, 1}.hold(256)));
+  EXPECT_FALSE((CacheWindows{64, 256, 1}.hold(257)));
+  EXPECT_FALSE((CacheWindows{64, 256, 1}.hold(0)));
+  for (const CacheWindows& windows : {CacheWindows{0, 5, 1}, {4, 5, 1}, {9, 1, 1}, {3, 8, 1}}) {
+    for (std::int64_t span = 1; span < 14; ++span) {
+      bool slides = false, chunks = false;  // whether some query of a long sequence sees a quantised key
+      for (std::int64_t i = 0; i < 80; ++i) {
+        for (std::int64_t j = windows.sink; j < windows.quantised_end(i + 1); ++j) {
+          slides = slides || i - j < span;
+          chunks = chunks || i / span == j / span;
+        }
+      }
+      EXPECT_EQ(windows.hold(span), !slides) << windows.sink << " " << windows.recent << " " << span;
+      EXPECT_EQ(windows.hold(span), !chunks) << windows.sink << " " << windows.recent << " " << span;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace oscar

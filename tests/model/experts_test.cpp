@@ -54,6 +54,30 @@ TEST(Route, SoftmaxOverAllOrOverTheChosen) {
   EXPECT_TRUE(at::allclose(route(x, w, config, {.router = RouterKind::kLargestFirst}).weights, share, 1e-6));
 }
 
+// Llama 4: the sigmoids of the largest logits, 4/5 of ln 4 and 2/3 of ln 2, scale what the experts read.
+TEST(Experts, WeightsMayScaleWhatExpertsRead) {
+  LayerWeights w;
+  w.router = at::cat({at::eye(3), at::zeros({3, kHidden - 3})}, 1);
+  w.expert_gate_up = drawn({3, 2 * kWidth, kHidden}, 2), w.expert_down = drawn({3, kHidden, kWidth}, 3);
+  ExpertConfig config;
+  config.count = 3, config.per_token = 2, config.normalised = false;
+  at::Tensor x = drawn({1, kHidden}, 4);
+  x.narrow(1, 0, 3).copy_(at::tensor({0.0f, std::log(2.0f), std::log(4.0f)}));
+  const Pieces pieces{.router = RouterKind::kLargestSigmoids, .weighed_inputs = true};
+  const Routing routing = route(x, w, config, pieces);
+  EXPECT_TRUE(at::equal(routing.experts, at::tensor({2, 1}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::allclose(routing.weights, at::tensor({4.0f / 5, 2.0f / 3}).view({1, 2}), 1e-6));
+  at::Tensor expected = at::zeros({1, kHidden});
+  for (const auto& [expert, weight] : {std::pair{2, 4.0 / 5}, {1, 2.0 / 3}}) {
+    LayerWeights one;
+    one.gate = w.expert_gate_up[expert].narrow(0, 0, kWidth),
+    one.up = w.expert_gate_up[expert].narrow(0, kWidth, kWidth);
+    one.down = w.expert_down[expert];
+    expected += gated_mlp(x * weight, one);
+  }
+  EXPECT_TRUE(at::allclose(expert_mlp(x, w, config, pieces, Activation::kSilu), expected, 1e-5, 1e-6));
+}
+
 // Sigmoids 1/2, 2/3, 4/5, 8/9 of logits 0, ln 2, ln 4, ln 8.
 TEST(Route, CorrectionsChooseButDoNotWeigh) {
   LayerWeights w;

@@ -167,6 +167,15 @@ TEST(Rope, CommonRotationOnlyWhereAllLayersShareIt) {
   EXPECT_THROW(require_full_rope(config, "It"), InputError);
 }
 
+// 1 + log(1 + floor((i + 1) / 2)) at positions 0 to 3, and the same from another start.
+TEST(Rope, QueriesGrowWithTheLogarithmOfTheirPosition) {
+  const QueryScale scale{.beta = 1.0, .length = 2.0, .first = 1};
+  const float two = 1.0f + std::log(2.0f), three = 1.0f + std::log(3.0f);
+  const at::Tensor found = query_scales(scale, one_sequence(4), at::kCPU);
+  EXPECT_TRUE(at::allclose(found.flatten(), at::tensor({1.0f, two, two, three}), 1e-6));
+  EXPECT_TRUE(at::equal(query_scales(scale, one_sequence(2, 2), at::kCPU), found.narrow(0, 2, 2)));
+}
+
 TEST(Rope, PositionsFollowStartsOfPackedSequences) {
   const RopeFrequencies f = rope_frequencies(RopeConfig{}, 16, 2048);
   const SequenceBatch packed{.ids = {0, 1}, .lengths = {3, 2}, .starts = {0, 40}};

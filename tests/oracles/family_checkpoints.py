@@ -20,7 +20,11 @@ YARN = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, 
 VISION = dict(gemma3=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
                           patch_size=14),
               qwen3=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=120,
-                         num_position_embeddings=16))
+                         num_position_embeddings=16),
+              llama4=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                          patch_size=14, vision_output_dim=16, projector_input_dim=16, projector_output_dim=16),
+              mistral3=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                            patch_size=14, head_dim=8))
 GEMMA3 = dict(sliding_window=17, layer_types=PERIODIC, query_pre_attn_scalar=24, rope_parameters=LAYERED_ROPE,
               tie_word_embeddings=True)
 
@@ -32,6 +36,13 @@ HYBRID = dict(layer_types=HYBRID_LAYERS, linear_num_key_heads=2, linear_num_valu
 
 OLMO3_ROPE = dict(full_attention=YARN | dict(rope_theta=500000.0, truncate=True),
                   sliding_attention=dict(rope_type="default", rope_theta=500000.0))
+
+# Chunks shorter than the sequences, and scales of queries that begin inside of them.
+LLAMA4 = dict(intermediate_size_mlp=72, num_local_experts=5, num_experts_per_tok=2, no_rope_layers=[1, 0, 1, 0],
+              attention_chunk_size=37, floor_scale=16, attn_scale=0.4,
+              rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                   original_max_position_embeddings=64))
+MINISTRAL3 = dict(rope_parameters=YARN | dict(truncate=True, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4))
 
 # name -> (model type, changes to BASE, saving: fused experts, wrapper, a layer of multi-token prediction). The place is the seed:
 # new cases go to the end, or the weights of others change.
@@ -84,6 +95,12 @@ CASES = {
                                                          shared_expert_intermediate_size=12), dict(wrapper=True)),
     "hunyuan-moe": ("hunyuan_v1_moe", dict(num_experts=5, moe_topk=[3] * 4, attention_bias=True, rope_parameters=dict(
         rope_type="dynamic", rope_theta=10000.0, factor=1.0, alpha=50.0)), {}),
+    "llama4": ("llama4_text", LLAMA4 | dict(interleave_moe_layer_step=2), {}),
+    "llama4-wrapped": ("llama4", LLAMA4 | dict(model_type="llama4_text", moe_layers=[1], attention_bias=True, use_qk_norm=False),
+                       dict(wrapper=True)),
+    "ministral3": ("ministral3", MINISTRAL3 | dict(sliding_window=29), {}),
+    "ministral3-wrapped": ("mistral3", MINISTRAL3 | dict(model_type="ministral3"), dict(wrapper=True)),
+    "mistral-wrapped": ("mistral3", dict(model_type="mistral", sliding_window=None), dict(wrapper=True)),
 }
 
 
@@ -107,8 +124,10 @@ def randomise(model, seed):
         elif "embed" in name:
             # Gemma scales embeddings up: small ones, or nothing that attention adds would count beside them.
             spread = 0.06 if gemma else 0.3 if model.config.tie_word_embeddings else 1.0
+        elif parameter.dim() == 1:  # norms of an image tower, which is not read
+            spread, mean = 0.3, 1.0
         elif parameter.dim() > 2:  # experts: [E, out, in], or [E, in, out]
-            transposed = model.config.model_type == "gpt_oss"
+            transposed = model.config.model_type in ("gpt_oss", "llama4", "llama4_text")
             spread = parameter.shape[1 if transposed else 2] ** -0.5
         else:
             gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "router", ".gate.weight", ".gate.wg.weight")) else 1.0

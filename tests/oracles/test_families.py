@@ -9,20 +9,23 @@ import pytest
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import family_checkpoints  # noqa: E402  (needs the packages above)
-import random_checkpoints  # noqa: E402
+import family_table  # noqa: E402
 from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 torch.set_num_threads(1)
+EXPERTS = ("moe", "mixtral", "gpt-oss", "next", "llama4", "minimax")  # words in the names of cases with experts
 LENGTHS = [150, 1, 64]  # past every window and original context of the cases
-# One case of each kind passes through all four commands; the others differ in their files, in one switch, or only before
-# attention, which the logits show.
+# One case of each family passes through all four commands; the others differ in their files or in one switch, which the
+# logits show.
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
-         "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped", "hunyuan-moe"]
+         "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped", "hunyuan-moe", "llama4", "ministral3", "mistral-wrapped",
+         "seed-oss", "granite", "olmo3", "exaone4", "ernie4-5", "ernie4-5-moe", "minimax-m2", "qwen3-5-moe"]
 
 
 def sequences():
@@ -147,7 +150,7 @@ def test_commands(case, tool, tmp_path):
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
     # A rounding of one stored key may choose another expert at one position, which a mean over 57 of them shows: with experts
     # the two paths are not compared, and the cache is the model up to such a position.
-    experts = any(word in name for word in ("moe", "mixtral", "gpt-oss", "next"))
+    experts = any(word in name for word in EXPERTS)
     tool("oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90,
          "--max-sequences", 1, "--path", "decode" if experts else "both", "--device", DEVICE, "--dtype", "float32", "--report", tmp_path / "r.json", "-q", "--methods", "bf16,naive2,oscar", "--bootstrap", 50)
     report = json.loads((tmp_path / "r.json").read_text())
@@ -157,27 +160,39 @@ def test_commands(case, tool, tmp_path):
     # what the choice of an expert may cost.
     assert rows["bf16", "decode"]["kl"]["mean"] < (1e-3 if experts else 1e-5)
     assert rows["naive2", "decode"]["kl"]["mean"] > (5e-3 if experts else 1e-4)
+    assert rows["oscar", "decode"]["kl"]["mean"] > 1e-4
     if name == "gemma3-wrapped":  # layers with a RoPE of their own: nothing to take back, and nothing to average over positions
         tool("oscar-fit", statistics, "-o", tmp_path / "second", "--method", "waterfill", "--bits", "2.5", "-q")
         assert "--center rope needs one rotary embedding" in tool(
             "oscar-fit", statistics, "-o", tmp_path / "third", "--method", "waterfill", "--bits", "2.5", "--center", "rope", code=3)
-    # A layer without a KV cache is nowhere, and the manifest says why.
+    # A layer without a KV cache is nowhere, nor is one whose queries never meet a quantised key; the manifest says why.
+    with safetensors.safe_open(statistics, "pt") as file:
+        geometry = json.loads(file.metadata()["oscar"])["geometry"]
+    windowed = [g["layer"] for g in geometry if 0 < g["sliding_window"] <= 24]
     manifest = json.loads((tmp_path / "bundle" / "oscar_bundle.json").read_text())
-    assert [entry["layer"] for entry in manifest["layers"]] == layers and manifest["model"]["layers"] == 4
-    assert [entry["layer"] for entry in manifest["model"].get("left_out", [])] == [i for i in range(4) if i not in layers]
+    held = [layer for layer in layers if layer not in windowed]
+    assert [entry["layer"] for entry in manifest["layers"]] == held and manifest["model"]["layers"] == 4
+    reasons = {entry["layer"]: entry["reason"] for entry in manifest["model"].get("left_out", [])}
+    assert sorted(reasons) == [i for i in range(4) if i not in held]
+    if name in ("gpt-oss", "gemma3-wrapped"):
+        assert windowed == [0, 2] and reasons[0] == "a window of 17 tokens, which stay in BF16"
+        assert reasons[0] in (tmp_path / "bundle" / "README.md").read_text()
+        assert "leaves out layer 0, whose queries see 17 tokens" in tool(
+            "oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90, "--windows", "8,16",
+            "--path", "decode", "--device", DEVICE, "--report", tmp_path / "r2.json", "-q", code=3)
     tool("oscar-export", tmp_path / "bundle", "--format", "sglang", "-o", tmp_path / "served")
     assert (tmp_path / "served" / "k_rotation_qqt_r_h_pbr.pt").exists()
 
 
 def test_documented_families_are_those_that_are_tested(tool, tmp_path):
-    from transformers.models.auto import modeling_auto
-
-    text, wrapped = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-
-    wrappers = {"Gemma3ForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"}
-    tested = {(wrapped if saving.get("wrapper") else text)[kind] for cases in (family_checkpoints.CASES, random_checkpoints.CASES) for kind, _, saving in cases.values()}
+    """The table of the page is what the cases above and those of tests/python make it; family_table.py --write rewrites it."""
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Unheard"]}))
     refusal = tool("checkpoint_tool", "config", tmp_path / "config.json")
-    assert set(refusal.strip().rpartition("supported are ")[2].split(", ")) == tested
-    lines = (SOURCE_DIR / "docs" / "families.md").read_text().splitlines()
-    assert {line.split("`")[1] for line in lines if line.startswith("| `")} == tested - wrappers
+    assert set(refusal.strip().rpartition("supported are ")[2].split(", ")) == set(family_table.cases()) | family_table.wrappers()
+    text = (SOURCE_DIR / "docs" / "families.md").read_text()
+    page, missing = family_table.rewritten(text)
+    assert not missing
+    assert text == page, "docs/families.md claims something else than the tests run: python tests/oracles/family_table.py --write"
+    assert {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")} == set(family_table.cases())
+    claimed = family_table.rewritten(text.replace("| decode |", "| both paths |").replace("| refused |", "| KL compared |"))[0]
+    assert claimed == page  # a claim by hand does not last

@@ -218,7 +218,7 @@ FAMILIES = {
     "granite": "GraniteForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM",
     "ernie4_5": "Ernie4_5ForCausalLM", "cohere2": "Cohere2ForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM", "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM",
-    "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
+    "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM", "llama4_text": "Llama4ForCausalLM",
 }
 LAYERED_ROPE = ("gemma3_text", "olmo3")
 

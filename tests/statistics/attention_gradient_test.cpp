@@ -15,6 +15,7 @@ struct GradientCase {
   FarPairs pairs{3, 5, true};
   double soft_cap = 0.0;
   bool sinks = false;
+  std::int64_t chunk = 0;
 };
 
 // The definition: far pairs read copies of keys and values of their own. Gradients to q, k, v and both copies.
@@ -35,6 +36,7 @@ std::vector<at::Tensor> by_autograd(const AttentionInput& input, const at::Tenso
   if (input.soft_cap > 0.0) s = at::tanh(s / input.soft_cap) * input.soft_cap;
   at::Tensor hidden = j > i;
   if (input.sliding_window > 0) hidden = hidden.logical_or(i - j >= input.sliding_window);
+  if (input.chunk > 0) hidden = hidden.logical_or(at::floor_divide(i, input.chunk) != at::floor_divide(j, input.chunk));
   s = s.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   if (input.sinks.defined()) {
     const at::Tensor sinks = input.sinks.to(at::kDouble).view({-1, 1, 1}).expand({-1, tokens, 1});
@@ -57,6 +59,7 @@ void compare(const GradientCase& c) {
   input.v = at::randn({c.tokens, c.kv_heads, d});
   input.scale = 0.35;
   input.sliding_window = c.window;
+  input.chunk = c.chunk;
   input.soft_cap = c.soft_cap;
   if (c.sinks) input.sinks = at::randn({c.heads});
   FullAttention attention;
@@ -81,6 +84,7 @@ TEST(AttentionGradient, NoSink) { compare({.pairs = {0, 1, true}}); }
 TEST(AttentionGradient, NoFarPairs) { compare({.pairs = {3, 40, true}}); }
 TEST(AttentionGradient, SinkLongerThanTheSequence) { compare({.pairs = {50, 2, true}}); }
 TEST(AttentionGradient, SlidingWindow) { compare({.window = 9}); }
+TEST(AttentionGradient, Chunks) { compare({.chunk = 11}); }
 TEST(AttentionGradient, SoftCap) { compare({.soft_cap = 1.5}); }
 TEST(AttentionGradient, SinkLogits) { compare({.sinks = true}); }
 TEST(AttentionGradient, Everything) {

@@ -13,6 +13,11 @@ struct Case {
   std::int64_t heads = 4, kv_heads = 2, d = 8, hidden = 24, window = 0;
   FarPairs pairs{3, 5, true};
   bool sinks = false;
+  std::int64_t chunk = 0;
+
+  std::int64_t first(std::int64_t i) const {  // key that query i sees
+    return chunk > 0 ? i / chunk * chunk : window > 0 ? std::max<std::int64_t>(0, i - window + 1) : 0;
+  }
 };
 
 struct Problem {
@@ -36,6 +41,7 @@ void fill(Problem& p, const Case& c) {
   p.input.v = at::randn({tokens, c.kv_heads, c.d});
   p.input.scale = 0.35;
   p.input.sliding_window = c.window;
+  p.input.chunk = c.chunk;
   if (c.sinks) p.input.sinks = at::randn({c.heads});
   FullAttention attention;
   p.output = attention.attend(p.input);
@@ -61,7 +67,7 @@ LayerMoments direct(const Problem& p, const Case& c) {
       const at::Tensor v = wide(p.input.v.narrow(0, offset, length).select(1, kv));
       for (std::int64_t i = 0; i < length; ++i) {
         const at::Tensor q = wide(p.input.q[offset + i][h]);
-        const std::int64_t from = c.window > 0 ? std::max<std::int64_t>(0, i - c.window + 1) : 0;
+        const std::int64_t from = c.first(i);
         at::Tensor logits = at::mv(k.narrow(0, from, i + 1 - from), q) * p.input.scale;
         if (c.sinks) logits = at::cat({logits, wide(p.input.sinks[h]).view({1})});
         const at::Tensor weights = at::softmax(logits, 0);
@@ -105,6 +111,7 @@ TEST(FarPairs, EqualsTheDefinition) {
   const std::vector<Case> cases = {{.lengths = {40}},
                                    {.lengths = {9, 30, 1, 8, 25}, .heads = 6, .kv_heads = 3},
                                    {.lengths = {50}, .window = 12},
+                                   {.lengths = {50, 21}, .chunk = 11},
                                    {.lengths = {30, 31}, .pairs = {0, 1, true}, .sinks = true}};
   for (const Case& c : cases) {
     Problem p;

@@ -10,6 +10,7 @@
 #include "statistics/left_out.h"
 #include "statistics/random_statistics.h"
 #include "statistics/statistics_weight.h"
+#include "statistics/windowed_layers.h"
 #include "support/temp_directory.h"
 
 namespace oscar {
@@ -82,6 +83,35 @@ TEST(Statistics, LayersThatAreLeftOutKeepTheirNumbers) {
   other.left_out[2].layer = 6;
   EXPECT_THAT(message_of([&] { save_statistics(other, dir / "b.safetensors"); }),
               HasSubstr("layer 6 is left out of 6"));
+}
+
+TEST(Statistics, LayersInsideTheRecentWindowAreLeftOutByTheirNumbers) {
+  Statistics s = random_statistics({.layers = 3});
+  s.left_out = {{0, "linear attention"}};
+  s.metadata = Json{{"geometry", Json::array({{{"layer", 1}, {"sliding_window", 16}},
+                                              {{"layer", 2}, {"sliding_window", 0}},
+                                              {{"layer", 3}, {"sliding_window", 17}}})}};
+  EXPECT_TRUE(windowed_layers(s, {8, 15, 1}, "s").empty());
+  const Statistics rest = without_layers(s, windowed_layers(s, {8, 16, 1}, "s"));
+  EXPECT_EQ(left_out_text(rest.left_out),
+            "layer 0 (linear attention); layer 1 (a window of 16 tokens, which stay in BF16)");
+  ASSERT_EQ(rest.layers.size(), 2u);
+  EXPECT_TRUE(rest.number(0) == 2 && rest.number(1) == 3 && rest.model_layers() == 4);
+  EXPECT_TRUE(rest.layers[1].q_gram.equal(s.layers[2].q_gram));
+  EXPECT_EQ(without_layers(rest, rest.left_out).layers.size(), 2u);  // they are gone already
+
+  s.metadata["geometry"][1]["sliding_window"] = 5;
+  EXPECT_THAT(message_of([&] {
+                windowed_layers(s, {8, 17, 1}, "s");
+              }),
+              HasSubstr("no layer has anything to quantise: their windows of at most 17 tokens lie inside the recent "
+                        "window of 17 tokens in BF16"));
+  s.metadata["geometry"][1]["sliding_window"] = -1;
+  EXPECT_THAT(message_of([&] { windowed_layers(s, {8, 17, 1}, "s"); }), HasSubstr("'sliding_window' is -1"));
+  s.metadata["geometry"] = 3;
+  EXPECT_THAT(message_of([&] { windowed_layers(s, {8, 17, 1}, "s"); }), HasSubstr("geometry"));
+  s.metadata = Json();
+  EXPECT_TRUE(windowed_layers(s, {8, 17, 1}, "s").empty());
 }
 
 TEST(Statistics, TheKlMetricIsKeptAndAddsUp) {

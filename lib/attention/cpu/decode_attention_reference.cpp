@@ -133,7 +133,7 @@ void decode_attention_reference(const TieredDecodeParams& p) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const SequenceView& s = p.sequences[b];
     const std::int64_t tokens = std::int64_t{s.sink.tokens} + s.body_tokens + s.recent.tokens;
-    const std::int64_t first = p.sliding_window > 0 ? std::max<std::int64_t>(0, tokens - p.sliding_window) : 0;
+    const std::int64_t first = p.first_token(tokens);
     for (std::int64_t h = 0; h < p.query_heads; ++h)
       attend_head({p, s, b, h, h / gqa_group, tokens, first, key_runs, value_runs});
   }

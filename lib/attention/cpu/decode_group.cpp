@@ -41,7 +41,7 @@ class GroupAttention {
 
   void run() {
     const std::int64_t sink = s_.sink.tokens, body = s_.body_tokens, tokens = sink + body + s_.recent.tokens;
-    first_ = p_.sliding_window > 0 ? std::max<std::int64_t>(0, tokens - p_.sliding_window) : 0;
+    first_ = p_.first_token(tokens);
     window(s_.sink, 0);
     for (std::int64_t i = 0; i < body; i += tile_) {
       const int n = static_cast<int>(std::min<std::int64_t>(tile_, body - i));

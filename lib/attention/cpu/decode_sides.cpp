@@ -142,7 +142,7 @@ void Heads::values(const SideView& values) {
 void attend_sides(const TieredDecodeParams& p, const SideView& keys, const SideView& values,
                   const PositionLogits* positions, std::int64_t batch, std::int64_t kv_head) {
   const std::int64_t gqa_group = p.query_heads / p.kv_heads, n = keys.tokens();
-  const std::int64_t first = p.sliding_window > 0 ? std::max<std::int64_t>(0, n - p.sliding_window) : 0;
+  const std::int64_t first = p.first_token(n);
   Heads heads{p, kv_head, gqa_group, p.head_dim, n, batch * p.query_heads + kv_head * gqa_group, first, {}};
   heads.weights.assign(index(gqa_group * n), kHidden);
   heads.logits(keys, positions);

@@ -40,6 +40,7 @@ struct TieredDecodeParams {
   float softmax_scale = 1.0f;
   float soft_cap = 0.0f;               // 0: none
   std::int32_t sliding_window = 0;     // 0: none; w: the last w tokens are seen
+  std::int32_t chunk = 0;              // 0: none; c: the tokens of the query's own chunk of c are seen
   const float* query = nullptr;        // [B, Hq, d], in the basis of the keys
   const float* sink_logits = nullptr;  // null, or [Hq]: joins the denominator
   const float* logit_shift = nullptr;  // null, or [B, Hq]: softmax_scale <q, mean key> where keys are stored centred
@@ -51,6 +52,12 @@ struct TieredDecodeParams {
   const float* value_sigma = nullptr;  // blocks: [Hkv, 4]
   float* output = nullptr;             // [B, Hq, d], in the basis of the values
   float* weight_sum = nullptr;         // null, or [B, Hq]: sum_j p_j, below 1 where a sink logit takes its share
+
+  // That the last one of so many tokens sees.
+  std::int64_t first_token(std::int64_t tokens) const {
+    if (chunk > 0) return tokens > 0 ? (tokens - 1) / chunk * chunk : 0;
+    return sliding_window > 0 && tokens > sliding_window ? tokens - sliding_window : 0;
+  }
 };
 
 }  // namespace oscar

@@ -21,8 +21,9 @@ enum class NormKind {
 };
 
 // Which experts a token gets, and with which weights: softmax in FP32 over all and then the largest, the largest
-// logits and then softmax over those in the activation dtype, or the largest of each logit's sigmoid in FP32.
-enum class RouterKind { kSoftmaxFirst, kLargestFirst, kSigmoid };
+// logits and then softmax over those in the activation dtype, the largest of each logit's sigmoid in FP32, or the
+// largest logits and then their sigmoids in FP32.
+enum class RouterKind { kSoftmaxFirst, kLargestFirst, kSigmoid, kLargestSigmoids };
 
 // act(g) u; or with clamps g <- min(g, limit), u <- clamp(u, limit): (u + 1) g sigmoid(gain g).
 enum class ExpertGate { kPlain, kClamped };
@@ -31,6 +32,7 @@ enum class ExpertGate { kPlain, kClamped };
 enum class FusedExperts {
   kGateFirst,    // [E, 2I, hidden], rows of the gate first; down [E, hidden, I]
   kInterleaved,  // [E, hidden, 2I], columns gate, up, gate, ...; down [E, I, hidden]
+  kTurned,       // [E, hidden, 2I], columns of the gate first; down [E, I, hidden]
 };
 
 // The exchangeable pieces of a layer. Where norms stand is told by the names below: those a family has not are empty.
@@ -39,6 +41,7 @@ struct Pieces {
   RouterKind router = RouterKind::kSoftmaxFirst;
   bool rounded_weights = true;  // not kLargestFirst: weights of experts are rounded to the activation dtype
   bool wide_router = false;     // logits of the router are computed in FP32
+  bool weighed_inputs = false;  // the weights of experts multiply what they read, not what they give
   ExpertGate gate = ExpertGate::kPlain;
   FusedExperts fused = FusedExperts::kGateFirst;
   bool parallel = false;  // the MLP reads what attention reads, and both are added together
@@ -138,9 +141,11 @@ struct ConfigDefaults {
 };
 
 struct FamilyRow {
-  const char* architecture;       // "Qwen3ForCausalLM"
-  const char* model_type;         // "qwen3"
-  const char* wrapper = nullptr;  // multimodal architecture whose text_config is this family; nullptr: none
+  const char* architecture;  // "Qwen3ForCausalLM"
+  const char* model_type;    // "qwen3"
+  // Multimodal architecture whose text_config is this family; nullptr: none. Families may share one: then model_type in
+  // text_config tells them apart.
+  const char* wrapper = nullptr;
   const char* wrapper_type = nullptr;
   ConfigDefaults defaults;
   // Keys of its own, after all others are read; nullptr: none.

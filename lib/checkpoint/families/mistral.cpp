@@ -1,4 +1,5 @@
-// Mistral: Llama's names, never a bias; one sliding window for all layers, or none.
+// Mistral: Llama's names, never a bias; one sliding window for all layers, or none. Also inside the multimodal wrapper
+// of Mistral Small 3.1 and 3.2.
 #include "checkpoint/families/family.h"
 
 namespace oscar {
@@ -7,6 +8,8 @@ extern const FamilyRow kMistral;
 const FamilyRow kMistral = {
     .architecture = "MistralForCausalLM",
     .model_type = "mistral",
+    .wrapper = "Mistral3ForConditionalGeneration",
+    .wrapper_type = "mistral3",
     .defaults =
         {.kv_heads = 8, .max_position = 131072, .bos = 1, .eos = {2, -1, -1}, .sliding = SlidingLayers::kEveryLayer},
     .family = [](const ModelConfig&) { return Family{}; },

@@ -1,0 +1,21 @@
+// Layers whose queries never meet a 2-bit row, because their sliding window is no longer than the recent window in BF16
+// (CacheWindows::hold). They have statistics, since windows are chosen later, and a fit leaves them out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "layout/cache_windows.h"
+#include "statistics/statistics.h"
+
+namespace oscar {
+
+// Those of the statistics, with the reason, ascending. Their windows are in the metadata ("geometry"); statistics
+// without it have none. InputError naming `where` for a damaged record, and when no other layer is left.
+std::vector<LeftOutLayer> windowed_layers(const Statistics& statistics, const CacheWindows& windows,
+                                          const std::string& where);
+
+// The statistics without these layers, which it lists as left out beside those that it does not hold anyway.
+Statistics without_layers(Statistics statistics, const std::vector<LeftOutLayer>& layers);
+
+}  // namespace oscar
