@@ -7,6 +7,7 @@
 
 #include "bundle/bundle_files.h"
 #include "bundle_fixture.h"
+#include "registry/registry.h"
 #include "support/message_of.h"
 #include "support/temp_directory.h"
 

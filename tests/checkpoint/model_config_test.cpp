@@ -179,6 +179,10 @@ TEST(ModelConfig, ChunksAndQueriesThatAreScaled) {
   EXPECT_THAT(plain.chunk, ElementsAre(0, 0, 8192));
   EXPECT_THAT(plain.experts.layers, ElementsAre(false, false, false));
   EXPECT_EQ(plain.query_scale.length, 0.0);
+  Json no_size = config("Llama4ForCausalLM");
+  no_size["attention_chunk_size"] = nullptr;
+  EXPECT_THAT(message_of([&] { parse_model_config(no_size, "config.json"); }),
+              HasSubstr("layer 0 is of type chunked_attention, but attention_chunk_size is null"));
   const ModelConfig ministral = parse("Ministral3ForCausalLM");
   EXPECT_TRUE(ministral.rope.type == RopeType::kYarn && ministral.rope.theta == 1e6 && ministral.rope.factor == 16.0);
   EXPECT_TRUE(ministral.query_scale.beta == 0.1 && ministral.query_scale.length == 16384.0);
@@ -214,7 +218,6 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("SmolLM3ForCausalLM", R"({"use_sliding_window": true, "sliding_window": 8})", "'use_sliding_window'");
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "longrope");
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'longrope' is not supported");
-  says("Llama4ForCausalLM", R"({"attention_chunk_size": null})", "layer 0 is of type chunked_attention");
   says("Llama4ForCausalLM", R"({"attention_chunk_size": 0})", "'attention_chunk_size' is 0");
   says("Llama4ForCausalLM", R"({"no_rope_layers": [1]})", "'no_rope_layers' must be a list of 3 items");
   says("Llama4ForCausalLM", R"({"layer_types": ["a", "b", "c"]})", "the layer type 'a' is not supported");
