@@ -71,12 +71,13 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
   }
 }
 
-void AtomicFile::commit() {
-  if (::fsync(fd_) != 0) throw_write_error(path_);
+void AtomicFile::commit(bool durable) {
+  if (durable && ::fsync(fd_) != 0) throw_write_error(path_);
   require_output_file(path_, true);  // nothing else has come there in the meantime
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_write_error(path_);
   ::close(std::exchange(fd_, -1));  // the lock ends when the name is no temporary any more
-  sync_directory(path_.has_parent_path() ? path_.parent_path() : fs::path("."));  // the rename itself, too
+  // The rename itself, too.
+  if (durable) sync_directory(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
 }
 
 void write_file_atomic(const fs::path& path, std::string_view content) {

@@ -31,6 +31,7 @@ class MappedFile {
 };
 
 // Writes beside `path` under a temporary name, then syncs and renames in commit(); without it `path` is left alone.
+// durable: false for what is read a moment later and never again, which need not survive a power cut.
 // Folders above are made, a replaced file hands its mode on; UsageError for links, devices and pipes (output_file.h).
 class AtomicFile {
  public:
@@ -40,7 +41,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  void commit();
+  void commit(bool durable = true);
   const fs::path& temporary_path() const { return temporary_; }
 
  private:

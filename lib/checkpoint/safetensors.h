@@ -53,8 +53,8 @@ class SafetensorsFile {
 
 // Writes atomically; tensors in descending element size, then by name; header padded to 8 bytes. Equal content gives
 // byte-identical files, whatever the order of `tensors`. InputError for a name used twice, a name that is not UTF-8, or
-// data whose size does not fit the shape.
+// data whose size does not fit the shape. durable: as AtomicFile::commit().
 void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata);
+                       const std::map<std::string, std::string>& metadata, bool durable = true);
 
 }  // namespace oscar

@@ -20,7 +20,7 @@ std::string json_text(const std::string& text, const fs::path& path) {
 }  // namespace
 
 void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, bool durable) {
   // Large elements first keeps every tensor aligned to its element without gaps, which the format forbids.
   std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
     const std::size_t sa = dtype_size(a.dtype), sb = dtype_size(b.dtype);
@@ -61,7 +61,7 @@ void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
   file.write(&length, sizeof length);
   file.write(header);
   for (const TensorView& t : tensors) file.write(t.data.data(), t.data.size());
-  file.commit();
+  file.commit(durable);
 }
 
 }  // namespace oscar

@@ -12,16 +12,22 @@
 namespace oscar {
 namespace {
 
-Statistics add_up_shares(const CollectOptions& options, const WorkDirectory& work) {
-  std::vector<Statistics> shares;
-  std::vector<std::string> names;
-  for (int r = 0; r < options.ranks->count(); ++r) {
-    const fs::path file = work.file(share_name(r));
-    if (r > 0) options.ranks->receive_file(r, file);
+// Rank 0 sees the work directories of the others, so that nothing has to be sent.
+bool on_one_machine(const Ranks& ranks) { return ranks.environment().local_count == ranks.count(); }
+
+// files: where each rank has its share.
+Statistics add_up_shares(const Statistics& own, const std::vector<std::string>& files, const CollectOptions& options,
+                         const WorkDirectory& work) {
+  std::vector<Statistics> shares = {own};
+  for (int r = 1; r < options.ranks->count(); ++r) {
+    fs::path file = files[static_cast<std::size_t>(r)];
+    if (!on_one_machine(*options.ranks)) {
+      file = work.file(share_name(r));
+      options.ranks->receive_file(r, file);
+    }
     shares.push_back(load_part(file));
-    names.push_back(file.string());
   }
-  return merge_shards(std::move(shares), std::move(names));
+  return merge_shards(std::move(shares), files);
 }
 
 }  // namespace
@@ -51,13 +57,15 @@ std::optional<Statistics> deliver_share(const Statistics& share, const CollectOp
                                         const WorkDirectory& work) {
   const Timeline::Phase delivering(options.timeline, phase::kRanks);
   Ranks& ranks = *options.ranks;
-  save_statistics(share, work.file(share_name(0)));
+  const fs::path file = work.file(share_name(0));
+  if (!ranks.is_first()) save_statistics(share, file, /*durable=*/false);
+  const std::vector<std::string> files = ranks.all_gather(fs::absolute(file).string());
   std::optional<Statistics> whole;
   if (ranks.is_first()) {
-    whole = add_up_shares(options, work);
+    whole = add_up_shares(share, files, options, work);
     save_statistics(*whole, options.output);
-  } else {
-    ranks.send_file(work.file(share_name(0)));
+  } else if (!on_one_machine(ranks)) {
+    ranks.send_file(file);
   }
   ranks.broadcast("written");
   return whole;

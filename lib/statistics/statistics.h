@@ -83,7 +83,8 @@ struct Statistics {
 };
 
 // Byte-identical for equal content. Optional parts (rows, residual and embedding energy) may be left undefined.
-void save_statistics(const Statistics& statistics, const fs::path& path);
+// durable: as AtomicFile::commit().
+void save_statistics(const Statistics& statistics, const fs::path& path, bool durable = true);
 // InputError on any fault, and for a shard without tokens, of which nothing can be made; NumericalError for NaN or
 // infinity.
 // Row samples stay in the file, which is mapped: read them and change nothing in them.

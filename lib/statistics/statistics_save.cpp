@@ -67,7 +67,7 @@ Json statistics_metadata(const Statistics& s) {
   return out;
 }
 
-void save_statistics(const Statistics& s, const fs::path& path) {
+void save_statistics(const Statistics& s, const fs::path& path, bool durable) {
   check_statistics(s, path.string());
   ViewList views;
   for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
@@ -103,7 +103,8 @@ void save_statistics(const Statistics& s, const fs::path& path) {
   write_safetensors(path, views.take(),
                     {{"format", kStatisticsFormat},
                      {"format_version", std::to_string(s.format_version)},
-                     {"oscar", statistics_metadata(s).dump()}});
+                     {"oscar", statistics_metadata(s).dump()}},
+                    durable);
 }
 
 }  // namespace oscar

@@ -1,5 +1,6 @@
 // All-gather by NCCL. libnccl.so comes along with libtorch_cuda.so, which the commands load only where a GPU is used
-// (apps/cuda/gpu_facts.cpp), so its functions are looked up by name; their types are those of nccl.h, which are stable.
+// (apps/cuda/gpu_facts.cpp), so its functions are looked up by name; their types are those of NCCL's header, which are
+// stable.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
