@@ -7,7 +7,8 @@
 //                              steps of it are done, the next; with a backward pass all of them stay
 //   kv.bin                     K and V of the layer
 //   gradient-0.bin, -1.bin     backward pass: dL/d of the hidden states after and before the layer, by turns
-//   share.safetensors          what a rank found, for rank 0, which keeps those of the others as share-1.safetensors, ...
+//   share.safetensors          what a rank found, for rank 0
+//   share-1.safetensors, ...   in the directory of rank 0: those from other machines
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +35,7 @@ struct ResumePoint {
   std::string run;  // whose it is: the id of its directory's run
 };
 
-// The file of a rank's share: rank 0 has its own and those of the others in its directory.
+// The file of a rank's share in the directory of rank 0; 0: of a rank's own share in its own directory.
 std::string share_name(int rank);
 
 // What a point file says. InputError for another form; its tensors are unchecked (state_check.h judges them).
