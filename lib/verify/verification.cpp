@@ -298,7 +298,7 @@ VerifyReport Verification::measure() {
     m.layers = result.layers[index];
     report.methods.push_back(std::move(m));
   }
-  phase.emplace(timeline, verify_phase::kTasks);
+  if (!tasks_.empty()) phase.emplace(timeline, verify_phase::kTasks);
   for (const TaskSet& task : tasks_) {
     for (const char* path : {"prefill", "decode"}) {
       if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;

@@ -183,15 +183,17 @@ def known_options():
     """Of the commands, the scripts, the programs that measure and the Python package."""
     known = set().union(*map(options_of, SUBCOMMANDS))
     scripts = (path for path in (SOURCE_DIR / "scripts").rglob("*") if path.suffix in ("", ".py") and path.is_file())
-    for program in itertools.chain(scripts, (SOURCE_DIR / "tests" / "bench").rglob("*.c*"), (SOURCE_DIR / "python").rglob("*.py")):
+    for program in itertools.chain(scripts, (SOURCE_DIR / "tests" / "bench").rglob("*.c*"),
+                                   (SOURCE_DIR / "tests" / "oracles").glob("*.py"), (SOURCE_DIR / "python").rglob("*.py")):
         known |= set(LONG_OPTION.findall(program.read_text()))
     return known
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_exists(page):
-    others = {"--kv-cache-dtype", "--page-size", "--output-on-failure", "--build", "--install", "--prefix", "--strip", "--no-deps"}
-    # of SGLang, CTest, CMake and pip
+    others = {"--kv-cache-dtype", "--page-size", "--output-on-failure", "--build", "--install", "--prefix", "--strip", "--no-deps",
+              "--nproc-per-node", "--no-python", "--nnodes", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint"}
+    # of SGLang, CTest, CMake, pip and torchrun
     named = set(LONG_OPTION.findall(re.sub(r"\]\([^)]*\)|<[^>]*>|\|[-:|]+\|", "", text_of(page))))
     assert named <= known_options() | others, sorted(named - known_options() - others)
 

@@ -69,7 +69,7 @@ def test_logit_correction_runs_in_both_paths_and_is_recorded(pair, line, tmp_pat
 
 def test_verbose_says_where_the_time_went(pair, line, tmp_path):
     reports = [tmp_path / "quiet.json", tmp_path / "verbose.json"]
-    asked = [*line, "--bundle", pair / "by-layer", "--path", "both", "--bootstrap", 0]
+    asked = [*line[:-1], "bf16,oscar,oscar-tns", "--bundle", pair / "by-layer", "--path", "both", "--bootstrap", 0]
     quiet, verbose = (run(*asked, "--report", file, *flags) for file, flags in zip(reports, ([], ["-v"])))
     assert quiet.code == verbose.code and quiet.code in (DONE, GATE_FAILED), str(verbose)
     rows = phases_of(verbose)

@@ -88,11 +88,11 @@ KvMethod codebook_method(const CodebookSide& spec, SideTransform transform) {
   }
   set_errors(*codebook, points, at::kCPU);
   transform.codebook = codebook;
-  LayerTransform layer{0, kWide, 1, transform, {}};
+  std::vector<LayerTransform> layers;
+  for (std::int64_t i = 0; i < model.layers; ++i) layers.push_back({i, kWide, 1, transform, {}});
   KvMethod method;
   method.id = "test";
-  method.codebooks = std::make_shared<CodebookEngine>(
-      std::vector<LayerTransform>(static_cast<std::size_t>(model.layers), layer), 0, Encoder::kMinMax, model);
+  method.codebooks = std::make_shared<CodebookEngine>(std::move(layers), 0, Encoder::kMinMax, model);
   return method;
 }
 

@@ -38,12 +38,12 @@ for bin in "$@"; do
   timed "collect-$number" "$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" \
     --device "$device" -o "$to/statistics.safetensors"
   for method in oscar waterfill; do
-    timed "fit-$method-$number" "$bin/oscar-fit" "$to/statistics.safetensors" --method $method --device "$device" -o "$to/$method"
+    timed "fit-$method-$number" "$bin/oscar-fit" "$to/statistics.safetensors" --method $method --device "$device" -o "$to/fitted-$method"
   done
-  timed "verify-$number" "$bin/oscar-verify" --model "$model" --bundle "$to/oscar" --bundle "$to/waterfill" \
+  timed "verify-$number" "$bin/oscar-verify" --model "$model" --bundle "$to/fitted-oscar" --bundle "$to/fitted-waterfill" \
     --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,kvarn2,turboquant2.5 \
     --max-sequences 2 --layer-sequences 1 --device "$device" --report "$to/report.json"
   [ $number -eq 1 ] && continue
   cmp "$work/run1/statistics.safetensors" "$to/statistics.safetensors" && echo "same statistics"
-  for method in oscar waterfill; do diff -r "$work/run1/$method" "$to/$method" && echo "same bundle: $method"; done
+  for method in oscar waterfill; do diff -r "$work/run1/fitted-$method" "$to/fitted-$method" && echo "same bundle: $method"; done
 done
