@@ -86,6 +86,8 @@ def test_attach(name, tmp_path):
     assert kl[:first].max() < 1e-3  # nothing is coded yet, only rounded
     assert expected > 1e-3 and abs(found / expected - 1) < 0.02
     left_out = [entry["layer"] for entry in json.loads((bundle / "oscar_bundle.json").read_text())["model"].get("left_out", [])]
-    assert left_out == ([0, 2] if name in WINDOWS_OF else [])
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    linear = [i for i, kind in enumerate(kinds) if kind == "linear_attention"]
+    assert left_out == ([0, 2] if name in WINDOWS_OF else linear) and bool(linear) == (name in LINEAR)
     oscar_kv.detach(model)
     assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)
