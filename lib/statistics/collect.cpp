@@ -517,7 +517,7 @@ class Collector {
   double saved_ = now();
   std::int64_t saved_layer_ = -1;  // in which the saved state goes on; -1: none
   bool saved_inside_ = false;      // behind some of its steps
-  bool together_ = false;  // all ranks begin at the same layer
+  bool together_ = false;          // all ranks begin at the same layer
   CollectReport report_;
 };
 

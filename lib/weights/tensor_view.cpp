@@ -75,7 +75,8 @@ void copy_to_gpu(const TensorView& view, const at::Tensor& stored) {
 // safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on the
 // target device, so that the narrower stored type is what crosses the bus.
 at::Tensor stored_tensor(const TensorView& view, at::Device device) {
-  if (ByteGather* gather = current_gather(); device.is_cuda() && gather != nullptr && view.data.size() >= kLeastGatherBytes) {
+  if (ByteGather* gather = current_gather();
+      device.is_cuda() && gather != nullptr && view.data.size() >= kLeastGatherBytes) {
     return gather->upload(view.data).view(scalar_type(view)).view(view.shape);
   }
   at::Tensor stored = at::empty(view.shape, at::TensorOptions(scalar_type(view)).device(device));
