@@ -84,7 +84,7 @@ int run_export(Arguments& a) {
   a.options.overwrite = a.common.overwrite;
   a.options.tool_version = tool_version();
   a.options.bundle = a.bundle;
-  a.options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+  if (a.dtype != "auto") a.options.dtype = a.dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   const Bundle bundle = load_bundle(a.bundle);
   if (!a.report.empty()) a.options.report = read_json(a.report);
   const ExportFormat& format = written_format(a.format);
@@ -125,7 +125,8 @@ int main_export(int argc, char** argv) {
          "report.json of oscar-verify, for the card's measured numbers; it must have judged this bundle as this "
          "format serves it (--as), and every gate must have passed")
       ->type_name("FILE");
-  app.add_option("--dtype", a.dtype, "Of the tensors that absorbed changes (auto: float32)")
+  app.add_option("--dtype", a.dtype,
+                 "Of the tensors that absorbed changes (auto: float32, bfloat16 where they were quantised)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
   app.add_option("--model", a.common.model,

@@ -13,12 +13,14 @@
 #include "checkpoint/families/family.h"
 #include "checkpoint/shard_index.h"
 #include "export/absorbed_weights.h"
+#include "export/plain_modules.h"
 
 namespace oscar {
 namespace {
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kModelopt = "hf_quant_config.json";
 
 Json raw_config(const Checkpoint& source) { return read_json(source.location().directory / "config.json"); }
 
@@ -36,6 +38,18 @@ Json config_with_biases(const Checkpoint& source) {
   Json config = raw_config(source);
   config["attention_bias"] = true;
   return config;
+}
+
+// The modules that the source stores quantised and that are written plain.
+std::vector<std::string> plain_modules(const Checkpoint& source, const Bundle& bundle) {
+  std::vector<std::string> modules;
+  for (const LayerTransform& layer : bundle.layers) {
+    for (const StoredWeight& weight : absorbing_weights(source, layer.layer, needs_new_biases(source, bundle))) {
+      if (weight.format == nullptr) continue;
+      modules.push_back(weight.name.substr(0, weight.name.rfind('.')));
+    }
+  }
+  return modules;
 }
 
 // Tensor name -> file.
@@ -80,12 +94,12 @@ at::Tensor stored(const at::Tensor& value, DType dtype) {
   return value.to(dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat).contiguous();
 }
 
-// The source's file `name` with the changed and new tensors of `changed`.
+// The source's file `name` with the changed and new tensors of `changed`, and without those that are `dropped`.
 void write_shard(const Checkpoint& source, const std::string& name, const std::vector<const NewTensor*>& changed,
-                 DType dtype, const fs::path& path) {
+                 const std::set<std::string>& dropped, DType dtype, const fs::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(source.location().directory / name);
   std::vector<TensorView> views;
-  std::set<std::string> replaced;
+  std::set<std::string> replaced = dropped;
   std::vector<at::Tensor> alive;
   for (const NewTensor* tensor : changed) {
     alive.push_back(stored(tensor->value, dtype));
@@ -111,6 +125,14 @@ class Writer {
         new_biases_(needs_new_biases(source, bundle)),
         files_(weight_files(source)) {
     for (const LayerTransform& layer : bundle.layers) layers_.push_back(&layer);
+    const Family family = family_of(source);
+    std::set<std::string> biases;
+    for (const LayerTransform& layer : bundle.layers) {
+      for (const std::string* name : {&family.q_bias, &family.k_bias, &family.v_bias, &family.o_bias}) {
+        if (!name->empty()) biases.insert(family.layer_tensor(layer.layer, *name));
+      }
+    }
+    for (const std::string& module : plain_modules(source, bundle)) drop_quantised(module + ".", biases);
   }
 
   // Names of the files.
@@ -118,10 +140,12 @@ class Writer {
     std::map<std::string, std::set<std::size_t>> shards;
     for (const auto& [tensor, file] : files_) shards[file];
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      for (const std::string& name : absorbing_tensors(source_, layers_[i]->layer, new_biases_)) {
-        shards.at(files_.at(name)).insert(i);
+      for (const StoredWeight& weight : absorbing_weights(source_, layers_[i]->layer, new_biases_)) {
+        shards.at(files_.at(weight.codes->name)).insert(i);
       }
     }
+    std::set<std::string> with_dropped;
+    for (const std::string& name : dropped_) with_dropped.insert(files_.at(name));
     std::set<std::string> names;
     for (const auto& [file, of_layers] : shards)
       require_inside(source_.location().directory, source_.location().directory / file);
@@ -129,7 +153,7 @@ class Writer {
       stop_if_interrupted();
       names.insert(file);
       fs::create_directories((directory_ / file).parent_path());
-      if (of_layers.empty()) {
+      if (of_layers.empty() && !with_dropped.contains(file)) {
         fs::copy_file(source_.location().directory / file, directory_ / file);
         continue;
       }
@@ -139,12 +163,13 @@ class Writer {
           if (files_.at(tensor.sibling) == file) changed.push_back(&tensor);
         }
       }
-      write_shard(source_, file, changed, dtype_, directory_ / file);
+      write_shard(source_, file, changed, dropped_, dtype_, directory_ / file);
       for (const NewTensor* tensor : changed) added_[tensor->name] = file;
       const auto& kept = of_layers;  // C++17 lambdas capture no structured bindings
       std::erase_if(made_, [&kept](const auto& made) { return !kept.contains(made.first); });
     }
     if (fs::exists(source_.location().directory / kSingle)) return names;
+    for (const std::string& name : dropped_) files_.erase(name);
     for (const auto& [tensor, file] : added_) files_[tensor] = file;
     std::uint64_t bytes = 0;
     for (const std::string& file : names) {
@@ -158,6 +183,14 @@ class Writer {
   }
 
  private:
+  // All that a quantised module stores: codes, scales, zero points, scales of activations, and a bias of zeros that
+  // only some quantisers write; not a bias that the architecture has.
+  void drop_quantised(const std::string& prefix, const std::set<std::string>& biases) {
+    for (auto at = files_.lower_bound(prefix); at != files_.end() && at->first.starts_with(prefix); ++at) {
+      if (!biases.contains(at->first)) dropped_.insert(at->first);
+    }
+  }
+
   const std::vector<NewTensor>& tensors(std::size_t i) {
     const auto found = made_.find(i);
     if (found != made_.end()) return found->second;
@@ -169,6 +202,7 @@ class Writer {
   DType dtype_;
   bool new_biases_;
   std::map<std::string, std::string> files_, added_;
+  std::set<std::string> dropped_;  // tensors of the source that are not written
   std::vector<const LayerTransform*> layers_;
   std::map<std::size_t, std::vector<NewTensor>> made_;
 };
@@ -231,7 +265,6 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
                      source.config().architecture +
                      " multiplies them by a gate before it, channel by channel; serve the bundle in another format");
   }
-  refuse_quantised_values(source);
   if (!needs_new_biases(source, bundle)) return;
   if (source.config().text_tower || !parse_model_config(config_with_biases(source), "config.json").output_bias) {
     throw InputError("the bundle has value means, which need a bias at o_proj, and " + source.config().architecture +
@@ -251,13 +284,22 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
   check_absorb(source, bundle);
   AtomicDirectory target(directory, options.overwrite, {kAbsorbedName, recorded_files});
   const std::string fingerprint = source.fingerprint();
+  const std::vector<std::string> modules = plain_modules(source, bundle);
+  // BF16 is what engines compute in beside quantised modules; a checkpoint without any loses nothing in F32.
+  const DType dtype = options.dtype.value_or(modules.empty() ? DType::kF32 : DType::kBF16);
   const std::vector<fs::path> others = other_files(source.location().directory);
-  std::set<std::string> names = Writer(source, bundle, target.path(), options.dtype).write();
+  std::set<std::string> names = Writer(source, bundle, target.path(), dtype).write();
   for (const fs::path& file : others) {
     fs::copy_file(file, target.path() / file.filename());
     names.insert(file.filename().string());
   }
-  const Json config = needs_new_biases(source, bundle) ? config_with_biases(source) : raw_config(source);
+  Json config = needs_new_biases(source, bundle) ? config_with_biases(source) : raw_config(source);
+  add_plain_modules(config, modules);
+  if (fs::exists(target.path() / kModelopt) && !modules.empty()) {
+    Json modelopt = read_json(target.path() / kModelopt);
+    add_plain_modules_modelopt(modelopt, modules);
+    write_file_atomic(target.path() / kModelopt, dump_json(modelopt));
+  }
   write_file_atomic(target.path() / "config.json", dump_json(config));
   names.insert("config.json");
 
@@ -272,7 +314,7 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
                                    {"method", bundle.method},
                                    {"source", {{"name", source.location().name}, {"fingerprint", fingerprint}}},
                                    {"fingerprint", written.fingerprint()},
-                                   {"dtype", dtype_name(options.dtype)},
+                                   {"dtype", dtype_name(dtype)},
                                    {"new_biases", needs_new_biases(source, bundle)},
                                    {"bundle", kAbsorbedBundle},
                                    {"sha256", hashes}}));

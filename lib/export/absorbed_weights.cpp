@@ -4,36 +4,23 @@
 
 #include <map>
 
-#include "base/errors.h"
 #include "checkpoint/families/family.h"
 #include "weights/stored_weight.h"
 
 namespace oscar {
 
-std::vector<std::string> absorbing_tensors(const Checkpoint& source, std::int64_t layer, bool new_biases) {
-  const Family family = family_of(source);
-  std::vector<std::string> names = {family.layer_tensor(layer, family.v), family.layer_tensor(layer, family.o)};
-  if (new_biases) {
-    names.push_back(family.layer_tensor(layer, family.q));
-    names.push_back(family.layer_tensor(layer, family.k));
-  }
-  return names;
-}
-
-void refuse_quantised_values(const Checkpoint& source) {
+std::vector<StoredWeight> absorbing_weights(const Checkpoint& source, std::int64_t layer, bool new_biases) {
   const ModelConfig& c = source.config();
   const Family family = family_of(source);
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (!c.holds_kv(layer)) continue;
-    for (const auto& [name, shape] : std::map<std::string, std::vector<std::int64_t>>{
-             {family.v, {c.kv_heads * c.head_dim, c.hidden}}, {family.o, {c.hidden, c.query_heads * c.head_dim}}}) {
-      const StoredWeight weight = find_weight(source, family.layer_tensor(layer, name), shape);
-      if (weight.format == nullptr) continue;
-      throw InputError("the format absorbed changes " + weight.name + ", which " + weight.where + " stores as " +
-                       weight.format_name() + "; serve the bundle in another format, or absorb it into the BF16, F16 " +
-                       "or F32 checkpoint of the model");
-    }
+  const std::int64_t queries = c.query_heads * c.head_dim, keys = c.kv_heads * c.head_dim;
+  const auto find = [&](const std::string& name, std::int64_t rows, std::int64_t columns) {
+    return find_weight(source, family.layer_tensor(layer, name), {rows, columns});
+  };
+  std::vector<StoredWeight> weights = {find(family.v, keys, c.hidden), find(family.o, c.hidden, queries)};
+  for (const StoredWeight& weight : {find(family.q, queries, c.hidden), find(family.k, keys, c.hidden)}) {
+    if (new_biases || weight.format != nullptr) weights.push_back(weight);
   }
+  return weights;
 }
 
 std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransform& layer, bool new_biases) {
@@ -59,9 +46,13 @@ std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransfo
   const at::Tensor w_v = read(family.v, {heads * d, config.hidden}).view({heads, d, config.hidden});
   const at::Tensor w_o =
       read(family.o, {config.hidden, heads * gqa_group * d}).view({config.hidden, heads, gqa_group, d});
+  std::map<std::string, StoredWeight> weights;
+  for (StoredWeight& weight : absorbing_weights(source, layer.layer, new_biases)) {
+    weights.emplace(weight.name, std::move(weight));
+  }
   std::vector<NewTensor> out;
   const auto add = [&](const std::string& name, const std::string& sibling, const at::Tensor& value) {
-    out.push_back({full(name), full(sibling), value.contiguous()});
+    out.push_back({full(name), weights.at(full(sibling)).codes->name, value.contiguous()});
   };
   add(family.v, family.v, at::matmul(forward.transpose(1, 2), w_v).reshape({heads * d, config.hidden}));
   // W_O' = W_O F^-T for each KV head: [hidden, Hkv, g, d].
@@ -79,6 +70,11 @@ std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransfo
   if (new_biases) {
     add(family.q_bias, family.q, at::zeros({config.query_heads * d}, at::kDouble));
     add(family.k_bias, family.k, at::zeros({heads * d}, at::kDouble));
+  }
+  for (const std::string& name : {family.q, family.k}) {
+    const auto weight = weights.find(full(name));
+    if (weight == weights.end() || weight->second.format == nullptr) continue;
+    add(name, name, load_weight(weight->second, at::kDouble));
   }
   return out;
 }

@@ -19,7 +19,9 @@ struct ExportOptions {
   std::optional<Json> report;         // report.json of oscar-verify, for the card's measured numbers
   std::string model_path;             // of the card's serve command (export_card.h)
   const Checkpoint* model = nullptr;  // that the format rewrites
-  DType dtype = DType::kF32;  // of its tensors that change: kF32, or kBF16 (smaller; logits then move by its rounding)
+  // Of its tensors that change: kF32, or kBF16 (smaller; logits then move by its rounding). Nothing: BF16 where the
+  // source stores them quantised, else F32.
+  std::optional<DType> dtype;
   std::string tool_version;
   bool overwrite = false;
 };

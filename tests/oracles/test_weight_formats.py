@@ -112,10 +112,64 @@ def test_commands_see_the_weights_that_are_meant(name, tool, tmp_path):
     assert quantised_run["stored_weight_bytes"] < plain_run["stored_weight_bytes"]
 
 
-def test_absorbed_refuses_quantised_values(tool, tmp_path):
-    quantised, _, _ = quantised_checkpoints.make("fp8-channel", tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")
+def stored(folder):
+    """name -> (file, dtype, shape, bytes)"""
+    out = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, tensor in safetensors_torch.load_file(path).items():
+            out[name] = (path.name, tensor.dtype, tuple(tensor.shape), tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return out
+
+
+# What tells engines that a module is plain, of a quantization_config.
+def left_out(quantization):
+    if quantization["quant_method"] == "gptq":
+        return {key.removeprefix("-:^").removesuffix("$").replace("\\.", ".") for key in quantization["dynamic"]}
+    return set(quantization["ignore" if quantization["quant_method"] in ("compressed-tensors", "modelopt") else "modules_to_not_convert"])
+
+
+@pytest.mark.parametrize("name", ["fp8-whole-blocks", "fp8-channel", "fp8-modelopt", "int4-group", "awq", "gptq"])
+def test_absorbed_writes_what_it_changes_plain(name, tool, tmp_path):
+    quantised, _, _ = quantised_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")
+    modelopt = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    if name == "fp8-modelopt":
+        (quantised / "hf_quant_config.json").write_text(json.dumps(modelopt))
     collect_and_fit(tool, quantised, tmp_path / "a")
-    error = tool("oscar-export", tmp_path / "a" / "bundle", "--format", "absorbed", "--model", quantised, "-o", tmp_path / "out",
-                 code=3)
-    assert "model.layers.0.self_attn.o_proj.weight, which " in error and " stores as FP8; " in error, error
-    assert not (tmp_path / "out").exists()
+    export = ["oscar-export", tmp_path / "a" / "bundle", "--format", "absorbed", "--model", quantised]
+    tool(*export, "-o", tmp_path / "out")
+    tool(*export, "-o", tmp_path / "wide", "--dtype", "float32")
+
+    before, after = stored(quantised), stored(tmp_path / "out")
+    changed = {f"model.layers.{layer}.self_attn.{p}_proj" for layer in range(2) for p in "qkvo"}
+    for tensor, what in before.items():
+        if tensor.rsplit(".", 1)[0] in changed:
+            assert tensor not in after or tensor.endswith(".weight"), tensor
+        else:
+            assert after[tensor] == what, tensor
+    means = any(tensor.endswith(".v.mean") for tensor in safetensors_torch.load_file(tmp_path / "a" / "bundle" / "rotations.safetensors"))
+    new = {module + ".weight" for module in changed} | {module + ".bias" for module in changed if means}  # centred values move into biases
+    assert set(after) - {t for t in before if t.rsplit(".", 1)[0] not in changed} == new
+    assert all(after[tensor][1] == torch.bfloat16 for tensor in new)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {tensor: what[0] for tensor, what in after.items()}
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    old = json.loads((quantised / "config.json").read_text())
+    assert changed <= left_out(config["quantization_config"]) and bool(config.get("attention_bias")) == means
+    if name == "fp8-modelopt":
+        modelopt["quantization"]["exclude_modules"] += sorted(changed)
+        written = json.loads((tmp_path / "out" / "hf_quant_config.json").read_text())
+        written["quantization"]["exclude_modules"].sort(key=lambda module: (module != "lm_head", module))
+        assert written == modelopt
+    for key in ("ignore", "modules_to_not_convert", "config_groups"):  # what was there stays
+        was, now = old["quantization_config"].get(key), config["quantization_config"].get(key)
+        assert was is None or (now[: len(was)] == was if isinstance(was, list) else now == was)
+
+    logits = our_logits(tool, quantised, tmp_path)
+    span = logits.max() - logits.min()
+    assert (our_logits(tool, tmp_path / "wide", tmp_path) - logits).abs().max() < 1e-4 * span
+    rounded = (our_logits(tool, tmp_path / "out", tmp_path) - logits).abs().max() / span
+    assert 0 < rounded < 0.05
+    if name == "fp8-whole-blocks":
+        options = transformers.FineGrainedFP8Config(dequantize=True, modules_to_not_convert=config["quantization_config"]["modules_to_not_convert"])
+        theirs = their_logits(tmp_path / "wide", quantization_config=options)
+        assert (theirs - logits).abs().max() < 1e-4 * span
