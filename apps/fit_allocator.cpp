@@ -85,9 +85,10 @@ WidthSource allocator_source(const AllocatorRow& allocator, const Statistics& st
       source.sensitivities = squared_weight_norms(statistics, common);
       break;
     case AllocatorInput::kText: {
-      const Checkpoint checkpoint = open_model_of(statistics, common);
+      Checkpoint checkpoint = open_model_of(statistics, common);
       CurveText text =
           arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
+      checkpoint.set_run_length(text.length());
       source.text_hashes = std::move(text.hashes);
       Decoder decoder(checkpoint, {choose_dtype(common, options.device), options.device, arguments.stream_layers});
       const Bundle bundle = bundle_from_fit(statistics, options, quick_fit(statistics, options), windows, {});

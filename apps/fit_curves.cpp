@@ -121,9 +121,10 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     if (!text_hashes) curves.text_hashes = Json::object();
     return {std::move(curves), nullptr};
   }
-  const Checkpoint checkpoint = open_model_of(statistics, common);
+  Checkpoint checkpoint = open_model_of(statistics, common);
   CurveText text =
       arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
+  checkpoint.set_run_length(text.length());
   const FitResult fitted = quick_fit(statistics, options);  // no predictions: KL is measured
   const Bundle bundle = bundle_from_fit(statistics, options, fitted, windows, {});
   ProfilePredictions predictions;

@@ -67,6 +67,7 @@ void ModelRun::read_prompts() {
     prompts_ = oscar::read_prompts(arguments_, checkpoint_);
   }
   run_ = plan_collect(arguments_, checkpoint_, prompts_);
+  checkpoint_.set_run_length(run_.plan.whole_longest);
 }
 
 std::string ModelRun::prompt_names() const {

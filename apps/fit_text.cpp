@@ -15,7 +15,7 @@
 
 namespace oscar {
 
-OwnText::OwnText(const Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
+OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
                  const fs::path& file, const fs::path& work_dir, std::int64_t tokens)
     : checkpoint_(checkpoint),
       collect_(collect),
@@ -106,6 +106,7 @@ void OwnText::write() {
     require_memory(
         options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
         "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
+    checkpoint_.set_run_length(request_.shape.row_tokens);
     Decoder decoder(checkpoint_, {options.dtype, options.device, false});
     const TextRows rows = write_text(decoder, book_, request_);
     save_text(file_, rows, tokenizer_, request_.identity);

@@ -11,7 +11,7 @@ class OwnText {
  public:
   // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
   // UsageError for options that contradict it. Opens nothing for writing.
-  OwnText(const Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
+  OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
           const fs::path& file, const fs::path& work_dir, std::int64_t tokens);
 
   void add_roles(FileRoles& roles) const;
@@ -31,7 +31,7 @@ class OwnText {
  private:
   bool take_earlier() const;
 
-  const Checkpoint& checkpoint_;
+  Checkpoint& checkpoint_;
   const CollectArguments& collect_;
   bool overwrite_;
   fs::path file_;

@@ -69,10 +69,12 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
 }
 
 // Reads the prompts and plans the run.
-CollectRun prepare_run(CollectArguments& a, const Checkpoint& checkpoint, PromptSet& prompts) {
+CollectRun prepare_run(CollectArguments& a, Checkpoint& checkpoint, PromptSet& prompts) {
   const Timeline::Phase reading(a.options.timeline, phase::kPrompts);
   prompts = read_prompts(a, checkpoint);
-  return plan_collect(a, checkpoint, prompts);
+  CollectRun run = plan_collect(a, checkpoint, prompts);
+  checkpoint.set_run_length(run.plan.whole_longest);
+  return run;
 }
 
 int collect_statistics(Arguments& a, Ranks* ranks) {
@@ -94,7 +96,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   const std::unique_ptr<ByteGather> gather = gather_of(ranks, options.device, a.common.dry_run);
   options.gather = gather.get();
 
-  const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   complete_collect_options(a.collect, a.common, checkpoint);
   FileRoles roles;
   roles.input(a.common.config);

@@ -108,6 +108,11 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   } else if (!sources.empty()) {
     request.windows = sources.front().bundle->windows;
   }
+  std::int64_t longest = request.context;
+  if (!request.tasks.empty()) {
+    for (const std::int64_t length : request.task_lengths) longest = std::max(longest, length);
+  }
+  checkpoint->set_run_length(longest);
   request.seed = a.common.seed;
   request.tool_version = tool_version();
   request.ranks = ranks;

@@ -25,6 +25,9 @@ class Checkpoint {
 
   const ModelLocation& location() const { return location_; }
   const ModelConfig& config() const { return config_; }
+  // Frequencies of longrope and dynamic RoPE follow from the longest sequence of a run, in tokens: one set for all of its
+  // sequences, in config().rope. To be called before anything is computed; without it, no sequence is long.
+  void set_run_length(std::int64_t tokens) { config_.rope.run_length = config_.local_rope.run_length = tokens; }
   const TensorView* find(std::string_view name) const;
   const TensorView& at(std::string_view name) const;  // InputError when absent
   std::vector<std::string> names() const;             // sorted

@@ -37,6 +37,13 @@ std::string family_text(const ModelConfig& c) {
   std::string text;
   const RopeConfig& r = c.rope;
   if (r.partial != 1.0 || r.interleaved) text += "turning " + number(r.partial) + (r.interleaved ? " pairs\n" : "\n");
+  if (!r.short_factor.empty()) {
+    text += "factors";
+    for (const auto* factors : {&r.short_factor, &r.long_factor}) {
+      for (const double x : *factors) text += " " + number(x);
+    }
+    text += "\n";
+  }
   if (!c.layer_rope.empty()) {
     text += "local " + rope_text(c.local_rope) + "\nlayers";
     for (const LayerRope kind : c.layer_rope) text += " " + std::to_string(static_cast<int>(kind));

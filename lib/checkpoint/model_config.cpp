@@ -274,6 +274,12 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   out.torch_dtype = json_string(config, "dtype", where, json_string(config, "torch_dtype", where, ""));
   if (row->read_config != nullptr) row->read_config(config, where, &out);
   check_rotation(out.rope, out.head_dim, where);
+  check_rope_factors(out.rope, out.head_dim, where);
+  if (out.rope.type == RopeType::kDynamic && out.rope.factor > 1.0) {  // the factor says how far the base is stretched
+    out.max_position =
+        static_cast<std::int64_t>(static_cast<double>(out.max_position) * std::min(out.rope.factor, 1e6));
+  }
+  if (!out.layer_rope.empty()) check_rope_factors(out.local_rope, out.head_dim, where);
   return out;
 }
 

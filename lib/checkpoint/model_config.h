@@ -10,25 +10,31 @@
 
 namespace oscar {
 
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongRope, kDynamic };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                     // linear, llama3, yarn
+  double factor = 1.0;                     // linear, llama3, yarn, dynamic
   double low_freq_factor = 1.0;            // llama3
   double high_freq_factor = 4.0;           // llama3
-  std::int64_t original_max_position = 0;  // llama3, yarn
+  std::int64_t original_max_position = 0;  // llama3, yarn, longrope; dynamic: the model's maximum
   double beta_fast = 32.0;                 // yarn
   double beta_slow = 1.0;                  // yarn
-  double attention_factor = 1.0;  // yarn: multiplies cos and sin; the parser fills in the default where it is absent
+  double attention_factor = 1.0;  // yarn, longrope: multiplies cos and sin; the parser fills in absent defaults
   bool truncate = true;           // yarn: round the correction range to whole dimensions
   double partial = 1.0;           // share of a head's channels that turn, the first ones
-  bool interleaved = false;       // channel 2j turns with 2j + 1; otherwise j with j + half of those that turn
+  std::vector<double> short_factor, long_factor;  // longrope: [turning / 2], of wavelengths
+  // longrope, dynamic: tokens of the longest sequence of the run, which choose the frequencies; 0: none is long.
+  // No fact of config.json: Checkpoint::set_run_length().
+  std::int64_t run_length = 0;
+  bool interleaved = false;  // channel 2j turns with 2j + 1; otherwise j with j + half of those that turn
 
   std::int64_t turning(std::int64_t head_dim) const {  // channels that turn; even
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial);
   }
+  bool by_length() const { return type == RopeType::kLongRope || type == RopeType::kDynamic; }
+  bool is_long() const { return by_length() && run_length > original_max_position; }
 };
 
 // Queries at position i, after RoPE, times 1 + beta log(1 + floor((i + first) / length)).

@@ -1,6 +1,7 @@
 #include "checkpoint/rope_config.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
@@ -23,8 +24,10 @@ RopeType parse_type(const std::string& name, const std::string& where) {
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
   if (name == "yarn") return RopeType::kYarn;
+  if (name == "longrope") return RopeType::kLongRope;
+  if (name == "dynamic") return RopeType::kDynamic;
   throw InputError(where + ": the rope type " + quote_name(name) +
-                   " is not supported; supported are default, linear, llama3, yarn");
+                   " is not supported; supported are default, linear, llama3, yarn, longrope, dynamic");
 }
 
 bool given(const Json& object, const char* key) {
@@ -62,6 +65,37 @@ void parse_yarn(const Json& rope, std::int64_t max_position, const std::string& 
   require_positive(out->attention_factor, "attention_factor", where);
 }
 
+// [P], all positive; how many there must be is known with the heads (check_rope_factors).
+std::vector<double> parse_factors(const Json& rope, const char* key, const std::string& where) {
+  std::vector<double> factors;
+  for (const Json& item : json_array(rope, key, where)) {
+    if (!item.is_number()) {
+      throw InputError(where + ": '" + key + "' holds " + item.type_name() + ", expected numbers alone");
+    }
+    factors.push_back(require_positive(item.get<double>(), key, where));
+  }
+  return factors;
+}
+
+// LongRoPE (Ding et al. 2024, arXiv 2402.13753): one factor for each wavelength, and an attention temperature by the
+// ratio of the lengths.
+void parse_longrope(const Json& rope, std::int64_t max_position, const std::string& where, RopeConfig* out) {
+  const double original = static_cast<double>(out->original_max_position);
+  out->short_factor = parse_factors(rope, "short_factor", where);
+  out->long_factor = parse_factors(rope, "long_factor", where);
+  const double ratio = static_cast<double>(max_position) / original;
+  const double factor = out->factor =
+      given(rope, "factor") ? require_positive(json_number(rope, "factor", where), "factor", where) : ratio;
+  if (given(rope, "attention_factor")) {
+    out->attention_factor = require_positive(json_number(rope, "attention_factor", where), "attention_factor", where);
+  } else if (factor > 1.0) {
+    if (out->original_max_position < 2) {
+      throw InputError(where + ": 'original_max_position_embeddings' is 1, expected at least 2 with longrope");
+    }
+    out->attention_factor = std::sqrt(1.0 + std::log(factor) / std::log(original));
+  }
+}
+
 // The length before scaling: the top-level key, then the one beside the factor, then the model's maximum.
 std::int64_t original_length(const Json& config, const Json& rope, std::int64_t max_position,
                              const std::string& where) {
@@ -90,10 +124,11 @@ RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefa
 
   const std::string old_type = json_string(rope, "type", where, "default");
   out.type = parse_type(json_string(rope, "rope_type", where, old_type), where);
-  if (out.type == RopeType::kLlama3 || out.type == RopeType::kYarn) {
+  if (out.type == RopeType::kLlama3 || out.type == RopeType::kYarn || out.type == RopeType::kLongRope) {
     out.original_max_position = original_length(config, rope, max_position, where);
   }
-  if (out.type == RopeType::kLinear || out.type == RopeType::kLlama3) {
+  if (out.type == RopeType::kDynamic) out.original_max_position = max_position;
+  if (out.type == RopeType::kLinear || out.type == RopeType::kLlama3 || out.type == RopeType::kDynamic) {
     out.factor = require_positive(json_number(rope, "factor", where), "factor", where);
   }
   if (out.type == RopeType::kLlama3) {
@@ -104,6 +139,7 @@ RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefa
     }
   }
   if (out.type == RopeType::kYarn) parse_yarn(rope, max_position, where, &out);
+  if (out.type == RopeType::kLongRope) parse_longrope(rope, max_position, where, &out);
   return out;
 }
 
@@ -121,6 +157,21 @@ RopeConfig parse_rope(const Json& config, const RopeDefaults& defaults, std::int
   RopeDefaults beside = defaults;
   beside.theta = json_number(config, "rope_theta", where, defaults.theta);
   return parse_parameters(config, rope, beside, max_position, where);
+}
+
+void check_rope_factors(const RopeConfig& rope, std::int64_t head_dim, const std::string& where) {
+  const std::int64_t turning = rope.turning(head_dim);
+  if (rope.type == RopeType::kDynamic && turning <= 2) {
+    throw InputError(where + ": " + std::to_string(turning) +
+                     " channels turn with position, expected more than 2 with 'dynamic' RoPE");
+  }
+  if (rope.type != RopeType::kLongRope) return;
+  for (const auto& [key, factors] :
+       {std::pair("short_factor", &rope.short_factor), {"long_factor", &rope.long_factor}}) {
+    if (std::ssize(*factors) == turning / 2) continue;
+    throw InputError(where + ": '" + key + "' has " + std::to_string(factors->size()) + " numbers, expected " +
+                     std::to_string(turning / 2) + ", one for each pair of channels that turns");
+  }
 }
 
 void parse_layered_rope(const Json& config, std::int64_t max_position, const std::string& where,

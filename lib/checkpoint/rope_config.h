@@ -15,9 +15,13 @@ struct RopeDefaults {
 };
 
 // Reads rope_parameters (transformers v5) or rope_scaling with rope_theta (v4); a non-empty rope_scaling wins, as it
-// does in transformers. InputError for a type other than default, linear, llama3, yarn, or values out of range.
+// does in transformers. InputError for a type other than default, linear, llama3, yarn, longrope, dynamic, or values
+// out of range.
 RopeConfig parse_rope(const Json& config, const RopeDefaults& defaults, std::int64_t max_position,
                       const std::string& where);
+
+// InputError unless longrope has one factor for each pair of channels that turns, and dynamic more than one pair.
+void check_rope_factors(const RopeConfig& rope, std::int64_t head_dim, const std::string& where);
 
 struct LayeredTheta {
   double global, local;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct CurveText {
   std::vector<std::vector<std::int32_t>> sequences;  // of equal length
   Json record;                                       // name, and sha256 of the prompts
   Json hashes;  // sha256, and used_text_record() of the sequences: text that verify must not score
+
+  std::int64_t length() const { return sequences.empty() ? 0 : std::ssize(sequences.front()); }  // of each, in tokens
 };
 
 // The prompts one behind the other, cut by cut_sequences() (whose errors it throws); of more sequences than are wanted,

@@ -54,6 +54,23 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std
   return interpolated * (1 - keep) + at::reciprocal(turns) * keep;
 }
 
+// A wavelength longer by its own factor; which set of factors, the length of the run says.
+at::Tensor longrope_frequencies(const RopeConfig& rope, const at::Tensor& turns) {
+  const std::vector<double>& factors = rope.is_long() ? rope.long_factor : rope.short_factor;
+  if (static_cast<std::int64_t>(factors.size()) != turns.size(0)) {
+    throw InputError("longrope has " + std::to_string(factors.size()) + " factors, expected " +
+                     std::to_string(turns.size(0)));
+  }
+  return at::reciprocal(at::tensor(factors, at::kDouble).to(at::kFloat) * turns);
+}
+
+// The base at which the slowest pair turns over a run of that length as over the original one with a factor of 1.
+double dynamic_theta(const RopeConfig& rope, std::int64_t turning) {
+  const double original = static_cast<double>(rope.original_max_position), width = static_cast<double>(turning);
+  const double length = std::max(static_cast<double>(rope.run_length), original);
+  return rope.theta * std::pow(rope.factor * length / original - (rope.factor - 1.0), width / (width - 2.0));
+}
+
 // [T] FP32, on the CPU.
 at::Tensor positions_of(const SequenceBatch& batch) {
   at::Tensor positions = at::empty({batch.tokens()}, at::TensorOptions().dtype(at::kFloat));
@@ -90,6 +107,13 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
       result.inverse = yarn_frequencies(settings, turns, turning);
       result.attention_factor = settings.attention_factor;
       break;
+    case RopeType::kLongRope:
+      result.inverse = longrope_frequencies(settings, turns);
+      result.attention_factor = settings.attention_factor;
+      break;
+    case RopeType::kDynamic:
+      result.inverse = at::reciprocal(wavelengths_per_turn(dynamic_theta(settings, turning), turning));
+      break;
   }
   return result;
 }
@@ -99,6 +123,13 @@ RopeFrequencies common_rope(const ModelConfig& config) {
                                    [](LayerRope kind) { return kind != LayerRope::kGlobal; });
   if (differs || config.rope.interleaved || config.norm_after_rope) return {at::empty({0}, at::kFloat)};
   return rope_frequencies(config.rope, config.head_dim, config.max_position);
+}
+
+std::int64_t rope_reach(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  if (!rope.by_length()) return 0;
+  if (!rope.is_long()) return rope.original_max_position;
+  return rope.type == RopeType::kLongRope ? 0 : rope.run_length;
 }
 
 void require_full_rope(const ModelConfig& config, const std::string& what) {

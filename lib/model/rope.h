@@ -14,17 +14,21 @@ namespace oscar {
 
 struct RopeFrequencies {
   at::Tensor inverse;             // [P] FP32, radians per token, on the CPU
-  double attention_factor = 1.0;  // multiplies cos and sin (yarn)
+  double attention_factor = 1.0;  // multiplies cos and sin (yarn, longrope)
   bool interleaved = false;
 };
 
 // default; linear: position interpolation (Chen et al. 2023, arXiv:2306.15595); llama3: the piecewise rule published
-// with Llama 3.1; yarn: Peng et al. 2023, arXiv:2309.00071. The arithmetic is FP32 in the order transformers uses.
+// with Llama 3.1; yarn: Peng et al. 2023, arXiv:2309.00071; longrope: Ding et al. 2024, arXiv:2402.13753; dynamic: the
+// NTK-aware base by length, as yarn's authors describe it. Those two are of rope.run_length. The arithmetic is FP32 in
+// the order transformers uses.
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position);
 
 // Of the rotation that every layer has in half-split pairs, which statistics can take back. P = 0 where layers differ
 // (Gemma 3, SmolLM3), pairs are interleaved (GLM-4) or a norm with weights follows (Hunyuan): nothing is taken back.
 RopeFrequencies common_rope(const ModelConfig& config);
+// Tokens of the longest context at which RoPE has the frequencies of this run; 0: at any.
+std::int64_t rope_reach(const ModelConfig& config);
 // InputError unless common_rope() turns all channels; `what` cannot do without: "centring before RoPE".
 void require_full_rope(const ModelConfig& config, const std::string& what);
 

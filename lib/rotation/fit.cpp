@@ -56,6 +56,11 @@ void check_options(const Statistics& s, const FitOptions& o) {
         "take these)");
   }
   if (o.context < 0) throw UsageError("--context " + std::to_string(o.context) + " is no number of tokens");
+  if (s.rope_reach > 0 && o.context > s.rope_reach) {
+    throw InputError("--context " + std::to_string(o.context) + " is beyond " + std::to_string(s.rope_reach) +
+                     " tokens, up to which RoPE of this model has the frequencies of the statistics; collect them "
+                     "with sequences of the length that is served, or pass a shorter --context");
+  }
   if (o.center == Center::kRope && method.metric_aware() && o.context == 0) {
     throw UsageError("--center rope is fitted to the positions of a context: pass a --context above 0");
   }
@@ -165,7 +170,8 @@ void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRo
 
 std::int64_t default_context(const Statistics& s) {
   constexpr std::int64_t kMost = 131072;
-  return has_pre_rope(s) ? std::min(s.max_position, kMost) : 0;
+  const std::int64_t reach = s.rope_reach > 0 ? s.rope_reach : kMost;
+  return has_pre_rope(s) ? std::min({s.max_position, kMost, reach}) : 0;
 }
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {

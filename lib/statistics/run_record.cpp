@@ -60,6 +60,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   const RopeFrequencies frequencies = common_rope(config);
   s.rope_frequency = frequencies.inverse.to(at::kDouble);
   s.rope_scale = frequencies.attention_factor;
+  s.rope_reach = rope_reach(config);
   s.attention_scale = attention_scale(config);
   s.max_position = config.max_position;
 

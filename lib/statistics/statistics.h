@@ -70,8 +70,9 @@ struct Statistics {
   std::int64_t tokens = 0;      // summed over prompts; 0: a shard that got no sequence, whose layers have no tensors
   at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
   // From format 2 on.
-  at::Tensor rope_frequency;  // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
-  double rope_scale = 1.0;    // what RoPE multiplies turning channels of q and k by (yarn)
+  at::Tensor rope_frequency;    // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
+  double rope_scale = 1.0;      // what RoPE multiplies turning channels of q and k by (yarn, longrope)
+  std::int64_t rope_reach = 0;  // longest context that RoPE has these frequencies for (longrope, dynamic); 0: any
   double attention_scale = 0.0;        // of q k^T in the softmax; 0: unknown
   std::int64_t max_position = 0;       // that the model was made for; 0: unknown
   Json metadata;                       // everything else that is recorded: schemas/statistics.schema.json

@@ -196,6 +196,7 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
     s.max_position = json_int(model, "max_position", where);
     s.attention_scale = json_number(model, "attention_scale", where);
     s.rope_scale = json_number(model, "rope_scale", where);
+    if (model.contains("rope_reach")) s.rope_reach = json_int_within(model, "rope_reach", where, 1, kMaxTokens);
   }
   check_records(s.metadata, where);
   require_shard_alone(s.metadata, where);

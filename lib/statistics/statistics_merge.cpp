@@ -34,6 +34,11 @@ void require_same_model(const Statistics& a, const Statistics& b) {
   require_same(a.head_dim, b.head_dim, "head_dim");
   require_same(a.hidden, b.hidden, "hidden size");
   require_same(a.model_fingerprint, b.model_fingerprint, "fingerprint");
+  if (a.rope_frequency.defined() && b.rope_frequency.defined() && !a.rope_frequency.equal(b.rope_frequency)) {
+    throw InputError(
+        "the statistics have different frequencies of RoPE, which follow from the longest sequence of a run with this "
+        "model; collect the prompts in one run, or in runs on the same side of its original length");
+  }
   if (a.format_version == b.format_version) return;
   throw InputError("the statistics have different formats, " + std::to_string(a.format_version) + " and " +
                    std::to_string(b.format_version) + ", which hold different sums; collect the older ones again");
@@ -227,6 +232,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   out.format_version = first.format_version;
   out.rope_frequency = first.rope_frequency;
   out.rope_scale = first.rope_scale;
+  out.rope_reach = first.rope_reach;
   out.attention_scale = first.attention_scale;
   out.max_position = first.max_position;
   for (const Statistics& part : parts) out.tokens += part.tokens;

@@ -58,6 +58,8 @@ Json statistics_metadata(const Statistics& s) {
     model["max_position"] = s.max_position;
     model["attention_scale"] = s.attention_scale;
     model["rope_scale"] = s.rope_scale;
+    model.erase("rope_reach");
+    if (s.rope_reach > 0) model["rope_reach"] = s.rope_reach;
   }
   out["model"] = std::move(model);
   out["tokens"] = s.tokens;

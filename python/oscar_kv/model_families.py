@@ -6,7 +6,7 @@ import math
 from .errors import InputError, quoted
 from .strict_json import Fields
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 GLOBAL, LOCAL, NO_ROPE = range(3)  # of a layer: which rotary parameters, or none
 
 
@@ -109,6 +109,7 @@ class Rope:
     truncate: bool
     partial: float
     numbers: list
+    factors: list = ()  # longrope: the short ones, then the long ones
 
     def text(self):
         return f"rope {self.kind}" + (" 1 " if self.truncate else " 0 ") + "".join(f"{_number(x)} " for x in self.numbers)
@@ -161,13 +162,20 @@ def _rope(fields, rope, theta, partial, most_positions):
     if kind not in ROPE_TYPES:
         raise InputError(f"{fields.where}: the rope type {quoted(kind)} is not supported; supported are {', '.join(ROPE_TYPES)}")
     factor, low, high, original, fast, slow, attention, truncate = 1.0, 1.0, 4.0, 0, 32.0, 1.0, 1.0, True
-    if kind in ("llama3", "yarn"):
+    if kind in ("llama3", "yarn", "longrope"):
         name = "original_max_position_embeddings"
         original = fields.integer(name, default=given.integer(name, default=most_positions))
-    if kind in ("linear", "llama3"):
+    if kind == "dynamic":
+        original = most_positions
+    if kind in ("linear", "llama3", "dynamic"):
         factor = given.number("factor")
     if kind == "llama3":
         low, high = given.number("low_freq_factor"), given.number("high_freq_factor")
+    factors = []
+    if kind == "longrope":
+        factors = [float(x) for key in ("short_factor", "long_factor") for x in rope[key]]
+        factor = given.number("factor", most_positions / original)
+        attention = given.number("attention_factor", math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0)
     if kind == "yarn":
         factor = given.number("factor", most_positions / original)
         fast, slow = given.number("beta_fast", 0) or 32.0, given.number("beta_slow", 0) or 1.0
@@ -179,7 +187,7 @@ def _rope(fields, rope, theta, partial, most_positions):
         scale, all_dim = given.number("mscale", 0.0), given.number("mscale_all_dim", 0.0)
         both = temperature(scale) / temperature(all_dim) if scale and all_dim else temperature(1.0)
         attention = given.number("attention_factor", both)
-    return Rope(ROPE_TYPES.index(kind), truncate, partial, [theta, factor, low, high, original, fast, slow, attention])
+    return Rope(ROPE_TYPES.index(kind), truncate, partial, [theta, factor, low, high, original, fast, slow, attention], factors)
 
 
 def _hunyuan_rope(fields, rope, theta):
@@ -307,6 +315,8 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
     text = ""
     if rope.partial != 1.0 or family.interleaved:
         text += "turning " + _number(rope.partial) + (" pairs\n" if family.interleaved else "\n")
+    if rope.factors:
+        text += "factors" + "".join(f" {_number(x)}" for x in rope.factors) + "\n"
     layer_ropes = _layer_ropes(fields, family, windows)
     if layer_ropes:
         text += "local " + local.text() + "\nlayers" + "".join(f" {kind}" for kind in layer_ropes) + "\n"

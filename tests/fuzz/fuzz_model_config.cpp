@@ -30,6 +30,11 @@ std::vector<std::string> seeds() {
                   R"("rope_theta":1e6,"no_rope_layer_interval":2,"attention_bias":true,"mlp_bias":true})");
   seeds.push_back("{\"architectures\":[\"Phi3ForCausalLM\"]," + sizes +
                   R"("rope_theta":1e4,"sliding_window":9,"partial_rotary_factor":0.5,"head_dim":16})");
+  seeds.push_back("{\"architectures\":[\"Phi3ForCausalLM\"]," + sizes +
+                  R"("head_dim":8,"original_max_position_embeddings":64,"rope_scaling":{"type":"longrope",)"
+                  R"("short_factor":[1,1.5,2,3],"long_factor":[1,2.5,4,8]}})");
+  seeds.push_back("{\"architectures\":[\"LlamaForCausalLM\"]," + sizes +
+                  R"("rope_scaling":{"rope_type":"dynamic","factor":2.0}})");
   seeds.push_back("{\"architectures\":[\"Qwen3MoeForCausalLM\"]," + sizes +
                   R"("num_experts":8,"num_experts_per_tok":2,"mlp_only_layers":[1],"decoder_sparse_step":2})");
   seeds.push_back("{\"architectures\":[\"Olmo3ForCausalLM\"]," + sizes +

@@ -88,6 +88,35 @@ TEST(Rope, YarnKeepsFastAndInterpolatesSlowDimensions) {
   EXPECT_EQ(at_index(table.cos, 0), 1.5f);
 }
 
+// By hand: inverse = 1 / (factor theta^(2i/d)), the factors by the length of the run.
+TEST(Rope, LongRopeTakesItsFactorsByTheLengthOfTheRun) {
+  RopeConfig rope{.type = RopeType::kLongRope, .theta = 100.0, .original_max_position = 64, .attention_factor = 1.5};
+  rope.short_factor = {1.0, 2.0};
+  rope.long_factor = {4.0, 8.0};
+  for (const std::int64_t length : {0, 64, 65, 4096}) {
+    rope.run_length = length;
+    const RopeFrequencies found = rope_frequencies(rope, 4, 4096);
+    EXPECT_EQ(found.attention_factor, 1.5);
+    const bool is_long = length > 64;
+    EXPECT_FLOAT_EQ(found.inverse[0].item<float>(), is_long ? 0.25F : 1.0F) << length;
+    EXPECT_FLOAT_EQ(found.inverse[1].item<float>(), is_long ? 0.0125F : 0.05F) << length;
+  }
+  rope.long_factor = {1.0};
+  EXPECT_THROW(rope_frequencies(rope, 4, 4096), InputError);
+}
+
+// theta' = theta (f L / M - f + 1)^(d / (d - 2)): with d = 4, f = 2 and L = 2 M the base is 9 times as large.
+TEST(Rope, DynamicStretchesTheBaseByTheLengthOfTheRun) {
+  RopeConfig rope{.type = RopeType::kDynamic, .theta = 100.0, .factor = 2.0, .original_max_position = 64};
+  const auto slow = [&](std::int64_t length) {
+    rope.run_length = length;
+    return rope_frequencies(rope, 4, 64).inverse[1].item<float>();
+  };
+  EXPECT_FLOAT_EQ(slow(0), 0.1F);
+  EXPECT_FLOAT_EQ(slow(64), 0.1F);
+  EXPECT_FLOAT_EQ(slow(128), 0.1F / 3.0F);
+}
+
 TEST(Rope, OddHeadDimIsRefused) { EXPECT_THROW(rope_frequencies(RopeConfig{}, 7, 2048), InputError); }
 
 TEST(Rope, PositionZeroIsIdentity) {

@@ -21,7 +21,7 @@ namespace {
 
 Json to_json(const ModelConfig& c) {
   const RopeConfig& r = c.rope;
-  const char* const types[] = {"default", "linear", "llama3", "yarn"};
+  const char* const types[] = {"default", "linear", "llama3", "yarn", "longrope", "dynamic"};
   return Json{{"architecture", c.architecture},
               {"model_type", c.model_type},
               {"num_hidden_layers", c.layers},
@@ -52,6 +52,8 @@ Json to_json(const ModelConfig& c) {
                 {"beta_fast", r.beta_fast},
                 {"beta_slow", r.beta_slow},
                 {"attention_factor", r.attention_factor},
+                {"short_factor", r.short_factor},
+                {"long_factor", r.long_factor},
                 {"truncate", r.truncate},
                 {"partial", r.partial}}}};
 }

@@ -104,6 +104,21 @@ CASES = {
 }
 
 
+# Frequencies by the length of the sequence: the same for both sides of 96 tokens.
+_HALVES = 18  # pairs that turn: three quarters of 48 channels
+BY_LENGTH = {
+    "phi3-longrope": ("phi3", dict(head_dim=None, hidden_size=288, max_position_embeddings=768, original_max_position_embeddings=96,
+                                   rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=96,
+        short_factor=[1.0 + j / 16 for j in range(_HALVES)], long_factor=[1.5 + j * 0.7 for j in range(_HALVES)])), {}),
+    "llama-longrope": ("llama", dict(rope_parameters=dict(
+        rope_type="longrope", rope_theta=20000.0, original_max_position_embeddings=96, factor=6.0, attention_factor=1.3,
+        short_factor=[1.0] * 16, long_factor=[1.0 + j for j in range(16)])), {}),
+    "llama-dynamic": ("llama", dict(max_position_embeddings=96, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0,
+                                                                                      factor=3.0)), {}),
+}
+
+
 def randomise(model, seed):
     """Weights at which every part matters: attention and routers far from uniform, biases large, norms away from 1."""
     generator = torch.Generator().manual_seed(seed)
@@ -137,7 +152,7 @@ def randomise(model, seed):
 
 def make(name, directory, tokenizer=None):
     """Writes the case to `directory` in the spelling of the installed transformers (v5)."""
-    kind, changes, saving = CASES[name]
+    kind, changes, saving = (CASES | BY_LENGTH)[name]
     settings = {**BASE, **changes}
     if settings["head_dim"] is None:
         del settings["head_dim"]
@@ -148,7 +163,7 @@ def make(name, directory, tokenizer=None):
     else:
         config = transformers.AutoConfig.for_model(kind, **settings)
         model = transformers.AutoModelForCausalLM.from_config(config)
-    randomise(model, seed=list(CASES).index(name))
+    randomise(model, seed=list(CASES).index(name) if name in CASES else 1000)
     model.save_pretrained(directory, **(dict(save_original_format=False) if saving.get("fused") else {}))
     if saving.get("prediction"):
         add_prediction_layer(directory)

@@ -82,7 +82,8 @@ int run(int argc, char** argv) {
   std::vector<std::int32_t> ids;
   SequenceBatch batch;
   read_ids(ids_path, ids, batch);
-  const Checkpoint checkpoint = Checkpoint::open(locate_model(model));
+  Checkpoint checkpoint = Checkpoint::open(locate_model(model));
+  checkpoint.set_run_length(*std::max_element(batch.lengths.begin(), batch.lengths.end()));
   Decoder decoder(checkpoint, options);
   FullAttention attention;
   Recorder recorder(attention, checkpoint.config());

@@ -47,6 +47,12 @@ ROPES = {
     "v5 yarn": {"rope_parameters": {
         "rope_type": "yarn", "rope_theta": 2e5, "factor": 8.0, "original_max_position_embeddings": 256,
         "beta_fast": 0, "beta_slow": None, "attention_factor": None}},
+    "v4 longrope, length beside": {"head_dim": 12, "original_max_position_embeddings": 64, "max_position_embeddings": 512, "rope_scaling": {
+        "type": "longrope", "short_factor": [1.0 + j / 8 for j in range(6)], "long_factor": [2.0 + j for j in range(6)]}},
+    "v5 longrope": {"head_dim": 12, "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 2e5, "factor": 8.0, "original_max_position_embeddings": 256,
+        "short_factor": [1] * 6, "long_factor": [4.5] * 6, "attention_factor": 1.25}},
+    "v4 dynamic": {"rope_theta": 1e5, "max_position_embeddings": 96, "rope_scaling": {"type": "dynamic", "factor": 3}},
     "both": {"rope_theta": 11111.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
              "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 22222.0}},
     "empty scaling": {"rope_scaling": {}, "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 9e4}},
@@ -120,7 +126,8 @@ def test_configs_agree(tool, tmp_path):
         theirs = AutoConfig.from_pretrained(path.parent)
         for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads",
                     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"):
-            assert mine[key] == getattr(theirs, key), (name, key)
+            stretch = theirs.rope_parameters["factor"] if "dynamic" in name and key == "max_position_embeddings" else 1
+            assert mine[key] == stretch * getattr(theirs, key), (name, key)
         assert mine["windows"] == expected_windows(config, theirs), name
         assert mine["bos"] == (-1 if theirs.bos_token_id is None else theirs.bos_token_id), name
         eos = theirs.eos_token_id
@@ -148,7 +155,7 @@ def check_rope(name, mine, theirs):
         return
     if expected.get("factor") is not None:
         assert rope["factor"] == expected["factor"], name
-    if kind != "linear":
+    if kind not in ("linear", "dynamic"):
         assert rope["original_max_position_embeddings"] == expected["original_max_position_embeddings"], name
     # The parsed numbers must reproduce the frequencies.
     inverse, factor = ROPE_INIT_FUNCTIONS[kind](theirs, torch.device("cpu"))
@@ -161,6 +168,10 @@ def check_rope(name, mine, theirs):
 def scaled(f, rope, d):
     if rope["rope_type"] == "linear":
         return f / rope["factor"]
+    if rope["rope_type"] == "dynamic":  # of no length yet
+        return f
+    if rope["rope_type"] == "longrope":
+        return f / torch.tensor(rope["short_factor"], dtype=torch.float64)
     length = rope["original_max_position_embeddings"]
     if rope["rope_type"] == "llama3":
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
@@ -197,8 +208,12 @@ def test_configs_saved_by_transformers_are_read_back(tool, tmp_path):
 
 @pytest.mark.parametrize("change, words", [
     ({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}, ["'GPT2LMHeadModel'", "Qwen3ForCausalLM"]),
-    ({"rope_scaling": {"rope_type": "longrope", "factor": 2}}, ["'longrope'", "yarn"]),
-    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, ["'dynamic'"]),
+    ({"rope_scaling": {"rope_type": "su", "factor": 2}}, ["'su'", "longrope"]),
+    ({"rope_scaling": {"rope_type": "dynamic"}}, ["'factor'"]),
+    ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1]}}, ["'short_factor'"]),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1] * 6, "long_factor": [1] * 5}}, ["'long_factor' has 5", "expected 6"]),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1] * 6, "long_factor": [1] * 5 + [0]}}, ["'long_factor' is 0"]),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": ["a"] * 6, "long_factor": []}}, ["'short_factor' holds string"]),
     ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
     ({"quantization_config": {"quant_method": "hqq"}}, ["'hqq'", "those that are read: fp8, "]),
     ({"num_attention_heads": 6, "num_key_value_heads": 4}, ["6 query heads", "4 KV heads"]),

@@ -40,7 +40,7 @@ def test_random_checkpoints(name, tmp_path):
     assert checkpoint_fingerprint(folder) != found
 
 
-@pytest.mark.parametrize("name", sorted(family_checkpoints.CASES))
+@pytest.mark.parametrize("name", sorted(family_checkpoints.CASES | family_checkpoints.BY_LENGTH))
 def test_families(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model")
     found = checkpoint_fingerprint(folder)

@@ -42,7 +42,7 @@ def test_phases_of_the_samples(name):
 
 
 @pytest.mark.parametrize("parameters,word", [
-    (None, "None"), ({"rope_type": "dynamic", "rope_theta": 1e4}, "dynamic"),
+    (None, "None"), ({"rope_type": "dynamic", "rope_theta": 1e4}, "dynamic"), ({"rope_type": "longrope", "rope_theta": 1e4}, "longrope"),
     ({"full_attention": {"rope_type": "default", "rope_theta": 1e4}}, "full_attention")])
 def test_other_configurations_are_refused(parameters, word):
     with pytest.raises(InputError, match=f"says of RoPE .*{word}.*--center mean"):
