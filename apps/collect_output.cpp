@@ -52,7 +52,9 @@ Json timeline_json(Timeline& timeline) {
 }
 
 std::string time_source(const CollectEstimate& e) {
-  return "measured on " + std::to_string(e.sample_tokens) + " tokens through layer 0";
+  if (e.from_index) return "not known: the shards are not here, so that no layer can be timed";
+  return "measured on " + std::to_string(e.sample_tokens) + " tokens through layer " + std::to_string(e.sample_layer) +
+         (e.load_seconds > 0 ? " and on loading it" : "");
 }
 
 }  // namespace
@@ -82,7 +84,7 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
   out["device_memory_bytes"] = e.device_bytes;
   out["disk_bytes"] = e.disk_bytes;
   out["output_bytes"] = e.output_bytes;
-  out["seconds"] = e.seconds;
+  out["seconds"] = e.from_index ? Json(nullptr) : Json(e.seconds);
   out["seconds_from"] = time_source(e);
   return out;
 }
@@ -91,13 +93,14 @@ std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, 
   std::ostringstream text;
   text << "plan       " << counts(plan) << "\n"
        << "weights    " << format_bytes(e.weight_bytes) << " in memory"
-       << (options.stream_layers ? " (one layer at a time)" : "") << ", " << format_bytes(e.stored_bytes)
-       << " in files\n"
+       << (options.stream_layers ? " (one layer at a time)" : "") << ", "
+       << (e.stored_bytes > 0 ? format_bytes(e.stored_bytes) : std::string("an unknown size")) << " in files\n"
        << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
        << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
        << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
        << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
-       << "time       about " << duration_text(e.seconds) << " (" << time_source(e) << ")\n";
+       << "time       "
+       << (e.from_index ? time_source(e) : "about " + duration_text(e.seconds) + " (" + time_source(e) + ")") << "\n";
   return text.str();
 }
 

@@ -11,8 +11,8 @@ class OwnText {
  public:
   // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
   // UsageError for options that contradict it. Opens nothing for writing.
-  OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
-          const fs::path& file, const fs::path& work_dir, std::int64_t tokens);
+  OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common, const fs::path& file,
+          const fs::path& work_dir, std::int64_t tokens);
 
   void add_roles(FileRoles& roles) const;
   // UsageError where the file is there and neither --overwrite nor --resume was given.

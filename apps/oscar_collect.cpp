@@ -96,7 +96,8 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   const std::unique_ptr<ByteGather> gather = gather_of(ranks, options.device, a.common.dry_run);
   options.gather = gather.get();
 
-  Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  const ModelLocation location = locate_model(a.common.model, a.common.revision);
+  Checkpoint checkpoint = a.common.dry_run ? Checkpoint::open_index(location) : Checkpoint::open(location);
   complete_collect_options(a.collect, a.common, checkpoint);
   FileRoles roles;
   roles.input(a.common.config);

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -64,6 +65,24 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::open_index(const ModelLocation& location) {
+  const fs::path index = location.directory / "model.safetensors.index.json";
+  if (present(location.directory / "model.safetensors") || !present(index)) return open(location);
+  const std::string text = read_file(index, kMaxIndex);
+  const auto weight_map = parse_shard_index(text, index.string());
+  const auto here = [&](const auto& entry) { return present(location.directory / entry.second); };
+  if (std::all_of(weight_map.begin(), weight_map.end(), here)) return open(location);
+  Checkpoint checkpoint;
+  checkpoint.location_ = location;
+  const fs::path config = location.directory / "config.json";
+  checkpoint.config_ = parse_model_config(read_json(config, kMaxConfig), config.string());
+  checkpoint.bytes_of_index_ = parse_total_size(text, index.string());
+  for (const auto& [tensor, file] : weight_map)
+    checkpoint.names_only_.push_back({.name = tensor, .shape = {}, .data = {}});
+  for (const TensorView& tensor : checkpoint.names_only_) checkpoint.index_.emplace(tensor.name, &tensor);
+  return checkpoint;
+}
+
 const TensorView* Checkpoint::find(std::string_view name) const {
   const auto it = index_.find(name);
   return it == index_.end() ? nullptr : it->second;
@@ -85,7 +104,7 @@ std::vector<std::string> Checkpoint::names() const {
 }
 
 std::uint64_t Checkpoint::weight_bytes() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = bytes_of_index_;
   for (const auto& [name, tensor] : index_) bytes += tensor->data.size();
   return bytes;
 }

@@ -18,6 +18,9 @@ class Checkpoint {
   // Opens config.json and all shards (model.safetensors or model.safetensors.index.json). InputError on any fault:
   // a missing shard, a name that leaves the directory, a tensor in the index that its shard does not hold.
   static Checkpoint open(const ModelLocation& location);
+  // The same where shards that the index names may be absent, as for a plan: without them tensors have a name and
+  // nothing else, and weight_bytes() is what the index says. InputError for a tensor that only the shards can tell of.
+  static Checkpoint open_index(const ModelLocation& location);
   Checkpoint(Checkpoint&&) = default;
   Checkpoint& operator=(Checkpoint&&) = default;
   Checkpoint(const Checkpoint&) = delete;  // index_ points into shards_
@@ -25,13 +28,14 @@ class Checkpoint {
 
   const ModelLocation& location() const { return location_; }
   const ModelConfig& config() const { return config_; }
-  // Frequencies of longrope and dynamic RoPE follow from the longest sequence of a run, in tokens: one set for all of its
-  // sequences, in config().rope. To be called before anything is computed; without it, no sequence is long.
+  // Frequencies of longrope and dynamic RoPE follow from the longest sequence of a run, in tokens: one set for all of
+  // its sequences, in config().rope. To be called before anything is computed; without it, no sequence is long.
   void set_run_length(std::int64_t tokens) { config_.rope.run_length = config_.local_rope.run_length = tokens; }
   const TensorView* find(std::string_view name) const;
   const TensorView& at(std::string_view name) const;  // InputError when absent
   std::vector<std::string> names() const;             // sorted
-  std::uint64_t weight_bytes() const;
+  std::uint64_t weight_bytes() const;                 // 0: the index does not say
+  bool has_shards() const { return names_only_.empty(); }
 
   // "sha256:<hex>" over the architecture's geometry, every tensor's name, dtype and shape, and samples of 4 KiB from
   // the start, middle and end of its data: a fine-tune of the same architecture has another fingerprint, and reading
@@ -43,6 +47,8 @@ class Checkpoint {
   ModelLocation location_;
   ModelConfig config_;
   std::vector<SafetensorsFile> shards_;
+  std::vector<TensorView> names_only_;  // of an index whose shards are absent
+  std::uint64_t bytes_of_index_ = 0;
   std::map<std::string, const TensorView*, std::less<>> index_;
 };
 

@@ -8,6 +8,7 @@
 #include "base/budget.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json.h"
 
 namespace oscar {
 namespace {
@@ -108,6 +109,19 @@ std::map<std::string, std::string> parse_shard_index(std::string_view json, cons
   IndexReader reader(where);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   return reader.take();
+}
+
+std::uint64_t parse_total_size(std::string_view json, const std::string& where) {
+  const Json index = parse_json(json, where);
+  const Json& size = json_member(json_member(index, "metadata"), "total_size");
+  if (size.is_null()) return 0;
+  // Some tools write a fraction of zero: 1.5e9.
+  const double bytes = size.is_number() ? size.get<double>() : -1.0;
+  if (!(bytes >= 0.0 && bytes <= 1e18)) {
+    throw InputError(where + ": 'total_size' of 'metadata' is " + size.dump().substr(0, 40) +
+                     ", expected a number of bytes");
+  }
+  return size.is_number_integer() ? size.get<std::uint64_t>() : static_cast<std::uint64_t>(bytes);
 }
 
 }  // namespace oscar

@@ -15,6 +15,7 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "model/expert_weights.h"
+#include "weights/weight_format.h"
 
 namespace oscar {
 namespace {
@@ -107,8 +108,9 @@ std::string where(const Checkpoint& checkpoint) { return checkpoint.location().d
 
 // Whether the tensor takes part in what a layer computes. Scales of activations and of caches do not.
 bool means_something(const std::string& name) {
-  constexpr std::array kEnds = {"weight",           "bias", "sinks", "weight_packed", "_blocks", "weight_scale",
-                                "weight_scale_inv", "A_log"};
+  constexpr std::array kEnds = {
+      "weight", "bias",   "sinks",          "weight_packed",       "_blocks", "weight_scale", "weight_scale_inv",
+      "A_log",  "scales", "weight_scale_2", "weight_global_scale", "qzeros"};
   return std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
@@ -249,6 +251,19 @@ void check_weights(const Checkpoint& checkpoint, const Family& family) {
   refuse_ignored(checkpoint, family, used);
 }
 
+void check_weight_names(const Checkpoint& checkpoint) {
+  const Family family = family_of(checkpoint);
+  const auto check = [&](const std::string& name, const Shape& shape) {
+    if (stores_weight(checkpoint, name)) return;
+    throw InputError("The tensor " + name + " is missing from model.safetensors.index.json of " + where(checkpoint) +
+                     "; " + checkpoint.config().architecture + " needs it with shape " + weight_shape_text(shape) +
+                     ".");
+  };
+  for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
+    visit_layer(checkpoint, family, layer, check);
+  }
+}
+
 std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint) {
   const Family family = family_of(checkpoint);
   std::vector<std::uint64_t> elements(static_cast<std::size_t>(checkpoint.config().layers), 0);
@@ -262,6 +277,16 @@ std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint) {
   return elements;
 }
 
+namespace {
+
+// Of an index alone, names of scales and codes tell; a name that tells nothing is taken for a plain weight.
+bool is_quantised(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
+  if (checkpoint.has_shards()) return find_weight(checkpoint, name, shape).format != nullptr;
+  return has_quantised_parts(checkpoint, name);
+}
+
+}  // namespace
+
 std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint) {
   // Codes as bytes, as indices or whole numbers of 32 bits, and the product in FP32, at most at once for one element.
   constexpr std::uint64_t kEach = 12;
@@ -269,7 +294,7 @@ std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint) {
   std::uint64_t largest = 0;
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
     visit_layer(checkpoint, family, layer, [&](const std::string& name, const Shape& shape) {
-      if (find_weight(checkpoint, name, shape).format == nullptr) return;
+      if (!is_quantised(checkpoint, name, shape)) return;
       // Of three dimensions the first one counts experts, which come one by one.
       const std::size_t from = shape.size() > 2 ? 1 : 0;
       std::uint64_t size = kEach;

@@ -25,6 +25,9 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
 // The same checks without reading any data, for every layer: a bad checkpoint fails before the first forward pass.
 void check_weights(const Checkpoint& checkpoint, const Family& family);
 
+// The same of names alone, for a checkpoint whose shards are absent: InputError for one that the index lacks.
+void check_weight_names(const Checkpoint& checkpoint);
+
 // Elements of each layer's weights as they are computed with, whatever they take in the file: [layers].
 std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint);
 // Bytes that dequantising the largest stored weight of a layer takes beside its result; 0 where none is quantised.

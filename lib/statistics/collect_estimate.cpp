@@ -109,6 +109,18 @@ double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, 
   return best;
 }
 
+// Of those with a cache the one with the most weights: where first layers are dense, one with experts.
+std::int64_t largest_kv_layer(const Checkpoint& checkpoint) {
+  const ModelConfig& c = checkpoint.config();
+  const std::vector<std::uint64_t> elements = layer_elements(checkpoint);
+  std::int64_t largest = c.kv_layer(0);
+  for (std::int64_t place = 1; place < c.kv_layers(); ++place) {
+    const std::int64_t layer = c.kv_layer(place);
+    if (elements[static_cast<std::size_t>(layer)] > elements[static_cast<std::size_t>(largest)]) largest = layer;
+  }
+  return largest;
+}
+
 std::int64_t longest_step(const TokenPlan& plan) {
   std::int64_t longest = 0;
   for (const Step& step : plan.steps) longest = std::max(longest, step.tokens);
@@ -125,6 +137,8 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
 
   CollectEstimate e;
+  e.from_index = !checkpoint.has_shards();
+  if (e.from_index) check_weight_names(checkpoint);
   const LayerBytes weights(checkpoint, width);
   e.weight_bytes = options.stream_layers ? weights.largest : weights.all;
   e.stored_bytes = checkpoint.weight_bytes();
@@ -156,6 +170,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
 
 void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                   const CollectOptions& options, CollectEstimate& estimate) {
+  if (estimate.from_index) return;
   const c10::InferenceMode no_gradients;
   const ModelConfig& c = checkpoint.config();
   Decoder decoder(checkpoint, {options.dtype, options.device, true});
@@ -176,15 +191,25 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   FullAttention attention;
   Sums sums(attention, c, options.device);
   const at::Tensor hidden = decoder.embed(ids);
+  const auto since = [](std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const std::int64_t layer = estimate.sample_layer = largest_kv_layer(checkpoint);
+  const auto begin = std::chrono::steady_clock::now();
+  decoder.layer_weights(layer).o.sum().item<float>();  // item: waits for a GPU
+  if (options.stream_layers) estimate.load_seconds = since(begin);
   double best = 0;
-  for (int repeat = 0; repeat < 2; ++repeat) {  // the first loads the layer and warms up
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the first warms up
     const auto start = std::chrono::steady_clock::now();
-    decoder.run_layer(c.kv_layer(0), hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
-    best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    decoder.run_layer(layer, hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
+    best = since(start);
   }
   if (const int passes = backward_passes(plan, options)) best += passes * gradient_seconds(checkpoint, hidden, options);
-  estimate.seconds = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens) *
-                     static_cast<double>(c.layers);
+  const double computing = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens);
+  // A GPU copies the next layer while it computes.
+  const double loading = estimate.load_seconds;
+  const double each = options.device.is_cuda() ? std::max(computing, loading) : computing + loading;
+  estimate.seconds = each * static_cast<double>(c.layers);
 }
 
 std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,

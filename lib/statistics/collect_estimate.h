@@ -15,14 +15,18 @@ struct CollectEstimate {
   std::uint64_t device_bytes = 0;  // of these on the GPU; 0 on the CPU
   std::uint64_t disk_bytes = 0;    // work directory and output together
   std::uint64_t output_bytes = 0;
+  bool from_index = false;  // the shards are absent: no layer can be timed, and seconds stays 0
   double seconds = 0;
-  std::int64_t sample_tokens = 0;  // the time was measured on a piece of this many tokens in layer 0
+  std::int64_t sample_tokens = 0;  // the time was measured on a piece of this many tokens
+  std::int64_t sample_layer = 0;   // in this layer, the largest
+  double load_seconds = 0;         // that it took to load, under stream_layers; 0: loading is not counted
 };
 
-// Bytes alone: cheap, loads no weights.
+// Bytes alone: cheap, loads no weights. InputError where the index of absent shards lacks a tensor.
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
 
-// Adds the time: loads layer 0 and runs one short piece through it, moments included. Writes nothing.
+// Adds the time, unless from_index: loads the largest layer and runs one short piece through it, moments included.
+// Writes nothing.
 void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                   const CollectOptions& options, CollectEstimate& estimate);
 

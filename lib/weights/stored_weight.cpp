@@ -73,6 +73,11 @@ std::vector<const TensorView*> StoredWeight::parts() const {
 
 const char* StoredWeight::format_name() const { return format == nullptr ? dtype_name(codes->dtype) : format->name; }
 
+bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name) {
+  const WeightShape unknown;
+  return any_part({checkpoint, name, unknown}) != nullptr;
+}
+
 bool stores_weight(const Checkpoint& checkpoint, const std::string& name) {
   const WeightShape unknown;
   const WeightQuery query{checkpoint, name, unknown};

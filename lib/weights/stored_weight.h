@@ -37,6 +37,7 @@ struct StoredWeight {
 };
 
 // Whether the checkpoint has the tensor `name` or quantised tensors that make it.
+bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name);  // codes or scales, by name
 bool stores_weight(const Checkpoint& checkpoint, const std::string& name);
 
 // InputError: tensors are missing, have another shape than `shape` needs, are not of a type that the format has, or

@@ -1,3 +1,4 @@
+#include "base/errors.h"
 #include "checkpoint/shard_index.h"
 #include "fuzz/fuzz_target.h"
 
@@ -9,6 +10,10 @@ std::vector<std::string> seeds() {
 }
 
 void read_input(std::string_view bytes) {
+  try {
+    require(parse_total_size(bytes, "index.json") <= 1000000000000000000U, "a number of bytes");
+  } catch (const InputError&) {  // which is refused apart from the map
+  }
   for (const auto& [tensor, file] : parse_shard_index(bytes, "index.json")) {
     require(!file.empty() && file.front() != '/' && file.find('\0') == std::string::npos, "a relative file name");
     require(("/" + file + "/").find("/../") == std::string::npos, "a file inside the checkpoint");
