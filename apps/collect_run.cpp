@@ -25,7 +25,7 @@ ChatTemplate chat_template_of(const CollectArguments& a, const Checkpoint& check
 }
 
 PromptSet read_prompts(CollectArguments& a, const Checkpoint& checkpoint) {
-  const Tokenizer tokenizer = Tokenizer::from_file(checkpoint.location().directory / "tokenizer.json");
+  const LazyTokenizer tokenizer(checkpoint.location().directory / "tokenizer.json");
   const ChatTemplate chat = chat_template_of(a, checkpoint);
   const std::vector<fs::path> files(a.prompts.begin(), a.prompts.end());
   for (const fs::path& file : files) {

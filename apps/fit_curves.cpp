@@ -132,7 +132,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     predictions.key.push_back(layer.key_spectrum.profile_errors);
     predictions.value.push_back(layer.value_spectrum.profile_errors);
   }
-  DecoderOptions decoding{choose_dtype(common, options.device), options.device, arguments.stream_layers};
+  DecoderOptions decoding{choose_dtype(common, options.device), options.device, arguments.stream_layers,
+                          arguments.stream_layers};
   std::unique_ptr<ByteGather> gather;
   if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, false);
   decoding.gather = gather.get();
@@ -160,17 +161,16 @@ CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const
                           const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
   const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : device.is_cuda() ? 8 : 4;
   const fs::path& directory = checkpoint.location().directory;
-  const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
+  const LazyTokenizer tokenizer(directory / "tokenizer.json");
   if (arguments.text.empty()) {
-    return curve_text(*prompts, prompts_name, arguments.context, sequences, checkpoint.config().max_position, tokenizer,
-                      windows);
+    return curve_text(*prompts, prompts_name, arguments.context, sequences, checkpoint.config(), tokenizer, windows);
   }
   std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
   const PromptSet found =
       load_prompts(files, tokenizer, ChatTemplate::from_model(directory), checkpoint.config().vocabulary);
   std::string name;
   for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
-  return curve_text(found, name, arguments.context, sequences, checkpoint.config().max_position, tokenizer, windows);
+  return curve_text(found, name, arguments.context, sequences, checkpoint.config(), tokenizer, windows);
 }
 
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,

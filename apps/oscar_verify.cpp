@@ -119,8 +119,12 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   phase.emplace(a.request.timeline, verify_phase::kStarting);
   request.decoder.device = choose_device(a.common, ranks);
   request.decoder.dtype = choose_dtype(a.common, request.decoder.device);
+  request.decoder.prefetch = request.decoder.stream_layers;
+  if (request.decoder.stream_layers && request.decode) {
+    log_warning("--stream-layers with --path " + a.path + " reads the weights of all layers once for every token");
+  }
   phase.emplace(a.request.timeline, verify_phase::kReading);
-  const Tokenizer tokenizer = Tokenizer::from_file(model->location().directory / "tokenizer.json");
+  const LazyTokenizer tokenizer(model->location().directory / "tokenizer.json");
   std::vector<JudgedBundle> judged;
   for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
   std::unique_ptr<ByteGather> gather;

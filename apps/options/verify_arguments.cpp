@@ -44,6 +44,8 @@ void add_measurement_options(CLI::App& app, VerifyArguments& a) {
   app.add_option("--path", a.path, "Whole sequences at once, token by token through the paged cache, or both")
       ->capture_default_str()
       ->check(CLI::IsMember({"prefill", "decode", "both"}));
+  app.add_flag("--stream-layers", a.request.decoder.stream_layers,
+               "Keep one layer's weights in memory, on a GPU three; same results");
   app.add_option("--context", a.request.context, "Tokens of each sequence")
       ->capture_default_str()
       ->check(whole_number(1, kMostTokens));

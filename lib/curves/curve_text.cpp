@@ -8,13 +8,16 @@
 namespace oscar {
 
 CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int64_t context, std::int64_t count,
-                     std::int64_t max_position, const Tokenizer& tokenizer, const CacheWindows& windows) {
+                     const ModelConfig& model, const LazyTokenizer& tokenizer, const CacheWindows& windows) {
   std::vector<std::int32_t> all;
   for (const Prompt& prompt : prompts.prompts) all.insert(all.end(), prompt.ids.begin(), prompt.ids.end());
+  const bool from_ids = std::all_of(prompts.prompts.begin(), prompts.prompts.end(),
+                                    [](const Prompt& prompt) { return prompt.kind == "input_ids"; });
+  const std::int64_t max_position = model.max_position;
   SequenceOptions cut;
   cut.context = max_position > 0 ? std::min(context, max_position) : context;
   cut.max_position = max_position;
-  cut.prefix = leading_special_tokens(tokenizer);
+  cut.prefix = from_ids ? leading_bos(all, model.bos_token) : leading_special_tokens(tokenizer.get());
   cut.text_name = name;
   SequenceSet set = cut_sequences(all, cut, windows);
   const auto found = std::ssize(set.sequences);

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "base/json.h"
+#include "checkpoint/model_config.h"
+#include "text/lazy_tokenizer.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
-#include "text/tokenizer.h"
 
 namespace oscar {
 
@@ -24,6 +25,6 @@ struct CurveText {
 // The prompts one behind the other, cut by cut_sequences() (whose errors it throws); of more sequences than are wanted,
 // `count` at equal distances, so that they come from all parts of the text. Fewer, or a shorter one: a note on stderr.
 CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int64_t context, std::int64_t count,
-                     std::int64_t max_position, const Tokenizer& tokenizer, const CacheWindows& windows);
+                     const ModelConfig& model, const LazyTokenizer& tokenizer, const CacheWindows& windows);
 
 }  // namespace oscar

@@ -19,7 +19,8 @@ constexpr const char* kKindList = "\"text\", \"messages\", \"prompt\" or \"input
 
 class Loader {
  public:
-  Loader(const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary, const PromptOptions& options)
+  Loader(const LazyTokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
+         const PromptOptions& options)
       : tokenizer_(tokenizer), chat_(chat), vocabulary_(vocabulary), options_(options) {}
 
   void load(const fs::path& path) {
@@ -43,6 +44,8 @@ class Loader {
       load_line(row, where + suffix, name + suffix);
     }
   }
+
+  void only_ids() { only_ids_ = true; }  // rows of another kind are refused
 
   // `files` names what was read.
   PromptSet finish(const std::string& files) {
@@ -78,7 +81,7 @@ class Loader {
     }
     if (file.content.empty()) return skip(file.name, "empty file");
     where_ = file.where;
-    add(file.name, "text", tokenizer_.encode(file.content, true));
+    add(file.name, "text", tokenizer_.get().encode(file.content, true));
   }
 
   void load_line(std::string_view row, const std::string& where, const std::string& source) {
@@ -113,11 +116,14 @@ class Loader {
     }
     if (kind == nullptr) throw InputError(where_ + ": the row has none of " + kKindList);
     const std::string name = kind;
+    if (only_ids_ && name != "input_ids") {
+      throw InputError(where_ + ": the row has '" + name + "', expected 'input_ids' as in the first row");
+    }
     if (name == "messages") return load_messages(row, source);
     if (name == "input_ids") return load_ids(row, source);
     const std::string text = json_string(row, kind, where_);
     if (text.empty()) return skip(source, "empty '" + name + "'");
-    add(source, kind, tokenizer_.encode(text, true));
+    add(source, kind, tokenizer_.get().encode(text, true));
   }
 
   // An array of objects, or null where the key is absent. Some datasets keep such lists as JSON text.
@@ -154,7 +160,8 @@ class Loader {
     input.add_generation_prompt = json_bool(row, "add_generation_prompt", where_, !answered);
     input.variables = template_variables(row);
     if (chat_.asks_for_date()) set_.date = chat_.date();
-    add(source, "messages", tokenizer_.encode(chat_.render(input), false));  // the template wrote BOS where it belongs
+    add(source, "messages",
+        tokenizer_.get().encode(chat_.render(input), false));  // the template wrote BOS where it belongs
   }
 
   // Keyword arguments of apply_chat_template: the row's other keys, and those of chat_template_kwargs.
@@ -213,17 +220,18 @@ class Loader {
   }
   void skip(const std::string& source, const std::string& reason) { set_.skipped.push_back({source, reason}); }
 
-  const Tokenizer& tokenizer_;
+  const LazyTokenizer& tokenizer_;
   const ChatTemplate& chat_;
   const std::int64_t vocabulary_;
   const PromptOptions options_;
+  bool only_ids_ = false;
   std::string where_;  // file and line of the row that is being read
   PromptSet set_;
 };
 
 }  // namespace
 
-PromptSet load_prompts(const std::vector<fs::path>& files, const Tokenizer& tokenizer, const ChatTemplate& chat,
+PromptSet load_prompts(const std::vector<fs::path>& files, const LazyTokenizer& tokenizer, const ChatTemplate& chat,
                        std::int64_t vocabulary, const PromptOptions& options) {
   require_different_files(files);
   Loader loader(tokenizer, chat, vocabulary, options);
@@ -233,11 +241,43 @@ PromptSet load_prompts(const std::vector<fs::path>& files, const Tokenizer& toke
 }
 
 PromptSet parse_prompt_rows(std::string_view content, const std::string& where, const std::string& name,
-                            const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
+                            const LazyTokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
                             const PromptOptions& options) {
   Loader loader(tokenizer, chat, vocabulary, options);
   loader.load_rows(content, where, name);
   return loader.finish(where);
+}
+
+namespace {
+
+bool begins_with_ids(const PromptFile& file) {
+  const std::size_t begin = file.content.find_first_not_of(" \t\r\n");
+  if (!file.rows || begin == std::string::npos) return false;
+  const std::string_view content = file.content;
+  try {
+    const Json row = parse_json(content.substr(begin, content.find('\n', begin) - begin), file.where);
+    return row.is_object() && row.contains("input_ids");
+  } catch (const InputError&) {
+    return false;  // a document that is no JSON, whatever its name
+  }
+}
+
+}  // namespace
+
+std::optional<std::vector<std::int32_t>> load_id_rows(const fs::path& file, std::int64_t vocabulary) {
+  std::string name = file.filename().string();
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  if (!name.ends_with(".jsonl")) return std::nullopt;
+  const PromptFile rows = read_prompt_file(file);
+  if (!begins_with_ids(rows)) return std::nullopt;
+  const LazyTokenizer none(fs::path{});
+  const ChatTemplate chat;
+  Loader loader(none, chat, vocabulary, {});
+  loader.only_ids();
+  loader.load_rows(rows.content, rows.where, rows.name);
+  std::vector<std::int32_t> ids;
+  for (const Prompt& row : loader.finish(rows.where).prompts) ids.insert(ids.end(), row.ids.begin(), row.ids.end());
+  return ids;
 }
 
 std::vector<std::int32_t> load_text(const fs::path& file, const Tokenizer& tokenizer) {

@@ -5,13 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/files.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/lazy_tokenizer.h"
 
 namespace oscar {
 
@@ -39,16 +40,20 @@ struct PromptOptions {
 };
 
 // InputError with file, line and reason for a bad row, or when no row is usable; ids outside the vocabulary are
-// refused. UsageError when one file is given twice.
-PromptSet load_prompts(const std::vector<fs::path>& files, const Tokenizer& tokenizer, const ChatTemplate& chat,
+// refused. UsageError when one file is given twice. The tokenizer is read when a row that is no input_ids is met.
+PromptSet load_prompts(const std::vector<fs::path>& files, const LazyTokenizer& tokenizer, const ChatTemplate& chat,
                        std::int64_t vocabulary, const PromptOptions& options = {});
 
 // The same for the rows of one file: its content, its name in messages and its name in records.
 PromptSet parse_prompt_rows(std::string_view content, const std::string& where, const std::string& name,
-                            const Tokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
+                            const LazyTokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
                             const PromptOptions& options = {});
 
 // One document (a .txt file, or one of another name, also with .gz behind it) as ids, for oscar-verify --text.
 std::vector<std::int32_t> load_text(const fs::path& file, const Tokenizer& tokenizer);
+
+// The ids of all rows one behind the other, where the file is a .jsonl (also with .gz behind it) whose first row has
+// "input_ids"; nullopt for another file. InputError for a row of another kind in it, and as load_prompts().
+std::optional<std::vector<std::int32_t>> load_id_rows(const fs::path& file, std::int64_t vocabulary);
 
 }  // namespace oscar

@@ -70,4 +70,9 @@ std::vector<std::int32_t> leading_special_tokens(const Tokenizer& tokenizer) {
   return {special.begin(), body == special.end() ? special.begin() : body};
 }
 
+std::vector<std::int32_t> leading_bos(const std::vector<std::int32_t>& ids, std::int64_t bos) {
+  if (bos < 0 || ids.empty() || ids.front() != bos) return {};
+  return {ids.front()};
+}
+
 }  // namespace oscar

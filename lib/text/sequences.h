@@ -36,6 +36,9 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
 // The special tokens that the tokenizer puts before a text (BOS, or none).
 std::vector<std::int32_t> leading_special_tokens(const Tokenizer& tokenizer);
 
+// Of a text that came as ids, without a tokenizer: the model's BOS (-1: none) where the text begins with it.
+std::vector<std::int32_t> leading_bos(const std::vector<std::int32_t>& ids, std::int64_t bos);
+
 // Position of the first query that sees a quantised key, for windows that let tokens go one by one.
 inline std::int64_t first_scored_position(const CacheWindows& windows) { return windows.sink + windows.recent; }
 

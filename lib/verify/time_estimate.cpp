@@ -33,6 +33,7 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
   const c10::InferenceMode no_gradients;
   DecoderOptions one_layer = options;
   one_layer.stream_layers = true;
+  one_layer.prefetch = false;
   Decoder decoder(checkpoint, one_layer);
   const std::int64_t count = std::ssize(set.sequences), tokens = std::min(set.context, kSampleTokens);
   const auto layers = static_cast<double>(decoder.config().layers), context = static_cast<double>(set.context);

@@ -63,8 +63,8 @@ std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, 
 
 }  // namespace
 
-Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::vector<JudgedBundle> bundles,
-                           VerifyRequest request)
+Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer,
+                           std::vector<JudgedBundle> bundles, VerifyRequest request)
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
   const ModelConfig& model = checkpoint.config();
   if (request_.resume && request_.work_dir.empty()) {
@@ -115,11 +115,12 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   sequences.max_tokens = request_.tokens;
   sequences.max_sequences = request_.max_sequences;
   sequences.max_position = model.max_position;
-  sequences.prefix = leading_special_tokens(tokenizer);
+  const std::optional<std::vector<std::int32_t>> rows = load_id_rows(request_.text, model.vocabulary);
+  sequences.prefix = rows ? leading_bos(*rows, model.bos_token) : leading_special_tokens(tokenizer.get());
   // The context is checked before the text is read: it costs nothing.
   check_sequence_options(sequences, request_.windows);
   sequences.text_name = request_.text.string();
-  const std::vector<std::int32_t> ids = load_text(request_.text, tokenizer);
+  const std::vector<std::int32_t> ids = rows ? *rows : load_text(request_.text, tokenizer.get());
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= model.vocabulary) {
       throw InputError(request_.text.string() + ": token " + std::to_string(id) +
@@ -146,7 +147,7 @@ Verification::Verification(const Checkpoint& checkpoint, const Tokenizer& tokeni
   }
   for (const std::string& task : request_.tasks) {
     for (const std::int64_t length : request_.task_lengths) {
-      tasks_.push_back(make_task(task, length, request_.task_prompts, request_.seed, tokenizer));
+      tasks_.push_back(make_task(task, length, request_.task_prompts, request_.seed, tokenizer.get()));
     }
   }
 }

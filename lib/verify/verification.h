@@ -14,8 +14,8 @@
 #include "model/decoder.h"
 #include "report/report.h"
 #include "tasks/task.h"
+#include "text/lazy_tokenizer.h"
 #include "text/sequences.h"
-#include "text/tokenizer.h"
 #include "verify/baseline_report.h"
 #include "verify/comparison.h"
 #include "verify/gates.h"
@@ -61,9 +61,9 @@ struct JudgedBundle {
 class Verification {
  public:
   // Everything that can be refused is refused here (UsageError, InputError); the text is read, no weight is.
-  // checkpoint, tokenizer and bundles must outlive the object. Rows of one bundle are named after its method, those of
-  // several after the bundles.
-  Verification(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::vector<JudgedBundle> bundles,
+  // The tokenizer is read for tasks and for a text that is no rows of ids. checkpoint, tokenizer and bundles must
+  // outlive the object. Rows of one bundle are named after its method, those of several after the bundles.
+  Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer, std::vector<JudgedBundle> bundles,
                VerifyRequest request);
 
   // For --dry-run: sequences, passes, memory and, measured on one layer, time.

@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/progress.h"
 #include "model/device_memory.h"
@@ -17,6 +18,19 @@ std::string joined(const std::vector<std::string>& list) {
   std::string text;
   for (const std::string& item : list) text += (text.empty() ? "" : ", ") + item;
   return text;
+}
+
+// Bytes of the weights that a run holds: all of them, or the head and, streamed on a GPU, one layer at work, one on its
+// way, one whose memory is not free yet.
+std::uint64_t weight_memory(const Checkpoint& checkpoint, const DecoderOptions& options) {
+  const auto width = static_cast<std::uint64_t>(c10::elementSize(options.dtype));
+  if (!options.stream_layers) return decoded_bytes(checkpoint, width);
+  const std::vector<std::uint64_t> layers = layer_elements(checkpoint);
+  const std::uint64_t largest = *std::max_element(layers.begin(), layers.end());
+  const std::uint64_t all = std::accumulate(layers.begin(), layers.end(), std::uint64_t{0});
+  const auto head = static_cast<std::uint64_t>(checkpoint.config().vocabulary * checkpoint.config().hidden);
+  const std::uint64_t held = options.device.is_cuda() ? std::min(3 * largest, all) : largest;
+  return width * (held + head) + dequantisation_bytes(checkpoint);
 }
 
 // First position at which every method reads something coded, so that all are scored on the same tokens with effect.
@@ -43,7 +57,7 @@ std::string Verification::plan_text() const {
     passes += (request_.prefill && c.method.quantised) + (request_.decode && c.method.paged() ? 1 : 0);
   }
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
-  const std::uint64_t weights = decoded_bytes(checkpoint_, element);
+  const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder);
   const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
                                static_cast<std::uint64_t>(model.hidden) * element * (request_.decode ? 8 : 1);
   std::string list;
@@ -118,7 +132,7 @@ VerifyReport Verification::empty_report() const {
 void Verification::require_memory() const {
   if (!request_.decoder.device.is_cuda()) return;
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
-  const std::uint64_t weights = decoded_bytes(checkpoint_, element) + (std::uint64_t{1} << 30);
+  const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder) + (std::uint64_t{1} << 30);
   std::uint64_t passes = 1;
   for (const ComparedMethod& c : selection_.methods) {
     passes += (request_.prefill && c.method.quantised ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
@@ -129,8 +143,9 @@ void Verification::require_memory() const {
   const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
   require_device_memory(request_.decoder.device, weights + hidden,
                         weights_fit ? "a shorter --context or fewer --methods would fit"
-                                    : "the weights alone take " + format_bytes(weights) +
-                                          ": use a GPU with more memory, or --device cpu");
+                                    : "the weights alone take " + format_bytes(weights) + ": " +
+                                          (request_.decoder.stream_layers ? "" : "pass --stream-layers, or ") +
+                                          "use a GPU with more memory, or --device cpu");
 }
 
 Json Verification::run_identity() const {
