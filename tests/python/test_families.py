@@ -53,7 +53,7 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-@pytest.mark.parametrize("name", sorted(set(family_checkpoints.CASES) - AS_ANOTHER))
+@pytest.mark.parametrize("name", [*sorted(set(family_checkpoints.CASES) - AS_ANOTHER), "phi3-longrope"])
 def test_attach(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
     windows = WINDOWS_OF.get(name, WINDOWS)
