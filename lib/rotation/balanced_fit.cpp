@@ -81,9 +81,7 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
 void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
   if (o.center != Center::kMean || !can_rotate_means(s) || o.context == 0) return;
   double least = 1.0;
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    least = std::min(least, std::max(rotated_mean_gain(s, o, layer), 0.0));
-  }
+  for (const double gain : rotated_mean_gains(s, o)) least = std::min(least, std::max(gain, 0.0));
   if (least > kMostlyMean) return;
   char text[200];
   std::snprintf(text, sizeof text,

@@ -1,19 +1,14 @@
 #include "rotation/eigen.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <exception>
-#include <functional>
-#include <thread>
 
 #include "base/errors.h"
 #include "rotation/eigen_batched.h"
+#include "statistics/parallel_tasks.h"
 
 namespace oscar {
 namespace {
@@ -95,43 +90,12 @@ void solve_one(const at::Tensor& input, const std::string& name, at::Tensor valu
   store(w, v, size, name, values, vectors);
 }
 
-// One matrix to a thread. LAPACK chooses its blocks by the number of threads it may use, which it takes from a setting
-// of the whole process, also inside a parallel region: so that setting is 1 meanwhile, and the threads are ours. That
-// gives the same bits whatever the number of threads, and is faster at this size. Of several errors the first matrix's
-// is thrown.
-void for_each_matrix(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-  const int allowed = at::get_num_threads();
-  std::atomic<std::int64_t> next{0};
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(count));
-  const bool inference = c10::InferenceMode::is_enabled();
-  const auto work = [&] {
-    const c10::InferenceMode mode(inference);
-    at::set_num_threads(1);
-    for (std::int64_t n = next++; n < count; n = next++) {
-      try {
-        task(n);
-      } catch (...) {
-        errors[static_cast<std::size_t>(n)] = std::current_exception();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (std::int64_t i = 1; i < std::min<std::int64_t>(allowed, count); ++i) others.emplace_back(work);
-    work();
-  }
-  at::set_num_threads(allowed);
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
 void solve_on_gpu(const at::Tensor& matrices, const std::vector<std::string>& names, at::Device device,
                   SymmetricEigen& result) {
   const std::int64_t count = matrices.size(0), d = matrices.size(1);
   std::vector<double> sizes(static_cast<std::size_t>(count), 0.0);
   at::Tensor units = at::eye(d, at::kDouble).repeat({count, 1, 1});  // stays the identity where the matrix is zero
-  for_each_matrix(count, [&](std::int64_t n) {
+  parallel_tasks(count, [&](std::int64_t n) {
     const auto i = static_cast<std::size_t>(n);
     const at::Tensor unit = unit_symmetric(matrices[n], names[i], &sizes[i]);
     if (unit.defined()) units[n].copy_(unit);
@@ -145,7 +109,7 @@ void solve_on_gpu(const at::Tensor& matrices, const std::vector<std::string>& na
   // A NaN compares as false, so what is not a number is not good.
   const at::Tensor good = residual.le(kResidualLimit).logical_and(orthogonality.le(kResidualLimit)).cpu();
   const at::Tensor values = solved.values.cpu(), vectors = v.cpu().contiguous();
-  for_each_matrix(count, [&](std::int64_t n) {
+  parallel_tasks(count, [&](std::int64_t n) {
     const auto i = static_cast<std::size_t>(n);
     if (sizes[i] == 0.0) return store_zero(result.values[n], result.vectors[n]);
     if (solved.info[n].item<int>() != 0 || !good[n].item<bool>()) {
@@ -165,7 +129,7 @@ SymmetricEigen symmetric_eigen(const at::Tensor& matrices, const std::vector<std
     solve_on_gpu(matrices, names, device, result);
     return result;
   }
-  for_each_matrix(count, [&](std::int64_t n) {
+  parallel_tasks(count, [&](std::int64_t n) {
     solve_one(matrices[n], names[static_cast<std::size_t>(n)], result.values[n], result.vectors[n]);
   });
   return result;

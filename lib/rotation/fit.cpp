@@ -208,10 +208,8 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   }
   if (o.encoder == Encoder::kFeedback) set_feedback_metrics(s, o, result);
 
-  std::vector<LayerRows> rows;
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    rows.push_back(split_rows(s, layer, o.sink, o.max_rows));
-  }
+  std::vector<LayerRows> rows(s.layers.size());
+  for_each_layer(rows.size(), [&](std::size_t layer) { rows[layer] = split_rows(s, layer, o.sink, o.max_rows); });
   result.fit_rows = rows.front().fit.tokens();
   result.held_out_rows = rows.front().held_out.tokens();
   choose_clips(s, o, rows, code, result);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "rotation/for_each_head.h"
 #include "rotation/side_moments.h"
 
 namespace oscar {
@@ -19,17 +20,20 @@ double key_weight(const Statistics& s, const FitOptions& o, std::size_t layer, b
 
 bool can_rotate_means(const Statistics& s) { return has_pre_rope(s) && 2 * s.rope_frequency.size(0) == s.head_dim; }
 
-double rotated_mean_gain(const Statistics& s, const FitOptions& o, std::size_t layer) {
-  const double plain = key_weight(s, o, layer, false);
-  return plain > 0.0 ? key_weight(s, o, layer, true) / plain : 1.0;
+std::vector<double> rotated_mean_gains(const Statistics& s, const FitOptions& o) {
+  std::vector<double> gains(s.layers.size());
+  for_each_layer(gains.size(), [&](std::size_t layer) {
+    const double plain = key_weight(s, o, layer, false);
+    gains[layer] = plain > 0.0 ? key_weight(s, o, layer, true) / plain : 1.0;
+  });
+  return gains;
 }
 
 std::vector<bool> layers_with_rotated_mean(const Statistics& s, const FitOptions& o, bool blocks) {
   std::vector<bool> out(s.layers.size(), o.center == Center::kRope);
   if (o.center != Center::kAuto || !blocks || o.context == 0 || !can_rotate_means(s)) return out;
-  for (std::size_t layer = 0; layer < out.size(); ++layer) {
-    out[layer] = rotated_mean_gain(s, o, layer) < kWorthRotating;
-  }
+  const std::vector<double> gains = rotated_mean_gains(s, o);
+  for (std::size_t layer = 0; layer < out.size(); ++layer) out[layer] = gains[layer] < kWorthRotating;
   return out;
 }
 

@@ -13,9 +13,9 @@ namespace oscar {
 // One rotary embedding over all channels, in every layer, known to the statistics: what a rotated mean needs.
 bool can_rotate_means(const Statistics& statistics);
 
-// What keys weigh in the layer's metric, sum of covariance x metric over its heads, without the mean before RoPE over
-// that without the mean of cached keys: below 1 by as much as the first takes away what the second cannot.
-double rotated_mean_gain(const Statistics& statistics, const FitOptions& options, std::size_t layer);
+// [L]: what keys weigh in a layer's metric, sum of covariance x metric over its heads, without the mean before RoPE
+// over that without the mean of cached keys: below 1 by as much as the first takes away what the second cannot.
+std::vector<double> rotated_mean_gains(const Statistics& statistics, const FitOptions& options);
 
 // [L]: Center::kRope: all; kAuto: where the statistics, the layout and the context allow it and the ratio above is
 // below kWorthRotating; else none. `blocks`: the layout of the pages, the only one whose fast kernel has the term.

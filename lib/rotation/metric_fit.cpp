@@ -162,13 +162,13 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
   const bool centred = o.center != Center::kNone && (o.center != Center::kKey || side == Side::kKey);
   const bool shared = o.scope == Scope::kLayer;
   const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
-  std::vector<SideMoments> moments;
-  std::vector<LayerRows> rows;
+  std::vector<SideMoments> moments(s.layers.size());
+  std::vector<LayerRows> rows(s.layers.size());
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    moments.push_back(side_moments(s, layer, side, moment_choice(o, o.value_target, centred, rotated[layer])));
-    rows.push_back(split_rows(s, layer, 0, kCheckedRows));
-  }
+  for_each_layer(s.layers.size(), [&](std::size_t layer) {
+    moments[layer] = side_moments(s, layer, side, moment_choice(o, o.value_target, centred, rotated[layer]));
+    rows[layer] = split_rows(s, layer, 0, kCheckedRows);
+  });
   for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
     const SideMoments& m = moments[layer];
     const std::string name = "layer " + std::to_string(layer) + (side == Side::kKey ? " keys" : " values") +
@@ -193,9 +193,9 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     }
     heads[layer][static_cast<std::size_t>(h)] = std::move(head);
   });
-  std::vector<MetricSide> result;
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    MetricSide out;
+  std::vector<MetricSide> result(s.layers.size());
+  for_each_layer(s.layers.size(), [&](std::size_t layer) {
+    MetricSide& out = result[layer];
     std::vector<at::Tensor> forward, back, inverse, lambda;
     for (const Head& head : heads[layer]) {
       forward.push_back(head.forward);
@@ -204,7 +204,6 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
       lambda.push_back(head.lambda);
       out.conditions.push_back(head.condition);
       out.check.add(head.check);
-      if (!head.warning.empty()) warnings.push_back(head.warning);
     }
     out.transform.forward = stored(at::stack(forward));
     out.transform.back(side) = stored(at::stack(back));
@@ -218,7 +217,11 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     if (side == Side::kKey)
       logits = logit_moment(s, layer, moment_choice(o, o.value_target, centred, rotated[layer]).served);
     describe(out, d, at::stack(inverse), logits);
-    result.push_back(std::move(out));
+  });
+  for (const std::vector<Head>& layer : heads) {
+    for (const Head& head : layer) {
+      if (!head.warning.empty()) warnings.push_back(head.warning);
+    }
   }
   return result;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rotation/eigen.h"
+#include "rotation/for_each_head.h"
 #include "rotation/predict.h"
 #include "rotation/transforms.h"
 #include "statistics/pre_rope_moments.h"
@@ -24,11 +25,15 @@ OrthogonalSide fit_side(const Statistics& s, const FitOptions& o, Side side, std
   OrthogonalSide result;
   std::vector<at::Tensor> targets;
   std::vector<std::string> names;
+  const bool kl = o.metric == MetricSource::kKl;
+  result.heads.resize(s.layers.size());
+  targets.resize(s.layers.size());
+  for_each_layer(s.layers.size(), [&](std::size_t layer) {
+    result.heads[layer] = kl ? side_moments(s, layer, side, {o.value_target, o.metric, false, false, {}}).metric
+                             : head_moments(s, layer, side, o.value_target);
+    targets[layer] = scope_moments(result.heads[layer], o.scope);
+  });
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    const bool kl = o.metric == MetricSource::kKl;
-    result.heads.push_back(kl ? side_moments(s, layer, side, {o.value_target, o.metric, false, false, {}}).metric
-                              : head_moments(s, layer, side, o.value_target));
-    targets.push_back(scope_moments(result.heads.back(), o.scope));
     for (std::string& name :
          kl ? kl_target_names(static_cast<std::int64_t>(layer), side, o.scope, s.kv_heads)
             : target_names(static_cast<std::int64_t>(layer), side, o.value_target, o.scope, s.kv_heads)) {
@@ -47,15 +52,17 @@ OrthogonalSide fit_side(const Statistics& s, const FitOptions& o, Side side, std
     eigen = symmetric_eigen(all, names, o.device);
   }
   const std::int64_t each = targets.front().size(0);
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
+  result.vectors.resize(s.layers.size());
+  result.transforms.resize(s.layers.size());
+  for_each_layer(s.layers.size(), [&](std::size_t layer) {
     SideInput input{side, targets[layer], {}, {}};
     if (!method.data_free()) {
       input.values = eigen.values.narrow(0, static_cast<std::int64_t>(layer) * each, each);
       input.vectors = eigen.vectors.narrow(0, static_cast<std::int64_t>(layer) * each, each);
     }
-    result.vectors.push_back(input.vectors);
-    result.transforms.push_back(build_transform(method.transform, input));
-  }
+    result.vectors[layer] = input.vectors;
+    result.transforms[layer] = build_transform(method.transform, input);
+  });
   return result;
 }
 
@@ -80,13 +87,14 @@ void fit_orthogonal(const Statistics& s, const FitOptions& o, FitResult& result)
   OrthogonalSide value = fit_side(s, o, Side::kValue, result.warnings);
   if (o.center != Center::kNone) centre(s, Side::kKey, o.center == Center::kRope, key.transforms);
   if (o.center == Center::kMean || o.center == Center::kRope) centre(s, Side::kValue, false, value.transforms);
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    LayerFit& out = result.layers.emplace_back();
+  result.layers.resize(s.layers.size());
+  for_each_layer(s.layers.size(), [&](std::size_t layer) {
+    LayerFit& out = result.layers[layer];
     out.transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads, key.transforms[layer],
                      value.transforms[layer]};
     out.key_energy = captured_energy(key.heads[layer], key.vectors[layer]);
     out.value_energy = captured_energy(value.heads[layer], value.vectors[layer]);
-  }
+  });
 }
 
 }  // namespace oscar

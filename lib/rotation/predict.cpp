@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rotation/feedback_metric.h"
+#include "rotation/for_each_head.h"
 #include "rotation/transforms.h"
 
 namespace oscar {
@@ -34,18 +35,20 @@ double SideCosts::cost(std::size_t layer, const ErrorSum& sum, std::int64_t toke
 
 SideCosts side_costs(const Statistics& statistics, Side side, MetricSource source) {
   SideCosts costs;
-  for (std::size_t layer = 0; layer < statistics.layers.size(); ++layer) {
+  costs.far = used_metric(statistics, source) != MetricSource::kMoments;
+  costs.metric.resize(statistics.layers.size());
+  costs.residual.resize(statistics.layers.size());
+  for_each_layer(statistics.layers.size(), [&](std::size_t layer) {
     const SideMoments moments = side_moments(statistics, layer, side, {ValueTarget::kOutput, source, false, false, {}});
-    costs.far = moments.source != MetricSource::kMoments;
     at::Tensor metric = moments.metric.clone();
     for (std::int64_t head = 0; head < statistics.kv_heads; ++head) {
       if (!(metric[head].diagonal().sum().item<double>() > 0.0)) {
         metric[head].copy_(at::eye(statistics.head_dim, at::kDouble));
       }
     }
-    costs.metric.push_back(std::move(metric));
-    costs.residual.push_back(error_unit(statistics, layer, moments.source));
-  }
+    costs.metric[layer] = std::move(metric);
+    costs.residual[layer] = error_unit(statistics, layer, moments.source);
+  });
   return costs;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "statistics/all_finite.h"
+#include "statistics/parallel_tasks.h"
 
 namespace oscar {
 namespace {
@@ -86,8 +87,8 @@ void check_moments(const Statistics& statistics) {
                      std::to_string(statistics.query_heads) + " query and " + std::to_string(heads) +
                      " KV heads of size " + std::to_string(d) + " is no usable geometry");
   }
-  for (std::size_t i = 0; i < statistics.layers.size(); ++i) {
-    const LayerMoments& m = statistics.layers[i];
+  parallel_tasks(std::ssize(statistics.layers), [&](std::int64_t i) {
+    const LayerMoments& m = statistics.layers[static_cast<std::size_t>(i)];
     const std::string prefix = "layers." + std::to_string(i) + ".";
     check_tensor(m.q_gram, prefix + "q_gram", {heads, d, d});
     check_tensor(m.k_gram, prefix + "k_gram", {heads, d, d});
@@ -95,12 +96,12 @@ void check_moments(const Statistics& statistics) {
     check_tensor(m.o_gram, prefix + "o_gram", {heads, d, d});
     check_tensor(m.energy_gram, prefix + "energy_gram", {heads, d, d});
     check_tensor(m.wo_gram, prefix + "wo_gram", {heads, d, d});
-    if (!m.rows_k.defined()) continue;  // the row sample is optional
+    if (!m.rows_k.defined()) return;  // the row sample is optional
     const std::int64_t rows = m.rows_k.size(0);
     check_tensor(m.rows_q, prefix + "rows.q", {rows, statistics.query_heads, d});
     check_tensor(m.rows_k, prefix + "rows.k", {rows, heads, d});
     check_tensor(m.rows_v, prefix + "rows.v", {rows, heads, d});
-  }
+  });
 }
 
 }  // namespace oscar

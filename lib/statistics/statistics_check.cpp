@@ -1,14 +1,13 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "base/errors.h"
 #include "statistics/all_finite.h"
 #include "statistics/layer_fields.h"
+#include "statistics/parallel_tasks.h"
 #include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
@@ -275,20 +274,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
   check_model_facts(s, where);
   if (empty) return;  // it has no sums
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
-  // Layers by several threads; of several faults the first layer's is told.
-  std::vector<std::exception_ptr> faults(s.layers.size());
-  at::parallel_for(0, static_cast<std::int64_t>(faults.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      try {
-        check_layer(s, i, where);
-      } catch (...) {
-        faults[i] = std::current_exception();
-      }
-    }
-  });
-  for (const std::exception_ptr& fault : faults) {
-    if (fault) std::rethrow_exception(fault);
-  }
+  parallel_tasks(std::ssize(s.layers), [&](std::int64_t i) { check_layer(s, static_cast<std::size_t>(i), where); });
 }
 
 }  // namespace oscar
