@@ -20,6 +20,46 @@ at::Tensor by_group(const at::Tensor& x, std::int64_t kv_heads) {
   return x.to(at::kFloat).view({tokens, kv_heads, gqa_group, d}).permute({1, 2, 0, 3}).reshape({kv_heads, -1, d});
 }
 
+constexpr std::int64_t kNormColumns = 4;  // two of them zero: rows of 16 bytes
+
+// [..., d] -> [..., d + kNormColumns]: each row, its squared length and 1.
+at::Tensor with_norms(const at::Tensor& rows) {
+  const at::Tensor norms = rows.square().sum(-1, true), none = at::zeros_like(norms);
+  return at::cat({rows, norms, at::ones_like(norms), none, none}, -1);
+}
+
+// Positions of queries [C, 1] and keys [1, columns] from the first of each.
+struct Places {
+  at::Tensor query, key;
+};
+Places places(std::int64_t first, std::int64_t count, std::int64_t key, std::int64_t columns, at::Device device) {
+  const at::TensorOptions index = at::TensorOptions().dtype(at::kLong).device(device);
+  return {at::arange(first, first + count, index).unsqueeze(1), at::arange(key, key + columns, index).unsqueeze(0)};
+}
+
+// Whether a window or a chunk hides the key from the query.
+at::Tensor out_of_sight(const Places& at, const AttentionInput& input) {
+  if (input.chunk > 0) return at.key.lt(at::floor_divide(at.query, input.chunk) * input.chunk);
+  return (at.query - at.key).ge(input.sliding_window);
+}
+
+// Attention weights of logits [Hkv, g, C, reach], which are overwritten; queries from token `first` on.
+at::Tensor weights_of(at::Tensor logits, const AttentionInput& input, std::int64_t first) {
+  const std::int64_t count = logits.size(2), reach = logits.size(3);
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  if (input.soft_cap > 0.0) logits.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
+  // Only the block's own keys lie behind some of its queries.
+  const Places own = places(first, count, first, count, logits.device());
+  logits.narrow(3, first, count).masked_fill_(own.key.gt(own.query), kHidden);
+  if (!input.sees_all()) {
+    logits.masked_fill_(out_of_sight(places(first, count, 0, reach, logits.device()), input), kHidden);
+  }
+  if (!input.sinks.defined()) return at::softmax(logits, -1);
+  const at::Tensor sinks =
+      input.sinks.to(at::kFloat).view({logits.size(0), logits.size(1), 1, 1}).expand({-1, -1, count, 1});
+  return at::softmax(at::cat({logits, sinks}, -1), -1).narrow(-1, 0, reach).contiguous();
+}
+
 }  // namespace
 
 FarPairAccumulator::FarPairAccumulator(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
@@ -55,51 +95,35 @@ void FarPairAccumulator::add(const AttentionInput& input, const at::Tensor& outp
 
 void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Tensor& output,
                                       const Unrotation::Rows& rows, std::int64_t offset, std::int64_t length) {
-  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_, window = input.sliding_window;
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
   const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor v = input.v.narrow(0, offset, length).to(at::kFloat).transpose(0, 1);
-  // Values and outputs in coordinates where |x| is |W_O x| of the query head: [Hkv, g, T, d].
   const at::Tensor factor = factor_.view({kv_heads_, gqa_group, d, d});
-  const at::Tensor u = at::matmul(v.unsqueeze(1), factor), u_norm = u.square().sum(-1);
+  // Values in coordinates where |x| is |W_O x| of the query head, about their mean, which no distance sees.
+  at::Tensor u = at::matmul(v.unsqueeze(1), factor);  // [Hkv, g, T, d]
+  const at::Tensor centre = u.mean(2, true);
+  u = with_norms(u.sub_(centre)).view({query_heads_, length, d + kNormColumns});
   const std::int64_t block = std::clamp<std::int64_t>(
       (device_.is_cuda() ? kGpuScoreElements : kScoreElements) / (query_heads_ * length), 16, kQueryBlock);
-  const at::TensorOptions index = at::TensorOptions().dtype(at::kLong).device(device_);
   for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block) {
     const std::int64_t count = std::min(block, length - first), reach = first + count;
     const at::Tensor q = by_group(input.q.narrow(0, offset + first, count), kv_heads_);  // [Hkv, g C, d]
     const at::Tensor keys = k.narrow(1, 0, reach);
-    at::Tensor p = at::bmm(q, keys.transpose(1, 2)).view({kv_heads_, gqa_group, count, reach});
-    p.mul_(input.scale);
-    if (input.soft_cap > 0.0) p.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
-    const at::Tensor i = at::arange(first, reach, index).unsqueeze(1), j = at::arange(reach, index).unsqueeze(0);
-    at::Tensor hidden = j.gt(i), far = j.le(i - pairs_.recent).logical_and_(j.ge(pairs_.sink));
-    if (window > 0) {
-      hidden.logical_or_((i - j).ge(window));
-      far.logical_and_((i - j).lt(window));
-    }
-    if (input.chunk > 0) {
-      const at::Tensor before = j.lt(at::floor_divide(i, input.chunk) * input.chunk);
-      hidden.logical_or_(before);
-      far.logical_and_(before.logical_not());
-    }
-    p.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-    if (input.sinks.defined()) {
-      const at::Tensor sinks = input.sinks.to(at::kFloat).view({kv_heads_, gqa_group, 1, 1});
-      p = at::softmax(at::cat({p, sinks.expand({kv_heads_, gqa_group, count, 1})}, -1), -1)
-              .narrow(-1, 0, reach)
-              .contiguous();
-    } else {
-      p = at::softmax(p, -1);
-    }
-    p.square_().mul_(far.to(at::kFloat));  // p_ij^2 of the far pairs
+    at::Tensor p = at::empty({kv_heads_, gqa_group * count, reach}, q.options());
+    p.baddbmm_(q, keys.transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
+    p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
+    square_far_pairs(p, first);
     const at::Tensor o =
         by_group(output.narrow(0, offset + first, count), kv_heads_).view({kv_heads_, gqa_group, count, d});
-    const at::Tensor w = at::matmul(o, factor);
-    const at::Tensor keys_u = u.narrow(2, 0, reach);
-    at::Tensor distance = at::matmul(w, keys_u.transpose(2, 3)).mul_(-2.0);  // |W (v_j - o_i)|^2
-    distance.add_(w.square().sum(-1, true)).add_(u_norm.narrow(2, 0, reach).unsqueeze(2)).clamp_min_(0.0);
-    const at::Tensor seen = p.sum(-1);                  // [Hkv, g, C] sum_j p_ij^2
-    const at::Tensor moved = distance.mul_(p).sum(-1);  // sum_j w_ij
+    const at::Tensor w = at::matmul(o, factor).sub_(centre);
+    const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that some query of the block has far
+    const at::Tensor sums =
+        at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
+            .view({kv_heads_, gqa_group, count, d + kNormColumns});
+    const at::Tensor seen = sums.select(3, d + 1);  // [Hkv, g, C] sum_j p_ij^2
+    // sum_j p_ij^2 |u_j - w_i|^2, without a tensor of distances.
+    const at::Tensor moved =
+        (w.square().sum(-1) * seen - 2.0 * (w * sums.narrow(3, 0, d)).sum(-1) + sums.select(3, d)).clamp_min_(0.0);
     const at::Tensor weighted = q * moved.view({kv_heads_, gqa_group * count, 1}).sqrt();
     q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
     const at::Tensor before =
@@ -116,6 +140,16 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
       queries_ += pairs > 0 ? 1.0 : 0.0;
     }
   }
+}
+
+// In place, on the columns [sink, reach - recent), where the far pairs of the block are: p_ij^2, and 0 where the pair
+// is not far.
+void FarPairAccumulator::square_far_pairs(const at::Tensor& p, std::int64_t first) const {
+  const std::int64_t count = p.size(2), end = p.size(3) - pairs_.recent, sure = first - pairs_.recent + 1;
+  p.narrow(3, pairs_.sink, end - pairs_.sink).square_();
+  // Keys before `sure` are far from all queries of the block.
+  const Places late = places(first, count, sure, end - sure, p.device());
+  p.narrow(3, sure, end - sure).masked_fill_(late.key.gt(late.query - pairs_.recent), 0.0);
 }
 
 void FarPairAccumulator::store(LayerMoments& out) const {

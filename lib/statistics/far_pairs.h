@@ -38,6 +38,8 @@ class FarPairAccumulator {
  private:
   void add_sequence(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
                     std::int64_t offset, std::int64_t length);
+  // p [Hkv, g, C, reach]: attention weights of the queries from token `first` on.
+  void square_far_pairs(const at::Tensor& p, std::int64_t first) const;
 
   std::int64_t query_heads_, kv_heads_, head_dim_;
   FarPairs pairs_;
