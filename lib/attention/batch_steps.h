@@ -3,10 +3,13 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
+#include "cache/kv_cache.h"
 #include "model/attention.h"
 
 namespace oscar {
@@ -43,13 +46,19 @@ struct RowBits {
   std::int64_t width;
 };
 
-// Calls append(id, key, value) for every row of k and v, [T, Hkv, d] BF16 on the CPU, contiguous.
-template <class F>
-void for_each_row(const SequenceBatch& batch, const at::Tensor& k, const at::Tensor& v, F&& append) {
+// All rows of k and v, [T, Hkv, d] BF16 on the CPU, contiguous, into a cache; pages are coded by several threads.
+inline void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch, const at::Tensor& k,
+                         const at::Tensor& v) {
   const RowBits keys(k), values(v);
   std::int64_t row = 0;
-  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    for (std::int64_t i = 0; i < batch.lengths[s]; ++i, ++row) append(batch.ids[s], keys[row], values[row]);
+  for (std::size_t s = 0; s < batch.lengths.size(); row += batch.lengths[s++]) {
+    if (batch.lengths[s] == 0) continue;
+    cache.append_rows(layer, batch.ids[s], keys[row], values[row], batch.lengths[s],
+                      [](std::int64_t pages, const std::function<void(std::int64_t)>& code) {
+                        at::parallel_for(0, pages, 1, [&](std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t i = begin; i < end; ++i) code(i);
+                        });
+                      });
   }
 }
 

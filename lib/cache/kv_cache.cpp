@@ -58,53 +58,83 @@ KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) {
 KvCache::~KvCache() = default;
 
 void KvCache::append(std::int64_t layer, std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
+  append_rows(layer, id, key, value, 1, [](std::int64_t pages, const std::function<void(std::int64_t)>& code) {
+    for (std::int64_t i = 0; i < pages; ++i) code(i);
+  });
+}
+
+void KvCache::append_rows(std::int64_t layer, std::int64_t id, const std::uint16_t* keys, const std::uint16_t* values,
+                          std::int64_t count, const ForEachPage& for_each_page) {
   std::unique_ptr<Sequence>& slot = sequences_[id];
   if (!slot) {
     slot = std::make_unique<Sequence>();
     for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
   }
-  append_row(*slot, layer, Side::kKey, key);
-  append_row(*slot, layer, Side::kValue, value);
+  append_side(*slot, layer, Side::kKey, {keys, count}, for_each_page);
+  append_side(*slot, layer, Side::kValue, {values, count}, for_each_page);
 }
 
-// Into a window; what leaves the recent one for it is coded.
-void KvCache::append_row(Sequence& sequence, std::int64_t layer, Side side, const std::uint16_t* row) {
+// What leaves the recent window is coded, then the rows go into the windows, where they may take its place.
+void KvCache::append_side(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added,
+                          const ForEachPage& for_each_page) {
   const CacheWindows& w = spec(side).windows;
   Rows& rows = sequence.sides[at(side)].at(as_index(layer));
-  const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, position = rows.tokens++;
-  const bool in_sink = position < w.sink;
-  const std::int64_t to = in_sink ? position : (position - w.sink) % ring;
-  std::vector<std::uint16_t>& tier = in_sink ? rows.sink : rows.ring;
-  grow(tier, as_index((to + 1) * width), as_index(16 * width), as_index((in_sink ? w.sink : ring) * width));
-  std::copy_n(row, width, tier.begin() + to * width);
-  code(sequence, layer, side, w.quantised_end(position) - w.sink, w.quantised_end(position + 1) - w.sink);
+  const std::int64_t begin = w.quantised_end(rows.tokens) - w.sink,
+                     end = w.quantised_end(rows.tokens + added.count) - w.sink;
+  if (begin < end) {
+    const std::int64_t each = spec(side).pages[as_index(layer)]->tokens(), first = begin / each;
+    make_pages(sequence, layer, side, (end - 1) / each + 1);
+    for_each_page((end - 1) / each + 1 - first, [&](std::int64_t i) {
+      const std::int64_t page = first + i;
+      code(sequence, layer, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added);
+    });
+  }
+  const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush;
+  for (std::int64_t i = 0; i < added.count; ++i) {
+    const std::int64_t position = rows.tokens++;
+    const bool in_sink = position < w.sink;
+    const std::int64_t to = in_sink ? position : (position - w.sink) % ring;
+    std::vector<std::uint16_t>& tier = in_sink ? rows.sink : rows.ring;
+    grow(tier, as_index((to + 1) * width), as_index(16 * width), as_index((in_sink ? w.sink : ring) * width));
+    std::copy_n(added.rows + i * width, width, tier.begin() + to * width);
+  }
 }
 
-// Tokens [begin, end) behind the sink, which are in the ring, go to pages: in pieces that are coded at once.
-void KvCache::code(Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end) {
-  const CacheWindows& w = spec(side).windows;
-  const CachePages& pages = *spec(side).pages[as_index(layer)];
-  const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, page_tokens = pages.tokens();
+void KvCache::make_pages(Sequence& sequence, std::int64_t layer, Side side, std::int64_t count) {
   Pools& pools = pools_[pool_of(side)];
   std::vector<std::int32_t>& table = sequence.tables[pool_of(side)];
+  std::vector<std::uint8_t>& pool = pools.bytes[as_index(layer)];
+  const std::size_t bytes = as_index(spec(side).pages[as_index(layer)]->bytes());
+  const auto fit = [&] {
+    grow(pool, as_index(pools.ids.pages_ever()) * bytes, bytes, std::numeric_limits<std::size_t>::max());
+  };
+  while (std::ssize(table) < count) table.push_back(pools.ids.allocate()), fit();
+  fit();
+}
+
+// Tokens [begin, end) behind the sink, in one page that is there: in pieces that are coded at once.
+void KvCache::code(const Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end,
+                   const NewRows& added) {
+  const CacheWindows& w = spec(side).windows;
+  const CachePages& pages = *spec(side).pages[as_index(layer)];
+  const Rows& held = sequence.sides[at(side)][as_index(layer)];
+  const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, page_tokens = pages.tokens();
+  std::uint8_t* pool = pools_[pool_of(side)].bytes[as_index(layer)].data();
+  const std::int32_t id = sequence.tables[pool_of(side)][as_index(begin / page_tokens)];
   std::vector<float> rows;
   for (std::int64_t count = 0; begin < end; begin += count) {
-    const std::int64_t in_page = begin % page_tokens;
-    count =
-        std::min<std::int64_t>(end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens - in_page);
+    count = std::min<std::int64_t>(end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens);
     rows.resize(as_index(count * width));
     for (std::int64_t t = 0; t < count; ++t) {
-      const std::uint16_t* row = sequence.sides[at(side)][as_index(layer)].ring.data() + (begin + t) % ring * width;
+      const std::int64_t behind = w.sink + begin + t - held.tokens;  // among the added rows, if not negative
+      const std::uint16_t* row =
+          behind >= 0 ? added.rows + behind * width : held.ring.data() + (begin + t) % ring * width;
       for (std::int64_t i = 0; i < width; ++i) {
         const float x = rows[as_index(t * width + i)] = bfloat16_value(row[i]);
         if (!std::isfinite(x)) refuse(layer, side, w.sink + begin + t, i / spec_.head_dim, i % spec_.head_dim, x);
       }
     }
-    while (std::ssize(table) <= begin / page_tokens) table.push_back(pools.ids.allocate());
-    std::vector<std::uint8_t>& pool = pools.bytes[as_index(layer)];
-    const std::size_t bytes = as_index(pages.bytes());
-    grow(pool, as_index(pools.ids.pages_ever()) * bytes, bytes, std::numeric_limits<std::size_t>::max());
-    pages.write(pool.data() + as_index(table[as_index(begin / page_tokens)]) * bytes, static_cast<int>(in_page),
+    pages.write(pool + as_index(id) * as_index(pages.bytes()), static_cast<int>(begin % page_tokens),
                 static_cast<int>(count), rows.data());
   }
 }

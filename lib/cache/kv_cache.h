@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -58,6 +59,11 @@ class KvCache {
   // The next token of a sequence (a new one when the id is not known). key, value: [Hkv, d] BF16 bits. NumericalError,
   // naming the place, when a token to be coded is not finite.
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
+  // The next `count` tokens, [count, Hkv, d] each: the same bytes as one by one, keys first. for_each_page(n, code)
+  // calls code(i) for i in [0, n), each once, in any order and on any threads.
+  using ForEachPage = std::function<void(std::int64_t, const std::function<void(std::int64_t)>&)>;
+  void append_rows(std::int64_t layer, std::int64_t sequence, const std::uint16_t* keys, const std::uint16_t* values,
+                   std::int64_t count, const ForEachPage& for_each_page);
   void release(std::int64_t sequence);  // its pages and windows; nothing happens for an unknown id
 
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
@@ -77,8 +83,15 @@ class KvCache {
   static std::size_t at(Side side) { return side == Side::kKey ? 0 : 1; }
   std::size_t pool_of(Side side) const { return spec_.shared_pages ? 0 : at(side); }
   const SideSpec& spec(Side side) const { return spec_.sides[at(side)]; }
-  void append_row(Sequence& sequence, std::int64_t layer, Side side, const std::uint16_t* row);
-  void code(Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end);
+  struct NewRows {
+    const std::uint16_t* rows;  // [count, Hkv, d]
+    std::int64_t count;
+  };
+  void append_side(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added,
+                   const ForEachPage& for_each_page);
+  void make_pages(Sequence& sequence, std::int64_t layer, Side side, std::int64_t count);
+  void code(const Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end,
+            const NewRows& added);
 
   KvCacheSpec spec_;
   std::array<Pools, 2> pools_;

@@ -102,6 +102,36 @@ TEST(KvCache, SharedPagesHaveOneTable) {
   EXPECT_EQ(cache.tokens(0, 2), 9);
 }
 
+// In runs of any length, pages from the last to the first: what one by one gives.
+TEST(KvCache, ManyRowsAtOnceAreThoseOneByOne) {
+  const auto backwards = [](std::int64_t pages, const std::function<void(std::int64_t)>& code) {
+    while (pages-- > 0) code(pages);
+  };
+  for (const bool shared : {false, true}) {
+    const KvCacheSpec s = shared ? spec({1, 2, 1}, {1, 2, 1}, true) : spec({2, 1, 2}, {1, 3, 1}, false);
+    KvCache single(s), runs(s);
+    std::int64_t done = 0;
+    for (const std::int64_t count : {1, 2, 17, 3, 0, 1, 30}) {
+      std::vector<std::uint16_t> k, v;
+      for (std::int64_t i = 0; i < count; ++i) {
+        k.push_back(bfloat16_bits(static_cast<float>(done + i)));
+        v.push_back(bfloat16_bits(static_cast<float>(100 + done + i)));
+      }
+      for (const std::int64_t layer : {0, 1}) {
+        for (std::size_t i = 0; i < k.size(); ++i) single.append(layer, 7, &k[i], &v[i]);
+        runs.append_rows(layer, 7, k.data(), v.data(), count, backwards);
+        for (const Side side : {Side::kKey, Side::kValue}) {
+          EXPECT_EQ(all(runs.view(layer, 7, side)), all(single.view(layer, 7, side)));
+          EXPECT_EQ(runs.view(layer, 7, side).body, single.view(layer, 7, side).body);
+        }
+      }
+      done += count;
+    }
+    EXPECT_EQ(runs.pages_in_use(), single.pages_in_use());
+    EXPECT_EQ(runs.allocated_bytes(), single.allocated_bytes());
+  }
+}
+
 TEST(KvCache, AllInSinkCodesNothing) {
   KvCache cache(spec(all_in_sink(), all_in_sink(), true));
   for (int t = 0; t < 40; ++t) append(cache, 0, 0, static_cast<float>(t), 0.0f);

@@ -96,9 +96,7 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
 
 void CpuBackend::append(const AttentionInput& input) {
   const at::Tensor k = new_rows(method_, input, Side::kKey), v = new_rows(method_, input, Side::kValue);
-  for_each_row(*input.batch, k, v, [&](std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
-    cache_.append(input.layer, id, key, value);
-  });
+  append_batch(cache_, input.layer, *input.batch, k, v);
 }
 
 StoredPages CpuBackend::stored(std::int64_t layer, std::int64_t sequence, Side side) const {

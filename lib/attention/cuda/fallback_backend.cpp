@@ -176,9 +176,7 @@ void FallbackBackend::attend_step(const AttentionInput& input, const std::vector
 void FallbackBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   const at::Tensor k = new_rows(method_, input, Side::kKey), v = new_rows(method_, input, Side::kValue);
-  for_each_row(*input.batch, k, v, [&](std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
-    cache_.append(input.layer, id, key, value);
-  });
+  append_batch(cache_, input.layer, *input.batch, k, v);
   for (std::size_t s = 0; s < input.batch->ids.size(); ++s) {
     if (input.batch->lengths[s] > 0) update(input.layer, input.batch->ids[s]);
   }
