@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "statistics/accumulator.h"
+#include "statistics/parallel_tasks.h"
 
 namespace oscar {
 namespace {
@@ -26,6 +27,16 @@ constexpr std::int64_t kNormColumns = 4;  // two of them zero: rows of 16 bytes
 at::Tensor with_norms(const at::Tensor& rows) {
   const at::Tensor norms = rows.square().sum(-1, true), none = at::zeros_like(norms);
   return at::cat({rows, norms, at::ones_like(norms), none, none}, -1);
+}
+
+// [H, d, d] FP32: F F^T = G of each, G [H, d, d] FP64.
+at::Tensor factors(const at::Tensor& grams) {
+  at::Tensor out = at::empty(grams.sizes(), at::kFloat);
+  parallel_tasks(grams.size(0), [&](std::int64_t head) {
+    const auto [values, vectors] = at::linalg_eigh(grams[head]);
+    out[head].copy_(vectors * values.clamp_min(0.0).sqrt().unsqueeze(0));
+  });
+  return out;
 }
 
 // Positions of queries [C, 1] and keys [1, columns] from the first of each.
@@ -70,8 +81,7 @@ void FarPairAccumulator::begin_layer(const at::Tensor& o_weight, const LayerMome
   if (!pairs_.enabled) return;
   const auto options = at::TensorOptions(at::kDouble).device(device_);
   head_gram_ = output_projection_gram(o_weight, query_heads_, head_dim_).to(device_);
-  const auto [values, vectors] = at::linalg_eigh(head_gram_.cpu());
-  factor_ = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(1)).to(device_, at::kFloat).contiguous();
+  factor_ = factors(head_gram_.cpu()).to(device_);
   q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   pre_q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   v_weight_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
