@@ -63,9 +63,11 @@ FoundFamily find_family(const Json& config, const std::string& where) {
   if (name.empty()) throw InputError(where + ": the key 'architectures' is missing; is this a model's config.json?");
   for (const FamilyRow* row : family_rows()) {
     const bool wrapped = row->wrapper != nullptr && (name == row->wrapper || name == row->wrapper_type);
-    if (!wrapped && name != row->architecture && name != row->model_type) continue;
+    const bool second = row->other_type != nullptr && name == row->other_type;
+    if (!wrapped && !second && name != row->architecture && name != row->model_type) continue;
     if (wrapped && !has_text_model(config, *row, where)) continue;
-    if (!type.empty() && type != (wrapped ? row->wrapper_type : row->model_type)) {
+    const bool other = !wrapped && row->other_type != nullptr && type == row->other_type;
+    if (!type.empty() && !other && type != (wrapped ? row->wrapper_type : row->model_type)) {
       throw InputError(where + ": model_type " + quote_name(type) + " does not belong to the architecture " +
                        quote_name(name));
     }
@@ -225,6 +227,13 @@ std::int64_t ModelConfig::kv_layer(std::int64_t place) const {
   throw std::out_of_range("no layer in this place holds a KV cache");
 }
 
+void refuse_latent(const ModelConfig& config, const std::string& what) {
+  if (!config.is_latent()) return;
+  throw InputError(what + " does not serve " + config.architecture +
+                   ": its latent attention keeps one vector for keys and values, which no cache here holds yet; " +
+                   "oscar-collect measures such models");
+}
+
 std::string supported_architectures() {
   std::string text;
   for (const FamilyRow* row : family_rows()) {
@@ -273,8 +282,8 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   parse_special_tokens(config, family, where, &out);
   out.torch_dtype = json_string(config, "dtype", where, json_string(config, "torch_dtype", where, ""));
   if (row->read_config != nullptr) row->read_config(config, where, &out);
-  check_rotation(out.rope, out.head_dim, where);
-  check_rope_factors(out.rope, out.head_dim, where);
+  check_rotation(out.rope, out.rotary_width(), where);
+  check_rope_factors(out.rope, out.rotary_width(), where);
   if (out.rope.type == RopeType::kDynamic && out.rope.factor > 1.0) {  // the factor says how far the base is stretched
     out.max_position =
         static_cast<std::int64_t>(static_cast<double>(out.max_position) * std::min(out.rope.factor, 1e6));

@@ -53,6 +53,7 @@ struct ExpertConfig {
   std::int64_t per_token = 0;  // chosen for each token
   std::int64_t intermediate = 0;
   std::int64_t groups = 1, groups_chosen = 1;  // of equal size, in order: experts come from the best groups
+  std::int64_t group_judges = 2;               // a group is as good as the sum of its best ones, this many
   std::int64_t shared = 0;                     // intermediate size of the expert that every token gets; 0: none
   bool normalised = true;                      // the weights of the chosen ones are divided by their sum
   double least_sum = 0.0;                      // which counts as this much at least
@@ -71,6 +72,20 @@ struct LinearAttention {
   std::int64_t keys() const { return key_heads * key_dim; }
   std::int64_t values() const { return value_heads * value_dim; }
   std::int64_t channels() const { return 2 * keys() + values(); }  // of the convolution
+};
+
+// Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1): a token caches one vector, the normed latent and
+// the rotated channels that all heads share. With W_UK multiplied into the queries it is attention with one KV head,
+// whose keys are [latent, rotated] and whose values are [latent, 0]: kv_heads is 1, and head_dim the sum of both
+// widths.
+struct LatentAttention {
+  std::int64_t rank = 0;        // of the latent; 0: the model has no latent attention
+  std::int64_t rotated = 0;     // channels of the key that turn, behind the latent
+  std::int64_t query_rank = 0;  // of the queries' own latent; 0: one projection
+  std::int64_t nope_dim = 0;    // channels of a head's query that meet the latent
+  std::int64_t value_dim = 0;   // of a head, before W_O
+
+  std::int64_t query_dim() const { return nope_dim + rotated; }
 };
 
 struct ModelConfig {
@@ -101,6 +116,7 @@ struct ModelConfig {
   double logit_scale = 0.0;      // multiplies the model's logits; 0: the family has no such number
   ExpertConfig experts;
   LinearAttention linear;
+  LatentAttention latent;
   WeightConfig weights;         // how they are quantised
   bool text_tower = false;      // the text model inside a multimodal wrapper
   std::int64_t bos_token = -1;  // -1: none
@@ -116,6 +132,9 @@ struct ModelConfig {
 
   std::int64_t gqa_group() const { return query_heads / kv_heads; }  // query heads of one KV head
 
+  bool is_latent() const { return latent.rank > 0; }
+  std::int64_t rotary_width() const { return is_latent() ? latent.rotated : head_dim; }  // that RoPE is made for
+
   // Layers that hold a KV cache. Whoever looks at keys and values counts these alone; numbers are those of the model.
   bool holds_kv(std::int64_t layer) const {
     return linear.layers.empty() || !linear.layers.at(static_cast<std::size_t>(layer));
@@ -129,6 +148,9 @@ struct ModelConfig {
 // InputError for a missing key, a contradiction (query heads not a multiple of KV heads), or an architecture that is
 // not supported (the message lists those that are).
 ModelConfig parse_model_config(const Json& config, const std::string& where);
+
+// InputError for a model with latent attention, of which `what` ("oscar-verify") is not capable.
+void refuse_latent(const ModelConfig& config, const std::string& what);
 
 // "LlamaForCausalLM, MistralForCausalLM, ..."
 std::string supported_architectures();

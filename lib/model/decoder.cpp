@@ -43,7 +43,7 @@ struct Decoder::Impl {
       log_info("only the text model of " + quote_name(source.location().name) +
                " is used: its prompts hold no images, and what handles them is not read");
     }
-    frequencies[0] = rope_frequencies(config.rope, config.head_dim, config.max_position);
+    frequencies[0] = rope_frequencies(config.rope, config.rotary_width(), config.max_position);
     const auto& kinds = config.layer_rope;
     if (std::find(kinds.begin(), kinds.end(), LayerRope::kLocal) != kinds.end()) {
       frequencies[1] = rope_frequencies(config.local_rope, config.head_dim, config.max_position);

@@ -29,9 +29,12 @@ struct LayerWeights {
   at::Tensor input_norm, attention_out_norm, mlp_norm, mlp_out_norm;  // [hidden]
   at::Tensor q, k, v, o;  // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]
   at::Tensor q_bias, k_bias, v_bias, o_bias;
-  at::Tensor q_norm, k_norm;                 // [d]; over the whole projection: [Hq*d], [Hkv*d]
-  at::Tensor sinks;                          // [Hq]
-  at::Tensor output_gate, output_gate_bias;  // [Hq*d, hidden], [Hq*d]
+  at::Tensor q_norm, k_norm;  // [d]; over the whole projection: [Hq*d], [Hkv*d]
+  at::Tensor sinks;           // [Hq]
+  // Latent attention instead of q, k, v. r: rank of the latent, R: rotated channels, n: nope_dim, rq: query_rank.
+  at::Tensor q_a, q_a_bias, q_a_norm;           // [rq, hidden], [rq] x2; then q [Hq (n+R), rq], o [hidden, Hq v]
+  at::Tensor kv_a, kv_a_bias, kv_a_norm, kv_b;  // [r+R, hidden], [r+R], [r], [Hq (n+v), r]: W_UK, W_UV of each head
+  at::Tensor output_gate, output_gate_bias;     // [Hq*d, hidden], [Hq*d]
   // A gated delta net instead of attention. C: channels of the convolution, Hv value heads, K tokens.
   at::Tensor linear_qkv, linear_z;                // [C, hidden], [Hv*dv, hidden]
   at::Tensor linear_beta, linear_decay;           // [Hv, hidden] x2
@@ -64,6 +67,13 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::q_norm,
     &LayerWeights::k_norm,
     &LayerWeights::sinks,
+    &LayerWeights::q_a,
+    &LayerWeights::q_a_bias,
+    &LayerWeights::q_a_norm,
+    &LayerWeights::kv_a,
+    &LayerWeights::kv_a_bias,
+    &LayerWeights::kv_a_norm,
+    &LayerWeights::kv_b,
     &LayerWeights::output_gate,
     &LayerWeights::output_gate_bias,
     &LayerWeights::linear_qkv,

@@ -14,8 +14,8 @@ struct Routing {
 };
 
 // logits = x router^T + bias in the activation dtype (Pieces::wide_router: in FP32), then as the family's RouterKind
-// says. With groups, the best are those whose two best experts have the largest sum (DeepSeek-V3, arXiv:2412.19437,
-// section 2.1.2, which also has the correction that takes part in the choice but not in the weights).
+// says. With groups, the best are those whose two best experts (or the best one) have the largest sum (DeepSeek-V3,
+// arXiv:2412.19437, section 2.1.2, which also has the correction that takes part in the choice but not in the weights).
 Routing route(const at::Tensor& x, const LayerWeights& weights, const ExpertConfig& config, const Pieces& pieces);
 
 // sum over a token's experts e of weight_e down_e(act(gate_e(x)) * up_e(x)): [T, hidden] -> [T, hidden]. Tokens are

@@ -8,6 +8,7 @@
 
 #include "model/experts.h"
 #include "model/gated_delta_net.h"
+#include "model/latent_attention.h"
 
 namespace oscar {
 namespace {
@@ -119,19 +120,25 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   AttentionInput input;
   input.layer = config.kv_place(layer);
   input.batch = &batch;
-  input.q = heads(at::linear(normed, weights.q, weights.q_bias), weights.q_norm);
-  if (table.query_scale.defined()) {
-    input.q = (input.q.to(at::kFloat) * table.query_scale).to(input.q.scalar_type());
+  if (config.is_latent()) {
+    project_latent(config, weights, pieces, normed, table, input);
+  } else {
+    input.q = heads(at::linear(normed, weights.q, weights.q_bias), weights.q_norm);
+    if (table.query_scale.defined()) {
+      input.q = (input.q.to(at::kFloat) * table.query_scale).to(input.q.scalar_type());
+    }
+    input.k = heads(at::linear(normed, weights.k, weights.k_bias), weights.k_norm);
+    input.v = at::linear(normed, weights.v, weights.v_bias).view({tokens, config.kv_heads, dim});
   }
-  input.k = heads(at::linear(normed, weights.k, weights.k_bias), weights.k_norm);
-  input.v = at::linear(normed, weights.v, weights.v_bias).view({tokens, config.kv_heads, dim});
   input.scale = attention_scale(config);
   input.soft_cap = config.logit_soft_cap;
   input.sinks = weights.sinks;
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
   if (!config.chunk.empty()) input.chunk = config.chunk.at(layer);
 
-  at::Tensor output = attention.attend(input).reshape({tokens, config.query_heads * dim});
+  const at::Tensor attended = attention.attend(input);
+  at::Tensor output = config.is_latent() ? expanded_outputs(config, weights, attended)
+                                         : attended.reshape({tokens, config.query_heads * dim});
   if (weights.output_gate.defined()) {
     output = output * at::linear(normed, weights.output_gate, weights.output_gate_bias).sigmoid();
   }

@@ -25,7 +25,8 @@ struct RopeFrequencies {
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position);
 
 // Of the rotation that every layer has in half-split pairs, which statistics can take back. P = 0 where layers differ
-// (Gemma 3, SmolLM3), pairs are interleaved (GLM-4) or a norm with weights follows (Hunyuan): nothing is taken back.
+// (Gemma 3, SmolLM3), pairs are interleaved (GLM-4), only channels behind a latent turn (DeepSeek) or a norm with
+// weights follows (Hunyuan): nothing is taken back.
 RopeFrequencies common_rope(const ModelConfig& config);
 // Tokens of the longest context at which RoPE has the frequencies of this run; 0: at any.
 std::int64_t rope_reach(const ModelConfig& config);

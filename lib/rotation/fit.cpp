@@ -27,6 +27,12 @@ void check_options(const Statistics& s, const FitOptions& o) {
     throw InputError("head_dim " + std::to_string(s.head_dim) + " is beyond the codec's " +
                      std::to_string(kMaxHeadDim));
   }
+  if (s.metadata.is_object() && s.metadata.contains("latent")) {
+    throw InputError(
+        "the statistics are of " + s.architecture +
+        ", whose latent attention keeps one vector for keys and values: no transform here is fitted to both "
+        "sides yet; oscar-collect merge and show read them");
+  }
   if (o.quant_group < 0 || (o.quant_group > 0 && s.head_dim % o.quant_group != 0)) {
     throw UsageError("group " + std::to_string(o.quant_group) + " does not divide head_dim " +
                      std::to_string(s.head_dim));

@@ -18,6 +18,7 @@
 #include "base/progress.h"
 #include "model/decoder.h"
 #include "model/device_settle.h"
+#include "model/latent_attention.h"
 #include "statistics/backward_pass.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_ranks.h"
@@ -214,7 +215,7 @@ class Collector {
 
   at::Tensor attention_out_weight(std::int64_t layer) {
     const Timeline::Phase weights(timeline(), phase::kWeights);  // streamed layers are loaded here
-    return decoder_->layer_weights(layer).o;
+    return output_weight(config_, decoder_->layer_weights(layer));
   }
 
   HiddenStates::Shape states_shape() const {
@@ -386,8 +387,8 @@ class Collector {
     const at::Tensor energy_gram = weighted.energy_gram();
     watch_.stop();
     moments.energy_gram = energy_gram.cpu();
-    moments.wo_gram =
-        output_projection_gram(decoder_->layer_weights(layer).o, config_.kv_heads, config_.head_dim).cpu();
+    const at::Tensor out = output_weight(config_, decoder_->layer_weights(layer));
+    moments.wo_gram = output_projection_gram(out, config_.kv_heads, config_.head_dim).cpu();
     moments.residual_energy = energy_tensor(energy);
     return moments;
   }
@@ -548,6 +549,8 @@ fs::path work_directory_of(const CollectOptions& options) {
 
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options) {
+  if (options.kl) refuse_latent(checkpoint.config(), "--metric kl");
+  if (options.row_gradients) refuse_latent(checkpoint.config(), "--row-gradients");
   if (options.ranks == nullptr || options.ranks->is_first()) {
     require_output_file(options.output, options.overwrite);
     const AtomicFile probe(options.output);  // fails now, not after hours, where the output cannot be written

@@ -75,6 +75,7 @@ std::uint64_t parse_memory(const std::string& text) {
 
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
                        std::vector<std::int64_t> contexts, const CacheWindows& windows) {
+  refuse_latent(model, "oscar-verify plan");
   if (memory <= weights) {
     throw UsageError("the weights alone take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
   }

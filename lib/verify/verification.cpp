@@ -67,6 +67,7 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
                            std::vector<JudgedBundle> bundles, VerifyRequest request)
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
   const ModelConfig& model = checkpoint.config();
+  refuse_latent(model, "oscar-verify");
   if (request_.resume && request_.work_dir.empty()) {
     throw UsageError("--resume needs --report or --work-dir: the state of a run is kept next to its report");
   }

@@ -26,11 +26,27 @@ LENGTHS = [150, 1, 64]  # past every window and original context of the cases
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
          "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped", "hunyuan-moe", "llama4", "ministral3", "mistral-wrapped",
          "seed-oss", "granite", "olmo3", "exaone4", "ernie4-5", "ernie4-5-moe", "minimax-m2", "qwen3-5-moe"]
+LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # these are collected; the rest refuses them
 
 
 def sequences():
     generator = torch.Generator().manual_seed(3)
     return [torch.randint(0, 8192, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def absorbed(layer, query, key, weights, latent):
+    """Latent attention as one KV head reads it: queries [q_nope W_UK, q_R], keys [c, k_R], values [c, 0], outputs."""
+    config = layer.config
+    nope, turned = config.qk_nope_head_dim, config.qk_rope_head_dim
+    w_uk = layer.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)[:, :nope]
+    order = torch.arange(turned)
+    if getattr(config, "rope_interleave", False):  # turned pairs are moved apart there, and stay where they are here
+        order = order.view(2, -1).T.flatten()
+    c = latent[0].unsqueeze(1)  # [T, 1, r]
+    q = torch.cat([torch.einsum("htn,hnr->thr", query[0, ..., :nope], w_uk), query[0, ..., nope:].transpose(0, 1)[..., order]], 2)
+    k = torch.cat([c, key[0, :1, :, nope:].transpose(0, 1)[..., order]], 2)
+    v = torch.nn.functional.pad(c, (0, turned))
+    return q, k, v, torch.einsum("hts,sd->thd", weights[0], v[:, 0])
 
 
 def peer(model, dtype="float32"):
@@ -44,10 +60,18 @@ def peer(model, dtype="float32"):
 
     def capture(layer, query, key, value, *args, **kwargs):
         output = eager(layer, query, key, value, *args, **kwargs)
-        for what, tensor in (("q", query), ("k", key), ("v", value), ("o", output[0].transpose(1, 2))):
-            seen.setdefault((layer.layer_idx, what), []).append(tensor[0].transpose(0, 1).float())
+        if hasattr(layer, "kv_a_layernorm"):
+            seen_by_head = absorbed(layer, query, key, output[1], latents[-1])
+        else:
+            seen_by_head = [x[0].transpose(0, 1) for x in (query, key, value, output[0].transpose(1, 2))]
+        for what, tensor in zip("qkvo", seen_by_head):
+            seen.setdefault((layer.layer_idx, what), []).append(tensor.float())
         return output
 
+    latents = []  # what the norm of the latent gave last, of the layer at work
+    for part in network.modules():
+        if hasattr(part, "kv_a_layernorm"):
+            part.kv_a_layernorm.register_forward_hook(lambda module, inputs, output: latents.append(output))
     module.eager_attention_forward = capture
     try:
         with torch.no_grad():
@@ -128,23 +152,45 @@ def relative(a, b):
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 
+def check_latent(model, tensors, statistics, tool, folder):
+    """W_O seen from the latent, what the file says of it, and the commands that do not serve it yet."""
+    config = transformers.AutoConfig.from_pretrained(model)
+    weights = safetensors_torch.load_file(model / "model.safetensors")
+    prefix, heads = "model.layers.1.self_attn.", config.num_attention_heads
+    w_uv = weights[prefix + "kv_b_proj.weight"].double().view(heads, -1, config.kv_lora_rank)[:, config.qk_nope_head_dim :]
+    w_o = weights[prefix + "o_proj.weight"].double().view(-1, heads, config.v_head_dim)
+    whole = torch.nn.functional.pad(torch.einsum("ohv,hvr->hor", w_o, w_uv), (0, config.qk_rope_head_dim))
+    assert relative(tensors["layers.1.wo_gram"][0], torch.einsum("hor,hos->rs", whole, whole)) < 1e-5
+    with safetensors_torch.safe_open(statistics, "pt") as file:
+        metadata = json.loads(file.metadata()["oscar"])
+    assert metadata["latent"] == dict(rank=config.kv_lora_rank, rotated=config.qk_rope_head_dim)
+    assert "latent attention keeps one vector for keys and values" in tool("oscar-fit", statistics, "-o", folder / "b", code=3)
+    text = SOURCE_DIR / "sample_data" / "heldout.txt"
+    assert "oscar-verify does not serve" in tool("oscar-verify", "--model", model, "--text", text, "--context", 90, "--methods",
+                                                 "bf16,naive2", code=3)
+
+
 def test_commands(case, tool, tmp_path):
     name, model, (_, seen) = case
-    if name not in WHOLE:
+    if name not in WHOLE + LATENT:
         pytest.skip("another case of the family runs")
     statistics = collect(tool, model, tmp_path)
     tensors = safetensors_torch.load_file(statistics)
+    heads = 1 if name in LATENT else 2
     layers = sorted({layer for layer, _ in seen})
     assert {int(key.split(".")[1]) for key in tensors if key.startswith("layers.")} == set(layers)
     for layer in layers:
         for what in "qkvo":
             x = torch.cat(seen[layer, what]).double()  # [T, H, d]
-            x = x.view(x.shape[0], 2, -1, x.shape[2])
+            x = x.view(x.shape[0], heads, -1, x.shape[2])
             gram = torch.einsum("thgi,thgj->hij", x, x)
             assert relative(tensors[f"layers.{layer}.{what}_gram"], gram) < 1e-5, (layer, what)
             if what in "kv":
                 assert relative(tensors[f"layers.{layer}.{what}_sum"], x.sum((0, 2))) < 1e-5, (layer, what)
 
+    if name in LATENT:
+        check_latent(model, tensors, statistics, tool, tmp_path)
+        return
     tool("oscar-fit", statistics, "-o", tmp_path / "bundle", "--windows", "8,24", "-q")
     text = tmp_path / "text.txt"
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])

@@ -34,6 +34,23 @@ void read_experts(const Json& config, const std::string& where, const ExpertDefa
   e.layers.assign(static_cast<std::size_t>(out->layers), true);
 }
 
+void read_expert_groups(const Json& config, const std::string& where, const GroupDefaults& defaults,
+                        ExpertConfig* out) {
+  ExpertConfig& e = *out;
+  e.groups = json_int(config, "n_group", where, defaults.count);
+  e.groups_chosen = json_int(config, "topk_group", where, defaults.chosen);
+  const auto fits = [&] {
+    if (e.groups < 1 || e.groups_chosen < 1 || e.groups_chosen > e.groups || e.count % e.groups != 0) return false;
+    const std::int64_t size = e.count / e.groups;
+    return e.groups_chosen == e.groups || (size >= e.group_judges && e.per_token <= e.groups_chosen * size);
+  };
+  if (!fits()) {
+    throw InputError(where + ": 'n_group' is " + std::to_string(e.groups) + " and 'topk_group' " +
+                     std::to_string(e.groups_chosen) + ", which does not fit " + std::to_string(e.per_token) + " of " +
+                     std::to_string(e.count) + " experts for each token");
+  }
+}
+
 void read_sparse_layers(const Json& config, const std::string& where, ModelConfig* out) {
   const std::int64_t step = json_int(config, "decoder_sparse_step", where, 1);
   if (step < 1)

@@ -18,6 +18,13 @@ struct ExpertDefaults {
 // moe_intermediate_size; experts in every layer. InputError for numbers that make no sense.
 void read_experts(const Json& config, const std::string& where, const ExpertDefaults& defaults, ModelConfig* out);
 
+struct GroupDefaults {
+  std::int64_t count, chosen;
+};
+
+// n_group and topk_group, after read_experts() and group_judges. InputError for groups that do not fit the experts.
+void read_expert_groups(const Json& config, const std::string& where, const GroupDefaults& defaults, ExpertConfig* out);
+
 // Which layers have experts: each decoder_sparse_step-th (1), but none of mlp_only_layers. InputError as above.
 void read_sparse_layers(const Json& config, const std::string& where, ModelConfig* out);
 

@@ -69,6 +69,9 @@ struct Family {
   std::string q_norm, k_norm;
   bool whole_qk_norm = false;  // over the whole projection, not over each head
   std::string sinks;
+  // Latent attention has these instead of k and v, and with a latent of the queries q is its second projection.
+  std::string q_a, q_a_bias, q_a_norm;
+  std::string kv_a, kv_a_bias, kv_a_norm, kv_b;
   // Layers of linear attention have these instead: q, k and v in one tensor, gate of the outputs, steps (beta), decays;
   // or the first two and the last two in one tensor each, the rows of each key head together.
   std::string linear_qkv, linear_z, linear_beta, linear_decay;
@@ -147,6 +150,7 @@ struct FamilyRow {
   // text_config tells them apart.
   const char* wrapper = nullptr;
   const char* wrapper_type = nullptr;
+  const char* other_type = nullptr;  // a second model_type of the same model ("kimi_k2"); nullptr: none
   ConfigDefaults defaults;
   // Keys of its own, after all others are read; nullptr: none.
   void (*read_config)(const Json& config, const std::string& where, ModelConfig* out) = nullptr;

@@ -1,33 +1,16 @@
 // GLM-4.5, 4.6 and 4.7: dense layers first, then experts chosen by sigmoid scores with a correction, beside one that
 // every token gets; RoPE over the first half of each head; norms of q and k only with use_qk_norm. o never has a bias.
-#include "base/errors.h"
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 namespace {
 
-void read_groups(const Json& config, const std::string& where, ExpertConfig* e) {
-  e->groups = json_int(config, "n_group", where, 1);
-  e->groups_chosen = json_int(config, "topk_group", where, 1);
-  const auto fits = [&] {
-    if (e->groups < 1 || e->groups_chosen < 1 || e->groups_chosen > e->groups || e->count % e->groups != 0)
-      return false;
-    const std::int64_t size = e->count / e->groups;
-    return e->groups_chosen == e->groups || (size >= 2 && e->per_token <= e->groups_chosen * size);
-  };
-  if (!fits()) {
-    throw InputError(where + ": 'n_group' is " + std::to_string(e->groups) + " and 'topk_group' " +
-                     std::to_string(e->groups_chosen) + ", which does not fit " + std::to_string(e->per_token) +
-                     " of " + std::to_string(e->count) + " experts for each token");
-  }
-}
-
 void glm4_moe_config(const Json& config, const std::string& where, ModelConfig* out) {
   read_experts(config, where, {.count = 128, .per_token = 8, .intermediate = 1408, .count_key = "n_routed_experts"},
                out);
   ExpertConfig& e = out->experts;
-  read_groups(config, where, &e);
+  read_expert_groups(config, where, {1, 1}, &e);
   e.normalised = json_bool(config, "norm_topk_prob", where, true);
   e.least_sum = 1e-20;
   e.scaling = json_number(config, "routed_scaling_factor", where, 1.0);
