@@ -23,7 +23,6 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
       common_(common),
       work_dir_(work_dir),
       checkpoint_(Checkpoint::open(locate_model(common.model, common.revision))) {
-  refuse_latent(checkpoint_.config(), "oscar-fit");
   CollectOptions& options = collect.options;
   options.output = statistics_beside(common.output);
   if (!work_dir_.empty()) options.work_dir = work_dir_ / "collect";

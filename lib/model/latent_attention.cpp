@@ -39,7 +39,7 @@ void project_latent(const ModelConfig& config, const LayerWeights& weights, cons
   const at::Tensor latent = rms_norm(kv.narrow(1, 0, l.rank), weights.kv_a_norm, kLatentEps, pieces.norm).unsqueeze(1);
   const at::Tensor rotated = kv.narrow(1, l.rank, l.rotated).unsqueeze(1);
   input.k = at::cat({latent, apply_rope(rotated, table)}, 2);
-  input.v = at::cat({latent, at::zeros_like(rotated)}, 2);
+  input.v = input.k;  // of what it adds up in the rotated channels nothing is read: expanded_outputs()
 }
 
 at::Tensor expanded_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output) {

@@ -1,7 +1,8 @@
 // Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1.3) in absorbed form: with the latent
 // c = norm(x W_DKV) and the rotated channels k_R, which all heads share,
 //   score = (q_nope W_UK) c + q_R k_R,   output = W_O W_UV (p c),
-// so that a layer is attention with one KV head: keys [c, k_R], values [c, 0], queries [q_nope W_UK, q_R].
+// so that a layer is attention with one KV head: keys and values [c, k_R], queries [q_nope W_UK, q_R];
+// what values add up in the rotated channels is not read.
 #pragma once
 
 #include <ATen/core/Tensor.h>

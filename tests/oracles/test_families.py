@@ -35,7 +35,7 @@ def sequences():
 
 
 def absorbed(layer, query, key, weights, latent):
-    """Latent attention as one KV head reads it: queries [q_nope W_UK, q_R], keys [c, k_R], values [c, 0], outputs."""
+    """Latent attention as one KV head reads it: queries [q_nope W_UK, q_R], keys and values [c, k_R], outputs."""
     config = layer.config
     nope, turned = config.qk_nope_head_dim, config.qk_rope_head_dim
     w_uk = layer.kv_b_proj.weight.view(config.num_attention_heads, -1, config.kv_lora_rank)[:, :nope]
@@ -45,8 +45,7 @@ def absorbed(layer, query, key, weights, latent):
     c = latent[0].unsqueeze(1)  # [T, 1, r]
     q = torch.cat([torch.einsum("htn,hnr->thr", query[0, ..., :nope], w_uk), query[0, ..., nope:].transpose(0, 1)[..., order]], 2)
     k = torch.cat([c, key[0, :1, :, nope:].transpose(0, 1)[..., order]], 2)
-    v = torch.nn.functional.pad(c, (0, turned))
-    return q, k, v, torch.einsum("hts,sd->thd", weights[0], v[:, 0])
+    return q, k, k, torch.einsum("hts,sd->thd", weights[0], k[:, 0])
 
 
 def peer(model, dtype="float32"):
@@ -164,7 +163,16 @@ def check_latent(model, tensors, statistics, tool, folder):
     with safetensors_torch.safe_open(statistics, "pt") as file:
         metadata = json.loads(file.metadata()["oscar"])
     assert metadata["latent"] == dict(rank=config.kv_lora_rank, rotated=config.qk_rope_head_dim)
-    assert "latent attention keeps one vector for keys and values" in tool("oscar-fit", statistics, "-o", folder / "b", code=3)
+    rank = config.kv_lora_rank
+    for method, options in (("oscar", []), ("balanced", []), ("waterfill", ["--bits", 2.25])):
+        bundle = folder / method
+        tool("oscar-fit", statistics, "-o", bundle, "--method", method, "--windows", "8,24", "-q", *options)
+        found = {key: tensor for file in bundle.glob("*.safetensors") for key, tensor in safetensors_torch.load_file(file).items()}
+        matrices = [x.double() for x in found.values() if x.dim() == 3 and x.shape[-1] == x.shape[-2]]
+        assert len(matrices) >= 8  # one transform for both sides of four layers
+        if method == "oscar":
+            assert all(x[0, :rank, rank:].abs().max() == 0 and x[0, rank:, :rank].abs().max() == 0 for x in matrices)
+    assert "keeps one vector" in tool("oscar-fit", statistics, "-o", folder / "c", "--windows", "8,24", "--clip", "0.9,0.8", code=2)
     text = SOURCE_DIR / "sample_data" / "heldout.txt"
     assert "oscar-verify does not serve" in tool("oscar-verify", "--model", model, "--text", text, "--context", 90, "--methods",
                                                  "bf16,naive2", code=3)
