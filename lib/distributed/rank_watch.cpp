@@ -50,7 +50,11 @@ void Ranks::Watch::stop() {
 
 bool Ranks::Watch::note(const RankFailure& failure, bool first) {
   const std::scoped_lock lock(mutex_);
-  if (failure_) return speaks_;
+  if (failure_) {
+    // The thread may have read in the store what this rank has just told the others, before it could say so.
+    speaks_ = speaks_ || (first && failure_text(*failure_) == failure_text(failure));
+    return speaks_;
+  }
   failure_ = failure;
   speaks_ = first;
   return speaks_;

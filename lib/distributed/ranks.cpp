@@ -115,7 +115,8 @@ bool Ranks::fail(ExitCode code, const std::string& message) {
   if (failure()) return watch_->speaks();
   try {
     const auto first = failure_from(stores_->store.set_first(stores_->prefix + "failed", failure_text(own)));
-    return watch_->note(first.value_or(own), !first || first->rank == rank());
+    // Another rank may have written that this one has died, and speaks of it.
+    return watch_->note(first.value_or(own), !first || failure_text(*first) == failure_text(own));
   } catch (const EnvironmentError&) {  // the store is gone: the watch has found out, or will
     return watch_->note(own, true);
   }

@@ -91,6 +91,11 @@ ROWS = (
 )
 
 
+# One vector of these is key and value at once, which no cache of oscar_kv holds.
+LATENT = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM",
+          "glm4_moe_lite": "Glm4MoeLiteForCausalLM"}
+
+
 # Where config.json has other names for the number of experts and of those that a token gets.
 EXPERT_KEYS = {"glm4_moe": ("n_routed_experts", "num_experts_per_tok"), "ernie4_5_moe": ("moe_num_experts", "moe_k"),
                "hunyuan_v1_moe": ("num_experts", "moe_topk")}
@@ -131,6 +136,9 @@ def family_of(config, where):
         kind_inside = inside.get("model_type", row.model_type) if isinstance(inside, dict) else row.model_type
         if row.wrapper and name in row.wrapper and kind_inside == row.model_type:
             return row, True
+    if name in LATENT or name in LATENT.values():
+        raise InputError(f"{where}: {quoted(name)} has latent attention, which caches one vector for key and value; oscar_kv does "
+                         "not serve it: oscar-collect and oscar-fit take such a model")
     raise InputError(f"{where}: the architecture {quoted(name)} is not one that bundles are made for; those are "
                      f"{', '.join(row.architecture for row in ROWS)}")
 

@@ -260,7 +260,7 @@ TEST(ModelConfig, UnknownArchitectureNamesTheNearest) {
     EXPECT_THAT(refusal("{}", name), HasSubstr(std::string("the nearest supported name is ") + expected));
   };
   nearest("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM");
-  nearest("Glm4MoeLiteForCausalLM", "Glm4MoeForCausalLM");
+  nearest("Glm5MoeForCausalLM", "Glm4MoeForCausalLM");
   nearest("Olmo4ForCausalLM", "Olmo2ForCausalLM");
   nearest("Gemma4ForCausalLM", "Gemma");
 }

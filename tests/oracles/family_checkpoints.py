@@ -118,6 +118,8 @@ CASES = {
 }
 
 
+LATENT_CASES = {name for name, (kind, *_) in CASES.items() if kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
+
 # Frequencies by the length of the sequence: the same for both sides of 96 tokens.
 _HALVES = 18  # pairs that turn: three quarters of 48 channels
 BY_LENGTH = {

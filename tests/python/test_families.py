@@ -19,7 +19,6 @@ torch.set_num_threads(1)
 # What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next, hunyuan.
 AS_ANOTHER = {"hunyuan-moe", "ernie4-5", "ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3", "exaone4",
               "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped", "llama4-wrapped", "ministral3-wrapped", "mistral-wrapped"}
-LATENT = {name for name, (kind, *_) in family_checkpoints.CASES.items() if kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 REFUSED = {"llama4": "see chunks of the sequence", "gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits"}
 LINEAR = {"qwen3-next", "qwen3-5-wrapped"}  # layers of linear attention among others
 TEXT, CONTEXT, WINDOWS = 2000, 90, (8, 16)  # characters; tokens of each sequence; where most of them are coded
@@ -54,7 +53,7 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-@pytest.mark.parametrize("name", [*sorted(set(family_checkpoints.CASES) - AS_ANOTHER - LATENT), "phi3-longrope"])
+@pytest.mark.parametrize("name", [*sorted(set(family_checkpoints.CASES) - AS_ANOTHER - family_checkpoints.LATENT_CASES), "phi3-longrope"])
 def test_attach(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
     windows = WINDOWS_OF.get(name, WINDOWS)

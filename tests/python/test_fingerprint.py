@@ -40,7 +40,7 @@ def test_random_checkpoints(name, tmp_path):
     assert checkpoint_fingerprint(folder) != found
 
 
-@pytest.mark.parametrize("name", sorted(family_checkpoints.CASES | family_checkpoints.BY_LENGTH))
+@pytest.mark.parametrize("name", sorted((family_checkpoints.CASES | family_checkpoints.BY_LENGTH).keys() - family_checkpoints.LATENT_CASES))
 def test_families(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model")
     found = checkpoint_fingerprint(folder)
@@ -54,6 +54,12 @@ def test_quantised_checkpoints(name, tmp_path):
     quantised, plain, _ = quantised_checkpoints.make(name, tmp_path)
     found = checkpoint_fingerprint(quantised)
     assert found == expected(quantised) and found != checkpoint_fingerprint(plain) == expected(plain)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "glm4-moe-lite"])
+def test_latent_attention_is_refused(name, tmp_path):
+    with pytest.raises(InputError, match="has latent attention"):
+        checkpoint_fingerprint(family_checkpoints.make(name, tmp_path / "model"))
 
 
 def test_no_checkpoint(tmp_path):
