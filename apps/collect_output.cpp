@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "model/device_memory.h"
 #include "statistics/shard.h"
 
 namespace oscar {
@@ -163,6 +164,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     if (options.timeline != nullptr) out["timeline"] = timeline_json(*options.timeline);
     print_result(dump_json(out));
     log_timeline(options.timeline);
+    log_device_memory(options.device);
     return;
   }
   const std::string next =
@@ -171,6 +173,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
           : "oscar-fit " + shell_command({options.output.string()}) + " -o bundle";
   print_summary(collected_text(plan, options, r) + "next       " + next + "\n");
   log_timeline(options.timeline);
+  log_device_memory(options.device);
 }
 
 void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {

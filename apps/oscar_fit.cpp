@@ -24,6 +24,7 @@
 #include "bundle/from_fit.h"
 #include "bundle/manifest.h"
 #include "export/served_form.h"
+#include "model/device_memory.h"
 #include "registry/registry.h"
 #include "rotation/fit.h"
 #include "rotation/fit_phases.h"
@@ -277,6 +278,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   a.pareto.empty() ? fit_one(a, statistics, sha256) : fit_pareto(a, statistics, sha256);
   if (model) model->finish();
   log_timeline(a.fit.timeline);
+  log_device_memory(a.fit.device);
   return 0;
 }
 

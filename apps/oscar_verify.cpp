@@ -14,6 +14,7 @@
 #include "bundle/bundle_files.h"
 #include "checkpoint/checkpoint_files.h"
 #include "export/export_format.h"
+#include "model/device_memory.h"
 #include "verify/method_list.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
@@ -147,6 +148,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   for (const std::string& file : outputs.names()) log_info("wrote " + file);
   phase.reset();
   log_timeline(a.request.timeline);
+  log_device_memory(a.request.decoder.device);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/log.h"
 
 namespace oscar {
 
@@ -16,6 +17,17 @@ std::uint64_t free_device_bytes(at::Device device) {
   if (!device.is_cuda()) return 0;
   const c10::DeviceGuard guard(device);
   return c10::getDeviceAllocator(device.type())->getMemoryInfo(device.has_index() ? device.index() : 0).first;
+}
+
+void log_device_memory(at::Device device) {
+  if (!device.is_cuda()) return;
+  c10::DeviceAllocator* allocator = c10::getDeviceAllocator(device.type());
+  if (!allocator->initialized()) return;
+  const auto stats = allocator->getDeviceStats(device.has_index() ? device.index() : c10::DeviceIndex{0});
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto peak = [](const auto& counted) { return format_bytes(static_cast<std::uint64_t>(counted[kAll].peak)); };
+  log_detail("GPU memory: " + peak(stats.allocated_bytes) + " in tensors and " + peak(stats.reserved_bytes) +
+             " taken, at their peaks");
 }
 
 std::string memory_shortage(const std::string& device, std::uint64_t free, std::uint64_t needed,

@@ -12,6 +12,10 @@ namespace oscar {
 // Bytes that an allocation could still get on the device; 0 on the CPU.
 std::uint64_t free_device_bytes(at::Device device);
 
+// With -v: the most that tensors held on a GPU so far, and the most that this process took from it for them, which
+// counts memory that was free again and kept. Says nothing on the CPU, or where no GPU was used.
+void log_device_memory(at::Device device);
+
 // EnvironmentError when `needed` bytes are not free on a GPU: one sentence that ends with `advice`, what would fit.
 // Does nothing on the CPU.
 void require_device_memory(at::Device device, std::uint64_t needed, const std::string& advice);

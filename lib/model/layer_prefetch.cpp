@@ -16,7 +16,10 @@ struct LayerPrefetch::Loaded {
 };
 
 LayerPrefetch::LayerPrefetch(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options)
-    : checkpoint_(checkpoint), family_(family), options_(options) {}
+    : checkpoint_(checkpoint), family_(family), options_(options) {
+  const c10::impl::VirtualGuardImpl guard(options_.device.type());
+  stream_ = guard.getStreamFromGlobalPool(options_.device);
+}
 
 LayerPrefetch::~LayerPrefetch() {
   if (copy_.valid()) copy_.wait();
@@ -28,8 +31,7 @@ void LayerPrefetch::begin(std::int64_t layer) {
   copy_ = std::async(std::launch::async, [this, layer] {
     const c10::InferenceMode no_gradients;
     const c10::DeviceGuard device(options_.device);
-    const c10::impl::VirtualGuardImpl guard(options_.device.type());
-    const c10::StreamGuard stream(guard.getStreamFromGlobalPool(options_.device));
+    const c10::StreamGuard stream(*stream_);
     auto loaded = std::make_unique<Loaded>();
     loaded->weights = load_layer_weights(checkpoint_, family_, layer, options_);
     loaded->ready.record(stream.current_stream());

@@ -17,7 +17,8 @@ namespace {
 // [1, d, d] with zeros between the two parts.
 at::Tensor apart(const at::Tensor& m, const LatentParts& parts) {
   at::Tensor out = at::zeros_like(m);
-  for (const auto& [first, count] : {std::pair{std::int64_t{0}, parts.rank}, std::pair{parts.rank, parts.rotated}}) {
+  for (const bool turned : {false, true}) {
+    const std::int64_t first = turned ? parts.rank : 0, count = turned ? parts.rotated : parts.rank;
     const auto block = [&](const at::Tensor& x) { return x.narrow(1, first, count).narrow(2, first, count); };
     block(out).copy_(block(m));
   }
