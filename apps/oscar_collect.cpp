@@ -89,7 +89,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   CollectOptions& options = a.collect.options;
   options.output = a.common.output;
   options.ranks = ranks;
-  const bool told = ranks == nullptr || ranks->is_first();  // by this process
+  const bool told = is_first_rank(ranks);  // by this process
   if (!a.common.dry_run && told) require_output_file(options.output, a.common.overwrite);
   options.device = choose_device(a.common, ranks);
   options.dtype = choose_dtype(a.common, options.device);

@@ -107,7 +107,7 @@ void check_roles(const FitArguments& a, const std::vector<fs::path>& outputs, co
 }
 
 // By this process, where there are more.
-bool told(const FitArguments& a) { return a.curves.ranks == nullptr || a.curves.ranks->is_first(); }
+bool told(const FitArguments& a) { return is_first_rank(a.curves.ranks); }
 
 // When the bundles are written.
 void remove_state(const std::optional<MeasuredCurves>& curves, const FitArguments& a) {

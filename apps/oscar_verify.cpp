@@ -62,41 +62,37 @@ FileRoles file_roles(const VerifyArguments& a, const Checkpoint* model) {
   return roles;
 }
 
-int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
-  std::optional<Timeline::Phase> phase(std::in_place, a.request.timeline, verify_phase::kStarting);
+void check_arguments(const VerifyArguments& a, const CLI::App& app) {
   if (a.check_only) {
     refuse_other_options(app, {"--model", "--revision", "--bundle", "--rotations", "--clip", "--as", "--check-only"},
                          "is not used by --check-only, which measures nothing: drop one of them");
-  }
-  if (a.check_only && a.bundles.empty() && a.rotations.empty()) {
-    throw UsageError("--check-only needs --bundle or --rotations");
+    if (a.bundles.empty() && a.rotations.empty()) throw UsageError("--check-only needs --bundle or --rotations");
+    return;
   }
   if (a.bundles.empty() && a.rotations.empty()) require_known_methods(a.request.methods);
-  if (!a.check_only && (a.common.model.empty() || a.text.empty())) {
+  if (a.common.model.empty() || a.text.empty()) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
   }
-  const OutputFiles outputs(
-      {{"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}});
-  const bool told = ranks == nullptr || ranks->is_first();  // by this process
-  if (!a.common.dry_run && !a.check_only && told) outputs.check(a.common);
-  std::optional<Checkpoint> checkpoint;
-  if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
-  const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
-  FileRoles roles = file_roles(a, model);
-  outputs.add_to(roles);
-  roles.check();
-  phase.emplace(a.request.timeline, verify_phase::kReading);
+}
+
+std::vector<VerifySource> load_sources(const VerifyArguments& a, const Checkpoint* model) {
   std::vector<VerifySource> sources;
   for (const std::string& bundle : a.bundles)
     sources.push_back(load_verify_source({bundle, "", a.clip, a.form}, model));
   if (!a.rotations.empty()) sources.push_back(load_verify_source({"", a.rotations, a.clip, a.form}, model));
   if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as alone
-  if (a.check_only) {
-    if (!told) return 0;
-    if (sources.size() != 1) throw UsageError("--check-only takes one bundle");
-    return check_only(sources.front(), model, a.common.json);
-  }
+  return sources;
+}
 
+std::int64_t longest_sequence(const VerifyRequest& request) {
+  std::int64_t longest = request.context;
+  if (request.tasks.empty()) return longest;
+  for (const std::int64_t length : request.task_lengths) longest = std::max(longest, length);
+  return longest;
+}
+
+// What the arguments ask for. windows: of the first bundle, where no option says otherwise.
+void fill_request(VerifyArguments& a, const std::vector<VerifySource>& sources, Ranks* ranks) {
   VerifyRequest& request = a.request;
   request.text = a.text;
   request.baseline = a.baseline;
@@ -109,47 +105,75 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   } else if (!sources.empty()) {
     request.windows = sources.front().bundle->windows;
   }
-  std::int64_t longest = request.context;
-  if (!request.tasks.empty()) {
-    for (const std::int64_t length : request.task_lengths) longest = std::max(longest, length);
-  }
-  checkpoint->set_run_length(longest);
   request.seed = a.common.seed;
   request.tool_version = tool_version();
   request.ranks = ranks;
-  phase.emplace(a.request.timeline, verify_phase::kStarting);
-  request.decoder.device = choose_device(a.common, ranks);
-  request.decoder.dtype = choose_dtype(a.common, request.decoder.device);
-  request.decoder.prefetch = request.decoder.stream_layers;
-  if (request.decoder.stream_layers && request.decode) {
+}
+
+void choose_decoder(VerifyArguments& a, Ranks* ranks) {
+  const Timeline::Phase starting(a.request.timeline, verify_phase::kStarting);
+  DecoderOptions& decoder = a.request.decoder;
+  decoder.device = choose_device(a.common, ranks);
+  decoder.dtype = choose_dtype(a.common, decoder.device);
+  decoder.prefetch = decoder.stream_layers;
+  if (decoder.stream_layers && a.request.decode) {
     log_warning("--stream-layers with --path " + a.path + " reads the weights of all layers once for every token");
   }
-  phase.emplace(a.request.timeline, verify_phase::kReading);
-  const LazyTokenizer tokenizer(model->location().directory / "tokenizer.json");
-  std::vector<JudgedBundle> judged;
-  for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
-  std::unique_ptr<ByteGather> gather;
-  if (!request.decoder.stream_layers) gather = gather_of(ranks, request.decoder.device, a.common.dry_run);
-  request.decoder.gather = gather.get();
-  Verification verification(*model, tokenizer, std::move(judged), request);
-  phase.reset();
-  if (a.common.dry_run) {
-    if (told) print_result(verification.plan_text());
-    return 0;
-  }
+}
+
+// Measures, writes the reports, and returns the exit code. told: this process speaks.
+int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told) {
   if (told) outputs.probe();
   const VerifyReport report = verification.run();
-  phase.emplace(a.request.timeline, verify_phase::kReport);
-  if (told) write_reports(a, report);
-  if (ranks != nullptr) ranks->barrier();  // the reports are written
-  verification.finish();
-  if (!told) return 0;
-  if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
-  for (const std::string& file : outputs.names()) log_info("wrote " + file);
-  phase.reset();
+  {
+    const Timeline::Phase reporting(a.request.timeline, verify_phase::kReport);
+    if (told) write_reports(a, report);
+    if (a.request.ranks != nullptr) a.request.ranks->barrier();  // the reports are written
+    verification.finish();
+    if (!told) return 0;
+    if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
+    for (const std::string& file : outputs.names()) log_info("wrote " + file);
+  }
   log_timeline(a.request.timeline);
   log_device_memory(a.request.decoder.device);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
+}
+
+int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
+  std::optional<Timeline::Phase> phase(std::in_place, a.request.timeline, verify_phase::kStarting);
+  check_arguments(a, app);
+  const OutputFiles outputs(
+      {{"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}});
+  const bool told = is_first_rank(ranks);
+  if (!a.common.dry_run && !a.check_only && told) outputs.check(a.common);
+  std::optional<Checkpoint> checkpoint;
+  if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
+  const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
+  FileRoles roles = file_roles(a, model);
+  outputs.add_to(roles);
+  roles.check();
+  phase.emplace(a.request.timeline, verify_phase::kReading);
+  const std::vector<VerifySource> sources = load_sources(a, model);
+  if (a.check_only) {
+    if (!told) return 0;
+    if (sources.size() != 1) throw UsageError("--check-only takes one bundle");
+    return check_only(sources.front(), model, a.common.json);
+  }
+  fill_request(a, sources, ranks);
+  checkpoint->set_run_length(longest_sequence(a.request));
+  choose_decoder(a, ranks);
+  const LazyTokenizer tokenizer(model->location().directory / "tokenizer.json");
+  std::vector<JudgedBundle> judged;
+  for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
+  DecoderOptions& decoder = a.request.decoder;
+  std::unique_ptr<ByteGather> gather;
+  if (!decoder.stream_layers) gather = gather_of(ranks, decoder.device, a.common.dry_run);
+  decoder.gather = gather.get();
+  Verification verification(*model, tokenizer, std::move(judged), a.request);
+  phase.reset();
+  if (!a.common.dry_run) return measure(a, verification, outputs, told);
+  if (told) print_result(verification.plan_text());
+  return 0;
 }
 
 // Options that would do nothing.

@@ -73,4 +73,7 @@ class Ranks {
   std::size_t calls_ = 0, files_ = 0;
 };
 
+// Does this process speak and write for all? ranks: null for a process on its own.
+inline bool is_first_rank(const Ranks* ranks) { return ranks == nullptr || ranks->is_first(); }
+
 }  // namespace oscar

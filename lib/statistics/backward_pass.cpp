@@ -168,7 +168,7 @@ void BackwardPass::start(std::int64_t first) {
 }
 
 void BackwardPass::run_layer(std::int64_t point, std::int64_t first, const LayerMoments* sums) {
-  const std::int64_t layer = config_.layers - (point - base_);
+  const std::int64_t layer = backward_layer(config_.layers, base_, point);
   const Spool states = hidden(layer), in = gradients(point - 1, true);
   Spool out = gradients(point, first > 0);
   const bool holds_kv = config_.holds_kv(layer);  // else the gradient only passes through

@@ -18,6 +18,7 @@
 #include "statistics/kl_moments.h"
 #include "statistics/row_gradients.h"
 #include "statistics/row_sample.h"
+#include "statistics/run_points.h"
 #include "statistics/spool.h"
 
 namespace oscar {
@@ -51,10 +52,7 @@ std::unique_ptr<BackwardTask> make_row_gradient_task(const ModelConfig& config, 
                                                      const CollectOptions& options,
                                                      const std::vector<SampledToken>& sample);
 
-// Points of a pass that begins at point `base`: base is the labels, base + 1 the layer L - 1, ..., base + L the layer
-// 0; base + L + 1 is behind it (ResumePoint).
-inline constexpr std::int64_t backward_points(std::int64_t layers) { return layers + 1; }
-
+// base: the point at which the pass begins (run_points.h).
 class BackwardPass {
  public:
   // save: writes a resume point {layer, step, sums}. tick: after each sequence, with the tokens done; may throw.

@@ -25,9 +25,8 @@
 
 namespace oscar {
 
-// The first `step` steps of `layer` are done; everything before that layer is done. Backward passes of L layers go on
-// from there (backward_pass.h): L is the labels, L + 1 the layer L - 1, ..., 2 L the layer 0, and their steps are
-// sequences; with two passes the second one starts at 2 L + 1 in the same way.
+// The first `step` steps of `layer` are done; everything before that layer is done. Backward passes go on from there
+// (run_points.h), and their steps are sequences.
 struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0

@@ -78,7 +78,7 @@ class Runner {
     return tokens * passes + (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // and the null run
   }
 
-  bool is_first() const { return options_.ranks == nullptr || options_.ranks->is_first(); }
+  bool is_first() const { return is_first_rank(options_.ranks); }
 
   // The groups that this process scores, all without ranks.
   std::vector<std::size_t> own_groups() const {

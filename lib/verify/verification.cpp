@@ -248,14 +248,7 @@ VerifyReport Verification::run() {
   }
 }
 
-VerifyReport Verification::measure() {
-  VerifyReport report = empty_report();
-  Timeline* timeline = request_.timeline;
-  settle_on_device(timeline, request_.decoder.device);
-  std::optional<Timeline::Phase> phase(std::in_place, timeline, verify_phase::kWeights);
-  Decoder decoder(checkpoint_, request_.decoder);
-  decoder.load_head();
-  phase.reset();
+RunnerOptions Verification::runner_options(const VerifyReport& report) const {
   RunnerOptions options;
   options.prefill = request_.prefill;
   options.decode = request_.decode;
@@ -263,50 +256,50 @@ VerifyReport Verification::measure() {
   options.layer_sequences = report.layer_error_sequences;
   options.tiers = request_.windows;
   options.work = work_.get();
-  options.timeline = timeline;
+  options.timeline = request_.timeline;
   options.ranks = request_.ranks;
-  const std::vector<const KvMethod*> methods = method_pointers();
-  const RunnerResult result = run_methods(decoder, methods, baseline_, set_, options);
+  return options;
+}
 
-  phase.emplace(timeline, verify_phase::kReport);
-  report.scoring.tokens = result.tokens;
-  report.scoring.fraction =
-      static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
-  const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
-  const bool first = request_.ranks == nullptr || request_.ranks->is_first();
-  for (std::size_t row = 0; first && row < result.scored.size(); ++row) {
-    const ScoredMethod& scored = result.scored[row];
-    const std::vector<SequenceScores> scores = result.scores.row(row);
-    const auto index =
-        static_cast<std::size_t>(std::find(methods.begin(), methods.end(), scored.method) - methods.begin());
-    const ComparedMethod& compared = selection_.methods[index];
-    MethodReport m;
-    m.id = scored.method->id;
-    m.source = scored.method->source;
-    m.path = scored.path;
-    m.comparison = compared.comparison;
-    m.settings = compared.settings;
-    m.quantised = scored.method->quantised;
-    m.judged = contains(judged_, m.id);
-    m.code_bits = scored.method->bits_per_element();
-    m.bits_per_element = scored.method->bits_per_element_at(set_.context);
-    if (scored.method->codebooks) {
-      m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
-      if (scored.method->logit_correction) m.codebook_bytes += scored.method->codebooks->error_bytes();
-    }
-    m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
-    m.quality = summarise(scores, bootstrap);
-    m.by_position = kl_by_position(scores, options.first_position, set_.context, kPositionBuckets);
-    m.layers = result.layers[index];
-    report.methods.push_back(std::move(m));
+MethodReport Verification::method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
+                                         const BootstrapOptions& bootstrap) const {
+  const std::vector<const KvMethod*> methods = method_pointers();
+  const ScoredMethod& scored = result.scored[row];
+  const std::vector<SequenceScores> scores = result.scores.row(row);
+  const auto index =
+      static_cast<std::size_t>(std::find(methods.begin(), methods.end(), scored.method) - methods.begin());
+  const ComparedMethod& compared = selection_.methods[index];
+  MethodReport m;
+  m.id = scored.method->id;
+  m.source = scored.method->source;
+  m.path = scored.path;
+  m.comparison = compared.comparison;
+  m.settings = compared.settings;
+  m.quantised = scored.method->quantised;
+  m.judged = contains(judged_, m.id);
+  m.code_bits = scored.method->bits_per_element();
+  m.bits_per_element = scored.method->bits_per_element_at(set_.context);
+  if (scored.method->codebooks) {
+    m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
+    if (scored.method->logit_correction) m.codebook_bytes += scored.method->codebooks->error_bytes();
   }
-  if (!tasks_.empty()) phase.emplace(timeline, verify_phase::kTasks);
+  m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
+  m.quality = summarise(scores, bootstrap);
+  m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);
+  m.layers = result.layers[index];
+  return m;
+}
+
+void Verification::run_tasks(Decoder& decoder, std::vector<MethodReport>& rows) {
+  if (tasks_.empty()) return;
+  const Timeline::Phase phase(request_.timeline, verify_phase::kTasks);
+  const std::vector<const KvMethod*> methods = method_pointers();
   for (const TaskSet& task : tasks_) {
     for (const char* path : {"prefill", "decode"}) {
       if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;
       const std::vector<TaskScore> scores =
           run_task(decoder, methods, baseline_, task, path, work_.get(), request_.ranks);
-      for (MethodReport& m : report.methods) {
+      for (MethodReport& m : rows) {
         if (m.path != path) continue;
         for (std::size_t i = 0; i < methods.size(); ++i) {
           const bool same = methods[i]->id == m.id && selection_.methods[i].comparison == m.comparison;
@@ -315,15 +308,41 @@ VerifyReport Verification::measure() {
       }
     }
   }
+}
+
+std::vector<LayerSpectrum> Verification::judged_spectra(Decoder& decoder) const {
+  if (judged_.empty()) return {};
+  const std::vector<const KvMethod*> methods = method_pointers();
+  const auto judged =
+      std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
+  std::vector<std::int32_t> ids = set_.sequences.front();
+  ids.resize(std::min(ids.size(), kSpectrumTokens));
+  return measure_spectra(decoder, baseline_, **judged, ids);
+}
+
+VerifyReport Verification::measure() {
+  VerifyReport report = empty_report();
+  Timeline* timeline = request_.timeline;
+  settle_on_device(timeline, request_.decoder.device);
+  std::optional<Timeline::Phase> phase(std::in_place, timeline, verify_phase::kWeights);
+  Decoder decoder(checkpoint_, request_.decoder);
+  decoder.load_head();
+  phase.reset();
+  const RunnerResult result = run_methods(decoder, method_pointers(), baseline_, set_, runner_options(report));
+
+  phase.emplace(timeline, verify_phase::kReport);
+  report.scoring.tokens = result.tokens;
+  report.scoring.fraction =
+      static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
+  const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
+  const bool first = is_first_rank(request_.ranks);
+  for (std::size_t row = 0; first && row < result.scored.size(); ++row) {
+    report.methods.push_back(method_report(result, row, report, bootstrap));
+  }
+  run_tasks(decoder, report.methods);
   if (!first) return report;
   phase.emplace(timeline, verify_phase::kChecks);
-  if (!judged_.empty()) {
-    const auto judged =
-        std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
-    std::vector<std::int32_t> ids = set_.sequences.front();
-    ids.resize(std::min(ids.size(), kSpectrumTokens));
-    report.spectra = measure_spectra(decoder, baseline_, **judged, ids);
-  }
+  report.spectra = judged_spectra(decoder);
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   phase.emplace(timeline, verify_phase::kReport);

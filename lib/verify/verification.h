@@ -18,15 +18,17 @@
 #include "text/sequences.h"
 #include "verify/baseline_report.h"
 #include "verify/comparison.h"
+#include "verify/divergence.h"
 #include "verify/gates.h"
+#include "verify/runner.h"
 #include "verify/verify_work.h"
 
 namespace oscar {
 
 struct VerifyRequest {
   fs::path text;
-  std::vector<std::string>
-      methods;  // empty: bf16, naive2, hadamard2 and the bundle's own; "all", "2bit": see comparison.h
+  // Empty: bf16, naive2, hadamard2 and the bundle's own; "all", "2bit": see comparison.h.
+  std::vector<std::string> methods;
   std::vector<std::string> comparisons{"common"};
   std::optional<double> bits;  // target of the comparison at equal bytes
   bool prefill = true, decode = false;
@@ -68,22 +70,26 @@ class Verification {
 
   // For --dry-run: sequences, passes, memory and, measured on one layer, time.
   std::string plan_text() const;
-  VerifyReport
-  run();          // loads the weights and measures; of ranks the first one gets the report, the others an empty one
+  // Loads the weights and measures; of ranks the first one gets the report, the others an empty one.
+  VerifyReport run();
   void finish();  // the reports are written: the state in work_dir is not needed any more
 
  private:
   Json run_identity() const;  // everything that the measurement depends on
   VerifyReport measure();
+  RunnerOptions runner_options(const VerifyReport& report) const;
+  MethodReport method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
+                             const BootstrapOptions& bootstrap) const;
+  void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
+  std::vector<LayerSpectrum> judged_spectra(Decoder& decoder) const;
   void choose_methods();
   void require_memory() const;  // EnvironmentError, with what would fit, when the GPU has too little
   VerifyReport empty_report() const;
+  std::vector<const KvMethod*> method_pointers() const;
 
   const Checkpoint& checkpoint_;
   std::vector<JudgedBundle> bundles_;
   VerifyRequest request_;
-  std::vector<const KvMethod*> method_pointers() const;
-
   MethodSelection selection_;
   KvMethod baseline_;
   std::vector<std::string> judged_;  // ids of the bundles' rows; empty without a bundle

@@ -1,0 +1,442 @@
+#include "statistics/collector.h"
+
+#include <ATen/ATen.h>
+#include <malloc.h>
+
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/errors.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "model/decoder.h"
+#include "model/latent_attention.h"
+#include "statistics/backward_pass.h"
+#include "statistics/collect_phases.h"
+#include "statistics/collect_ranks.h"
+#include "statistics/collect_report.h"
+#include "statistics/collect_work.h"
+#include "statistics/hidden_states.h"
+#include "statistics/moment_observer.h"
+#include "statistics/point_check.h"
+#include "statistics/run_record.h"
+
+namespace oscar {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
+constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
+constexpr std::size_t kStepsToTrim = 16;  // of the heap
+
+SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
+  SequenceBatch batch;
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    batch.ids.push_back(static_cast<std::int64_t>(i));
+    batch.lengths.push_back(plan.pieces[i].length);
+    batch.starts.push_back(0);
+  }
+  return batch;
+}
+
+class Collector {
+ public:
+  Collector(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+            const CollectOptions& options, const std::string& fingerprint, WorkDirectory& work)
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        prompts_(prompts),
+        plan_(plan),
+        options_(options),
+        fingerprint_(fingerprint),
+        work_(work),
+        watch_(options.device),
+        layer_watch_(options.device) {
+    std::vector<SampledSequence> sequences;
+    for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
+    sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
+    report_.kl_labels = options.kl ? kl_labels(plan, options.far) : 0;
+    // Prompts too short for any far pair leave no metric behind.
+    points_ = {config_.layers, report_.kl_labels > 0, options.row_gradients};
+  }
+
+  CollectReport run() {
+    const double start = now();
+    std::optional<ResumePoint> point = work_.load_point();
+    if (point) check_resume_point(*point, state_facts(), points_, config_, plan_, work_);
+    report_.resumed = point.has_value();
+    report_.layers.resize(static_cast<std::size_t>(config_.layers));
+    if (point) embedding_energy_ = point->embedding_energy;
+    const bool forward = !point || points_.in_forward(point->layer);
+    if (options_.ranks != nullptr) together_ = start_together(*options_.ranks, point ? point->layer : 0);
+    if (forward) run_layers(point);
+    const ResumePoint* behind = forward ? nullptr : &*point;
+    if (points_.kl) {
+      run_backward(*make_kl_task(config_, prompts_, options_), points_.kl_base(), phase::kKlMetric, behind,
+                   report_.kl_seconds);
+    }
+    if (points_.row_gradients) {
+      run_backward(*make_row_gradient_task(config_, prompts_, options_, sample_), points_.row_gradient_base(),
+                   phase::kRowGradients, behind, report_.row_gradient_seconds);
+    }
+    write_statistics();
+    report_.seconds = now() - start;
+    return report_;
+  }
+
+ private:
+  Statistics header() const {
+    return statistics_header(checkpoint_, fingerprint_, prompts_, plan_, options_,
+                             static_cast<std::int64_t>(sample_.size()));
+  }
+
+  // What state files have to be like.
+  StateFacts state_facts() const {
+    StateFacts run;
+    run.facts = header();
+    for (const SampledToken& token : sample_) {
+      run.row_priority.push_back(token.priority);
+      run.row_position.push_back(token.position);
+    }
+    run.far_pairs = options_.far.enabled;
+    return run;
+  }
+
+  void run_layers(const std::optional<ResumePoint>& point) {
+    load_weights();
+    const bool keep = point.has_value();
+    const std::int64_t done =
+        point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
+    const std::int64_t first = keep ? point->layer : 0;
+    std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
+    hidden_ = keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
+                   : std::make_unique<HiddenStates>(work_, states_shape());
+    deferred_ = hidden_->held() && !points_.has_backward();
+    if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
+    keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
+                                                   std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
+                                                   options_.dtype, keep, options_.device, done);
+    opening.reset();
+    opening.emplace(timeline(), phase::kMoments);
+    FullAttention attention;
+    MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device, timeline());
+    opening.reset();
+
+    if (!point) embed();
+    progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first) - done, "layer-tokens");
+    for (std::int64_t layer = first; layer < config_.layers; ++layer) {
+      run_layer(layer, observer, point && layer == first && point->step > 0 ? &*point : nullptr);
+    }
+    progress_->finish();
+    progress_.reset();
+    const double observed = observer.seconds();
+    report_.moment_seconds += observed + watch_.seconds();
+    report_.far_seconds += observer.far_seconds();
+    report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
+    const Timeline::Phase weights(timeline(), phase::kWeights);
+    decoder_.reset();  // they are not needed any more
+  }
+
+  Timeline* timeline() const { return options_.timeline; }
+
+  void load_weights() {
+    const Timeline::Phase weights(timeline(), phase::kWeights);
+    decoder_ = std::make_unique<Decoder>(
+        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true,
+                                    together_ ? options_.gather : nullptr});
+  }
+
+  void begin_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+    const at::Tensor out = attention_out_weight(layer);
+    const Timeline::Phase moments(timeline(), phase::kMoments);
+    observer.begin_layer(from == nullptr ? nullptr : &from->sums, out);
+  }
+
+  at::Tensor attention_out_weight(std::int64_t layer) {
+    const Timeline::Phase weights(timeline(), phase::kWeights);  // streamed layers are loaded here
+    return output_weight(config_, decoder_->layer_weights(layer));
+  }
+
+  HiddenStates::Shape states_shape() const {
+    HiddenStates::Shape shape{plan_.tokens,    config_.hidden, options_.dtype,
+                              options_.device, false,          points_.has_backward()};
+    const std::uint64_t bytes = c10::elementSize(shape.dtype) * static_cast<std::uint64_t>(shape.rows * shape.hidden);
+    shape.held = options_.hold_states || (shape.device.is_cuda() && bytes <= kMostMirrorBytes);
+    return shape;
+  }
+
+  void begin_states(std::int64_t layer) {
+    const Timeline::Phase opening(timeline(), phase::kSpool);
+    hidden_->begin(layer);
+  }
+  at::Tensor read_states(std::int64_t layer, const Step& step) const {
+    const Timeline::Phase reading(timeline(), phase::kSpool);
+    return hidden_->read(layer, step.position, step.tokens);
+  }
+  void write_states(std::int64_t layer, const Step& step, const at::Tensor& rows) {
+    const Timeline::Phase writing(timeline(), phase::kSpool);
+    hidden_->write(layer, step.position, rows);
+  }
+  void sync_states(std::int64_t layer) {
+    const Timeline::Phase syncing(timeline(), phase::kSync);
+    hidden_->save(layer);
+  }
+  at::Tensor read_keys_values(std::int64_t first, std::int64_t count) const {
+    const Timeline::Phase reading(timeline(), phase::kSpool);
+    return keys_values_->read(first, count);
+  }
+
+  // One backward pass, whose points begin at `base`; name: of its phase. from: where to go on; null: from its
+  // beginning.
+  void run_backward(BackwardTask& task, std::int64_t base, const char* name, const ResumePoint* from, double& seconds) {
+    const std::int64_t layers = config_.layers, end = base + backward_points(layers);
+    if (from != nullptr && from->layer >= end) return;
+    if (from != nullptr && from->layer < base) from = nullptr;
+    const Timeline::Phase backward(timeline(), name);
+    const c10::InferenceMode off(false);
+    const double start = now();
+    std::int64_t tokens = 0;
+    for (const Piece& piece : plan_.pieces) {
+      if (!task.labels(piece).empty()) tokens += piece.length;
+    }
+    const std::int64_t point = from == nullptr ? base : from->layer;
+    hidden_.reset(), keys_values_.reset();
+    Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");
+    BackwardPass::Hooks hooks;
+    hooks.save = [&](std::int64_t at, std::int64_t step, const LayerMoments& sums) { save_point(at, step, sums); };
+    hooks.due = [&] { return interrupt_requested() || due(); };
+    hooks.tick = [&](std::int64_t at, std::int64_t done) {
+      progress.set_note(at == base ? "labels"
+                                   : "layer " + std::to_string(backward_layer(layers, base, at) + 1) + "/" +
+                                         std::to_string(layers) + ", backward");
+      progress.advance(static_cast<std::uint64_t>(done));
+      if (interrupt_requested()) throw interrupted();
+      if (options_.after_step) options_.after_step();
+    };
+    BackwardPass(checkpoint_, prompts_, plan_, options_, work_, task, base, hooks)
+        .run(point, from == nullptr ? 0 : from->step, from == nullptr ? nullptr : &from->sums);
+    progress.finish();
+    seconds = now() - start;
+  }
+
+  void embed() {
+    const Timeline::Phase forward(timeline(), phase::kForward);
+    double energy = 0;
+    begin_states(0);
+    for (const Step& step : plan_.steps) {
+      const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
+      energy += residual_energy(hidden, step, "the embedding");
+      write_states(0, step, hidden);
+      if (interrupt_requested()) throw interrupted();
+    }
+    embedding_energy_ = energy_tensor(energy);
+    if (!deferred_) save_start(0);
+  }
+
+  void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+    begin_states(layer + 1);
+    const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
+    if (observed) begin_layer(layer, observer, from);
+    double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
+    const double start = now();
+    std::int64_t tokens = 0;
+    for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
+      const Step& step = plan_.steps[i];
+      if (observed) observer.begin_step(step, *keys_values_);
+      const at::Tensor next = forward_step(layer, step, read_states(layer, step), observer);
+      energy += residual_energy(next, step, "layer " + std::to_string(layer));
+      write_states(layer + 1, step, next);
+      tokens += step.tokens;
+      progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
+      progress_->advance(static_cast<std::uint64_t>(step.tokens));
+      const bool stop = interrupt_requested();
+      if (stop || due()) save_inside(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr, energy);
+      if (stop) throw interrupted();
+      // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
+      // step, unless it is told to give them back.
+      if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
+      if (options_.after_step) options_.after_step();
+    }
+    if (observed) finish_layer(layer, observer, energy);
+    // The states that leave the next layer would take the file of those that a state inside this one goes on from.
+    if (!deferred_ || saved_inside_ || due()) save_start(layer + 1);
+    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
+    report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
+    if (observed) print_layer(report, config_.layers);
+  }
+
+  at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
+    const Timeline::Phase forward(timeline(), phase::kForward);
+    layer_watch_.start();
+    const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
+    layer_watch_.stop();
+    observer.check_step();
+    return next;
+  }
+
+  bool due() const { return now() - saved_ >= options_.checkpoint_seconds; }
+
+  // The state in which `layer` begins. Behind the last one nothing but a backward pass reads hidden states.
+  void save_start(std::int64_t layer) {
+    if (layer < config_.layers || points_.has_backward()) sync_states(layer);
+    {
+      const Timeline::Phase saving(timeline(), phase::kSaving);
+      for (const auto& [finished, moments] : unsaved_) work_.save_layer(finished, moments);
+      unsaved_.clear();
+    }
+    save_point(layer, 0, {});
+  }
+
+  // The state behind `step` steps of a layer. observer: null in a layer without a KV cache.
+  void save_inside(std::int64_t layer, std::int64_t step, const MomentObserver* observer, double energy) {
+    if (saved_layer_ != layer) save_start(layer);
+    sync_states(layer + 1);
+    {
+      const Timeline::Phase syncing(timeline(), phase::kSync);
+      keys_values_->sync();
+    }
+    const Timeline::Phase saving(timeline(), phase::kSaving);
+    LayerMoments partial;
+    if (observer != nullptr) observer->store_partial(partial);
+    partial.residual_energy = energy_tensor(energy);
+    save_point(layer, step, partial);
+  }
+
+  void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
+    LayerMoments moments = finished_moments(layer, observer, energy);
+    describe(layer, moments);
+    if (deferred_) {
+      unsaved_.emplace(layer, std::move(moments));
+      return;
+    }
+    const Timeline::Phase saving(timeline(), phase::kSaving);
+    work_.save_layer(layer, moments);
+  }
+
+  LayerMoments finished_moments(std::int64_t layer, const MomentObserver& observer, double energy) {
+    const Timeline::Phase finishing(timeline(), phase::kMoments);
+    LayerMoments moments;
+    observer.finish_layer(moments);
+    watch_.start();
+    EnergyAccumulator weighted(moments.q_gram, options_.device);
+    const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
+    for (std::int64_t t = 0; t < plan_.tokens; t += step) {
+      const at::Tensor rows = read_keys_values(t, std::min(step, plan_.tokens - t));
+      weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
+    }
+    const at::Tensor energy_gram = weighted.energy_gram();
+    watch_.stop();
+    moments.energy_gram = energy_gram.cpu();
+    const at::Tensor out = output_weight(config_, decoder_->layer_weights(layer));
+    moments.wo_gram = output_projection_gram(out, config_.kv_heads, config_.head_dim).cpu();
+    moments.residual_energy = energy_tensor(energy);
+    return moments;
+  }
+
+  // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
+  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
+    const Timeline::Phase moments(timeline(), phase::kMoments);
+    watch_.start();
+    const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
+    const at::Tensor total = norms.to(at::kDouble).square().sum();
+    watch_.stop();
+    const double energy = total.item<double>();  // on a GPU this waits for the layer
+    if (!std::isfinite(energy)) {
+      const std::int64_t row = norms.isfinite().logical_not().nonzero()[0][0].item<std::int64_t>();
+      throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
+                           " holds NaN or infinity; check the checkpoint, or try --dtype float32");
+    }
+    return energy;
+  }
+
+  at::Tensor energy_tensor(double energy) const {
+    return at::tensor({energy, static_cast<double>(plan_.tokens)}, at::kDouble);
+  }
+
+  void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
+    const Timeline::Phase saving(timeline(), phase::kSaving);
+    work_.save_point({layer, step, sums, embedding_energy_, {}});
+    if (hidden_) hidden_->saved_state(layer);
+    saved_ = now(), saved_layer_ = layer, saved_inside_ = step > 0;
+  }
+
+  InterruptedError interrupted() const { return interrupted_run(options_); }
+
+  void describe(std::int64_t layer, const LayerMoments& moments) {
+    const Timeline::Phase spectra(timeline(), phase::kSpectra);
+    describe_layer(moments, layer, report_.layers[static_cast<std::size_t>(layer)]);
+  }
+
+  void write_statistics() {
+    const Timeline::Phase saving(timeline(), phase::kSaving);
+    Statistics s = header();
+    if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
+    s.embedding_energy = embedding_energy_;
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      if (!config_.holds_kv(layer)) continue;
+      const auto unsaved = unsaved_.find(layer);
+      LayerMoments moments = unsaved != unsaved_.end() ? std::move(unsaved->second) : work_.load_layer(layer);
+      moments.row_priority.clear(), moments.row_position.clear();
+      for (const SampledToken& token : sample_) {
+        moments.row_priority.push_back(token.priority);
+        moments.row_position.push_back(token.position);
+      }
+      if (report_.layers[static_cast<std::size_t>(layer)].q_trace == 0) describe(layer, moments);
+      s.layers.push_back(std::move(moments));
+    }
+    std::erase_if(report_.layers, [&](const LayerReport& layer) { return layer.q_trace == 0; });
+    report_.far_queries = drop_empty_far_pairs(s);
+    if (options_.ranks == nullptr) {
+      save_statistics(s, options_.output);
+    } else {
+      const std::optional<Statistics> whole = deliver_share(s, options_, work_);
+      const Timeline::Phase spectra(timeline(), phase::kSpectra);
+      if (whole) describe_whole(*whole, report_);
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  const PromptSet& prompts_;
+  const TokenPlan& plan_;
+  const CollectOptions& options_;
+  const std::string& fingerprint_;
+  WorkDirectory& work_;
+  std::vector<SampledToken> sample_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<HiddenStates> hidden_;
+  std::unique_ptr<MirroredSpool> keys_values_;
+  std::unique_ptr<Progress> progress_;
+  at::Tensor embedding_energy_;
+  Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
+  // With hidden states in memory, a state is saved when it is due, and finished layers with it; what a run that ends
+  // before would have to delete again is not written.
+  bool deferred_ = false;
+  std::map<std::int64_t, LayerMoments> unsaved_;  // finished layers that are in no file
+  double saved_ = now();
+  std::int64_t saved_layer_ = -1;  // in which the saved state goes on; -1: none
+  bool saved_inside_ = false;      // behind some of its steps
+  bool together_ = false;          // all ranks begin at the same layer
+  RunPoints points_;
+  CollectReport report_;
+};
+
+}  // namespace
+
+InterruptedError interrupted_run(const CollectOptions& options) {
+  return InterruptedError("interrupted; the state is saved in " + run_directory_of(options).string() +
+                              ". Resume with: " + options.resume_command,
+                          true);
+}
+
+CollectReport run_collector(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                            const CollectOptions& options, const std::string& fingerprint, WorkDirectory& work) {
+  return Collector(checkpoint, prompts, plan, options, fingerprint, work).run();
+}
+
+}  // namespace oscar
