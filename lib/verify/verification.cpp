@@ -66,8 +66,33 @@ std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, 
 Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer,
                            std::vector<JudgedBundle> bundles, VerifyRequest request)
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
-  const ModelConfig& model = checkpoint.config();
-  refuse_latent(model, "oscar-verify");
+  refuse_latent(checkpoint.config(), "oscar-verify");
+  check_request();
+  request_.tasks = expand_tasks(request_.tasks);
+  choose_methods();
+  if (request_.decode) check_decode_path();
+  check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
+  if (!request_.baseline.empty()) earlier_ = BaselineReport::load(request_.baseline);
+  check_tasks();
+  read_text(tokenizer);
+  text_sha256_ = sha256_file(request_.text);
+  if (earlier_) {
+    const VerifyReport facts = empty_report();
+    earlier_->require_same(facts.model, facts.text, facts.scoring, facts.dtype);
+  }
+  if (set_.context < request_.context) {
+    log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
+                " is scored instead of the context of " + grouped(request_.context));
+  }
+  for (const std::string& task : request_.tasks) {
+    for (const std::int64_t length : request_.task_lengths) {
+      tasks_.push_back(make_task(task, length, request_.task_prompts, request_.seed, tokenizer.get()));
+    }
+  }
+}
+
+// Before anything is read.
+void Verification::check_request() const {
   if (request_.resume && request_.work_dir.empty()) {
     throw UsageError("--resume needs --report or --work-dir: the state of a run is kept next to its report");
   }
@@ -80,37 +105,44 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
     throw UsageError("--task-prompts is a number from 1 to 10000");
   }
-  request_.tasks = expand_tasks(request_.tasks);
-  choose_methods();
-  if (request_.decode) {
-    std::vector<std::string> notes;
-    for (const ComparedMethod& c : selection_.methods) {
-      if (c.method.codebooks) {
-        throw UsageError("method '" + c.method.id +
-                         "' has codebooks, which the paged cache does not hold: pass --path prefill");
-      }
-      const std::string unsupported = decode_unsupported(c.method, model, request_.decoder.device);
-      if (!unsupported.empty()) throw EnvironmentError(unsupported);
-      const std::string note = decode_note(c.method, model, request_.decoder.device);
-      if (note.empty() || contains(notes, note)) continue;
-      log_info(note);
-      notes.push_back(note);
-    }
-  }
-  check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
   if (request_.gates.max_kl_increase && request_.baseline.empty()) {
     throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
   }
-  if (!request_.baseline.empty()) earlier_ = BaselineReport::load(request_.baseline);
+}
+
+// Every method must have a paged cache; says once what the paged path of this device does differently.
+void Verification::check_decode_path() const {
+  const ModelConfig& model = checkpoint_.config();
+  std::vector<std::string> notes;
+  for (const ComparedMethod& c : selection_.methods) {
+    if (c.method.codebooks) {
+      throw UsageError("method '" + c.method.id +
+                       "' has codebooks, which the paged cache does not hold: pass --path prefill");
+    }
+    const std::string unsupported = decode_unsupported(c.method, model, request_.decoder.device);
+    if (!unsupported.empty()) throw EnvironmentError(unsupported);
+    const std::string note = decode_note(c.method, model, request_.decoder.device);
+    if (note.empty() || contains(notes, note)) continue;
+    log_info(note);
+    notes.push_back(note);
+  }
+}
+
+void Verification::check_tasks() {
+  const std::int64_t most = checkpoint_.config().max_position;
   refuse_repeats(request_.tasks, "--tasks");
   if (request_.task_lengths.empty()) request_.task_lengths = {request_.context};
   for (const std::int64_t length : request_.task_lengths) {
-    if (!request_.tasks.empty() && (length < 1 || length > model.max_position)) {
+    if (!request_.tasks.empty() && (length < 1 || length > most)) {
       throw UsageError("a task of " + std::to_string(length) + " tokens does not fit the model's " +
-                       std::to_string(model.max_position) + " positions");
+                       std::to_string(most) + " positions");
     }
   }
+}
 
+// The sequences that are scored, and what of the text the bundles were calibrated on.
+void Verification::read_text(const LazyTokenizer& tokenizer) {
+  const ModelConfig& model = checkpoint_.config();
   SequenceOptions sequences;
   sequences.context = request_.context;
   sequences.max_tokens = request_.tokens;
@@ -136,20 +168,6 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
     if (!b.facts.calibration->seen()) continue;
     log_warning(request_.text.string() + " " + b.facts.calibration->reason() + " that " + b.facts.source +
                 " was calibrated on, so that its figures are better than on unseen text");
-  }
-  text_sha256_ = sha256_file(request_.text);
-  if (earlier_) {
-    const VerifyReport facts = empty_report();
-    earlier_->require_same(facts.model, facts.text, facts.scoring, facts.dtype);
-  }
-  if (set_.context < request_.context) {
-    log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
-                " is scored instead of the context of " + grouped(request_.context));
-  }
-  for (const std::string& task : request_.tasks) {
-    for (const std::int64_t length : request_.task_lengths) {
-      tasks_.push_back(make_task(task, length, request_.task_prompts, request_.seed, tokenizer.get()));
-    }
   }
 }
 

@@ -82,7 +82,11 @@ class Verification {
                              const BootstrapOptions& bootstrap) const;
   void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
   std::vector<LayerSpectrum> judged_spectra(Decoder& decoder) const;
+  void check_request() const;
   void choose_methods();
+  void check_decode_path() const;
+  void check_tasks();
+  void read_text(const LazyTokenizer& tokenizer);
   void require_memory() const;  // EnvironmentError, with what would fit, when the GPU has too little
   VerifyReport empty_report() const;
   std::vector<const KvMethod*> method_pointers() const;

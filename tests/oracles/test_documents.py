@@ -1,5 +1,7 @@
 """What texts of this repository name exists: links of Markdown files and their anchors, files named in documents and in
-comments; and how documents are written: README's length, paragraphs that can be read, no fragments."""
+comments; and how documents and code are written: README's length, paragraphs that can be read, no fragments, functions that are
+told in steps."""
+import ast
 import pathlib
 import re
 import subprocess
@@ -74,6 +76,27 @@ def missing(text):
     return [name for name in NAMED.findall(text) if name not in TAILS and name not in WRITTEN_BY_COMMANDS]
 
 
+def long_functions(text, most=80):
+    """[(lines, first line)] of C++ in the project's format: a body ends with a brace that stands as far in as its first line."""
+    found, lines = [], text.splitlines()
+    for indent in ("", "  "):
+        start = None
+        for i, line in enumerate(lines):
+            if re.match(indent + r"[^\s}#/]", line):  # a statement or a signature, which may go on for lines
+                table = re.search(r"(=|\]) ?\{$", line) or re.match(r"\s*(namespace|struct|class|enum|union)\b", line)
+                start = None if table or line.endswith(";") else i
+            elif start is not None and re.match(indent + r"\}(?! else| catch)", line):
+                if i - start + 1 > most:
+                    found.append((i - start + 1, lines[start].strip()))
+                start = None
+    return found
+
+
+def long_python_functions(text, most=80):
+    return [(node.end_lineno - node.lineno + 1, node.name) for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > most]
+
+
 def test_the_search_finds_what_is_missing():
     assert missing("see no_such_file.h and lib/base/errors.h, errors.h") == ["no_such_file.h"]
     assert missing(comments("int x;  // lib/base/no_such.cpp\n#include \"other.h\"")) == ["lib/base/no_such.cpp"]
@@ -127,6 +150,21 @@ def test_files_named_in_schemas_exist():
 
 def test_the_front_page_is_short():
     assert len((SOURCE_DIR / "README.md").read_text().splitlines()) <= 150
+
+
+def test_functions_are_told_in_steps():
+    body = "  if (x) {\n    y();\n  } else {\n    z();\n  }\n" * 17
+    assert long_functions("int f(int x) {\n" + body + "}\n") == [(87, "int f(int x) {")]
+    inside = "".join("  " + line + "\n" for line in body.splitlines())
+    assert long_functions("class A {\n  int f(int x) {\n" + inside + "  }\n};\nint g() {\n}\n") == [(87, "int f(int x) {")]
+    assert long_functions("int f(int x,\n      int y) {\n" + body + "}\n") == [(88, "int f(int x,")]
+    assert long_functions("const int kRows[] = {\n" + "    1,\n" * 90 + "};\n") == []
+    assert long_python_functions("def f():\n" + "    x()\n" * 80) == [(81, "f")]
+    found = [f"{name}: {line} has {count} lines" for name in SOURCES for text in [(SOURCE_DIR / name).read_text()]
+             if not text.startswith("// Written by tools/") for count, line in long_functions(text)]
+    found += [f"{name}: {function} has {count} lines" for name in SCRIPTS if name.endswith(".py")
+              for count, function in long_python_functions((SOURCE_DIR / name).read_text())]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -221,6 +221,23 @@ def build_zoo():
     )  # fmt: skip
     zoo["deepseek"] = deepseek
 
+    zoo.update(metaspace_zoo())
+    zoo.update(unknown_token_zoo())
+    legacy = json.loads(json.dumps(zoo["qwen2"]))
+    legacy["model"]["merges"] = ["#version: 0.2"] + [" ".join(pair) for pair in legacy["model"]["merges"]]
+    del legacy["model"]["type"]
+    zoo["merges-as-lines"] = legacy
+
+    normalized = byte_level(None, normalizers.ByteLevel())
+    normalized["pre_tokenizer"] = None
+    zoo["byte-level-normalizer"] = normalized
+    zoo.update(unigram_zoo())
+    return zoo
+
+
+def metaspace_zoo():
+    """Tokenizers with bytes for what they do not know, and a sign in place of spaces."""
+    zoo = {}
     llama2 = with_bos(byte_fallback(), "<s>")
     llama2["normalizer"] = sentencepiece_normalizer()
     zoo["llama2"] = llama2
@@ -245,7 +262,12 @@ def build_zoo():
         "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
     }  # fmt: skip
     zoo["gemma"] = with_bos(gemma, "<bos>")
+    return zoo
 
+
+def unknown_token_zoo():
+    """Tokenizers that do not know every character."""
+    zoo = {}
     for name, fuse in [("unknown-fused", True), ("unknown-single", False)]:
         partial = byte_fallback(fuse_unk=fuse, all_bytes=False)
         partial["pre_tokenizer"] = {"type": "WhitespaceSplit"}
@@ -262,16 +284,6 @@ def build_zoo():
         "pretokenizers": [{"type": "Digits", "individual_digits": False}, {"type": "Punctuation", "behavior": "Contiguous"}],
     }  # fmt: skip
     zoo["no-unknown"] = without
-
-    legacy = json.loads(json.dumps(zoo["qwen2"]))
-    legacy["model"]["merges"] = ["#version: 0.2"] + [" ".join(pair) for pair in legacy["model"]["merges"]]
-    del legacy["model"]["type"]
-    zoo["merges-as-lines"] = legacy
-
-    normalized = byte_level(None, normalizers.ByteLevel())
-    normalized["pre_tokenizer"] = None
-    zoo["byte-level-normalizer"] = normalized
-    zoo.update(unigram_zoo())
     return zoo
 
 
