@@ -72,6 +72,9 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   choose_methods();
   if (request_.decode) check_decode_path();
   check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
+  if (request_.gates.max_kl_increase && request_.baseline.empty()) {
+    throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
+  }
   if (!request_.baseline.empty()) earlier_ = BaselineReport::load(request_.baseline);
   check_tasks();
   read_text(tokenizer);
@@ -104,9 +107,6 @@ void Verification::check_request() const {
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
     throw UsageError("--task-prompts is a number from 1 to 10000");
-  }
-  if (request_.gates.max_kl_increase && request_.baseline.empty()) {
-    throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
   }
 }
 
