@@ -15,23 +15,32 @@ void stop_if_interrupted() {
   }
 }
 
-std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<std::int32_t>& ids,
-                                       const std::vector<Attention*>& attentions, const PassPhases& phases) {
-  const SequenceBatch batch{{0}, {static_cast<std::int64_t>(ids.size())}, {0}};
-  std::vector<at::Tensor> hidden(attentions.size(), decoder.embed(ids));
+std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<PrefillRun>& runs, Timeline* timeline,
+                                       const std::function<void(std::int64_t)>& after_layer) {
+  std::vector<at::Tensor> hidden;
+  for (const PrefillRun& run : runs) hidden.push_back(decoder.embed(*run.ids));
   for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {
     {
-      const Timeline::Phase weights(phases.timeline, verify_phase::kWeights);
+      const Timeline::Phase weights(timeline, verify_phase::kWeights);
       decoder.layer_weights(layer);  // streamed layers are loaded here
     }
-    for (std::size_t a = 0; a < attentions.size(); ++a) {
+    for (std::size_t r = 0; r < runs.size(); ++r) {
       stop_if_interrupted();
-      const Timeline::Phase forward(phases.timeline, phases.timeline != nullptr ? phases.names[a] : "");
-      hidden[a] = decoder.run_layer(layer, hidden[a], batch, *attentions[a]);
+      const Timeline::Phase forward(timeline, runs[r].phase);
+      const SequenceBatch batch{{0}, {static_cast<std::int64_t>(runs[r].ids->size())}, {0}};
+      hidden[r] = decoder.run_layer(layer, hidden[r], batch, *runs[r].attention);
     }
+    if (after_layer) after_layer(layer + 1);
   }
   for (at::Tensor& h : hidden) h = decoder.final_norm(h);
   return hidden;
+}
+
+std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<std::int32_t>& ids,
+                                       const std::vector<Attention*>& attentions) {
+  std::vector<PrefillRun> runs;
+  for (Attention* attention : attentions) runs.push_back({&ids, attention, ""});
+  return prefill_hidden(decoder, runs);
 }
 
 std::vector<at::Tensor> decode_hidden(Decoder& decoder, const std::vector<const std::vector<std::int32_t>*>& sequences,

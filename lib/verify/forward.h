@@ -14,16 +14,23 @@
 
 namespace oscar {
 
-// Phases for the parts of passes; a null timeline: nothing is measured.
-struct PassPhases {
-  Timeline* timeline = nullptr;
-  std::vector<std::string> names;  // [attentions]
+// One sequence, all its tokens at once, through one attention.
+struct PrefillRun {
+  const std::vector<std::int32_t>* ids = nullptr;
+  Attention* attention = nullptr;
+  std::string phase;  // of the timeline
 };
 
-// One sequence, all tokens at once, through each attention: after the final norm, [attentions] of [T, hidden]. Layer by
-// layer for all attentions, so that streamed weights are loaded once.
+// Hidden states after the final norm, [runs] of [T, hidden]. Layer by layer for all runs, in their order, so that
+// streamed weights are loaded once. after_layer: may be empty; the number of layers done. A null timeline: nothing is
+// measured.
+std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<PrefillRun>& runs,
+                                       Timeline* timeline = nullptr,
+                                       const std::function<void(std::int64_t)>& after_layer = {});
+
+// The same of one sequence through each attention.
 std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<std::int32_t>& ids,
-                                       const std::vector<Attention*>& attentions, const PassPhases& phases = {});
+                                       const std::vector<Attention*>& attentions);
 
 // Sequences of equal length, one token of each at a time, through the paged cache: [sequences] of [T, hidden]. Uses
 // and releases the cache slots 0 .. sequences - 1.

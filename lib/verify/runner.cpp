@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <numeric>
+#include <span>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -78,6 +81,8 @@ class Runner {
     return tokens * passes + (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // and the null run
   }
 
+  bool streams() const { return decoder_.options().stream_layers; }
+
   bool is_first() const { return is_first_rank(options_.ranks); }
 
   // The groups that this process scores, all without ranks.
@@ -97,8 +102,8 @@ class Runner {
 
   // Positions first_position .. T - 2 of each sequence.
   ScoreLayout score_layout() const {
-    ScoreLayout layout{
-        options_.first_position, {}, static_cast<std::size_t>(options_.decode ? options_.decode_batch : 1)};
+    const std::int64_t group = options_.decode ? options_.decode_batch : streams() ? options_.streamed_batch : 1;
+    ScoreLayout layout{options_.first_position, {}, static_cast<std::size_t>(group)};
     for (const Sequence& ids : set_.sequences) {
       layout.tokens.push_back(std::max<std::int64_t>(std::ssize(ids) - 1 - options_.first_position, 0));
     }
@@ -167,7 +172,7 @@ class Runner {
 
   // Hidden states that an earlier run has saved; undefined: there are none.
   at::Tensor saved_hidden(std::size_t sequence, const std::string& row, bool with_sums) {
-    if (options_.work == nullptr) return {};
+    if (options_.work == nullptr || streams()) return {};
     const Timeline::Phase loading(options_.timeline, verify_phase::kSaving);
     const std::optional<WorkRecord> record = options_.work->load(hidden_name(sequence, row));
     if (!record) return {};
@@ -181,31 +186,53 @@ class Runner {
 
   // States that are not finite are not worth keeping: scoring them ends the run.
   void save_hidden(std::size_t sequence, const std::string& row, const at::Tensor& hidden, WorkRecord record) const {
-    if (options_.work == nullptr || !hidden.isfinite().all().item<bool>()) return;
+    // The sums of streamed sequences come together, and cannot be told apart when a run goes on.
+    if (options_.work == nullptr || streams() || !hidden.isfinite().all().item<bool>()) return;
     const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
     record["hidden"] = hidden;
     options_.work->save(hidden_name(sequence, row), record);
   }
+
+  // A sequence on its way through the layers: of the baseline or of a row of result_.scored.
+  struct Pass {
+    std::size_t sequence = 0;
+    std::string phase;
+    std::vector<std::unique_ptr<Attention>> attention;  // the last one is run, and may hold the one before
+    std::function<void(const at::Tensor& hidden)> done;
+  };
 
   // Hidden states of sequences [begin, end) for the baseline and each row of result_.scored, then their scores.
   void run_group(std::size_t begin, std::size_t end) {
     const std::size_t count = end - begin;
     std::vector<at::Tensor> baseline(count);
     std::vector<std::vector<at::Tensor>> hidden(result_.scored.size(), std::vector<at::Tensor>(count));
+    std::vector<Pass> passes;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t s = begin + i;
       baseline[i] = saved_hidden(s, "base", true);
       if (baseline[i].defined()) {
         progress_.advance(set_.sequences[s].size());
       } else {
-        baseline[i] = run_baseline(s);
-        save_hidden(s, "base", baseline[i], sums());
+        plan_baseline(s, baseline[i], passes);
       }
-      if (options_.prefill) run_prefill(s, baseline[i], i, hidden);
+      for (std::size_t r = 0; r < hidden.size(); ++r) {
+        if (result_.scored[r].path == "prefill" && result_.scored[r].method->quantised) {
+          plan_prefill(s, r, hidden[r][i], passes);
+        }
+      }
+    }
+    run_passes(passes);
+    for (std::size_t r = 0; r < hidden.size(); ++r) {
+      if (result_.scored[r].path == "prefill" && !result_.scored[r].method->quantised) hidden[r] = baseline;
     }
     if (options_.decode) run_decode(begin, end, hidden);
+    score_group(begin, baseline, hidden);
+  }
+
+  void score_group(std::size_t begin, const std::vector<at::Tensor>& baseline,
+                   const std::vector<std::vector<at::Tensor>>& hidden) {
     std::vector<std::vector<SequenceScores>> scores(result_.scored.size() + paths_);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < baseline.size(); ++i) {
       std::vector<at::Tensor> rows;
       for (const auto& h : hidden) rows.push_back(h[i]);
       score_sequence(begin + i, baseline[i], rows, scores);
@@ -213,70 +240,90 @@ class Runner {
     const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
     result_.scores.add_group(scores, sums());
     if (options_.work == nullptr) return;
-    for (std::size_t s = begin; s < end; ++s) {
+    for (std::size_t s = begin; s < begin + baseline.size(); ++s) {
       options_.work->erase(hidden_name(s, "base"));
       for (std::size_t r = 0; r < result_.scored.size(); ++r) options_.work->erase(hidden_name(s, std::to_string(r)));
     }
   }
 
-  at::Tensor run_baseline(std::size_t s) {
-    SimulatedPrefillAttention exact(baseline_);
-    LayerProbe probe(exact, decoder_, probed_, options_.first_position, options_.tiers, s == 0, options_.timeline);
-    const bool probed = s == 0 || static_cast<std::int64_t>(s) < options_.layer_sequences;
-    const Sequence& ids = set_.sequences[s];
-    const at::Tensor hidden = prefill_hidden(decoder_, ids, {probed ? static_cast<Attention*>(&probe) : &exact},
-                                             {options_.timeline, {verify_phase::forward_of(baseline_)}})[0];
-    progress_.advance(ids.size());
-    const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
-    for (ProbedMethod& p : probed_) p.finish_cache();
-    if (s == 0) {
-      const at::Tensor again = prefill_hidden(decoder_, ids, {&exact})[0];
-      progress_.advance(ids.size());
-      SequenceScores scores;
-      for_each_block(0, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets,
-                            const std::string& where) {
-        const BaselineRows base(decoder_.logits(hidden.narrow(0, from, rows)), targets, where);
-        base.score(decoder_.logits(again.narrow(0, from, rows)), "bf16, second run", scores);
-      });
-      result_.null_kl = scores.kl.empty() ? 0.0 : *std::max_element(scores.kl.begin(), scores.kl.end());
-      result_.null_tokens = std::ssize(scores.kl);
+  // One after another, each saved when it is done; where layers are streamed, all together.
+  void run_passes(std::vector<Pass>& passes) {
+    const std::size_t together = streams() ? passes.size() : 1;
+    for (std::size_t first = 0; first < passes.size(); first += together) {
+      const std::span<Pass> some(&passes[first], std::min(together, passes.size() - first));
+      std::vector<PrefillRun> runs;
+      std::uint64_t tokens = 0, told = 0;
+      for (Pass& pass : some) {
+        const Sequence& ids = set_.sequences[pass.sequence];
+        runs.push_back({&ids, pass.attention.back().get(), pass.phase});
+        tokens += ids.size();
+      }
+      const auto layers = static_cast<std::uint64_t>(decoder_.config().layers);
+      const auto advance = [&](std::int64_t done) {
+        const std::uint64_t now = tokens * static_cast<std::uint64_t>(done) / layers;
+        progress_.advance(now - told);
+        told = now;
+      };
+      const std::vector<at::Tensor> states = prefill_hidden(decoder_, runs, options_.timeline, advance);
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        some[i].done(states[i]);
+        some[i] = {};
+      }
     }
-    return hidden;
   }
 
-  void run_prefill(std::size_t s, const at::Tensor& baseline, std::size_t i,
-                   std::vector<std::vector<at::Tensor>>& hidden) {
-    const Sequence& ids = set_.sequences[s];
-    std::vector<std::size_t> rows;
-    for (std::size_t r = 0; r < result_.scored.size(); ++r) {
-      if (result_.scored[r].path != "prefill") continue;
-      hidden[r][i] = result_.scored[r].method->quantised ? saved_hidden(s, std::to_string(r), false) : baseline;
-      if (!hidden[r][i].defined()) {
-        rows.push_back(r);
-      } else if (result_.scored[r].method->quantised) {
-        progress_.advance(ids.size());
-      }
+  // The baseline, probed on the first sequences. The first one is run twice: the noise of the device.
+  void plan_baseline(std::size_t s, at::Tensor& hidden, std::vector<Pass>& passes) {
+    Pass pass{s, verify_phase::forward_of(baseline_), {}, {}};
+    pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
+    if (s == 0 || static_cast<std::int64_t>(s) < options_.layer_sequences) {
+      Attention& exact = *pass.attention.back();
+      pass.attention.push_back(std::make_unique<LayerProbe>(exact, decoder_, probed_, options_.first_position,
+                                                            options_.tiers, s == 0, options_.timeline));
     }
-    // Streamed weights are loaded once for all methods, which then are saved together.
-    const std::size_t together = decoder_.options().stream_layers ? std::max<std::size_t>(rows.size(), 1) : 1;
-    for (std::size_t first = 0; first < rows.size(); first += together) {
-      std::vector<std::unique_ptr<SimulatedPrefillAttention>> owned;
-      std::vector<Attention*> attentions;
-      PassPhases phases{options_.timeline, {}};
-      const std::size_t last = std::min(first + together, rows.size());
-      for (std::size_t a = first; a < last; ++a) {
-        owned.push_back(
-            std::make_unique<SimulatedPrefillAttention>(*result_.scored[rows[a]].method, options_.timeline));
-        attentions.push_back(owned.back().get());
-        phases.names.push_back(verify_phase::forward_of(*result_.scored[rows[a]].method));
-      }
-      const std::vector<at::Tensor> states = prefill_hidden(decoder_, ids, attentions, phases);
-      for (std::size_t a = first; a < last; ++a) {
-        hidden[rows[a]][i] = states[a - first];
-        save_hidden(s, std::to_string(rows[a]), states[a - first], {});
-      }
-      progress_.advance(ids.size() * attentions.size());
+    pass.done = [this, s, &hidden](const at::Tensor& states) {
+      hidden = states;
+      const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
+      for (ProbedMethod& p : probed_) p.finish_cache();
+      if (s > 0) save_hidden(s, "base", states, sums());
+    };
+    passes.push_back(std::move(pass));
+    if (s > 0) return;
+    Pass again{s, verify_phase::kChecks, {}, {}};
+    again.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
+    again.done = [this, s, &hidden](const at::Tensor& states) {
+      score_null_run(hidden, states);
+      save_hidden(s, "base", hidden, sums());
+    };
+    passes.push_back(std::move(again));
+  }
+
+  void score_null_run(const at::Tensor& hidden, const at::Tensor& again) {
+    const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
+    SequenceScores scores;
+    for_each_block(
+        0, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets, const std::string& where) {
+          const BaselineRows base(decoder_.logits(hidden.narrow(0, from, rows)), targets, where);
+          base.score(decoder_.logits(again.narrow(0, from, rows)), "bf16, second run", scores);
+        });
+    result_.null_kl = scores.kl.empty() ? 0.0 : *std::max_element(scores.kl.begin(), scores.kl.end());
+    result_.null_tokens = std::ssize(scores.kl);
+  }
+
+  void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
+    const KvMethod& method = *result_.scored[row].method;
+    hidden = saved_hidden(s, std::to_string(row), false);
+    if (hidden.defined()) {
+      progress_.advance(set_.sequences[s].size());
+      return;
     }
+    Pass pass{s, verify_phase::forward_of(method), {}, {}};
+    pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(method, options_.timeline));
+    pass.done = [this, s, row, &hidden](const at::Tensor& states) {
+      hidden = states;
+      save_hidden(s, std::to_string(row), states, {});
+    };
+    passes.push_back(std::move(pass));
   }
 
   void run_decode(std::size_t begin, std::size_t end, std::vector<std::vector<at::Tensor>>& hidden) {

@@ -1,6 +1,7 @@
 // Scores every method on every sequence against one baseline pass: hidden states are kept for one group of sequences,
 // logits for one block of rows, scores of tokens in a ScoreStore, so memory does not grow with the text. With a work
-// directory each method's pass over a group is saved when it is done, and a later run goes on behind it.
+// directory each method's pass over a group is saved when it is done, and a later run goes on behind it. Streamed
+// weights are loaded once for a group, with all its sequences and methods, and the group is saved as a whole.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@ struct RunnerOptions {
   CacheWindows tiers;                 // whose sink and recent tokens the masses of the layer errors are of
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
+  std::int64_t streamed_batch = 8;    // sequences that pass through streamed layers together
   const VerifyWork* work = nullptr;   // null: nothing is saved
   Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
   Ranks* ranks = nullptr;             // that share the sequences; needs `work`

@@ -139,7 +139,7 @@ void Verification::require_memory() const {
   }
   const std::uint64_t hidden = passes * static_cast<std::uint64_t>(set_.context) *
                                static_cast<std::uint64_t>(checkpoint_.config().hidden) * element *
-                               (request_.decode ? 8 : 1);
+                               (request_.decode || request_.decoder.stream_layers ? 8 : 1);  // sequences at a time
   const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
   require_device_memory(request_.decoder.device, weights + hidden,
                         weights_fit ? "a shorter --context or fewer --methods would fit"
@@ -184,6 +184,7 @@ Json Verification::run_identity() const {
                      {"logit_correction", r.logit_correction},
                      {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
                      {"device", r.decoder.device.str()}}}};
+  if (r.decoder.stream_layers) identity["options"]["stream_layers"] = true;  // sequences go through them in groups
   if (r.ranks != nullptr) {  // all have one identity: rank 0 takes the records of the others for its own
     identity["options"]["ranks"] = r.ranks->count();
     identity["options"]["device"] = r.decoder.device.is_cpu() ? "cpu" : "cuda";

@@ -260,6 +260,51 @@ TEST(Runner, ScoresDoNotDependOnTheDecodeBatch) {
   EXPECT_NEAR(mean_kl(a, 0) / mean_kl(b, 0), 1.0, 0.02);
 }
 
+TEST(Runner, StreamedSequencesGoThroughTheLayersTogetherWithTheSameResult) {
+  const Checkpoint checkpoint = Checkpoint::open(locate_model(OSCAR_SOURCE_DIR "/sample_data/tiny-qwen3"));
+  DecoderOptions streamed;
+  streamed.stream_layers = true;
+  Decoder decoder(checkpoint, streamed);
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("hadamard2")};
+  const std::vector<const KvMethod*> list = {&methods[0], &methods[1], &methods[2]};
+  const SequenceSet set = sequences(112, 5);
+  RunnerOptions options = both_paths();
+  options.decode = false;
+  const RunnerResult expected = run(plain(), methods, set, options);
+  options.streamed_batch = 2;
+  const auto check = [&](const RunnerResult& found) {
+    EXPECT_EQ(found.tokens, expected.tokens);
+    EXPECT_EQ(found.null_kl, expected.null_kl);
+    EXPECT_EQ(found.null_tokens, expected.null_tokens);
+    for (std::size_t row = 0; row < expected.scored.size(); ++row) {
+      const auto a = found.scores.row(row), b = expected.scores.row(row);
+      ASSERT_EQ(a.size(), b.size());
+      for (std::size_t s = 0; s < a.size(); ++s) EXPECT_EQ(a[s].kl, b[s].kl) << row << ", sequence " << s;
+    }
+    for (std::size_t m = 0; m < methods.size(); ++m) {
+      EXPECT_EQ(found.caches[m].rows, expected.caches[m].rows);
+      ASSERT_EQ(found.layers[m].size(), expected.layers[m].size());
+      for (std::size_t l = 0; l < found.layers[m].size(); ++l) {
+        EXPECT_EQ(found.layers[m][l].mean.k_logit, expected.layers[m][l].mean.k_logit);
+      }
+    }
+  };
+  check(run_methods(decoder, list, plain().method("bf16"), set, options));
+  const TempDirectory directory;
+  const Json identity = {{"tool_version", "1"}, {"threads", 1}, {"options", Json::object()}};
+  for (const char* killed_in : {"group-00002.safetensors", "group-00001.safetensors", "group-00000.safetensors"}) {
+    {
+      const VerifyWork work(directory.path() / "work", identity, true);
+      options.work = &work;
+      check(run_methods(decoder, list, plain().method("bf16"), set, options));
+    }
+    ASSERT_TRUE(fs::remove(directory.path() / "work" / killed_in));
+    for (const auto& file : fs::directory_iterator(directory.path() / "work")) {
+      EXPECT_FALSE(file.path().filename().string().starts_with("hidden")) << file.path();
+    }
+  }
+}
+
 TEST(Runner, NeedlesAreFoundByBothPaths) {
   const Tokenizer tokenizer = Tokenizer::from_file(OSCAR_SOURCE_DIR "/sample_data/tiny-qwen3/tokenizer.json");
   const TaskSet set = make_task("niah", 320, 5, 1, tokenizer);
