@@ -36,6 +36,10 @@ struct Bundle {
   Json provenance = Json::object();                  // statistics file, prompt set, options, tool version
   Json fit_report = Json::object();                  // per layer: captured energy, predicted errors
   Json calibration_hashes = Json::array();           // of the calibration text, a file of its own; may be empty
+
+  // For the one vector of latent attention: `latent` of the model says how many of its channels are the latent (rank),
+  // and how many turn behind them (rotated). Values have the keys' transform and its way back.
+  bool one_vector() const { return model.contains("latent"); }
 };
 
 // Writes the directory atomically (built beside and renamed). UsageError when it exists and overwrite is false, or
@@ -50,9 +54,9 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers = true);
 // alike. Empty when sound, else one sentence per fault.
 std::vector<std::string> check_bundle(const Bundle& bundle);
 
-// Does the bundle belong to this model? Layers, KV heads, head size and, where the bundle knows it, the fingerprint
-// (Checkpoint::fingerprint). A layer may be missing that the bundle lists as left out, where its windows hold all that
-// a query of the layer sees. Empty when it does, else one sentence per difference.
+// Does the bundle belong to this model? Layers, KV heads, head size, one vector or two and, where the bundle knows it,
+// the fingerprint (Checkpoint::fingerprint). A layer may be missing that the bundle lists as left out, where its
+// windows hold all that a query of the layer sees. Empty when it does, else one sentence per difference.
 std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,
                                             const std::string& fingerprint);
 

@@ -16,6 +16,10 @@ std::optional<std::string> unsupported(const ExportFormat& format, const Bundle&
            " cannot carry and no engine reads: judge it with oscar-verify, and fit with --method oscar or waterfill to "
            "serve";
   }
+  if (bundle.one_vector()) {
+    return "the bundle is for the one vector of latent attention, which format " + format.id +
+           " cannot carry and no engine reads yet: judge it with oscar-verify";
+  }
   return format.unsupported != nullptr ? format.unsupported(format, bundle) : std::nullopt;
 }
 
@@ -32,7 +36,7 @@ ServedForm served_form(const Bundle& bundle, const std::string& format) {
 }
 
 ServedForm lossless_form(const Bundle& bundle) {
-  if (codebook_bytes(bundle.layers) > 0) return {kSimulatedForm, bundle, {}};
+  if (codebook_bytes(bundle.layers) > 0 || bundle.one_vector()) return {kSimulatedForm, bundle, {}};
   for (const ExportFormat& format : export_formats()) {
     if (unsupported(format, bundle)) continue;
     ServedForm form = form_of(format, bundle);

@@ -204,6 +204,10 @@ def parse_manifest(document, where):
     if isinstance(code, dict) and code.get("layout") == "codebook":
         raise InputError(f"{where}: holds codebooks, which no cache reads; judge it with oscar-verify, and fit with --method "
                          "oscar or waterfill to serve")
+    facts = document.get("model")
+    if isinstance(facts, dict) and "latent" in facts:
+        raise InputError(f"{where}: is for the one vector of latent attention, which no cache of this package holds; judge it "
+                         "with oscar-verify")
     if version > NEWEST_VERSION:
         raise InputError(f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; "
                          "update oscar-kv")

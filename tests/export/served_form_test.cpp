@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bundle/bundle_fixture.h"
+#include "export/export_format.h"
 #include "export/export_report.h"
 
 namespace oscar {
@@ -103,6 +104,17 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
   Bundle groups = small_bundle(2, 64);
   groups.quant_group = 32;
   EXPECT_NE(message_of<InputError>([&] { served_form(groups, "vllm"); }).find("groups of 32"), std::string::npos);
+}
+
+TEST(ServedForm, NoFormatCarriesTheVectorOfLatentAttention) {
+  Bundle bundle = small_bundle(2, 16, 1);
+  for (LayerTransform& layer : bundle.layers) layer.value = layer.key;
+  bundle.model["latent"] = Json::parse(R"({"rank": 12, "rotated": 4})");
+  EXPECT_EQ(lossless_form(bundle).format, kSimulatedForm);
+  for (const ExportFormat& format : export_formats()) {
+    const std::string said = message_of<InputError>([&] { served_form(bundle, format.id); });
+    EXPECT_NE(said.find("one vector of latent attention, which format " + format.id), std::string::npos) << said;
+  }
 }
 
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
