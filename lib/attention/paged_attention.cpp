@@ -49,8 +49,10 @@ StoredPages PagedAttention::stored(std::int64_t layer, std::int64_t sequence_id,
 
 std::string decode_unsupported(const KvMethod& method, const ModelConfig& model, at::Device device) {
   if (!device.is_cuda() || !method.paged()) return "";
-  const std::string reason = method.logit_correction && method.quantised ? "the kernels have no logit correction"
-                                                                         : cuda_decode_unsupported(method, model);
+  const std::string reason = method.one_vector ? "the kernels read keys and values apart, latent attention caches one "
+                                                 "vector for both"
+                             : method.logit_correction && method.quantised ? "the kernels have no logit correction"
+                                                                           : cuda_decode_unsupported(method, model);
   return reason.empty() ? reason
                         : "the decode path of method '" + method.id + "' cannot run on " + device.str() + ": " +
                               reason + "; pass --device cpu, or --path prefill";

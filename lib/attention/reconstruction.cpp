@@ -59,8 +59,11 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const bool rotated = transform != nullptr && transform->rotated_mean;
   const Encoder encoder = side == Side::kKey ? method.key_encoder : method.value_encoder;
   const bool with_noise = method.logit_correction && side == Side::kKey && method.quantised_at(layer);
-  // The kernels have no encoder feedback and give no steps: such rows are made on the CPU.
-  if (rows.is_cuda() && !with_noise && (method.engine || method.codebooks || encoder != Encoder::kFeedback)) {
+  // The kernels have no encoder feedback, give no steps, and are not built for the long vector of latent attention:
+  // such rows are made on the CPU.
+  const bool long_codes = method.one_vector && method.quantised_at(layer);
+  if (rows.is_cuda() && !with_noise && !long_codes &&
+      (method.engine || method.codebooks || encoder != Encoder::kFeedback)) {
     return decoded_rows_on_device(method, layer, side, rows);
   }
   const at::Tensor rope_phases = rotated ? method.rope_phases->rows(0, rows.size(0)) : at::Tensor();

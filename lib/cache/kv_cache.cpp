@@ -71,7 +71,7 @@ void KvCache::append_rows(std::int64_t layer, std::int64_t id, const std::uint16
     for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
   }
   append_side(*slot, layer, Side::kKey, {keys, count}, for_each_page);
-  append_side(*slot, layer, Side::kValue, {values, count}, for_each_page);
+  if (!spec_.one_vector) append_side(*slot, layer, Side::kValue, {values, count}, for_each_page);
 }
 
 // What leaves the recent window is coded, then the rows go into the windows, where they may take its place.
@@ -153,7 +153,8 @@ std::int64_t KvCache::tokens(std::int64_t layer, std::int64_t id) const {
   return found == sequences_.end() ? 0 : found->second->sides[0].at(as_index(layer)).tokens;
 }
 
-SideView KvCache::view(std::int64_t layer, std::int64_t id, Side side) const {
+SideView KvCache::view(std::int64_t layer, std::int64_t id, Side asked) const {
+  const Side side = held(asked);
   const CacheWindows& w = spec(side).windows;
   const Sequence& sequence = *sequences_.at(id);
   const Rows& rows = sequence.sides[at(side)].at(as_index(layer));

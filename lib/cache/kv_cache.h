@@ -27,6 +27,8 @@ struct KvCacheSpec {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::array<SideSpec, 2> sides;  // keys, values
   bool shared_pages = false;      // a page holds keys and values: equal windows, bytes and tokens
+  // What is cached as the key is the value, too: kept once, and both sides are views of it. Needs shared_pages.
+  bool one_vector = false;
 };
 
 // Windows of a cache that keeps every token in BF16.
@@ -56,8 +58,8 @@ class KvCache {
   explicit KvCache(KvCacheSpec spec);
   ~KvCache();
 
-  // The next token of a sequence (a new one when the id is not known). key, value: [Hkv, d] BF16 bits. NumericalError,
-  // naming the place, when a token to be coded is not finite.
+  // The next token of a sequence (a new one when the id is not known). key, value: [Hkv, d] BF16 bits; of one vector
+  // the value is not read. NumericalError, naming the place, when a token to be coded is not finite.
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
   // The next `count` tokens, [count, Hkv, d] each: the same bytes as one by one, keys first. for_each_page(n, code)
   // calls code(i) for i in [0, n), each once, in any order and on any threads.
@@ -81,6 +83,7 @@ class KvCache {
     std::vector<std::vector<std::uint8_t>> bytes;  // [layers]
   };
   static std::size_t at(Side side) { return side == Side::kKey ? 0 : 1; }
+  Side held(Side side) const { return spec_.one_vector ? Side::kKey : side; }
   std::size_t pool_of(Side side) const { return spec_.shared_pages ? 0 : at(side); }
   const SideSpec& spec(Side side) const { return spec_.sides[at(side)]; }
   struct NewRows {

@@ -63,6 +63,7 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
   if (codebook_bytes(bundle.layers) > 0) {
+    require_apart("The bundle's method " + bundle.method, model);
     method.codebooks =
         std::make_shared<CodebookEngine>(bundle.layers, bundle.quant_group, parse_encoder(bundle.encoder), model);
     mark_left_out(method, model, bundle);
@@ -103,7 +104,8 @@ const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
   return side == Side::kKey ? c.key : c.value;
 }
 
-RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const {
+RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) const {
+  const Side side = one_vector ? Side::kKey : asked;
   RowCodec codec{.code = code(layer, side), .side = side};
   codec.encoder = side == Side::kKey ? key_encoder : value_encoder;
   const auto h = static_cast<std::size_t>(head);
@@ -122,6 +124,11 @@ const CacheWindows& KvMethod::windows_of(Side side) const { return engine ? engi
 
 bool KvMethod::quantised_at(std::int64_t layer) const {
   return quantised && (!engine || engine->quantised(layer)) && !left_out_at(layer);
+}
+
+PageLayout KvMethod::page(std::int64_t layer) const {
+  const RowCode& key = code(layer, Side::kKey);
+  return one_vector ? page_layout(key) : page_layout(key, code(layer, Side::kValue));
 }
 
 bool KvMethod::left_out_at(std::int64_t layer) const {
@@ -146,6 +153,10 @@ double KvMethod::bits_per_element() const {
   return bits / elements;
 }
 
+double KvMethod::token_bytes(const ModelConfig& model) const {
+  return bits_per_element() * static_cast<double>(vectors() * model.kv_heads * model.head_dim) / 8.0;
+}
+
 double KvMethod::bits_per_element_at(std::int64_t context) const {
   if (!quantised) return 16.0;
   if (engine) return engine->bits_per_element_at(context);
@@ -154,7 +165,7 @@ double KvMethod::bits_per_element_at(std::int64_t context) const {
 
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
   std::uint64_t bytes = held_bytes(method, model, context);
-  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);
+  const auto row = static_cast<std::uint64_t>(2 * method.vectors() * model.kv_heads * model.head_dim);
   for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
     if (!method.left_out_at(place)) continue;
     bytes += row * static_cast<std::uint64_t>(std::min(model.span(model.kv_layer(place)), context));
@@ -164,7 +175,7 @@ std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, 
 
 std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
   if (method.engine) return method.engine->allocated_bytes(context);
-  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);  // K and V of a token, BF16
+  const auto row = static_cast<std::uint64_t>(2 * method.vectors() * model.kv_heads * model.head_dim);  // BF16 token
   if (!method.quantised) return row * static_cast<std::uint64_t>(context * model.kv_layers());
   const CacheWindows& w = method.windows;
   const std::int64_t coded = w.quantised_end(context) - w.sink;
@@ -180,8 +191,7 @@ std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < method.codes.size(); ++i) {
     if (method.left_out_at(static_cast<std::int64_t>(i))) continue;
-    const LayerCode& c = method.codes[i];
-    bytes += static_cast<std::uint64_t>(pages * page_layout(c.key, c.value).bytes()) +
+    bytes += static_cast<std::uint64_t>(pages * method.page(static_cast<std::int64_t>(i)).bytes()) +
              row * static_cast<std::uint64_t>(full);
   }
   return bytes;
@@ -234,6 +244,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   method.id = id;
   method.source = row != nullptr ? row->source : "bundle";
   method.quantised = own || row->quantised;
+  method.one_vector = model.is_latent();
   method.windows = windows;
   const int d = static_cast<int>(model.head_dim);
   if (from_bundle) {

@@ -29,9 +29,12 @@ struct LayerCode {
 };
 
 struct KvMethod {
-  std::string id;                 // "oscar"
-  std::string source;             // paper or project the definition follows
-  bool quantised = true;          // false: bf16, every token stays in BF16
+  std::string id;         // "oscar"
+  std::string source;     // paper or project the definition follows
+  bool quantised = true;  // false: bf16, every token stays in BF16
+  // Of a model with latent attention: a token caches one vector, which is key and value. Codes, encoders and clips are
+  // those of the keys; the value transform is the keys' with its way back.
+  bool one_vector = false;
   bool logit_correction = false;  // readers take the noise of coded keys out of their logits (attention/logit_noise.h)
   CacheWindows windows;
   std::shared_ptr<const MethodEngine> engine;  // method of another paper; then codes, encoders and layers are not used
@@ -55,12 +58,17 @@ struct KvMethod {
   const CacheWindows& windows_of(Side side) const;
   bool quantised_at(std::int64_t layer) const;
   bool left_out_at(std::int64_t layer) const;
-  std::int64_t held_layers(const ModelConfig& model) const;  // that are not left out
+  PageLayout page(std::int64_t layer) const;  // of one KV head; not for methods with an engine or codebooks
+  std::int64_t vectors() const { return one_vector ? 1 : 2; }  // that a token caches for each KV head
+  std::int64_t held_layers(const ModelConfig& model) const;    // that are not left out
   // The decode path has pages for it.
   bool paged() const { return !codebooks && (!engine || has_pages(engine->description())); }
 
   // Of a quantised token, parameters included; mean over layers, without those that are left out.
   double bits_per_element() const;
+  // Bytes of a quantised token in one layer, all KV heads, by the same mean; 16-bit ones for a method that codes
+  // nothing.
+  double token_bytes(const ModelConfig& model) const;
   // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over these layers; for
   // methods of other papers what a sequence holds (MethodEngine).
   double bits_per_element_at(std::int64_t context) const;

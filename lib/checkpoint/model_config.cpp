@@ -230,8 +230,7 @@ std::int64_t ModelConfig::kv_layer(std::int64_t place) const {
 void refuse_latent(const ModelConfig& config, const std::string& what) {
   if (!config.is_latent()) return;
   throw InputError(what + " does not serve " + config.architecture +
-                   ": its latent attention keeps one vector for keys and values, which no cache here holds yet; " +
-                   "oscar-collect measures such models");
+                   ": its latent attention keeps one vector for keys and values, whose errors it does not tell apart");
 }
 
 std::string supported_architectures() {

@@ -51,6 +51,8 @@ std::string settings_text(const RowCode& code);  // for people: "groups of 32", 
 
 // A page of such rows. InputError as of validate().
 PageLayout page_layout(const RowCode& key, const RowCode& value);
+// Of one vector that is key and value: in the order of keys, the value side is empty.
+PageLayout page_layout(const RowCode& vector);
 
 // The channels that parameter `i` of a token scales, and the plane that holds their codes; one for each of
 // side.quant_groups.

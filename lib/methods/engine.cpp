@@ -126,9 +126,20 @@ at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
 
 }  // namespace
 
+void require_apart(const std::string& what, const ModelConfig& model) {
+  if (!model.is_latent()) return;
+  throw UsageError(what + " codes keys and values apart, and the latent attention of " + model.architecture +
+                   " caches one vector for both; take naive2, hadamard2, or a bundle of oscar, balanced or waterfill");
+}
+
+void require_fit(const MethodSpec& description, const ModelConfig& model) {
+  require_apart("Method " + description.id, model);
+  require_fit(description, static_cast<int>(model.kv_heads), static_cast<int>(model.head_dim));
+}
+
 MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& model)
     : description_(description), layers_(model.kv_layers()), heads_(model.kv_heads), head_dim_(model.head_dim) {
-  require_fit(description, static_cast<int>(heads_), static_cast<int>(head_dim_));
+  require_fit(description, model);
   // A model with fewer than four layers for each protected one has no inner layers worth the name: all are coded.
   boundary_ = layers_ >= 4 * description.boundary_layers ? description.boundary_layers : 0;
   for (const SideCode* s : {&description_.key, &description_.value}) {

@@ -15,6 +15,13 @@
 
 namespace oscar {
 
+// UsageError for a model with latent attention, whose tokens cache one vector: what codes keys and values differently
+// has no place for it. what: "Method kivi".
+void require_apart(const std::string& what, const ModelConfig& model);
+
+// The same for a method of another paper, and UsageError when it does not fit the model's heads.
+void require_fit(const MethodSpec& description, const ModelConfig& model);
+
 inline constexpr std::uint64_t kRotationSeed = 20250428;  // of the random rotations; any fixed number
 
 class MethodEngine {

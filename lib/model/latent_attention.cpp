@@ -48,6 +48,12 @@ at::Tensor expanded_outputs(const ModelConfig& config, const LayerWeights& weigh
   return values.transpose(0, 1).reshape({output.size(0), -1});
 }
 
+at::Tensor read_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output) {
+  if (!config.is_latent()) return output;
+  return expanded_outputs(config, weights, output.to(weights.kv_b.options()))
+      .view({output.size(0), config.query_heads, config.latent.value_dim});
+}
+
 at::Tensor output_weight(const ModelConfig& config, const LayerWeights& weights) {
   if (!config.is_latent()) return weights.o;
   const LatentAttention& l = config.latent;

@@ -21,6 +21,9 @@ void project_latent(const ModelConfig& config, const LayerWeights& weights, cons
 // Outputs of attention [T, Hq, r+R] -> what W_O reads, [T, Hq v].
 at::Tensor expanded_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output);
 
+// What W_O reads by head: outputs of attention [T, Hq, d] as they are, with latent attention their values [T, Hq, v].
+at::Tensor read_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output);
+
 // W_O in the coordinates of attention's outputs, [hidden, Hq d]: with latent attention W_O W_UV, whose columns for the
 // rotated channels are 0; otherwise `weights.o`.
 at::Tensor output_weight(const ModelConfig& config, const LayerWeights& weights);

@@ -19,6 +19,9 @@ inline constexpr int kReportFormatVersion = 1;
 struct ModelFacts {
   std::string name, fingerprint, architecture;
   std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
+  // Of latent attention, whose tokens cache one vector of head_dim channels: so many of the latent, and so many that
+  // turn behind it; 0: keys and values apart.
+  std::int64_t latent_rank = 0, latent_rotated = 0;
 };
 
 // What one layer clips with: [1 or Hkv] ratios of keys and values; 0: off.
@@ -116,6 +119,7 @@ struct MethodReport {
   bool judged = false;                // gates apply to it
   double code_bits = 0;               // bits per element of a quantised token, parameters included
   double bits_per_element = 0;        // at the tested context, windows included
+  double token_bytes = 0;             // of a quantised token in one layer, parameters included; 0: not counted
   std::uint64_t codebook_bytes = 0;   // of learned codebooks, all layers, which are in no other figure; 0: none
   std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence of the tested context, all layers
   QualityMetrics quality;
@@ -191,6 +195,11 @@ std::vector<std::string> seen_notes(const VerifyReport& report);
 // "1.8": KL over the last quarter of the positions over that of the second (metrics.h); "-" for BF16 and for rows
 // without positions in either quarter.
 std::string growth_text(const MethodReport& method);
+// What bits are per element of: "K and V", or the one vector of latent attention.
+std::string element_text(const VerifyReport& report);
+// With latent attention: "one vector of 512 + 64 channels a token and layer takes, in bytes: bf16 1152, ..."; else
+// empty.
+std::string latent_text(const VerifyReport& report);
 // "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
 std::string baseline_share(const TaskScore& task);
 

@@ -20,9 +20,11 @@ Json interval(const std::optional<Interval>& value) {
 }
 
 Json model_json(const ModelFacts& m) {
-  return {{"name", m.name},         {"fingerprint", m.fingerprint}, {"architecture", m.architecture},
-          {"layers", m.layers},     {"query_heads", m.query_heads}, {"kv_heads", m.kv_heads},
-          {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
+  Json json = {{"name", m.name},         {"fingerprint", m.fingerprint}, {"architecture", m.architecture},
+               {"layers", m.layers},     {"query_heads", m.query_heads}, {"kv_heads", m.kv_heads},
+               {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
+  if (m.latent_rank > 0) json["latent"] = {{"rank", m.latent_rank}, {"rotated", m.latent_rotated}};
+  return json;
 }
 
 Json seen_json(const std::optional<SeenText>& s) {
@@ -266,6 +268,7 @@ std::string report_json(const VerifyReport& r) {
   for (const MethodReport& m : r.methods) {
     methods.push_back(method_json(m));
     if (m.codebook_bytes > 0) methods.back()["codebook_bytes"] = m.codebook_bytes;
+    if (m.token_bytes > 0) methods.back()["token_bytes"] = number(m.token_bytes);
   }
   Json bundles = Json::array();
   for (const BundleFacts& b : r.bundles) bundles.push_back(bundle_json(b));

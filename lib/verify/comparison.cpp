@@ -132,7 +132,7 @@ class Selector {
     MethodSpec m = *description;
     if (comparison == "common") m = with_windows(m, request_.windows);
     if (comparison == "bytes") {
-      require_fit(m, static_cast<int>(model_.kv_heads), static_cast<int>(model_.head_dim));
+      require_fit(m, model_);
       double least = 0;
       const auto matched = with_bits(m, selection_.target_bits, model_, request_.context, &least);
       if (!matched) {
@@ -150,8 +150,8 @@ class Selector {
     if (comparison == "authors" && row != nullptr && row->codebooks) m.windows = row->codebooks->windows;
     if (comparison == "bytes" && m.quantised &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
-      const double elements = 2.0 * static_cast<double>(m.held_layers(model_) * model_.kv_heads * model_.head_dim) *
-                              static_cast<double>(request_.context);
+      const double elements = static_cast<double>(m.vectors() * m.held_layers(model_) * model_.kv_heads *
+                                                  model_.head_dim * request_.context);
       const FoundWindows found =
           windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const CacheWindows& windows) {
             m.windows = windows;

@@ -31,13 +31,18 @@ std::vector<ListedMethod> list_methods(const ModelConfig* model) {
       const std::string key = windows_text(description->key.windows), value = windows_text(description->value.windows);
       m.windows = key == value ? key : "K " + key + ", V " + value;
       try {
-        require_fit(*description, heads, d);
+        if (model != nullptr) require_fit(*description, *model);
       } catch (const UsageError& e) {
-        if (model != nullptr) m.does_not_fit = e.what();
+        m.does_not_fit = e.what();
       }
     } else if (row.codebooks) {
       m.bits = bits_per_element(*row.codebooks, heads, d);
       m.windows = windows_text(row.codebooks->windows);
+      try {
+        if (model != nullptr) require_apart("Method " + row.id, *model);
+      } catch (const UsageError& e) {
+        m.does_not_fit = e.what();
+      }
     } else {
       m.bits = row.quantised ? uniform_code(d).bits_per_element() : 16.0;
     }

@@ -30,7 +30,8 @@ double bits_at(const PlannedMethod& m, const CacheWindows& windows, std::int64_t
 }
 
 double bytes_at(const PlannedMethod& m, const ModelConfig& model, const CacheWindows& windows, std::int64_t context) {
-  const double elements = 2.0 * static_cast<double>(model.kv_layers() * model.kv_heads * model.head_dim);
+  const std::int64_t vectors = model.is_latent() ? 1 : 2;  // that a token caches for each KV head
+  const double elements = static_cast<double>(vectors * model.kv_layers() * model.kv_heads * model.head_dim);
   return std::ceil(bits_at(m, windows, context) * elements * static_cast<double>(context) / 8.0);
 }
 
@@ -75,7 +76,6 @@ std::uint64_t parse_memory(const std::string& text) {
 
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
                        std::vector<std::int64_t> contexts, const CacheWindows& windows) {
-  refuse_latent(model, "oscar-verify plan");
   if (memory <= weights) {
     throw UsageError("the weights alone take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
   }

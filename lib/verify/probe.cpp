@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "model/latent_attention.h"
 #include "verify/forward.h"
 #include "verify/verify_phases.h"
 #include "verify/verify_work.h"
@@ -113,8 +114,9 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
     if (!probed.method->quantised_at(input.layer)) continue;
     add_weight_errors(input, *probed.method, tiers_, sums);
-    add_output_error(exact, output, first_, input.k.size(1),
-                     decoder_.layer_weights(decoder_.config().kv_layer(input.layer)).o, sums);
+    const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
+    const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
+    add_output_error(read(exact), read(output), first_, input.k.size(1), weights.o, sums);
   }
   return exact;
 }

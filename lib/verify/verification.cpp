@@ -66,7 +66,6 @@ std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, 
 Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer,
                            std::vector<JudgedBundle> bundles, VerifyRequest request)
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
-  refuse_latent(checkpoint.config(), "oscar-verify");
   check_request();
   request_.tasks = expand_tasks(request_.tasks);
   choose_methods();
@@ -297,6 +296,7 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.judged = contains(judged_, m.id);
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
+  m.token_bytes = scored.method->token_bytes(checkpoint_.config());
   if (scored.method->codebooks) {
     m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
     if (scored.method->logit_correction) m.codebook_bytes += scored.method->codebooks->error_bytes();

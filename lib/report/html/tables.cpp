@@ -159,7 +159,8 @@ std::string verdict_banner(const VerifyReport& report) {
 
 std::string method_table(const VerifyReport& report) {
   std::string text =
-      "<p>KL in nats. Bits: per element of K and V at context " + std::to_string(report.scoring.context) +
+      "<p>KL in nats. Bits: per element of " + element_text(report) + " at context " +
+      std::to_string(report.scoring.context) +
       ", the full-precision windows of each method included (last column: tokens at the start and at the end). Bytes: "
       "pages and windows of one sequence, all layers. &plusmn;: " +
       escape(interval_note(report)) +
