@@ -57,6 +57,17 @@ Sensitivities of_fitted_layers(Sensitivities found, const ModelConfig& model, co
 
 }  // namespace
 
+void require_one_code(const FitOptions& options) {
+  const std::string why = ", and latent attention caches one vector for both: ";
+  if (fitted_method(options.method).codebooks) {
+    throw UsageError("--method " + options.method + " codes keys and values apart" + why +
+                     "fit oscar, balanced or waterfill");
+  }
+  if (options.allocate == "closed") return;
+  throw UsageError("--allocate " + options.allocate + " chooses widths for keys and values apart" + why +
+                   "fit with --allocate closed and without --text or --curves");
+}
+
 const AllocatorRow* asked_allocator(const CurveArguments& a, const CommonOptions& common, const std::string& method) {
   const AllocatorRow* row = find_allocator(a.allocate);
   if (row == nullptr) return nullptr;

@@ -28,6 +28,7 @@
 #include "registry/registry.h"
 #include "rotation/fit.h"
 #include "rotation/fit_phases.h"
+#include "rotation/latent_fit.h"
 #include "rotation/waterfill.h"
 #include "statistics/collect_phases.h"
 #include "statistics/shard_merge.h"
@@ -222,11 +223,16 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
   require_no_stdout(a.common.output, "a bundle, which is a folder,");
   const std::string work_dir = a.curves.work_dir;
-  if (a.statistics.empty()) choose_for_model(a);
+  bool one_vector = false;  // known before, where a model is given in place of statistics
+  if (a.statistics.empty()) {
+    one_vector = Checkpoint::open(locate_model(a.common.model, a.common.revision)).config().is_latent();
+    choose_for_model(a, one_vector);
+  }
   parse_options(a);
   const bool curves = uses_curves(a.curves, a.common, a.fit.method), measures = curves && a.curves.file.empty();
   const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method);
   a.fit.allocate = curves ? "measured" : allocator != nullptr ? allocator->id : "closed";
+  if (one_vector) require_one_code(a.fit);
   refuse_idle_options(app, a, measures);
   require_shared_work(a, measures);
   if (!a.pareto.empty() && !fitted_method(a.fit.method).allocates_bits) {
@@ -254,6 +260,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   const std::vector<LeftOutLayer> windowed = windowed_layers(collected, a.windows, a.statistics);
   const Statistics statistics = without_layers(std::move(collected), windowed);
   reading.reset();
+  if (latent_parts(statistics).rank > 0) require_one_code(a.fit);
   if (is_shard(statistics)) {
     log_warning(a.statistics + ": is " + shard_name(statistics) +
                 " of a run, so the fit sees a part of its tokens; add up all shards with oscar-collect merge");
