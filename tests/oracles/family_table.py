@@ -80,8 +80,8 @@ def claims():
                       "all" if name in absorbed else "sglang" if run or sample else NONE,
                       "KL compared" if sample or compared else "refused" if ours else "as another" if of else NONE,
                       "yes" if name in quantised else NONE]
-        if any(case in whole["LATENT"] for case in of):  # the rest refuses latent attention
-            rows[name][1:4] = [NONE] * 3
+        if any(case in whole["LATENT"] for case in of):  # no engine reads its bundles yet, oscar_kv refuses it
+            rows[name][1:4] = ["both paths", NONE, NONE]
     return rows
 
 

@@ -26,7 +26,7 @@ LENGTHS = [150, 1, 64]  # past every window and original context of the cases
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
          "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped", "hunyuan-moe", "llama4", "ministral3", "mistral-wrapped",
          "seed-oss", "granite", "olmo3", "exaone4", "ernie4-5", "ernie4-5-moe", "minimax-m2", "qwen3-5-moe"]
-LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # these are collected; the rest refuses them
+LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # one cached vector: export refuses them
 
 
 def sequences():
@@ -152,7 +152,7 @@ def relative(a, b):
 
 
 def check_latent(model, tensors, statistics, tool, folder):
-    """W_O seen from the latent, what the file says of it, and the commands that do not serve it yet."""
+    """W_O seen from the latent, what the files say of it, fit and verify, and what is refused."""
     config = transformers.AutoConfig.from_pretrained(model)
     weights = safetensors_torch.load_file(model / "model.safetensors")
     prefix, heads = "model.layers.1.self_attn.", config.num_attention_heads
@@ -164,18 +164,70 @@ def check_latent(model, tensors, statistics, tool, folder):
         metadata = json.loads(file.metadata()["oscar"])
     assert metadata["latent"] == dict(rank=config.kv_lora_rank, rotated=config.qk_rope_head_dim)
     rank = config.kv_lora_rank
-    for method, options in (("oscar", []), ("balanced", []), ("waterfill", ["--bits", 2.25])):
-        bundle = folder / method
+    methods = {"oscar": [], "balanced": [], "waterfill": ["--bits", 2.25]}
+    for method, options in methods.items():
+        bundle = folder / f"{method}-bundle"
         tool("oscar-fit", statistics, "-o", bundle, "--method", method, "--windows", "8,24", "-q", *options)
         found = {key: tensor for file in bundle.glob("*.safetensors") for key, tensor in safetensors_torch.load_file(file).items()}
         matrices = [x.double() for x in found.values() if x.dim() == 3 and x.shape[-1] == x.shape[-2]]
         assert len(matrices) >= 8  # one transform for both sides of four layers
+        assert json.loads((bundle / "oscar_bundle.json").read_text())["model"]["latent"] == metadata["latent"]
         if method == "oscar":
             assert all(x[0, :rank, rank:].abs().max() == 0 and x[0, rank:, :rank].abs().max() == 0 for x in matrices)
     assert "keeps one vector" in tool("oscar-fit", statistics, "-o", folder / "c", "--windows", "8,24", "--clip", "0.9,0.8", code=2)
-    text = SOURCE_DIR / "sample_data" / "heldout.txt"
-    assert "oscar-verify does not serve" in tool("oscar-verify", "--model", model, "--text", text, "--context", 90, "--methods",
-                                                 "bf16,naive2", code=3)
+    fit_from_latent_model(model, statistics, tool, folder)
+    verify_latent(model, [folder / f"{method}-bundle" for method in methods], config, tool, folder)
+    for form in ("sglang", "sglang-v2", "sglang-v3", "transformers", "vllm", "absorbed"):
+        assert f"which format {form} cannot carry" in tool("oscar-export", folder / "oscar-bundle", "--format", form, "-o", folder / form, code=3)
+
+
+def fit_from_latent_model(model, statistics, tool, folder):
+    """The model in place of statistics takes the closed form; what treats keys and values differently is refused before."""
+    rows = folder / "rows.jsonl"
+    shared = ["oscar-fit", "--model", model, "--windows", "8,24", "--device", "cpu", "-q"]
+    collects = [*shared, "--prompts", rows, "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS), "--bits", 2.25]
+    tool(*collects, "-o", folder / "straight")
+    manifest = json.loads((folder / "straight" / "oscar_bundle.json").read_text())
+    assert manifest["method"] == "waterfill" and manifest["provenance"]["options"]["allocate"] == "closed"
+    assert not (folder / "straight" / "curves.json").exists()
+    for options in (["--allocate", "measured"], ["--method", "cq8x8"]):
+        assert "latent attention caches one vector" in tool(*collects[:-2], *options, "-o", folder / "none", code=2)
+    measured = ["--method", "waterfill", "--allocate", "measured", "--text", rows, "-o", folder / "none"]
+    assert "latent attention caches one vector" in tool(shared[0], statistics, *shared[1:], *measured, code=2)
+    assert not (folder / "none").exists() and not (folder / "none.statistics.safetensors").exists()
+
+
+def verify_latent(model, bundles, config, tool, folder):
+    """Both paths of a cache that holds the one vector once. On a GPU the prefill path alone runs, which codes on the CPU."""
+    text = folder / "text.txt"
+    text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
+    shared = ["oscar-verify", "--model", model, "--text", text, "--context", 90, "--max-sequences", 1, "--dtype", "float32", "-q",
+              "--bootstrap", 50]
+    command = [*shared, "--methods", "bf16,naive2,hadamard2", *[x for bundle in bundles for x in ("--bundle", bundle)]]
+    tool(*command, "--path", "both", "--device", "cpu", "--report", folder / "r.json")
+    report = json.loads((folder / "r.json").read_text())
+    rows = {(m["id"], m["path"]): m for m in report["methods"]}
+    print(config.model_type, {key: f"{m['kl']['mean']:.2e}" for key, m in rows.items()})
+    width = config.kv_lora_rank + config.qk_rope_head_dim
+    assert report["model"]["latent"] == dict(rank=config.kv_lora_rank, rotated=config.qk_rope_head_dim)
+    assert rows["bf16", "prefill"]["token_bytes"] == 2 * width and rows["naive2", "prefill"]["token_bytes"] == width / 4 + 4
+    assert rows["bf16", "decode"]["allocated_bytes"] == 2 * width * 90 * 4
+    assert rows["bf16", "decode"]["kl"]["mean"] < 1e-3  # as of other models with experts
+    checks = {check["name"]: check["pass"] for check in report["self_checks"]}
+    assert all(checks[name] for name in ("null_run", "negative_control", "writer_reader", "prefill_decode")), checks
+    for name in ["naive2", "hadamard2", *[bundle.name for bundle in bundles]]:
+        assert 1e-4 < rows[name, "decode"]["kl"]["mean"] < 0.2, name
+    for layer in rows["oscar-bundle", "prefill"]["layers"]:
+        assert 0 < layer["projected_output_error"] < 1
+    assert "caches one vector for both" in tool(*shared, "--methods", "bf16,kivi2", code=2)
+    plan = json.loads(tool("oscar-verify", "plan", "--model", model, "--memory", "1GiB", "--contexts", 1000, "--json"))
+    exact = next(m for m in plan["methods"] if m["id"] == "bf16")
+    assert exact["contexts"][0]["sequence_bytes"] == 2 * width * 1000 * 4 and "kivi2" in plan["do_not_fit"]
+    if DEVICE != "cpu":
+        tool(*command, "--path", "prefill", "--device", DEVICE, "--report", folder / "r2.json")
+        on_device = {m["id"]: m["kl"]["mean"] for m in json.loads((folder / "r2.json").read_text())["methods"]}
+        assert on_device["oscar-bundle"] == pytest.approx(rows["oscar-bundle", "prefill"]["kl"]["mean"], rel=0.2)
+        assert "pass --device cpu" in tool(*command, "--path", "decode", "--device", DEVICE, "--report", folder / "r3.json", code=4)
 
 
 def test_commands(case, tool, tmp_path):
