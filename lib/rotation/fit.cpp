@@ -91,6 +91,7 @@ SideTransform& side_of(LayerFit& layer, Side side) {
 void set_feedback_metrics(const Statistics& s, const FitOptions& o, FitResult& result) {
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     for (const Side side : {Side::kKey, Side::kValue}) {
+      if (side == Side::kValue && latent_parts(s).rank > 0) break;  // the same vector
       set_feedback_metric(s, o, side, layer, side_of(result.layers[layer], side));
     }
   }

@@ -17,6 +17,8 @@ struct SideRegret {
   double ratio() const;  // bundle over refit; 1 where neither has any error
 };
 
+// With latent attention `key` is that of the one vector, whose errors are weighed as key and value at once, and `value`
+// is empty.
 struct LayerRegret {
   std::int64_t layer = 0;
   SideRegret key, value;

@@ -174,6 +174,8 @@ def check_latent(model, tensors, statistics, tool, folder):
         assert json.loads((bundle / "oscar_bundle.json").read_text())["model"]["latent"] == metadata["latent"]
         if method == "oscar":
             assert all(x[0, :rank, rank:].abs().max() == 0 and x[0, rank:, :rank].abs().max() == 0 for x in matrices)
+    regret = json.loads(tool("oscar-fit", "check", folder / "waterfill-bundle", "--statistics", statistics, "--json"))
+    assert regret["total"]["regret"] == pytest.approx(1.0, abs=1e-3)  # on the statistics of its own fit
     assert "keeps one vector" in tool("oscar-fit", statistics, "-o", folder / "c", "--windows", "8,24", "--clip", "0.9,0.8", code=2)
     fit_from_latent_model(model, statistics, tool, folder)
     verify_latent(model, [folder / f"{method}-bundle" for method in methods], config, tool, folder)
