@@ -164,7 +164,7 @@ def check_latent(model, tensors, statistics, tool, folder):
         metadata = json.loads(file.metadata()["oscar"])
     assert metadata["latent"] == dict(rank=config.kv_lora_rank, rotated=config.qk_rope_head_dim)
     rank = config.kv_lora_rank
-    methods = {"oscar": [], "balanced": [], "waterfill": ["--bits", 2.25]}
+    methods = {"oscar": [], "balanced": [], "waterfill": ["--bits", 2.25, "--encoder", "feedback"]}
     for method, options in methods.items():
         bundle = folder / f"{method}-bundle"
         tool("oscar-fit", statistics, "-o", bundle, "--method", method, "--windows", "8,24", "-q", *options)
@@ -172,6 +172,7 @@ def check_latent(model, tensors, statistics, tool, folder):
         matrices = [x.double() for x in found.values() if x.dim() == 3 and x.shape[-1] == x.shape[-2]]
         assert len(matrices) >= 8  # one transform for both sides of four layers
         assert json.loads((bundle / "oscar_bundle.json").read_text())["model"]["latent"] == metadata["latent"]
+        assert f"{rank} + {config.qk_rope_head_dim} channels" in (bundle / "README.md").read_text()
         if method == "oscar":
             assert all(x[0, :rank, rank:].abs().max() == 0 and x[0, rank:, :rank].abs().max() == 0 for x in matrices)
     regret = json.loads(tool("oscar-fit", "check", folder / "waterfill-bundle", "--statistics", statistics, "--json"))
