@@ -37,7 +37,7 @@ Sensitivities squared_weight_norms(const Statistics& statistics, const CommonOpt
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
     if (!fitted.contains(layer)) continue;
     const LayerWeights& weights = decoder.layer_weights(layer);
-    for (const at::Tensor& w : {weights.k, weights.v}) {
+    for (const at::Tensor& w : {weights.k, weights.v.defined() ? weights.v : weights.k}) {
       norms.push_back({w.to(at::kDouble).square().sum().item<double>()});
     }
   }

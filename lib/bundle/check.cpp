@@ -245,7 +245,8 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     }
     if (!model.holds_kv(layer.layer)) {
       faults.push_back("the bundle has layer " + std::to_string(layer.layer) +
-                       ", which holds no KV cache in the model (linear attention)");
+                       ", which holds no KV cache in the model " +
+                       (model.is_linear(layer.layer) ? "(linear attention)" : "(a window in heads of another size)"));
       break;
     }
     if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);

@@ -76,7 +76,7 @@ struct KvMethod {
 
 // Bytes of the pages and windows of one sequence of `context` tokens, all layers: whole pages, windows at their
 // capacity. What a cache holds beyond that (growth in steps) is not counted, so that the figure is the same everywhere.
-// Of a layer that is left out the tokens that a query sees count, in BF16.
+// Of a layer that is left out, or that keeps its window beside the cache, the tokens that a query sees count, in BF16.
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
 // The same without layers that are left out.
 std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);

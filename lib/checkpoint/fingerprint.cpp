@@ -49,6 +49,10 @@ std::string family_text(const ModelConfig& c) {
     for (const LayerRope kind : c.layer_rope) text += " " + std::to_string(static_cast<int>(kind));
     text += "\n";
   }
+  if (!c.local.layers.empty()) {
+    text += "local heads " + std::to_string(c.local.kv_heads) + " " + std::to_string(c.local.head_dim) + "\n";
+  }
+  if (c.keys_as_values) text += "keys as values\n";
   if (!c.chunk.empty()) {
     text += "chunks";
     for (const std::int64_t chunk : c.chunk) text += " " + std::to_string(chunk);

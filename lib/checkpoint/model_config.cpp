@@ -211,7 +211,7 @@ void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::st
 }  // namespace
 
 std::int64_t ModelConfig::kv_place(std::int64_t layer) const {
-  if (linear.layers.empty()) return layer;
+  if (linear.layers.empty() && local.layers.empty()) return layer;
   std::int64_t place = 0;
   for (std::int64_t i = 0; i < layer; ++i) place += holds_kv(i) ? 1 : 0;
   return place;
@@ -220,7 +220,7 @@ std::int64_t ModelConfig::kv_place(std::int64_t layer) const {
 std::int64_t ModelConfig::kv_layers() const { return kv_place(layers); }
 
 std::int64_t ModelConfig::kv_layer(std::int64_t place) const {
-  if (linear.layers.empty()) return place;
+  if (linear.layers.empty() && local.layers.empty()) return place;
   for (std::int64_t i = 0; i < layers; ++i) {
     if (holds_kv(i) && place-- == 0) return i;
   }
@@ -287,7 +287,7 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
     out.max_position =
         static_cast<std::int64_t>(static_cast<double>(out.max_position) * std::min(out.rope.factor, 1e6));
   }
-  if (!out.layer_rope.empty()) check_rope_factors(out.local_rope, out.head_dim, where);
+  if (!out.layer_rope.empty()) check_rope_factors(out.local_rope, out.local_head_dim(), where);
   return out;
 }
 

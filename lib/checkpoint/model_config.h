@@ -10,12 +10,12 @@
 
 namespace oscar {
 
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongRope, kDynamic };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongRope, kDynamic, kProportional };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                     // linear, llama3, yarn, dynamic
+  double factor = 1.0;                     // linear, llama3, yarn, dynamic, proportional
   double low_freq_factor = 1.0;            // llama3
   double high_freq_factor = 4.0;           // llama3
   std::int64_t original_max_position = 0;  // llama3, yarn, longrope; dynamic: the model's maximum
@@ -23,14 +23,16 @@ struct RopeConfig {
   double beta_slow = 1.0;                  // yarn
   double attention_factor = 1.0;  // yarn, longrope: multiplies cos and sin; the parser fills in absent defaults
   bool truncate = true;           // yarn: round the correction range to whole dimensions
-  double partial = 1.0;           // share of a head's channels that turn, the first ones
+  double partial = 1.0;           // share of a head's channels that turn, the first ones; proportional: of its pairs
   std::vector<double> short_factor, long_factor;  // longrope: [turning / 2], of wavelengths
   // longrope, dynamic: tokens of the longest sequence of the run, which choose the frequencies; 0: none is long.
   // No fact of config.json: Checkpoint::set_run_length().
   std::int64_t run_length = 0;
   bool interleaved = false;  // channel 2j turns with 2j + 1; otherwise j with j + half of those that turn
 
-  std::int64_t turning(std::int64_t head_dim) const {  // channels that turn; even
+  std::int64_t turning(
+      std::int64_t head_dim) const {  // channels that turn; even. Proportional: some of them by nothing
+    if (type == RopeType::kProportional) return head_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial);
   }
   bool by_length() const { return type == RopeType::kLongRope || type == RopeType::kDynamic; }
@@ -74,6 +76,14 @@ struct LinearAttention {
   std::int64_t channels() const { return 2 * keys() + values(); }  // of the convolution
 };
 
+// Sliding layers whose heads are of another size or number than those of the layers that see all (Gemma 4). Their keys
+// and values are as short as the window: they stay in the type of the run, beside the cache that is quantised
+// (model/local_attention.h).
+struct LocalAttention {
+  std::int64_t kv_heads = 0, head_dim = 0;
+  std::vector<bool> layers;  // [layers]; empty: heads are alike in all layers
+};
+
 // Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1): a token caches one vector, the normed latent and
 // the rotated channels that all heads share. With W_UK multiplied into the queries it is attention with one KV head,
 // whose keys are [latent, rotated] and whose values are [latent, 0]: kv_heads is 1, and head_dim the sum of both
@@ -100,6 +110,8 @@ struct ModelConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;          // RMSNorm over each head of q and k, before RoPE
   bool norm_after_rope = false;  // that norm comes after RoPE
+  bool unit_v_norm = false;      // each head of v over the root of its mean square
+  bool keys_as_values = false;   // layers that see all have no projection of v: it is that of k, before norm and RoPE
   bool unit_qk_norm = false;     // q and k over the root of their mean square, after RoPE, in layers that have it
   bool output_gate = false;      // attention's outputs are multiplied by the sigmoid of a second half of q's projection
   RopeConfig rope, local_rope;
@@ -116,6 +128,7 @@ struct ModelConfig {
   double logit_scale = 0.0;      // multiplies the model's logits; 0: the family has no such number
   ExpertConfig experts;
   LinearAttention linear;
+  LocalAttention local;
   LatentAttention latent;
   WeightConfig weights;         // how they are quantised
   bool text_tower = false;      // the text model inside a multimodal wrapper
@@ -135,10 +148,20 @@ struct ModelConfig {
   bool is_latent() const { return latent.rank > 0; }
   std::int64_t rotary_width() const { return is_latent() ? latent.rotated : head_dim; }  // that RoPE is made for
 
-  // Layers that hold a KV cache. Whoever looks at keys and values counts these alone; numbers are those of the model.
-  bool holds_kv(std::int64_t layer) const {
-    return linear.layers.empty() || !linear.layers.at(static_cast<std::size_t>(layer));
+  bool is_local(std::int64_t layer) const {  // of LocalAttention::layers
+    return !local.layers.empty() && local.layers.at(static_cast<std::size_t>(layer));
   }
+  std::int64_t head_dim_of(std::int64_t layer) const { return is_local(layer) ? local.head_dim : head_dim; }
+  std::int64_t kv_heads_of(std::int64_t layer) const { return is_local(layer) ? local.kv_heads : kv_heads; }
+  std::int64_t local_head_dim() const { return local.layers.empty() ? head_dim : local.head_dim; }  // of local_rope
+  bool projects_values(std::int64_t layer) const { return !keys_as_values || span(layer) > 0; }
+
+  bool is_linear(std::int64_t layer) const {
+    return !linear.layers.empty() && linear.layers.at(static_cast<std::size_t>(layer));
+  }
+  // Layers that hold a KV cache which can be quantised. Whoever looks at keys and values counts these alone; numbers
+  // are those of the model.
+  bool holds_kv(std::int64_t layer) const { return !is_linear(layer) && !is_local(layer); }
   std::int64_t kv_layers() const;                   // how many
   std::int64_t kv_layer(std::int64_t place) const;  // the number of the layer in this place among them
   std::int64_t kv_place(std::int64_t layer) const;  // the place of a layer, or of the next one that holds a cache

@@ -26,8 +26,9 @@ RopeType parse_type(const std::string& name, const std::string& where) {
   if (name == "yarn") return RopeType::kYarn;
   if (name == "longrope") return RopeType::kLongRope;
   if (name == "dynamic") return RopeType::kDynamic;
+  if (name == "proportional") return RopeType::kProportional;
   throw InputError(where + ": the rope type " + quote_name(name) +
-                   " is not supported; supported are default, linear, llama3, yarn, longrope, dynamic");
+                   " is not supported; supported are default, linear, llama3, yarn, longrope, dynamic, proportional");
 }
 
 bool given(const Json& object, const char* key) {
@@ -131,6 +132,9 @@ RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefa
   if (out.type == RopeType::kLinear || out.type == RopeType::kLlama3 || out.type == RopeType::kDynamic) {
     out.factor = require_positive(json_number(rope, "factor", where), "factor", where);
   }
+  if (out.type == RopeType::kProportional && given(rope, "factor")) {
+    out.factor = require_positive(json_number(rope, "factor", where), "factor", where);
+  }
   if (out.type == RopeType::kLlama3) {
     out.low_freq_factor = require_positive(json_number(rope, "low_freq_factor", where), "low_freq_factor", where);
     out.high_freq_factor = require_positive(json_number(rope, "high_freq_factor", where), "high_freq_factor", where);
@@ -190,7 +194,8 @@ void parse_layered_rope(const Json& config, std::int64_t max_position, const std
     if (by_type[1] != nullptr) sliding = *by_type[1];
   }
   if (const Json* scaling = non_empty_object(config, "rope_scaling", where)) full.update(*scaling);
-  const RopeDefaults of_full{.theta = json_number(config, "rope_theta", where, theta.global)};
+  const RopeDefaults of_full{.theta = json_number(config, "rope_theta", where, theta.global),
+                             .reads_partial = theta.global_partial};
   const RopeDefaults of_sliding{.theta = json_number(config, "rope_local_base_freq", where, theta.local)};
   *global = parse_parameters(config, full, of_full, max_position, where);
   *local = parse_parameters(config, sliding, of_sliding, max_position, where);

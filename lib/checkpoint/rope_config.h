@@ -15,8 +15,8 @@ struct RopeDefaults {
 };
 
 // Reads rope_parameters (transformers v5) or rope_scaling with rope_theta (v4); a non-empty rope_scaling wins, as it
-// does in transformers. InputError for a type other than default, linear, llama3, yarn, longrope, dynamic, or values
-// out of range.
+// does in transformers. InputError for a type other than default, linear, llama3, yarn, longrope, dynamic,
+// proportional, or values out of range.
 RopeConfig parse_rope(const Json& config, const RopeDefaults& defaults, std::int64_t max_position,
                       const std::string& where);
 
@@ -25,6 +25,7 @@ void check_rope_factors(const RopeConfig& rope, std::int64_t head_dim, const std
 
 struct LayeredTheta {
   double global, local;
+  bool global_partial = false;  // partial_rotary_factor of the global layers is read
 };
 
 // The same of families whose sliding layers have a RoPE of their own (Gemma 3): rope_parameters by layer type (v5), or

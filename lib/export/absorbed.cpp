@@ -265,6 +265,10 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
                      source.config().architecture +
                      " multiplies them by a gate before it, channel by channel; serve the bundle in another format");
   }
+  if (source.config().unit_v_norm) {
+    throw InputError("the format absorbed changes v_proj, but " + source.config().architecture +
+                     " normalises values behind it, and may project keys with it; serve the bundle in another format");
+  }
   if (!needs_new_biases(source, bundle)) return;
   if (source.config().text_tower || !parse_model_config(config_with_biases(source), "config.json").output_bias) {
     throw InputError("the bundle has value means, which need a bias at o_proj, and " + source.config().architecture +

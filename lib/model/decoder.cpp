@@ -46,7 +46,7 @@ struct Decoder::Impl {
     frequencies[0] = rope_frequencies(config.rope, config.rotary_width(), config.max_position);
     const auto& kinds = config.layer_rope;
     if (std::find(kinds.begin(), kinds.end(), LayerRope::kLocal) != kinds.end()) {
-      frequencies[1] = rope_frequencies(config.local_rope, config.head_dim, config.max_position);
+      frequencies[1] = rope_frequencies(config.local_rope, config.local_head_dim(), config.max_position);
     }
     check_weights(checkpoint, family);
     outer = find_outer_weights(checkpoint, family);

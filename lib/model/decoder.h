@@ -27,7 +27,9 @@ struct DecoderOptions {
 // Weights of one layer; undefined tensors are absent. Linear weights are [out, in]. I: intermediate size.
 struct LayerWeights {
   at::Tensor input_norm, attention_out_norm, mlp_norm, mlp_out_norm;  // [hidden]
-  at::Tensor q, k, v, o;  // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]
+  at::Tensor layer_scalar;                                            // [1]
+  // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]; v undefined where keys serve as values
+  at::Tensor q, k, v, o;
   at::Tensor q_bias, k_bias, v_bias, o_bias;
   at::Tensor q_norm, k_norm;  // [d]; over the whole projection: [Hq*d], [Hkv*d]
   at::Tensor sinks;           // [Hq]
@@ -48,6 +50,9 @@ struct LayerWeights {
   at::Tensor expert_gate_up, expert_down;            // [E, 2I, hidden] with the gate's rows first, [E, hidden, I]
   at::Tensor expert_gate_up_bias, expert_down_bias;  // [E, 2I], [E, hidden]
   at::Tensor shared_weight;                          // [1, hidden]
+  // Experts beside an MLP with norms of their own: of what the MLP gives, what experts read and what they give.
+  at::Tensor dense_out_norm, experts_norm, experts_out_norm;  // [hidden]
+  at::Tensor router_scale, expert_scale;                      // [hidden], [E]
 };
 
 // All of them, for what is done to each.
@@ -56,6 +61,7 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::attention_out_norm,
     &LayerWeights::mlp_norm,
     &LayerWeights::mlp_out_norm,
+    &LayerWeights::layer_scalar,
     &LayerWeights::q,
     &LayerWeights::k,
     &LayerWeights::v,
@@ -99,6 +105,11 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::expert_gate_up_bias,
     &LayerWeights::expert_down_bias,
     &LayerWeights::shared_weight,
+    &LayerWeights::dense_out_norm,
+    &LayerWeights::experts_norm,
+    &LayerWeights::experts_out_norm,
+    &LayerWeights::router_scale,
+    &LayerWeights::expert_scale,
 };
 static_assert(sizeof(LayerWeights) == kLayerTensors.size() * sizeof(at::Tensor), "a tensor is missing from the list");
 

@@ -31,10 +31,10 @@ at::Tensor one_expert(const at::Tensor& x, const LayerWeights& w, std::int64_t e
   return at::linear(gate * up, of_expert(w.expert_down, e), of_expert(w.expert_down_bias, e));
 }
 
-at::Tensor expert_block(const at::Tensor& x, const LayerWeights& w, const ExpertConfig& config, const Pieces& pieces,
-                        Activation activation) {
+at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const LayerWeights& w,
+                        const ExpertConfig& config, const Pieces& pieces, Activation activation) {
   const std::int64_t tokens = x.size(0), chosen = config.per_token;
-  const Routing routing = route(x, w, config, pieces);
+  const Routing routing = route(routed, w, config, pieces);
   const at::Tensor flat = routing.experts.reshape({-1});
   const at::Tensor order = at::argsort(flat, /*stable=*/true, 0, /*descending=*/false);
   const at::Tensor counts = at::bincount(flat, {}, config.count).cpu();
@@ -88,17 +88,19 @@ Routing route(const at::Tensor& x, const LayerWeights& weights, const ExpertConf
   at::Tensor top = scores.gather(-1, experts);
   if (config.normalised) top = top / top.sum(-1, true).clamp_min(config.least_sum);
   if (config.scaling != 1.0) top = top * config.scaling;
+  if (weights.expert_scale.defined()) top = top * weights.expert_scale.to(at::kFloat).index({experts});
   return {experts, pieces.rounded_weights ? top.to(x.scalar_type()) : top};
 }
 
-at::Tensor expert_mlp(const at::Tensor& x, const LayerWeights& weights, const ExpertConfig& config,
-                      const Pieces& pieces, Activation activation) {
+at::Tensor expert_mlp(const at::Tensor& x, const at::Tensor& routed, const LayerWeights& weights,
+                      const ExpertConfig& config, const Pieces& pieces, Activation activation) {
   const std::int64_t tokens = x.size(0);
-  if (tokens <= kExpertBlock) return expert_block(x, weights, config, pieces, activation);
+  if (tokens <= kExpertBlock) return expert_block(x, routed, weights, config, pieces, activation);
   at::Tensor out = at::empty_like(x);
   for (std::int64_t start = 0; start < tokens; start += kExpertBlock) {
     const std::int64_t count = std::min(kExpertBlock, tokens - start);
-    out.narrow(0, start, count).copy_(expert_block(x.narrow(0, start, count), weights, config, pieces, activation));
+    const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, start, count); };
+    part(out).copy_(expert_block(part(x), part(routed), weights, config, pieces, activation));
   }
   return out;
 }

@@ -117,8 +117,10 @@ void keep(const States& states, std::int64_t layer, const SequenceBatch& batch, 
   for (std::size_t i = 0; i < group.count; ++i) {
     const std::size_t s = group.first + i;
     const auto at = static_cast<std::int64_t>(i);  // copies: a view would hold the whole block in memory
-    kept.keep(layer, batch.ids[s],
-              {states.inputs[at].clone(), states.memory[at].clone(), batch.starts[s] + group.tokens});
+    RecurrentState after;
+    after.inputs = states.inputs[at].clone(), after.memory = states.memory[at].clone();
+    after.tokens = batch.starts[s] + group.tokens;
+    kept.keep(layer, batch.ids[s], std::move(after));
   }
 }
 

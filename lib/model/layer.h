@@ -11,7 +11,7 @@
 namespace oscar {
 
 // x / sqrt(mean(x^2) + eps) over the last dimension in FP32, then the weight as `kind` says; x's dtype. LayerNorm is
-// the same of x less its mean (kCentred).
+// the same of x less its mean (kCentred). Without a weight, rounded as it is.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind = NormKind::kRounded);
 
 // In place, on the gate of an MLP.
@@ -24,9 +24,10 @@ at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights, Activatio
 double attention_scale(const ModelConfig& config);
 
 // hidden [T, hidden] -> [T, hidden]. `table` belongs to the positions of `batch` and to the layer.
-//   a = hidden + s norm(attention(norm(hidden))),   out = a + s norm(mlp(norm(a))),   s: config.residual_scale
+//   a = hidden + s norm(attention(norm(hidden))),   out = c (a + s norm(mlp(norm(a)))),   s: config.residual_scale
 // with the norms for which the layer has weights, and experts instead of the MLP where it has a router (with the MLP
-// added where it has that too). Pieces::parallel: out = a + s norm(mlp(norm(hidden))) with attention's norm.
+// added where it has that too, or with norms around each and experts that read `a`), and c the layer's scalar or 1.
+// Pieces::parallel: out = a + s norm(mlp(norm(hidden))) with attention's norm.
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
                          Attention& attention, const Pieces& pieces = {});

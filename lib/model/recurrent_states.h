@@ -1,4 +1,4 @@
-// What layers without a KV cache keep of a sequence between calls. Its size does not grow with the sequence.
+// What layers without a cache that grows keep of a sequence between calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,10 +9,12 @@
 
 namespace oscar {
 
-// Of one gated delta net and one sequence (gated_delta_net.h).
+// Of one layer and one sequence: a gated delta net (gated_delta_net.h), or a window of keys and values
+// (local_attention.h).
 struct RecurrentState {
   at::Tensor inputs;        // [K - 1, C] the last inputs of the short convolution
   at::Tensor memory;        // [Hv, dk, dv] FP32
+  at::Tensor keys, values;  // [n, Hkv, d] of the last n tokens, of which the next one sees all: n < window
   std::int64_t tokens = 0;  // of the sequence so far
 };
 

@@ -54,6 +54,14 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std
   return interpolated * (1 - keep) + at::reciprocal(turns) * keep;
 }
 
+// The first pairs turn as they would if all did, the others by nothing.
+at::Tensor proportional_frequencies(const RopeConfig& rope, const at::Tensor& turns, std::int64_t head_dim) {
+  const auto pairs = static_cast<std::int64_t>(rope.partial * static_cast<double>(head_dim)) / 2;
+  at::Tensor inverse = at::zeros_like(turns);
+  inverse.narrow(0, 0, pairs).copy_(at::reciprocal(turns.narrow(0, 0, pairs)));
+  return inverse / rope.factor;
+}
+
 // A wavelength longer by its own factor; which set of factors, the length of the run says.
 at::Tensor longrope_frequencies(const RopeConfig& rope, const at::Tensor& turns) {
   const std::vector<double>& factors = rope.is_long() ? rope.long_factor : rope.short_factor;
@@ -113,6 +121,9 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
       break;
     case RopeType::kDynamic:
       result.inverse = at::reciprocal(wavelengths_per_turn(dynamic_theta(settings, turning), turning));
+      break;
+    case RopeType::kProportional:
+      result.inverse = proportional_frequencies(settings, turns, turning);
       break;
   }
   return result;

@@ -20,7 +20,8 @@ struct RopeFrequencies {
 
 // default; linear: position interpolation (Chen et al. 2023, arXiv:2306.15595); llama3: the piecewise rule published
 // with Llama 3.1; yarn: Peng et al. 2023, arXiv:2309.00071; longrope: Ding et al. 2024, arXiv:2402.13753; dynamic: the
-// NTK-aware base by length, as yarn's authors describe it. Those two are of rope.run_length. The arithmetic is FP32 in
+// NTK-aware base by length, as yarn's authors describe it. Those two are of rope.run_length. proportional: the first
+// pairs of each head turn with the frequencies that they have when all do (Gemma 4). The arithmetic is FP32 in
 // the order transformers uses.
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position);
 

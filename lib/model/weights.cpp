@@ -34,24 +34,27 @@ struct LayerEntry {
   Shape shape;
 };
 
-std::vector<LayerEntry> attention_entries(const ModelConfig& c, const Family& f) {
-  const std::int64_t q_width = c.query_heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+std::vector<LayerEntry> attention_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
+  const std::int64_t d = c.head_dim_of(layer), q_width = c.query_heads * d, kv_width = c.kv_heads_of(layer) * d;
   const std::int64_t q_rows = c.output_gate ? 2 * q_width : q_width;  // of each head q, then its gate
   using W = StoredLayer;
-  return {
+  std::vector<LayerEntry> entries = {
       {&W::q, &f.q, {q_rows, c.hidden}},
       {&W::k, &f.k, {kv_width, c.hidden}},
-      {&W::v, &f.v, {kv_width, c.hidden}},
       {&W::qkv, &f.qkv, {q_width + 2 * kv_width, c.hidden}},
       {&W::o, &f.o, {c.hidden, q_width}},
       {&W::q_bias, &f.q_bias, {q_rows}},
       {&W::k_bias, &f.k_bias, {kv_width}},
-      {&W::v_bias, &f.v_bias, {kv_width}},
       {&W::o_bias, &f.o_bias, {c.hidden}},
-      {&W::q_norm, &f.q_norm, {f.whole_qk_norm ? q_width : c.head_dim}},
-      {&W::k_norm, &f.k_norm, {f.whole_qk_norm ? kv_width : c.head_dim}},
+      {&W::q_norm, &f.q_norm, {f.whole_qk_norm ? q_width : d}},
+      {&W::k_norm, &f.k_norm, {f.whole_qk_norm ? kv_width : d}},
       {&W::sinks, &f.sinks, {c.query_heads}},
   };
+  if (c.projects_values(layer)) {
+    entries.push_back({&W::v, &f.v, {kv_width, c.hidden}});
+    entries.push_back({&W::v_bias, &f.v_bias, {kv_width}});
+  }
+  return entries;
 }
 
 std::vector<LayerEntry> latent_entries(const ModelConfig& c, const Family& f) {
@@ -93,14 +96,13 @@ std::vector<LayerEntry> linear_entries(const ModelConfig& c, const Family& f) {
 std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
   using W = StoredLayer;
   std::vector<LayerEntry> entries = {
-      {&W::input_norm, &f.input_norm, {c.hidden}},
-      {&W::attention_out_norm, &f.attention_out_norm, {c.hidden}},
-      {&W::mlp_norm, &f.mlp_norm, {c.hidden}},
-      {&W::mlp_out_norm, &f.mlp_out_norm, {c.hidden}},
+      {&W::input_norm, &f.input_norm, {c.hidden}}, {&W::attention_out_norm, &f.attention_out_norm, {c.hidden}},
+      {&W::mlp_norm, &f.mlp_norm, {c.hidden}},     {&W::mlp_out_norm, &f.mlp_out_norm, {c.hidden}},
+      {&W::layer_scalar, &f.layer_scalar, {1}},
   };
-  const std::vector<LayerEntry> mixer = !c.holds_kv(layer) ? linear_entries(c, f)
+  const std::vector<LayerEntry> mixer = c.is_linear(layer) ? linear_entries(c, f)
                                         : c.is_latent()    ? latent_entries(c, f)
-                                                           : attention_entries(c, f);
+                                                           : attention_entries(c, f, layer);
   entries.insert(entries.end(), mixer.begin(), mixer.end());
   if (!has_experts(c, layer)) {
     const std::vector<LayerEntry> mlp = {
@@ -118,6 +120,14 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
     entries.push_back({&W::up, &f.shared_up, {shared, c.hidden}});
     entries.push_back({&W::down, &f.shared_down, {c.hidden, shared}});
     entries.push_back({&W::shared_weight, &f.shared_weight, {1, c.hidden}});
+  }
+  if (has_experts(c, layer)) {
+    const std::vector<LayerEntry> beside = {
+        {&W::dense_out_norm, &f.dense_out_norm, {c.hidden}},     {&W::experts_norm, &f.experts_norm, {c.hidden}},
+        {&W::experts_out_norm, &f.experts_out_norm, {c.hidden}}, {&W::router_scale, &f.router_scale, {c.hidden}},
+        {&W::expert_scale, &f.expert_scale, {c.experts.count}},
+    };
+    entries.insert(entries.end(), beside.begin(), beside.end());
   }
   std::erase_if(entries, [](const LayerEntry& entry) { return entry.name->empty(); });
   return entries;

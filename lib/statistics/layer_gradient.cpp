@@ -56,7 +56,9 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const c10::AutoGradMode on(true);
   std::vector<at::Tensor> followed;
   const bool holds_kv = decoder.config().holds_kv(layer);
-  if (weights && holds_kv) followed = {decoder.layer_weights(layer).k, decoder.layer_weights(layer).v};
+  if (weights && holds_kv) followed = {decoder.layer_weights(layer).k};
+  const bool own_values = decoder.config().projects_values(layer);  // else one weight has both gradients
+  if (weights && holds_kv && own_values) followed.push_back(decoder.layer_weights(layer).v);
   const Followed scope(followed);
   const std::int64_t tokens = hidden.size(0);
   const SequenceBatch batch{{0}, {tokens}, {0}};
@@ -89,7 +91,7 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const auto before = torch::autograd::grad({q, k, v}, inputs, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
   LayerGradient found{
       after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
-  if (weights) found.weight_k = before[1].to(at::kFloat), found.weight_v = before[2].to(at::kFloat);
+  if (weights) found.weight_k = before[1].to(at::kFloat), found.weight_v = before[own_values ? 2 : 1].to(at::kFloat);
   return found;
 }
 

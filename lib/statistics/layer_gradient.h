@@ -14,7 +14,8 @@ struct LayerGradient {
   at::Tensor hidden;        // [T, hidden] FP32: dL/d of the layer's input
   at::Tensor far_k, far_v;  // [T, Hkv, d] FP32: dL/d of keys (after RoPE) and values, through far pairs
   at::Tensor k, v;          // the same through all pairs
-  // Where asked for, through all pairs: dL/dW_K and dL/dW_V, [Hkv d, hidden] FP32.
+  // Where asked for, through all pairs: dL/dW_K and dL/dW_V, [Hkv d, hidden] FP32; where keys serve as values, that of
+  // their one weight twice.
   at::Tensor weight_k, weight_v;
 };
 

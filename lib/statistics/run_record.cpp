@@ -67,7 +67,9 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {
     if (!config.holds_kv(i)) {
-      s.left_out.push_back({i, "linear attention, no KV cache"});
+      s.left_out.push_back({i, config.is_linear(i) ? std::string("linear attention, no KV cache")
+                                                   : "a window of " + std::to_string(config.span(i)) +
+                                                         " tokens in heads of another size, which stay as they are"});
       continue;
     }
     const std::int64_t window = config.sliding_window.empty() ? 0 : config.sliding_window[i];

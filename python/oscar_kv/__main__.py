@@ -43,8 +43,10 @@ def prompt_ids(options, model):
 
 
 def bf16_bytes(model, tokens):
-    from .transformers_attach import geometry
+    """Of the layers that the 2-bit cache holds."""
+    from .transformers_attach import geometry, kept_layers
     layers, kv_heads, head_dim = geometry(model)
+    layers -= len(kept_layers(model.config.get_text_config(decoder=True)))
     return 2 * 2 * layers * kv_heads * head_dim * tokens
 
 

@@ -6,7 +6,7 @@ import math
 from .errors import InputError, quoted
 from .strict_json import Fields
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
 GLOBAL, LOCAL, NO_ROPE = range(3)  # of a layer: which rotary parameters, or none
 
 
@@ -88,6 +88,12 @@ ROWS = (
     Family("Ministral3ForCausalLM", "ministral3", head_dim=128, heads=32, kv_heads=8, vocabulary=131072, intermediate=14336,
            most_positions=262144, rms_eps=1e-5, sliding="every layer", window=0,
            wrapper=("Mistral3ForConditionalGeneration", "mistral3")),
+    Family("Gemma4ForCausalLM", "gemma4_text", head_dim=256, heads=8, kv_heads=4, vocabulary=262144, most_positions=131072,
+           tied=True, sliding="pattern", window=512, pattern=6, layered_theta=(1e6, 1e4), experts=(1, 1, 1),
+           wrapper=("Gemma4ForConditionalGeneration", "gemma4")),
+    Family("Gemma4UnifiedForCausalLM", "gemma4_unified_text", head_dim=256, heads=8, kv_heads=4, vocabulary=262144,
+           most_positions=262144, tied=True, sliding="pattern", window=1024, pattern=6, layered_theta=(1e6, 1e4),
+           wrapper=("Gemma4UnifiedForConditionalGeneration", "gemma4_unified")),
 )
 
 
@@ -98,8 +104,14 @@ LATENT = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForC
 
 # Where config.json has other names for the number of experts and of those that a token gets.
 EXPERT_KEYS = {"glm4_moe": ("n_routed_experts", "num_experts_per_tok"), "ernie4_5_moe": ("moe_num_experts", "moe_k"),
-               "hunyuan_v1_moe": ("num_experts", "moe_topk")}
+               "hunyuan_v1_moe": ("num_experts", "moe_topk"), "gemma4_text": ("num_experts", "top_k_experts")}
 
+
+GEMMA4 = ("gemma4_text", "gemma4_unified_text")
+
+# Of a config.json of Gemma 4 without a word about RoPE.
+GEMMA4_ROPE = dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6),
+                   sliding_attention=dict(rope_type="default", rope_theta=1e4))
 
 # Of a config.json of Ministral 3 without a word about RoPE.
 MINISTRAL_ROPE = dict(rope_type="yarn", rope_theta=1000000.0, factor=16.0, original_max_position_embeddings=16384, mscale=1.0,
@@ -158,6 +170,8 @@ def _windows(fields, family, layers):
     elif family.sliding == "pattern":
         pattern = fields.integer("sliding_window_pattern", default=family.pattern)
         slides = [(i + 1) % pattern != 0 for i in range(layers)]
+    if family.model_type in GEMMA4:
+        slides[-1] = False  # whatever layer_types says
     return [window if s else 0 for s in slides]
 
 
@@ -177,6 +191,8 @@ def _rope(fields, rope, theta, partial, most_positions):
         original = most_positions
     if kind in ("linear", "llama3", "dynamic"):
         factor = given.number("factor")
+    if kind == "proportional":
+        factor = given.number("factor", 1.0)
     if kind == "llama3":
         low, high = given.number("low_freq_factor"), given.number("high_freq_factor")
     factors = []
@@ -223,11 +239,13 @@ def _ropes(fields, family, most_positions):
         if family.model_type == "minimax_m2" and config.get("rotary_dim"):
             partial = fields.integer("rotary_dim") / fields.integer("head_dim", default=family.head_dim)
         return _rope(fields, rope, theta, partial, most_positions), plain
-    parameters = config.get("rope_parameters") or {}
+    parameters = config.get("rope_parameters") or (GEMMA4_ROPE if family.model_type in GEMMA4 else {})
     full = dict(parameters.get("full_attention") or {}) | (config.get("rope_scaling") or {})
     sliding = dict(parameters.get("sliding_attention") or {})
     theta = fields.number("rope_theta", family.layered_theta[0])
     local_theta = theta if family.layered_theta[1] is None else family.layered_theta[1]
+    if family.model_type in GEMMA4 and full.get("rope_type", "default") == "default":
+        full.pop("partial_rotary_factor", None)  # which then is not read
     return (_rope(fields, full, theta, 1.0, most_positions),
             _rope(fields, sliding, fields.number("rope_local_base_freq", local_theta), 1.0, most_positions))
 
@@ -286,6 +304,8 @@ def _experts_text(fields, family, layers, intermediate):
         scaling, least = fields.number("routed_scaling_factor", 1.0), 1e-20
     if family.model_type in ("hunyuan_v1_moe", "llama4_text"):
         shared = size
+    if family.model_type in GEMMA4:
+        shared = intermediate
     if family.linear:
         shared = fields.integer("shared_expert_intermediate_size", default=512)
     if family.model_type == "ernie4_5_moe":
@@ -318,6 +338,30 @@ def _position_text(fields, family, layer_ropes):
     return text
 
 
+def _gemma4_sizes(fields, windows):
+    """(KV heads, head size) of layers that see all, and of those with a window."""
+    config = fields.value
+    sliding = fields.integer("num_key_value_heads", default=4), fields.integer("head_dim", default=256)
+    by_layer, full = config.get("per_layer_config"), sliding
+    if by_layer is not None:
+        own = by_layer.get(str(len(windows) - 1), {})  # the last layer sees all
+        full = own.get("num_key_value_heads", sliding[0]), own.get("head_dim", sliding[1])
+    else:
+        heads = config.get("num_global_key_value_heads") if config.get("attention_k_eq_v") else None
+        full = heads or sliding[0], config.get("global_head_dim") or 512
+    return full, sliding
+
+
+def _gemma4_text(fields, windows):
+    full, sliding = _gemma4_sizes(fields, windows)
+    text = "" if full == sliding else f"local heads {sliding[0]} {sliding[1]}\n"
+    if fields.flag("attention_k_eq_v", False):
+        text += "keys as values\n"
+    text += "scale 1\n"
+    cap = fields.value.get("final_logit_softcapping")
+    return text + (f"caps 0 {_number(float(cap))}\n" if cap else "")
+
+
 def _family_text(fields, family, rope, local, windows, layers, intermediate):
     """Facts that only some families have."""
     text = ""
@@ -328,6 +372,8 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
     layer_ropes = _layer_ropes(fields, family, windows)
     if layer_ropes:
         text += "local " + local.text() + "\nlayers" + "".join(f" {kind}" for kind in layer_ropes) + "\n"
+    if family.model_type in GEMMA4:
+        text += _gemma4_text(fields, windows)
     text += _position_text(fields, family, layer_ropes)
     if family.caps is not None:
         text += "scale " + _number(1.0 / math.sqrt(fields.number("query_pre_attn_scalar", 256.0))) + "\n"
@@ -346,7 +392,7 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
                  ("conv_kernel_dim", 4))
         text += "linear" + "".join(f" {fields.integer('linear_' + key, default=size)}" for key, size in sizes)
         text += "".join(f" {int(linear)}" for linear in linear_layers(fields, layers)) + "\n"
-    if family.experts is not None:
+    if family.experts is not None and (family.model_type not in GEMMA4 or fields.flag("enable_moe_block", False)):
         text += _experts_text(fields, family, layers, intermediate)
     return text
 
@@ -366,9 +412,11 @@ def geometry_text(config, where):
     intermediate = fields.integer("intermediate_size", default=... if family.intermediate is None else family.intermediate)
     if family.model_type == "llama4_text":
         intermediate = fields.integer("intermediate_size_mlp", default=16384)
+    windows = _windows(fields, family, layers)
+    if family.model_type in GEMMA4:
+        (kv_heads, head_dim), _ = _gemma4_sizes(fields, windows)
     sizes = [layers, hidden, intermediate, vocabulary, heads, kv_heads, head_dim]
     rope, local = _ropes(fields, family, fields.integer("max_position_embeddings", default=family.most_positions))
-    windows = _windows(fields, family, layers)
     text = "oscar-fingerprint-1\n" + family.architecture + "\n" + "".join(f"{n} " for n in sizes)
     tied = fields.flag("tie_word_embeddings", family.tied)
     text += _number(fields.number(family.eps_key, family.rms_eps)) + (" tied\n" if tied else " untied\n")

@@ -23,7 +23,7 @@ class Recorder:
     def obstacle(attached, group):
         """Why steps cannot be recorded, or None."""
         if None in attached.codes:
-            return f"layer {attached.codes.index(None)} has linear attention"
+            return f"layer {attached.codes.index(None)} keeps states of its own"
         devices = {code.device for code in attached.codes}
         if len(devices) != 1 or next(iter(devices)).type != "cuda":
             return "the layers are not on one CUDA device"

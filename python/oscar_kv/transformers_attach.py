@@ -14,6 +14,7 @@ from .bundle import Bundle, check_geometry, load_bundle
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint, first_values
 from .manifest import left_out_layers
+from .model_families import GEMMA4
 from .page_layout import PAGE_TOKENS
 from .paged_kv import LayerCode
 from .step_graphs import Recorder, recorder_of, wrapped
@@ -30,7 +31,7 @@ AttentionMaskInterface.register(NAME, flash_attention_mask)
 
 class Attached:
     """What attach() made of a model and a bundle; oscar_kv.detach(model) takes it away. codes: [LayerCode], None where a layer has
-    linear attention and keeps transformers' own states."""
+    linear attention, or a window in heads of another size, and keeps transformers' own states."""
 
     def __init__(self, bundle, codes, modules, max_tokens, flush, config=None):
         self.bundle, self.codes, self.modules, self.config = bundle, codes, weakref.WeakSet(modules), config
@@ -102,9 +103,12 @@ def _exact_layer(bundle, index):
 
 
 def geometry(model):
-    """(layers, KV heads, head size) of a model's decoder."""
+    """(layers, KV heads, head size) of a model's decoder; where layers differ (Gemma 4), the sizes of those that see all."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
+    if _windows_apart(config):
+        full = config.per_layer_config["full_attention"]
+        return config.num_hidden_layers, full.num_key_value_heads, full.head_dim
     return (config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads,
             getattr(config, "head_dim", None) or config.hidden_size // heads)
 
@@ -119,13 +123,27 @@ def _linear_layers(config):
     return {i for i, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == "linear_attention"}
 
 
+def _windows_apart(config):
+    """Which layers of a decoder have a window, and heads of another size or number than those that see all (Gemma 4)."""
+    kinds = getattr(config, "layer_types", None) or ()
+    if config.model_type not in GEMMA4 or not {"sliding_attention", "full_attention"} <= set(kinds):
+        return set()
+    sizes = {(c.num_key_value_heads, c.head_dim) for c in (config.per_layer_config[kind] for kind in set(kinds))}
+    return {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if len(sizes) > 1 else set()
+
+
+def kept_layers(config):
+    """Those that stay with transformers' own cache."""
+    return _linear_layers(config) | _windows_apart(config)
+
+
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
     if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
         raise InputError(f"{type(model).__name__} has layers that see chunks of the sequence, which oscar-kv does not compute")
-    linear = _linear_layers(config)
+    kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
-        if index in linear:
+        if index in kept:
             continue
         if index not in modules:
             raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
@@ -140,7 +158,7 @@ def _check_model(model, bundle, modules):
     if model.training and getattr(config, "attention_dropout", 0):
         raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
-    missing = next((i for i in range(layers) if i not in modules and i not in linear), None)
+    missing = next((i for i in range(layers) if i not in modules and i not in kept), None)
     if missing is not None:
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
                          "cannot serve it")
@@ -223,8 +241,8 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         _check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
-    linear = _linear_layers(model.config.get_text_config(decoder=True))
-    exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in linear]
+    kept = kept_layers(model.config.get_text_config(decoder=True))
+    exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]
     codes = [None] * geometry(model)[0]
     for layer in [*bundle.layers, *exact]:
         codes[layer.layer] = LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device)

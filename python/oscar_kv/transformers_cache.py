@@ -130,7 +130,7 @@ class OscarCache(Cache):
         self._mask = (None, None)  # the mask of the last call and its copy on the CPU: layers share it
         self._held = (None, None)  # what is padding, and its copy on the device of the masks
         self.steps, self.is_recording = None, False  # step_graphs.Steps, once steps are recorded
-        own = DynamicCache(config=attached.config).layers if None in attached.codes else []  # states of linear attention
+        own = DynamicCache(config=attached.config).layers if None in attached.codes else []  # linear attention, windows in other heads
         super().__init__(layers=[own[i] if code is None else OscarLayer(self, i) for i, code in enumerate(attached.codes)])
         self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
 

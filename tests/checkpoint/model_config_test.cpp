@@ -145,6 +145,39 @@ TEST(ModelConfig, LayersOfLinearAttention) {
   EXPECT_EQ(parse("Qwen3ForCausalLM").kv_layers(), 3);
 }
 
+TEST(ModelConfig, LayersWithHeadsOfTwoSizes) {
+  const std::string plain = R"("hidden_size_per_layer_input": 0, "head_dim": 16, "sliding_window": 9, )";
+  const ModelConfig gemma = parse("Gemma4ForCausalLM", "{" + plain + R"("num_hidden_layers": 7, "global_head_dim": 32,
+      "attention_k_eq_v": true, "num_global_key_value_heads": 1, "use_bidirectional_attention": "vision"})");
+  EXPECT_THAT(gemma.local.layers, ElementsAre(true, true, true, true, true, false, false));  // the last one sees all
+  EXPECT_TRUE(gemma.local.kv_heads == 2 && gemma.local.head_dim == 16 && gemma.kv_heads == 1 && gemma.head_dim == 32);
+  EXPECT_TRUE(gemma.kv_layers() == 2 && gemma.kv_layer(0) == 5 && gemma.kv_place(6) == 1 && !gemma.holds_kv(4));
+  EXPECT_TRUE(gemma.head_dim_of(4) == 16 && gemma.head_dim_of(5) == 32 && gemma.kv_heads_of(5) == 1);
+  EXPECT_TRUE(gemma.projects_values(4) && !gemma.projects_values(5) && gemma.unit_v_norm);
+  EXPECT_TRUE(gemma.rope.type == RopeType::kProportional && gemma.rope.partial == 0.25 &&
+              gemma.local_rope.theta == 1e4);
+  const std::string two = R"("layer_types": ["sliding_attention", "full_attention", "full_attention"], )";
+  const ModelConfig by_layer = parse("Gemma4ForCausalLM", "{" + plain + two + R"("per_layer_config": {
+      "1": {"head_dim": 24}, "2": {"head_dim": 24}}})");
+  EXPECT_TRUE(by_layer.head_dim == 24 && by_layer.kv_heads == 2 && by_layer.local.head_dim == 16);
+  const ModelConfig alike = parse("Gemma4ForCausalLM", "{" + plain + two + R"("global_head_dim": 16})");
+  EXPECT_TRUE(alike.local.layers.empty() && alike.kv_layers() == 3);
+  const auto refused = [&](const std::string& changes) { return refusal("{" + changes + "}", "Gemma4ForCausalLM"); };
+  EXPECT_THAT(refused(R"("num_kv_shared_layers": 2)"), HasSubstr("'num_kv_shared_layers' is 2, but layers that read"));
+  EXPECT_THAT(refused(R"("head_dim": 16)"), HasSubstr("'hidden_size_per_layer_input' is absent, which means 256"));
+  EXPECT_THAT(refused(R"("hidden_size_per_layer_input": 8)"), HasSubstr("'hidden_size_per_layer_input' is '8'"));
+  EXPECT_THAT(refused(plain + R"("use_bidirectional_attention": "all")"), HasSubstr("needs causal attention"));
+  EXPECT_THAT(refused(plain + R"("global_head_dim": 15)"), HasSubstr("2 KV heads of 15 channels"));
+  EXPECT_THAT(refused(plain + R"("enable_moe_block": true)"), HasSubstr("'num_experts' is missing"));
+  const auto by_layers = [&](const std::string& layers) {
+    return refused(plain + two + R"("per_layer_config": )" + layers);
+  };
+  EXPECT_THAT(by_layers(R"({"1": {"head_dim": 24}})"), HasSubstr("layer 1 has heads of another size"));
+  EXPECT_THAT(by_layers(R"({"9": {}})"), HasSubstr("holds '9', expected an object for numbers of 3 layers"));
+  EXPECT_THAT(by_layers(R"({"1": {"hidden_size": 24}})"), HasSubstr("layer 1 has 'hidden_size' of its own"));
+  EXPECT_THAT(by_layers("[1]"), HasSubstr("per_layer_config: is array"));
+}
+
 TEST(ModelConfig, GptOssWithoutAWordAboutRope) {
   const ModelConfig c = parse("GptOssForCausalLM");
   EXPECT_THAT(c.sliding_window, ElementsAre(128, 0, 128));
@@ -262,7 +295,7 @@ TEST(ModelConfig, UnknownArchitectureNamesTheNearest) {
   nearest("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM");
   nearest("Glm5MoeForCausalLM", "Glm4MoeForCausalLM");
   nearest("Olmo4ForCausalLM", "Olmo2ForCausalLM");
-  nearest("Gemma4ForCausalLM", "Gemma");
+  nearest("Gemma5ForCausalLM", "Gemma2ForCausalLM");
 }
 
 TEST(ModelConfig, MistralWithNullWindowIsFullAttention) {

@@ -56,6 +56,13 @@ std::vector<std::string> seeds() {
   seeds.push_back("{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"],\"text_config\":{" + sizes +
                   R"("layer_types":["linear_attention","full_attention","linear_attention"],"head_dim":16,)"
                   R"("linear_key_head_dim":8,"linear_value_head_dim":16,"linear_conv_kernel_dim":4}})");
+  seeds.push_back("{\"architectures\":[\"Gemma4ForCausalLM\"]," + sizes +
+                  R"("head_dim":8,"global_head_dim":16,"hidden_size_per_layer_input":0,"enable_moe_block":true,)"
+                  R"("num_experts":8,"top_k_experts":2,"moe_intermediate_size":9,"final_logit_softcapping":30.0})");
+  seeds.push_back("{\"architectures\":[\"Gemma4ForCausalLM\"]," + sizes +
+                  R"("head_dim":8,"hidden_size_per_layer_input":0,"attention_k_eq_v":true,"sliding_window":9,)"
+                  R"("layer_types":["sliding_attention","full_attention","sliding_attention"],)"
+                  R"("per_layer_config":{"1":{"head_dim":16},"2":{"head_dim":16}}})");
   const std::string quantised = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
   seeds.push_back(quantised +
                   R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["a"]}})");
@@ -81,6 +88,10 @@ void read_input(std::string_view bytes) {
   require(c.experts.shared >= 0 && c.residual_scale > 0.0 && c.logit_scale >= 0.0, "scales are positive");
   require(c.kv_layers() > 0 && c.kv_layers() <= c.layers, "some layer holds a KV cache");
   for (std::int64_t i = 0; i < c.kv_layers(); ++i) require(c.kv_place(c.kv_layer(i)) == i, "layers have a place each");
+  require(c.local.layers.empty() || (c.local.head_dim > 0 && c.local.head_dim % 2 == 0 && c.local.kv_heads > 0 &&
+                                     c.query_heads % c.local.kv_heads == 0),
+          "layers with heads of their own have whole ones");
+  for (std::int64_t i = 0; i < c.layers; ++i) require(!c.is_local(i) || c.span(i) > 0, "those layers have windows");
   require(c.linear.layers.empty() || c.linear.value_heads % c.linear.key_heads == 0, "heads of linear layers divide");
   require(c.rope.turning(c.head_dim) % 2 == 0, "channels turn in pairs");
   require(c.rope.theta > 1.0 && c.rope.factor > 0.0 && c.rope.attention_factor > 0.0, "rope numbers are positive");

@@ -75,7 +75,7 @@ TEST(Experts, WeightsMayScaleWhatExpertsRead) {
     one.down = w.expert_down[expert];
     expected += gated_mlp(x * weight, one);
   }
-  EXPECT_TRUE(at::allclose(expert_mlp(x, w, config, pieces, Activation::kSilu), expected, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(expert_mlp(x, x, w, config, pieces, Activation::kSilu), expected, 1e-5, 1e-6));
 }
 
 // Sigmoids 1/2, 2/3, 4/5, 8/9 of logits 0, ln 2, ln 4, ln 8.
@@ -128,7 +128,7 @@ TEST(ExpertMlp, EqualsEachTokenThroughItsExperts) {
     Pieces pieces;
     if (clamped) pieces.router = RouterKind::kLargestFirst, pieces.gate = ExpertGate::kClamped;
     const at::Tensor x = drawn({23, kHidden}, 7) * 3;
-    const at::Tensor y = expert_mlp(x, w, config, pieces, Activation::kSilu);
+    const at::Tensor y = expert_mlp(x, x, w, config, pieces, Activation::kSilu);
     const Routing routing = route(x, w, config, pieces);
     for (std::int64_t t = 0; t < 23; ++t) {
       at::Tensor sum = at::zeros({kHidden});
@@ -157,9 +157,9 @@ TEST(ExpertMlp, EqualsEachTokenThroughItsExperts) {
 TEST(ExpertMlp, PackingDoesNotMatter) {
   const LayerWeights w = expert_weights(true);
   const ExpertConfig config = config_of(2);
-  const at::Tensor x = drawn({5000, kHidden}, 8), y = expert_mlp(x, w, config, {}, Activation::kSilu);
+  const at::Tensor x = drawn({5000, kHidden}, 8), y = expert_mlp(x, x, w, config, {}, Activation::kSilu);
   for (const std::int64_t t : {0, 4095, 4096, 4999}) {
-    const at::Tensor alone = expert_mlp(x.narrow(0, t, 1), w, config, {}, Activation::kSilu);
+    const at::Tensor alone = expert_mlp(x.narrow(0, t, 1), x.narrow(0, t, 1), w, config, {}, Activation::kSilu);
     EXPECT_TRUE(at::allclose(alone[0], y[t], 1e-5, 1e-4)) << t;
   }
 }
@@ -175,7 +175,8 @@ TEST(ExpertMlp, OneExpertForAllIsAMlp) {
   config.count = 1;
   const at::Tensor x = drawn({9, kHidden}, 10);
   for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-    EXPECT_TRUE(at::allclose(expert_mlp(x, one, config, {}, activation), gated_mlp(x, plain, activation), 1e-4, 1e-5));
+    EXPECT_TRUE(
+        at::allclose(expert_mlp(x, x, one, config, {}, activation), gated_mlp(x, plain, activation), 1e-4, 1e-5));
   }
 }
 

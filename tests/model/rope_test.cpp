@@ -117,6 +117,18 @@ TEST(Rope, DynamicStretchesTheBaseByTheLengthOfTheRun) {
   EXPECT_FLOAT_EQ(slow(128), 0.1F / 3.0F);
 }
 
+TEST(Rope, ProportionalTurnsTheFirstPairsAsIfAllDid) {
+  RopeConfig rope;
+  rope.type = RopeType::kProportional;
+  rope.theta = 10000.0, rope.partial = 0.6, rope.factor = 2.0;
+  const at::Tensor inverse = rope_frequencies(rope, 16, 2048).inverse;
+  ASSERT_EQ(inverse.size(0), 8);
+  for (std::int64_t i = 0; i < 8; ++i) {  // int(0.6 * 16 / 2) pairs
+    const double expected = i < 4 ? std::pow(10000.0, -static_cast<double>(i) / 8.0) / 2.0 : 0.0;
+    EXPECT_NEAR(inverse[i].item<double>(), expected, 1e-7) << i;
+  }
+}
+
 TEST(Rope, OddHeadDimIsRefused) { EXPECT_THROW(rope_frequencies(RopeConfig{}, 7, 2048), InputError); }
 
 TEST(Rope, PositionZeroIsIdentity) {

@@ -21,7 +21,7 @@ namespace {
 
 Json to_json(const ModelConfig& c) {
   const RopeConfig& r = c.rope;
-  const char* const types[] = {"default", "linear", "llama3", "yarn", "longrope", "dynamic"};
+  const char* const types[] = {"default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional"};
   return Json{{"architecture", c.architecture},
               {"model_type", c.model_type},
               {"num_hidden_layers", c.layers},

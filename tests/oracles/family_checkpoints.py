@@ -24,7 +24,10 @@ VISION = dict(gemma3=dict(hidden_size=16, intermediate_size=16, num_hidden_layer
               llama4=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, image_size=28,
                           patch_size=14, vision_output_dim=16, projector_input_dim=16, projector_output_dim=16),
               mistral3=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
-                            patch_size=14, head_dim=8))
+                            patch_size=14, head_dim=8),
+              gemma4=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+                          head_dim=8, patch_size=4, position_embedding_size=16),
+              gemma4_unified=dict(patch_size=4, mm_embed_dim=16, mm_posemb_size=8, output_proj_dims=120))
 GEMMA3 = dict(sliding_window=17, layer_types=PERIODIC, query_pre_attn_scalar=24, rope_parameters=LAYERED_ROPE,
               tie_word_embeddings=True)
 
@@ -48,6 +51,11 @@ LATENT = dict(head_dim=None, num_key_value_heads=6, kv_lora_rank=44, qk_rope_hea
               n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2)
 LATENT_YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=40.0, original_max_position_embeddings=64, beta_fast=32.0,
                    beta_slow=1.0, mscale=0.707, mscale_all_dim=0.9)
+
+# Layers that see all have heads of another size and number than those with a window.
+GEMMA4 = dict(sliding_window=17, layer_types=PERIODIC, head_dim=24, num_key_value_heads=3, global_head_dim=32,
+              num_global_key_value_heads=2, attention_k_eq_v=True, hidden_size_per_layer_input=0, tie_word_embeddings=True,
+              pad_token_id=0)
 
 # name -> (model type, changes to BASE, saving: fused experts, wrapper, a layer of multi-token prediction). The place is the seed:
 # new cases go to the end, or the weights of others change.
@@ -115,6 +123,14 @@ CASES = {
     "deepseek-v3-halves": ("deepseek_v3", LATENT | dict(q_lora_rank=None, n_group=1, topk_group=1, first_k_dense_replace=2,
                                                         rope_interleave=False), {}),
     "glm4-moe-lite": ("glm4_moe_lite", LATENT | dict(q_lora_rank=36, mlp_layer_types=["dense", "sparse"] * 2), {}),
+    "gemma4": ("gemma4_text", GEMMA4 | dict(final_logit_softcapping=2.5), {}),
+    "gemma4-moe-wrapped": ("gemma4", GEMMA4 | dict(num_key_value_heads=2, attention_k_eq_v=False, enable_moe_block=True, num_experts=5,
+                                                   top_k_experts=2, moe_intermediate_size=20), dict(wrapper=True)),
+    "gemma4-alike": ("gemma4_text", GEMMA4 | dict(head_dim=32, num_key_value_heads=2, attention_bias=True, rope_parameters=dict(
+        full_attention=dict(rope_type="proportional", rope_theta=500000.0, partial_rotary_factor=0.6, factor=2.0),
+        sliding_attention=dict(rope_type="default", rope_theta=20000.0))), {}),
+    "gemma4-unified-wrapped": ("gemma4_unified", {k: v for k, v in GEMMA4.items() if k != "hidden_size_per_layer_input"} | dict(
+        num_key_value_heads=6, head_dim=40, layer_types=PERIODIC[::-1]), dict(wrapper=True)),
 }
 
 
@@ -139,13 +155,15 @@ def randomise(model, seed):
     """Weights at which every part matters: attention and routers far from uniform, biases large, norms away from 1."""
     generator = torch.Generator().manual_seed(seed)
     gemma = model.config.model_type.startswith("gemma")
+    plain = model.config.model_type.startswith("gemma4")  # weights of its norms are not zero-centred, its logits not scaled
     hybrid = model.config.model_type.startswith(("qwen3_next", "qwen3_5"))
-    corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
-    for name, parameter in [*model.named_parameters(), *corrections]:
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("e_score_correction_bias", "layer_scalar"))]
+    for name, parameter in [*model.named_parameters(), *buffers]:
         spread, mean = 1.0, 0.0
         if "norm" in name:
             spread, mean = 0.3, (0.5 if "q_norm" in name or "k_norm" in name else 0.0) + (
                 0.0 if gemma or hybrid and "linear_attn" not in name else 1.0)
+            mean = mean or float(plain)
         elif name.endswith("sinks"):
             spread, mean = 1.0, 2.0
         elif name.endswith("A_log"):
@@ -173,7 +191,7 @@ def make(name, directory, tokenizer=None):
     if settings["head_dim"] is None:
         del settings["head_dim"]
     if saving.get("wrapper"):
-        config = transformers.AutoConfig.for_model(kind, text_config=settings, vision_config=VISION[kind.partition("_")[0]],
+        config = transformers.AutoConfig.for_model(kind, text_config=settings, vision_config=VISION.get(kind) or VISION[kind.partition("_")[0]],
                                                    tie_word_embeddings=settings["tie_word_embeddings"])
         model = transformers.AutoModelForImageTextToText.from_config(config)
     else:
@@ -198,11 +216,24 @@ def add_prediction_layer(directory):
     safetensors.torch.save_file(tensors, path, metadata=dict(format="pt"))
 
 
+def _respell_gemma4(text):
+    """There is no older form of its RoPE; published files tell the sizes of heads in two keys."""
+    by_layer = text.pop("per_layer_config", None) or {}
+    assert len({json.dumps(sizes, sort_keys=True) for sizes in by_layer.values()}) <= 1
+    full = next(iter(by_layer.values()), {})
+    text["global_head_dim"] = full.get("head_dim", text["head_dim"])
+    text["num_global_key_value_heads"] = full.get("num_key_value_heads")
+
+
 def respell_as_v4(directory):
     """Rewrites config.json as transformers 4 wrote it."""
     path = directory / "config.json"
     config = json.loads(path.read_text())
     text = config.get("text_config", config)
+    if text["model_type"].startswith("gemma4"):
+        _respell_gemma4(text)
+        path.write_text(json.dumps(config, indent=2))
+        return
     parameters = text.pop("rope_parameters")
     if "full_attention" in parameters:
         parameters, local = parameters["full_attention"], parameters["sliding_attention"]

@@ -16,14 +16,17 @@ sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
 
 torch.set_num_threads(1)
-# What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next, hunyuan.
+# What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next, hunyuan,
+# gemma4.
 AS_ANOTHER = {"hunyuan-moe", "ernie4-5", "ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3", "exaone4",
-              "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped", "llama4-wrapped", "ministral3-wrapped", "mistral-wrapped"}
+              "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped", "llama4-wrapped", "ministral3-wrapped", "mistral-wrapped",
+              "gemma4-unified-wrapped"}
 REFUSED = {"llama4": "see chunks of the sequence", "gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits"}
 LINEAR = {"qwen3-next", "qwen3-5-wrapped"}  # layers of linear attention among others
+APART = {"gemma4", "gemma4-moe-wrapped"}  # layers with a window in heads of another size
 TEXT, CONTEXT, WINDOWS = 2000, 90, (8, 16)  # characters; tokens of each sequence; where most of them are coded
 # Windows that hold all that sliding layers see, which the bundle then leaves out.
-WINDOWS_OF = {"gemma3": (8, 24), "cohere2": (8, 17)}
+WINDOWS_OF = {"gemma3": (8, 24), "cohere2": (8, 17), "gemma4-alike": (8, 24)}
 
 
 def rows_of(folder):
@@ -74,7 +77,7 @@ def test_attach(name, tmp_path):
         cache, logits = oscar_kv.new_cache(model), []
         for i in range(CONTEXT):
             logits.append(model(input_ids=ids[:, i:i + 1], past_key_values=cache, use_cache=True).logits)
-        if name in LINEAR:  # states of linear attention beside pages: turns, chunks, and a cache that starts again
+        if name in {*LINEAR, "gemma4"}:  # states of their own beside pages: turns, chunks, and a cache that starts again
             cache.reset()
             again = torch.cat([model(input_ids=part, past_key_values=cache, use_cache=True).logits for part in ids[:, :32].split([20, 12], dim=1)], dim=1)
             assert (again - base[:, :32]).abs().max() < 2e-2 * base.abs().max() and cache.get_seq_length() == 32
@@ -88,6 +91,6 @@ def test_attach(name, tmp_path):
     left_out = [entry["layer"] for entry in json.loads((bundle / "oscar_bundle.json").read_text())["model"].get("left_out", [])]
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     linear = [i for i, kind in enumerate(kinds) if kind == "linear_attention"]
-    assert left_out == ([0, 2] if name in WINDOWS_OF else linear) and bool(linear) == (name in LINEAR)
+    assert left_out == ([0, 2] if name in {*WINDOWS_OF, *APART} else linear) and bool(linear) == (name in LINEAR)
     oscar_kv.detach(model)
     assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)

@@ -61,6 +61,7 @@ struct Family {
   std::string attention_out_norm;                            // of what attention adds to the residual stream
   std::string mlp_norm = "post_attention_layernorm.weight";  // before the MLP
   std::string mlp_out_norm;                                  // of what the MLP adds
+  std::string layer_scalar;                                  // [1], multiplies what the layer gives
   std::string q = "self_attn.q_proj.weight", q_bias;
   std::string k = "self_attn.k_proj.weight", k_bias;
   std::string v = "self_attn.v_proj.weight", v_bias;
@@ -90,6 +91,10 @@ struct Family {
   std::string experts_router_correction;  // beside the one tensor for all experts; empty: the same name
   std::string shared_gate, shared_up, shared_down;  // of the expert that every token gets
   std::string shared_weight;                        // [1, hidden]: the sigmoid of its product with x weighs that expert
+  // Experts beside an MLP (which has the names of the shared expert), each with norms of its own; router and experts
+  // then read the residual stream: the router over the root of its mean square times router_scale hidden^-1/2.
+  std::string dense_out_norm, experts_norm, experts_out_norm;
+  std::string router_scale, expert_scale;           // [hidden]; [E], multiplies the weights of experts
   std::string expert_gate, expert_up, expert_down;  // a tensor for each expert; empty: never saved so
   std::string experts_gate_up, experts_down;        // one tensor for all experts
   std::string experts_gate_up_bias, experts_down_bias;

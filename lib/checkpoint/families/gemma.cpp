@@ -6,10 +6,8 @@
 #include "base/json_range.h"
 
 namespace oscar {
-namespace {
 
-// absent: `absent`; null: 0, none; otherwise a positive number.
-double soft_cap(const Json& config, const char* key, const std::string& where, double absent) {
+double read_soft_cap(const Json& config, const char* key, const std::string& where, double absent) {
   const auto it = config.find(key);
   if (it == config.end()) return absent;
   if (it->is_null()) return 0.0;
@@ -20,8 +18,6 @@ double soft_cap(const Json& config, const char* key, const std::string& where, d
   return cap;
 }
 
-}  // namespace
-
 void read_gemma(const Json& config, const std::string& where, double logit_cap, double final_cap, ModelConfig* out) {
   if (json_bool(config, "use_bidirectional_attention", where, false)) {
     throw InputError(where + ": 'use_bidirectional_attention' is not supported; a KV cache needs causal attention");
@@ -29,8 +25,8 @@ void read_gemma(const Json& config, const std::string& where, double logit_cap, 
   const char* scalar_key = "query_pre_attn_scalar";
   const double scalar = require_positive(json_number(config, scalar_key, where, 256.0), scalar_key, where);
   out->attention_scale = 1.0 / std::sqrt(scalar);
-  out->logit_soft_cap = soft_cap(config, "attn_logit_softcapping", where, logit_cap);
-  out->final_soft_cap = soft_cap(config, "final_logit_softcapping", where, final_cap);
+  out->logit_soft_cap = read_soft_cap(config, "attn_logit_softcapping", where, logit_cap);
+  out->final_soft_cap = read_soft_cap(config, "final_logit_softcapping", where, final_cap);
   out->embedding_scale = std::sqrt(static_cast<double>(out->hidden));
 }
 

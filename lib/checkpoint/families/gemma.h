@@ -1,4 +1,4 @@
-// What Gemma 2 and 3 share.
+// What Gemma 2, 3 and 4 share.
 #pragma once
 
 #include "checkpoint/families/family.h"
@@ -9,9 +9,12 @@ namespace oscar {
 // scale of embeddings, sqrt(hidden). InputError for use_bidirectional_attention.
 void read_gemma(const Json& config, const std::string& where, double logit_cap, double final_cap, ModelConfig* out);
 
+// A soft cap: absent: `absent`; null: 0, none. InputError unless it is a positive number otherwise.
+double read_soft_cap(const Json& config, const char* key, const std::string& where, double absent);
+
 Family gemma_family(const ModelConfig& config);
 
-// What both leave unsaid alike.
+// What all leave unsaid alike.
 constexpr ConfigDefaults gemma_defaults(std::int64_t vocabulary, std::int64_t max_position) {
   return {.head_dim = 256,
           .query_heads = 8,

@@ -1,0 +1,198 @@
+// Gemma 4, text: Gemma 3's layout with plain norm weights, values normalised without a weight, logits unscaled, a
+// scalar for each layer. Layers that see all have heads of another size and number, may use keys as values, and turn
+// the first pairs of their channels alone. With experts they stand beside the MLP in every layer. The unified model
+// (12B) has neither experts nor embeddings for each layer.
+#include <cmath>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "base/json_range.h"
+#include "checkpoint/families/experts_config.h"
+#include "checkpoint/families/gemma.h"
+#include "checkpoint/rope_config.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kMostHeadsOfLayer = 4096, kMostDimOfLayer = 4096;
+
+bool sees_all(const ModelConfig& c, std::int64_t layer) {
+  return c.sliding_window[static_cast<std::size_t>(layer)] == 0;
+}
+
+std::int64_t heads_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
+                      std::int64_t absent) {
+  const auto it = config.find(key);
+  return it == config.end() || it->is_null() ? absent : json_int_within(config, key, where, 1, most);
+}
+
+void refuse_shared_caches(const Json& config, const std::string& where) {
+  if (const std::int64_t shared = json_int(config, "num_kv_shared_layers", where, 0); shared != 0) {
+    throw InputError(where + ": 'num_kv_shared_layers' is " + std::to_string(shared) +
+                     ", but layers that read the cache of an earlier layer are not supported; use a Gemma 4 without " +
+                     "them (12B, 26B-A4B, 31B)");
+  }
+}
+
+void refuse_layer_embeddings(const Json& config, const std::string& where) {
+  const auto width = config.find("hidden_size_per_layer_input");
+  if (width != config.end() && (width->is_null() || *width == 0)) return;
+  throw InputError(where + ": 'hidden_size_per_layer_input' is " +
+                   (width == config.end() ? "absent, which means 256" : quote_name(width->dump())) +
+                   ", but embeddings of each layer are not supported; use a Gemma 4 without them (12B, 26B-A4B, 31B)");
+}
+
+struct HeadSizes {
+  std::int64_t kv_heads, head_dim;
+  bool operator==(const HeadSizes&) const = default;
+};
+
+// Sizes of layers that see all, as transformers 5.23 writes them: by layer, and only there other than the model's.
+HeadSizes sizes_by_layer(const Json& by_layer, const HeadSizes& model, const std::string& where,
+                         const ModelConfig& out) {
+  const std::string inside = where + ", per_layer_config";
+  if (!by_layer.is_object()) throw InputError(inside + ": is " + by_layer.type_name() + ", expected an object");
+  std::vector<HeadSizes> sizes(static_cast<std::size_t>(out.layers), model);
+  for (const auto& [key, entry] : by_layer.items()) {
+    const bool number = !key.empty() && key.size() < 5 && key.find_first_not_of("0123456789") == std::string::npos;
+    const std::int64_t layer = number ? std::stoll(key) : -1;
+    if (layer < 0 || layer >= out.layers || !entry.is_object()) {
+      throw InputError(inside + ": holds " + quote_name(key) + ", expected an object for numbers of " +
+                       std::to_string(out.layers) + " layers");
+    }
+    for (const auto& [name, value] : entry.items()) {
+      if (name == "head_dim" || name == "num_key_value_heads") continue;
+      throw InputError(inside + ": layer " + key + " has " + quote_name(name) +
+                       " of its own; supported are head_dim and num_key_value_heads");
+    }
+    HeadSizes& one = sizes[static_cast<std::size_t>(layer)];
+    one.head_dim = heads_or(entry, "head_dim", inside, kMostDimOfLayer, model.head_dim);
+    one.kv_heads = heads_or(entry, "num_key_value_heads", inside, kMostHeadsOfLayer, model.kv_heads);
+  }
+  const HeadSizes full = sizes.back();
+  for (std::int64_t i = 0; i < out.layers; ++i) {
+    if (sizes[static_cast<std::size_t>(i)] == (sees_all(out, i) ? full : model)) continue;
+    throw InputError(inside + ": layer " + std::to_string(i) +
+                     " has heads of another size or number than other layers of its type; one cache cannot hold both");
+  }
+  return full;
+}
+
+// Until here kv_heads and head_dim are those of sliding layers, which they stay where all layers have the same.
+void read_head_sizes(const Json& config, const std::string& where, ModelConfig* out) {
+  const HeadSizes sliding{out->kv_heads, out->head_dim};
+  HeadSizes full = sliding;
+  if (const auto by_layer = config.find("per_layer_config"); by_layer != config.end() && !by_layer->is_null()) {
+    full = sizes_by_layer(*by_layer, sliding, where, *out);
+  } else {
+    full.head_dim = heads_or(config, "global_head_dim", where, kMostDimOfLayer, 512);
+    if (out->keys_as_values) {
+      full.kv_heads = heads_or(config, "num_global_key_value_heads", where, kMostHeadsOfLayer, sliding.kv_heads);
+    }
+  }
+  if (out->query_heads % full.kv_heads != 0 || full.head_dim % 2 != 0) {
+    throw InputError(where + ": layers that see all have " + std::to_string(full.kv_heads) + " KV heads of " +
+                     std::to_string(full.head_dim) + " channels, expected an even size and a divisor of " +
+                     std::to_string(out->query_heads) + " query heads");
+  }
+  out->kv_heads = full.kv_heads;
+  out->head_dim = full.head_dim;
+  if (full == sliding) return;
+  out->local.kv_heads = sliding.kv_heads;
+  out->local.head_dim = sliding.head_dim;
+  for (std::int64_t i = 0; i < out->layers; ++i) out->local.layers.push_back(!sees_all(*out, i));
+}
+
+void read_layer_positions(const Json& config, const std::string& where, ModelConfig* out) {
+  Json with_defaults = config;
+  if (!config.contains("rope_parameters") || config["rope_parameters"].is_null()) {
+    with_defaults["rope_parameters"] = {
+        {"full_attention", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}}},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  }
+  parse_layered_rope(with_defaults, out->max_position, where, {.global = 1e6, .local = 1e4, .global_partial = true},
+                     &out->rope, &out->local_rope);
+  if (out->rope.type == RopeType::kDefault) out->rope.partial = 1.0;  // which then is not read
+  for (std::int64_t i = 0; i < out->layers; ++i) {
+    out->layer_rope.push_back(sees_all(*out, i) ? LayerRope::kGlobal : LayerRope::kLocal);
+  }
+}
+
+void gemma4_unified_config(const Json& config, const std::string& where, ModelConfig* out) {
+  const auto both_ways = config.find("use_bidirectional_attention");  // "vision": of tokens of images alone
+  if (both_ways != config.end() && !both_ways->is_null() && *both_ways != "vision" && *both_ways != false) {
+    throw InputError(where + ": 'use_bidirectional_attention' is not supported; a KV cache needs causal attention");
+  }
+  refuse_shared_caches(config, where);
+  out->sliding_window.back() = 0;  // whatever layer_types says
+  out->keys_as_values = json_bool(config, "attention_k_eq_v", where, false);
+  out->unit_v_norm = true;
+  out->attention_scale = 1.0;
+  out->final_soft_cap = read_soft_cap(config, "final_logit_softcapping", where, 0.0);
+  out->embedding_scale = std::sqrt(static_cast<double>(out->hidden));
+  read_head_sizes(config, where, out);
+  read_layer_positions(config, where, out);
+}
+
+void gemma4_config(const Json& config, const std::string& where, ModelConfig* out) {
+  gemma4_unified_config(config, where, out);
+  refuse_layer_embeddings(config, where);
+  if (!json_bool(config, "enable_moe_block", where, false)) return;
+  for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
+    json_int_within(config, key, where, 1, std::int64_t{1} << 24);  // none has a default
+  }
+  read_experts(config, where,
+               {.count = 1, .per_token = 1, .intermediate = out->intermediate, .per_token_key = "top_k_experts"}, out);
+  out->experts.shared = out->intermediate;
+}
+
+Family gemma4_family(const ModelConfig& config) {
+  Family family = gemma_family(config);
+  family.pieces.norm = NormKind::kWide;
+  family.pieces.rounded_weights = false;
+  family.layer_scalar = "layer_scalar";
+  family.router = "router.proj.weight";
+  family.router_scale = "router.scale";
+  family.expert_scale = "router.per_expert_scale";
+  family.experts_gate_up = "experts.gate_up_proj";
+  family.experts_down = "experts.down_proj";
+  family.shared_gate = family.gate, family.shared_up = family.up, family.shared_down = family.down;
+  family.dense_out_norm = "post_feedforward_layernorm_1.weight";
+  family.experts_norm = "pre_feedforward_layernorm_2.weight";
+  family.experts_out_norm = "post_feedforward_layernorm_2.weight";
+  return family;
+}
+
+constexpr ConfigDefaults gemma4_defaults(std::int64_t max_position, std::int64_t window) {
+  ConfigDefaults defaults = gemma_defaults(262144, max_position);
+  defaults.own_rope = true;
+  defaults.qk_norm = true;
+  defaults.window = window;
+  defaults.pattern = 6;
+  return defaults;
+}
+
+}  // namespace
+
+extern const FamilyRow kGemma4, kGemma4Unified;
+const FamilyRow kGemma4 = {
+    .architecture = "Gemma4ForCausalLM",
+    .model_type = "gemma4_text",
+    .wrapper = "Gemma4ForConditionalGeneration",
+    .wrapper_type = "gemma4",
+    .defaults = gemma4_defaults(131072, 512),
+    .read_config = gemma4_config,
+    .family = gemma4_family,
+};
+const FamilyRow kGemma4Unified = {
+    .architecture = "Gemma4UnifiedForCausalLM",
+    .model_type = "gemma4_unified_text",
+    .wrapper = "Gemma4UnifiedForConditionalGeneration",
+    .wrapper_type = "gemma4_unified",
+    .defaults = gemma4_defaults(262144, 1024),
+    .read_config = gemma4_unified_config,
+    .family = gemma4_family,
+};
+
+}  // namespace oscar

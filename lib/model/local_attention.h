@@ -1,0 +1,19 @@
+// Attention of layers whose keys and values stay beside the cache: what a query sees is a window, and heads have sizes
+// of their own (LocalAttention in model_config.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "model/attention.h"
+#include "model/recurrent_states.h"
+
+namespace oscar {
+
+// Softmax attention of input.q over the new tokens and those of the window before them: [T, Hq, d]. `layer` is the
+// layer's number in the model. kept: has the keys and values of the window, and gets those of the new one; null:
+// sequences must start at 0. std::invalid_argument otherwise, without a window, and for soft caps or sinks.
+at::Tensor local_attention(const AttentionInput& input, std::int64_t layer, RecurrentStates* kept);
+
+}  // namespace oscar
