@@ -6,30 +6,12 @@
 #include <limits>
 #include <tuple>
 
-#include "model/layer.h"
+#include "model/expert_products.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kExpertBlock = 4096;  // tokens; bounds the copies that are sorted by expert
-
-// Row e of a tensor of all experts; undefined stays undefined.
-at::Tensor of_expert(const at::Tensor& all, std::int64_t e) { return all.defined() ? all.select(0, e) : at::Tensor(); }
-
-at::Tensor one_expert(const at::Tensor& x, const LayerWeights& w, std::int64_t e, const ExpertConfig& config,
-                      ExpertGate kind, Activation activation) {
-  const at::Tensor both = at::linear(x, of_expert(w.expert_gate_up, e), of_expert(w.expert_gate_up_bias, e));
-  const std::int64_t width = both.size(1) / 2;
-  at::Tensor gate = both.narrow(1, 0, width), up = both.narrow(1, width, width);
-  if (kind == ExpertGate::kClamped) {
-    gate = gate.clamp_max(config.gate_limit);
-    gate = gate * (gate * config.gate_gain).sigmoid_();
-    up = up.clamp(-config.gate_limit, config.gate_limit).add_(1.0);
-  } else {
-    activate_(gate, activation);
-  }
-  return at::linear(gate * up, of_expert(w.expert_down, e), of_expert(w.expert_down_bias, e));
-}
 
 at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const LayerWeights& w,
                         const ExpertConfig& config, const Pieces& pieces, Activation activation) {
@@ -37,17 +19,17 @@ at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const Lay
   const Routing routing = route(routed, w, config, pieces);
   const at::Tensor flat = routing.experts.reshape({-1});
   const at::Tensor order = at::argsort(flat, /*stable=*/true, 0, /*descending=*/false);
-  const at::Tensor counts = at::bincount(flat, {}, config.count).cpu();
-  at::Tensor sorted = x.index_select(0, at::floor_divide(order, chosen));
-  if (pieces.weighed_inputs) {
-    sorted = sorted * routing.weights.reshape({-1}).index_select(0, order).unsqueeze(1).to(x.scalar_type());
-  }
-  at::Tensor results = at::empty({tokens * chosen, x.size(1)}, x.options());  // row t k + j: token t, its choice j
-  const auto* count = counts.const_data_ptr<std::int64_t>();
-  for (std::int64_t e = 0, first = 0; e < config.count; first += count[e], ++e) {
-    if (count[e] == 0) continue;
-    results.index_copy_(0, order.narrow(0, first, count[e]),
-                        one_expert(sorted.narrow(0, first, count[e]), w, e, config, pieces.gate, activation));
+  at::Tensor results;  // row t k + j: token t, its choice j
+  {
+    at::Tensor sorted = x.index_select(0, at::floor_divide(order, chosen));
+    if (pieces.weighed_inputs) {
+      sorted = sorted * routing.weights.reshape({-1}).index_select(0, order).unsqueeze(1).to(x.scalar_type());
+    }
+    // Counted without bincount(), which waits for the device.
+    const at::Tensor counts = at::zeros({config.count}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
+    const auto products = can_group(sorted, w) ? grouped_experts : looped_experts;
+    const at::Tensor outputs = products({sorted, counts}, w, config, pieces.gate, activation);
+    results = at::empty_like(outputs).index_copy_(0, order, outputs);
   }
   const at::Tensor by_token = results.view({tokens, chosen, x.size(1)});
   const at::Tensor given = routing.weights.to(at::kFloat).unsqueeze(2);

@@ -50,7 +50,10 @@ std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_
   const std::uint64_t attention = t * d * width * (4 * hq + 2 * hq + 4 * hkv);  // q, o, their copies; K, V by group
   const auto block = static_cast<std::uint64_t>(std::min(tokens, kMlpBlock));
   const std::uint64_t mlp = block * static_cast<std::uint64_t>(c.intermediate) * width * 2;
-  return t * hidden * (4 * width + 4) + std::max(attention, mlp);
+  // Rows sorted by expert, as they come out and in the order of tokens; gates, what multiplies them, and the product.
+  const std::uint64_t chosen = block * static_cast<std::uint64_t>(c.experts.per_token) * width;
+  const std::uint64_t experts = chosen * (3 * hidden + 4 * static_cast<std::uint64_t>(c.experts.intermediate));
+  return t * hidden * (4 * width + 4) + std::max(attention, mlp + experts);
 }
 
 // Backward passes of a run.
