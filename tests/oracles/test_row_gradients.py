@@ -2,6 +2,7 @@
 true next tokens to the sampled keys before RoPE and values."""
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -136,3 +137,40 @@ def test_partial_and_scaled_rope(tool, tmp_path):
     rows = [generator.integers(3, 331, 80).tolist() for _ in range(2)]
     tensors, metadata = collect(tool, tmp_path, tmp_path / "model", rows, "--row-gradients")
     compare(tensors, metadata, tmp_path / "model", rows)
+
+
+def test_windows_beside_the_cache(tool, tmp_path):
+    """Gemma 4: gradients pass sliding layers with heads of their own; keys have no RoPE that is taken back."""
+    import sys
+
+    import family_checkpoints
+
+    folder = family_checkpoints.make("gemma4", tmp_path / "model", tokenizer=pathlib.Path(SAMPLES) / "tiny-llama")
+    generator = np.random.default_rng(5)
+    rows = [generator.integers(3, 8192, n).tolist() for n in (80, 33)]
+    tensors, metadata = collect(tool, tmp_path, folder, rows, "--row-gradients")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    module, kept = sys.modules[type(model.model.layers[0].self_attn).__module__], []
+    eager = module.eager_attention_forward
+
+    def keep(layer, query, key, value, *args, **kwargs):
+        for name, x in (("pre_k_fisher", key), ("v_fisher", value)):
+            if layer.layer_idx in (1, 3):
+                x.retain_grad()
+                kept.append((f"rows.{layer.layer_idx}.{name}", x))
+        return eager(layer, query, key, value, *args, **kwargs)
+
+    module.eager_attention_forward = keep
+    try:
+        for ids in rows:
+            log_p = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)
+            log_p[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum().backward()
+    finally:
+        module.eager_attention_forward = eager
+    tokens = sampled(tensors, metadata, rows)
+    names = {name for name in tensors if name.endswith("_fisher") and name.startswith("rows.")}
+    assert names == {name for name, _ in kept} and len(names) == 4
+    for name in names:
+        y = torch.cat([x.grad[0].transpose(0, 1) for other, x in kept if other == name])[tokens].square()
+        error = float((tensors[name].double() - y).norm() / y.norm())
+        assert error < 1e-4 and y.amax() > 0, f"{name}: {error}"
