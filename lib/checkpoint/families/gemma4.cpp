@@ -63,7 +63,7 @@ HeadSizes sizes_by_layer(const Json& by_layer, const HeadSizes& model, const std
     }
     for (const auto& [name, value] : entry.items()) {
       if (name == "head_dim" || name == "num_key_value_heads") continue;
-      throw InputError(inside + ": layer " + key + " has " + quote_name(name) +
+      throw InputError(inside + ": layer " + std::to_string(layer) + " has " + quote_name(name) +
                        " of its own; supported are head_dim and num_key_value_heads");
     }
     HeadSizes& one = sizes[static_cast<std::size_t>(layer)];
