@@ -25,8 +25,8 @@ LENGTHS = [150, 1, 64]  # past every window and original context of the cases
 # logits show.
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
          "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped", "hunyuan-moe", "llama4", "ministral3", "mistral-wrapped",
-          "seed-oss", "granite", "olmo3", "exaone4", "ernie4-5", "ernie4-5-moe", "minimax-m2", "qwen3-5-moe", "gemma4",
-          "gemma4-moe-wrapped", "gemma4-unified-wrapped"]
+         "seed-oss", "granite", "olmo3", "exaone4", "ernie4-5", "ernie4-5-moe", "minimax-m2", "qwen3-5-moe", "gemma4",
+         "gemma4-moe-wrapped", "gemma4-unified-wrapped"]
 LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # one cached vector: export refuses them
 
 
