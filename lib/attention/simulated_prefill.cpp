@@ -17,6 +17,9 @@ SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method, Tim
     : method_(method), timeline_(timeline) {}
 
 at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
+  if (input.asked.defined()) {
+    return attend(with_all_queries(input)).index_select(0, input.asked.to(input.q.device()));
+  }
   const SequenceBatch& batch = *input.batch;
   CacheQueries queries = cache_queries(method_, input, input.q.device());
   const SideTransform* key = method_.transform(input.layer, Side::kKey);

@@ -22,6 +22,10 @@ SequenceBatch copies_of(std::int64_t tokens, std::int64_t copies) {
   return batch;
 }
 
+bool keeps_probabilities(const ModelConfig& model, at::Device device, std::int64_t sequences, std::int64_t context) {
+  return device.is_cpu() && sequences * (context / kCurveStride) * model.vocabulary * 4 <= kMostProbabilityBytes;
+}
+
 void stop_if_asked() {
   if (interrupt_requested()) throw InterruptedError("interrupted while curves were measured");
 }
@@ -36,6 +40,7 @@ CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::in
       on_layers_(std::move(on_layers)) {
   ExactCacheAttention exact;
   std::vector<at::Tensor> hidden;
+  baseline_.resize(sequences.size());
   for (const std::vector<std::int32_t>& ids : sequences) {
     hidden.push_back(decoder.embed(ids));
     entering_.emplace_back();
@@ -44,15 +49,49 @@ CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::in
     for (std::size_t s = 0; s < hidden.size(); ++s) {
       stop_if_asked();
       entering_[s].push_back(hidden[s]);
+      if (layer + 1 == decoder.config().layers) {
+        baseline_[s].hidden = run_behind(s, 1, exact, layer, layer, 1).front();
+        continue;
+      }
       hidden[s] = decoder.run_layer(layer, hidden[s], copies_of(hidden[s].size(0), 1), exact);
       on_layers_(1);
     }
   }
-  for (const at::Tensor& h : hidden) baseline_.push_back(scored(h));
 }
 
-at::Tensor CurvePasses::scored(const at::Tensor& hidden) const {
-  return decoder_.final_norm(hidden.slice(0, first_position_, hidden.size(0) - 1, kCurveStride).contiguous());
+at::Tensor CurvePasses::scored_rows(std::int64_t tokens, std::int64_t copies) const {
+  const at::Tensor one = at::arange(first_position_, tokens - 1, kCurveStride, at::TensorOptions().dtype(at::kLong));
+  return (at::arange(copies, one.options()).mul_(tokens).unsqueeze(1) + one).flatten();
+}
+
+DivergenceBaseline& CurvePasses::baseline(std::size_t s) {
+  const std::int64_t context = entering_[s].front().size(0);
+  if (keeps_probabilities(decoder_.config(), decoder_.options().device, std::ssize(sequences_), context)) {
+    baseline_[s].keep_probabilities(decoder_);
+  }
+  return baseline_[s];
+}
+
+std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copies, Attention& attention,
+                                                std::int64_t first, std::int64_t last, std::uint64_t progress) {
+  ExactCacheAttention exact;
+  const at::Tensor& entering = entering_[s][static_cast<std::size_t>(first)];
+  const std::int64_t tokens = entering.size(0), end = decoder_.config().layers;
+  const SequenceBatch batch = copies_of(tokens, copies);
+  const at::Tensor rows = scored_rows(tokens, copies);
+  // Behind the last layer only the rows that count are read. A GPU's attention answers all queries.
+  const bool some = entering.is_cpu();
+  at::Tensor hidden = copies == 1 ? entering : entering.repeat({copies, 1});
+  for (std::int64_t layer = first; layer < end; ++layer) {
+    stop_if_asked();
+    hidden = decoder_.run_layer(layer, hidden, batch, layer <= last ? attention : exact,
+                                some && layer == end - 1 ? rows : at::Tensor());
+    on_layers_(progress);
+  }
+  if (!some) hidden = hidden.index_select(0, rows.to(hidden.device()));
+  std::vector<at::Tensor> versions;
+  for (const at::Tensor& version : hidden.chunk(copies)) versions.push_back(decoder_.final_norm(version));
+  return versions;
 }
 
 PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer, Side side,
@@ -62,23 +101,11 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   const std::int64_t number = decoder_.config().kv_layer(layer);
   const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
   ProfileAttention quantised(methods, side, profiles, exact_pass);
-  ExactCacheAttention exact;
   PassResult result;
   result.kl.resize(profiles.size());
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    const at::Tensor& entering = entering_[s][static_cast<std::size_t>(number)];
-    const std::int64_t tokens = entering.size(0);
-    const SequenceBatch batch = copies_of(tokens, copies);
-    at::Tensor hidden = entering.repeat({copies, 1});
-    for (std::int64_t l = number; l < decoder_.config().layers; ++l) {
-      stop_if_asked();
-      Attention& attention = l == number ? static_cast<Attention&>(quantised) : exact;
-      hidden = decoder_.run_layer(l, hidden, batch, attention);
-      on_layers_(static_cast<std::uint64_t>(profiles.size()));
-    }
-    std::vector<at::Tensor> versions;
-    for (std::int64_t p = 0; p < copies; ++p) versions.push_back(scored(hidden.narrow(0, p * tokens, tokens)));
-    const std::vector<double> kl = mean_divergences(decoder_, baseline_[s], versions, where);
+    const auto versions = run_behind(s, copies, quantised, number, number, static_cast<std::uint64_t>(profiles.size()));
+    const std::vector<double> kl = mean_divergences(decoder_, baseline(s), versions, where);
     const double rounding = exact_pass ? kl.back() : 0.0;
     for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - rounding, 0.0));
     result.rounding.push_back(rounding);
@@ -88,17 +115,10 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
 
 std::vector<double> CurvePasses::measure_layers(Attention& attention, std::int64_t first, std::int64_t last,
                                                 const std::string& where) {
-  ExactCacheAttention exact;
   std::vector<double> kl;
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    at::Tensor hidden = entering_[s][static_cast<std::size_t>(first)];
-    const SequenceBatch batch = copies_of(hidden.size(0), 1);
-    for (std::int64_t layer = first; layer < decoder_.config().layers; ++layer) {
-      stop_if_asked();
-      hidden = decoder_.run_layer(layer, hidden, batch, layer <= last ? attention : exact);
-      on_layers_(1);
-    }
-    kl.push_back(mean_divergences(decoder_, baseline_[s], {scored(hidden)}, where).front());
+    const std::vector<at::Tensor> versions = run_behind(s, 1, attention, first, last, 1);
+    kl.push_back(mean_divergences(decoder_, baseline(s), versions, where).front());
   }
   return kl;
 }
@@ -123,7 +143,9 @@ std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptio
       tokens * (4 * m.hidden + 3 * heads) * 4 + std::min<std::int64_t>(tokens, 4096) * 2 * m.intermediate * element;
   const std::int64_t rows = context * m.query_heads * 5 * m.head_dim * 4 + context * m.kv_heads * m.head_dim * 4 * 16;
   const std::int64_t blocks = options.device.is_cuda() ? std::int64_t{2} << 30 : std::int64_t{128} << 20;
-  return static_cast<std::uint64_t>(kept + layer + rows + blocks);  // `blocks`: of scores and logits
+  const bool keeps = keeps_probabilities(m, options.device, sequences, context);
+  const std::int64_t probabilities = keeps ? sequences * (context / kCurveStride) * m.vocabulary * 4 : 0;
+  return static_cast<std::uint64_t>(kept + layer + rows + blocks + probabilities);  // `blocks`: of scores and logits
 }
 
 }  // namespace oscar

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "curves/mean_divergence.h"
 #include "curves/profile_attention.h"
 #include "model/decoder.h"
 
@@ -14,6 +15,10 @@ namespace oscar {
 // Every how many positions KL is measured. What neighbours see is nearly the same, so that half of them say as much as
 // all, and logits over the vocabulary are a large part of a pass.
 inline constexpr std::int64_t kCurveStride = 2;
+
+// Bytes of the baseline's probabilities that are kept in main memory, when all sequences' fit; on a GPU, and in a model
+// with a large vocabulary, each call makes them anew.
+inline constexpr std::int64_t kMostProbabilityBytes = std::int64_t{512} << 20;
 
 // Mean KL to the exact cache over every kCurveStride-th of the positions that see a quantised key and have a token to
 // predict, for each profile and sequence.
@@ -47,14 +52,19 @@ class CurvePasses {
   // Layers from `first` on with `attention`, those behind `last` with an exact cache: mean KL of each sequence.
   std::vector<double> measure_layers(Attention& attention, std::int64_t first, std::int64_t last,
                                      const std::string& where);
-  at::Tensor scored(const at::Tensor& hidden) const;  // [T, hidden] -> rows that count, behind the final norm
+  // Of sequence s in `copies` copies through layers from `first` on, those behind `last` with an exact cache: the rows
+  // that count of each copy, behind the final norm. [copies][R, hidden]; progress: of each layer
+  std::vector<at::Tensor> run_behind(std::size_t s, std::int64_t copies, Attention& attention, std::int64_t first,
+                                     std::int64_t last, std::uint64_t progress);
+  at::Tensor scored_rows(std::int64_t tokens, std::int64_t copies) const;  // [copies * R] int64: those that count
+  DivergenceBaseline& baseline(std::size_t s);
 
   Decoder& decoder_;
   const std::vector<std::vector<std::int32_t>>& sequences_;
   std::int64_t first_position_;
   std::function<void(std::uint64_t)> on_layers_;
   std::vector<std::vector<at::Tensor>> entering_;  // [sequences][layers] of [T, hidden]
-  std::vector<at::Tensor> baseline_;               // [sequences] of scored()
+  std::vector<DivergenceBaseline> baseline_;       // [sequences]
 };
 
 }  // namespace oscar

@@ -1,11 +1,13 @@
 #include "curves/mean_divergence.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
+#include "curves/row_divergence.h"
 
 namespace oscar {
 namespace {
@@ -21,24 +23,64 @@ at::Tensor row_dots(const at::Tensor& a, const at::Tensor& b) {
   return at::bmm(a.unsqueeze(1), b.unsqueeze(2)).flatten();
 }
 
+// The change of the logits by that of the hidden states. Capped logits, c tanh(x / c), change by
+//   c (t' - t) = c u (1 - t^2) / (1 + t u),   t = tanh(x / c), u = tanh(dx / c).
+at::Tensor logit_change(const Decoder& decoder, const at::Tensor& base, const at::Tensor& version) {
+  at::Tensor change = decoder.logits(version - base);
+  const double cap = decoder.config().final_soft_cap;
+  if (cap <= 0.0) return change;
+  const at::Tensor t = decoder.logits(base).div_(cap), u = change / cap;
+  return change.mul_(1.0 - t.square()).div_(u.mul_(t).add_(1.0));
+}
+
+// p, change: [R, V] FP32. Sum over the rows of KL = ln sum p e^(D - m), FP64.
+at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change) {
+  if (p.is_cpu()) {
+    const std::int64_t rows = p.size(0), vocabulary = p.size(1);
+    const at::Tensor dense = p.contiguous(), changed = change.contiguous();
+    const float *weights = dense.const_data_ptr<float>(), *changes = changed.const_data_ptr<float>();
+    at::Tensor kl = at::empty({rows}, at::TensorOptions().dtype(at::kDouble));
+    auto* out = kl.mutable_data_ptr<double>();
+    at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        out[r] = row_divergence(weights + r * vocabulary, changes + r * vocabulary, vocabulary);
+      }
+    });
+    return kl.sum();
+  }
+  const at::Tensor mass = p.sum(-1), mean = row_dots(p, change).div_(mass);
+  // Logits that all move alike are the same distribution. With their mean taken off, what is left of sum p e^D beside 1
+  // is of second order, and expm1 keeps it apart from the rounding of that 1.
+  const at::Tensor excess = row_dots(p, change.sub_(mean.unsqueeze(-1)).expm1_()).div_(mass);
+  return excess.log1p_().clamp_min_(0.0).sum(at::kDouble);
+}
+
 }  // namespace
 
-std::vector<double> mean_divergences(const Decoder& decoder, const at::Tensor& baseline,
+void DivergenceBaseline::keep_probabilities(const Decoder& decoder) {
+  if (probabilities.defined()) return;
+  const std::int64_t rows = hidden.size(0), step = block_rows(decoder.config().vocabulary, hidden.device());
+  probabilities = at::empty({rows, decoder.config().vocabulary}, hidden.options().dtype(at::kFloat));
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t count = std::min(step, rows - first);
+    at::Tensor block = probabilities.narrow(0, first, count);
+    at::_softmax_out(block, decoder.logits(hidden.narrow(0, first, count)), -1, false);
+  }
+}
+
+std::vector<double> mean_divergences(const Decoder& decoder, const DivergenceBaseline& baseline,
                                      const std::vector<at::Tensor>& versions, const std::string& where) {
-  const std::int64_t rows = baseline.size(0), step = block_rows(decoder.config().vocabulary, baseline.device());
-  const at::Tensor zero = at::zeros({}, baseline.options().dtype(at::kDouble));
+  const at::Tensor& hidden = baseline.hidden;
+  const std::int64_t rows = hidden.size(0), step = block_rows(decoder.config().vocabulary, hidden.device());
+  const at::Tensor zero = at::zeros({}, hidden.options().dtype(at::kDouble));
   std::vector<at::Tensor> sums(versions.size(), zero);
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
-    const at::Tensor base = baseline.narrow(0, first, count);
-    const at::Tensor p = at::softmax(decoder.logits(base), -1), mass = p.sum(-1);
+    const at::Tensor base = hidden.narrow(0, first, count);
+    const at::Tensor p = baseline.probabilities.defined() ? baseline.probabilities.narrow(0, first, count)
+                                                          : at::softmax(decoder.logits(base), -1);
     for (std::size_t v = 0; v < versions.size(); ++v) {
-      const at::Tensor change = decoder.logits(versions[v].narrow(0, first, count) - base);
-      const at::Tensor mean = row_dots(p, change).div_(mass);
-      // Logits that all move alike are the same distribution. With their mean taken off, what is left of sum p e^D
-      // beside 1 is of second order, and expm1 keeps it apart from the rounding of that 1.
-      const at::Tensor excess = row_dots(p, change.sub_(mean.unsqueeze(-1)).expm1_()).div_(mass);
-      sums[v] = sums[v] + excess.log1p_().clamp_min_(0.0).sum(at::kDouble);
+      sums[v] = sums[v] + summed_divergence(p, logit_change(decoder, base, versions[v].narrow(0, first, count)));
     }
   }
   std::vector<double> means;

@@ -13,9 +13,18 @@
 
 namespace oscar {
 
-// baseline, versions: [R, hidden] behind the final norm. Mean over the rows for each version, nats, not negative.
+// The baseline of one sequence.
+struct DivergenceBaseline {
+  at::Tensor hidden;         // [R, hidden] behind the final norm
+  at::Tensor probabilities;  // [R, vocabulary] FP32 of its logits; undefined: made anew by each call
+
+  // Makes `probabilities` when they are not there.
+  void keep_probabilities(const Decoder& decoder);
+};
+
+// versions: [R, hidden] behind the final norm. Mean over the rows for each version, nats, not negative.
 // Logits are held for one block of rows. NumericalError naming `where` when a mean is not finite.
-std::vector<double> mean_divergences(const Decoder& decoder, const at::Tensor& baseline,
+std::vector<double> mean_divergences(const Decoder& decoder, const DivergenceBaseline& baseline,
                                      const std::vector<at::Tensor>& versions, const std::string& where);
 
 }  // namespace oscar

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "attention/basis.h"
+#include "attention/fused_prefill.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
 
@@ -53,13 +54,48 @@ at::Tensor profile_rows(const WidthRows& rows, const Widths& widths) {
   return out;
 }
 
+// Outputs of the versions of a side's rows: nothing, 1, 2 and 4 bits, and with `exact` the plain rows themselves.
+std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
+                                       const WidthRows& rows, bool exact, const at::Tensor& weight_sum) {
+  const std::int64_t d = rows.plain.size(2);
+  std::vector<at::Tensor> coded{rows.coded[0], rows.coded[1], rows.coded[2]}, outputs;
+  if (exact) coded.push_back(rows.plain);
+  if (fused_prefill_runs(input)) {  // plain ones add up once, for all versions
+    const at::Tensor wide =
+        attend_fused_apart(input, q, input.asked, keys, {rows.plain, at::cat(coded, 2), rows.windows});
+    const at::Tensor plain = wide.narrow(2, 0, d);
+    outputs.push_back(plain);
+    for (std::int64_t v = 1; v <= std::ssize(coded); ++v) outputs.push_back(plain + wide.narrow(2, v * d, d));
+    return outputs;
+  }
+  coded.insert(coded.begin(), at::zeros_like(rows.plain));
+  const std::vector<at::Tensor> plain(coded.size(), rows.plain);
+  const at::Tensor wide =
+      attend_cached(input, q, keys, {at::cat(plain, 2), at::cat(coded, 2), rows.windows}, {}, weight_sum);
+  for (std::int64_t v = 0; v < std::ssize(coded); ++v) outputs.push_back(wide.narrow(2, v * d, d));
+  return outputs;
+}
+
+// The tokens of the first copy that are asked for; undefined: all.
+at::Tensor asked_of_one(const AttentionInput& input, std::int64_t copies, std::int64_t tokens) {
+  if (!input.asked.defined()) return {};
+  const at::Tensor by_copy = input.asked.view({copies, -1});
+  const at::Tensor first = by_copy[0], offsets = at::arange(copies, first.options()).mul_(tokens).unsqueeze(1);
+  if (!at::equal(by_copy, first + offsets)) {
+    throw std::invalid_argument("ProfileAttention answers the same queries of each copy");
+  }
+  return first;
+}
+
 }  // namespace
 
 at::Tensor ExactCacheAttention::attend(const AttentionInput& input) {
   AttentionInput exact = input;
   exact.k = rounded(input.k);
   exact.v = rounded(input.v);
-  return full_.attend(exact);
+  if (fused_prefill_runs(input)) return attend_fused_batch(exact);
+  if (!input.asked.defined()) return full_.attend(exact);
+  return full_.attend(with_all_queries(exact)).index_select(0, input.asked.to(input.q.device()));
 }
 
 WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows) {
@@ -88,15 +124,18 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   if (!copies_of_one) throw std::invalid_argument("ProfileAttention needs a copy of one sequence for each profile");
   const std::int64_t tokens = batch.lengths[0];
   AttentionInput one = input;  // the copies are equal up to here
-  one.q = input.q.narrow(0, 0, tokens);
+  one.q = input.q.narrow(0, 0, input.q.size(0) / copies());
   one.k = input.k.narrow(0, 0, tokens);
   one.v = input.v.narrow(0, 0, tokens);
+  one.asked = asked_of_one(input, copies(), tokens);
+  const bool all = one.asked.defined() && !fused_prefill_runs(input);
+  if (all) one = with_all_queries(one);
   const at::Tensor out = side_ == Side::kKey ? attend_keys(one) : attend_values(one);
-  return out.to(input.q.scalar_type());
+  return (all ? out.index_select(0, input.asked.to(out.device())) : out).to(input.q.scalar_type());
 }
 
 at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
-  const std::int64_t kv_heads = input.k.size(1), tokens = input.q.size(0);
+  const std::int64_t kv_heads = input.k.size(1), queries = input.q.size(0);
   const SideTransform* key = methods_[0].transform(input.layer, Side::kKey);
   const bool rotated = key != nullptr && key->rotated_mean;
   const at::Tensor q = rotate_queries(input.q, key, kv_heads);
@@ -105,44 +144,42 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
   const CachedRows values = plain_rows(input.v);
   const at::Tensor mean =
-      rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, tokens).to(q.device())) : at::Tensor();
+      rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, input.k.size(0)).to(q.device())) : at::Tensor();
   at::Tensor weight_sum;  // values are not centred here: nobody reads it
-  if (input.sinks.defined()) weight_sum = at::empty({tokens, q.size(1)}, q.options());
-  at::Tensor out = at::empty({copies() * tokens, q.size(1), input.v.size(2)}, q.options());
+  if (input.sinks.defined()) weight_sum = at::empty({queries, q.size(1)}, q.options());
+  at::Tensor out = at::empty({copies() * queries, q.size(1), input.v.size(2)}, q.options());
   for (std::int64_t p = 0; p < copies(); ++p) {
     const auto i = static_cast<std::size_t>(p);
     CachedRows keys{rows.plain, {}, rows.windows};
     if (i < profiles_.size()) keys.coded = profile_rows(rows, profiles_[i]);
     if (rotated) add_mean(keys, mean);
-    out.narrow(0, p * tokens, tokens).copy_(attend_cached(input, q, keys, values, shift, weight_sum));
+    out.narrow(0, p * queries, queries)
+        .copy_(fused_prefill_runs(input) ? attend_fused(input, q, input.asked, keys, values)
+                                         : attend_cached(input, q, keys, values, shift, weight_sum));
   }
   return out;
 }
 
 at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
-  const std::int64_t kv_heads = input.v.size(1), tokens = input.q.size(0), heads = input.q.size(1);
+  const std::int64_t kv_heads = input.v.size(1), queries = input.q.size(0), heads = input.q.size(1);
   const std::int64_t d = input.v.size(2), n = d / kBlocks;
   const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
   const WidthRows rows = width_rows(methods_, input.layer, Side::kValue, input.v);
-  // Columns: nothing, 1, 2 and 4 bits, and with `exact` the rows themselves.
-  std::vector<at::Tensor> coded{at::zeros_like(rows.plain), rows.coded[0], rows.coded[1], rows.coded[2]};
-  if (exact_) coded.push_back(rows.plain);
-  const std::vector<at::Tensor> plain(coded.size(), rows.plain);
-  const CachedRows values{at::cat(plain, 2), at::cat(coded, 2), rows.windows}, keys = plain_rows(input.k);
+  const CachedRows keys = plain_rows(input.k);
   const at::Tensor q = input.q.to(at::kFloat).contiguous();
   at::Tensor weight_sum;
-  if (input.sinks.defined()) weight_sum = at::empty({tokens, heads}, q.options());
-  const at::Tensor wide = attend_cached(input, q, keys, values, {}, weight_sum);  // [T, Hq, columns]
-  at::Tensor out = at::empty({copies() * tokens, heads, d}, q.options());
-  at::Tensor one = at::empty({tokens, heads, d}, q.options());
+  if (input.sinks.defined()) weight_sum = at::empty({queries, heads}, q.options());
+  const std::vector<at::Tensor> versions = value_versions(input, q, keys, rows, exact_, weight_sum);
+  at::Tensor out = at::empty({copies() * queries, heads, d}, q.options());
+  at::Tensor one = at::empty({queries, heads, d}, q.options());
   for (std::int64_t p = 0; p < copies(); ++p) {
     for (std::int64_t b = 0; b < kBlocks; ++b) {
       const auto i = static_cast<std::size_t>(p);
       const std::int64_t variant =
           i < profiles_.size() ? WidthRows::variant(profiles_[i][static_cast<std::size_t>(b)]) : 4;
-      one.narrow(2, b * n, n).copy_(wide.narrow(2, variant * d + b * n, n));
+      one.narrow(2, b * n, n).copy_(versions.at(static_cast<std::size_t>(variant)).narrow(2, b * n, n));
     }
-    out.narrow(0, p * tokens, tokens).copy_(restore_outputs(one, value, kv_heads, weight_sum));
+    out.narrow(0, p * queries, queries).copy_(restore_outputs(one, value, kv_heads, weight_sum));
   }
   return out;
 }

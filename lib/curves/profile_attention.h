@@ -13,7 +13,8 @@
 
 namespace oscar {
 
-// The exact cache: keys and values rounded to BF16, nothing quantised.
+// The exact cache: keys and values rounded to BF16, nothing quantised. Answers the queries of some tokens alone. On the
+// CPU by attention/fused_prefill.h where that runs, by FullAttention elsewhere.
 class ExactCacheAttention : public Attention {
  public:
   at::Tensor attend(const AttentionInput& input) override;
@@ -30,7 +31,7 @@ WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, 
 // The batch must be P copies of one sequence from position 0 on, P = profiles (+ 1 with `exact`); copy p leaves with
 // the outputs that profile p gives, the last one with `exact` with those of rows that are transformed but not coded.
 // Queries, transforms and codes of each width are made once; value profiles share the softmax, too, because outputs are
-// linear in the values.
+// linear in the values. Answers the queries of some tokens alone, the same ones of each copy.
 class ProfileAttention : public Attention {
  public:
   ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles, bool exact);

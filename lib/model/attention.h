@@ -19,11 +19,11 @@ struct SequenceBatch {
 
 class RecurrentStates;
 
-// One layer's attention input: post-norm, post-RoPE q and k; v as projected (with bias).
+// One layer's attention input: post-norm, post-RoPE q and k; v as projected (with bias). A = T but with `asked`.
 struct AttentionInput {
   std::int64_t layer = 0;  // its place among the layers that hold a KV cache: ModelConfig::kv_layer() tells its number
   const SequenceBatch* batch = nullptr;
-  at::Tensor q;                     // [T, Hq, d]
+  at::Tensor q;                     // [A, Hq, d]
   at::Tensor k;                     // [T, Hkv, d]
   at::Tensor v;                     // [T, Hkv, d]
   double scale = 1.0;               // softmax scale, usually d^-1/2
@@ -31,6 +31,7 @@ struct AttentionInput {
   std::int64_t chunk = 0;           // 0: none; c: query i sees keys of its own chunk of c tokens; no window beside it
   double soft_cap = 0.0;            // 0: none
   at::Tensor sinks;                 // undefined, or [Hq] logits that join the softmax denominator
+  at::Tensor asked;                 // undefined, or [A] int64 on the CPU, ascending: the tokens that q is of
 
   bool sees_all() const { return sliding_window == 0 && chunk == 0; }
   std::int64_t first_key(std::int64_t i) const {  // that the query at position i sees
@@ -39,10 +40,16 @@ struct AttentionInput {
   }
 };
 
+// The queries of all tokens, zeros for those that were not asked for: for a class that answers all or none.
+AttentionInput with_all_queries(const AttentionInput& input);
+// For a class that does not answer some alone: std::invalid_argument.
+void require_all_queries(const AttentionInput& input, const char* who);
+
 class Attention {
  public:
   virtual ~Attention() = default;
-  // O = softmax(q kT scale + mask) v per query head, before W_O: [T, Hq, d], same dtype as q.
+  // O = softmax(q kT scale + mask) v per query head, before W_O: [A, Hq, d], same dtype as q. Queries of some tokens
+  // alone are answered where a class says so; std::invalid_argument from the others.
   virtual at::Tensor attend(const AttentionInput& input) = 0;
   // The residual stream [T, hidden] with the attention branch added (after the branch's own norm where a family has
   // one) and the MLP not yet, unless the two are added together: what the next norm divides by. Called once after each

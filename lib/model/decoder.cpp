@@ -121,14 +121,14 @@ at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {
 }
 
 at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
-                              Attention& attention) {
+                              Attention& attention, const at::Tensor& asked) {
   if (batch.starts.size() != batch.lengths.size() || batch.ids.size() != batch.lengths.size() ||
       batch.tokens() != hidden.size(0)) {
     throw std::invalid_argument("run_layer: the sequence batch does not describe the rows of `hidden`");
   }
   const LayerWeights& weights = impl_->weights(layer);
   return decoder_layer(config(), layer, weights, hidden, batch, impl_->rope(layer, batch), attention,
-                       impl_->family.pieces);
+                       impl_->family.pieces, asked);
 }
 
 at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {

@@ -126,8 +126,9 @@ class Decoder {
 
   at::Tensor embed(const std::vector<std::int32_t>& ids) const;  // [T, hidden]
   // hidden [T, hidden] -> [T, hidden]; loads the layer's weights when they are not resident (and drops the previous
-  // layer's under stream_layers).
-  at::Tensor run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch, Attention& attention);
+  // layer's under stream_layers). asked: undefined, or the rows that are wanted of it, as decoder_layer() has them.
+  at::Tensor run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch, Attention& attention,
+                       const at::Tensor& asked = {});
   at::Tensor final_norm(const at::Tensor& hidden) const;  // [T, hidden]
   at::Tensor logits(const at::Tensor& normed) const;      // [T, vocabulary], FP32
   void load_head() const;                                 // now, and not in the first call of logits()

@@ -91,6 +91,7 @@ at::Tensor explicit_softmax(const at::Tensor& q, const at::Tensor& k, const at::
 }  // namespace
 
 at::Tensor FullAttention::attend(const AttentionInput& input) {
+  require_all_queries(input, "FullAttention");
   const SequenceBatch& batch = *input.batch;
   const bool plain = input.soft_cap == 0.0 && !input.sinks.defined();
   at::Tensor out;

@@ -18,24 +18,26 @@ at::Tensor normed_heads(const at::Tensor& x, const at::Tensor& weight, std::int6
 }  // namespace
 
 void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,
-                   const at::Tensor& x, const RopeTable& table, AttentionInput& input) {
-  const std::int64_t tokens = x.size(0), dim = config.head_dim_of(layer);
+                   const at::Tensor& x, const at::Tensor& rows, const RopeTable& table, AttentionInput& input) {
+  const std::int64_t dim = config.head_dim_of(layer);
   const double eps = config.rms_eps;
-  const auto turned = [&](const at::Tensor& rows, const at::Tensor& weight) {
-    if (config.unit_qk_norm && table.cos.defined()) {
-      return rms_norm(apply_rope(normed_heads(rows, weight, dim, eps, pieces.norm), table), {}, eps);
+  const auto turned = [&](const at::Tensor& y, const at::Tensor& weight, const RopeTable& turns) {
+    if (config.unit_qk_norm && turns.cos.defined()) {
+      return rms_norm(apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), turns), {}, eps);
     }
-    if (!config.norm_after_rope) return apply_rope(normed_heads(rows, weight, dim, eps, pieces.norm), table);
-    return normed_heads(apply_rope(rows.view({tokens, -1, dim}), table).flatten(1), weight, dim, eps, pieces.norm);
+    if (!config.norm_after_rope) return apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), turns);
+    return normed_heads(apply_rope(y.view({y.size(0), -1, dim}), turns).flatten(1), weight, dim, eps, pieces.norm);
   };
-  input.q = turned(at::linear(x, weights.q, weights.q_bias), weights.q_norm);
-  if (table.query_scale.defined()) {
-    input.q = (input.q.to(at::kFloat) * table.query_scale).to(input.q.scalar_type());
+  const auto asking = [&](const at::Tensor& y) { return rows.defined() && y.defined() ? y.index_select(0, rows) : y; };
+  const RopeTable turns{asking(table.cos), asking(table.sin), table.interleaved, asking(table.query_scale)};
+  input.q = turned(at::linear(asking(x), weights.q, weights.q_bias), weights.q_norm, turns);
+  if (turns.query_scale.defined()) {
+    input.q = (input.q.to(at::kFloat) * turns.query_scale).to(input.q.scalar_type());
   }
   const at::Tensor keys = at::linear(x, weights.k, weights.k_bias);
   const at::Tensor values = weights.v.defined() ? at::linear(x, weights.v, weights.v_bias) : keys;
-  input.k = turned(keys, weights.k_norm);
-  input.v = values.view({tokens, config.kv_heads_of(layer), dim});
+  input.k = turned(keys, weights.k_norm, table);
+  input.v = values.view({x.size(0), config.kv_heads_of(layer), dim});
   if (config.unit_v_norm) input.v = rms_norm(input.v, {}, eps);
 }
 

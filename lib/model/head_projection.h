@@ -10,11 +10,12 @@
 
 namespace oscar {
 
-// x [T, hidden] after the layer's norm -> q [T, Hq, d], k and v [T, Hkv, d] of `input`, with the sizes that heads have
+// x [T, hidden] after the layer's norm -> q [A, Hq, d], k and v [T, Hkv, d] of `input`, with the sizes that heads have
 // in this layer: projections with their biases, norms of heads, RoPE (`table` belongs to the layer and to the
 // positions), and the scale of queries by position. Where the layer projects no values, v is the projection of k
 // before norm and RoPE (ModelConfig::keys_as_values).
+// rows: undefined, or [A] int64 on the device of x: the tokens that ask.
 void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,
-                   const at::Tensor& x, const RopeTable& table, AttentionInput& input);
+                   const at::Tensor& x, const at::Tensor& rows, const RopeTable& table, AttentionInput& input);
 
 }  // namespace oscar

@@ -50,21 +50,30 @@ at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const at
   return out.add_(at::linear(x, weights.shared_weight).sigmoid_() * shared);
 }
 
-// What the mixer of a layer makes of `normed`, before W_O: of layers that hold a KV cache, by `attention`.
+// rows: undefined, or those that are wanted of x.
+at::Tensor wanted(const at::Tensor& x, const at::Tensor& rows) {
+  return rows.defined() && x.defined() ? x.index_select(0, rows) : x;
+}
+
+// What the mixer of a layer makes of `normed`, before W_O: of layers that hold a KV cache, by `attention`, which sees
+// the queries of the wanted rows alone.
 at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,
-                    const at::Tensor& normed, const RopeTable& table, Attention& attention, AttentionInput& input) {
+                    const at::Tensor& normed, const at::Tensor& rows, const RopeTable& table, Attention& attention,
+                    AttentionInput& input) {
   const std::int64_t width = config.query_heads * config.head_dim_of(layer);
+  const bool local = config.is_local(layer);
   if (config.is_latent()) {
     project_latent(config, weights, pieces, normed, table, input);
+    input.q = wanted(input.q, rows);
   } else {
-    project_heads(config, layer, weights, pieces, normed, table, input);
+    project_heads(config, layer, weights, pieces, normed, local ? at::Tensor() : rows, table, input);
   }
   input.scale = attention_scale(config);
   input.soft_cap = config.logit_soft_cap;
   input.sinks = weights.sinks;
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
   if (!config.chunk.empty()) input.chunk = config.chunk.at(layer);
-  if (config.is_local(layer)) return local_attention(input, layer, attention.states()).reshape({-1, width});
+  if (local) return wanted(local_attention(input, layer, attention.states()).reshape({-1, width}), rows);
   const at::Tensor output = attention.attend(input);
   return config.is_latent() ? expanded_outputs(config, weights, output) : output.reshape({-1, width});
 }
@@ -113,7 +122,8 @@ double attention_scale(const ModelConfig& config) {
 
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
-                         Attention& attention, const Pieces& pieces) {
+                         Attention& attention, const Pieces& pieces, const at::Tensor& asked) {
+  const at::Tensor rows = asked.defined() ? asked.to(hidden.device()) : asked;
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
     return weight.defined() ? rms_norm(x, weight, config.rms_eps, pieces.norm) : x;
   };
@@ -122,24 +132,25 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     at::Tensor added = norm(out, weight);
     return config.residual_scale == 1.0 ? added : added.mul_(config.residual_scale);
   };
-  const at::Tensor normed = norm(hidden, weights.input_norm);
+  const at::Tensor normed = norm(hidden, weights.input_norm), asking = wanted(normed, rows);
   const bool observed = config.holds_kv(layer);
   AttentionInput input;
   input.layer = observed ? config.kv_place(layer) : -1;
   input.batch = &batch;
+  input.asked = config.is_local(layer) ? at::Tensor() : asked;
   at::Tensor mixed;
   if (config.is_linear(layer)) {
-    mixed = gated_delta_net(config, layer, weights, normed, batch, attention.states());
+    mixed = wanted(gated_delta_net(config, layer, weights, normed, batch, attention.states()), rows);
   } else {
-    at::Tensor output = attended(config, layer, weights, pieces, normed, table, attention, input);
+    at::Tensor output = attended(config, layer, weights, pieces, normed, rows, table, attention, input);
     if (weights.output_gate.defined()) {
-      output = output * at::linear(normed, weights.output_gate, weights.output_gate_bias).sigmoid();
+      output = output * at::linear(asking, weights.output_gate, weights.output_gate_bias).sigmoid();
     }
     mixed = at::linear(output, weights.o, weights.o_bias);
   }
-  const at::Tensor residual = branch(mixed, weights.attention_out_norm).add_(hidden);
+  const at::Tensor residual = branch(mixed, weights.attention_out_norm).add_(wanted(hidden, rows));
   if (observed && !pieces.parallel) attention.added(input, residual);
-  const at::Tensor before = pieces.parallel ? normed : norm(residual, weights.mlp_norm);
+  const at::Tensor before = pieces.parallel ? asking : norm(residual, weights.mlp_norm);
   // Added to the MLP's output in place, not to the residual stream: backward still needs what the norm has read.
   at::Tensor out = branch(feed_forward(config, before, residual, weights, pieces), weights.mlp_out_norm).add_(residual);
   if (weights.layer_scalar.defined()) out.mul_(weights.layer_scalar);

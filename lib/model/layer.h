@@ -28,8 +28,10 @@ double attention_scale(const ModelConfig& config);
 // with the norms for which the layer has weights, and experts instead of the MLP where it has a router (with the MLP
 // added where it has that too, or with norms around each and experts that read `a`), and c the layer's scalar or 1.
 // Pieces::parallel: out = a + s norm(mlp(norm(hidden))) with attention's norm.
+// asked: undefined, or [A] int64 on the CPU, ascending: the tokens that are wanted of the layer, [A, hidden]. The
+// others give keys and values (or states) alone.
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
-                         Attention& attention, const Pieces& pieces = {});
+                         Attention& attention, const Pieces& pieces = {}, const at::Tensor& asked = {});
 
 }  // namespace oscar

@@ -297,11 +297,11 @@ TEST_F(CurvePassesTest, DivergencesEqualThoseInFp64) {
     for (const double kl : scores.kl) sum += kl;
     expected.push_back(sum / 70.0);
   }
-  const std::vector<double> found = mean_divergences(*decoder_, base, versions, "test");
+  const std::vector<double> found = mean_divergences(*decoder_, {base, {}}, versions, "test");
   EXPECT_EQ(found[0], 0.0);
   for (std::size_t v = 1; v < found.size(); ++v) EXPECT_NEAR(found[v], expected[v], 1e-3 * expected[v] + 1e-7) << v;
   versions[1][3][2] = std::nan("");
-  EXPECT_ANY_THROW(mean_divergences(*decoder_, base, versions, "test"));
+  EXPECT_ANY_THROW(mean_divergences(*decoder_, {base, {}}, versions, "test"));
 }
 
 }  // namespace
