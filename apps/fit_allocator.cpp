@@ -97,8 +97,7 @@ WidthSource allocator_source(const AllocatorRow& allocator, const Statistics& st
       break;
     case AllocatorInput::kText: {
       Checkpoint checkpoint = open_model_of(statistics, common);
-      CurveText text =
-          arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
+      CurveText text = arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, windows, arguments);
       checkpoint.set_run_length(text.length());
       source.text_hashes = std::move(text.hashes);
       Decoder decoder(checkpoint, {choose_dtype(common, options.device), options.device, arguments.stream_layers});

@@ -122,8 +122,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     return {std::move(curves), nullptr};
   }
   Checkpoint checkpoint = open_model_of(statistics, common);
-  CurveText text =
-      arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
+  CurveText text = arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, windows, arguments);
   checkpoint.set_run_length(text.length());
   const FitResult fitted = quick_fit(statistics, options);  // no predictions: KL is measured
   const Bundle bundle = bundle_from_fit(statistics, options, fitted, windows, {});
@@ -157,9 +156,9 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   return measure_curves(std::move(facts), bundle, predictions, decoder, request);
 }
 
-CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
-                          const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
-  const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : device.is_cuda() ? 8 : 4;
+CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
+                          const PromptSet* prompts, const std::string& prompts_name) {
+  const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : kCurveSequences;
   const fs::path& directory = checkpoint.location().directory;
   const LazyTokenizer tokenizer(directory / "tokenizer.json");
   if (arguments.text.empty()) {

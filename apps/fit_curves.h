@@ -18,6 +18,8 @@
 
 namespace oscar {
 
+inline constexpr std::int64_t kCurveSequences = 8;
+
 struct CurveArguments {
   std::string allocate = "auto";    // of --allocate; auto: measured with `text` or `file`
   std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
@@ -25,7 +27,7 @@ struct CurveArguments {
   std::optional<CurveText> loaded;  // the text, where it was read already
   std::string file;                 // curves.json of an earlier run; empty: they are measured
   std::int64_t context = 2048;
-  std::int64_t sequences = 0;  // 0: 8 on a GPU, 4 on the CPU, where a pass takes longer than its error is worth
+  std::int64_t sequences = 0;  // 0: kCurveSequences
   std::string work_dir;        // empty: OUTPUT.curves.work
   bool resume = false, stream_layers = false;
   std::string resume_command;  // for the message of an interrupted run
@@ -57,9 +59,8 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
                       const CurveText& text, std::size_t budgets);
 
 // The sequences of --text; without it, those of `prompts`, whose files have this name. InputError for too little text.
-CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
-                          const CurveArguments& arguments, const PromptSet* prompts = nullptr,
-                          const std::string& prompts_name = {});
+CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
+                          const PromptSet* prompts = nullptr, const std::string& prompts_name = {});
 
 // The fit without predictions: transforms, and how rows and metric spread over their channels.
 FitResult quick_fit(const Statistics& statistics, const FitOptions& options);

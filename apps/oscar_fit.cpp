@@ -200,8 +200,7 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
   const at::Device device = a.collect.options.device;
   const AllocatorRow* allocator = find_allocator(a.fit.allocate);
   if (measures || (allocator != nullptr && allocator->input == AllocatorInput::kText)) {
-    a.curves.loaded =
-        load_curve_text(model.checkpoint(), device, a.windows, a.curves, &model.prompts(), model.prompt_names());
+    a.curves.loaded = load_curve_text(model.checkpoint(), a.windows, a.curves, &model.prompts(), model.prompt_names());
   }
   if (measures) {
     curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, curve_budgets(a).size());
@@ -272,9 +271,8 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     FitPlan plan = plan_fit(statistics, a.fit);
     if (measures) {
       const Checkpoint checkpoint = open_model_of(statistics, a.common);
-      plan.curves =
-          plan_curves(checkpoint, a.fit.device, a.common,
-                      load_curve_text(checkpoint, a.fit.device, a.windows, a.curves), curve_budgets(a).size());
+      plan.curves = plan_curves(checkpoint, a.fit.device, a.common, load_curve_text(checkpoint, a.windows, a.curves),
+                                curve_budgets(a).size());
     }
     if (told(a)) print_fit_plan(plan, a.common.output, a.common.json);
     return 0;

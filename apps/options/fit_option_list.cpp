@@ -129,7 +129,7 @@ void add_curve_options(CLI::App& app, FitArguments& a) {
       ->check(whole_number(64, std::uint64_t{1} << 24))
       ->capture_default_str();
   app.add_option("--curve-sequences", a.curves.sequences,
-                 "Sequences of the text that curves are measured on (default: 8 on a GPU, 4 on the CPU)")
+                 "Sequences of the text that curves are measured on (default: 8)")
       ->check(whole_number(1, 10000));
   app.add_option("--curves", a.curves.file,
                  "curves.json of a bundle of the same fit, in place of measuring: other budgets")

@@ -14,7 +14,6 @@
 #include "bundle/from_fit.h"
 #include "curves/gradient_sensitivity.h"
 #include "curves/layer_sensitivity.h"
-#include "curves/mean_divergence.h"
 #include "rotation/fit.h"
 #include "statistics/collect.h"
 #include "statistics/kl_labels.h"
@@ -22,7 +21,6 @@
 #include "support/metric_fit_options.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
-#include "verify/divergence.h"
 #include "verify/forward.h"
 
 namespace oscar {
@@ -281,27 +279,6 @@ TEST_F(CurvePassesTest, RoundingIsTakenOffInBfloat16) {
   const PassResult exact = fine.measure(methods, 1, Side::kValue, profiles);
   EXPECT_GT(coarse.rounding[0], 0.0);
   EXPECT_NEAR(coarse.kl[0][0], exact.kl[0][0], 0.25 * exact.kl[0][0] + 2.0 * coarse.rounding[0]);
-}
-
-TEST_F(CurvePassesTest, DivergencesEqualThoseInFp64) {
-  at::manual_seed(3);
-  const at::Tensor base = at::randn({70, checkpoint_->config().hidden}), step = at::randn_like(base);
-  std::vector<at::Tensor> versions;
-  std::vector<double> expected;
-  const std::vector<std::int32_t> targets(70, 5);
-  for (const double size : {0.0, 0.003, 0.1, 3.0}) {
-    versions.push_back(base + size * step);
-    SequenceScores scores;
-    BaselineRows(decoder_->logits(base), targets, "test").score(decoder_->logits(versions.back()), "test", scores);
-    double sum = 0.0;
-    for (const double kl : scores.kl) sum += kl;
-    expected.push_back(sum / 70.0);
-  }
-  const std::vector<double> found = mean_divergences(*decoder_, {base, {}}, versions, "test");
-  EXPECT_EQ(found[0], 0.0);
-  for (std::size_t v = 1; v < found.size(); ++v) EXPECT_NEAR(found[v], expected[v], 1e-3 * expected[v] + 1e-7) << v;
-  versions[1][3][2] = std::nan("");
-  EXPECT_ANY_THROW(mean_divergences(*decoder_, {base, {}}, versions, "test"));
 }
 
 }  // namespace

@@ -125,6 +125,55 @@ TEST(DecoderLayer, NormBeforeOrAfterRope) {
   EXPECT_TRUE(at::allclose(unweighted.square().mean(-1), at::ones({3, 2}), 1e-5));
 }
 
+// Answers some queries by answering all.
+class SomeQueries : public Attention {
+ public:
+  at::Tensor attend(const AttentionInput& input) override {
+    EXPECT_EQ(input.k.size(0), 3);
+    if (!input.asked.defined()) return full_.attend(input);
+    EXPECT_EQ(input.q.size(0), input.asked.size(0));
+    return full_.attend(with_all_queries(input)).index_select(0, input.asked);
+  }
+  void added(const AttentionInput&, const at::Tensor& residual) override { rows = residual.size(0); }
+  std::int64_t rows = 0;
+
+ private:
+  FullAttention full_;
+};
+
+// Rows that nobody asked for give keys and values alone.
+TEST(DecoderLayer, AskedRowsAreThoseOfTheWhole) {
+  const at::Tensor asked = at::tensor({0, 2}, at::kLong);
+  for (const int variant : {0, 1, 2, 3}) {
+    PlainLayer layer;
+    layer.weights.q_norm = random({2}, 30), layer.weights.k_norm = random({2}, 31);
+    layer.weights.mlp_norm = random({4}, 32);
+    layer.config.norm_after_rope = variant == 1;
+    if (variant == 2) layer.weights.output_gate = random({4, 4}, 33);
+    const Pieces pieces{.parallel = variant == 3};
+    RopeTable table = rope_table(rope_frequencies(layer.config.rope, 2, 16), layer.batch, at::kFloat, at::kCPU);
+    if (variant == 0) table.query_scale = at::tensor({1.0f, 2.0f, 3.0f}).view({3, 1, 1});
+    SomeQueries attention;
+    const auto run = [&](const at::Tensor& rows) {
+      return decoder_layer(layer.config, 0, layer.weights, layer.x, layer.batch, table, attention, pieces, rows);
+    };
+    const at::Tensor whole = run({});
+    EXPECT_EQ(attention.rows, 3);
+    const at::Tensor some = run(asked);
+    EXPECT_EQ(attention.rows, 2);
+    EXPECT_TRUE(at::allclose(some, whole.index_select(0, asked), 1e-5, 1e-6)) << variant;
+  }
+}
+
+TEST(DecoderLayer, AttentionThatAnswersAllQueriesRefusesSome) {
+  const PlainLayer layer;
+  FullAttention attention;
+  const RopeTable table = rope_table(rope_frequencies(layer.config.rope, 2, 16), layer.batch, at::kFloat, at::kCPU);
+  EXPECT_THROW(decoder_layer(layer.config, 0, layer.weights, layer.x, layer.batch, table, attention, {},
+                             at::tensor({1}, at::kLong)),
+               std::invalid_argument);
+}
+
 LayerWeights mlp_weights(std::int64_t hidden, std::int64_t intermediate, bool bias) {
   LayerWeights w;
   w.gate = random({intermediate, hidden}, 10);
