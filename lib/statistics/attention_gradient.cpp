@@ -8,7 +8,8 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kGradientBlock = 256;  // queries
+// Queries of a block. On a CPU few, so that scores stay in a core's cache and few hidden pairs are computed.
+constexpr std::int64_t kGradientBlock = 256, kCpuGradientBlock = 64;
 // FP32 scores held at once, as for the far-pair metrics.
 constexpr std::int64_t kGradientScores = std::int64_t{1} << 22;
 
@@ -53,7 +54,7 @@ void add_by_pairs(at::Tensor& far, at::Tensor& near, const at::Tensor& weights, 
       const std::int64_t count = mask.size(0), columns = to - from;
       part = (part.reshape({part.size(0), -1, count, columns}) * mask).view({part.size(0), -1, columns});
     }
-    sum.narrow(1, from, to - from).add_(at::bmm(part.transpose(1, 2), rows));
+    sum.narrow(1, from, to - from).baddbmm_(part.transpose(1, 2), rows);
   };
   add(near, 0, b.sink, {});
   add(far, b.sink, b.mixed, {});
@@ -74,39 +75,45 @@ AttentionGradient attention_gradient(const AttentionInput& input, const at::Tens
   out.q = at::empty(input.q.sizes(), input.q.options().dtype(at::kFloat));
   at::Tensor far_k = at::zeros_like(k), near_k = at::zeros_like(k);
   at::Tensor far_v = at::zeros_like(v), near_v = at::zeros_like(v);
-  const std::int64_t block = std::clamp<std::int64_t>(
-      (input.q.is_cuda() ? kFarScores : kGradientScores) / (query_heads * tokens), 16, kGradientBlock);
+  const std::int64_t block =
+      std::clamp<std::int64_t>((input.q.is_cuda() ? kFarScores : kGradientScores) / (query_heads * tokens), 16,
+                               input.q.is_cuda() ? kGradientBlock : kCpuGradientBlock);
   const at::TensorOptions index = at::TensorOptions().dtype(at::kLong).device(input.q.device());
   for (std::int64_t first = 0; first < tokens; first += block) {
     const std::int64_t count = std::min(block, tokens - first), reach = first + count;
-    const at::Tensor q = grouped(input.q.narrow(0, first, count), kv_heads);  // [Hkv, g C, d]
+    // [Hkv, g C, d], times the scale: what keys are multiplied by, and what their gradients add up.
+    const at::Tensor q = grouped(input.q.narrow(0, first, count), kv_heads) * input.scale;
     const at::Tensor g = grouped(gradient.narrow(0, first, count), kv_heads);
     const at::Tensor o = grouped(output.narrow(0, first, count), kv_heads);
     const at::Tensor keys = k.narrow(1, 0, reach), values = v.narrow(1, 0, reach);
-    at::Tensor scores = at::bmm(q, keys.transpose(1, 2)).mul_(input.scale);
+    at::Tensor scores = at::bmm(q, keys.transpose(1, 2));
     at::Tensor slope;  // of the soft cap
     if (input.soft_cap > 0.0) {
       scores.div_(input.soft_cap).tanh_();
       slope = 1.0 - scores.square();
       scores.mul_(input.soft_cap);
     }
-    const at::Tensor i = at::arange(first, reach, index).unsqueeze(1), j = at::arange(reach, index).unsqueeze(0);
+    // Without a window or chunks only the block's own columns are hidden from some of its queries.
+    const std::int64_t from = input.sees_all() ? first : 0;
+    const at::Tensor i = at::arange(first, reach, index).unsqueeze(1), j = at::arange(from, reach, index).unsqueeze(0);
     at::Tensor hidden = j.gt(i);
     if (window > 0) hidden.logical_or_((i - j).ge(window));
     if (chunk > 0) hidden.logical_or_(j.lt(at::floor_divide(i, chunk) * chunk));
-    scores.view({kv_heads, gqa_group, count, reach}).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+    scores.view({kv_heads, gqa_group, count, reach})
+        .narrow(3, from, reach - from)
+        .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
     at::Tensor p;
     if (input.sinks.defined()) {
       const at::Tensor sinks = input.sinks.to(at::kFloat).view({kv_heads, gqa_group, 1, 1});
       const at::Tensor column = sinks.expand({kv_heads, gqa_group, count, 1}).reshape({kv_heads, gqa_group * count, 1});
       p = at::softmax(at::cat({scores, column}, -1), -1).narrow(-1, 0, reach).contiguous();
     } else {
-      p = at::softmax(scores, -1);
+      p = at::_softmax_out(scores, scores, -1, false);  // row by row, in place
     }
     add_by_pairs(far_v, near_v, p, g, block_pairs(first, count, pairs, input.q.device()));
-    at::Tensor slope_s = at::bmm(g, values.transpose(1, 2)).sub_((g * o).sum(-1, true)).mul_(p).mul_(input.scale);
+    at::Tensor slope_s = at::bmm(g, values.transpose(1, 2)).sub_((g * o).sum(-1, true)).mul_(p);
     if (slope.defined()) slope_s.mul_(slope);
-    out.q.narrow(0, first, count).copy_(ungrouped(at::bmm(slope_s, keys), count));
+    out.q.narrow(0, first, count).copy_(ungrouped(at::bmm(slope_s, keys).mul_(input.scale), count));
     add_by_pairs(far_k, near_k, slope_s, q, block_pairs(first, count, pairs, input.q.device()));
   }
   out.far_k = far_k.transpose(0, 1).contiguous();
