@@ -33,7 +33,7 @@ struct KvMethod {
   std::string source;     // paper or project the definition follows
   bool quantised = true;  // false: bf16, every token stays in BF16
   // Of a model with latent attention: a token caches one vector, which is key and value. Codes, encoders and clips are
-  // those of the keys; the value transform is the keys' with its way back.
+  // those of the keys, scales are chosen as those of values; the value transform is the keys' with its way back.
   bool one_vector = false;
   bool logit_correction = false;  // readers take the noise of coded keys out of their logits (attention/logit_noise.h)
   CacheWindows windows;
