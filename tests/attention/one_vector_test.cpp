@@ -36,12 +36,12 @@ Call latent_call(const Scenario& s, const std::vector<std::int64_t>& lengths) {
 
 double relative(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
 
-struct Case {
+struct LatentCase {
   RowCode code;
   Basis basis;
 };
 
-class OneVector : public ::testing::TestWithParam<Case> {};
+class OneVector : public ::testing::TestWithParam<LatentCase> {};
 
 // Attention of one sequence by definition, over decoded keys that are also the values. [T, Hq, d]
 at::Tensor expected_outputs(const Scenario& s, const AttentionInput& input) {
@@ -99,11 +99,13 @@ TEST_P(OneVector, PagesHoldWhatTheEncoderMakes) {
   EXPECT_EQ(paged.stored(0, 0, Side::kKey).pages, paged.stored(0, 0, Side::kValue).pages);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Codes, OneVector,
-    ::testing::Values(Case{uniform_code(64), Basis::kLayer}, Case{uniform_code(576, 64), Basis::kSkewed},
-                      Case{uniform_code(52), Basis::kSkewed}, Case{block_code(64, {4, 2, 1, 0}), Basis::kSkewed},
-                      Case{block_code(160, {4, 4, 2, 1}), Basis::kSkewed}, Case{uniform_code(64), Basis::kIdentity}));
+INSTANTIATE_TEST_SUITE_P(Codes, OneVector,
+                         ::testing::Values(LatentCase{uniform_code(64), Basis::kLayer},
+                                           LatentCase{uniform_code(576, 64), Basis::kSkewed},
+                                           LatentCase{uniform_code(52), Basis::kSkewed},
+                                           LatentCase{block_code(64, {4, 2, 1, 0}), Basis::kSkewed},
+                                           LatentCase{block_code(160, {4, 4, 2, 1}), Basis::kSkewed},
+                                           LatentCase{uniform_code(64), Basis::kIdentity}));
 
 TEST(OneVectorModel, BytesCountOnce) {
   ModelConfig model;
