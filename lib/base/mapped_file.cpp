@@ -15,6 +15,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/open_regular.h"
 
 namespace oscar {
@@ -58,9 +59,10 @@ void watch(const std::byte* begin, std::size_t size, const fs::path& path) {
   static_cast<void>(installed);
   for (Slot& slot : g_slots) {
     if (slot.begin.load(std::memory_order_relaxed) != nullptr) continue;
-    std::string name = path.string();
+    std::string name = escape_text(path.string());
     constexpr std::size_t kMostName = 300;
-    if (name.size() > kMostName) name = "..." + name.substr(name.size() - kMostName);
+    // The cut may go through a character, whose rest is escaped then.
+    if (name.size() > kMostName) name = "..." + escape_text(name.substr(name.size() - kMostName));
     std::snprintf(slot.message, sizeof slot.message,
                   "error: %s: became shorter while it was read, or its disk failed; run again when nothing writes to "
                   "it\n",
