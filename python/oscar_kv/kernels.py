@@ -44,31 +44,31 @@ def missing():
     return None
 
 
-def code_obstacle(code):
+def code_unsupported(code):
     """Why pages of this code cannot be written and read by kernels, or None. code: RowCode."""
     if code.head_dim % 16 or code.head_dim > 256:
         return f"kernels have head sizes up to 256 that 16 divides, not {code.head_dim}"
     return None
 
 
-def encode_obstacle(codec):
+def encode_unsupported(codec):
     """Why the kernels cannot encode what this codec encodes, or None."""
     if codec.encoder not in ("minmax", "search"):
         return f"kernels encode with minmax and search, not with {codec.encoder}"
-    return code_obstacle(codec.code)
+    return code_unsupported(codec.code)
 
 
-def step_obstacle(layer_code, flush):
+def step_unsupported(layer_code, flush):
     """Why a step of one token in this layer cannot append and flush by kernels, or None. layer_code: LayerCode."""
     d = layer_code.key.code.head_dim
     if d not in HEAD_SIZES:
         return f"the append kernel has head sizes 64, 128 and 256, not {d}"
     if flush & (flush - 1):
         return f"kernels flush powers of two, not {flush} tokens"
-    return encode_obstacle(layer_code.key) or encode_obstacle(layer_code.value)
+    return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
 
 
-def decode_obstacle(layer_code, flush, group, window_pages):
+def decode_unsupported(layer_code, flush, group, window_pages):
     """Why decode attention over this layer is not for the kernel, or None. group: query heads of a KV head."""
     key, value = layer_code.key.code, layer_code.value.code
     if key.head_dim not in HEAD_SIZES:

@@ -61,9 +61,9 @@ class LayerCode:
         self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
         self.numbers = (self.key.code.numbers(), self.value.code.numbers())
         self.sink, self.recent = bundle.sink, bundle.recent
-        # None: kernels serve this layer's device, as far as the obstacles of kernels.py let them.
+        # None: kernels serve this layer's device, as far as kernels.py says that they do.
         self.without_kernels = kernels.missing() if self.device.type == "cuda" else "the layer is not on a CUDA device"
-        self.encode_obstacle = self.without_kernels or kernels.encode_obstacle(self.key) or kernels.encode_obstacle(self.value)
+        self.encode_unsupported = self.without_kernels or kernels.encode_unsupported(self.key) or kernels.encode_unsupported(self.value)
 
 
 class PagedKV:
@@ -82,14 +82,14 @@ class PagedKV:
         # What a step on the device reads and writes beside them.
         self.device_lengths = torch.zeros(self.batch, dtype=torch.int32, device=device)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=device)
-        self.step_obstacle = self.tiers.step_obstacle
+        self.step_unsupported = self.tiers.step_unsupported
 
     def held(self):
         table = self.table.tensor(self.code.device)
         return Held(self.pool, table, self.windows, self.window_table, self.device_lengths)
 
-    def decode_obstacle(self, group):
-        return self.tiers.decode_obstacle(group)
+    def decode_unsupported(self, group):
+        return self.tiers.decode_unsupported(group)
 
     def quantised_end(self, tokens):
         return self.tiers.quantised_end(tokens)
@@ -102,7 +102,7 @@ class PagedKV:
         self.code.transform.reserve(max(lengths), self.code.device)
         plan = self.tiers.plan(self.lengths, counts)
         self.tiers.append(self.held(), plan, key, value, self.bad)
-        if plan.runs and self.code.encode_obstacle is None:
+        if plan.runs and self.code.encode_unsupported is None:
             self.check_finite()
         self.lengths = lengths
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
@@ -155,7 +155,7 @@ class PagedKV:
     def step(self, query, key, value, scale, window=0):
         """One new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d]: it is appended, then attends.
         Returns output [B, Hq, 1, d] FP32."""
-        if self.step_obstacle is not None:
+        if self.step_unsupported is not None:
             self.append(key.squeeze(2), value.squeeze(2), [1] * self.batch)
             return self.attend(query, scale, None, window)[0]
         self.advance(1)

@@ -93,8 +93,8 @@ def dequantize_pages(pool, runs, key_sigma, value_sigma, key_code, value_code):
 
 def dequantize(pool, runs, key_sigma, value_sigma, key_code, value_code):
     """dequantize_pages by the kernel of the device, where one reads these codes."""
-    from .kernels import code_obstacle  # which builds on this module
-    served = all(code_obstacle(code_of(numbers)) is None for numbers in (key_code, value_code))
+    from .kernels import code_unsupported  # which builds on this module
+    served = all(code_unsupported(code_of(numbers)) is None for numbers in (key_code, value_code))
     read = torch.ops.oscar_kv.dequantize_pages if served else dequantize_pages
     return read(pool, runs, key_sigma, value_sigma, key_code, value_code)
 

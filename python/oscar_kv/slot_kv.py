@@ -100,13 +100,13 @@ class SlotKV:
                 raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
                                  "by token; fit with --encoder search")
         self.code, self.tiers, self.group = code, tiers or Tiers(code), group
-        obstacle = self.tiers.step_obstacle or self.tiers.decode_obstacle(group)
-        if code.device.type == "cuda" and obstacle is not None:
-            raise InputError(f"layer {code.layer.layer} cannot be served: {obstacle}")
+        unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
+        if code.device.type == "cuda" and unsupported is not None:
+            raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
         self.windows = self._new_windows(slots)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
         self.space = None
-        if self.tiers.decode_obstacle(group) is None:
+        if self.tiers.decode_unsupported(group) is None:
             self.space = _workspace(self.windows, code, group, slots, most_tokens, self.tiers.layout.pages)
         code.transform.reserve(most_tokens, code.device)
 

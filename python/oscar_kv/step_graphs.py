@@ -20,7 +20,7 @@ class Recorder:
         self.stream = torch.cuda.Stream(device)
 
     @staticmethod
-    def obstacle(attached, group):
+    def unsupported(attached, group):
         """Why steps cannot be recorded, or None."""
         if None in attached.codes:
             return f"layer {attached.codes.index(None)} keeps states of its own"
@@ -29,7 +29,7 @@ class Recorder:
             return "the layers are not on one CUDA device"
         for code in attached.codes:
             tiers = attached.tiers(code)
-            reason = tiers.step_obstacle or tiers.decode_obstacle(group)
+            reason = tiers.step_unsupported or tiers.decode_unsupported(group)
             if reason is not None:
                 return f"layer {code.layer.layer}: {reason}"
         return None

@@ -47,15 +47,15 @@ class Tiers:
         """pages: of the ring, where the caller needs more than the fewest."""
         self.code, self.flush = code, flush
         self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, flush)).to(code.device)
-        self.step_obstacle = code.without_kernels or kernels.step_obstacle(code, flush)
+        self.step_unsupported = code.without_kernels or kernels.step_unsupported(code, flush)
 
     def new_windows(self, sequences):
         """Windows of so many sequences: [sequences * window pages, Hkv, 128 d]."""
         shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
-    def decode_obstacle(self, group):
-        return self.code.without_kernels or kernels.decode_obstacle(self.code, self.flush, group, self.layout.pages)
+    def decode_unsupported(self, group):
+        return self.code.without_kernels or kernels.decode_unsupported(self.code, self.flush, group, self.layout.pages)
 
     def quantised_end(self, tokens):
         """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
@@ -121,7 +121,7 @@ class Tiers:
         rows = [torch.cat(p) for p in parts]
         first, count, sequence, index, slot, position = torch.tensor(plan.runs, dtype=torch.int32).to(device).unbind(1)
         page = held.table[sequence.long(), index.long()]
-        if code.encode_obstacle is None:
+        if code.encode_unsupported is None:
             ops.quantize_rows(held.pool, *rows, torch.stack([first, count, page, slot, position], dim=1), code.key.sigma,
                               code.value.sigma, *code.clip, bad, code.key.encoder == "search", *code.numbers)
             return
@@ -164,16 +164,16 @@ class Tiers:
         """Decode attention of queries [B, Hkv, g, d] in the basis of the cache; raw: as the model made them. space: the
         kernel's workspace where the caller keeps it."""
         code, group = self.code, raw.shape[2]
-        obstacle = self.decode_obstacle(group)
+        unsupported = self.decode_unsupported(group)
         turned = code.transform.phase_queries(raw)
         phases = None if turned is None else code.transform.phase_table(code.device)
-        tile = code.transform.phases.tile(code.device) if turned is not None and obstacle is None else None
-        if obstacle is not None:
+        tile = code.transform.phases.tile(code.device) if turned is not None and unsupported is None else None
+        if unsupported is not None:
             space = torch.empty(0, dtype=torch.uint8, device=code.device)
         elif space is None:
             space = kernels.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
                                       0 if turned is None else kernels.page_queries(held))
-        decode = ops.decode_attention if obstacle is None or not raw.is_cuda else reference.decode_attention
+        decode = ops.decode_attention if unsupported is None or not raw.is_cuda else reference.decode_attention
         if decode is ops.decode_attention and raw.is_cuda:
             coded = coded.bfloat16()
         return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma, code.value.sigma,

@@ -220,7 +220,7 @@ def _recorder(model, attached, graphs):
     if graphs is False:
         return None
     config = model.config.get_text_config(decoder=True)
-    reason = Recorder.obstacle(attached, config.num_attention_heads // geometry(model)[1])
+    reason = Recorder.unsupported(attached, config.num_attention_heads // geometry(model)[1])
     places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
     if reason is None and len(places) > 1:
         reason = "the model lies on several devices"

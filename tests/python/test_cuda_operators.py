@@ -149,8 +149,8 @@ def test_cache(layout, d, group, flush, rotated_mean):
     """A prompt, steps, a second chunk and steps again: what the GPU answers is what the CPU answers."""
     key, value = LAYOUTS[layout]
     cpu, cuda = caches(flush, 2, d=d, key=key, value=value, recent=48, sink=16, rotated_mean=rotated_mean)
-    assert cuda.step_obstacle is None
-    assert (cuda.decode_obstacle(group) is None) == (not rotated_mean or layout != "uniform")
+    assert cuda.step_unsupported is None
+    assert (cuda.decode_unsupported(group) is None) == (not rotated_mean or layout != "uniform")
     for round_, counts in enumerate(([150, 90], [40, 70])):
         k, v = randn(sum(counts), 2, d, seed=20 + round_), randn(sum(counts), 2, d, seed=30 + round_)
         cpu.append(k, v, counts), cuda.append(k.cuda(), v.cuda(), counts)
@@ -171,7 +171,7 @@ def test_cache(layout, d, group, flush, rotated_mean):
     (dict(d=24), 1), (dict(d=128), 20), (dict(d=128, group=32), 2)])
 def test_what_kernels_do_not_serve_goes_to_the_reference(bundle, group):
     cpu, cuda = caches(1, 1, sink=16, recent=48, **bundle)
-    assert cuda.decode_obstacle(group) is not None
+    assert cuda.decode_unsupported(group) is not None
     d = bundle["d"]
     k, v = randn(200, 2, d, seed=1), randn(200, 2, d, seed=2)
     cpu.append(k, v, [200]), cuda.append(k.cuda(), v.cuda(), [200])

@@ -90,8 +90,8 @@ BLOCKS = dict(key=(4, 2, 1, 1), value=(4, 2, 1, 1))
 
 def test_what_kernels_serve():
     for made in (code(), code(d=64), code(d=256, **BLOCKS), code(encoder="minmax", **BLOCKS)):
-        assert kernels.decode_obstacle(made, 1, 4, 6) is None and kernels.step_obstacle(made, 64) is None
-    assert kernels.step_obstacle(code(rotated_mean=True, **BLOCKS), 1) is None
+        assert kernels.decode_unsupported(made, 1, 4, 6) is None and kernels.step_unsupported(made, 64) is None
+    assert kernels.step_unsupported(code(rotated_mean=True, **BLOCKS), 1) is None
 
 
 @pytest.mark.parametrize("made,flush,group,pages,sentence", [
@@ -100,13 +100,13 @@ def test_what_kernels_serve():
     (dict(group=32), 1, 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 1, 4, 6, "centred before RoPE"),
     (dict(), 3, 4, 6, "powers of two, not 3"), (dict(), 1, 4, 40, "windows of at most 2048 tokens")])
 def test_what_they_do_not_decode(made, flush, group, pages, sentence):
-    assert sentence in kernels.decode_obstacle(code(**made), flush, group, pages)
+    assert sentence in kernels.decode_unsupported(code(**made), flush, group, pages)
 
 
 def test_what_they_do_not_append():
-    assert "head sizes 64, 128 and 256, not 96" in kernels.step_obstacle(code(d=96), 1)
-    assert "powers of two, not 12" in kernels.step_obstacle(code(), 12)
+    assert "head sizes 64, 128 and 256, not 96" in kernels.step_unsupported(code(d=96), 1)
+    assert "powers of two, not 12" in kernels.step_unsupported(code(), 12)
     feedback = code()
     feedback.key.encoder = "feedback"
-    assert "not with feedback" in kernels.step_obstacle(feedback, 1)
-    assert "head sizes up to 256 that 16 divides, not 24" in kernels.code_obstacle(code(d=24).key.code)
+    assert "not with feedback" in kernels.step_unsupported(feedback, 1)
+    assert "head sizes up to 256 that 16 divides, not 24" in kernels.code_unsupported(code(d=24).key.code)

@@ -92,7 +92,7 @@ def test_step_by_operators_is_append(layer, flush):
         return PagedKV(LayerCode(BUNDLE, BUNDLE.layers[layer]), PageTable(2), flush)
 
     by_append, by_operators = made(), made()
-    by_operators.step_obstacle = None  # the references of the operators, as a CUDA device runs the kernels
+    by_operators.step_unsupported = None  # the references of the operators, as a CUDA device runs the kernels
     generator = torch.Generator().manual_seed(6)
     for step in range(90):
         q, k, v = (torch.randn(2, heads, 1, 32, generator=generator) for heads in (4, 2, 2))

@@ -69,7 +69,7 @@ def recorder(monkeypatch):
 
     def stepping(self, *arguments):  # single tokens go through step_on_device(), as on a GPU
         start(self, *arguments)
-        self.step_obstacle = None
+        self.step_unsupported = None
 
     monkeypatch.setattr(PagedKV, "__init__", stepping)
     return made
