@@ -97,6 +97,11 @@ at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side si
   return transformed_rows(rows, transform, at::cat(rope_phases));
 }
 
+NewRows new_rows(const KvMethod& method, const AttentionInput& input) {
+  const at::Tensor keys = new_rows(method, input, Side::kKey);
+  return {keys, method.one_vector ? keys : new_rows(method, input, Side::kValue)};
+}
+
 CacheQueries cache_queries(const KvMethod& method, const AttentionInput& input, at::Device device) {
   const std::int64_t kv_heads = input.k.size(1);
   const SideTransform* key = method.transform(input.layer, Side::kKey);

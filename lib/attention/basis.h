@@ -37,6 +37,11 @@ at::Tensor mean_rows(const SideTransform& key, const at::Tensor& rope_phases);
 
 // Keys or values of the new tokens of a call as the cache takes them: transformed_rows() at their positions.
 at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side side);
+// Both; where one vector is key and value, it is made once.
+struct NewRows {
+  at::Tensor keys, values;
+};
+NewRows new_rows(const KvMethod& method, const AttentionInput& input);
 
 // The queries of a call in the basis of the cache, and room for what attention over the cache gives.
 struct CacheQueries {

@@ -17,6 +17,10 @@ at::Tensor normed_heads(const at::Tensor& x, const at::Tensor& weight, std::int6
 
 }  // namespace
 
+at::Tensor wanted(const at::Tensor& x, const at::Tensor& rows) {
+  return rows.defined() && x.defined() ? x.index_select(0, rows) : x;
+}
+
 void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,
                    const at::Tensor& x, const at::Tensor& rows, const RopeTable& table, AttentionInput& input) {
   const std::int64_t dim = config.head_dim_of(layer);
@@ -28,9 +32,9 @@ void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWei
     if (!config.norm_after_rope) return apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), turns);
     return normed_heads(apply_rope(y.view({y.size(0), -1, dim}), turns).flatten(1), weight, dim, eps, pieces.norm);
   };
-  const auto asking = [&](const at::Tensor& y) { return rows.defined() && y.defined() ? y.index_select(0, rows) : y; };
-  const RopeTable turns{asking(table.cos), asking(table.sin), table.interleaved, asking(table.query_scale)};
-  input.q = turned(at::linear(asking(x), weights.q, weights.q_bias), weights.q_norm, turns);
+  const RopeTable turns{wanted(table.cos, rows), wanted(table.sin, rows), table.interleaved,
+                        wanted(table.query_scale, rows)};
+  input.q = turned(at::linear(wanted(x, rows), weights.q, weights.q_bias), weights.q_norm, turns);
   if (turns.query_scale.defined()) {
     input.q = (input.q.to(at::kFloat) * turns.query_scale).to(input.q.scalar_type());
   }

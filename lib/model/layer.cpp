@@ -50,11 +50,6 @@ at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const at
   return out.add_(at::linear(x, weights.shared_weight).sigmoid_() * shared);
 }
 
-// rows: undefined, or those that are wanted of x.
-at::Tensor wanted(const at::Tensor& x, const at::Tensor& rows) {
-  return rows.defined() && x.defined() ? x.index_select(0, rows) : x;
-}
-
 // What the mixer of a layer makes of `normed`, before W_O: of layers that hold a KV cache, by `attention`, which sees
 // the queries of the wanted rows alone.
 at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,

@@ -79,9 +79,7 @@ bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name) 
 }
 
 bool stores_weight(const Checkpoint& checkpoint, const std::string& name) {
-  const WeightShape unknown;
-  const WeightQuery query{checkpoint, name, unknown};
-  return checkpoint.find(name) != nullptr || any_part(query) != nullptr;
+  return checkpoint.find(name) != nullptr || has_quantised_parts(checkpoint, name);
 }
 
 StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, const WeightShape& shape) {

@@ -36,8 +36,9 @@ struct StoredWeight {
   const char* format_name() const;               // "BF16", "FP8", "MXFP4"
 };
 
-// Whether the checkpoint has the tensor `name` or quantised tensors that make it.
-bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name);  // codes or scales, by name
+// Whether the checkpoint has quantised tensors that make `name`, told by their names alone.
+bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name);
+// Whether it has the tensor `name` or such tensors.
 bool stores_weight(const Checkpoint& checkpoint, const std::string& name);
 
 // InputError: tensors are missing, have another shape than `shape` needs, are not of a type that the format has, or

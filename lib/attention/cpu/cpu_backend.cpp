@@ -35,8 +35,7 @@ class CpuBackend : public PagedBackend {
 at::Tensor CpuBackend::attend(const AttentionInput& input) {
   CacheQueries queries = cache_queries(method_, input, at::kCPU);
   add_position_queries(queries, method_, input, at::kCPU);
-  const at::Tensor k = new_rows(method_, input, Side::kKey);
-  const at::Tensor v = method_.one_vector ? k : new_rows(method_, input, Side::kValue);
+  const auto [k, v] = new_rows(method_, input);
   const RowBits keys(k), values(v);
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
     for (const StepToken& token : tokens) cache_.append(input.layer, token.id, keys[token.row], values[token.row]);
@@ -96,8 +95,7 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
 }
 
 void CpuBackend::append(const AttentionInput& input) {
-  const at::Tensor k = new_rows(method_, input, Side::kKey);
-  const at::Tensor v = method_.one_vector ? k : new_rows(method_, input, Side::kValue);
+  const auto [k, v] = new_rows(method_, input);
   append_batch(cache_, input.layer, *input.batch, k, v);
 }
 

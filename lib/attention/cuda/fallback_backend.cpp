@@ -97,7 +97,7 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   CacheQueries queries = cache_queries(method_, input, device_);
   add_position_queries(queries, method_, input, device_);
-  const at::Tensor k = new_rows(method_, input, Side::kKey), v = new_rows(method_, input, Side::kValue);
+  const auto [k, v] = new_rows(method_, input);
   const RowBits keys(k), values(v);
   // Sides with pages of their own: coded tokens may have another basis, and sums over them stay apart.
   at::Tensor coded_q, coded;
@@ -175,7 +175,7 @@ void FallbackBackend::attend_step(const AttentionInput& input, const std::vector
 
 void FallbackBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
-  const at::Tensor k = new_rows(method_, input, Side::kKey), v = new_rows(method_, input, Side::kValue);
+  const auto [k, v] = new_rows(method_, input);
   append_batch(cache_, input.layer, *input.batch, k, v);
   for (std::size_t s = 0; s < input.batch->ids.size(); ++s) {
     if (input.batch->lengths[s] > 0) update(input.layer, input.batch->ids[s]);
