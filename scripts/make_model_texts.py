@@ -15,6 +15,11 @@ All are sampled apart, no row of prompts.jsonl shares 24 tokens in a row with a 
 depend on floating-point rounding, so the files are kept in the repository and this script is run only to change them.
 
     python scripts/make_model_texts.py [MODEL...]     # some minutes for each model
+
+With `--heldout N` it writes only held-out texts, N sequences of each kind and as many of both, which share no 24 tokens in a row with
+prompts.jsonl: for `scripts/quality --texts`, where six sequences leave too much to chance.
+
+    python scripts/make_model_texts.py --heldout 48 --output build/heldout --device cuda
 """
 import argparse
 import json
@@ -68,17 +73,9 @@ def documents(tok, model, rng, keys, kinds, length, seed, needles=True):
     return [clean(tok, row).strip() for row in sample(model, tok, plans, length, seed, openers)]
 
 
-def write_texts(name, seed, folder):
-    tok, model = load(ROOT / name)
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(f"{seed} {name}")
-    keys = list(KEYS)
-    rng.shuffle(keys)
-
+def write_heldout(name, counts, seed, folder, tok, model, rng, keys):
+    """counts: {file: kinds of its documents}. Returns the 24-grams of all."""
     held = set()
-    counts = {f"heldout-{kind}.txt": [kind] * 6 for kind in KINDS}
-    if name != "tiny-qwen3":
-        counts["heldout.txt"] = KINDS * 6
     order = [kind for kinds in counts.values() for kind in kinds]
     print(f"{name}: held-out documents", flush=True)
     texts = documents(tok, model, rng, keys, order, 2300, seed)
@@ -88,6 +85,38 @@ def write_texts(name, seed, folder):
         ids = tok(text).input_ids
         held |= ngrams(ids)
         print(f"{name}/{file}: {len(text.encode())} bytes, {len(ids)} tokens", flush=True)
+    return held
+
+
+def many_keys(rng):
+    """Keys of needles for long texts, for which KEYS are too few: three words in place of two."""
+    return rng.sample([f"{first} {key}" for first in sorted({key.split()[0] for key in KEYS}) for key in KEYS], len(KEYS) * 10)
+
+
+def write_only_heldout(name, sequences, seed, folder, device):
+    tok, model = load(ROOT / name, device)
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(f"{seed} heldout {name}")
+    counts = {f"heldout-{kind}.txt": [kind] * sequences for kind in KINDS} | {"heldout.txt": KINDS * sequences}
+    held = write_heldout(name, counts, seed, folder, tok, model, rng, many_keys(rng))
+    prompts = [ROOT / "prompts.jsonl"] if name == "tiny-qwen3" else []
+    for file in [ROOT / "text" / name / "prompts.jsonl", *prompts]:
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        shared = sum(1 for row in rows if held & ngrams(tokens_of(tok, row)))
+        print(f"{name}: {shared} of {len(rows)} rows of {file.name} share 24 tokens in a row with the held-out texts")
+
+
+def write_texts(name, seed, folder):
+    tok, model = load(ROOT / name)
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(f"{seed} {name}")
+    keys = list(KEYS)
+    rng.shuffle(keys)
+
+    counts = {f"heldout-{kind}.txt": [kind] * 6 for kind in KINDS}
+    if name != "tiny-qwen3":
+        counts["heldout.txt"] = KINDS * 6
+    held = write_heldout(name, counts, seed, folder, tok, model, rng, keys)
 
     print(f"{name}: calibration documents", flush=True)
     long, short = KINDS * 5, KINDS * 12
@@ -110,10 +139,15 @@ def main():
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "text")
+    parser.add_argument("--heldout", type=int, metavar="N", help="only held-out texts, of N sequences of each kind")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of --heldout")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.models:
-        write_texts(name, options.seed, options.output / name)
+        if options.heldout:
+            write_only_heldout(name, options.heldout, options.seed, options.output / name, options.device)
+        else:
+            write_texts(name, options.seed, options.output / name)
 
 
 if __name__ == "__main__":

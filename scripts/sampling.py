@@ -15,10 +15,10 @@ QUESTION = (
 )
 
 
-def load(path):
+def load(path, device="cpu"):
     """(tokenizer, FP32 model) of a directory, the decoder below checked against transformers."""
     tok = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().to(device)
     check_decoder(model, tok)
     return tok, model
 
@@ -53,9 +53,9 @@ class Decoder:
         self.head = model.get_output_embeddings().weight
         self.eps, self.heads = config.rms_norm_eps, config.num_key_value_heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.cache = torch.zeros(config.num_hidden_layers, 2, rows, self.heads, length, self.dim)
+        self.cache = torch.zeros(config.num_hidden_layers, 2, rows, self.heads, length, self.dim, device=self.head.device)
         theta = getattr(config, "rope_theta", None) or config.rope_parameters["rope_theta"]
-        self.frequencies = theta ** -(torch.arange(0, self.dim, 2).double() / self.dim)
+        self.frequencies = theta ** -(torch.arange(0, self.dim, 2).double() / self.dim).to(self.head.device)
         self.position = 0
 
     def norm(self, x, weight):
@@ -92,7 +92,8 @@ class Decoder:
 def sample(model, tok, plans, length, seed, openers=None):
     """One document for each plan, sampled together; returns token lists. With openers (for each document a list of
     token lists) a document starts with one of its own, and with another one where the model ends the text."""
-    generator = torch.Generator().manual_seed(seed)
+    device = model.device
+    generator = torch.Generator(device).manual_seed(seed)
     banned = tok.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     choose = random.Random(seed)
     decoder = Decoder(model, len(plans), length)
@@ -101,7 +102,7 @@ def sample(model, tok, plans, length, seed, openers=None):
     pending = [list(p) for p in plans]
     last = [tok.eos_token_id] * len(plans)
     for t in range(length):
-        logits = decoder.step(torch.tensor(last)).double()
+        logits = decoder.step(torch.tensor(last, device=device)).double()
         logits[:, banned] = -torch.inf
         drawn = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)[:, 0].tolist()
         for b, row in enumerate(rows):
@@ -124,8 +125,9 @@ def sample(model, tok, plans, length, seed, openers=None):
 def check_decoder(model, tok):
     ids = tok("The valve is open and the pump is running.").input_ids
     decoder = Decoder(model, 1, len(ids))
-    ours = torch.cat([decoder.step(torch.tensor([i])) for i in ids])
-    difference = (ours - model(torch.tensor([ids])).logits[0]).abs().max().item()
+    ids = torch.tensor([ids], device=model.device)
+    ours = torch.cat([decoder.step(ids[:, i]) for i in range(ids.shape[1])])
+    difference = (ours - model(ids).logits[0]).abs().max().item()
     assert difference < 1e-3, f"the decoder of this script differs from transformers by {difference}"
 
 

@@ -15,7 +15,8 @@ def parse(description):
     parser.add_argument("folder", nargs="?", type=pathlib.Path, default=BUILD / "quality", metavar="FOLDER")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
     parser.add_argument("--rows", nargs="+", choices=GROUPS, default=["default"], help=GROUPS_HELP)
-    parser.add_argument("--sequences", type=int, default=12, help="of 2,048 tokens; other contexts score as many tokens")
+    parser.add_argument("--sequences", type=int, default=12, help="of 2,048 tokens; other contexts score as many tokens; "
+                        "--shift without --texts: 6")
     parser.add_argument("--curve-sequences", type=int, help="of measured curves and allocators on text")
     parser.add_argument("--codebook-rows", type=int, help="sampled tokens that codebooks are learned from (default: all, up to 32,768)")
     parser.add_argument("--needles", type=int, default=30, help="0: none")
@@ -26,6 +27,7 @@ def parse(description):
     parser.add_argument("--context", nargs="+", type=int, help="of --growth (default: 2048 4096 8192; with --calibration: 8192)")
     parser.add_argument("--calibration", nargs="+", type=int, metavar="TOKENS", help="of --growth: calibrate on the prompts as one text in "
                         "sequences of these lengths, in place of each prompt alone; what is fitted stays in FOLDER/calibration-TOKENS")
+    parser.add_argument("--texts", type=pathlib.Path, metavar="DIR", help="held-out texts of make_model_texts.py --heldout")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--bits", default="2.25", help="of --shift and --own-text")
     parser.add_argument("--table", action="store_true", help="only print")
@@ -46,7 +48,7 @@ def models_in(options, folder, calibration=None):
     folder.mkdir(parents=True, exist_ok=True)
     forget(folder, options.fresh)
     return [Model(name, folder, device=options.device, curve_sequences=options.curve_sequences, calibration=calibration,
-                  rows=options.codebook_rows) for name in options.models]
+                  rows=options.codebook_rows, texts=options.texts) for name in options.models]
 
 
 def growth_by_calibration(options):
@@ -78,7 +80,7 @@ def lines_of(options):
     if options.growth:
         return growth_by_context(options, models)
     rows = rows_of(options.rows)
-    kinds = [(options.shift, shift, (options.bits,)), (options.own_text, own_text, (options.bits, options.seeds, options.sequences)),
+    kinds = [(options.shift, shift, (options.bits, options.sequences if options.texts else 6)), (options.own_text, own_text, (options.bits, options.seeds, options.sequences)),
              (True, kl, (rows, options.sequences, options.needles))]
     _, kind, arguments = next(k for k in kinds if k[0])
     if not options.table:

@@ -12,7 +12,7 @@ MODELS = [name + suffix for name in PLAIN for suffix in ("", "-outliers")]
 
 class Model:
     """Statistics, bundles, and a line of JSON for each score. settings: device, curve_sequences, calibration, rows (of
-    codebooks)."""
+    codebooks), texts (a folder of held-out texts in place of those of the repository)."""
 
     def __init__(self, name, out, **settings):
         self.name, self.out, self.settings = name, out, settings
@@ -37,15 +37,18 @@ class Model:
         return self.out / f"{self.name}.{name}"
 
     def prompts(self, kind=None):
-        """The calibration prompts; of one kind: those rows alone."""
+        """The calibration prompts; of one kind: those rows alone. Held-out texts from elsewhere are of these kinds, too."""
         if kind is None:
-            return DATA / "prompts.jsonl" if self.plain == "tiny-qwen3" else self.text / "prompts.jsonl"
+            return DATA / "prompts.jsonl" if self.plain == "tiny-qwen3" and not self.settings.get("texts") else self.text / "prompts.jsonl"
         rows = (self.text / "prompts.jsonl").read_text().splitlines()
         file = self.file(f"{kind}.jsonl")
         file.write_text("".join(row + "\n" for row in rows if json.loads(row)["kind"] == kind))
         return file
 
     def heldout(self, kind=None):
+        texts = self.settings.get("texts")
+        if texts:
+            return texts / self.plain / (f"heldout-{kind}.txt" if kind else "heldout.txt")
         if kind is not None:
             return self.text / f"heldout-{kind}.txt"
         return DATA / "heldout.txt" if self.plain == "tiny-qwen3" else self.text / "heldout.txt"

@@ -8,7 +8,6 @@ from .programs import FIT, run
 from .rows import Row, waterfill
 
 KINDS = ["code", "stories"]
-SCORED = "kl6"
 
 
 def name_of(kind, bits, own=False):
@@ -20,13 +19,13 @@ def rows_of(kind, bits):
     return [Row(name_of(kind, bits), options, "text"), Row(name_of(kind, bits, True), options, "own text beside")]
 
 
-def measure(model, bits):
+def measure(model, bits, sequences):
     model.prepare()
     rows = {kind: rows_of(kind, bits) for kind in KINDS}
     for kind in KINDS:
         fit(model, rows[kind], kind)
     for scored in KINDS:
-        model.score([row for kind in KINDS for row in rows[kind]], SCORED, "--sequences", 6, kind=scored)
+        model.score([row for kind in KINDS for row in rows[kind]], f"kl{sequences}", "--sequences", sequences, kind=scored)
     for row, _ in rows.values():
         for kind in KINDS:
             if model.score_of(row.name, "regret", kind):
@@ -36,13 +35,13 @@ def measure(model, bits):
                         "regret": check["total"]["regret"]})
 
 
-def table(models, bits):
+def table(models, bits, sequences):
     lines = ["| model | scored on | same kind | other kind | ratio | regret predicted | same, with own text | other, with own text | ratio |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
     for model in models:
         for kind in KINDS:
             other = KINDS[1 - KINDS.index(kind)]
-            pairs = [[model.score_of(name_of(k, bits, own), SCORED, kind) for k in (kind, other)] for own in (False, True)]
+            pairs = [[model.score_of(name_of(k, bits, own), f"kl{sequences}", kind) for k in (kind, other)] for own in (False, True)]
             if not all(score for pair in pairs for score in pair):
                 continue
             alone, beside = (f"{with_error(same)} | {with_error(far)} | {far['kl'] / same['kl']:.2f}" for same, far in pairs)
