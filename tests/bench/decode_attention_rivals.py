@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""BF16 rivals of the decode kernel on the shapes of decode_attention_bench's JSON file, in the same session: LibTorch
-SDPA (flash, cuDNN; contiguous cache) and FlashInfer paged decode with tensor cores (page 64), where it is installed.
+"""Rivals of the decode kernel on the shapes of decode_attention_bench's JSON file, in the same session: LibTorch SDPA (flash, cuDNN;
+contiguous cache in BF16) and, where it is installed, FlashInfer with pages of 64 tokens: paged decode with tensor cores on a cache in
+BF16 and in FP8 (e4m3), its FA3 kernels and XQA on a cache in FP8.
 
 Same method: L2 flushed before each call, CUDA graph replay, median of 25, microseconds. Writes the measured rows with
 their rivals to OUTPUT.
@@ -51,19 +52,50 @@ def sdpa(backend, q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
 
-def flashinfer_call(flashinfer, q, context, kv_heads):
+def flashinfer_wrapper(flashinfer, q, context, kv_heads, kv_type, q_type=torch.bfloat16, backend="auto"):
+    """Paged decode of one layer; kv_type and q_type are dtypes of cache and query."""
     batch, heads, _, d = q.shape
     pages = context // PAGE
-    cache = torch.randn(batch * pages, 2, PAGE, kv_heads, d, device="cuda", dtype=torch.bfloat16)
     workspace = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True, backend=backend)
     first = torch.arange(batch + 1, dtype=torch.int32, device="cuda") * pages
     table = torch.randperm(batch * pages, device="cuda").to(torch.int32)
     last = torch.full((batch,), PAGE, dtype=torch.int32, device="cuda")
-    wrapper.plan(first, table, last, heads, kv_heads, d, PAGE, q_data_type=torch.bfloat16,
-                 kv_data_type=torch.bfloat16)
-    query = q[:, :, 0].contiguous()
+    wrapper.plan(first, table, last, heads, kv_heads, d, PAGE, q_data_type=q_type, kv_data_type=kv_type, o_data_type=torch.bfloat16)
+    cache = random_cache((batch * pages, 2, PAGE, kv_heads, d), kv_type)
+    query = q[:, :, 0].contiguous().to(q_type)
     return lambda: wrapper.run(query, cache)
+
+
+def random_cache(shape, dtype):
+    """Rows in pieces: a cache in FP8 needs no BF16 copy of the whole."""
+    cache = torch.empty(shape, device="cuda", dtype=dtype)
+    for piece in cache.split(4096):
+        piece.copy_(torch.randn(piece.shape, device="cuda", dtype=torch.bfloat16))
+    return cache
+
+
+def flashinfer_xqa(flashinfer, q, context, kv_heads):
+    """The same by XQA, the kernel that FlashInfer picks for FP8 caches on Hopper."""
+    batch, _, _, d = q.shape
+    pages = context // PAGE
+    cache = random_cache((batch * pages, 2, kv_heads, PAGE, d), torch.float8_e4m3fn)
+    workspace = torch.zeros(512 << 20, dtype=torch.uint8, device="cuda")
+    table = torch.randperm(batch * pages, device="cuda").to(torch.int32).view(batch, pages)
+    lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
+    query = q[:, :, 0].contiguous()
+    return lambda: flashinfer.decode.trtllm_batch_decode_with_kv_cache(query, cache, workspace, table, lengths, context, bmm1_scale=d**-0.5,
+                                                                       backend="xqa")
+
+
+FP8 = torch.float8_e4m3fn
+FLASHINFER = {
+    "flashinfer": lambda *of: flashinfer_wrapper(*of, torch.bfloat16),
+    "flashinfer_fp8": lambda *of: flashinfer_wrapper(*of, FP8),
+    "flashinfer_fa3_fp8": lambda *of: flashinfer_wrapper(*of, FP8, FP8, "fa3"),
+    "flashinfer_xqa_fp8": flashinfer_xqa,
+}
+refused = set()  # not built for one shape: not tried for the next, which would take as long
 
 
 def measure(shape, flashinfer):
@@ -79,12 +111,16 @@ def measure(shape, flashinfer):
             print(f"{shape} {name}: {str(error)[:100]}", file=sys.stderr)
             result[name] = None
     del k, v
-    result["flashinfer"] = None
-    if flashinfer is not None:
+    for name, make in FLASHINFER.items():
+        result[name] = None
+        if flashinfer is None or name in refused:
+            continue
         try:
-            result["flashinfer"] = round(median_us(replay(flashinfer_call(flashinfer, q, context, kv_heads))), 1)
-        except Exception as error:  # a group that it does not build
-            print(f"{shape} flashinfer: {str(error)[:100]}", file=sys.stderr)
+            result[name] = round(median_us(replay(make(flashinfer, q, context, kv_heads))), 1)
+        except Exception as error:  # a dtype, group or GPU that it does not build
+            print(f"{shape} {name}: {str(error)[:300]}", file=sys.stderr)
+            refused.add(name)
+        torch.cuda.empty_cache()
     return result
 
 
