@@ -1,4 +1,4 @@
-// The one place that looks at where a method comes from: pages and windows of its cache, and what runs it.
+// Pages and windows of a method's cache, and what runs it.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace oscar {
 
 // Row pages shared by keys and values, or pages of a side. std::invalid_argument for a method without pages
-// (has_pages), InputError for a layout that the head size cannot carry.
+// (KvMethod::paged), InputError for a layout that the head size cannot carry.
 KvCacheSpec cache_spec(const KvMethod& method, const ModelConfig& model);
 
 // The CPU, or the GPU's fast kernels where they hold the cache, else the fallback. EnvironmentError where

@@ -6,9 +6,7 @@ namespace oscar {
 
 at::Tensor noise_queries(const KvMethod& method, std::int64_t layer, const at::Tensor& q, std::int64_t runs,
                          double scale) {
-  const at::Tensor x = method.engine      ? method.engine->code_basis(Side::kKey, q)
-                       : method.codebooks ? method.codebooks->code_basis(layer, q)
-                                          : q;
+  const at::Tensor x = method.coder->code_basis(layer, q);
   return x.reshape({x.size(0), x.size(1), runs, x.size(2) / runs}).square().sum(3) * (-0.5 * scale);
 }
 

@@ -1,19 +1,19 @@
 // A KV-cache method as the cache runs it: basis, clip, code, encoder, windows for each layer. Made from a row of the
-// registry (registry/registry.h) and, where the row needs one, a bundle.
+// registry (registry/registry.h) and, where the row needs one, a bundle: make_method.cpp.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bundle/bundle.h"
+#include "cache/coders.h"
 #include "checkpoint/model_config.h"
 #include "codec/codec.h"
 #include "layout/cache_windows.h"
-#include "methods/codebook_engine.h"
-#include "methods/engine.h"
 #include "model/rope_phases.h"
 #include "registry/registry.h"
 #include "rotation/transform.h"
@@ -37,9 +37,9 @@ struct KvMethod {
   bool one_vector = false;
   bool logit_correction = false;  // readers take the noise of coded keys out of their logits (attention/logit_noise.h)
   CacheWindows windows;
-  std::shared_ptr<const MethodEngine> engine;  // method of another paper; then codes, encoders and layers are not used
-  // Of a bundle with codebooks; then codes and layers are not used either, and rows stay in the model's basis.
-  std::shared_ptr<const CodebookEngine> codebooks;
+  std::optional<CacheWindows> value_windows;  // where those of values are others, as some papers have them
+  std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null
+  // Of transform_coder(); other coders keep what they need, and their rows stay in the model's basis.
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
   std::vector<LayerCode> codes;        // [L]
   std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
@@ -54,21 +54,24 @@ struct KvMethod {
   // The codec of one KV head: layout, encoder, clip and deviations.
   RowCodec codec(std::int64_t layer, Side side, std::int64_t head) const;
 
-  // Methods of other papers have windows of their own for each side, and layers that stay in BF16.
-  const CacheWindows& windows_of(Side side) const;
+  const CacheWindows& windows_of(Side side) const {
+    return side == Side::kValue && value_windows ? *value_windows : windows;
+  }
   bool quantised_at(std::int64_t layer) const;
   bool left_out_at(std::int64_t layer) const;
-  PageLayout page(std::int64_t layer) const;  // of one KV head; not for methods with an engine or codebooks
+  PageLayout page(std::int64_t layer) const;                   // of one KV head, of transform_coder()
   std::int64_t vectors() const { return one_vector ? 1 : 2; }  // that a token caches for each KV head
   std::int64_t held_layers(const ModelConfig& model) const;    // that are not left out
   // The decode path has pages for it.
-  bool paged() const { return !codebooks && (!engine || has_pages(engine->description())); }
+  bool paged() const { return coder->no_pages().empty(); }
 
   // Of a quantised token, parameters included; mean over layers, without those that are left out.
   double bits_per_element() const;
   // Bytes of a quantised token in one layer, all KV heads, by the same mean; 16-bit ones for a method that codes
   // nothing.
   double token_bytes(const ModelConfig& model) const;
+  // Of the BF16 windows of one layer, at their capacity or of so many tokens; of all tokens where nothing is coded.
+  std::uint64_t window_bytes(const ModelConfig& model, std::int64_t context) const;
   // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over these layers; for
   // methods of other papers what a sequence holds (MethodEngine).
   double bits_per_element_at(std::int64_t context) const;
@@ -80,6 +83,9 @@ struct KvMethod {
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
 // The same without layers that are left out.
 std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
+
+// "64/256", or "K 64/129 in blocks of 128, V 64/256" where the sides differ: settings in reports.
+std::string by_side(const std::string& key, const std::string& value);
 
 // UsageError: the id is none of method_ids() nor, with a bundle, its own; with the list and a suggestion.
 [[noreturn]] void refuse_method(const std::string& id, const Bundle* bundle);

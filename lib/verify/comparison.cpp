@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "methods/engine.h"
 #include "report/number_text.h"
 
 namespace oscar {
@@ -26,24 +27,10 @@ std::string window_text(const CacheWindows& w) {
   return text;
 }
 
-// "64/256", or "K 64/129 in blocks of 128, V 64/256" where the sides differ.
-std::string by_side(const std::string& key, const std::string& value) {
-  return key == value ? key : "K " + key + ", V " + value;
-}
-
-std::string group_text(const SideCode& s, std::int64_t head_dim) {
-  return std::to_string(s.group > 0 ? s.group : head_dim);
-}
-
 std::string settings_of(const KvMethod& m, const ModelConfig& model) {
   if (!m.quantised) return "";
-  if (m.codebooks) return "windows " + window_text(m.windows) + ", codebooks";
-  if (!m.engine) {
-    return "windows " + window_text(m.windows) + ", " + settings_text(m.codes.front().key);
-  }
-  const SideCode &k = m.engine->side(Side::kKey), &v = m.engine->side(Side::kValue);
-  return "windows " + by_side(window_text(k.windows), window_text(v.windows)) + ", groups of " +
-         by_side(group_text(k, model.head_dim), group_text(v, model.head_dim));
+  return "windows " + by_side(window_text(m.windows_of(Side::kKey)), window_text(m.windows_of(Side::kValue))) + ", " +
+         m.coder->settings(m, model);
 }
 
 MethodSpec with_windows(MethodSpec m, const CacheWindows& windows) {
@@ -146,7 +133,7 @@ class Selector {
 
   void add_native(const std::string& id, const std::string& comparison) {
     KvMethod m = native(id);
-    const MethodRow* row = m.codebooks ? find_method(method_of(id)) : nullptr;
+    const MethodRow* row = find_method(method_of(id));
     if (comparison == "authors" && row != nullptr && row->codebooks) m.windows = row->codebooks->windows;
     if (comparison == "bytes" && m.quantised &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {

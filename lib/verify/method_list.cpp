@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "cache/kv_method.h"
+#include "methods/engine.h"
 #include "report/number_text.h"
 
 namespace oscar {

@@ -4,50 +4,42 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <map>
-#include <memory>
 
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "methods/engine.h"
+#include "cache/kv_method.h"
 #include "registry/registry.h"
 #include "report/number_text.h"
 
 namespace oscar {
 namespace {
 
-// Bits per element at a context, for bf16, the 2-bit code of bundles, and the methods of other papers.
 struct PlannedMethod {
   std::string id;
-  const MethodEngine* engine;  // null: the code below
-  double code_bits;
+  std::function<double(std::int64_t context)> bits_at;  // per element, windows included
 };
 
-double bits_at(const PlannedMethod& m, const CacheWindows& windows, std::int64_t context) {
-  return m.engine != nullptr ? m.engine->bits_per_element_at(context)
-                             : bits_with_windows(m.code_bits, windows, context);
-}
-
-double bytes_at(const PlannedMethod& m, const ModelConfig& model, const CacheWindows& windows, std::int64_t context) {
+double bytes_at(const PlannedMethod& m, const ModelConfig& model, std::int64_t context) {
   const std::int64_t vectors = model.is_latent() ? 1 : 2;  // that a token caches for each KV head
   const double elements = static_cast<double>(vectors * model.kv_layers() * model.kv_heads * model.head_dim);
-  return std::ceil(bits_at(m, windows, context) * elements * static_cast<double>(context) / 8.0);
+  return std::ceil(m.bits_at(context) * elements * static_cast<double>(context) / 8.0);
 }
 
-PlanRow plan_row(const PlannedMethod& m, const ModelConfig& model, const MemoryPlan& plan,
-                 const CacheWindows& windows) {
+PlanRow plan_row(const PlannedMethod& m, const ModelConfig& model, const MemoryPlan& plan) {
   PlanRow row{m.id, {}, 0};
   const double room = static_cast<double>(plan.memory - plan.weights);
   for (const std::int64_t context : plan.contexts) {
-    const double bytes = bytes_at(m, model, windows, context);
-    row.cells.push_back({context, bits_at(m, windows, context), static_cast<std::uint64_t>(bytes),
-                         static_cast<std::int64_t>(room / bytes)});
+    const double bytes = bytes_at(m, model, context);
+    row.cells.push_back(
+        {context, m.bits_at(context), static_cast<std::uint64_t>(bytes), static_cast<std::int64_t>(room / bytes)});
   }
   std::int64_t low = 0, high = model.max_position + 1;  // low fits, high does not; bytes grow with the context
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    (bytes_at(m, model, windows, middle) <= room ? low : high) = middle;
+    (bytes_at(m, model, middle) <= room ? low : high) = middle;
   }
   row.longest_context = low;
   return row;
@@ -90,22 +82,25 @@ MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint
     }
   }
   MemoryPlan plan{memory, weights, std::move(contexts), {}, {}};
-  std::vector<std::unique_ptr<MethodEngine>> engines;
+  const auto with_windows = [&](double code_bits) {
+    return [code_bits, windows](std::int64_t context) { return bits_with_windows(code_bits, windows, context); };
+  };
   std::vector<PlannedMethod> methods;
   for (const MethodRow& row : method_registry()) {
-    if (row.role == MethodRole::kBaseline) methods.push_back({row.id, nullptr, 16.0});
+    if (row.role == MethodRole::kBaseline) methods.push_back({row.id, with_windows(16.0)});
     if (row.role == MethodRole::kReference) {
-      methods.push_back({row.id, nullptr, 2.0 + 32.0 / static_cast<double>(model.head_dim)});
+      methods.push_back({row.id, with_windows(2.0 + 32.0 / static_cast<double>(model.head_dim))});
     }
     if (!row.description) continue;
     try {
-      engines.push_back(std::make_unique<MethodEngine>(*row.description, model));
-      methods.push_back({row.id, engines.back().get(), 0.0});
+      methods.push_back({row.id, [method = make_spec_method(*row.description, model)](std::int64_t context) {
+                           return method.bits_per_element_at(context);
+                         }});
     } catch (const UsageError&) {
       plan.do_not_fit.push_back(row.id);
     }
   }
-  for (const PlannedMethod& m : methods) plan.rows.push_back(plan_row(m, model, plan, windows));
+  for (const PlannedMethod& m : methods) plan.rows.push_back(plan_row(m, model, plan));
   std::stable_sort(plan.rows.begin(), plan.rows.end(), [](const PlanRow& a, const PlanRow& b) {
     return a.cells.back().sequence_bytes < b.cells.back().sequence_bytes;
   });

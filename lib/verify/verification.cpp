@@ -109,14 +109,13 @@ void Verification::check_request() const {
   }
 }
 
-// Every method must have a paged cache; says once what the paged path of this device does differently.
+// A method under judgement must have a paged cache; says once what the paged path of this device does differently.
 void Verification::check_decode_path() const {
   const ModelConfig& model = checkpoint_.config();
   std::vector<std::string> notes;
   for (const ComparedMethod& c : selection_.methods) {
-    if (c.method.codebooks) {
-      throw UsageError("method '" + c.method.id +
-                       "' has codebooks, which the paged cache does not hold: pass --path prefill");
+    if (!c.method.paged() && contains(judged_, c.method.id)) {
+      throw UsageError("method '" + c.method.id + "' " + c.method.coder->no_pages() + ": pass --path prefill");
     }
     const std::string unsupported = decode_unsupported(c.method, model, request_.decoder.device);
     if (!unsupported.empty()) throw EnvironmentError(unsupported);
@@ -209,13 +208,14 @@ void Verification::choose_methods() {
   selection_ = select_methods(comparison, model, named, expanded);
   for (ComparedMethod& c : selection_.methods) {
     if (!request_.logit_correction || !c.method.quantised) continue;
-    if (c.method.codebooks && !c.method.codebooks->knows_errors()) {
+    const KeyErrors errors = c.method.coder->key_errors();
+    if (errors == KeyErrors::kNotTold) {
       throw UsageError(
           "the codebooks of '" + c.method.id +
           "' do not tell the errors in their cells, because an earlier version fitted them: fit the bundle "
           "again, or leave out --logit-correction");
     }
-    if (c.method.engine && !c.method.engine->adds_variance(Side::kKey)) {
+    if (errors == KeyErrors::kNone) {
       c.settings += ", logits as they are: decoded keys keep their norm";
       continue;
     }
@@ -297,10 +297,7 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
-  if (scored.method->codebooks) {
-    m.codebook_bytes = codebook_bytes(scored.method->codebooks->layers());
-    if (scored.method->logit_correction) m.codebook_bytes += scored.method->codebooks->error_bytes();
-  }
+  m.codebook_bytes = scored.method->coder->table_bytes(scored.method->logit_correction);
   m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
   m.quality = summarise(scores, bootstrap);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);

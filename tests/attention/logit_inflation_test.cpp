@@ -65,8 +65,9 @@ TEST(LogitInflation, IsHalfTheVarianceThatCodesAdd) {
 
 TEST(LogitInflation, CodesThatKeepTheNormOfKeysHaveNone) {
   const KvMethod method = make_method("turboquant_3bit_nc", model_of_one_head(), nullptr, {});
-  EXPECT_FALSE(method.engine->adds_variance(Side::kKey));
-  EXPECT_FALSE(method.engine->added_variance(Side::kKey, normal(3, {64, 1, kWide})).defined());
+  EXPECT_EQ(method.coder->key_errors(), KeyErrors::kNone);
+  const at::Tensor rows = normal(3, {64, 1, kWide});
+  EXPECT_FALSE(method.coder->code(method, kLayer, Side::kKey, rows, true).variance.defined());
   EXPECT_LT(std::abs(inflation_of(method).coded), 0.003);
 }
 
@@ -92,7 +93,7 @@ KvMethod codebook_method(const CodebookSide& spec, SideTransform transform) {
   for (std::int64_t i = 0; i < model.layers; ++i) layers.push_back({i, kWide, 1, transform, {}});
   KvMethod method;
   method.id = "test";
-  method.codebooks = std::make_shared<CodebookEngine>(std::move(layers), 0, Encoder::kMinMax, model);
+  method.coder = codebook_coder(std::move(layers), 0, Encoder::kMinMax, model);
   return method;
 }
 

@@ -95,11 +95,11 @@ TEST(LogitNoise, VariancesOfOtherMethodsAreThoseOfTheirErrors) {
   for (const char* id : {"fp8", "q8_0", "q4_0", "q4_0-rot", "saw4", "quarot2", "kivi2", "kivi2-g128", "kitty2",
                          "oscar-tns", "kvarn2", "rotatekv2"}) {
     const KvMethod method = make_method(id, model, nullptr, {});
-    const at::Tensor variance = method.engine->added_variance(Side::kKey, rows);
+    const CodedRows read = method.coder->code(method, 0, Side::kKey, rows, true);
+    const at::Tensor& variance = read.variance;
     ASSERT_TRUE(variance.defined()) << id;
-    const std::int64_t begin = method.engine->side(Side::kKey).windows.sink;
-    const at::Tensor error = method.engine->code_basis(Side::kKey, method.engine->reconstruct(Side::kKey, rows) - rows)
-                                 .narrow(0, begin, 256);
+    const std::int64_t begin = method.windows.sink;
+    const at::Tensor error = method.coder->code_basis(0, read.rows - rows).narrow(0, begin, 256);
     const std::int64_t runs = variance.size(2);
     const at::Tensor measured = error.reshape({256, 4, runs, 64 / runs}).square().mean(3);
     const double told = variance.narrow(0, begin, 256).mean().item<double>(), is = measured.mean().item<double>();

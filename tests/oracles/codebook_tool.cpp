@@ -26,12 +26,12 @@ int main(int argc, char** argv) {
     at::Tensor x = at::empty({std::stoll(argv[4]), model.kv_heads, model.head_dim});
     std::memcpy(x.mutable_data_ptr<float>(), at, x.nbytes());
     at += x.nbytes();
-    const at::Tensor read = method.codebooks->reconstruct(std::stoll(argv[3]), side, x).contiguous();
+    const at::Tensor read = method.coder->code(method, std::stoll(argv[3]), side, x, false).rows.contiguous();
     out.append(static_cast<const char*>(read.const_data_ptr()), read.nbytes());
   }
   write_file_atomic(std::string(argv[5]) + ".out", out);
   std::cout << Json{{"bits", method.bits_per_element()},
-                    {"codebook_bytes", codebook_bytes(method.codebooks->layers())},
+                    {"codebook_bytes", method.coder->table_bytes(false)},
                     {"allocated", allocated_bytes(method, model, 1000)}}
                    .dump()
             << "\n";

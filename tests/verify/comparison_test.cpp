@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "methods/engine.h"
 
 namespace oscar {
 namespace {

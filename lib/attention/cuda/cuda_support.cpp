@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "attention/cache_factory.h"
 #include "attention/paged_backend.h"
 #include "kernels/common/page_layout.h"
 #include "kernels/decode/tile_phases.h"
@@ -15,21 +16,18 @@ std::string built(const std::string& what, const std::string& have) {
   return "the fast kernel is built for " + what + ", not for " + have;
 }
 
-// The fast kernel for methods of other papers: keys per channel and values per token, 2 bits (kivi_attention.h).
-std::string engine_reason(const MethodSpec& method, const ModelConfig& model) {
-  const SideCode &key = method.key, &value = method.value;
-  if (key.axis != CacheAxis::kChannel || value.axis != CacheAxis::kToken || key.bits != 2 || value.bits != 2) {
+// The fast kernel for pages of lines: keys per channel and values per token, 2 bits (kivi_attention.h).
+std::string line_reason(const KvCacheSpec& spec) {
+  const PageFormat key = spec.sides[0].pages.front()->format(), value = spec.sides[1].pages.front()->format();
+  if (!key.lines.channel_axis || value.lines.channel_axis || key.lines.bits != 2 || value.lines.bits != 2) {
     return "the fast kernel for its pages is built for keys per channel and values per token with 2 bits";
   }
-  const std::int64_t d = model.head_dim;
+  const std::int64_t d = spec.head_dim, groups[] = {32, 64, 128};
   if (d != 64 && d != 128)
     return "the fast kernel for its pages is built for head sizes 64 and 128, not for " + number(d);
-  const std::int64_t groups[] = {32, 64, 128};
-  const std::int64_t key_group = key.group == 0 ? groups[2] : std::min<std::int64_t>(key.group, groups[2]);
-  const std::int64_t value_group = value.group == 0 ? d : std::min<std::int64_t>(value.group, d);
-  const bool has_group = std::find(std::begin(groups), std::end(groups), key_group) != std::end(groups);
-  if (!has_group || value_group != std::min(key_group, d) || value.token_norm ||
-      key.windows.sink != value.windows.sink) {
+  const bool has_group = std::find(std::begin(groups), std::end(groups), key.lines.group) != std::end(groups);
+  if (!has_group || value.lines.group != std::min<std::int64_t>(key.lines.group, d) || value.norms ||
+      spec.sides[0].windows.sink != spec.sides[1].windows.sink) {
     return "the fast kernel for its pages is built for keys and values with equal groups and sinks, norms for keys "
            "alone";
   }
@@ -84,7 +82,7 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 }  // namespace
 
 std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
-  if (method.engine) return engine_reason(method.engine->description(), model);
+  if (!method.coder->row_by_row()) return line_reason(cache_spec(method, model));
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));

@@ -96,21 +96,12 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
 
 CachedRows decoded_rows_on_device(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   const c10::DeviceGuard guard(rows.device());
-  CachedRows cached{{}, {}, method.windows_of(side)};
-  if (!method.quantised_at(layer) || method.engine || method.codebooks) {
-    const at::Tensor plain = rows.to(at::kBFloat16);  // no transform: the model's own basis
-    cached.plain = heads_first(plain);
-    if (!method.quantised_at(layer)) return cached;
-    const at::Tensor wide = plain.to(at::kFloat);
-    cached.coded = heads_first(method.engine ? method.engine->reconstruct(side, wide)
-                                             : method.codebooks->reconstruct(layer, side, wide));
-    return cached;
-  }
   if (const std::int64_t d = rows.size(2); d % 16 != 0 || d > 256) {
     throw EnvironmentError("the CUDA codec is built for head sizes that are multiples of 16 up to 256, not for " +
                            std::to_string(d) + "; pass --device cpu");
   }
   const at::Tensor contiguous = (rows.scalar_type() == at::kBFloat16 ? rows : rows.to(at::kFloat)).contiguous();
+  CachedRows cached{{}, {}, method.windows_of(side)};
   at::Tensor rotated;
   cached.coded = heads_first(through_pages(method, layer, side, contiguous, rotated));
   cached.plain = heads_first(rotated);

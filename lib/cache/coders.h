@@ -1,0 +1,26 @@
+// The coders that there are (rows_coder.h). make_method.cpp chooses among them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cache/rows_coder.h"
+#include "codec/codec.h"
+#include "registry/method_spec.h"
+#include "rotation/transform.h"
+
+namespace oscar {
+
+// Rows as KvMethod::codec() codes them, each on its own: codes, encoders and layers of the method say how.
+std::shared_ptr<const RowsCoder> transform_coder();
+
+// A method of another paper (methods/engine.h), whose rows stay in the model's basis. UsageError when it does not fit
+// the model.
+std::shared_ptr<const RowsCoder> spec_coder(const MethodSpec& description, const ModelConfig& model);
+
+// Learned codebooks (methods/codebook_engine.h), whose rows stay in the model's basis. layers: those of the bundle;
+// group, encoder: of sides without a codebook. InputError for keys before RoPE that the model cannot turn back.
+std::shared_ptr<const RowsCoder> codebook_coder(std::vector<LayerTransform> layers, std::int64_t group, Encoder encoder,
+                                                const ModelConfig& model);
+
+}  // namespace oscar

@@ -1,0 +1,159 @@
+// Methods from the registry and from bundles: the one place that looks at where a method comes from.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/errors.h"
+#include "cache/kv_method.h"
+#include "methods/engine.h"
+#include "rotation/feedback_metric.h"
+#include "rotation/transforms.h"
+
+namespace oscar {
+namespace {
+
+// Levenshtein distance.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// [Hkv, 4] F32.
+std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
+  std::vector<std::array<float, kBlocks>> result(static_cast<std::size_t>(sigma.size(0)));
+  const auto values = sigma.contiguous();
+  std::copy_n(values.const_data_ptr<float>(), values.numel(), result.front().data());
+  return result;
+}
+
+// Fills the places of layers that the bundle does not hold.
+void mark_left_out(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
+  if (std::ssize(bundle.layers) == model.kv_layers()) return;
+  method.left_out.assign(static_cast<std::size_t>(model.kv_layers()), true);
+  for (const LayerTransform& layer : bundle.layers) {
+    method.left_out[static_cast<std::size_t>(model.kv_place(layer.layer))] = false;
+  }
+  if (method.codes.empty()) return;
+  for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
+    if (!method.left_out_at(place)) continue;
+    LayerTransform none;
+    none.layer = model.kv_layer(place), none.head_dim = model.head_dim, none.kv_heads = model.kv_heads;
+    method.layers.insert(method.layers.begin() + place, std::move(none));
+    LayerCode code = method.codes.front();
+    method.codes.insert(method.codes.begin() + place, std::move(code));
+  }
+}
+
+void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
+  Bundle as_run = bundle;  // with the windows of this run, which decide on the layers that may be missing
+  as_run.windows = method.windows;
+  const std::vector<std::string> differences = check_bundle_model(as_run, model, bundle.model_fingerprint);
+  if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
+  method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
+  if (codebook_bytes(bundle.layers) > 0) {
+    require_apart("The bundle's method " + bundle.method, model);
+    method.coder = codebook_coder(bundle.layers, bundle.quant_group, method.key_encoder, model);
+    mark_left_out(method, model, bundle);
+    return;
+  }
+  method.layers = bundle.layers;
+  for (const LayerTransform& layer : bundle.layers) {
+    LayerCode code;
+    code.key = layer.key.code(model.head_dim, bundle.quant_group),
+    code.value = layer.value.code(model.head_dim, bundle.quant_group);
+    for (std::int64_t head = 0; head < model.kv_heads && method.key_encoder == Encoder::kFeedback; ++head) {
+      code.key_metric.push_back(feedback_metric(layer.key, code.key, head));
+      code.value_metric.push_back(feedback_metric(layer.value, code.value, head));
+    }
+    if (layer.key.blocks()) code.key_sigma = deviations(layer.key.sigma);
+    if (layer.value.blocks()) code.value_sigma = deviations(layer.value.sigma);
+    if (layer.key.rotated_mean && !method.rope_phases) {
+      require_full_rope(model, "A bundle of keys centred before RoPE");
+      RopeFrequencies frequencies = common_rope(model);
+      frequencies.inverse = frequencies.inverse.contiguous();
+      method.rope_phases = std::make_shared<const RopePhases>(frequencies);
+    }
+    method.codes.push_back(std::move(code));
+  }
+  mark_left_out(method, model, bundle);
+}
+
+}  // namespace
+
+void refuse_method(const std::string& id, const Bundle* bundle) {
+  std::vector<std::string> known = method_ids();
+  if (bundle != nullptr && std::find(known.begin(), known.end(), bundle->method) == known.end()) {
+    known.push_back(bundle->method);
+  }
+  std::string list;
+  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
+  const std::string nearest = *std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(id, a) < edit_distance(id, b);
+  });
+  const bool close = edit_distance(id, nearest) <= std::max<std::size_t>(2, id.size() / 3);
+  throw UsageError("method '" + id + "' is not known" + (close ? "; did you mean '" + nearest + "'?" : ";") +
+                   " known methods (oscar-verify methods explains them): " + list);
+}
+
+KvMethod make_spec_method(const MethodSpec& description, const ModelConfig& model) {
+  KvMethod method;
+  method.id = description.id;
+  method.source = description.source;
+  method.coder = spec_coder(description, model);
+  method.windows = description.key.windows;
+  method.value_windows = description.value.windows;
+  return method;
+}
+
+KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
+                     const CacheWindows& windows) {
+  if (windows.sink < 0 || windows.recent < 0 || windows.flush < 1) {
+    throw UsageError("windows of " + std::to_string(windows.sink) + " and " + std::to_string(windows.recent) +
+                     " tokens are not usable; expected numbers from 0 on");
+  }
+  const MethodRow* row = find_method(id);
+  if (row != nullptr && row->description) return make_spec_method(*row->description, model);
+  const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name wins over the registry
+  if (!own && (row == nullptr || !row->listed)) refuse_method(id, bundle);
+  const bool from_bundle = own || row->needs_bundle();
+  if (from_bundle && bundle == nullptr) {
+    throw UsageError("method '" + id + "' needs a bundle: pass --bundle DIR or --rotations K.pt,V.pt");
+  }
+  if (from_bundle && !runs_bundle(id, bundle->method)) {
+    throw UsageError("the bundle holds method '" + bundle->method + "', not '" + id + "': ask for '" + bundle->method +
+                     "'");
+  }
+
+  KvMethod method;
+  method.id = id;
+  method.source = row != nullptr ? row->source : "bundle";
+  method.quantised = own || row->quantised;
+  method.one_vector = model.is_latent();
+  method.windows = windows;
+  const int d = static_cast<int>(model.head_dim);
+  if (from_bundle) {
+    use_bundle(method, model, *bundle);
+    return method;
+  }
+  if (row->transform == MethodTransform::kHadamard) {
+    const SideTransform hadamard = hadamard_side(model.head_dim);
+    for (std::int64_t i = 0; i < model.kv_layers(); ++i) {
+      method.layers.push_back({i, model.head_dim, model.kv_heads, hadamard, hadamard});
+    }
+  }
+  method.codes.assign(static_cast<std::size_t>(model.kv_layers()), {.key = uniform_code(d), .value = uniform_code(d)});
+  return method;
+}
+
+}  // namespace oscar

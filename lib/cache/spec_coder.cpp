@@ -1,0 +1,66 @@
+// Codes of other papers' methods: MethodEngine, and the pages of those that have some.
+#include <ATen/ATen.h>
+
+#include "cache/coders.h"
+#include "cache/kivi_pages.h"
+#include "cache/kv_method.h"
+#include "methods/engine.h"
+
+namespace oscar {
+namespace {
+
+std::string group_text(const SideCode& s, std::int64_t head_dim) {
+  return std::to_string(s.group > 0 ? s.group : head_dim);
+}
+
+class SpecCoder : public RowsCoder {
+ public:
+  SpecCoder(const MethodSpec& description, const ModelConfig& model) : engine_(description, model) {}
+
+  std::string settings(const KvMethod&, const ModelConfig& model) const override {
+    return "groups of " + by_side(group_text(engine_.side(Side::kKey), model.head_dim),
+                                  group_text(engine_.side(Side::kValue), model.head_dim));
+  }
+  bool quantised(std::int64_t layer) const override { return engine_.quantised(layer); }
+  double bits_per_element(const KvMethod&) const override { return engine_.bits_per_element(); }
+  double bits_per_element_at(const KvMethod&, std::int64_t context) const override {
+    return engine_.bits_per_element_at(context);
+  }
+  std::uint64_t held_bytes(const KvMethod&, const ModelConfig&, std::int64_t context) const override {
+    return engine_.allocated_bytes(context);
+  }
+  CodedRows code(const KvMethod&, std::int64_t, Side side, const at::Tensor& rows, bool with_variance) const override {
+    CodedRows coded{engine_.reconstruct(side, rows)};
+    if (with_variance) coded.variance = engine_.added_variance(side, rows);
+    return coded;
+  }
+  bool row_by_row() const override { return false; }
+  KeyErrors key_errors() const override {
+    return engine_.adds_variance(Side::kKey) ? KeyErrors::kTold : KeyErrors::kNone;
+  }
+  at::Tensor code_basis(std::int64_t, const at::Tensor& q) const override { return engine_.code_basis(Side::kKey, q); }
+  std::string no_pages() const override { return has_pages(engine_.description()) ? "" : "has no pages"; }
+  std::optional<KvCacheSpec> pages(const KvMethod&, const ModelConfig& model) const override;
+
+ private:
+  MethodEngine engine_;
+};
+
+std::optional<KvCacheSpec> SpecCoder::pages(const KvMethod&, const ModelConfig& model) const {
+  if (!has_pages(engine_.description())) return std::nullopt;
+  KvCacheSpec spec;
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const auto pages = std::make_shared<KiviPages>(engine_.side(side), static_cast<int>(model.kv_heads),
+                                                   static_cast<int>(model.head_dim));
+    spec.sides[side == Side::kKey ? 0 : 1].pages.assign(static_cast<std::size_t>(model.kv_layers()), pages);
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::shared_ptr<const RowsCoder> spec_coder(const MethodSpec& description, const ModelConfig& model) {
+  return std::make_shared<const SpecCoder>(description, model);
+}
+
+}  // namespace oscar

@@ -1,0 +1,122 @@
+// Codes of transformed rows, one row after the other: the bundles of oscar-fit, naive2 and hadamard2.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "cache/coders.h"
+#include "cache/kv_method.h"
+#include "cache/row_pages.h"
+
+namespace oscar {
+namespace {
+
+// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone. steps: undefined, or
+// zeros [T, Hkv, G] for the step between levels in each run of channels that shares a scale.
+at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
+                          std::int64_t begin, std::int64_t end, at::Tensor& steps) {
+  const std::int64_t heads = rows.size(1), d = rows.size(2), runs = steps.defined() ? steps.size(2) : 0;
+  at::Tensor out = rows.clone();
+  float* step = steps.defined() ? steps.mutable_data_ptr<float>() : nullptr;
+  constexpr std::int64_t kRows = 64;
+  const std::int64_t blocks = (std::max<std::int64_t>(end - begin, 0) + kRows - 1) / kRows;
+  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t i = from; i < to; ++i) {
+      const std::int64_t head = i % heads, first = begin + i / heads * kRows, row = first * heads + head;
+      try {
+        quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + row * d,
+                      std::min(kRows, end - first), heads * d, out.data_ptr<float>() + row * d, heads * d,
+                      step != nullptr ? step + row * runs : nullptr, heads * runs);
+      } catch (const NumericalError& e) {
+        throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
+                             (side == Side::kKey ? ", keys" : ", values") + " from token " + std::to_string(first) +
+                             " on: " + e.what());
+      }
+    }
+  });
+  return out;
+}
+
+class TransformCoder : public RowsCoder {
+ public:
+  std::string settings(const KvMethod& method, const ModelConfig&) const override {
+    return settings_text(method.codes.front().key);
+  }
+  double bits_per_element(const KvMethod& method) const override;
+  double bits_per_element_at(const KvMethod& method, std::int64_t context) const override {
+    return bits_with_windows(method.bits_per_element(), method.windows, context);
+  }
+  std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const override;
+  CodedRows code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
+                 bool with_variance) const override;
+  bool row_by_row() const override { return true; }
+  std::string no_pages() const override { return ""; }
+  std::optional<KvCacheSpec> pages(const KvMethod& method, const ModelConfig& model) const override;
+};
+
+double TransformCoder::bits_per_element(const KvMethod& method) const {
+  double bits = 0.0, elements = 0.0;
+  for (std::size_t i = 0; i < method.codes.size(); ++i) {
+    if (method.left_out_at(static_cast<std::int64_t>(i))) continue;
+    const LayerCode& c = method.codes[i];
+    bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
+    elements += c.key.head_dim + c.value.head_dim;
+  }
+  return bits / elements;
+}
+
+std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const {
+  const CacheWindows& w = method.windows;
+  const std::int64_t coded = w.quantised_end(context) - w.sink;
+  const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
+  const std::uint64_t full = method.window_bytes(model, context);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < method.codes.size(); ++i) {
+    const auto layer = static_cast<std::int64_t>(i);
+    if (!method.left_out_at(layer)) bytes += static_cast<std::uint64_t>(pages * method.page(layer).bytes()) + full;
+  }
+  return bytes;
+}
+
+CodedRows TransformCoder::code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
+                               bool with_variance) const {
+  const CacheWindows& windows = method.windows_of(side);
+  at::Tensor steps;
+  if (with_variance) {
+    const RowCode& code = method.code(layer, side);
+    steps = at::zeros({rows.size(0), rows.size(1), code.head_dim / code.scale_channels()});
+  }
+  CodedRows coded;
+  coded.rows = quantised_rows(method, layer, side, rows, windows.sink, windows.quantised_end(rows.size(0)), steps);
+  if (with_variance) coded.variance = steps.square() / 12.0;  // uniform_error() of codec.h
+  return coded;
+}
+
+std::optional<KvCacheSpec> TransformCoder::pages(const KvMethod& method, const ModelConfig& model) const {
+  KvCacheSpec spec;
+  spec.shared_pages = true;
+  spec.one_vector = method.one_vector;
+  for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
+    const PageLayout page = method.page(layer);
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      if (side == Side::kValue && method.one_vector) {
+        spec.sides[1].pages.push_back(spec.sides[0].pages.back());
+        continue;
+      }
+      std::vector<RowCodec> codecs;
+      for (std::int64_t head = 0; head < model.kv_heads; ++head) codecs.push_back(method.codec(layer, side, head));
+      spec.sides[side == Side::kKey ? 0 : 1].pages.push_back(std::make_shared<RowPages>(page, side, std::move(codecs)));
+    }
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::shared_ptr<const RowsCoder> transform_coder() {
+  static const auto coder = std::make_shared<const TransformCoder>();  // it holds nothing
+  return coder;
+}
+
+}  // namespace oscar
