@@ -43,11 +43,12 @@ struct FoundFamily {
   bool wrapped;  // the architecture is the multimodal wrapper of the family
 };
 
-// Whether the text model of a wrapper is of this family; where it does not say so, it is.
+// Whether the text model of a wrapper is of this family; where it does not say so, it is of the family that is usually
+// inside.
 bool has_text_model(const Json& config, const FamilyRow& row, const std::string& where) {
   const auto text = config.find("text_config");
-  if (text == config.end() || !text->is_object()) return true;
-  return json_string(*text, "model_type", where, row.model_type) == row.model_type;
+  if (text == config.end() || !text->is_object()) return !row.named_inside;
+  return json_string(*text, "model_type", where, row.named_inside ? "" : row.model_type) == row.model_type;
 }
 
 FoundFamily find_family(const Json& config, const std::string& where) {

@@ -226,10 +226,12 @@ TEST(ModelConfig, TheTextModelTellsFamiliesOfOneWrapperApart) {
     Json whole = Json::parse(R"({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"})");
     whole["text_config"] = config("", R"({"architectures": null})");
     whole["text_config"]["model_type"] = type;
+    if (type.empty()) whole["text_config"].erase("model_type");
     return parse_model_config(whole, "config.json");
   };
   EXPECT_TRUE(inside("mistral").architecture == "MistralForCausalLM" && inside("mistral").text_tower);
   EXPECT_EQ(inside("ministral3").architecture, "Ministral3ForCausalLM");
+  EXPECT_EQ(inside("").architecture, "MistralForCausalLM");  // not the file that comes first in the folder
   EXPECT_THAT(
       message_of([&] { inside("pixtral"); }),
       HasSubstr("inside 'Mistral3ForConditionalGeneration' has the model_type 'pixtral', which is not supported"));

@@ -3,11 +3,13 @@ import copy
 import itertools
 import json
 import math
+import re
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+from conftest import SOURCE_DIR  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
 
@@ -224,6 +226,16 @@ def test_refusals_name_the_reason(tool, tmp_path, change, words):
     path.write_text(json.dumps(config))
     line = tool("checkpoint_tool", "config", path)
     assert line.startswith(f"refused: {path}: ") and all(word in line for word in words), line
+
+
+def test_every_file_of_a_family_is_in_the_registry(tool, tmp_path):
+    """CMake lists the rows of the files; a refusal names every architecture that is supported, in the order of files."""
+    written = [name for file in sorted((SOURCE_DIR / "lib/checkpoint/families").glob("*.cpp"))
+               for name in re.findall(r'\.architecture = "(\w+)"', file.read_text())]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
+    listed = tool("checkpoint_tool", "config", path).split("all that are supported are ")[1].strip().split(", ")
+    assert len(written) >= 34 and [name for name in listed if name.endswith("ForCausalLM")] == written
 
 
 FAMILIES = {

@@ -1,25 +1,9 @@
-#include <array>
 #include <stdexcept>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
-
-extern const FamilyRow kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral, kGemma2, kGemma3, kGptOss, kGlm4, kPhi3,
-    kOlmo2, kSmolLm3, kSeedOss, kGranite, kOlmo3, kExaone4, kErnie4_5, kCohere2, kHunyuan, kGlm4Moe, kErnie4_5Moe,
-    kMinimaxM2, kQwen3Next, kQwen3_5, kQwen3_5Moe, kHunyuanMoe, kLlama4, kMinistral3, kDeepseekV2, kDeepseekV3,
-    kGlm4MoeLite, kGemma4, kGemma4Unified;
-
-std::span<const FamilyRow* const> family_rows() {
-  static const std::array rows = {&kLlama,      &kMistral,     &kQwen2,      &kQwen3,        &kQwen3Moe,   &kMixtral,
-                                  &kGemma2,     &kGemma3,      &kGptOss,     &kGlm4,         &kPhi3,       &kOlmo2,
-                                  &kSmolLm3,    &kSeedOss,     &kGranite,    &kOlmo3,        &kExaone4,    &kErnie4_5,
-                                  &kCohere2,    &kHunyuan,     &kGlm4Moe,    &kErnie4_5Moe,  &kMinimaxM2,  &kQwen3Next,
-                                  &kQwen3_5,    &kQwen3_5Moe,  &kHunyuanMoe, &kLlama4,       &kMinistral3, &kDeepseekV2,
-                                  &kDeepseekV3, &kGlm4MoeLite, &kGemma4,     &kGemma4Unified};
-  return rows;
-}
 
 std::string Family::layer_tensor(std::int64_t layer, const std::string& name) const {
   return layer_prefix + std::to_string(layer) + "." + name;

@@ -1,5 +1,5 @@
 // One supported architecture: what config.json leaves unsaid, the pieces of its layers, and the names of its tensors.
-// Each family is one file beside this one, which ends in a FamilyRow; families.cpp lists the rows.
+// Each family is one file beside this one, which ends in a FamilyRow; CMake lists the rows (cmake/OscarFamilies.cmake).
 #pragma once
 
 #include <array>
@@ -155,6 +155,7 @@ struct FamilyRow {
   // text_config tells them apart.
   const char* wrapper = nullptr;
   const char* wrapper_type = nullptr;
+  bool named_inside = false;         // of a shared wrapper: only where text_config names this model_type
   const char* other_type = nullptr;  // a second model_type of the same model ("kimi_k2"); nullptr: none
   ConfigDefaults defaults;
   // Keys of its own, after all others are read; nullptr: none.
@@ -162,6 +163,7 @@ struct FamilyRow {
   Family (*family)(const ModelConfig& config);
 };
 
+// In the order of their files' names.
 std::span<const FamilyRow* const> family_rows();
 // By config.architecture, which parse_model_config() filled in.
 Family family_of(const ModelConfig& config);
