@@ -1,4 +1,4 @@
-# Fails where a file of lib/ includes one of a room above its own, or a file of kernels/ one of lib/.
+# Fails where a file of lib/ includes one of a room above its own. Kernels: OscarKernelIncludes.cmake.
 # cmake -DROOMS=base,... (from the ground up) -DSOURCE_DIR=... -P check_rooms.cmake
 string(REPLACE "," ";" ROOMS "${ROOMS}")
 set(_faults "")
@@ -16,15 +16,6 @@ foreach(_file ${_files})
     list(FIND ROOMS ${_other} _other_floor)
     if(_other_floor GREATER _floor)
       string(APPEND _faults "\n${_file}: ${_include} stands above ${_room}")
-    endif()
-  endforeach()
-endforeach()
-file(GLOB_RECURSE _files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/kernels/*.h ${SOURCE_DIR}/kernels/*.cu ${SOURCE_DIR}/kernels/*.cuh)
-foreach(_file ${_files})
-  file(STRINGS ${SOURCE_DIR}/${_file} _includes REGEX "^#include \"")
-  foreach(_include ${_includes})
-    if(NOT _include MATCHES "^#include \"kernels/")
-      string(APPEND _faults "\n${_file}: ${_include} is not of kernels/")
     endif()
   endforeach()
 endforeach()
