@@ -4,6 +4,7 @@
 
 #include "apps/options/common_options.h"
 #include "apps/options/device_choice.h"
+#include "apps/options/pair_options.h"
 #include "apps/options/verify_arguments.h"
 #include "apps/output_files.h"
 #include "apps/process_setup.h"

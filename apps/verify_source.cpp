@@ -1,9 +1,10 @@
 #include "apps/verify_source.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <tuple>
 
+#include "apps/options/pair_options.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "bundle/manifest.h"
@@ -14,28 +15,6 @@
 
 namespace oscar {
 namespace {
-
-struct TextPair {
-  std::string first, second;
-};
-
-TextPair split_pair(const std::string& text, const std::string& flag, const std::string& form) {
-  const std::size_t comma = text.find(',');
-  if (comma == std::string::npos || text.find(',', comma + 1) != std::string::npos || comma == 0 ||
-      comma + 1 == text.size()) {
-    throw UsageError(flag + " '" + text + "' is not of the form " + form);
-  }
-  return {text.substr(0, comma), text.substr(comma + 1)};
-}
-
-template <typename Number>
-Number parse_number(const std::string& text, const std::string& flag) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw UsageError(flag + ": '" + text + "' is no number");
-  return value;
-}
 
 // 0.434, not 0.433999985.
 double shortest(float rho) { return json_float(rho).get<double>(); }
@@ -131,12 +110,7 @@ VerifySource load_published_source(const std::string& files, const std::string& 
   const auto [key, value] = split_pair(files, "--rotations", "K.pt,V.pt");
   float key_clip = kPublishedKeyClip, value_clip = kPublishedValueClip;
   if (!clip.empty()) {
-    const auto [k, v] = split_pair(clip, "--clip", "K,V");
-    key_clip = parse_number<float>(k, "--clip");
-    value_clip = parse_number<float>(v, "--clip");
-    if (!(key_clip >= 0 && key_clip <= 1 && value_clip >= 0 && value_clip <= 1)) {
-      throw UsageError("--clip " + clip + ": ratios are from 0 (off) to 1");
-    }
+    std::tie(key_clip, value_clip) = parse_clip_pair(clip);
   }
   VerifySource source;
   source.bundle = bundle_from_published(key, value);
@@ -158,19 +132,6 @@ VerifySource load_published_source(const std::string& files, const std::string& 
 }
 
 }  // namespace
-
-CacheWindows parse_windows(const std::string& text) {
-  const auto [sink, recent] = split_pair(text, "--windows", "SINK,RECENT");
-  CacheWindows windows;
-  windows.sink = parse_number<std::int64_t>(sink, "--windows");
-  windows.recent = parse_number<std::int64_t>(recent, "--windows");
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  if (windows.sink < 0 || windows.recent < 1 || windows.sink > kMost || windows.recent > kMost) {
-    throw UsageError("--windows " + text + ": the sink is a number from 0, the recent window one from 1 (the current " +
-                     "token is in it)");
-  }
-  return windows;
-}
 
 VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* checkpoint) {
   if (!request.clip.empty() && request.rotations.empty()) {

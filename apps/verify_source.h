@@ -32,7 +32,4 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
 // What --check-only looks at, one line each; throws InputError with the first fault.
 std::vector<std::string> check_verify_source(const VerifySource& source, const Checkpoint* checkpoint);
 
-// "64,256" -> windows. UsageError otherwise.
-CacheWindows parse_windows(const std::string& text);
-
 }  // namespace oscar

@@ -1,9 +1,10 @@
 #include "apps/options/fit_arguments.h"
 
-#include <charconv>
 #include <cmath>
+#include <tuple>
 
 #include "apps/fit_model.h"
+#include "apps/options/pair_options.h"
 #include "base/errors.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
@@ -14,21 +15,6 @@
 
 namespace oscar {
 namespace {
-
-template <typename Number>
-std::pair<Number, Number> parse_pair(const std::string& text, const char* option) {
-  const std::size_t comma = text.find(',');
-  std::pair<Number, Number> pair{};
-  const auto read = [](const std::string& part, Number& value) {
-    const auto end = std::from_chars(part.data(), part.data() + part.size(), value);
-    return end.ec == std::errc() && end.ptr == part.data() + part.size() && !part.empty();
-  };
-  if (comma == std::string::npos || !read(text.substr(0, comma), pair.first) ||
-      !read(text.substr(comma + 1), pair.second)) {
-    throw UsageError(std::string(option) + " is '" + text + "', expected two numbers with a comma between them");
-  }
-  return pair;
-}
 
 // 2 bits for each code and 32 bits for each group: bits = 2 + 32 / group.
 std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
@@ -113,16 +99,6 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }
 
-CacheWindows parse_windows(const std::string& text, const char* option) {
-  CacheWindows windows;
-  std::tie(windows.sink, windows.recent) = parse_pair<std::int64_t>(text, option);
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  if (windows.sink < 0 || windows.recent < 1 || windows.sink > kMost || windows.recent > kMost) {
-    throw UsageError(std::string(option) + " " + text + ": the sink is a number from 0, the recent window one from 1");
-  }
-  return windows;
-}
-
 }  // namespace
 
 void parse_options(FitArguments& a) {
@@ -157,12 +133,9 @@ void parse_options(FitArguments& a) {
     a.fit.clip = ClipMode::kNone;
   } else if (a.clip != "search") {
     a.fit.clip = ClipMode::kFixed;
-    std::tie(a.fit.key_clip, a.fit.value_clip) = parse_pair<float>(a.clip, "--clip");
-    for (const float ratio : {a.fit.key_clip, a.fit.value_clip}) {
-      if (!(ratio >= 0.0F && ratio <= 1.0F)) throw UsageError("--clip " + a.clip + ": ratios are from 0 (off) to 1");
-    }
+    std::tie(a.fit.key_clip, a.fit.value_clip) = parse_clip_pair(a.clip);
   }
-  a.windows = parse_windows(a.window_text, "--windows");
+  a.windows = parse_windows(a.window_text);
   const ExportFormat* format = find_export_format(a.form);
   for (const std::int64_t window : {a.windows.sink, a.windows.recent}) {
     if (format == nullptr || window % format->window_step == 0) continue;

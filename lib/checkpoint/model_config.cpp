@@ -143,7 +143,8 @@ std::vector<bool> parse_layer_types(const Json& config, std::int64_t layers, con
 }
 
 // Follows transformers: see SlidingLayers. Mistral with layer_types is Ministral there.
-void parse_windows(const Json& config, const ConfigDefaults& family, const std::string& where, ModelConfig* out) {
+void parse_sliding_windows(const Json& config, const ConfigDefaults& family, const std::string& where,
+                           ModelConfig* out) {
   out->sliding_window.assign(static_cast<std::size_t>(out->layers), 0);
   if (family.sliding == SlidingLayers::kNone) return;
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
@@ -278,7 +279,7 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
     out.rope =
         parse_rope(config, {family.rope_theta, family.partial_rope, family.partial_rotary}, out.max_position, where);
   }
-  parse_windows(config, family, where, &out);
+  parse_sliding_windows(config, family, where, &out);
   parse_special_tokens(config, family, where, &out);
   out.torch_dtype = json_string(config, "dtype", where, json_string(config, "torch_dtype", where, ""));
   if (row->read_config != nullptr) row->read_config(config, where, &out);

@@ -13,6 +13,7 @@
 #include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
 #include "model/rope.h"
+#include "rotation/hadamard.h"
 
 namespace oscar {
 namespace {
@@ -24,8 +25,8 @@ bool coded_before_rope(const SideCode& s) { return s.before_rope && s.shift_tile
 
 at::Tensor as_float(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
-// [..., d] turned by the positions of the tokens, half-split pairs; sign -1 turns back.
-at::Tensor turn(const at::Tensor& x, const at::Tensor& inverse_frequency, double sign) {
+// [..., d] rotated by the positions of the tokens, half-split pairs; sign -1 undoes it.
+at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& inverse_frequency, double sign) {
   const std::int64_t tokens = x.size(0), half = x.size(2) / 2;
   const at::Tensor positions = at::arange(tokens, x.options().dtype(at::kFloat));
   const at::Tensor angle = positions.unsqueeze(1) * inverse_frequency.to(x.device()).unsqueeze(0);  // [T, d/2]
@@ -58,13 +59,6 @@ void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor
                 adds != nullptr ? adds + at : nullptr);
     }
   });
-}
-
-// [n, n] Sylvester-Hadamard over the root of n.
-at::Tensor hadamard_matrix(std::int64_t n, const at::TensorOptions& options) {
-  at::Tensor h = at::ones({1, 1}, options);
-  while (h.size(0) < n) h = at::cat({at::cat({h, h}, 1), at::cat({h, -h}, 1)}, 0);
-  return h / std::sqrt(static_cast<double>(n));
 }
 
 // Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous. On a GPU a product.
@@ -215,12 +209,12 @@ MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows,
   const std::int64_t tokens = rows.size(0);
   Coded coded;
   at::Tensor x = rows.to(at::kFloat).contiguous();
-  if (s.before_rope) x = turn(x, inverse_frequency_, -1.0) / attention_factor_;
+  if (s.before_rope) x = apply_rope(x, inverse_frequency_, -1.0) / attention_factor_;
   if (s.shift_tile > 0) {
     std::tie(coded.norm, coded.shift) = normalised_and_shifted(s, x);
     if (s.before_rope) {
-      x = turn(x, inverse_frequency_, 1.0);
-      coded.shift = turn(coded.shift, inverse_frequency_, 1.0);
+      x = apply_rope(x, inverse_frequency_, 1.0);
+      coded.shift = apply_rope(coded.shift, inverse_frequency_, 1.0);
       coded.norm = coded.norm * attention_factor_;
     }
   }
@@ -262,7 +256,7 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   if (const std::int64_t order = hadamard_order(s); order > 0) x = transformed(x.contiguous(), order);
   if (coded.matrix.defined()) x = multiplied(x.contiguous(), coded.matrix.transpose(1, 2).contiguous());
   if (coded.shift.defined()) return (x + coded.shift * coded.norm).contiguous();
-  if (s.before_rope) x = turn(x, inverse_frequency_, 1.0) * attention_factor_;
+  if (s.before_rope) x = apply_rope(x, inverse_frequency_, 1.0) * attention_factor_;
   return x.contiguous();
 }
 
@@ -276,15 +270,15 @@ at::Tensor MethodEngine::added_variance(Side which, const at::Tensor& rows) cons
   // Each part of a boosted row has a rotation of its own, which spreads what its code adds evenly over its channels.
   if (coded.matrix.defined() && s.boosted_share > 0)
     return multiplied(variance, coded.matrix.square().transpose(1, 2).contiguous());
-  const bool turned = coded_before_rope(s);
-  const bool spread = s.basis == CacheBasis::kGroupedHeads || s.basis == CacheBasis::kRandom || turned;
+  const bool before_rope = coded_before_rope(s);
+  const bool spread = s.basis == CacheBasis::kGroupedHeads || s.basis == CacheBasis::kRandom || before_rope;
   if (!spread) {
     const bool apart = s.axis == CacheAxis::kChannel || s.code == CacheCode::kFloat8;  // each channel on its own
     const std::int64_t run = apart ? 1 : s.group == 0 ? head_dim_ : s.group;
     return variance.slice(2, 0, head_dim_, std::min(run, head_dim_)).contiguous();
   }
   const std::int64_t mixed = std::max<std::int64_t>(hadamard_order(s) / head_dim_, 1);  // heads
-  const double factor = turned ? attention_factor_ * attention_factor_ : 1.0;
+  const double factor = before_rope ? attention_factor_ * attention_factor_ : 1.0;
   const at::Tensor mean = variance.reshape({rows.size(0), heads_ / mixed, mixed * head_dim_}).mean(2, true) * factor;
   return mean.repeat_interleave(mixed, 1).contiguous();
 }

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include <bit>
 #include <cmath>
+#include <vector>
 
 #include "base/errors.h"
 
@@ -14,20 +14,12 @@ std::int64_t hadamard_block(std::int64_t d) {
   return d & -d;
 }
 
-at::Tensor hadamard_matrix(std::int64_t d) {
+at::Tensor hadamard_matrix(std::int64_t d, const at::TensorOptions& options) {
   const std::int64_t block = hadamard_block(d);
-  at::Tensor matrix = at::zeros({d, d}, at::kDouble);
-  double* out = matrix.data_ptr<double>();
-  const double unit = 1.0 / std::sqrt(static_cast<double>(block));
-  for (std::int64_t start = 0; start < d; start += block) {
-    for (std::int64_t i = 0; i < block; ++i) {
-      double* row = out + (start + i) * d + start;
-      for (std::int64_t j = 0; j < block; ++j) {
-        row[j] = std::popcount(static_cast<std::uint64_t>(i & j)) % 2 == 0 ? unit : -unit;
-      }
-    }
-  }
-  return matrix;
+  at::Tensor h = at::ones({1, 1}, options);
+  while (h.size(0) < block) h = at::cat({at::cat({h, h}, 1), at::cat({h, -h}, 1)}, 0);
+  h = h / std::sqrt(static_cast<double>(block));
+  return at::block_diag(std::vector<at::Tensor>(static_cast<std::size_t>(d / block), h));
 }
 
 }  // namespace oscar
