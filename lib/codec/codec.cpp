@@ -105,31 +105,6 @@ void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std
   }
 }
 
-EncodedRow encode_row(std::span<const float> row, const RowCode& code, float clip, Encoder encoder, Side side) {
-  validate(code);
-  if (code.layout != Layout::kUniform || row.size() != static_cast<std::size_t>(code.head_dim)) {
-    throw InputError("encode_row takes one row of the uniform layout; found " + std::to_string(row.size()) +
-                     " channels, layout " + to_string(code.layout));
-  }
-  EncodedRow result;
-  result.codes.resize(row.size());
-  std::vector<std::uint8_t> params(static_cast<std::size_t>(code.param_bytes()));
-  encode_rows({code, side, encoder, clip}, row.data(), 1, 0, result.codes.data(), params.data());
-  const bool half = code.params == ParamType::kFloat16;
-  for (std::size_t i = 0; i < params.size(); i += 2) {
-    const auto bits = static_cast<std::uint16_t>(params[i] | params[i + 1] << 8);
-    (i % 4 == 0 ? result.scale : result.zero).push_back(half ? float16_value(bits) : bfloat16_value(bits));
-  }
-  return result;
-}
-
-void decode_row(const EncodedRow& encoded, const RowCode& code, std::span<float> row) {
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const std::size_t g = i / static_cast<std::size_t>(code.group);
-    row[i] = (static_cast<float>(encoded.codes[i]) - encoded.zero[g]) * encoded.scale[g];
-  }
-}
-
 void clip_row(std::span<float> row, float rho) {
   const int d = static_cast<int>(row.size());
   if (d > kMaxHeadDim) throw InputError("a row of " + std::to_string(d) + " channels is longer than any head");

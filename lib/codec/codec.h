@@ -57,15 +57,6 @@ void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std
 // Variance of an error spread evenly over a step: what a scale alone tells of the error of its channels.
 inline float uniform_error(float step) { return step * step / 12.0f; }
 
-// One encoded row of the uniform layout in plain types. codes: [d] values 0..3; scale, zero: [groups], as stored.
-struct EncodedRow {
-  std::vector<std::uint8_t> codes;
-  std::vector<float> scale, zero;
-};
-EncodedRow encode_row(std::span<const float> row, const RowCode& code, float clip = 0.0f,
-                      Encoder encoder = Encoder::kMinMax, Side side = Side::kKey);
-void decode_row(const EncodedRow& encoded, const RowCode& code, std::span<float> row);
-
 // Clip of one row over all d: threshold = ascending |x| at index min(int(rho d), d - 1), the product in single
 // precision; x clamped to +-threshold. rho <= 0 or rho >= 1: off. In place. NumericalError for NaN or infinity.
 void clip_row(std::span<float> row, float rho);

@@ -41,7 +41,6 @@ inline std::uint16_t bfloat16_bits(float value) {
 inline float bfloat16_value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
 // Through the 16-bit type and back.
-inline float round_to_bfloat16(float value) { return bfloat16_value(bfloat16_bits(value)); }
 inline float round_to_float16(float value) { return float16_value(float16_bits(value)); }
 
 }  // namespace oscar

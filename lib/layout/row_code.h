@@ -38,7 +38,6 @@ struct RowCode {
   double bits_per_element() const { return 8.0 * (code_bytes() + param_bytes()) / head_dim; }
   bool operator==(const RowCode&) const = default;
 };
-using UniformCode = RowCode;
 
 RowCode uniform_code(int head_dim, int group = 0, ParamType params = ParamType::kFloat16);  // group 0: whole head
 RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths);

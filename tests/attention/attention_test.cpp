@@ -12,6 +12,7 @@
 #include "cache/row_pages.h"
 #include "codec/rows.h"
 #include "model/attention.h"
+#include "support/encoded_row.h"
 
 namespace oscar {
 namespace {

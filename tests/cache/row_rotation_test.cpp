@@ -6,6 +6,7 @@
 
 #include "codec/rows.h"
 #include "layout/float16.h"
+#include "support/bfloat16.h"
 
 namespace oscar {
 namespace {

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "codec/codec.h"
 #include "layout/float16.h"
+#include "support/bfloat16.h"
 
 namespace oscar {
 

@@ -9,6 +9,8 @@
 #include "codec/codec.h"
 #include "codec/rows.h"
 #include "layout/float16.h"
+#include "support/bfloat16.h"
+#include "support/encoded_row.h"
 
 namespace oscar {
 namespace {

@@ -1,4 +1,5 @@
 #include "layout/float16.h"
+#include "support/bfloat16.h"
 
 #include <gtest/gtest.h>
 

@@ -25,6 +25,8 @@ float normal(std::uint64_t seed, std::uint64_t i) {
   return static_cast<float>(sum);
 }
 
+float round_to_bfloat16(float value) { return bfloat16_value(bfloat16_bits(value)); }
+
 struct Kind {
   const char* name;
   std::function<float(std::uint64_t seed, std::uint64_t i)> value;
