@@ -23,27 +23,27 @@ struct PhaseRow {
   }
 };
 
-// The heads' operand turned to a position: words of channels 4 s + {0, 1, 2, 3} of a lane and of their other halves.
-__device__ __forceinline__ void turn(std::uint32_t (&words)[4], const float4& u, const float4& w, const float4& cosine,
-                                     const float4& sine) {
-  const auto turned = [](float x, float z, float c, float s) { return pack_f16(x * c + z * s, z * c - x * s); };
-  words[0] = turned(u.x, w.x, cosine.x, sine.x), words[1] = turned(u.y, w.y, cosine.y, sine.y);
-  words[2] = turned(u.z, w.z, cosine.z, sine.z), words[3] = turned(u.w, w.w, cosine.w, sine.w);
+// The heads' operand rotated to a position: words of channels 4 s + {0, 1, 2, 3} of a lane and of their other halves.
+__device__ __forceinline__ void apply_rope(std::uint32_t (&words)[4], const float4& u, const float4& w,
+                                           const float4& cosine, const float4& sine) {
+  const auto rotated = [](float x, float z, float c, float s) { return pack_f16(x * c + z * s, z * c - x * s); };
+  words[0] = rotated(u.x, w.x, cosine.x, sine.x), words[1] = rotated(u.y, w.y, cosine.y, sine.y);
+  words[2] = rotated(u.z, w.z, cosine.z, sine.z), words[3] = rotated(u.w, w.w, cosine.w, sine.w);
 }
 
 __device__ __forceinline__ float4 times(float factor, const float4& x) {
   return {factor * x.x, factor * x.y, factor * x.z, factor * x.w};
 }
 
-// y += projection times turned heads; y: [tile of directions]. rows_of(m, k): the projection's operand of tile m, step
+// y += projection times rotated heads; y: [tile of directions]. rows_of(m, k): the projection's operand of tile m, step
 // k.
 template <int D, class RowsOf>
-__device__ __forceinline__ void project_turned(float (&y)[2][4], const float4 (&u)[D / 32], const float4 (&w)[D / 32],
-                                               const PhaseRow<D>& c, const RowsOf& rows_of) {
+__device__ __forceinline__ void project_rotated(float (&y)[2][4], const float4 (&u)[D / 32], const float4 (&w)[D / 32],
+                                                const PhaseRow<D>& c, const RowsOf& rows_of) {
 #pragma unroll
   for (int s = 0; s < D / 32; ++s) {
     std::uint32_t words[4];
-    turn(words, u[s], w[s], c.cosine[s], c.sine[s]);
+    apply_rope(words, u[s], w[s], c.cosine[s], c.sine[s]);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
     const PhaseRow<D> c = row;
     if (at + stride < count) row.load(row_of(at + stride));
     float y[2][4] = {};
-    project_turned<D>(y, u, w, c, [&](int m, int k) {
+    project_rotated<D>(y, u, w, c, [&](int m, int k) {
       if constexpr (kHeld) return held[m][k];
       return __ldg(table + 32 * (m * kSteps + k));
     });

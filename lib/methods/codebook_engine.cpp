@@ -55,16 +55,16 @@ double CodebookEngine::bits_per_element() const {
 }
 
 // By the positions 0, 1, ... of the rows; back: to what they were before RoPE.
-at::Tensor CodebookEngine::turn(const at::Tensor& rows, bool back) const {
+at::Tensor CodebookEngine::apply_rope(const at::Tensor& rows, bool back) const {
   std::vector<std::int64_t> positions(static_cast<std::size_t>(rows.size(0)));
   std::iota(positions.begin(), positions.end(), 0);
   const at::Tensor phases =
       phase_rows({inverse_frequency_, attention_factor_}, positions).unsqueeze(1).to(rows.device());
   const std::int64_t half = inverse_frequency_.size(0);
   const at::Tensor cos = phases.narrow(2, 0, half), sin = phases.narrow(2, half, half);
-  if (!back) return turned_back(rows, cos, -sin);
+  if (!back) return undo_rope(rows, cos, -sin);
   const double squared = attention_factor_ * attention_factor_;  // rows and phases both have the factor
-  return turned_back(rows, cos / squared, sin / squared);
+  return undo_rope(rows, cos / squared, sin / squared);
 }
 
 // 2-bit codes of the rotated row, or two levels, after the rounding to BF16 that every cache does.
@@ -98,10 +98,10 @@ std::uint64_t CodebookEngine::error_bytes() const {
 
 at::Tensor CodebookEngine::added_variance(std::int64_t layer, const at::Tensor& keys) const {
   const SideTransform& transform = layer_at(layer).key;
-  const bool turned = transform.codebook->before_rope;
+  const bool unrotated = transform.codebook->before_rope;
   at::Tensor errors;  // [H, T, d]
-  decode_encoded(*transform.codebook, to_basis(transform, turned ? turn(keys, true) : keys), &errors);
-  if (turned) {
+  decode_encoded(*transform.codebook, to_basis(transform, unrotated ? apply_rope(keys, true) : keys), &errors);
+  if (unrotated) {
     const std::int64_t half = keys.size(2) / 2, tokens = keys.size(0);
     const at::Tensor& forward = transform.orthogonal() ? transform.forward : transform.query_side;
     errors = at::matmul(errors, forward.to(keys.device(), at::kFloat).square().transpose(1, 2));
@@ -119,8 +119,8 @@ at::Tensor CodebookEngine::code_basis(std::int64_t layer, const at::Tensor& q) c
   const at::Tensor& forward = transform.orthogonal() ? transform.forward : transform.query_side;
   const std::int64_t tokens = q.size(0), d = q.size(2);
   const at::Tensor grouped = q.reshape({tokens, of_layer.kv_heads, q.size(1) / of_layer.kv_heads, d}).transpose(0, 1);
-  const at::Tensor turned = at::matmul(grouped, forward.to(q.device(), at::kFloat).unsqueeze(1));
-  return turned.transpose(0, 1).reshape(q.sizes()).contiguous();
+  const at::Tensor rotated = at::matmul(grouped, forward.to(q.device(), at::kFloat).unsqueeze(1));
+  return rotated.transpose(0, 1).reshape(q.sizes()).contiguous();
 }
 
 at::Tensor CodebookEngine::reconstruct(std::int64_t layer, Side side, const at::Tensor& rows) const {
@@ -130,10 +130,10 @@ at::Tensor CodebookEngine::reconstruct(std::int64_t layer, Side side, const at::
   }
   const SideTransform& transform = side_of(layer_at(layer), side);
   if (!transform.codebook) return through_codec(transform, side, rows);
-  const bool turned = transform.codebook->before_rope;
-  const at::Tensor x = to_basis(transform, turned ? turn(rows, true) : rows);
+  const bool unrotated = transform.codebook->before_rope;
+  const at::Tensor x = to_basis(transform, unrotated ? apply_rope(rows, true) : rows);
   const at::Tensor decoded = from_basis(transform, side, decode_encoded(*transform.codebook, x));
-  return turned ? turn(decoded, false) : decoded;
+  return unrotated ? apply_rope(decoded, false) : decoded;
 }
 
 }  // namespace oscar

@@ -40,7 +40,7 @@ class CodebookEngine {
   at::Tensor code_basis(std::int64_t layer, const at::Tensor& q) const;
 
  private:
-  at::Tensor turn(const at::Tensor& rows, bool back) const;
+  at::Tensor apply_rope(const at::Tensor& rows, bool back) const;
   at::Tensor through_codec(const SideTransform& transform, Side side, const at::Tensor& rows) const;
 
   const LayerTransform& layer_at(std::int64_t layer) const;  // by its place among the model's layers with a KV cache

@@ -27,17 +27,17 @@ struct Experts {
         fused(family.expert_gate.empty() || checkpoint.find(family.layer_tensor(i, family.experts_gate_up))) {}
 
   bool interleaved() const { return f.pieces.fused == FusedExperts::kInterleaved; }
-  bool turned() const { return f.pieces.fused != FusedExperts::kGateFirst; }
+  bool transposed() const { return f.pieces.fused != FusedExperts::kGateFirst; }
   std::string name(const std::string& suffix) const { return f.layer_tensor(layer, suffix); }
   std::string router() const { return name(fused && !f.experts_router.empty() ? f.experts_router : f.router); }
   std::string correction() const {
     return name(fused && !f.experts_router_correction.empty() ? f.experts_router_correction : f.router_correction);
   }
   std::vector<std::int64_t> gate_up_shape() const {
-    return turned() ? std::vector{count, hidden, 2 * width} : std::vector{count, 2 * width, hidden};
+    return transposed() ? std::vector{count, hidden, 2 * width} : std::vector{count, 2 * width, hidden};
   }
   std::vector<std::int64_t> down_shape() const {
-    return turned() ? std::vector{count, width, hidden} : std::vector{count, hidden, width};
+    return transposed() ? std::vector{count, width, hidden} : std::vector{count, hidden, width};
   }
 };
 
@@ -101,10 +101,10 @@ void load_expert_weights(const Checkpoint& checkpoint, const Family& family, std
     return;
   }
   const at::Tensor gate_up = read(e.name(family.experts_gate_up)), down = read(e.name(family.experts_down));
-  const bool turned = e.turned();
+  const bool transposed = e.transposed();
   const at::Tensor ordered = e.interleaved() ? gates_first(gate_up) : gate_up;
-  weights.expert_gate_up = turned ? ordered.transpose(1, 2).contiguous() : ordered;
-  weights.expert_down = turned ? down.transpose(1, 2).contiguous() : down;
+  weights.expert_gate_up = transposed ? ordered.transpose(1, 2).contiguous() : ordered;
+  weights.expert_down = transposed ? down.transpose(1, 2).contiguous() : down;
   if (!family.experts_gate_up_bias.empty()) {
     const at::Tensor bias = read(e.name(family.experts_gate_up_bias));
     weights.expert_gate_up_bias = e.interleaved() ? gates_first(bias) : bias;

@@ -25,22 +25,22 @@ void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWei
                    const at::Tensor& x, const at::Tensor& rows, const RopeTable& table, AttentionInput& input) {
   const std::int64_t dim = config.head_dim_of(layer);
   const double eps = config.rms_eps;
-  const auto turned = [&](const at::Tensor& y, const at::Tensor& weight, const RopeTable& turns) {
-    if (config.unit_qk_norm && turns.cos.defined()) {
-      return rms_norm(apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), turns), {}, eps);
+  const auto norm_and_rope = [&](const at::Tensor& y, const at::Tensor& weight, const RopeTable& angles) {
+    if (config.unit_qk_norm && angles.cos.defined()) {
+      return rms_norm(apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), angles), {}, eps);
     }
-    if (!config.norm_after_rope) return apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), turns);
-    return normed_heads(apply_rope(y.view({y.size(0), -1, dim}), turns).flatten(1), weight, dim, eps, pieces.norm);
+    if (!config.norm_after_rope) return apply_rope(normed_heads(y, weight, dim, eps, pieces.norm), angles);
+    return normed_heads(apply_rope(y.view({y.size(0), -1, dim}), angles).flatten(1), weight, dim, eps, pieces.norm);
   };
-  const RopeTable turns{wanted(table.cos, rows), wanted(table.sin, rows), table.interleaved,
-                        wanted(table.query_scale, rows)};
-  input.q = turned(at::linear(wanted(x, rows), weights.q, weights.q_bias), weights.q_norm, turns);
-  if (turns.query_scale.defined()) {
-    input.q = (input.q.to(at::kFloat) * turns.query_scale).to(input.q.scalar_type());
+  const RopeTable table_of_rows{wanted(table.cos, rows), wanted(table.sin, rows), table.interleaved,
+                                wanted(table.query_scale, rows)};
+  input.q = norm_and_rope(at::linear(wanted(x, rows), weights.q, weights.q_bias), weights.q_norm, table_of_rows);
+  if (table_of_rows.query_scale.defined()) {
+    input.q = (input.q.to(at::kFloat) * table_of_rows.query_scale).to(input.q.scalar_type());
   }
   const at::Tensor keys = at::linear(x, weights.k, weights.k_bias);
   const at::Tensor values = weights.v.defined() ? at::linear(x, weights.v, weights.v_bias) : keys;
-  input.k = turned(keys, weights.k_norm, table);
+  input.k = norm_and_rope(keys, weights.k_norm, table);
   input.v = values.view({x.size(0), config.kv_heads_of(layer), dim});
   if (config.unit_v_norm) input.v = rms_norm(input.v, {}, eps);
 }

@@ -42,7 +42,7 @@ at::Tensor CodebookRows::read(std::int64_t first, std::int64_t n) const {
   for (const std::int64_t token : tokens) positions.push_back(moments_.row_position[static_cast<std::size_t>(token)]);
   const at::Tensor phases = phase_rows(frequencies, positions).div_(s.rope_scale * s.rope_scale).unsqueeze(1);
   const std::int64_t half = s.head_dim / 2;
-  return turned_back(rows, phases.narrow(2, 0, half), phases.narrow(2, half, half));
+  return undo_rope(rows, phases.narrow(2, 0, half), phases.narrow(2, half, half));
 }
 
 bool CodebookRows::has_gradients() const {

@@ -36,15 +36,15 @@ PositionAverage::PositionAverage(const at::Tensor& frequency, double scale, std:
   cs_ = (plus.sin - minus.sin) * sizes;
 }
 
-at::Tensor PositionAverage::turned(const at::Tensor& x, std::int64_t axis) const {
+at::Tensor PositionAverage::rotate_half(const at::Tensor& x, std::int64_t axis) const {
   const at::Tensor first = x.narrow(axis, 0, pairs_), second = x.narrow(axis, pairs_, pairs_);
   return at::cat({-second, first, at::zeros_like(x.narrow(axis, 2 * pairs_, head_dim_ - 2 * pairs_))}, axis);
 }
 
-at::Tensor PositionAverage::mean(const at::Tensor& rows) const { return rows * cos_ + turned(rows, -1) * sin_; }
+at::Tensor PositionAverage::mean(const at::Tensor& rows) const { return rows * cos_ + rotate_half(rows, -1) * sin_; }
 
 at::Tensor PositionAverage::second_moment(const at::Tensor& grams) const {
-  const at::Tensor right = turned(grams, -1), left = turned(grams, -2), both = turned(left, -1);
+  const at::Tensor right = rotate_half(grams, -1), left = rotate_half(grams, -2), both = rotate_half(left, -1);
   const at::Tensor sum = grams * cc_ + right * cs_ + left * cs_.t() + both * ss_;
   return (sum + sum.transpose(-1, -2)) * 0.5;
 }

@@ -42,7 +42,7 @@ class PositionAverage {
   at::Tensor spread(const at::Tensor& rows) const;
 
  private:
-  at::Tensor turned(const at::Tensor& x, std::int64_t axis) const;  // J along an axis, counted from the end
+  at::Tensor rotate_half(const at::Tensor& x, std::int64_t axis) const;  // J along an axis, counted from the end
 
   std::int64_t pairs_, head_dim_;
   at::Tensor cos_, sin_;     // [d] means

@@ -137,8 +137,8 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     const at::Tensor weighted = q * moved.view({kv_heads_, gqa_group * count, 1}).sqrt();
     q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
     const at::Tensor before =
-        turned_back(weighted.view({kv_heads_, gqa_group, count, d}), rows.cos.narrow(0, offset + first, count),
-                    rows.sin.narrow(0, offset + first, count))
+        undo_rope(weighted.view({kv_heads_, gqa_group, count, d}), rows.cos.narrow(0, offset + first, count),
+                  rows.sin.narrow(0, offset + first, count))
             .view({kv_heads_, gqa_group * count, d});
     pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
     const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]

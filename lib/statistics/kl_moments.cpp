@@ -24,7 +24,7 @@ void KlAccumulator::begin_layer(const LayerMoments* partial) {
 
 void KlAccumulator::add(const LayerGradient& gradient, const Unrotation::Rows& rows, std::int64_t labels) {
   add_gram(k_gram_, gradient.far_k);
-  add_gram(pre_k_gram_, turned_back(gradient.far_k, rows.cos.unsqueeze(1), rows.sin.unsqueeze(1)));
+  add_gram(pre_k_gram_, undo_rope(gradient.far_k, rows.cos.unsqueeze(1), rows.sin.unsqueeze(1)));
   add_gram(v_gram_, gradient.far_v);
   labels_ += static_cast<double>(labels);
 }

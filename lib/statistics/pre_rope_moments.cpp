@@ -27,8 +27,8 @@ void PreRopeAccumulator::add(const AttentionInput& input, const Unrotation::Rows
   const std::int64_t tokens = input.k.size(0), gqa_group = input.q.size(1) / kv_heads_;
   const std::int64_t chunk = device_.is_cuda() ? kGpuChunkRows : kChunkRows;  // bounds the FP32 copies
   const auto before = [&](const at::Tensor& x, std::int64_t first, std::int64_t count) {
-    return turned_back(x.narrow(0, first, count), rows.cos.narrow(0, first, count).unsqueeze(1),
-                       rows.sin.narrow(0, first, count).unsqueeze(1));
+    return undo_rope(x.narrow(0, first, count), rows.cos.narrow(0, first, count).unsqueeze(1),
+                     rows.sin.narrow(0, first, count).unsqueeze(1));
   };
   for (std::int64_t first = 0; first < tokens; first += chunk) {
     add_gram_about_mean(k_gram_, k_sum_, before(input.k, first, std::min(chunk, tokens - first)));

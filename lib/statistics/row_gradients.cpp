@@ -39,8 +39,8 @@ void RowGradients::add(const LayerGradient& gradient, const Piece& piece, const 
   const at::Tensor source = at::tensor(at::ArrayRef<std::int64_t>(from), at::kLong).to(device_);
   const at::Tensor target = at::tensor(at::ArrayRef<std::int64_t>(to), at::kLong).to(device_);
   const auto picked = [&](const at::Tensor& x) { return x.index_select(0, source); };
-  // k = s R x for channels x that turn: dL/dx = s R^T dL/dk, and turned_back() gives R^T dL/dk / s.
-  at::Tensor before = turned_back(picked(gradient.k), picked(rows.cos).unsqueeze(1), picked(rows.sin).unsqueeze(1));
+  // k = s R x for channels x that turn: dL/dx = s R^T dL/dk, and undo_rope() gives R^T dL/dk / s.
+  at::Tensor before = undo_rope(picked(gradient.k), picked(rows.cos).unsqueeze(1), picked(rows.sin).unsqueeze(1));
   before.narrow(2, 0, turning_).mul_(squared_scale_);
   pre_k_.index_copy_(0, target, before.square());
   v_.index_copy_(0, target, picked(gradient.v).square());

@@ -9,7 +9,7 @@
 
 namespace oscar {
 
-at::Tensor turned_back(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor undo_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const std::int64_t pairs = cos.size(-1), rest = x.size(-1) - 2 * pairs;
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor first = wide.narrow(-1, 0, pairs), second = wide.narrow(-1, pairs, pairs);

@@ -13,7 +13,7 @@ namespace oscar {
 
 // x [..., d] with the rotations of its rows, cos and sin [..., P] FP32 (broadcast over x), 2 P <= d: channel i of the
 // first P turns with i + P, the others stay. RoPE_{-p} x, FP32; a linear map of each row.
-at::Tensor turned_back(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+at::Tensor undo_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
 // cos and sin of the positions that batches ask for. The attention factor of RoPE (yarn) is divided out: what comes
 // back is what went in.

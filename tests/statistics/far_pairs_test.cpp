@@ -81,7 +81,7 @@ LayerMoments direct(const Problem& p, const Case& c) {
         }
         out.far_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(q, q);
         const at::Tensor before =
-            wide(turned_back(p.input.q[offset + i][h], p.rows.cos[offset + i], p.rows.sin[offset + i]));
+            wide(undo_rope(p.input.q[offset + i][h], p.rows.cos[offset + i], p.rows.sin[offset + i]));
         out.far_pre_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(before, before);
         out.far_v_weight[kv] += seen * gram;
         if (h == 0) queries += count > 0.0 ? 1.0 : 0.0, pairs += count;

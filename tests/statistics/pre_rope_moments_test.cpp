@@ -74,13 +74,13 @@ TEST(PreRopeMoments, EqualThoseOfTheRowsBeforeRope) {
 TEST(PreRopeMoments, ChannelsThatDoNotTurnStay) {
   at::manual_seed(4);
   const at::Tensor x = at::randn({5, 3, 10}), angles = at::randn({5, 1, 3});
-  const at::Tensor back = turned_back(x, angles.cos(), angles.sin());
+  const at::Tensor back = undo_rope(x, angles.cos(), angles.sin());
   EXPECT_TRUE(back.narrow(2, 6, 4).equal(x.narrow(2, 6, 4)));
   const at::Tensor x1 = x.narrow(2, 0, 3), x2 = x.narrow(2, 3, 3);
   EXPECT_TRUE(at::allclose(back.narrow(2, 0, 3), x1 * angles.cos() + x2 * angles.sin(), 1e-6, 1e-6));
   EXPECT_TRUE(at::allclose(back.narrow(2, 3, 3), x2 * angles.cos() - x1 * angles.sin(), 1e-6, 1e-6));
   const at::Tensor nothing = at::empty({5, 1, 0});
-  EXPECT_TRUE(turned_back(x, nothing, nothing).equal(x));
+  EXPECT_TRUE(undo_rope(x, nothing, nothing).equal(x));
 }
 
 TEST(PreRopeMoments, StoredSumsGoOn) {

@@ -32,7 +32,7 @@ enum class ExpertGate { kPlain, kClamped };
 enum class FusedExperts {
   kGateFirst,    // [E, 2I, hidden], rows of the gate first; down [E, hidden, I]
   kInterleaved,  // [E, hidden, 2I], columns gate, up, gate, ...; down [E, I, hidden]
-  kTurned,       // [E, hidden, 2I], columns of the gate first; down [E, I, hidden]
+  kTransposed,   // [E, hidden, 2I], columns of the gate first; down [E, I, hidden]
 };
 
 // The exchangeable pieces of a layer. Where norms stand is told by the names below: those a family has not are empty.

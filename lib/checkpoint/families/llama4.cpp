@@ -103,7 +103,7 @@ void llama4_config(const Json& config, const std::string& where, ModelConfig* ou
 Family llama4_family(const ModelConfig& config) {
   Family family;
   family.pieces.router = RouterKind::kLargestSigmoids;
-  family.pieces.fused = FusedExperts::kTurned;
+  family.pieces.fused = FusedExperts::kTransposed;
   family.pieces.weighed_inputs = true;
   family.add_biases(config);
   family.gate = "feed_forward.gate_proj.weight";
