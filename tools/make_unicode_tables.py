@@ -1,10 +1,10 @@
-"""Writes lib/text/unicode_tables.cpp from what the Python package `tokenizers` does with every code point.
+"""Writes lib/text/unicode/unicode_tables.cpp from what the Python package `tokenizers` does with every code point.
 
 The components of that package were built with different versions of Unicode: normalization and marks with 9, punctuation
 with 8, words, numbers and case with 16 or later, and its regular expressions with 16. Token ids can only be equal if ours
 make the same distinctions, whatever version of Unicode the system's utf8proc and Oniguruma know.
 
-    python tools/make_unicode_tables.py > lib/text/unicode_tables.cpp && clang-format -i lib/text/unicode_tables.cpp
+    python tools/make_unicode_tables.py > lib/text/unicode/unicode_tables.cpp && clang-format -i lib/text/unicode/unicode_tables.cpp
 """
 
 import unicodedata
@@ -141,7 +141,7 @@ def print_ranges(name, rows):
 
 def main():
     print("// Written by tools/make_unicode_tables.py from tokenizers " + tokenizers.__version__ + ".")
-    print('#include "text/unicode_tables.h"\n\nnamespace oscar {\n')
+    print('#include "text/unicode/unicode_tables.h"\n\nnamespace oscar {\n')
     print_ranges("word_ranges", ranges(words()))
     print_ranges("numeric_ranges", ranges(isolated(pre_tokenizers.Digits(individual_digits=True))))
     print_ranges("punctuation_ranges", ranges(isolated(pre_tokenizers.Punctuation())))

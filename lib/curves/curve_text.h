@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "checkpoint/model_config.h"
-#include "text/lazy_tokenizer.h"
+#include "text/tokenizer/lazy_tokenizer.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
 

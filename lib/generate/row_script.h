@@ -16,7 +16,7 @@
 
 #include "checkpoint/model_config.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

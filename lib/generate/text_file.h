@@ -7,7 +7,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "generate/write_text.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

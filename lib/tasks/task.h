@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "report/report.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

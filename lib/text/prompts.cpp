@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "text/jinja/from_json.h"
 #include "text/prompt_file.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

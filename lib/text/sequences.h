@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "layout/cache_windows.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

@@ -14,7 +14,7 @@
 #include "model/decoder.h"
 #include "report/report.h"
 #include "tasks/task.h"
-#include "text/lazy_tokenizer.h"
+#include "text/tokenizer/lazy_tokenizer.h"
 #include "text/sequences.h"
 #include "verify/baseline_report.h"
 #include "verify/comparison.h"

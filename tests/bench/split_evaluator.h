@@ -9,7 +9,7 @@
 
 #include "cache/kv_method.h"
 #include "model/decoder.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

@@ -1,5 +1,5 @@
 #include "fuzz/fuzz_target.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar::fuzz {
 namespace {

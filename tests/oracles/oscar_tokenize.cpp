@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -109,7 +109,7 @@ class FarAttention:
         return (p * far @ wide(far_v) + p * ~far @ wide(v)).transpose(1, 2), None
 
 
-def turned_back(x, cos, sin):
+def undo_rope(x, cos, sin):
     half = x.shape[-1] // 2
     return x * cos - torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
@@ -134,7 +134,7 @@ def test_full_autograd(case):
         total.backward()
         for layer in attention.keys:
             key, value = attention.keys[layer].grad[0], attention.values[layer].grad[0]
-            for name, g in (("kl_k_gram", key), ("kl_pre_k_gram", turned_back(key, cos, sin)), ("kl_v_gram", value)):
+            for name, g in (("kl_k_gram", key), ("kl_pre_k_gram", undo_rope(key, cos, sin)), ("kl_v_gram", value)):
                 name = f"layers.{layer}.{name}"
                 sums[name] = sums.get(name, 0) + g.mT @ g
     assert labels > 200 and len(sums) == 3 * model.config.num_hidden_layers

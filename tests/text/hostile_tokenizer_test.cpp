@@ -13,8 +13,8 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "support/paths.h"
-#include "text/regex.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/regex.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 namespace {

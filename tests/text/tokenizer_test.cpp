@@ -1,4 +1,4 @@
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "text/jinja/value.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/parser.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
 namespace {

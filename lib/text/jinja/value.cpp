@@ -4,7 +4,7 @@
 
 #include "base/budget.h"
 #include "text/jinja/text_search.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
 

@@ -9,7 +9,7 @@
 
 #include "base/budget.h"
 #include "text/jinja/value.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/regex.h"
+#include "text/tokenizer/regex.h"
 
 #include <oniguruma.h>
 
@@ -10,8 +10,8 @@
 #include "base/budget.h"
 #include "base/errors.h"
 #include "base/interrupt.h"
-#include "text/unicode.h"
-#include "text/unicode_tables.h"
+#include "text/unicode/unicode.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace oscar {
 namespace {

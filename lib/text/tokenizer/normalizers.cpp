@@ -1,12 +1,12 @@
-#include "text/normalizers.h"
+#include "text/tokenizer/normalizers.h"
 
 #include <vector>
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "text/charsmap.h"
-#include "text/components.h"
-#include "text/unicode.h"
+#include "text/tokenizer/charsmap.h"
+#include "text/tokenizer/components.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

@@ -1,19 +1,19 @@
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "text/added_tokens.h"
-#include "text/components.h"
-#include "text/decoders.h"
-#include "text/normalizers.h"
-#include "text/other_tokenizers.h"
-#include "text/post_processor.h"
-#include "text/pre_tokenizers.h"
-#include "text/token_model.h"
-#include "text/tokenizer_json.h"
-#include "text/unicode.h"
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/components.h"
+#include "text/tokenizer/decoders.h"
+#include "text/tokenizer/normalizers.h"
+#include "text/tokenizer/other_tokenizers.h"
+#include "text/tokenizer/post_processor.h"
+#include "text/tokenizer/pre_tokenizers.h"
+#include "text/tokenizer/token_model.h"
+#include "text/tokenizer/tokenizer_json.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

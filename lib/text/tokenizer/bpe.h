@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/token_model.h"
+#include "text/tokenizer/token_model.h"
 
 namespace oscar {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/files.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

@@ -1,11 +1,11 @@
-#include "text/added_tokens.h"
+#include "text/tokenizer/added_tokens.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "base/errors.h"
-#include "text/components.h"
-#include "text/unicode.h"
+#include "text/tokenizer/components.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

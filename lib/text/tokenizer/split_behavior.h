@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "text/pre_tokenizers.h"
-#include "text/regex.h"
+#include "text/tokenizer/pre_tokenizers.h"
+#include "text/tokenizer/regex.h"
 
 namespace oscar {
 

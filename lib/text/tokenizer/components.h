@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "text/regex.h"
+#include "text/tokenizer/regex.h"
 
 namespace oscar {
 

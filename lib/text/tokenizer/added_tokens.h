@@ -9,9 +9,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "text/normalizers.h"
-#include "text/string_matcher.h"
-#include "text/token_model.h"
+#include "text/tokenizer/normalizers.h"
+#include "text/tokenizer/string_matcher.h"
+#include "text/tokenizer/token_model.h"
 
 namespace oscar {
 

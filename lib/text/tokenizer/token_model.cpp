@@ -1,10 +1,10 @@
-#include "text/token_model.h"
+#include "text/tokenizer/token_model.h"
 
 #include <algorithm>
 #include <cstdio>
 
-#include "text/bpe.h"
-#include "text/unigram.h"
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/unigram.h"
 
 namespace oscar {
 

@@ -1,9 +1,9 @@
-#include "text/decoders.h"
+#include "text/tokenizer/decoders.h"
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "text/components.h"
-#include "text/unicode.h"
+#include "text/tokenizer/components.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

@@ -1,10 +1,10 @@
-#include "text/pre_tokenizers.h"
+#include "text/tokenizer/pre_tokenizers.h"
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "text/components.h"
-#include "text/split_behavior.h"
-#include "text/unicode.h"
+#include "text/tokenizer/components.h"
+#include "text/tokenizer/split_behavior.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

@@ -1,8 +1,8 @@
-#include "text/charsmap.h"
+#include "text/tokenizer/charsmap.h"
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

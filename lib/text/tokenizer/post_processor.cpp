@@ -1,11 +1,11 @@
-#include "text/post_processor.h"
+#include "text/tokenizer/post_processor.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "base/errors.h"
-#include "text/components.h"
-#include "text/unicode.h"
+#include "text/tokenizer/components.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

@@ -1,10 +1,10 @@
-#include "text/bpe.h"
+#include "text/tokenizer/bpe.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "base/errors.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

@@ -1,9 +1,9 @@
-#include "text/split_behavior.h"
+#include "text/tokenizer/split_behavior.h"
 
 #include <algorithm>
 
-#include "text/components.h"
-#include "text/unicode.h"
+#include "text/tokenizer/components.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <utf8proc.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/utf8.h"
-#include "text/unicode_tables.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace oscar {
 namespace {

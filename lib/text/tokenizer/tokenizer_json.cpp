@@ -1,4 +1,4 @@
-#include "text/tokenizer_json.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "base/budget.h"
 #include "base/errors.h"
 #include "base/json_fault.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

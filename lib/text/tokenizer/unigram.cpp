@@ -1,11 +1,11 @@
-#include "text/unigram.h"
+#include "text/tokenizer/unigram.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 

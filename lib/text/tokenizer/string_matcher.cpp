@@ -1,4 +1,4 @@
-#include "text/string_matcher.h"
+#include "text/tokenizer/string_matcher.h"
 
 #include <algorithm>
 

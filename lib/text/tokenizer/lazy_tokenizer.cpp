@@ -1,4 +1,4 @@
-#include "text/lazy_tokenizer.h"
+#include "text/tokenizer/lazy_tokenizer.h"
 
 namespace oscar {
 

@@ -1,4 +1,4 @@
-#include "text/other_tokenizers.h"
+#include "text/tokenizer/other_tokenizers.h"
 
 #include <algorithm>
 #include <fstream>

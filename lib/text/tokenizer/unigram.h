@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/string_matcher.h"
-#include "text/token_model.h"
+#include "text/tokenizer/string_matcher.h"
+#include "text/tokenizer/token_model.h"
 
 namespace oscar {
 

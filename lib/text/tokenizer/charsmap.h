@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/normalizers.h"
+#include "text/tokenizer/normalizers.h"
 
 namespace oscar {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizer_json.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 namespace oscar {
 

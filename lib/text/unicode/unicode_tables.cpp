@@ -1,5 +1,5 @@
 // Written by tools/make_unicode_tables.py from tokenizers 0.23.3.
-#include "text/unicode_tables.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace oscar {
 

@@ -1,9 +1,9 @@
-#include "text/components.h"
+#include "text/tokenizer/components.h"
 
 #include <array>
 
 #include "base/errors.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {
