@@ -314,21 +314,38 @@ bool is_quantised(const Checkpoint& checkpoint, const std::string& name, const S
   return has_quantised_parts(checkpoint, name);
 }
 
+std::uint64_t elements_of(const Shape& shape, std::size_t from = 0) {
+  std::uint64_t size = 1;
+  for (std::size_t i = from; i < shape.size(); ++i) size *= static_cast<std::uint64_t>(shape[i]);
+  return size;
+}
+
+// What a kernel reads: the stored tensors of a weight. Of an index alone: as many bytes as 8-bit codes with a scale of
+// 16 bits in groups of two would take, more than any format does.
+std::uint64_t stored_bytes(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
+  if (!checkpoint.has_shards()) return 2 * elements_of(shape);
+  std::uint64_t bytes = 0;
+  for (const TensorView* part : find_weight(checkpoint, name, shape).parts()) bytes += part->data.size();
+  return bytes;
+}
+
+// ATen's operations on the CPU: codes as bytes, as indices or whole numbers of 32 bits, and the product in FP32, at
+// most at once for one element. Of three dimensions the first one counts experts, which come one by one.
+std::uint64_t unpacked_bytes(const Shape& shape) {
+  constexpr std::uint64_t kEach = 12;
+  return kEach * elements_of(shape, shape.size() > 2 ? 1 : 0);
+}
+
 }  // namespace
 
-std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint) {
-  // Codes as bytes, as indices or whole numbers of 32 bits, and the product in FP32, at most at once for one element.
-  constexpr std::uint64_t kEach = 12;
+std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint, at::Device device) {
   const Family family = family_of(checkpoint);
   std::uint64_t largest = 0;
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
     visit_layer(checkpoint, family, layer, [&](const std::string& name, const Shape& shape) {
       if (!is_quantised(checkpoint, name, shape)) return;
-      // Of three dimensions the first one counts experts, which come one by one.
-      const std::size_t from = shape.size() > 2 ? 1 : 0;
-      std::uint64_t size = kEach;
-      for (std::size_t i = from; i < shape.size(); ++i) size *= static_cast<std::uint64_t>(shape[i]);
-      largest = std::max(largest, size);
+      const std::uint64_t bytes = device.is_cuda() ? stored_bytes(checkpoint, name, shape) : unpacked_bytes(shape);
+      largest = std::max(largest, bytes);
     });
   }
   return largest;

@@ -30,8 +30,9 @@ void check_weight_names(const Checkpoint& checkpoint);
 
 // Elements of each layer's weights as they are computed with, whatever they take in the file: [layers].
 std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint);
-// Bytes that dequantising the largest stored weight of a layer takes beside its result; 0 where none is quantised.
-std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint);
+// Bytes that dequantising the largest stored weight of a layer takes beside its result, on a GPU those of its tensors;
+// 0 where none is quantised.
+std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint, at::Device device);
 // Bytes of all weights in numbers of `width` bytes: layers, embedding where the head is tied to it or not, final norm.
 std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width);
 

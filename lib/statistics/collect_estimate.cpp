@@ -93,7 +93,8 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
   const std::uint64_t backward = gradient_bytes(c, plan, options);
   // The next layer is dequantised while one computes.
-  return weights + std::max(forward, backward > 0 ? backward + far : 0) + dequantisation_bytes(checkpoint) + kLibraries;
+  return weights + std::max(forward, backward > 0 ? backward + far : 0) +
+         dequantisation_bytes(checkpoint, options.device) + kLibraries;
 }
 
 // The backward pass of the first layer with attention on these hidden states.
@@ -161,7 +162,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));
-  const std::uint64_t loading = dequantisation_bytes(checkpoint);
+  const std::uint64_t loading = dequantisation_bytes(checkpoint, options.device);
   const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that no file has yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);

@@ -30,7 +30,7 @@ std::uint64_t weight_memory(const Checkpoint& checkpoint, const DecoderOptions& 
   const std::uint64_t all = std::accumulate(layers.begin(), layers.end(), std::uint64_t{0});
   const auto head = static_cast<std::uint64_t>(checkpoint.config().vocabulary * checkpoint.config().hidden);
   const std::uint64_t held = options.device.is_cuda() ? std::min(3 * largest, all) : largest;
-  return width * (held + head) + dequantisation_bytes(checkpoint);
+  return width * (held + head) + dequantisation_bytes(checkpoint, options.device);
 }
 
 // First position at which every method reads something coded, so that all are scored on the same tokens with effect.

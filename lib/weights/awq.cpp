@@ -42,15 +42,25 @@ at::Tensor awq_codes(const at::Tensor& words, std::int64_t rows) {
   return codes.flatten(1).narrow(1, 0, rows).t().contiguous();
 }
 
-at::Tensor dequantise_awq(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
-  const at::Tensor scale = finite_scale(weight, *weight.scale, device).t();  // [N, G]
-  const at::Tensor zeros = awq_codes(stored_tensor(*weight.second, device), weight.shape[0]);
-  const at::Tensor codes = awq_codes(stored_tensor(*weight.codes, device), weight.shape[0]);
+at::Tensor dequantise_awq(const StoredWeight& weight, at::ScalarType dtype) {
+  const at::Tensor scale = finite_scale(weight, *weight.scale).t();  // [N, G]
+  const at::Tensor zeros = awq_codes(stored_tensor(*weight.second, at::kCPU), weight.shape[0]);
+  const at::Tensor codes = awq_codes(stored_tensor(*weight.codes, at::kCPU), weight.shape[0]);
   return scaled_groups(codes, zeros, scale).to(dtype);
+}
+
+WeightLayout layout_awq(const StoredWeight& weight) {
+  finite_scale(weight, *weight.scale);
+  const std::int64_t groups = weight.scale->shape[0];
+  return {.code = WeightCode::kAwq,
+          .rows = weight.shape[0],
+          .columns = weight.shape[1],
+          .column_groups = groups,
+          .block_columns = weight.shape[1] / groups};
 }
 
 }  // namespace
 
-const WeightFormat kAwq = {"AWQ", find_awq, dequantise_awq};
+const WeightFormat kAwq = {"AWQ", find_awq, dequantise_awq, layout_awq};
 
 }  // namespace oscar

@@ -74,9 +74,9 @@ void scale_blocks(const StoredWeight& weight, at::Tensor values, const at::Tenso
   if (rows > whole * block) values.narrow(0, whole * block, rows - whole * block).mul_(wide.narrow(0, whole, 1));
 }
 
-at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
-  const at::Tensor scale = finite_scale(weight, *weight.scale, device);
-  at::Tensor values = stored_tensor(*weight.codes, device).to(at::kFloat);
+at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype) {
+  const at::Tensor scale = finite_scale(weight, *weight.scale);
+  at::Tensor values = stored_tensor(*weight.codes, at::kCPU).to(at::kFloat);
   if (scale.numel() == 1) {
     values.mul_(scale.reshape({}));
   } else if (weight.block_rows == 0) {
@@ -89,8 +89,20 @@ at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype, at::
   return values.to(dtype);
 }
 
+WeightLayout layout_fp8(const StoredWeight& weight) {
+  finite_scale(weight, *weight.scale);
+  WeightLayout layout =
+      plain_layout(weight, weight.codes->dtype == DType::kI8 ? WeightCode::kInteger8 : WeightCode::kE4M3);
+  if (weight.block_rows > 0) {
+    layout.block_rows = std::min(weight.block_rows, layout.rows);
+    layout.block_columns = std::min(weight.block_columns, layout.columns);
+    layout.column_groups = weight.scale->shape[1];
+  }
+  return layout;
+}
+
 }  // namespace
 
-const WeightFormat kFp8 = {"FP8", find_fp8, dequantise_fp8};
+const WeightFormat kFp8 = {"FP8", find_fp8, dequantise_fp8, layout_fp8};
 
 }  // namespace oscar

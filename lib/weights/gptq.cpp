@@ -4,6 +4,8 @@
 // The stored zero point is one less than the zero point, except where config.json says "checkpoint_format": "gptq_v2".
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "weights/tensor_view.h"
 #include "weights/unpacked_codes.h"
 #include "weights/weight_format.h"
@@ -40,18 +42,31 @@ std::optional<StoredWeight> find_gptq(const WeightQuery& query) {
   return weight;
 }
 
-at::Tensor dequantise_gptq(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+at::Tensor dequantise_gptq(const StoredWeight& weight, at::ScalarType dtype) {
   const std::int64_t rows = weight.shape[0], columns = weight.shape[1];
-  const at::Tensor scale = finite_scale(weight, *weight.scale, device).t();  // [N, G]
-  const at::Tensor zeros = unpacked_integers(stored_tensor(*weight.second, device), weight.bits).narrow(1, 0, rows).t();
-  const at::Tensor words = stored_tensor(*weight.codes, device).t();  // [N, words of the columns]
+  const at::Tensor scale = finite_scale(weight, *weight.scale).t();  // [N, G]
+  const at::Tensor zeros =
+      unpacked_integers(stored_tensor(*weight.second, at::kCPU), weight.bits).narrow(1, 0, rows).t();
+  const at::Tensor words = stored_tensor(*weight.codes, at::kCPU).t();  // [N, words of the columns]
   const at::Tensor codes = unpacked_integers(words, weight.bits).narrow(1, 0, columns).contiguous();
-  const at::Tensor groups = column_groups(weight, scale.size(1), device);
+  const at::Tensor groups = column_groups(weight, scale.size(1));
   return scaled_groups(codes, zeros + weight.zero_point_offset, scale, groups).to(dtype);
+}
+
+WeightLayout layout_gptq(const StoredWeight& weight) {
+  finite_scale(weight, *weight.scale);
+  const std::int64_t groups = weight.scale->shape[0];
+  const bool listed = column_groups(weight, groups).defined();
+  return {.code = weight.bits == 8 ? WeightCode::kGptq8 : WeightCode::kGptq4,
+          .rows = weight.shape[0],
+          .columns = weight.shape[1],
+          .column_groups = groups,
+          .block_columns = std::max<std::int64_t>(weight.shape[1] / std::max<std::int64_t>(groups, 1), 1),
+          .has_groups = listed};
 }
 
 }  // namespace
 
-const WeightFormat kGptq = {"GPTQ", find_gptq, dequantise_gptq};
+const WeightFormat kGptq = {"GPTQ", find_gptq, dequantise_gptq, layout_gptq};
 
 }  // namespace oscar

@@ -28,6 +28,7 @@ std::optional<StoredWeight> find_mxfp4(const WeightQuery& query) {
     weight.scale = &query.need("_scales");
     require_type(query, *weight.scale, {DType::kU8});
     require_shape(query, *weight.scale, {experts, rows, groups});
+    weight.turned = true;
     return weight;
   }
   const TensorView* packed = query.find(".weight_packed");
@@ -50,10 +51,15 @@ at::Tensor scaled(const at::Tensor& bytes, const at::Tensor& powers) {
   return scaled_groups(unpacked_e2m1(bytes), zero, powers);
 }
 
-at::Tensor dequantise_mxfp4(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+// The stored bytes of the scales.
+at::Tensor finite_powers(const StoredWeight& weight) {
   const at::Tensor stored = stored_tensor(*weight.scale, at::kCPU);
   if (at::eq(stored, 255).any().item<bool>()) refuse_part(weight, *weight.scale, "holds a scale that is NaN");
-  const at::Tensor powers = e8m0_scales(stored).to(device), bytes = stored_tensor(*weight.codes, device);
+  return stored;
+}
+
+at::Tensor dequantise_mxfp4(const StoredWeight& weight, at::ScalarType dtype) {
+  const at::Tensor powers = e8m0_scales(finite_powers(weight)), bytes = stored_tensor(*weight.codes, at::kCPU);
   if (weight.shape.size() == 2) return scaled(bytes, powers).to(dtype);
   // One expert after another: all of them in FP32 would take more memory than the layer.
   at::Tensor experts = at::empty({weight.shape[0], weight.shape[2], weight.shape[1]}, bytes.options().dtype(dtype));
@@ -63,8 +69,18 @@ at::Tensor dequantise_mxfp4(const StoredWeight& weight, at::ScalarType dtype, at
   return experts.transpose(1, 2);
 }
 
+WeightLayout layout_mxfp4(const StoredWeight& weight) {
+  finite_powers(weight);
+  const std::int64_t columns = weight.shape[1];  // those that share scales, in both shapes
+  return {.code = WeightCode::kE2M1,
+          .rows = weight.turned ? weight.shape[0] * weight.shape[2] : weight.shape[0],
+          .columns = columns,
+          .column_groups = columns / kMxGroup,
+          .block_columns = kMxGroup};
+}
+
 }  // namespace
 
-const WeightFormat kMxfp4 = {"MXFP4", find_mxfp4, dequantise_mxfp4};
+const WeightFormat kMxfp4 = {"MXFP4", find_mxfp4, dequantise_mxfp4, layout_mxfp4};
 
 }  // namespace oscar

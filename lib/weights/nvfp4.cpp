@@ -37,17 +37,35 @@ std::optional<StoredWeight> find_nvfp4(const WeightQuery& query) {
   return weight;
 }
 
-at::Tensor dequantise_nvfp4(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
-  const at::Tensor whole = finite_scale(weight, *weight.second, at::kCPU).reshape({});
+// The number beside all scales, [].
+at::Tensor whole_scale(const StoredWeight& weight) {
+  const at::Tensor whole = finite_scale(weight, *weight.second).reshape({});
   if (divides(weight) && whole.item<float>() == 0.0f) refuse_part(weight, *weight.second, "is 0 and divides scales");
-  const at::Tensor own = finite_scale(weight, *weight.scale, device);
-  const at::Tensor scale = divides(weight) ? own.div(whole.to(device)) : own.mul(whole.to(device));
-  const at::Tensor codes = unpacked_e2m1(stored_tensor(*weight.codes, device));
+  return whole;
+}
+
+at::Tensor dequantise_nvfp4(const StoredWeight& weight, at::ScalarType dtype) {
+  const at::Tensor whole = whole_scale(weight), own = finite_scale(weight, *weight.scale);
+  const at::Tensor scale = divides(weight) ? own.div(whole) : own.mul(whole);
+  const at::Tensor codes = unpacked_e2m1(stored_tensor(*weight.codes, at::kCPU));
   return scaled_groups(codes, at::zeros({}, scale.options()), scale).to(dtype);
+}
+
+WeightLayout layout_nvfp4(const StoredWeight& weight) {
+  const float factor = whole_scale(weight).item<float>();
+  finite_scale(weight, *weight.scale);
+  return {.code = WeightCode::kE2M1,
+          .rows = weight.shape[0],
+          .columns = weight.shape[1],
+          .column_groups = weight.shape[1] / kNvGroup,
+          .block_columns = kNvGroup,
+          .second_scale = true,
+          .factor = factor,
+          .divides = divides(weight)};
 }
 
 }  // namespace
 
-const WeightFormat kNvfp4 = {"NVFP4", find_nvfp4, dequantise_nvfp4};
+const WeightFormat kNvfp4 = {"NVFP4", find_nvfp4, dequantise_nvfp4, layout_nvfp4};
 
 }  // namespace oscar

@@ -60,21 +60,33 @@ std::optional<StoredWeight> find_packed(const WeightQuery& query) {
   return weight;
 }
 
-at::Tensor dequantise_packed(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+at::Tensor dequantise_packed(const StoredWeight& weight, at::ScalarType dtype) {
   const std::int64_t rows = weight.shape[0], columns = weight.shape[1];
-  const at::Tensor scale = finite_scale(weight, *weight.scale, device);
+  const at::Tensor scale = finite_scale(weight, *weight.scale);
   at::Tensor zeros = at::full({}, static_cast<double>(std::int64_t{1} << (weight.bits - 1)), scale.options());
   if (weight.second != nullptr) {
-    const at::Tensor packed = stored_tensor(*weight.second, device).t();  // [G, words of the rows]
+    const at::Tensor packed = stored_tensor(*weight.second, at::kCPU).t();  // [G, words of the rows]
     zeros = unpacked_integers(packed, weight.bits).narrow(1, 0, rows).t();
   }
-  const at::Tensor codes = unpacked_integers(stored_tensor(*weight.codes, device), weight.bits);
-  const at::Tensor groups = column_groups(weight, scale.size(1), device);
+  const at::Tensor codes = unpacked_integers(stored_tensor(*weight.codes, at::kCPU), weight.bits);
+  const at::Tensor groups = column_groups(weight, scale.size(1));
   return scaled_groups(codes.narrow(1, 0, columns).contiguous(), zeros, scale, groups).to(dtype);
+}
+
+WeightLayout layout_packed(const StoredWeight& weight) {
+  finite_scale(weight, *weight.scale);
+  const std::int64_t groups = weight.scale->shape[1];
+  const bool listed = column_groups(weight, groups).defined();
+  return {.code = weight.bits == 8 ? WeightCode::kUnsigned8 : WeightCode::kUnsigned4,
+          .rows = weight.shape[0],
+          .columns = weight.shape[1],
+          .column_groups = groups,
+          .block_columns = std::max<std::int64_t>(weight.shape[1] / groups, 1),
+          .has_groups = listed};
 }
 
 }  // namespace
 
-const WeightFormat kPackedIntegers = {"INT4/INT8", find_packed, dequantise_packed};
+const WeightFormat kPackedIntegers = {"INT4/INT8", find_packed, dequantise_packed, layout_packed};
 
 }  // namespace oscar

@@ -98,7 +98,10 @@ StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, 
 
 at::Tensor load_weight(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
   if (weight.format == nullptr) return to_tensor(*weight.codes, dtype, device);
-  return weight.format->dequantise(weight, dtype, device);
+  if (!device.is_cuda()) return weight.format->dequantise(weight, dtype);
+  const at::Tensor matrix = dequantise_on_device(weight, weight.format->layout(weight), dtype, device);
+  if (!weight.turned) return matrix.view(weight.shape);
+  return matrix.view({weight.shape[0], weight.shape[2], weight.shape[1]}).transpose(1, 2);
 }
 
 }  // namespace oscar

@@ -1,8 +1,8 @@
 // Which stored tensors make a weight, and the weight itself: one place for plain and quantised checkpoints. A format is
 // recognised by the names, types and shapes of tensors alone; docs/families.md has the table of formats.
 //
-// Dequantisation runs by ATen operations on the device that uses the weight, so that quantised bytes are what crosses
-// the bus. There are no CUDA kernels of ours for it.
+// A weight is dequantised on the device that uses it, so that quantised bytes are what crosses the bus: by ATen
+// operations on the CPU, by a kernel on a GPU (device_weight.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,6 +30,7 @@ struct StoredWeight {
   std::int64_t bits = 0;                           // of an integer code
   std::int64_t block_rows = 0, block_columns = 0;  // FP8 in blocks
   std::int64_t zero_point_offset = 0;              // is added to stored zero points
+  bool turned = false;                             // of [E, K, N] the codes are stored as [E, N, K]
   std::string where;                               // the checkpoint, for messages
 
   std::vector<const TensorView*> parts() const;  // all stored tensors, none of them nullptr

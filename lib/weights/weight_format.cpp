@@ -71,7 +71,7 @@ std::int64_t even_groups(const TensorView& scale, std::int64_t columns) {
   return groups > 0 && columns % groups == 0 ? groups : 1;
 }
 
-at::Tensor column_groups(const StoredWeight& weight, std::int64_t count, at::Device device) {
+at::Tensor column_groups(const StoredWeight& weight, std::int64_t count) {
   if (weight.groups == nullptr) return {};
   const at::Tensor groups = to_tensor(*weight.groups, at::kLong);
   const std::int64_t columns = groups.numel();
@@ -80,14 +80,28 @@ at::Tensor column_groups(const StoredWeight& weight, std::int64_t count, at::Dev
     refuse_part(weight, *weight.groups,
                 "names a group that is not among the " + std::to_string(count) + " that there are");
   }
-  return groups.to(device);
+  return groups;
 }
 
-at::Tensor finite_scale(const StoredWeight& weight, const TensorView& part, at::Device device) {
-  // Looked at on the CPU: a question to a GPU would wait for all work on it.
+WeightLayout plain_layout(const StoredWeight& weight, WeightCode code) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : weight.shape) elements *= extent;
+  WeightLayout layout{.code = code, .rows = weight.shape.front(), .columns = 1};
+  if (weight.shape.size() > 1) {
+    layout.columns = std::max<std::int64_t>(weight.shape.back(), 1);
+    layout.rows = elements / layout.columns;
+  }
+  layout.block_columns = layout.columns;
+  // Scales are of all rows at once, or of each number of the first dimension.
+  const std::int64_t scales = weight.scale->elements() == 1 ? 1 : weight.shape.front();
+  layout.block_rows = std::max<std::int64_t>(layout.rows / std::max<std::int64_t>(scales, 1), 1);
+  return layout;
+}
+
+at::Tensor finite_scale(const StoredWeight& weight, const TensorView& part) {
   const at::Tensor scale = stored_tensor(part, at::kCPU).to(at::kFloat);
   if (!at::isfinite(scale).all().item<bool>()) refuse_part(weight, part, "holds a scale that is NaN or infinite");
-  return scale.to(device);
+  return scale;
 }
 
 }  // namespace oscar

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "weights/device_weight.h"
 #include "weights/stored_weight.h"
 
 namespace oscar {
@@ -32,8 +33,11 @@ struct WeightFormat {
   const char* name;
   // The weight's tensors, checked; nullopt where this format stores nothing under that name.
   std::optional<StoredWeight> (*find)(const WeightQuery& query);
-  // codes times scales in FP32, then rounded to the type.
-  at::Tensor (*dequantise)(const StoredWeight& weight, at::ScalarType dtype, at::Device device);
+  // On the CPU, and the reference of the kernels: codes times scales in FP32, then rounded to the type. InputError
+  // where a scale is not finite, or a column names a group that does not exist.
+  at::Tensor (*dequantise)(const StoredWeight& weight, at::ScalarType dtype);
+  // For dequantise_on_device(): the same checks, without a look at the codes.
+  WeightLayout (*layout)(const StoredWeight& weight);
 };
 
 // InputError naming tensor, weight, what was found and what was expected.
@@ -45,12 +49,12 @@ void require_type(const WeightQuery& query, const TensorView& part, std::initial
 void require_multiple(const WeightQuery& query, std::int64_t columns, std::int64_t size);
 // Groups of a scale [G, N] over `columns` columns in order; 1 where they would not be even.
 std::int64_t even_groups(const TensorView& scale, std::int64_t columns);
-// weight.groups as int64 [K] on the device; undefined where the columns are in order. InputError for a group that is
-// not among `count`.
-at::Tensor column_groups(const StoredWeight& weight, std::int64_t count, at::Device device);
+// weight.groups as int64 [K]; undefined where the columns are in order. InputError for a group that is not among
+// `count`.
+at::Tensor column_groups(const StoredWeight& weight, std::int64_t count);
 
-// A stored scale as FP32 on the device, its shape as stored. InputError where one is NaN or infinite.
-at::Tensor finite_scale(const StoredWeight& weight, const TensorView& part, at::Device device);
+// A stored scale as FP32, its shape as stored. InputError where one is NaN or infinite.
+at::Tensor finite_scale(const StoredWeight& weight, const TensorView& part);
 
 std::string weight_shape_text(const WeightShape& shape);
 

@@ -6,7 +6,7 @@
 #include "fuzz/fuzz_target.h"
 #include "model/tiny_checkpoint.h"
 #include "support/temp_directory.h"
-#include "weights/stored_weight.h"
+#include "weights/weight_format.h"
 
 namespace oscar::fuzz {
 namespace {
@@ -81,6 +81,15 @@ void read_input(std::string_view bytes) {
     require(weight.shape == shape && !weight.parts().empty(), "a weight has the shape that was asked for");
     const at::Tensor loaded = load_weight(weight, at::kBFloat16);
     require(loaded.sizes() == at::IntArrayRef(shape) && loaded.scalar_type() == at::kBFloat16, "and is loaded in it");
+    if (weight.format == nullptr) continue;
+    // What a kernel on a GPU would be told.
+    const WeightLayout layout = weight.format->layout(weight);
+    require(layout.rows * layout.columns == loaded.numel(), "a kernel writes the whole weight");
+    require(layout.has_groups || (layout.columns - 1) / layout.block_columns < layout.column_groups,
+            "and reads no scale behind the last one of a row");
+    require(layout.block_rows > 0 &&
+                (layout.rows - 1) / layout.block_rows * layout.column_groups < weight.scale->elements(),
+            "nor of a row behind the last one");
   }
 }
 

@@ -1,0 +1,143 @@
+#include "weights/device_weight.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <limits>
+#include <stdexcept>
+
+#include "base/errors.h"
+#include "kernels/weights/column_codes.h"
+#include "kernels/weights/row_codes.h"
+#include "weights/tensor_view.h"
+
+namespace oscar {
+namespace {
+
+void check_launch(cudaError_t error, const StoredWeight& weight) {
+  if (error == cudaSuccess) return;
+  throw EnvironmentError("the GPU failed in dequantising the weight " + weight.name + " (" + cudaGetErrorString(error) +
+                         "); pass --device cpu");
+}
+
+kernels::WeightType weight_type(at::ScalarType dtype) {
+  if (dtype == at::kFloat) return kernels::WeightType::kFloat32;
+  if (dtype == at::kBFloat16) return kernels::WeightType::kBFloat16;
+  if (dtype == at::kHalf) return kernels::WeightType::kFloat16;
+  throw std::logic_error("weights are dequantised to FP32, BF16 or F16");
+}
+
+kernels::ScaleType scale_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kernels::ScaleType::kFloat32;
+    case DType::kBF16:
+      return kernels::ScaleType::kBFloat16;
+    case DType::kF16:
+      return kernels::ScaleType::kFloat16;
+    case DType::kF8E4M3:
+      return kernels::ScaleType::kE4M3;
+    case DType::kU8:
+      return kernels::ScaleType::kE8M0;
+    default:
+      throw std::logic_error("no format has scales of this type");
+  }
+}
+
+kernels::RowCode row_code(WeightCode code) {
+  switch (code) {
+    case WeightCode::kE4M3:
+      return kernels::RowCode::kE4M3;
+    case WeightCode::kInteger8:
+      return kernels::RowCode::kInteger8;
+    case WeightCode::kE2M1:
+      return kernels::RowCode::kE2M1;
+    case WeightCode::kUnsigned4:
+      return kernels::RowCode::kUnsigned4;
+    default:
+      return kernels::RowCode::kUnsigned8;
+  }
+}
+
+// The stored tensors of a weight on the GPU; undefined where there is none.
+struct Parts {
+  at::Tensor codes, scale, zeros, groups;
+
+  Parts(const StoredWeight& weight, const WeightLayout& layout, at::Device device)
+      : codes(stored_tensor(*weight.codes, device)), scale(stored_tensor(*weight.scale, device)) {
+    if (weight.second != nullptr && !layout.second_scale) zeros = stored_tensor(*weight.second, device);
+    if (layout.has_groups) groups = to_tensor(*weight.groups, at::kInt, device);
+  }
+};
+
+template <class T>
+const T* data(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
+}
+
+bool by_columns(WeightCode code) {
+  return code == WeightCode::kAwq || code == WeightCode::kGptq4 || code == WeightCode::kGptq8;
+}
+
+kernels::ColumnCodesParams column_params(const StoredWeight& weight, const WeightLayout& layout, const Parts& parts) {
+  kernels::ColumnCodesParams p;
+  p.codes = data<std::uint32_t>(parts.codes);
+  p.zeros = data<std::uint32_t>(parts.zeros);
+  p.scale = data<void>(parts.scale);
+  p.groups = data<std::int32_t>(parts.groups);
+  p.rows = static_cast<std::int32_t>(layout.rows), p.columns = static_cast<std::int32_t>(layout.columns);
+  p.block_columns = static_cast<std::int32_t>(layout.block_columns);
+  p.zero_offset = static_cast<std::int32_t>(weight.zero_point_offset);
+  p.code = layout.code == WeightCode::kAwq     ? kernels::ColumnCode::kAwq
+           : layout.code == WeightCode::kGptq4 ? kernels::ColumnCode::kGptq4
+                                               : kernels::ColumnCode::kGptq8;
+  p.scale_type = scale_type(weight.scale->dtype);
+  return p;
+}
+
+kernels::RowCodesParams row_params(const StoredWeight& weight, const WeightLayout& layout, const Parts& parts) {
+  kernels::RowCodesParams p;
+  p.codes = data<std::uint8_t>(parts.codes);
+  p.scale = data<void>(parts.scale);
+  p.zeros = data<std::int32_t>(parts.zeros);
+  p.groups = data<std::int32_t>(parts.groups);
+  p.row_bytes = static_cast<std::int64_t>(weight.codes->data.size()) / layout.rows;
+  p.rows = static_cast<std::int32_t>(layout.rows), p.columns = static_cast<std::int32_t>(layout.columns);
+  p.column_groups = static_cast<std::int32_t>(layout.column_groups);
+  p.block_rows = static_cast<std::int32_t>(layout.block_rows);
+  p.block_columns = static_cast<std::int32_t>(layout.block_columns);
+  p.code = row_code(layout.code);
+  p.scale_type = scale_type(weight.scale->dtype);
+  p.second = !layout.second_scale ? kernels::SecondScale::kNone
+             : layout.divides     ? kernels::SecondScale::kDivides
+                                  : kernels::SecondScale::kMultiplies;
+  p.second_scale = layout.factor;
+  return p;
+}
+
+}  // namespace
+
+at::Tensor dequantise_on_device(const StoredWeight& weight, const WeightLayout& layout, at::ScalarType dtype,
+                                at::Device device) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (layout.rows > kMost || layout.columns > kMost) throw std::logic_error("a weight of more than 2^31 rows");
+  const c10::DeviceGuard guard(device);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  const kernels::WeightType type = weight_type(dtype);
+  const at::Tensor out = at::empty({layout.rows, layout.columns}, at::TensorOptions(dtype).device(device));
+  if (out.numel() == 0) return out;
+  const Parts parts(weight, layout, device);
+  if (by_columns(layout.code)) {
+    kernels::ColumnCodesParams p = column_params(weight, layout, parts);
+    p.weight = out.mutable_data_ptr(), p.weight_type = type;
+    check_launch(kernels::dequantize_column_codes(p, stream), weight);
+  } else {
+    kernels::RowCodesParams p = row_params(weight, layout, parts);
+    p.weight = out.mutable_data_ptr(), p.weight_type = type;
+    check_launch(kernels::dequantize_row_codes(p, stream), weight);
+  }
+  return out;
+}
+
+}  // namespace oscar
