@@ -1,5 +1,5 @@
 // Decode attention over any cache: a grid of parts of 128 tokens, then their merge. Simple on purpose: a warp for each
-// key, a thread for each channel of the values, every element decoded where it is needed.
+// key, a thread for one channel of the values, or two, every element decoded where it is needed.
 #include "kernels/fallback/fallback_attention.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kHeads = 8;   // query heads of a block: one softmax in each warp
 constexpr int kTile = 32;   // tokens between two steps of the softmax: one in each lane
 constexpr int kPart = 128;  // tokens of a block
-constexpr int kMaxDim = kThreads;
+constexpr int kMaxDim = 2 * kThreads;
 static_assert(kHeads == kWarps && kTile == 32 && kPart % kTile == 0);
 
 // Floats of a part in the workspace, [B, Hq, parts] of them: largest logit, sum of weights, then the sums of weighted
@@ -90,7 +90,8 @@ struct Softmax {
   }
 };
 
-// Grid: (parts, KV heads x tiles of 8 query heads, batch).
+// Grid: (parts, KV heads x tiles of 8 query heads, batch). A thread has the channels threadIdx.x + 256 i, i < kSpans.
+template <int kSpans>
 __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__ FallbackAttentionParams p) {
   __shared__ float logits[kHeads][kTile];  // then the weights
   __shared__ float factors[kHeads];
@@ -102,10 +103,10 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
   const int seen = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
   const int part = static_cast<int>(blockIdx.x);
   const int begin = max(part * kPart, seen), end = min((part + 1) * kPart, s.length);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = threadIdx.x;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   Softmax softmax;
-  float plain[kHeads] = {}, coded[kHeads] = {};  // of the thread's channel
+  float plain[kSpans][kHeads] = {}, coded[kSpans][kHeads] = {};  // of the thread's channels
   for (int first = begin; first < end; first += kTile) {
     const int tokens = min(kTile, end - first);
     key_logits(p, s, b, first, tokens, logits);
@@ -117,10 +118,13 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
       if (lane == 0) factors[warp] = factor;
     }
     __syncthreads();
-    if (channel < d) {
+#pragma unroll
+    for (int i = 0; i < kSpans; ++i) {
+      const int channel = static_cast<int>(threadIdx.x) + i * kThreads;
+      if (channel >= d) break;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
-        if (h < b.heads) plain[h] *= factors[h], coded[h] *= factors[h];
+        if (h < b.heads) plain[i][h] *= factors[h], coded[i][h] *= factors[h];
       }
       for (int t = 0; t < tokens; ++t) {
         const TokenPlace place = place_of(p.value, s.value, first + t, p.kv_heads, d, kv_head);
@@ -130,9 +134,9 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
         for (int h = 0; h < kHeads; ++h) {
           if (h >= b.heads) continue;
           if (apart) {
-            coded[h] += logits[h][t] * v;
+            coded[i][h] += logits[h][t] * v;
           } else {
-            plain[h] += logits[h][t] * v;
+            plain[i][h] += logits[h][t] * v;
           }
         }
       }
@@ -146,35 +150,40 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
     return workspace + (head * gridDim.x + part) * part_floats(d);
   };
   if (warp < b.heads && lane == 0) part_of(warp)[0] = softmax.largest, part_of(warp)[1] = softmax.sum;
-  if (channel >= d) return;
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    if (h < b.heads) part_of(h)[2 + channel] = plain[h], part_of(h)[2 + d + channel] = coded[h];
+  for (int i = 0; i < kSpans; ++i) {
+    const int channel = static_cast<int>(threadIdx.x) + i * kThreads;
+    if (channel >= d) return;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      if (h < b.heads) part_of(h)[2 + channel] = plain[i][h], part_of(h)[2 + d + channel] = coded[i][h];
+    }
   }
 }
 
 // Grid: (query heads, batch). A part with no tokens has the sum 0 and is left out.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ FallbackAttentionParams p, int parts) {
-  const int d = p.head_dim, channel = threadIdx.x;
+  const int d = p.head_dim;
   const long long head = static_cast<long long>(blockIdx.y) * p.query_heads + blockIdx.x;
   const float* first = static_cast<const float*>(p.workspace) + head * parts * part_floats(d);
   const bool has_sink = p.sink_logits != nullptr;
   const float sink = has_sink ? p.sink_logits[blockIdx.x] : -INFINITY;
   float top = sink;
   for (int i = 0; i < parts; ++i) top = fmaxf(top, first[i * part_floats(d)]);
-  float keys = 0.0f, plain = 0.0f, coded = 0.0f;
-  for (int i = 0; i < parts; ++i) {
-    const float* part = first + i * part_floats(d);
-    if (part[1] == 0.0f) continue;
-    const float factor = expf(part[0] - top);
-    keys += part[1] * factor;
-    if (channel < d) plain += part[2 + channel] * factor, coded += part[2 + d + channel] * factor;
+  for (int channel = static_cast<int>(threadIdx.x); channel < d; channel += kThreads) {
+    float keys = 0.0f, plain = 0.0f, coded = 0.0f;
+    for (int i = 0; i < parts; ++i) {
+      const float* part = first + i * part_floats(d);
+      if (part[1] == 0.0f) continue;
+      const float factor = expf(part[0] - top);
+      keys += part[1] * factor;
+      plain += part[2 + channel] * factor, coded += part[2 + d + channel] * factor;
+    }
+    const float total = has_sink ? keys + expf(sink - top) : keys;
+    if (p.weight_sum != nullptr && channel == 0) p.weight_sum[head] = total == 0.0f ? 0.0f : keys / total;
+    p.output[head * d + channel] = total == 0.0f ? 0.0f : plain / total;
+    if (p.output_coded != nullptr) p.output_coded[head * d + channel] = total == 0.0f ? 0.0f : coded / total;
   }
-  const float total = has_sink ? keys + expf(sink - top) : keys;
-  if (p.weight_sum != nullptr && channel == 0) p.weight_sum[head] = total == 0.0f ? 0.0f : keys / total;
-  if (channel >= d) return;
-  p.output[head * d + channel] = total == 0.0f ? 0.0f : plain / total;
-  if (p.output_coded != nullptr) p.output_coded[head * d + channel] = total == 0.0f ? 0.0f : coded / total;
 }
 
 bool has_pages(const FallbackSide& side, int head_dim) {
@@ -199,8 +208,12 @@ cudaError_t fallback_attention(const FallbackAttentionParams& p, cudaStream_t st
   if (p.batch > 65535 || rows > 65535) return cudaErrorInvalidValue;
   if (p.batch == 0) return cudaSuccess;
   const int parts = part_count(p);
-  parts_kernel<<<dim3(static_cast<unsigned>(parts), static_cast<unsigned>(rows), static_cast<unsigned>(p.batch)),
-                 kThreads, 0, stream>>>(p);
+  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(rows), static_cast<unsigned>(p.batch));
+  if (p.head_dim <= kThreads) {
+    parts_kernel<1><<<grid, kThreads, 0, stream>>>(p);
+  } else {
+    parts_kernel<2><<<grid, kThreads, 0, stream>>>(p);
+  }
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   merge_kernel<<<dim3(static_cast<unsigned>(p.query_heads), static_cast<unsigned>(p.batch)), kThreads, 0, stream>>>(

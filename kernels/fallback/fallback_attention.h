@@ -1,4 +1,4 @@
-// Decode attention over every cache that the CPU can hold: head sizes up to 256, any number of query heads on a KV
+// Decode attention over every cache that the CPU can hold: head sizes up to 512, any number of query heads on a KV
 // head, every page layout of kernels/common/page_layout.h, and the pages of lib/cache/kivi_pages.h on either axis.
 // Plain FP32 arithmetic for verification, not for serving. CPU references (the specification):
 // decode_attention_reference, decode_attention_cpu and decode_attention_two_pass
@@ -81,7 +81,7 @@ struct FallbackAttentionParams {
 
 std::size_t fallback_attention_workspace_bytes(const FallbackAttentionParams& params);
 
-// cudaErrorInvalidValue for shapes that are not built: D above 256. Two launches: the attention of parts of 128 tokens,
+// cudaErrorInvalidValue for shapes that are not built: D above 512. Two launches: the attention of parts of 128 tokens,
 // and their merge in order. Allocates nothing, does not synchronise. Equal inputs give equal bits, whatever else is in
 // the batch.
 cudaError_t fallback_attention(const FallbackAttentionParams& params, cudaStream_t stream);

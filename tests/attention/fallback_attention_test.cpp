@@ -124,7 +124,7 @@ constexpr std::array<std::uint8_t, 4> kWidths[] = {
 TEST(FallbackAttention, EveryHeadSizeAndGroup) {
   OSCAR_NEEDS_GPU();
   std::uint64_t seed = 0;
-  for (const int d : {32, 48, 64, 80, 96, 128, 256}) {
+  for (const int d : {32, 48, 64, 80, 96, 128, 256, 320, 512}) {
     for (const int group : {1, 2, 5, 7, 8, 9, 16, 17, 20}) {
       CacheShape shape{.batch = 2, .kv_heads = 3, .group = group, .head_dim = d, .body = 300};
       shape.key = uniform_code(d, d % 32 == 0 ? 32 : d / 2, ParamType::kBFloat16);
@@ -181,9 +181,9 @@ TEST(FallbackAttention, EmptyTiersAndLongContexts) {
 
 TEST(FallbackAttention, RefusesShapesThatAreNotBuilt) {
   kernels::FallbackAttentionParams p{};
-  p.batch = 1, p.query_heads = 4, p.kv_heads = 2, p.head_dim = 260, p.max_tokens = 10;
-  const PageLayout page = page_layout(uniform_code(260), uniform_code(260));
-  const std::vector<RowCodec> codecs(2, RowCodec{.code = uniform_code(260)});
+  p.batch = 1, p.query_heads = 4, p.kv_heads = 2, p.head_dim = 520, p.max_tokens = 10;
+  const PageLayout page = page_layout(uniform_code(520), uniform_code(520));
+  const std::vector<RowCodec> codecs(2, RowCodec{.code = uniform_code(520)});
   p.key = general_side(RowPages(page, Side::kKey, codecs), Side::kKey, nullptr, nullptr);
   p.value = general_side(RowPages(page, Side::kValue, codecs), Side::kValue, nullptr, nullptr);
   EXPECT_EQ(kernels::fallback_attention(p, nullptr), cudaErrorInvalidValue);

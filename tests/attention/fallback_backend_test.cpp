@@ -24,7 +24,7 @@ class FallbackBackendCuda : public BackendComparison {
 
 TEST_F(FallbackBackendCuda, HeadSizesGroupsAndBases) {
   std::uint64_t seed = 1;
-  for (const int d : {32, 48, 80, 96, 128}) {
+  for (const int d : {32, 48, 80, 96, 128, 512}) {
     for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
       const RowCode code = uniform_code(d, d / 2, basis == Basis::kHead ? ParamType::kBFloat16 : ParamType::kFloat16);
       const Scenario s = make_scenario(d, 2, d == 96 ? 17 : 3, basis, {.sink = 64, .recent = 40, .flush = 1}, code);
