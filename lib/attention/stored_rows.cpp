@@ -5,30 +5,110 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <vector>
 
 #include "attention/basis.h"
+#include "attention/reconstruction.h"
 
 namespace oscar {
+namespace {
+
+constexpr float kReadTolerance = 1e-5f;  // of a row's largest magnitude: rounding, where rows are turned back
+
+const SideSpec& side_of(const KvCacheSpec& spec, Side side) { return spec.sides[side == Side::kKey ? 0 : 1]; }
+
+// Tokens of a page of a sequence, counted from the first coded one.
+struct Run {
+  std::int64_t page, first, count;
+};
+
+std::vector<Run> runs_of(std::int64_t tokens, std::int64_t each, const PageSample& sample) {
+  std::vector<Run> runs;
+  for (std::int64_t page = sample.first; page * each < tokens; page += sample.step) {
+    runs.push_back({page, page * each, std::min(each, tokens - page * each)});
+  }
+  return runs;
+}
+
+// The tokens of these runs as the windows hold them, one run after another: [tokens, Hkv, d] FP32 on the CPU.
+at::Tensor rows_of(const KvMethod& method, const AttentionInput& input, Side side, std::int64_t sink,
+                   const std::vector<Run>& runs) {
+  SequenceBatch batch;
+  std::vector<at::Tensor> keys, values;
+  for (const Run& run : runs) {
+    batch.ids.push_back(run.page), batch.lengths.push_back(run.count), batch.starts.push_back(sink + run.first);
+    keys.push_back(input.k.narrow(0, sink + run.first, run.count));
+    values.push_back(input.v.narrow(0, sink + run.first, run.count));
+  }
+  AttentionInput part = input;
+  part.batch = &batch;
+  part.k = at::cat(keys), part.v = at::cat(values);
+  return new_rows(method, part, side).to(at::kFloat).contiguous();
+}
+
+bool same_row(const float* read, const float* scored, std::int64_t d) {
+  float largest = 0.0f, apart = 0.0f;
+  bool finite = true;
+  for (std::int64_t i = 0; i < d; ++i) {
+    largest = std::max(largest, std::fabs(scored[i]));
+    apart = std::max(apart, std::fabs(read[i] - scored[i]));
+    finite = finite && std::isfinite(read[i]);
+  }
+  return finite && apart <= kReadTolerance * largest;
+}
+
+}  // namespace
 
 StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
-                               const AttentionInput& input, Side side) {
+                               const AttentionInput& input, Side side, const PageSample& sample) {
   const StoredPages stored = cache.stored(input.layer, 0, side);
-  if (stored.tokens == 0) return {};
-  const SideSpec& of = spec.sides[side == Side::kKey ? 0 : 1];
-  const SequenceBatch batch{{0}, {input.k.size(0)}, {0}};
-  AttentionInput whole = input;
-  whole.batch = &batch;
-  const at::Tensor rows =
-      new_rows(method, whole, side).narrow(0, of.windows.sink, stored.tokens).to(at::kFloat).contiguous();
+  const SideSpec& of = side_of(spec, side);
   const CachePages& pages = *of.pages[static_cast<std::size_t>(input.layer)];
-  const std::int64_t each = pages.tokens(), row = rows.size(1) * rows.size(2);
+  const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), sample);
+  if (runs.empty()) return {};
+  const at::Tensor rows = rows_of(method, input, side, of.windows.sink, runs);
+  const std::int64_t row = rows.size(1) * rows.size(2), each = pages.tokens();
   const auto* values = rows.const_data_ptr<float>();
   std::atomic<std::int64_t> differing{0};
-  at::parallel_for(0, (stored.tokens + each - 1) / each, 1, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t first = begin * each, last = std::min(end * each, stored.tokens);
-    differing += pages.differing_rows(stored.pages.data() + begin * pages.bytes(), last - first, values + first * row);
+  at::parallel_for(0, std::ssize(runs), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {  // only the last run may be shorter than a page
+      const Run& run = runs[static_cast<std::size_t>(i)];
+      differing +=
+          pages.differing_rows(stored.pages.data() + run.page * pages.bytes(), run.count, values + i * each * row);
+    }
   });
-  return {stored.tokens * rows.size(1), differing};
+  return {rows.size(0) * rows.size(1), differing};
+}
+
+StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
+                             const AttentionInput& input, Side side) {
+  const StoredPages stored = cache.stored(input.layer, 0, side);
+  if (stored.tokens == 0) return {};
+  const SideSpec& of = side_of(spec, side);
+  const CachePages& pages = *of.pages[static_cast<std::size_t>(input.layer)];
+  const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), {});
+  const at::Tensor scored = decoded_rows(method, input.layer, side, side == Side::kKey ? input.k : input.v)
+                                .coded.narrow(1, of.windows.sink, stored.tokens)
+                                .to(at::kCPU)
+                                .contiguous();  // [Hkv, tokens, d]
+  const std::int64_t heads = scored.size(0), d = scored.size(2);
+  const auto* values = scored.const_data_ptr<float>();
+  std::atomic<std::int64_t> differing{0};
+  at::parallel_for(0, std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> read(static_cast<std::size_t>(pages.tokens() * d));
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Run& run = runs[static_cast<std::size_t>(i / heads)];
+      const std::int64_t head = i % heads;
+      pages.read_back(stored.pages.data() + run.page * pages.bytes(), static_cast<int>(head),
+                      static_cast<int>(run.count), read.data());
+      for (std::int64_t t = 0; t < run.count; ++t) {
+        const float* expected = values + (head * stored.tokens + run.first + t) * d;
+        differing += same_row(read.data() + t * d, expected, d) ? 0 : 1;
+      }
+    }
+  });
+  return {stored.tokens * heads, differing};
 }
 
 }  // namespace oscar

@@ -67,6 +67,9 @@ class CachePages {
   // than dots() and add().
   virtual std::int64_t differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const = 0;
 
+  // For checks: the first `count` rows of a KV head as readers get them, [count, d] in the basis of the windows.
+  virtual void read_back(const std::uint8_t* page, int head, int count, float* rows) const = 0;
+
   virtual PageFormat format() const = 0;
 };
 

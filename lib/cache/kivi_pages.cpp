@@ -141,6 +141,11 @@ void KiviPages::read(const std::uint8_t* page, int head, int count, float* rows)
   }
 }
 
+void KiviPages::read_back(const std::uint8_t* page, int head, int count, float* rows) const {
+  read(page, head, count, rows);
+  to_code_basis(rows, count);  // the transform is its own inverse
+}
+
 void KiviPages::read_codes(const std::uint8_t* page, int tokens, float* x) const {
   const int stride = line_ * bits_ / 8, mask = (1 << bits_) - 1;
   std::vector<float> line(static_cast<std::size_t>(line_));

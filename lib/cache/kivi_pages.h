@@ -42,6 +42,7 @@ class KiviPages : public CachePages {
            float* sums) const override;
   void finish(float* sums, int queries) const override;
   std::int64_t differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const override;
+  void read_back(const std::uint8_t* page, int head, int count, float* rows) const override;
   PageFormat format() const override;
 
  private:

@@ -203,4 +203,18 @@ std::int64_t RowPages::differing_rows(const std::uint8_t* pages, std::int64_t to
   return differing;
 }
 
+void RowPages::read_back(const std::uint8_t* page, int head, int count, float* rows) const {
+  const int d = layout_.head_dim;
+  const Levels x = levels_of(page, head, count);
+  std::fill_n(rows, count * d, 0.0f);  // channels of width 0
+  for (std::size_t g = 0; g < runs_.size(); ++g) {
+    const auto [channel, channels, plane] = runs_[g];
+    for (int t = 0; t < count; ++t) {
+      const float s = x.scale[g * kPageTokens + static_cast<std::size_t>(t)],
+                  z = x.zero[g * kPageTokens + static_cast<std::size_t>(t)];
+      for (int i = channel; i < channel + channels; ++i) rows[t * d + i] = (x.levels[t * d + i] - z) * s;
+    }
+  }
+}
+
 }  // namespace oscar

@@ -41,6 +41,7 @@ class RowPages : public CachePages {
            float* sums) const override;
   void finish(float* sums, int queries) const override;
   std::int64_t differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const override;
+  void read_back(const std::uint8_t* page, int head, int count, float* rows) const override;
   PageFormat format() const override { return {page_.bytes(), false, layout_, {}, sigma_.data()}; }
 
  private:

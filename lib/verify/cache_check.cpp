@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "attention/stored_rows.h"
-
 namespace oscar {
 namespace {
 
@@ -22,8 +20,13 @@ AttentionInput slice(const AttentionInput& input, const SequenceBatch& batch, st
 
 }  // namespace
 
+PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t most) {
+  const std::int64_t step = std::max<std::int64_t>((rows + most - 1) / most, 1);
+  return {place % step, step};
+}
+
 CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device)
-    : method_(method), pages_(cache_spec(method, model)), paged_(method, model, device) {}
+    : method_(method), layers_(model.kv_layers()), pages_(cache_spec(method, model)), paged_(method, model, device) {}
 
 void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& prefill) {
   const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens), body = tokens - tail;
@@ -40,7 +43,10 @@ void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& pr
 
   for (const Side side : {Side::kKey, Side::kValue}) {
     if (side == Side::kValue && method_.one_vector) break;  // the same bytes
-    const StoredRows stored = compare_stored_rows(paged_, method_, pages_, input, side);
+    const StoredRows read = compare_read_rows(paged_, method_, pages_, input, side);
+    check_.read += read.rows, check_.misread += read.differing;
+    const PageSample sample = compared_pages(2 * layers_ * read.rows, 2 * input.layer + (side == Side::kKey ? 0 : 1));
+    const StoredRows stored = compare_stored_rows(paged_, method_, pages_, input, side, sample);
     check_.rows += stored.rows, check_.differing += stored.differing;
   }
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "base/log.h"
@@ -33,12 +34,20 @@ void ProbedMethod::finish_cache() {
   if (!cache) return;
   check = cache->result();
   cache.reset();
+  char seconds[24];
+  std::snprintf(seconds, sizeof seconds, "%.2f s", check_seconds);
+  log_detail("the pages of " + method->id + " were checked in " + seconds + ": " + std::to_string(check.read) +
+             " rows read back, " + std::to_string(check.rows) + " compared with the encoder on the CPU");
 }
 
-// Four numbers of the cache check, then for each layer two sums, the number of heads, and the sums of each.
+// Six numbers of the cache check, then for each layer two sums, the number of heads, and the sums of each.
 at::Tensor ProbedMethod::state() const {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
-  std::vector<double> all{static_cast<double>(check.rows), static_cast<double>(check.differing), check.reader_error,
+  std::vector<double> all{static_cast<double>(check.rows),
+                          static_cast<double>(check.differing),
+                          static_cast<double>(check.read),
+                          static_cast<double>(check.misread),
+                          check.reader_error,
                           static_cast<double>(check.allocated_bytes)};
   for (const LayerErrorSums& layer : sums) {
     all.insert(all.end(), {layer.projected_error, layer.projected_energy, static_cast<double>(layer.heads.size())});
@@ -72,9 +81,12 @@ void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const
   CacheCheck found;
   found.rows = count();
   found.differing = count();
+  found.read = count();
+  found.misread = count();
   found.reader_error = positive(kAny);
   found.allocated_bytes = static_cast<std::uint64_t>(count());
-  if (found.differing > found.rows) damaged_record(where, "more rows of a cache differ than there are");
+  if (found.differing > found.rows || found.misread > found.read)
+    damaged_record(where, "more rows of a cache differ than there are");
   std::vector<LayerErrorSums> layers(sums.size());
   for (LayerErrorSums& layer : layers) {
     layer.projected_error = positive(kAny);
@@ -107,8 +119,12 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
     stop_if_interrupted();
     const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
     if (check_caches_ && probed.cache) {
-      const Timeline::Phase checking(timeline_, verify_phase::kChecks);
-      probed.cache->check_layer(input, output);
+      const double begin = steady_seconds();
+      {
+        const Timeline::Phase checking(timeline_, verify_phase::kChecks);
+        probed.cache->check_layer(input, output);
+      }
+      probed.check_seconds += steady_seconds() - begin;
     }
     if (!probed.method->quantised) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));

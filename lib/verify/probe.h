@@ -20,6 +20,7 @@ struct ProbedMethod {
   std::vector<std::int64_t> numbers;    // [L] that the model gives to them
   std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: done, or no pages for the method
   CacheCheck check;                     // what it found
+  double check_seconds = 0;             // that it took
   // device: of the cache under check; the CPU where its kernels cannot hold the method, which is logged.
   ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU, Timeline* timeline = nullptr);
   std::vector<LayerError> layers() const;

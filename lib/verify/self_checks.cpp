@@ -74,20 +74,21 @@ SelfCheck negative_control(const VerifyReport& report) {
 SelfCheck writer_reader(const VerifyReport& report, const RunnerResult& run, bool bfloat16, bool gpu) {
   SelfCheck check{"writer_reader", "", std::nullopt, 0.0, true};
   const double limit = gpu ? kReaderLimitGpu : bfloat16 ? kReaderLimitBf16 : kReaderLimit;
-  std::int64_t rows = 0, differing = 0;
-  double worst = 0;
+  CacheCheck all;
   for (const CacheCheck& c : run.caches) {
-    rows += c.rows;
-    differing += c.differing;
-    worst = std::max(worst, c.reader_error);
+    all.rows += c.rows, all.differing += c.differing;
+    all.read += c.read, all.misread += c.misread;
+    all.reader_error = std::max(all.reader_error, c.reader_error);
   }
-  check.value = static_cast<double>(differing);
-  check.pass = differing == 0 && worst <= limit;
-  check.detail = grouped(differing) + " of " + grouped(rows) +
-                 " rows of the paged cache differ from the reference codec; attention read from the pages differs by " +
-                 significant(worst, 2) + " of its norm (at most " + significant(limit, 2) + " allowed)";
+  check.value = static_cast<double>(all.differing + all.misread);
+  check.pass = all.differing == 0 && all.misread == 0 && all.reader_error <= limit;
+  check.detail = grouped(all.differing) + " of " + grouped(all.rows) +
+                 " rows of the paged cache differ from the reference codec, and " + grouped(all.misread) + " of " +
+                 grouped(all.read) +
+                 " read back from those that are scored; attention read from the pages differs by " +
+                 significant(all.reader_error, 2) + " of its norm (at most " + significant(limit, 2) + " allowed)";
   if (report.scoring.context <= report.sink + report.recent) check.pass = std::nullopt;
-  if (rows == 0 && worst == 0.0) {
+  if (all.rows == 0 && all.reader_error == 0.0) {
     check.pass = std::nullopt;
     check.detail = "no method of this run has pages that could be compared";
   }

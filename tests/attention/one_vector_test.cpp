@@ -95,6 +95,9 @@ TEST_P(OneVector, PagesHoldWhatTheEncoderMakes) {
     const StoredRows rows = compare_stored_rows(paged, s.one.method, spec, call.input, side);
     EXPECT_EQ(rows.rows, 90 - 14);
     EXPECT_EQ(rows.differing, 0);
+    const StoredRows read = compare_read_rows(paged, s.one.method, spec, call.input, side);
+    EXPECT_EQ(read.rows, rows.rows);
+    EXPECT_EQ(read.differing, 0);
   }
   EXPECT_EQ(paged.stored(0, 0, Side::kKey).pages, paged.stored(0, 0, Side::kValue).pages);
 }

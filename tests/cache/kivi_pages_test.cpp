@@ -80,6 +80,16 @@ TEST_P(PagedMethod, AgreesWithTheSimulatedPrefill) {
         const StoredRows differing = compare_stored_rows(paged, method, spec, other, side);
         EXPECT_GT(differing.differing, 0);
         rows += same.rows + differing.rows;
+        // Pages 0 and 2, and page 1: together all.
+        const StoredRows even = compare_stored_rows(paged, method, spec, input, side, {0, 2}),
+                         odd = compare_stored_rows(paged, method, spec, input, side, {1, 2});
+        EXPECT_EQ(even.rows + odd.rows, same.rows);
+        EXPECT_GT(odd.rows, 0);
+        EXPECT_EQ(even.differing + odd.differing, 0);
+        const StoredRows read = compare_read_rows(paged, method, spec, input, side);
+        EXPECT_EQ(read.rows, same.rows);
+        EXPECT_EQ(read.differing, 0) << GetParam();
+        EXPECT_GT(compare_read_rows(paged, method, spec, other, side).differing, 0);
       }
       EXPECT_GT(rows, 2 * 2 * 2 * 200);
     }

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "attention/cached_attention.h"
 #include "layout/float16.h"
@@ -265,9 +267,25 @@ TEST(CacheCheck, AgreesOnEveryMethod) {
     const CacheCheck check = checker.result();
     EXPECT_EQ(check.differing, 0) << id;
     EXPECT_EQ(check.rows, method.quantised ? 2 * kHeads * (kTokens - 12) : 0) << id;
+    EXPECT_EQ(check.read, check.rows) << id;
+    EXPECT_EQ(check.misread, 0) << id;
     EXPECT_LT(check.reader_error, 1e-5) << id;
     EXPECT_GT(check.allocated_bytes, 0u);
   }
+}
+
+TEST(CacheCheck, ManyRowsAreComparedInTurns) {
+  EXPECT_EQ(compared_pages(100, 7).step, 1);
+  EXPECT_EQ(compared_pages(100, 7).first, 0);
+  std::vector<int> seen(12);  // pages of a side
+  for (std::int64_t place = 0; place < 8; ++place) {
+    const PageSample sample = compared_pages(401, place, 100);
+    EXPECT_EQ(sample.step, 5) << "no more than 100 rows of 401";
+    for (std::int64_t page = sample.first; page < std::ssize(seen); page += sample.step) {
+      ++seen[static_cast<std::size_t>(page)];
+    }
+  }
+  EXPECT_GE(*std::min_element(seen.begin(), seen.end()), 1) << "no page is left out everywhere";
 }
 
 TEST(CacheCheck, ShowsAReaderThatDisagrees) {

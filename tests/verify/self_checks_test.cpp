@@ -98,11 +98,13 @@ TEST(SelfChecks, OneRowWrittenOtherwiseOrReadOtherwiseFails) {
   const VerifyReport report = sample_report({});
   EXPECT_EQ(check_of(report, "writer_reader").pass, std::nullopt) << "nothing was compared";
   RunnerResult run;
-  run.caches = {{100, 0, 5e-6, 1000}, {100, 0, 9e-5, 1000}};
+  run.caches = {{100, 0, 300, 0, 5e-6, 1000}, {100, 0, 300, 0, 9e-5, 1000}};
   EXPECT_EQ(check_of(report, "writer_reader", run).pass, true);
   run.caches[1].differing = 1;
   EXPECT_EQ(check_of(report, "writer_reader", run).pass, false);
-  run.caches[1] = {100, 0, 2e-4, 1000};
+  run.caches[1] = {100, 0, 300, 1, 9e-5, 1000};
+  EXPECT_EQ(check_of(report, "writer_reader", run).pass, false);
+  run.caches[1] = {100, 0, 300, 0, 2e-4, 1000};
   EXPECT_EQ(check_of(report, "writer_reader", run).pass, false);
 }
 
@@ -119,7 +121,7 @@ TEST(SelfChecks, EachFailsTheReport) {
   null.null_kl = 1e-9;
   EXPECT_FALSE(passes(good, null));
   RunnerResult cache;
-  cache.caches = {{10, 3, 0.0, 1000}};
+  cache.caches = {{10, 3, 10, 0, 0.0, 1000}};
   EXPECT_FALSE(passes(good, cache));
   VerifyReport worse = good;
   worse.methods[2].quality.kl.mean = 2 * worse.methods[1].quality.kl.mean;

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Where the time of oscar-collect and of oscar-verify goes, part by part, on a checkpoint of random weights with the geometry of
+# Qwen3-8B: both commands with their tables of -v, what the check of each method's pages took, and the decode path of rows that
+# kernels code and of rows that the CPU coded in earlier versions.
+#
+#   tests/bench/calibration_times.sh WORK BIN [PART...]
+#
+# WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: folder of the executables. PART: collect,
+# long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order. fit needs
+# collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
+# 30000), CONTEXT (of the decode path, default 768) and GEOMETRY (default 8b) come from the environment.
+set -u
+[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+root=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$1" && work=$(cd "$1" && pwd) && bin=$(cd "$2" && pwd) || exit 2
+shift 2
+[ $# -gt 0 ] || set -- collect long fit verify decode
+device=${DEVICE:-cuda} python=${PYTHON:-python3} model=$work/model
+if [ ! -d "$model" ]; then
+  "$python" "$root/tests/bench/make_random_checkpoint.py" "$model" --geometry "${GEOMETRY:-8b}" || exit 1
+fi
+cat "$model"/*.safetensors >/dev/null  # into the page cache
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
+echo "$(nproc) cores"
+
+# timed NAME command...: what it took, its table, and the lines of its log that say what a part took.
+timed() {
+  local name=$1 begin end code
+  shift
+  begin=$(date +%s%N)
+  "$@" -v --no-progress >"$work/$name.out" 2>"$work/$name.err"
+  code=$?
+  end=$(date +%s%N)
+  printf '== %s: exit code %d, %d.%03d s\n' "$name" $code $(((end - begin) / 1000000000)) $(((end - begin) / 1000000 % 1000))
+  grep -E "were checked in|general kernel" "$work/$name.err"
+  sed -n '/where the time went/,$p' "$work/$name.err"
+  grep -E "writer_reader|prefill_decode" "$work/$name.out"
+  [ $code -le 1 ] || tail -n 3 "$work/$name.err"
+}
+
+# The lines of some layers, with tokens per second: the first ones start up what all others use.
+layers() { grep -hE "^ *(layer )?[0-9]+/[0-9]+" "$1.out" "$1.err" | sed -n '1,4p;$p'; }
+
+fit() {  # NAME option...
+  local name=$1
+  shift
+  timed "fit-$name" "$bin/oscar-fit" "$work/statistics.safetensors" "$@" --device "$device" -o "$work/$name" --overwrite
+}
+
+for part in "$@"; do
+  case $part in
+    collect)
+      timed collect "$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "${TOKENS:-30000}" \
+        --device "$device" -o "$work/statistics.safetensors" --overwrite
+      layers "$work/collect"
+      ;;
+    long)
+      "$python" -c 'import json, random; r = random.Random(1)
+for _ in range(30): print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(4000)]}))' >"$work/long.jsonl"
+      timed collect-long "$bin/oscar-collect" --model "$model" --prompts "$work/long.jsonl" --tokens 120000 --device "$device" \
+        -o "$work/long.safetensors" --overwrite
+      layers "$work/collect-long"
+      ;;
+    fit)
+      fit fitted-oscar --method oscar
+      fit fitted-waterfill --method waterfill
+      fit centred-oscar --method oscar --scope head --center rope
+      fit feedback-oscar --method oscar --scope head --encoder feedback
+      ;;
+    verify)
+      timed verify "$bin/oscar-verify" --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
+        --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,kvarn2,turboquant2.5 \
+        --max-sequences 2 --layer-sequences 1 --device "$device" --report "$work/verify.json" --overwrite
+      ;;
+    decode)
+      timed decode "$bin/oscar-verify" --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
+        --bundle "$work/centred-oscar" --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" \
+        --methods bf16,naive2,kivi2-g128,oscar-tns,quarot2 --path decode --context "${CONTEXT:-768}" --tokens 0 --max-sequences 8 \
+        --layer-sequences 1 --device "$device" --report "$work/decode.json" --overwrite
+      ;;
+    *)
+      echo "part '$part' is not known; expected collect, long, fit, verify or decode" >&2
+      exit 2
+      ;;
+  esac
+done
