@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "statistics/accumulator.h"
+#include "statistics/device_far_pairs.h"
 #include "statistics/parallel_tasks.h"
 
 namespace oscar {
@@ -21,6 +22,8 @@ at::Tensor by_group(const at::Tensor& x, std::int64_t kv_heads) {
   return x.to(at::kFloat).view({tokens, kv_heads, gqa_group, d}).permute({1, 2, 0, 3}).reshape({kv_heads, -1, d});
 }
 
+constexpr std::int64_t kDeviceQueries = 2048;  // whose rows in FP32 a GPU holds at once
+
 constexpr std::int64_t kNormColumns = 4;  // two of them zero: rows of 16 bytes
 
 // [..., d] -> [..., d + kNormColumns]: each row, its squared length and 1.
@@ -29,14 +32,18 @@ at::Tensor with_norms(const at::Tensor& rows) {
   return at::cat({rows, norms, at::ones_like(norms), none, none}, -1);
 }
 
-// [H, d, d] FP32: F F^T = G of each, G [H, d, d] FP64.
+// [H, d, d] FP32: F F^T = G of each, G [H, d, d] FP64 symmetric: Cholesky factors, or where G is singular (no W_O reads
+// some direction of a head) those of its eigenvectors.
 at::Tensor factors(const at::Tensor& grams) {
+  const auto [lower, failed] = at::linalg_cholesky_ex(grams);
+  if (!failed.any().item<bool>()) return lower.to(at::kFloat).contiguous();
+  const at::Tensor on_cpu = grams.cpu();
   at::Tensor out = at::empty(grams.sizes(), at::kFloat);
   parallel_tasks(grams.size(0), [&](std::int64_t head) {
-    const auto [values, vectors] = at::linalg_eigh(grams[head]);
+    const auto [values, vectors] = at::linalg_eigh(on_cpu[head]);
     out[head].copy_(vectors * values.clamp_min(0.0).sqrt().unsqueeze(0));
   });
-  return out;
+  return out.to(grams.device());
 }
 
 // Positions of queries [C, 1] and keys [1, columns] from the first of each.
@@ -81,7 +88,7 @@ void FarPairAccumulator::begin_layer(const at::Tensor& o_weight, const LayerMome
   if (!pairs_.enabled) return;
   const auto options = at::TensorOptions(at::kDouble).device(device_);
   head_gram_ = output_projection_gram(o_weight, query_heads_, head_dim_).to(device_);
-  factor_ = factors(head_gram_.cpu()).to(device_);
+  factor_ = factors(head_gram_);
   q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   pre_q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   v_weight_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
@@ -106,26 +113,23 @@ void FarPairAccumulator::add(const AttentionInput& input, const at::Tensor& outp
 void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Tensor& output,
                                       const Unrotation::Rows& rows, std::int64_t offset, std::int64_t length) {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
-  const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor v = input.v.narrow(0, offset, length).to(at::kFloat).transpose(0, 1);
-  const at::Tensor factor = factor_.view({kv_heads_, gqa_group, d, d});
-  // Values in coordinates where |x| is |W_O x| of the query head, about their mean, which no distance sees.
-  at::Tensor u = at::matmul(v.unsqueeze(1), factor);  // [Hkv, g, T, d]
-  const at::Tensor centre = u.mean(2, true);
-  u = with_norms(u.sub_(centre)).view({query_heads_, length, d + kNormColumns});
+  Values values{at::matmul(v.unsqueeze(1), factor_.view({kv_heads_, gqa_group, d, d})), {}};
+  values.centre = values.u.mean(2, true);
+  if (device_far_pairs_built(input)) return add_sequence_on_device(input, output, rows, values, offset, length);
+  const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
+  const at::Tensor u = with_norms(values.u.sub_(values.centre)).view({query_heads_, length, d + kNormColumns});
   const std::int64_t block = std::clamp<std::int64_t>(
       (device_.is_cuda() ? kGpuScoreElements : kScoreElements) / (query_heads_ * length), 16, kQueryBlock);
   for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block) {
-    const std::int64_t count = std::min(block, length - first), reach = first + count;
+    const Queries at{offset, first, std::min(block, length - first)};
+    const std::int64_t count = at.count, reach = first + count;
     const at::Tensor q = by_group(input.q.narrow(0, offset + first, count), kv_heads_);  // [Hkv, g C, d]
-    const at::Tensor keys = k.narrow(1, 0, reach);
     at::Tensor p = at::empty({kv_heads_, gqa_group * count, reach}, q.options());
-    p.baddbmm_(q, keys.transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
+    p.baddbmm_(q, k.narrow(1, 0, reach).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
     p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
     square_far_pairs(p, first);
-    const at::Tensor o =
-        by_group(output.narrow(0, offset + first, count), kv_heads_).view({kv_heads_, gqa_group, count, d});
-    const at::Tensor w = at::matmul(o, factor).sub_(centre);
+    const at::Tensor w = targets(output, values, at);
     const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that some query of the block has far
     const at::Tensor sums =
         at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
@@ -134,21 +138,52 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     // sum_j p_ij^2 |u_j - w_i|^2, without a tensor of distances.
     const at::Tensor moved =
         (w.square().sum(-1) * seen - 2.0 * (w * sums.narrow(3, 0, d)).sum(-1) + sums.select(3, d)).clamp_min_(0.0);
-    const at::Tensor weighted = q * moved.view({kv_heads_, gqa_group * count, 1}).sqrt();
-    q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
-    const at::Tensor before =
-        undo_rope(weighted.view({kv_heads_, gqa_group, count, d}), rows.cos.narrow(0, offset + first, count),
-                  rows.sin.narrow(0, offset + first, count))
-            .view({kv_heads_, gqa_group * count, d});
-    pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
-    const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
-    v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
-    for (std::int64_t query = first; query < reach; ++query) {  // keys [sink or the first it sees, query - recent]
-      const std::int64_t from = std::max(pairs_.sink, input.first_key(query));
-      const std::int64_t pairs = std::max<std::int64_t>(query - pairs_.recent - from + 1, 0);
-      pair_count_ += static_cast<double>(pairs);
-      queries_ += pairs > 0 ? 1.0 : 0.0;
-    }
+    add_queries(input, rows, at, moved, seen);
+  }
+}
+
+void FarPairAccumulator::add_sequence_on_device(const AttentionInput& input, const at::Tensor& output,
+                                                const Unrotation::Rows& rows, const Values& values, std::int64_t offset,
+                                                std::int64_t length) {
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
+  const SplitValues split =
+      split_values(values.u.view({query_heads_, length, d}), values.centre.view({query_heads_, d}));
+  const at::Tensor q = input.q.narrow(0, offset, length), k = input.k.narrow(0, offset, length);
+  for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += kDeviceQueries) {
+    const Queries at{offset, first, std::min(kDeviceQueries, length - first)};
+    const at::Tensor w = targets(output, values, at).view({query_heads_, at.count, d});
+    const FarSums sums = device_far_pairs(input, q, k, split, w, first, pairs_);
+    add_queries(input, rows, at, sums.moved.view({kv_heads_, gqa_group, at.count}),
+                sums.seen.view({kv_heads_, gqa_group, at.count}));
+  }
+}
+
+// What values are compared with: outputs in the coordinates of the values, less their centre, [Hkv, g, C, d].
+at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Values& values, const Queries& at) const {
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
+  const at::Tensor o = by_group(output.narrow(0, at.offset + at.first, at.count), kv_heads_);
+  return at::matmul(o.view({kv_heads_, gqa_group, at.count, d}), factor_.view({kv_heads_, gqa_group, d, d}))
+      .sub_(values.centre);
+}
+
+void FarPairAccumulator::add_queries(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
+                                     const at::Tensor& moved, const at::Tensor& seen) {
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_, row = at.offset + at.first;
+  const at::Tensor q = by_group(input.q.narrow(0, row, at.count), kv_heads_);  // [Hkv, g C, d]
+  const at::Tensor weighted = q * moved.reshape({kv_heads_, gqa_group * at.count, 1}).sqrt();
+  q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
+  const at::Tensor before = undo_rope(weighted.view({kv_heads_, gqa_group, at.count, d}),
+                                        rows.cos.narrow(0, row, at.count), rows.sin.narrow(0, row, at.count))
+                                .view({kv_heads_, gqa_group * at.count, d});
+  pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
+  const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
+  v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
+  for (std::int64_t query = at.first; query < at.first + at.count; ++query) {
+    // Keys [sink or the first it sees, query - recent].
+    const std::int64_t from = std::max(pairs_.sink, input.first_key(query));
+    const std::int64_t pairs = std::max<std::int64_t>(query - pairs_.recent - from + 1, 0);
+    pair_count_ += static_cast<double>(pairs);
+    queries_ += pairs > 0 ? 1.0 : 0.0;
   }
 }
 

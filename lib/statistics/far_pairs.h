@@ -3,7 +3,8 @@
 //   a key's logit moves the output by p_ij W_O (v_j - o_i): w_ij = p_ij^2 |W_O (v_j - o_i)|^2, and an error e in key j
 //   moves the logit by scale q_i e: keys weigh sum_ij w_ij q_i^T q_i scale^2;
 //   an error in value j moves the output by p_ij W_O e: values weigh sum_ij p_ij^2 W_O^T W_O.
-// Streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is held.
+// Streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is held. On a
+// GPU one kernel takes what it is built for (device_far_pairs.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,8 +37,23 @@ class FarPairAccumulator {
   void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric
 
  private:
+  // Values in coordinates where |x| is |W_O x| of the query head, before and apart from their mean, which no distance
+  // sees: [Hkv, g, T, d], [Hkv, g, 1, d].
+  struct Values {
+    at::Tensor u, centre;
+  };
+  // Some queries of a sequence, one after another.
+  struct Queries {
+    std::int64_t offset, first, count;  // first token of the sequence in the batch; position of the first query
+  };
   void add_sequence(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
                     std::int64_t offset, std::int64_t length);
+  void add_sequence_on_device(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
+                              const Values& values, std::int64_t offset, std::int64_t length);
+  at::Tensor targets(const at::Tensor& output, const Values& values, const Queries& at) const;
+  // moved, seen: [Hkv, g, C].
+  void add_queries(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
+                   const at::Tensor& moved, const at::Tensor& seen);
   // p [Hkv, g, C, reach]: attention weights of the queries from token `first` on.
   void square_far_pairs(const at::Tensor& p, std::int64_t first) const;
 

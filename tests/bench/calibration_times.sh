@@ -39,7 +39,7 @@ timed() {
 }
 
 # The lines of some layers, with tokens per second: the first ones start up what all others use.
-layers() { grep -hE "^ *(layer )?[0-9]+/[0-9]+" "$1.out" "$1.err" | sed -n '1,4p;$p'; }
+layers() { grep -hE '^(layer  |time )' "$1.err" "$1.out" | sed -n '1,4p;34,37p'; }
 
 fit() {  # NAME option...
   local name=$1

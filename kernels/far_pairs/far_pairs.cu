@@ -1,0 +1,311 @@
+// A block takes 128 queries of one head, a warp 32 of them. It goes twice over the keys: once for the logarithm of the
+// sum of each softmax, once for squares of weights and their products with values. Products as FlashAttention-2 makes
+// them (arXiv 2307.08691): scores stay in registers and become the operand of the next product.
+#include "kernels/far_pairs/far_pairs.h"
+
+#include <cstddef>
+
+#include "kernels/far_pairs/tensor_ops.cuh"
+
+namespace oscar::kernels {
+namespace {
+
+using namespace far;
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr int kStages = 2;
+
+template <int D>
+struct Shared {
+  std::uint16_t q[kQueries][D + 8];
+  Tile<D> k[kStages], high[kStages], low[kStages];
+  float norm[kStages][kKeys];
+};
+
+// What a warp knows of its rows: tile m of 16 has rows lane / 4 and lane / 4 + 8 in each lane, four lanes share a row.
+template <int D>
+struct Warp {
+  const FarPairsParams& p;
+  Shared<D>& s;
+  int lane, row0, query0, head;  // row0: first row of the warp in the block; query0: position of that row
+
+  __device__ __forceinline__ Warp(const FarPairsParams& params, Shared<D>& shared, int first_query)
+      : p(params), s(shared), lane(threadIdx.x % 32), row0(threadIdx.x / 32 * kWarpQueries) {
+    query0 = first_query + row0, head = blockIdx.y;
+  }
+  __device__ __forceinline__ int query(int m, int half) const { return query0 + 16 * m + lane / 4 + 8 * half; }
+
+  // Scores of 32 queries and the 32 keys of a stage: [m][keys / 8], element i as mma lays it out.
+  __device__ __forceinline__ void scores(int stage, float (&c)[2][4][4]) const {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+      std::uint32_t a[2][4];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) load(a[m], &s.q[row0 + 16 * m + lane % 16][d + lane / 16 * 8]);
+#pragma unroll
+      for (int n = 0; n < 4; n += 2) {
+        std::uint32_t b[4];
+        load(b, &s.k[stage][8 * n + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          multiply(c[m][n], a[m], b[0], b[1]);
+          multiply(c[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+};
+
+// Logarithms (base 2) of the sums of each softmax, of the rows that a lane shares: keys [0, query].
+template <int D>
+__device__ __forceinline__ void log_sums(const Warp<D>& warp, int last_query, float (&log_sum)[2][2]) {
+  const FarPairsParams& p = warp.p;
+  const std::uint16_t* keys = p.k + warp.head / (p.query_heads / p.kv_heads) * D;
+  const int tiles = last_query / kKeys + 1;
+  const float scale = p.scale * kLog2E;
+  float top[2][2], sum[2][2];
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) top[m][h] = -INFINITY, sum[m][h] = 0.0f;
+  copy_rows<D, kKeys>(warp.s.k[0], keys, p.k_stride, 0, p.tokens);
+  commit();
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int stage = tile % kStages;
+    if (tile + 1 < tiles) copy_rows<D, kKeys>(warp.s.k[1 - stage], keys, p.k_stride, (tile + 1) * kKeys, p.tokens);
+    commit();
+    wait<1>();
+    __syncthreads();
+    float c[2][4][4];
+    warp.scores(stage, c);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int query = warp.query(m, h);
+        float high = top[m][h];
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            float& x = c[m][n][2 * h + i];
+            x = tile * kKeys + 8 * n + warp.lane % 4 * 2 + i <= query ? x * scale : -INFINITY;
+            high = fmaxf(high, x);
+          }
+        high = row_max(high);  // key 0 is seen by all, so it is finite from the first tile on
+        float part = sum[m][h] * exp2f(top[m][h] - high);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) part += exp2f(c[m][n][2 * h] - high) + exp2f(c[m][n][2 * h + 1] - high);
+        top[m][h] = high, sum[m][h] = part;
+      }
+    }
+    __syncthreads();
+  }
+  wait<0>();
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float total = row_sum(sum[m][h]), high = top[m][h];
+      if (p.sink_logits != nullptr) {
+        const float sink = p.sink_logits[warp.head] * kLog2E, above = fmaxf(high, sink);
+        total = total * exp2f(high - above) + exp2f(sink - above), high = above;
+      }
+      log_sum[m][h] = high + log2f(total);
+    }
+}
+
+// Copies what the second pass reads of one tile.
+template <int D>
+__device__ __forceinline__ void copy_tile(const FarPairsParams& p, Shared<D>& s, int head, int tile, int stage) {
+  const std::int64_t plane = static_cast<std::int64_t>(head) * p.tokens;
+  const int first = tile * kKeys;
+  copy_rows<D, kKeys>(s.k[stage], p.k + head / (p.query_heads / p.kv_heads) * D, p.k_stride, first, p.tokens);
+  copy_rows<D, kKeys>(s.high[stage], p.u_high + plane * D, D, first, p.tokens);
+  copy_rows<D, kKeys>(s.low[stage], p.u_low + plane * D, D, first, p.tokens);
+  if (threadIdx.x < kKeys) {
+    s.norm[stage][threadIdx.x] = first + threadIdx.x < p.tokens ? p.u_norm[plane + first + threadIdx.x] : 0.0f;
+  }
+}
+
+// Sums over the far keys: of p^2 u, [m][D / 8] as mma lays them out; of p^2 and p^2 |u|^2, of the lane's own columns.
+template <int D>
+struct Sums {
+  float values[2][D / 8][4] = {};
+  float seen[2][2] = {}, norms[2][2] = {};
+
+  __device__ __forceinline__ void add(const Warp<D>& warp, int stage, const std::uint32_t (&high)[2][2][4],
+                                      const std::uint32_t (&low)[2][2][4]) {
+    const int lane = warp.lane;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) {
+        std::uint32_t b[4], rest[4];
+        const int row = 16 * k + lane % 8 + lane / 8 % 2 * 8, column = 8 * n + lane / 16 * 8;
+        load_transposed(b, &warp.s.high[stage][row][column]);
+        load_transposed(rest, &warp.s.low[stage][row][column]);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          multiply(values[m][n], high[m][k], b[0], b[1]);
+          multiply(values[m][n + 1], high[m][k], b[2], b[3]);
+          multiply(values[m][n], low[m][k], b[0], b[1]);
+          multiply(values[m][n + 1], low[m][k], b[2], b[3]);
+          multiply(values[m][n], high[m][k], rest[0], rest[1]);
+          multiply(values[m][n + 1], high[m][k], rest[2], rest[3]);
+        }
+      }
+    }
+  }
+};
+
+// p^2 of a tile as high and low BF16 operands, 0 where the pair is not far.
+template <int D>
+__device__ __forceinline__ void squares(const Warp<D>& warp, int tile, int stage, const float (&log_sum)[2][2],
+                                        Sums<D>& sums, std::uint32_t (&high)[2][2][4], std::uint32_t (&low)[2][2][4]) {
+  const FarPairsParams& p = warp.p;
+  const float scale = p.scale * kLog2E;
+  float c[2][4][4];
+  warp.scores(stage, c);
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float x[2], kept[2], rest[2];
+        const int column = 8 * n + warp.lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = tile * kKeys + column + i;
+          const bool is_far = key >= p.sink && key <= warp.query(m, h) - p.recent;
+          const float weight = is_far ? exp2f(c[m][n][2 * h + i] * scale - log_sum[m][h]) : 0.0f;
+          x[i] = weight * weight;
+          kept[i] = __bfloat162float(__float2bfloat16_rn(x[i]));
+          rest[i] = __bfloat162float(__float2bfloat16_rn(x[i] - kept[i]));
+          sums.seen[m][h] += kept[i] + rest[i];
+          sums.norms[m][h] += (kept[i] + rest[i]) * warp.s.norm[stage][column + i];
+        }
+        high[m][n / 2][n % 2 * 2 + h] = pack(kept[0], kept[1]);
+        low[m][n / 2][n % 2 * 2 + h] = pack(rest[0], rest[1]);
+      }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kThreads) far_kernel(const __grid_constant__ FarPairsParams p) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
+  // The last queries see most keys: their blocks begin first.
+  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), first = p.first + block * kQueries;
+  const int end = min(p.first + p.count, first + kQueries);
+  const Warp<D> warp(p, s, first);
+  copy_rows<D, kQueries>(s.q, p.q + warp.head * D, p.q_stride, first, end);  // of the first group of copies
+  float log_sum[2][2];
+  log_sums(warp, end - 1, log_sum);
+
+  Sums<D> sums;
+  const int begin = p.sink / kKeys, tiles = (end - 1 - p.recent) / kKeys + 1;
+  copy_tile(p, s, warp.head, begin, 0);
+  commit();
+  for (int tile = begin; tile < tiles; ++tile) {
+    const int stage = (tile - begin) % kStages;
+    if (tile + 1 < tiles) copy_tile(p, s, warp.head, tile + 1, 1 - stage);
+    commit();
+    wait<1>();
+    __syncthreads();
+    std::uint32_t high[2][2][4], low[2][2][4];
+    squares(warp, tile, stage, log_sum, sums, high, low);
+    sums.add(warp, stage, high, low);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = warp.query(m, h);
+      const bool live = query < end;
+      const std::int64_t at = static_cast<std::int64_t>(warp.head) * p.count + (live ? query - p.first : 0);
+      float dot = 0.0f, square = 0.0f;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const float2 w = *reinterpret_cast<const float2*>(p.w + at * D + 8 * n + warp.lane % 4 * 2);
+        dot += w.x * sums.values[m][n][2 * h] + w.y * sums.values[m][n][2 * h + 1];
+        square += w.x * w.x + w.y * w.y;
+      }
+      dot = row_sum(dot), square = row_sum(square);
+      const float seen = row_sum(sums.seen[m][h]), norms = row_sum(sums.norms[m][h]);
+      if (live && warp.lane % 4 == 0) {
+        p.moved[at] = fmaxf(square * seen - 2.0f * dot + norms, 0.0f);
+        p.seen[at] = seen;
+      }
+    }
+}
+
+// A warp takes a row.
+template <int D>
+__global__ void __launch_bounds__(256) split_kernel(const __grid_constant__ SplitRowsParams p) {
+  const std::int64_t row = blockIdx.x * std::int64_t{8} + threadIdx.x / 32;
+  if (row >= p.tokens * p.heads) return;
+  const int lane = threadIdx.x % 32;
+  const float* centre = p.centre + row / p.tokens * D;
+  float norm = 0.0f;
+#pragma unroll
+  for (int i = 0; i < D; i += 32) {
+    const float x = p.rows[row * D + i + lane] - centre[i + lane];
+    const __nv_bfloat16 high = __float2bfloat16_rn(x), low = __float2bfloat16_rn(x - __bfloat162float(high));
+    p.high[row * D + i + lane] = __bfloat16_as_ushort(high);
+    p.low[row * D + i + lane] = __bfloat16_as_ushort(low);
+    const float kept = __bfloat162float(high) + __bfloat162float(low);
+    norm += kept * kept;
+  }
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) norm += __shfl_xor_sync(0xffffffffu, norm, apart);
+  if (lane == 0) p.norm[row] = norm;
+}
+
+template <int D>
+cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
+  const int bytes = static_cast<int>(sizeof(Shared<D>));
+  const cudaError_t error = cudaFuncSetAttribute(far_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>((p.count + kQueries - 1) / kQueries), static_cast<unsigned>(p.query_heads));
+  far_kernel<D><<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+bool far_pairs_built(int head_dim) { return head_dim == 64 || head_dim == 128; }
+
+cudaError_t far_pairs(const FarPairsParams& p, cudaStream_t stream) {
+  if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.q_stride % 8 != 0 || p.k_stride % 8 != 0 ||
+      p.first < p.sink + p.recent || p.recent < 0 || p.first + p.count > p.tokens) {
+    return cudaErrorInvalidValue;
+  }
+  if (p.count == 0) return cudaSuccess;
+  if (p.head_dim == 64) return launch<64>(p, stream);
+  if (p.head_dim == 128) return launch<128>(p, stream);
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t split_rows(const SplitRowsParams& p, cudaStream_t stream) {
+  const std::int64_t rows = p.tokens * p.heads;
+  if (rows == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>((rows + 7) / 8);
+  if (p.head_dim == 64) {
+    split_kernel<64><<<blocks, 256, 0, stream>>>(p);
+  } else if (p.head_dim == 128) {
+    split_kernel<128><<<blocks, 256, 0, stream>>>(p);
+  } else {
+    return cudaErrorInvalidValue;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace oscar::kernels
