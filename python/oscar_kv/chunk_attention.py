@@ -1,36 +1,49 @@
 """Attention inside a chunk of a prompt, on the raw keys and values of the model: by SDPA where there is nothing before the
-chunk, in parts with their log-sum-exp where its past is merged with it."""
+chunk, in parts with their log-sum-exp where its past is merged with it, or where SDPA has no such softmax (attention_rule.py)."""
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from .attention_rule import ALL
 from .softmax_merge import Parts
 
-QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores that are held at a time while a chunk is merged with its past
+QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores that are held at a time
 
 
-def causal_parts(query, key, value, counts, scale, window):
-    """Causal attention inside a chunk with its log-sum-exp, which SDPA does not return. FP32; rows [counts, q) are padding."""
+def _in_parts(query, key, value, visible, scale, rule):
+    """Output [B, Hq, q, d] and log-sum-exp [B, Hq, q] of queries that are the last rows of the keys, FP32, without the rule's sinks.
+    visible(rows, columns): [B or 1, q, N] of a block, beside what is causal."""
     batch, heads, tokens, d = query.shape
-    kv_heads, outputs, sums = key.shape[1], [], []
+    kv_heads, held, outputs, sums = key.shape[1], key.shape[2], [], []
     group = heads // kv_heads
-    query = query.view(batch, kv_heads, group, tokens, d)
+    query, key, value = query.float().view(batch, kv_heads, group, tokens, d), key.float(), value.float()
     for first in range(0, tokens, QUERY_BLOCK):
         last = min(first + QUERY_BLOCK, tokens)
-        at = torch.arange(first, last, device=query.device)
+        at, until = torch.arange(first, last, device=query.device), last + held - tokens
         q, parts = query[:, :, :, first:last].reshape(batch, kv_heads, -1, d), Parts()
-        for begin in range(0, last, KEY_BLOCK):
-            end = min(begin + KEY_BLOCK, last)
+        for begin in range(0, until, KEY_BLOCK):
+            end = min(begin + KEY_BLOCK, until)
             column = torch.arange(begin, end, device=query.device)
-            visible = column <= at[:, None]
-            if window:
-                visible = visible & (column > at[:, None] - window)
-            visible = visible & (column < counts[:, None, None])  # [B, q, N]
-            logits = torch.matmul(q, key[:, :, begin:end].transpose(-1, -2)) * scale
-            hidden = ~visible[:, None, None].expand(-1, -1, group, -1, -1).reshape(batch, 1, -1, end - begin)
-            parts.add(logits.masked_fill(hidden, -torch.inf), value[:, :, begin:end])
+            seen = (column <= at[:, None] + (held - tokens)) & visible(at, column)
+            logits = rule.capped(torch.matmul(q, key[:, :, begin:end].transpose(-1, -2)) * scale)
+            seen = seen.expand(batch, -1, -1)[:, None, None].expand(-1, -1, group, -1, -1).reshape(batch, 1, -1, end - begin)
+            parts.add(logits.masked_fill(~seen, -torch.inf), value[:, :, begin:end])
         outputs.append(parts.output.view(batch, heads, last - first, d))
         sums.append(parts.lse.view(batch, heads, last - first))
     return torch.cat(outputs, dim=2), torch.cat(sums, dim=2)
+
+
+def causal_parts(query, key, value, counts, scale, rule=ALL, starts=None):
+    """Causal attention inside a chunk with its log-sum-exp, which SDPA does not return. FP32; rows [counts, q) are padding. starts:
+    [B] positions of its first rows, None for 0. Without the rule's sinks."""
+    starts = torch.zeros_like(counts) if starts is None else starts
+
+    def visible(at, column):
+        seen = column < counts[:, None, None]  # [B, 1, N]
+        if rule.hides:
+            seen = seen & (starts[:, None, None] + column >= rule.first(starts[:, None] + at)[:, :, None])
+        return seen
+
+    return _in_parts(query, key, value, visible, scale, rule)
 
 
 def whole(query, key, value, mask, scale):
@@ -39,21 +52,29 @@ def whole(query, key, value, mask, scale):
     return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=query.shape[1] > key.shape[1])
 
 
-def plain(query, key, value, mask, scale, window):
-    """Causal SDPA over the keys given; mask: [B, keys] of tokens that are not padding, or None. Also the visible keys."""
+def plain(query, key, value, mask, scale, rule=ALL):
+    """Causal attention of queries that are the last rows of the keys given, by SDPA where it can: [B, Hq, q, d]. mask: [B, keys] of
+    tokens that are not padding, or None."""
     tokens, held, group = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]
-    if mask is None and not window and tokens == held:
-        visible, causal = None, tokens > 1
+    offset, mask = held - tokens, None if mask is None else mask.bool()
+    # Positions count no padding, which stands before a sequence.
+    padding = torch.zeros(1, 1, dtype=torch.long, device=query.device) if mask is None else (~mask).sum(dim=1, keepdim=True)
+
+    def visible(at, column):
+        seen = torch.ones(1, 1, len(column), dtype=torch.bool, device=query.device)
+        if rule.hides:
+            seen = seen & (column - padding[:, :, None] >= rule.first(at + offset - padding)[:, :, None])
+        return seen if mask is None else seen & mask[:, None, column[0]:column[-1] + 1]
+
+    if rule.sums_differ:
+        return rule.with_sinks(*_in_parts(query, key, value, visible, scale, rule)).to(query.dtype)
+    seen, causal = None, False
+    if mask is None and not rule.hides and tokens == held:
+        causal = tokens > 1
     else:
-        at, column = torch.arange(held - tokens, held, device=query.device)[:, None], torch.arange(held, device=query.device)
-        visible, causal = column <= at, False
-        if window:
-            visible = visible & (column > at - window)
-        visible = visible.expand(query.shape[0], 1, -1, -1)
-        if mask is not None:
-            visible = visible & mask.bool()[:, None, None, :]
-    output = scaled_dot_product_attention(query, key, value, attn_mask=visible, is_causal=causal, scale=scale,
-                                          enable_gqa=group > 1)
-    if visible is not None:  # a row that sees nothing is padding: SDPA makes it NaN
-        output = torch.where(visible.any(dim=-1, keepdim=True), output, torch.zeros_like(output))
-    return output, visible
+        at, column = torch.arange(tokens, device=query.device), torch.arange(held, device=query.device)
+        seen = ((column <= at[:, None] + offset) & visible(at, column)).unsqueeze(1)
+    output = scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=causal, scale=scale, enable_gqa=group > 1)
+    if seen is not None:  # a row that sees nothing is padding: SDPA makes it NaN
+        output = torch.where(seen.any(dim=-1, keepdim=True), output, torch.zeros_like(output))
+    return output

@@ -91,6 +91,15 @@ def decode_unsupported(layer_code, flush, group, window_pages):
     return None
 
 
+def rule_unsupported(rule):
+    """Why the decode kernel does not compute an attention_rule.Rule, or None. Sink logits follow from its log-sum-exp."""
+    if rule.cap:
+        return f"the decode kernel has no soft cap of logits (at {rule.cap:g})"
+    if rule.chunk:
+        return f"the decode kernel has no chunks of the sequence (of {rule.chunk} tokens)"
+    return None
+
+
 _workspaces = {}
 
 

@@ -127,9 +127,9 @@ class OverlayKV(SlotKV):
         """Output [T, Hq, d] of a chunk: it attends to itself as it is and to what is stored before it."""
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
         if chunk.start == 0:
-            return plain(q, k, v, None, scale, 0)[0][0].transpose(0, 1)
+            return plain(q, k, v, None, scale)[0].transpose(0, 1)
         held, parts = self._part(before, slice(chunk.row, chunk.row + 1)), Parts()
         held.lengths = torch.full_like(held.lengths, chunk.start)
         parts.merge(*self.tiers.attend(held, q, scale, [chunk.count]))
-        parts.merge(*causal_parts(q.float(), k.float(), v.float(), torch.full((1,), chunk.count, device=q.device), scale, 0))
+        parts.merge(*causal_parts(q.float(), k.float(), v.float(), torch.full((1,), chunk.count, device=q.device), scale))
         return parts.output[0].transpose(0, 1)

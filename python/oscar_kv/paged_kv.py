@@ -6,6 +6,7 @@ Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
 import torch
 
 from . import kernels, ops, reference
+from .attention_rule import ALL
 from .codec import side_codec
 from .errors import InputError, NumericalError
 from .page_layout import PAGE_TOKENS, PageLayout
@@ -88,8 +89,8 @@ class PagedKV:
         table = self.table.tensor(self.code.device)
         return Held(self.pool, table, self.windows, self.window_table, self.device_lengths)
 
-    def decode_unsupported(self, group):
-        return self.tiers.decode_unsupported(group)
+    def decode_unsupported(self, group, rule=ALL):
+        return self.tiers.decode_unsupported(group, rule)
 
     def quantised_end(self, tokens):
         return self.tiers.quantised_end(tokens)
@@ -152,14 +153,14 @@ class PagedKV:
         self.lengths = [n + tokens for n in self.lengths]
 
     @torch.no_grad()
-    def step(self, query, key, value, scale, window=0):
+    def step(self, query, key, value, scale, rule=ALL):
         """One new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d]: it is appended, then attends.
-        Returns output [B, Hq, 1, d] FP32."""
+        rule: attention_rule.Rule of the layer. Returns output [B, Hq, 1, d] FP32."""
         if self.step_unsupported is not None:
             self.append(key.squeeze(2), value.squeeze(2), [1] * self.batch)
-            return self.attend(query, scale, None, window)[0]
+            return rule.with_sinks(*self.attend(query, scale, None, rule))
         self.advance(1)
-        return self.step_on_device(query, key, value, scale, window)
+        return self.step_on_device(query, key, value, scale, rule)
 
     def advance(self, tokens):
         """The host's side of steps: pages for so many more tokens of every sequence. After replays of a captured graph, it
@@ -169,22 +170,22 @@ class PagedKV:
         self.code.transform.reserve(max(self.lengths), self.code.device)
 
     @torch.no_grad()
-    def step_on_device(self, query, key, value, scale, window=0):
+    def step_on_device(self, query, key, value, scale, rule=ALL):
         """The device's side of step(): no allocation that outlives it, no waiting, lengths read and written on the device. After
         reserve() it may be captured into a CUDA graph; advance() then follows the replays."""
         held = self.held()
         self.device_lengths.add_(1)
         query, key, value = (x.squeeze(2) for x in (query, key, value))
-        return self.tiers.step(held, query, key, value, scale, self.bad, window).unsqueeze(2)
+        return self.tiers.step(held, query, key, value, scale, self.bad, rule).unsqueeze(2)
 
     @torch.no_grad()
-    def attend(self, query, scale, new=None, window=0):
+    def attend(self, query, scale, new=None, rule=ALL):
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the cache holds.
 
         new: None where the query is of the last token that was appended (T = 1), else how many tokens of each sequence
-        follow the cache's, for which the query rows stand (query i of sequence b has position lengths[b] + i). window:
-        sliding window of the layer, 0 for none. Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T]."""
-        return self.tiers.attend(self.held(), query, scale, new, window)
+        follow the cache's, for which the query rows stand (query i of sequence b has position lengths[b] + i). rule: of the
+        layer. Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
+        return self.tiers.attend(self.held(), query, scale, new, rule)
 
     def rows(self, begin, end):
         """Coded tokens of pages [begin, end) of every sequence, FP32 in the basis of the cache: [B, Hkv, T, d] twice."""

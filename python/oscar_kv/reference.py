@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from .attention_rule import Rule
 from .codec import RowCodec, code_of, decode_rows
 from .page_layout import PAGE_TOKENS, PageLayout
 from .softmax_merge import Parts
@@ -138,9 +139,9 @@ def flush_tokens(pool, windows, window_table, table, lengths, key_sigma, value_s
 class _Attention:
     """Queries [B, Hkv, R, d] against parts of the cache, some rows at a time."""
 
-    def __init__(self, query, positions, turned, phases, scale, window):
-        self.query, self.positions, self.turned = query, positions, turned
-        self.phases, self.scale, self.window = phases, scale, window
+    def __init__(self, query, positions, turned, phases, shift, scale, rule):
+        self.query, self.first, self.turned = query, rule.first(positions), turned
+        self.phases, self.shift, self.scale, self.rule = phases, shift, scale, rule
         rows = max(1, MOST_SCORES // (query.shape[0] * query.shape[1] * BLOCK_PAGES * PAGE_TOKENS))
         self.blocks = [(slice(r, r + rows), Parts()) for r in range(0, query.shape[2], rows)]
 
@@ -153,10 +154,12 @@ class _Attention:
             logits = torch.matmul(self.query[:, :, rows], key.transpose(-1, -2))
             if phases is not None:
                 logits = logits + torch.matmul(self.turned[:, :, rows], phases)
+            if self.shift is not None:
+                logits = logits + self.shift[:, :, rows, None]
             visible = held[:, None, :]
-            if self.window > 0:
-                visible = visible & (positions[:, None, :] > self.positions[:, rows, None] - self.window)
-            parts.add((logits * self.scale).masked_fill(~visible.unsqueeze(1), -torch.inf), value)
+            if self.rule.hides:
+                visible = visible & (positions[:, None, :] >= self.first[:, rows, None])
+            parts.add(self.rule.capped(logits * self.scale).masked_fill(~visible.unsqueeze(1), -torch.inf), value)
 
     def result(self):
         output = torch.zeros_like(self.query)
@@ -168,18 +171,18 @@ class _Attention:
 
 
 def attention(query, positions, pool, table, windows, window_table, lengths, ends, key_sigma, value_sigma, turned, phases, scale,
-              sink, window, key_code, value_code):
-    """As ops.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R]; ends [B]: the first
-    token of each sequence that is no code."""
+              sink, rule, key_code, value_code, shift=None):
+    """As ops.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any attention_rule.Rule, but
+    its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to logits before the scale."""
     device, batch = query.device, query.shape[0]
-    one = _Attention(query, positions, turned, phases, scale, window)
+    one = _Attention(query, positions, turned, phases, shift, scale, rule)
     layout = window_layout(windows, window_table, sink)
     held = layout.positions(ends)
     one.add(*(w.float() for w in layout.read(windows, window_table)), held, (held >= 0) & (held < lengths[:, None]))
     body = (ends - sink)[:, None]
     most, least = int(body.max()), 0
-    if window > 0:  # pages that every query's window has left behind
-        least = max(0, int(lengths.min()) - window - sink) // PAGE_TOKENS
+    if rule.hides and one.first.numel() > 0:  # pages that no query sees any longer
+        least = max(0, int(one.first.min()) - sink) // PAGE_TOKENS
     count = -(-most // PAGE_TOKENS)
     for begin in range(least, count, BLOCK_PAGES):
         end = min(begin + BLOCK_PAGES, count)
@@ -195,5 +198,5 @@ def decode_attention(query, pool, table, windows, window_table, lengths, key_sig
     positions = (lengths - 1)[:, None].expand(-1, query.shape[2])
     output, lse = attention(query.float(), positions, pool, table, windows, window_table, lengths,
                             quantised_end(lengths, sink, recent, flush), key_sigma, value_sigma, turned, phases, scale, sink,
-                            window, key_code, value_code)
+                            Rule(window), key_code, value_code)
     return output, lse if want_lse else lse.new_empty(0)

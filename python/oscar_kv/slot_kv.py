@@ -157,13 +157,13 @@ class SlotKV:
         tokens = slice(chunk.first, chunk.first + chunk.count)
         q, k, v = (x[tokens].transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, T, d]
         if chunk.start == 0:
-            result = plain(q, k, v, None, scale, 0)[0]
+            result = plain(q, k, v, None, scale)
         else:
             parts = Parts()
             before = dataclasses.replace(held, lengths=torch.full_like(held.lengths, chunk.start))
             parts.merge(*self.tiers.attend(before, q, scale, [chunk.count]))
             counts = torch.full((1,), chunk.count, device=q.device)
-            parts.merge(*causal_parts(q.float(), k.float(), v.float(), counts, scale, 0))
+            parts.merge(*causal_parts(q.float(), k.float(), v.float(), counts, scale))
             result = parts.output
         output[tokens] = result[0].transpose(0, 1).to(output.dtype)
         self.tiers.append(held, self.tiers.plan([chunk.start], [chunk.count]), key[tokens], value[tokens], self.bad)

@@ -29,7 +29,7 @@ class Recorder:
             return "the layers are not on one CUDA device"
         for code in attached.codes:
             tiers = attached.tiers(code)
-            reason = tiers.step_unsupported or tiers.decode_unsupported(group)
+            reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[code.layer.layer])
             if reason is not None:
                 return f"layer {code.layer.layer}: {reason}"
         return None

@@ -8,6 +8,7 @@ import dataclasses
 import torch
 
 from . import kernels, ops, reference
+from .attention_rule import ALL
 from .errors import NumericalError
 from .page_layout import PAGE_TOKENS
 from .window_layout import WindowLayout
@@ -54,8 +55,9 @@ class Tiers:
         shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
-    def decode_unsupported(self, group):
-        return self.code.without_kernels or kernels.decode_unsupported(self.code, self.flush, group, self.layout.pages)
+    def decode_unsupported(self, group, rule=ALL):
+        return (self.code.without_kernels or kernels.decode_unsupported(self.code, self.flush, group, self.layout.pages)
+                or kernels.rule_unsupported(rule))
 
     def quantised_end(self, tokens):
         """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
@@ -136,7 +138,7 @@ class Tiers:
         ops.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded, *code.numbers)
 
     @torch.no_grad()
-    def step(self, held, query, key, value, scale, bad, window=0, space=None):
+    def step(self, held, query, key, value, scale, bad, rule=ALL, space=None):
         """One new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d]: it is appended, then attends. held.lengths
         counts it already. Nothing is read back, and no tensor outlives the call, so that it may be captured into a CUDA
         graph. Returns output [B, Hq, d] FP32."""
@@ -151,8 +153,13 @@ class Tiers:
                                   transform.key_forward, transform.value_forward, mean, transform.value_mean, code.sink)
         self._flush(held, bad)
         coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
-        output, _ = self.decode(held, coded, query.view(coded.shape), scale, window, False, space)
-        return transform.outputs(output).view(query.shape)
+        raw = query.view(coded.shape)
+        output, lse = self.decode(held, coded, raw, scale, rule, rule.sinks is not None, space)
+        output = transform.outputs(output).view(query.shape)
+        if rule.sinks is None:
+            return output
+        lse = self._of_model(lse, raw, scale, rule).reshape(output.shape[:-1])
+        return rule.with_sinks(output.unsqueeze(2), lse.unsqueeze(2)).squeeze(2)
 
     def _flush(self, held, bad):
         """The tokens that leave the windows of sequences which have just got one more into pages."""
@@ -160,10 +167,28 @@ class Tiers:
         ops.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
                          *code.clip, bad, code.sink, code.recent, self.flush, code.key.encoder == "search", *code.numbers)
 
-    def decode(self, held, coded, raw, scale, window, want_lse, space=None):
-        """Decode attention of queries [B, Hkv, g, d] in the basis of the cache; raw: as the model made them. space: the
-        kernel's workspace where the caller keeps it."""
+    def _of_model(self, lse, raw, scale, rule):
+        """Log-sum-exp of the model's own logits, which the mean key shifts: alike for all keys, so that it changes no weight unless
+        logits are capped, where it is counted before."""
+        shift = None if rule.cap else self.code.transform.shift(raw)
+        return lse if shift is None else lse + shift * scale
+
+    def _by_reference(self, held, coded, raw, positions, scale, rule):
+        """reference.attention of query rows [B, Hkv, R, d] at positions [B, R]."""
+        code, transform, lengths = self.code, self.code.transform, held.lengths.long()
+        turned = transform.phase_queries(raw)
+        return reference.attention(
+            coded.float(), positions, held.pool, held.table, held.windows, held.window_table, lengths,
+            reference.quantised_end(lengths, code.sink, code.recent, self.flush), code.key.sigma, code.value.sigma, turned,
+            None if turned is None else transform.phase_table(code.device), float(scale), code.sink, rule, *code.numbers,
+            shift=transform.shift(raw) if rule.cap else None)
+
+    def decode(self, held, coded, raw, scale, rule, want_lse, space=None):
+        """Decode attention of queries [B, Hkv, g, d] in the basis of the cache, without the rule's sinks; raw: as the model made
+        them. space: the kernel's workspace where the caller keeps it."""
         code, group = self.code, raw.shape[2]
+        if kernels.rule_unsupported(rule) is not None:
+            return self._by_reference(held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale, rule)
         unsupported = self.decode_unsupported(group)
         turned = code.transform.phase_queries(raw)
         phases = None if turned is None else code.transform.phase_table(code.device)
@@ -177,28 +202,22 @@ class Tiers:
         if decode is ops.decode_attention and raw.is_cuda:
             coded = coded.bfloat16()
         return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma, code.value.sigma,
-                      turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush, window, want_lse, *code.numbers)
+                      turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush, rule.window, want_lse, *code.numbers)
 
     @torch.no_grad()
-    def attend(self, held, query, scale, new=None, window=0):
+    def attend(self, held, query, scale, new=None, rule=ALL):
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the sequences hold.
 
         new: None where the query is of the last token that was appended (T = 1), else query i of sequence b has position
-        lengths[b] + i, and its token is not appended yet. window: sliding window of the layer, 0 for none. Returns output
-        [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T]."""
+        lengths[b] + i, and its token is not appended yet. Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], both without
+        the rule's sinks, which count once in all parts of a softmax (rule.with_sinks())."""
         code, (batch, heads, tokens, d) = self.code, query.shape
         kv_heads, transform = code.layer.kv_heads, code.transform
         q = query.reshape(batch, kv_heads, -1, d)  # query head h reads KV head h / group
         if new is None:
-            output, lse = self.decode(held, transform.queries(q), q, scale, window, True)
+            output, lse = self.decode(held, transform.queries(q), q, scale, rule, True)
         else:
             lengths = held.lengths.long()
             positions = (lengths[:, None] + torch.arange(tokens, device=code.device)).repeat(1, heads // kv_heads)
-            turned = transform.phase_queries(q)
-            output, lse = reference.attention(
-                transform.queries(q), positions, held.pool, held.table, held.windows, held.window_table, lengths,
-                reference.quantised_end(lengths, code.sink, code.recent, self.flush), code.key.sigma, code.value.sigma, turned,
-                None if turned is None else transform.phase_table(code.device), float(scale), code.sink, window, *code.numbers)
-        shift = transform.shift(q)  # the same for all keys: it changes no weight
-        lse = lse if shift is None else lse + shift * scale
-        return transform.outputs(output).view(query.shape), lse.view(query.shape[:-1])
+            output, lse = self._by_reference(held, transform.queries(q), q, positions, scale, rule)
+        return transform.outputs(output).view(query.shape), self._of_model(lse, q, scale, rule).view(query.shape[:-1])

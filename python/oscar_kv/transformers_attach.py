@@ -20,7 +20,7 @@ from .paged_kv import LayerCode
 from .step_graphs import Recorder, recorder_of, wrapped
 from .tiers import Tiers
 from .transform import Phases
-from .transformers_attention import attention
+from .transformers_attention import attention, rule_of
 from .transformers_cache import OscarCache
 
 NAME, ATTRIBUTE = "oscar", "_oscar_attached"
@@ -34,7 +34,10 @@ class Attached:
     linear attention, or a window in heads of another size, and keeps transformers' own states."""
 
     def __init__(self, bundle, codes, modules, max_tokens, flush, config=None):
-        self.bundle, self.codes, self.modules, self.config = bundle, codes, weakref.WeakSet(modules), config
+        """modules: attention modules by their layers."""
+        self.bundle, self.codes, self.modules, self.config = bundle, codes, weakref.WeakSet(modules.values()), config
+        cap = None if config is None else getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+        self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # but their windows
         self.max_tokens, self.flush = max_tokens, flush
         self.graphs = None          # step_graphs.Recorder where steps are recorded
         self.implementation = self.forward = None  # the model's own, while it is active; forward: of the instance, if it has one
@@ -139,8 +142,6 @@ def kept_layers(config):
 
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
-    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
-        raise InputError(f"{type(model).__name__} has layers that see chunks of the sequence, which oscar-kv does not compute")
     kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in kept:
@@ -162,12 +163,7 @@ def _check_model(model, bundle, modules):
     if missing is not None:
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
                          "cannot serve it")
-    cap = getattr(config, "attn_logit_softcapping", None)
-    if cap:
-        raise InputError(f"{type(model).__name__} caps its attention logits softly (at {cap}), which oscar-kv does not compute")
     for index, module in modules.items():
-        if getattr(module, "sinks", None) is not None:
-            raise InputError(f"layer {index} of {type(model).__name__} has learned sink logits, which oscar-kv does not compute")
         dtype = _key_projection(module)[1].weight.dtype
         if dtype not in (torch.bfloat16, torch.float32):
             raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or float32; "
@@ -221,6 +217,8 @@ def _recorder(model, attached, graphs):
         return None
     config = model.config.get_text_config(decoder=True)
     reason = Recorder.unsupported(attached, config.num_attention_heads // geometry(model)[1])
+    if reason is None and any(getattr(m, "attn_temperature_tuning", False) and not m.use_rope for m in _attention_modules(model).values()):
+        reason = "layers without RoPE scale their queries by a length that Python counts"
     places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
     if reason is None and len(places) > 1:
         reason = "the model lies on several devices"
@@ -246,7 +244,7 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
     codes = [None] * geometry(model)[0]
     for layer in [*bundle.layers, *exact]:
         codes[layer.layer] = LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device)
-    attached = Attached(bundle, codes, modules.values(), max_tokens, flush, model.config)
+    attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
     return attached
 

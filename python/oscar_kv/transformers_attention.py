@@ -3,10 +3,19 @@ cache. A chunk of a prompt: raw keys and values of the chunk by SDPA, what came 
 log-sum-exp; then the chunk is appended."""
 import torch
 
+from .attention_rule import Rule
 from .chunk_attention import causal_parts, plain, whole
 from .errors import InputError
 from .softmax_merge import Parts
 from .transformers_cache import CARRIER
+
+
+def rule_of(module, window=None, cap=None, sinks=None):
+    """attention_rule.Rule of an attention module of transformers; chunks are those that its configuration tells (Llama 4)."""
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None) or ()
+    chunked = isinstance(index, int) and index < len(kinds) and kinds[index] == "chunked_attention"
+    return Rule(window or 0, (config.attention_chunk_size or 0) if chunked else 0, float(cap or 0.0), sinks)
 
 
 def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **kwargs):
@@ -14,51 +23,49 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if dropout:
         raise InputError(f"attention dropout {dropout} is not supported with a 2-bit cache; call model.eval()")
-    for name in ("softcap", "s_aux", "position_bias"):
-        if kwargs.get(name) is not None:
-            raise InputError(f"attention with '{name}' is not supported by oscar-kv")
+    if kwargs.get("position_bias") is not None:
+        raise InputError("attention with 'position_bias' is not supported by oscar-kv")
     if attention_mask is not None and attention_mask.dim() != 2:
         raise InputError(f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, tokens]")
-    window = sliding_window or 0
+    rule = rule_of(module, sliding_window, kwargs.get("softcap"), kwargs.get("s_aux"))
     layer = getattr(key, CARRIER, None)
     if layer is None:  # no cache, or one of another kind: the model as it was
         causal = kwargs.get("is_causal")
         if not (getattr(module, "is_causal", True) if causal is None else causal):  # the encoder of images beside the decoder
             return whole(query, key, value, attention_mask, scale).transpose(1, 2), None
-        output, _ = plain(query, key, value, attention_mask, scale, window)
-        return output.transpose(1, 2), None
+        return plain(query, key, value, attention_mask, scale, rule).transpose(1, 2), None
     if module not in layer.owner.attached.modules:
         raise InputError("the cache was made for another model; make one with oscar_kv.new_cache(model)")
     if layer.owner.is_recording:  # one token of each sequence; the cache has looked at the mask, and counts the replays
         layer.pending = None
-        return layer.kv.step_on_device(query, key, value, scale, window).to(query.dtype).transpose(1, 2), None
+        return layer.kv.step_on_device(query, key, value, scale, rule).to(query.dtype).transpose(1, 2), None
     valid = layer.valid(attention_mask)
     if query.shape[2] == 1 and (valid is None or bool(valid.all())):
-        output = layer.kv.step(query, key, value, scale, window).to(query.dtype)
+        output = layer.kv.step(query, key, value, scale, rule).to(query.dtype)
         layer.count(valid)
     else:
         tokens = torch.ones(query.shape[0], query.shape[2], dtype=torch.bool) if valid is None else valid
-        output = _chunk(layer, query, key, value, tokens, scale, window)
+        output = _chunk(layer, query, key, value, tokens, scale, rule)
         layer.keep(valid)
     return output.transpose(1, 2), None
 
 
-def _chunk(layer, query, key, value, valid, scale, window):
+def _chunk(layer, query, key, value, valid, scale, rule):
     """Attention of a chunk before it is appended. [B, Hq, q, d]; rows of padding are zero."""
     if not any(layer.kv.lengths):
-        return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, window)[0]
+        return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, rule)
     device, batch, heads, tokens, d = query.device, *query.shape
     # Queries move to the front, because query i of a sequence has position length + i there.
     order = torch.argsort((~valid).int(), dim=1, stable=True).to(device)
     counts, parts = valid.sum(dim=1).tolist(), Parts()
     index = order[:, None, :, None]
     packed = query.gather(2, index.expand(-1, heads, -1, d))
-    past, past_lse = layer.kv.attend(packed, scale, counts, window)
+    past, past_lse = layer.kv.attend(packed, scale, counts, rule)
     parts.merge(past, past_lse)
     kv_heads = key.shape[1]
     keys, values = (x.gather(2, index.expand(-1, kv_heads, -1, d)).float() for x in (key, value))
-    own = causal_parts(packed.float(), keys, values, torch.tensor(counts, device=device), scale, window)
-    parts.merge(*own)
+    starts = torch.tensor(layer.kv.lengths, device=device)
+    parts.merge(*causal_parts(packed, keys, values, torch.tensor(counts, device=device), scale, rule, starts))
     output = torch.zeros_like(query)
-    output.scatter_(2, index.expand(-1, heads, -1, d), parts.output.to(query.dtype))
+    output.scatter_(2, index.expand(-1, heads, -1, d), rule.with_sinks(parts.output, parts.lse).to(query.dtype))
     return output * valid.to(device)[:, None, :, None]

@@ -63,7 +63,6 @@ def samples():
 def claims():
     """Architecture -> the cells behind the first three."""
     whole = constants("tests/oracles/test_families.py")
-    served = constants("tests/python/test_families.py")
     absorbed = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) for kind in
                 constants("tests/oracles/test_absorbed.py")["MODELS"]} | {"Qwen3ForCausalLM"}  # its SAMPLE
     quantised = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in re.findall(
@@ -71,14 +70,13 @@ def claims():
     rows = {}
     for name, of in cases().items():
         run = [case for case in of if case in whole["WHOLE"]]
-        ours = [case for case in of if case not in served["AS_ANOTHER"]]
-        compared = [case for case in ours if case not in served["REFUSED"]]
+        compared = [case for case in of if case not in family_checkpoints.LATENT_CASES]  # what tests/python/test_families.py runs
         sample = name in samples()
         both = sample or any(not any(word in case for word in whole["EXPERTS"]) for case in run)
-        rows[name] = ["yes" if sample or run or ours else NONE,
+        rows[name] = ["yes" if sample or run or compared else NONE,
                       "both paths" if both else "decode" if run or compared else NONE,
                       "all" if name in absorbed else "sglang" if run or sample else NONE,
-                      "KL compared" if sample or compared else "refused" if ours else "as another" if of else NONE,
+                      "KL compared" if sample or compared else NONE,
                       "yes" if name in quantised else NONE]
         if any(case in whole["LATENT"] for case in of):  # no engine reads its bundles yet, oscar_kv refuses it
             rows[name][1:4] = ["both paths", NONE, NONE]

@@ -1,4 +1,5 @@
-"""The Python package under test, from the source tree, and where programs and samples are."""
+"""The Python package under test, from the source tree or (OSCAR_KV_INSTALLED, scripts/check_wheel) as it is installed, and where
+programs and samples are."""
 import os
 import pathlib
 import subprocess
@@ -10,7 +11,9 @@ SOURCE_DIR = pathlib.Path(os.environ.get("OSCAR_SOURCE_DIR", pathlib.Path(__file
 BUILD_DIR = pathlib.Path(os.environ.get("OSCAR_BUILD_DIR", SOURCE_DIR / "build"))
 SAMPLES = SOURCE_DIR / "sample_data"
 GOLDEN = SAMPLES / "golden"
-sys.path.insert(0, str(SOURCE_DIR / "python"))
+PACKAGE_PATH = "" if os.environ.get("OSCAR_KV_INSTALLED") else str(SOURCE_DIR / "python")  # PYTHONPATH of processes that tests start
+if PACKAGE_PATH:
+    sys.path.insert(0, PACKAGE_PATH)
 
 
 def program(name, *arguments, codes=(0,)):

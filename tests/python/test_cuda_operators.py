@@ -1,5 +1,6 @@
 """The CUDA operators against the torch reference on the CPU: every head size, layout and group of query heads that the kernels
 have, graph capture, and generate() through attach(). Skipped where there is no GPU or the operators were not built."""
+import dataclasses
 import os
 import pathlib
 
@@ -15,6 +16,7 @@ BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
 if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
     os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
 from oscar_kv import kernels, ops  # noqa: E402
+from oscar_kv.attention_rule import Rule  # noqa: E402
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
 from oscar_kv.transform import Phases  # noqa: E402
 
@@ -182,6 +184,26 @@ def test_what_kernels_do_not_serve_goes_to_the_reference(bundle, group):
         q, k, v = (randn(1, h, 1, d, seed=3 * step + i) for i, h in enumerate((2 * group, 2, 2)))
         expected, output = cpu.step(q, k, v, 0.2), cuda.step(q.cuda(), k.cuda(), v.cuda(), 0.2)
         assert (output.cpu() - expected).norm() <= 2e-2 * expected.norm()
+
+
+def test_rules():
+    """Windows, chunks, soft caps and sink logits of a layer, by the kernel or by the reference on the device: steps and chunks as on
+    the CPU."""
+    rules = {"window": Rule(window=100), "chunk": Rule(chunk=70), "cap": Rule(cap=1.5), "sinks": Rule(sinks=torch.tensor([2.0, -1.0, 5.0, 0.0])),
+             "everything": Rule(100, 70, 3.0, torch.tensor([1.0, 4.0, -2.0, 0.5]))}
+    for name, rule in rules.items():
+        cpu, cuda = caches(sink=16, recent=48, key=(4, 2, 1, 1), value=(4, 2, 1, 1))
+        assert (cuda.decode_unsupported(2, rule) is None) == (name in ("window", "sinks")), name
+        on_gpu = dataclasses.replace(rule, sinks=None if rule.sinks is None else rule.sinks.cuda())
+        k, v = randn(240, 2, 128, seed=1), randn(240, 2, 128, seed=2)
+        cpu.append(k, v, [150, 90]), cuda.append(k.cuda(), v.cuda(), [150, 90])
+        for step in range(6):
+            q, k, v = (randn(2, h, 1, 128, seed=3 * step + i) for i, h in enumerate((4, 2, 2)))
+            expected, output = cpu.step(q, k, v, 0.2, rule), cuda.step(q.cuda(), k.cuda(), v.cuda(), 0.2, on_gpu)
+            assert (output.cpu() - expected).norm() <= 2e-2 * expected.norm(), (name, step)
+        chunk = randn(2, 4, 5, 128, seed=50)
+        expected, output = (c.attend(chunk.to(c.code.device), 0.2, [5, 5], r) for c, r in ((cpu, rule), (cuda, on_gpu)))
+        assert (output[0].cpu() - expected[0]).norm() <= 2e-2 * expected[0].norm(), name
 
 
 @pytest.mark.parametrize("layout", ["uniform", "4211"])

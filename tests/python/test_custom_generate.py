@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
-from conftest import SAMPLES, SOURCE_DIR, program  # noqa: E402
+from conftest import PACKAGE_PATH, SAMPLES, program  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 
 torch.set_num_threads(1)
@@ -149,7 +149,7 @@ def test_a_hub_repository_carries_its_cache(carrier, ids, expected, installed, t
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     torch.save(ids, tmp_path / "ids.pt")
-    paths = os.pathsep.join(map(str, (SOURCE_DIR / "python", installed)))
+    paths = os.pathsep.join(map(str, (PACKAGE_PATH, installed)))
     environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "ids.pt", tmp_path / "scores.pt"], env=environment,
                           capture_output=True, text=True)

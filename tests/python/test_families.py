@@ -1,5 +1,5 @@
-"""attach() on a random checkpoint of every family of the toolchain: the logits that oscar-verify's decode path has, or a refusal
-in one sentence. FP32 on the CPU."""
+"""attach() on a random checkpoint of every family of the toolchain: the logits that oscar-verify's decode path has. FP32 on the
+CPU."""
 import json
 import sys
 
@@ -10,20 +10,13 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES, SOURCE_DIR, program  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
 
 sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
 
 torch.set_num_threads(1)
-# What attention sees is as in another case: glm4 (ERNIE), qwen2 of test_transformers.py, gemma3, cohere2, qwen3-next, hunyuan,
-# gemma4.
-AS_ANOTHER = {"hunyuan-moe", "ernie4-5", "ernie4-5-moe", "ernie4-5-moe-fused", "seed-oss", "olmo3", "exaone4",
-              "qwen3-5", "qwen3-5-moe", "qwen3-5-moe-wrapped", "llama4-wrapped", "ministral3-wrapped", "mistral-wrapped",
-              "gemma4-unified-wrapped"}
-REFUSED = {"llama4": "see chunks of the sequence", "gemma2": "caps its attention logits softly", "gpt-oss": "has learned sink logits"}
-LINEAR = {"qwen3-next", "qwen3-5-wrapped"}  # layers of linear attention among others
-APART = {"gemma4", "gemma4-moe-wrapped"}  # layers with a window in heads of another size
+LINEAR = {"qwen3-next", "qwen3-5", "qwen3-5-wrapped", "qwen3-5-moe", "qwen3-5-moe-wrapped"}  # layers of linear attention among others
+APART = {"gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped"}  # layers with a window in heads of another size
 TEXT, CONTEXT, WINDOWS = 2000, 90, (8, 16)  # characters; tokens of each sequence; where most of them are coded
 # Windows that hold all that sliding layers see, which the bundle then leaves out.
 WINDOWS_OF = {"gemma3": (8, 24), "cohere2": (8, 17), "gemma4-alike": (8, 24)}
@@ -51,12 +44,12 @@ def decode_kl(model, bundle, folder):
     text.write_text((SAMPLES / "heldout.txt").read_text()[:TEXT])
     program("oscar-verify", "--model", model, "--bundle", bundle, "--text", text, "--context", CONTEXT, "--max-sequences", 1,
             "--path", "decode", "--methods", "oscar", "--device", "cpu", "--dtype", "float32", "--bootstrap", 50,
-            "--report", folder / "r.json", "-q")
+            "--report", folder / "r.json", "-q", codes=(0, 1))  # 1: on random weights naive2 may come out as good
     report = json.loads((folder / "r.json").read_text())
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-@pytest.mark.parametrize("name", [*sorted(set(family_checkpoints.CASES) - AS_ANOTHER - family_checkpoints.LATENT_CASES), "phi3-longrope"])
+@pytest.mark.parametrize("name", [*sorted(set(family_checkpoints.CASES) - family_checkpoints.LATENT_CASES), "phi3-longrope"])
 def test_attach(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
     windows = WINDOWS_OF.get(name, WINDOWS)
@@ -64,10 +57,6 @@ def test_attach(name, tmp_path):
     wrapped = '"text_config"' in (folder / "config.json").read_text()
     kind = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
-    if name in REFUSED:
-        with pytest.raises(InputError, match=REFUSED[name]):
-            oscar_kv.attach(model, bundle)
-        return
     expected = decode_kl(folder, bundle, tmp_path)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(SAMPLES / "tiny-qwen3" / "tokenizer.json"))
     ids = tokenizer((tmp_path / "text.txt").read_text(), return_tensors="pt").input_ids[:, :CONTEXT]
@@ -91,6 +80,7 @@ def test_attach(name, tmp_path):
     left_out = [entry["layer"] for entry in json.loads((bundle / "oscar_bundle.json").read_text())["model"].get("left_out", [])]
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     linear = [i for i, kind in enumerate(kinds) if kind == "linear_attention"]
-    assert left_out == ([0, 2] if name in {*WINDOWS_OF, *APART} else linear) and bool(linear) == (name in LINEAR)
+    sliding = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
+    assert left_out == (sliding if name in {*WINDOWS_OF, *APART} else linear) and bool(linear) == (name in LINEAR)
     oscar_kv.detach(model)
     assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)

@@ -17,7 +17,7 @@ pytest.importorskip("lm_eval")
 import lm_eval  # noqa: E402
 import oscar_kv  # noqa: E402
 import transformers  # noqa: E402
-from conftest import SAMPLES, SOURCE_DIR  # noqa: E402
+from conftest import PACKAGE_PATH, SAMPLES  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.lm_eval import OscarLM  # noqa: E402
@@ -148,7 +148,7 @@ def test_refusals(options, words, bundle):
 def test_command_line(bundle, tasks, tmp_path):
     line = [sys.executable, "-m", "oscar_kv.lm_eval", "--model_args", f"pretrained={MODEL},bundle={bundle},dtype=float32",
             "--tasks", "small_choice", "--include_path", tasks, "--device", "cpu", "--output_path", tmp_path / "out"]
-    environment = os.environ | {"PYTHONPATH": str(SOURCE_DIR / "python")}
+    environment = os.environ | {"PYTHONPATH": PACKAGE_PATH}
     done = subprocess.run(list(map(str, line)), capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     [path] = (tmp_path / "out").rglob("results*.json")

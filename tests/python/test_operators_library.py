@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import BUILD_DIR, SOURCE_DIR  # noqa: E402
+from conftest import BUILD_DIR, PACKAGE_PATH, SOURCE_DIR  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from oscar_kv import kernels  # noqa: E402
+from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
 from oscar_kv.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.tiers import Tiers  # noqa: E402
 
 OPERATORS = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
 built = pytest.mark.skipif(not OPERATORS.is_file(), reason="this build has no CUDA operators")
@@ -50,7 +52,7 @@ def test_loads_without_a_gpu():
     program = ("import torch; from oscar_kv import ops; torch.ops.load_library(__import__('sys').argv[1])\n"
                "for name in ('decode_attention', 'append_tokens', 'flush_tokens', 'quantize_rows', 'dequantize_pages'):\n"
                "    assert torch._C._dispatch_has_kernel_for_dispatch_key(f'oscar_kv::{name}', 'CUDA'), name\n")
-    environment = os.environ | {"PYTHONPATH": str(SOURCE_DIR / "python"), "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"PYTHONPATH": PACKAGE_PATH, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", program, OPERATORS], capture_output=True, text=True, env=environment)
     if "libtorch_cuda.so" in done.stderr or "cannot open shared object" in done.stderr:
         pytest.skip("the CUDA libraries of torch are not installed")
@@ -101,6 +103,16 @@ def test_what_kernels_serve():
     (dict(), 3, 4, 6, "powers of two, not 3"), (dict(), 1, 4, 40, "windows of at most 2048 tokens")])
 def test_what_they_do_not_decode(made, flush, group, pages, sentence):
     assert sentence in kernels.decode_unsupported(code(**made), flush, group, pages)
+
+
+def test_what_rules_they_do_not_compute():
+    assert all(kernels.rule_unsupported(rule) is None for rule in (ALL, Rule(window=40), Rule(sinks=torch.zeros(4))))
+    assert kernels.rule_unsupported(Rule(cap=50.0)) == "the decode kernel has no soft cap of logits (at 50)"
+    assert "no chunks of the sequence (of 8192 tokens)" in kernels.rule_unsupported(Rule(chunk=8192))
+    made = code()
+    made.without_kernels = None
+    tiers = Tiers(made)
+    assert tiers.decode_unsupported(4) is None and "soft cap" in tiers.decode_unsupported(4, Rule(cap=50.0))
 
 
 def test_what_they_do_not_append():

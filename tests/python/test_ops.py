@@ -5,6 +5,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from oscar_kv import ops  # noqa: E402
+from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
 from oscar_kv.errors import NumericalError  # noqa: E402
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
@@ -98,13 +99,26 @@ def test_step_by_operators_is_append(layer, flush):
         q, k, v = (torch.randn(2, heads, 1, 32, generator=generator) for heads in (4, 2, 2))
         by_append.append(k.squeeze(2), v.squeeze(2), [1, 1])
         transform, raw = by_append.code.transform, q.view(2, 2, 2, 32)
-        expected, _ = by_append.tiers.decode(by_append.held(), transform.queries(raw).bfloat16(), raw, 0.3, 0, False)
+        expected, _ = by_append.tiers.decode(by_append.held(), transform.queries(raw).bfloat16(), raw, 0.3, ALL, False)
         output = by_operators.step(q, k, v, 0.3)
         assert torch.allclose(output, transform.outputs(expected).view(output.shape), atol=1e-4), step
     assert by_operators.lengths == by_append.lengths == by_operators.device_lengths.tolist() == [90, 90]
     assert torch.equal(by_append.windows, by_operators.windows) and by_append.table.pages == by_operators.table.pages
     used = by_append.table.used
     assert torch.equal(by_append.pool[:used], by_operators.pool[:used])
+
+
+@pytest.mark.parametrize("rule", [Rule(window=30), Rule(chunk=37), Rule(cap=1.5), Rule(sinks=torch.tensor([7.0, 5.0, 9.0, 6.0]))])
+def test_steps_of_every_rule(rule):
+    """The step of a GPU, with the references in place of kernels, against append() and attend()."""
+    by_append, by_operators = (PagedKV(LayerCode(BUNDLE, BUNDLE.layers[0]), PageTable(2)) for _ in range(2))
+    by_operators.step_unsupported = None
+    generator = torch.Generator().manual_seed(7)
+    for step in range(90):
+        q, k, v = (torch.randn(2, heads, 1, 32, generator=generator) for heads in (4, 2, 2))
+        expected, output = by_append.step(q, k, v, 0.3, rule), by_operators.step(q, k, v, 0.3, rule)
+        assert (output - expected).norm() <= 2e-2 * expected.norm(), step  # queries in BF16
+    assert not torch.allclose(expected, by_append.attend(q, 0.3)[0], rtol=0.1)
 
 
 def test_rows_that_are_not_finite_are_noted():

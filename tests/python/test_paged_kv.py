@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
+from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
 from oscar_kv.codec import RowCode, pack_codes, unpack_codes  # noqa: E402
 from oscar_kv.errors import InputError, NumericalError  # noqa: E402
@@ -71,29 +72,43 @@ def dense(cache, keys, values, b):
     return rows
 
 
-def dense_attention(cache, keys, values, query, scale, window=0):
-    """Textbook softmax in FP64 of the last token's query [Hq, d] over what the cache should hold."""
+def dense_attention(cache, keys, values, query, scale, rule=ALL):
+    """Textbook softmax in FP64 of the last token's query [Hq, d] over what the cache should hold, and its log-sum-exp without sinks."""
     transform, (k, v) = cache.code.transform, dense(cache, keys, values, 0)
     q = query.view(1, 2, -1, 32)
     logits = (transform.queries(q)[0].double() @ k.double().transpose(1, 2) + transform.shift(q)[0].double().unsqueeze(-1)) * scale
-    if window:
-        logits[..., :max(0, keys.shape[0] - window)] = -math.inf
-    weights = logits.softmax(dim=-1)
-    return transform.outputs((weights @ v.double()).float().unsqueeze(0)).reshape(-1, 32), logits.logsumexp(dim=-1).flatten()
+    last = keys.shape[0] - 1
+    if rule.cap:
+        logits = rule.cap * (logits / rule.cap).tanh()
+    if rule.window:
+        logits[..., :max(0, last + 1 - rule.window)] = -math.inf
+    if rule.chunk:
+        logits[..., :last - last % rule.chunk] = -math.inf
+    weights, total = logits.softmax(dim=-1), logits.logsumexp(dim=-1)
+    output = transform.outputs((weights @ v.double()).float().unsqueeze(0)).reshape(-1, 32)
+    if rule.sinks is not None:  # a column of the softmax without a value
+        rest = torch.cat([logits.flatten(0, 1), rule.sinks.double()[:, None]], dim=-1).softmax(dim=-1)[:, :-1].sum(dim=-1)
+        output = output * rest[:, None].float()
+    return output, total.flatten()
+
+
+RULES = {"all": ALL, "window": Rule(window=40), "chunk": Rule(chunk=37), "cap": Rule(cap=1.5), "sinks": Rule(sinks=torch.tensor([2.0, -1.0, 5.0, 0.0])),
+         "everything": Rule(40, 64, 3.0, torch.tensor([1.0, 4.0, -2.0, 0.5]))}
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("flush,window", [(1, 0), (4, 0), (1, 40)])
-def test_decode_is_dense_attention_over_the_three_tiers(layer, flush, window):
-    lengths = [1, 11, 12, 13, 90, 200]
+@pytest.mark.parametrize("flush,name", [(4, "all"), *((1, name) for name in RULES)])
+def test_decode_is_dense_attention_over_the_three_tiers(layer, flush, name):
+    lengths, rule = [1, 11, 12, 13, 90, 200], RULES[name]
     cache, rows = made(layer, len(lengths), flush), [random_rows(n, 10 + i) for i, n in enumerate(lengths)]
     cache.append(*(torch.cat([r[s][:n // 2] for r, n in zip(rows, lengths)]) for s in (0, 1)), [n // 2 for n in lengths])
     cache.append(*(torch.cat([r[s][n // 2:] for r, n in zip(rows, lengths)]) for s in (0, 1)), [n - n // 2 for n in lengths])
     assert cache.lengths == lengths
     query = torch.randn(len(lengths), 4, 1, 32, generator=torch.Generator().manual_seed(5))
-    output, lse = cache.attend(query, 0.3, window=window)
+    output, lse = cache.attend(query, 0.3, rule=rule)
+    output = rule.with_sinks(output, lse)
     for b, (keys, values) in enumerate(rows):
-        expected, expected_lse = dense_attention(cache, keys, values, query[b, :, 0], 0.3, window)
+        expected, expected_lse = dense_attention(cache, keys, values, query[b, :, 0], 0.3, rule)
         assert torch.allclose(output[b, :, 0], expected, rtol=1e-4, atol=1e-4), b
         assert torch.allclose(lse[b, :, 0].double(), expected_lse, rtol=1e-5, atol=1e-4), b
 

@@ -160,14 +160,39 @@ def test_several_turns_on_one_cache(attached, ids):
     assert torch.equal(greedy(attached, ids[None, :90], tokens=5, past_key_values=cache), first)
 
 
-def test_a_chunk_is_dense_attention(ids):
-    """A padded chunk behind a cache against textbook softmax over dequantised rows and the chunk's raw ones."""
+SINKS = torch.tensor([2.0, -1.0, 5.0, 0.0])
+# What a model brings -> what attention is then: window, chunk, cap, sinks.
+KINDS = {"all": ({}, (0, 0, 0, None)), "window": (dict(sliding_window=30), (30, 0, 0, None)), "chunks": ({}, (0, 37, 0, None)),
+         "cap": (dict(softcap=1.5), (0, 0, 1.5, None)), "sinks": (dict(s_aux=SINKS), (0, 0, 0, SINKS)),
+         "everything": (dict(sliding_window=60, softcap=2.0, s_aux=SINKS), (60, 64, 2.0, SINKS))}
+
+
+def textbook(query, keys, values, kind, scale=0.3):
+    """Causal attention in FP64 of the last tokens: query [Hq, T, d], keys and values [Hkv, N, d]."""
+    window, chunk, cap, sinks = kind
+    n, t = keys.shape[1], query.shape[1]
+    logits = query.view(2, 2, t, 32).double() @ keys.double()[:, None].transpose(-1, -2) * scale
+    logits = cap * (logits / cap).tanh() if cap else logits
+    at, column = torch.arange(n - t, n)[:, None], torch.arange(n)
+    hidden = (column > at) | (column <= at - (window or n)) | (column // (chunk or n) != at // (chunk or n))
+    logits = logits.masked_fill(hidden, -torch.inf).flatten(0, 1)
+    if sinks is not None:
+        logits = torch.cat([logits, sinks.double()[:, None, None].expand(-1, t, 1)], dim=-1)
+    weights = logits.softmax(-1)[..., :n]
+    return (weights @ values.double().repeat_interleave(2, dim=0)).float()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_chunk_is_dense_attention(name):
+    """A padded chunk, and one behind a cache, against textbook softmax over dequantised rows and the chunk's raw ones."""
     import types
     from conftest import GOLDEN
     from oscar_kv.paged_kv import LayerCode
     from oscar_kv.transformers_attention import attention
     from oscar_kv.transformers_cache import OscarCache
-    bundle, module = oscar_kv.load_bundle(GOLDEN / "bundle"), object()
+    given, kind = KINDS[name]
+    config = types.SimpleNamespace(layer_types=["chunked_attention" if kind[1] else "full_attention"], attention_chunk_size=kind[1])
+    bundle, module = oscar_kv.load_bundle(GOLDEN / "bundle"), types.SimpleNamespace(config=config, layer_idx=0)
     code = LayerCode(bundle, bundle.layers[0])
     cache = OscarCache(types.SimpleNamespace(codes=[code], modules=[module], max_tokens=None, most_pages=None, flush=1))
     layer, generator = cache.layers[0], torch.Generator().manual_seed(1)
@@ -175,11 +200,15 @@ def test_a_chunk_is_dense_attention(ids):
     def step(tokens, mask):
         q, k, v = (torch.randn(2, h, tokens, 32, generator=generator) for h in (4, 2, 2))
         keys, values = cache.update(k, v, 0)
-        return q, k, v, attention(module, q, keys, values, mask, scaling=0.3)[0].transpose(1, 2)
+        return q, k, v, attention(module, q, keys, values, mask, scaling=0.3, **given)[0].transpose(1, 2)
 
     mask = torch.ones(2, 100, dtype=torch.bool)
     mask[1, :30] = False
-    step(100, mask)
+    q, k, v, output = step(100, mask)
+    for b, first in enumerate((0, 30)):
+        assert torch.allclose(output[b, :, first:], textbook(q[b, :, first:], k[b, :, first:], v[b, :, first:], kind), rtol=1e-3, atol=1e-3), b
+    without = attention(module, q, k, v, mask, scaling=0.3, **given)[0].transpose(1, 2)  # and without any cache
+    assert torch.allclose(without[0], output[0], atol=1e-5) and torch.allclose(without[1, :, 30:], output[1, :, 30:], atol=1e-5)
     held = [100, 70]
     window = [layer.kv.window_rows(b, [*range(4), *range(n - 8, n)]) for b, n in enumerate(held)]  # recent 8
     rows = layer.kv.rows(0, 2)
@@ -192,10 +221,7 @@ def test_a_chunk_is_dense_attention(ids):
         old_k = past[0].double() @ torch.linalg.inv(t.key_forward.double()) + t.key_mean.double()[:, None]
         old_v = past[1].double() @ t.output.double() + t.value_mean.double()[:, None]
         keys, values = torch.cat([old_k, k[b].double()], dim=1), torch.cat([old_v, v[b].double()], dim=1)
-        logits = q[b].view(2, 2, 9, 32).double() @ keys[:, None].transpose(-1, -2) * 0.3
-        hidden = torch.arange(n + 9) > torch.arange(n, n + 9)[:, None]
-        expected = logits.masked_fill(hidden, -torch.inf).softmax(-1) @ values[:, None]
-        assert torch.allclose(output[b], expected.view(4, 9, 32).float(), rtol=1e-3, atol=1e-3), b
+        assert torch.allclose(output[b], textbook(q[b], keys, values, kind), rtol=1e-3, atol=1e-3), b
     assert layer.kv.lengths == [109, 79]
 
 

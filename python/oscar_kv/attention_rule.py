@@ -1,0 +1,44 @@
+"""What a layer does besides the softmax of all logits over earlier tokens: windows, chunks, soft caps, learned sink logits. lib/attention of the
+toolchain computes the same."""
+import dataclasses
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule:
+    """Of one layer. A logit is <query, key> scale."""
+    window: int = 0             # tokens that a query sees, its own among them; 0: all
+    chunk: int = 0              # positions [0, chunk), [chunk, 2 chunk), ..: a query sees those of its own; 0: all
+    cap: float = 0.0            # logits x become cap tanh(x / cap); 0: they stay
+    sinks: torch.Tensor = None  # [Hq] or None: a logit of each query head in the sum of its exponentials, without a value
+
+    @property
+    def hides(self):
+        """Whether queries see less than all earlier tokens."""
+        return bool(self.window or self.chunk)
+
+    @property
+    def sums_differ(self):
+        """Whether SDPA cannot compute it, whatever mask it gets."""
+        return bool(self.cap) or self.sinks is not None
+
+    def first(self, positions):
+        """The first position that queries at `positions` see; may be negative."""
+        first = positions - (self.window - 1) if self.window else torch.zeros_like(positions)
+        if self.chunk:
+            first = torch.maximum(first, torch.div(positions, self.chunk, rounding_mode="floor") * self.chunk)
+        return first
+
+    def capped(self, logits):
+        return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
+
+    def with_sinks(self, output, lse):
+        """Output [B, Hq, T, d] of a softmax with log-sum-exp [B, Hq, T] as it is with the sink in its sum; 0 where nothing was seen."""
+        if self.sinks is None:
+            return output
+        sinks = self.sinks.detach().to(lse.device, torch.float32)
+        return output * torch.sigmoid(lse - sinks[:, None]).unsqueeze(-1)
+
+
+ALL = Rule()
