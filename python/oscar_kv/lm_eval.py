@@ -10,6 +10,7 @@ from lm_eval.models.huggingface import HFLM
 
 from .errors import InputError
 from .transformers_attach import attach, new_cache
+from .transformers_cache import CACHE_NAME
 
 NAME = "oscar-kv"
 
@@ -33,7 +34,7 @@ class OscarLM(HFLM):
         """[B, T, V] logits of inps [B, T], whose padding stands at the right and is seen by nothing that is scored."""
         cache = new_cache(self.model)
         with torch.no_grad():
-            return torch.cat([self.model(part, past_key_values=cache, use_cache=True).logits
+            return torch.cat([self.model(part, use_cache=True, **{CACHE_NAME: cache}).logits
                               for part in inps.split(self.chunk, dim=1)], dim=1)
 
 

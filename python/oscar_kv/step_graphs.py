@@ -10,6 +10,8 @@ import warnings
 
 import torch
 
+from .transformers_cache import CACHE_NAME
+
 ROOM = 256  # steps for which pages are reserved at a time
 
 
@@ -99,14 +101,14 @@ class Steps:
         self.replay()
         self.cache.count_steps(1)
         self.room -= 1
-        return type(self.output)(logits=self.output.logits.clone(), past_key_values=self.cache)
+        return type(self.output)(logits=self.output.logits.clone(), **{CACHE_NAME: self.cache})
 
     def _record(self, ids, positions, options):
         self.inputs = ids.clone(), positions.clone()
         with self.cache.recording():
             self.replay, self.output = self.recorder.record(
-                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], past_key_values=self.cache, **options))
-        extra = [name for name, value in self.output.items() if value is not None and name not in ("logits", "past_key_values")]
+                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], **{CACHE_NAME: self.cache}, **options))
+        extra = [name for name, value in self.output.items() if value is not None and name not in ("logits", CACHE_NAME)]
         if extra:
             raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
         self.kept = self.cache.tensors()  # a recording reads them, also where a table has been replaced by a longer one
@@ -121,7 +123,7 @@ def _plan(attached, cache, arguments):
     ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
     if ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled() or arguments.get("use_cache") is False:
         return None
-    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask", "past_key_values")}
+    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask", CACHE_NAME)}
     if not all(isinstance(v, PLAIN) for v in options.values()) or options.get("return_dict") is False:
         return None
     if any(options.get(name) not in (None, False) for name in BESIDE_LOGITS):
@@ -141,7 +143,9 @@ def wrapped(model, attached, forward):
     @functools.wraps(forward)
     def call(*args, **kwargs):
         kwargs = dict(zip(names, args)) | kwargs
-        cache = kwargs.get("past_key_values")
+        if kwargs.get("past_key_values") is not None:
+            kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
+        cache = kwargs.get(CACHE_NAME)
         if attached.graphs is None or getattr(cache, "attached", None) is not attached:
             return forward(**kwargs)
         plan = _plan(attached, cache, kwargs)

@@ -21,7 +21,7 @@ from .step_graphs import Recorder, recorder_of, wrapped
 from .tiers import Tiers
 from .transform import Phases
 from .transformers_attention import attention, rule_of
-from .transformers_cache import OscarCache
+from .transformers_cache import CACHE_NAME, OscarCache
 
 NAME, ATTRIBUTE = "oscar", "_oscar_attached"
 # A mask function of flash attention gives None or [B, keys], which is all that padding needs here.
@@ -201,11 +201,11 @@ def _check_generation(attached, config, mode, tokens, cache):
 
 def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs):
     """generate() asks its model for a cache: ours, unless the caller brought one or wants none."""
-    attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get("past_key_values")
+    attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get(CACHE_NAME)
     if generation_config.use_cache is not False and (cache is None or isinstance(cache, OscarCache)):
         _check_generation(attached, generation_config, generation_mode, max_cache_length, cache)
         if cache is None:
-            model_kwargs["past_key_values"] = OscarCache(attached)
+            model_kwargs[CACHE_NAME] = OscarCache(attached)
             return None
     own = type(self)._prepare_cache_for_generation
     return own(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs)

@@ -5,11 +5,14 @@ import contextlib
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.generation import utils as generation
 
 from .errors import InputError
 from .paged_kv import PagedKV, PageTable
 
 CARRIER = "_oscar_layer"
+# What models and generate() call a cache: "cache" since transformers 5.24, which takes the older name too.
+CACHE_NAME = next(iter(getattr(generation, "ALL_CACHE_NAMES", ["past_key_values"])))
 
 
 def _refuse(what):

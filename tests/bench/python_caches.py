@@ -2,7 +2,7 @@
 second and memory of the 2-bit cache, with recorded steps and without, against the caches that transformers brings. One line of JSON for
 each measurement. A prompt is not computed, so that long contexts and large batches fit into minutes; its first token is.
 
-  OSCAR_KV_OPERATORS=liboscar_kv_cuda.so python tests/bench/python_caches.py [one] [batches] [compiled] [quantised]"""
+  OSCAR_KV_OPERATORS=liboscar_kv_cuda.so python tests/bench/python_caches.py [one] [batches] [flash] [quantised] [compiled]"""
 import argparse
 import gc
 import json
@@ -66,9 +66,11 @@ def held_bytes(cache):
 
 
 def size_of(value):
-    """Bytes of a tensor, of one of quanto (codes, scales and shifts), or of a tuple of them."""
+    """Bytes of a tensor, of one of quanto (codes, scales and shifts), or of what HQQ has: codes, and a dictionary of scales and zeros."""
     if isinstance(value, (tuple, list)):
         return sum(map(size_of, value))
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
     parts = [getattr(value, name, None) for name in ("_data", "_scale", "_shift")]
     if any(p is not None for p in parts):
         return sum(size_of(p) for p in parts)
@@ -135,13 +137,33 @@ def batches(model, bundles, sizes):
                 with_bundle(model, bundle, batch, context, True, name, tokens=16)
 
 
-def compiled(model, contexts, batch=1):
-    """StaticCache as generate() compiles it by itself."""
+def pairs(sizes):
+    """Every context at batch 1, then with the largest batches of BF16: [(context, batch)]."""
+    return [(context, 1) for context in sizes] + [(context, batch) for context, (base, _) in sizes.items() for batch in base]
+
+
+def compiled(model, sizes):
+    """StaticCache as generate() compiles it by itself; the time of compiling is that of its first tokens, which are not counted."""
     from transformers import StaticCache
-    for context in contexts:
+    for context, batch in pairs(sizes):
         torch.compiler.reset()
         measured("StaticCache, SDPA, compiled", model, lambda: filled_by(StaticCache(config=model.config, max_cache_len=context + 64), batch, context),
                  batch, context, tokens=24)
+
+
+def flash(model, sizes):
+    """FlashAttention of the package of that name."""
+    from transformers import DynamicCache
+    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+    for name, found in (("flash_attention_2", is_flash_attn_2_available()), ("flash_attention_3", is_flash_attn_3_available())):
+        if not found:
+            say(what="decode", cache=f"DynamicCache, {name}", skipped=f"transformers finds no package for {name}")
+            continue
+        before = model.config._attn_implementation
+        model.set_attn_implementation(name)
+        for context, batch in pairs(sizes):
+            measured(f"DynamicCache, {name}", model, lambda: filled_by(DynamicCache(config=model.config), batch, context), batch, context, tokens=16)
+        model.set_attn_implementation(before)
 
 
 def quantised(model, contexts):
@@ -156,7 +178,7 @@ def quantised(model, contexts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", help="one, batches, compiled, quantised (default: all)")
+    parser.add_argument("what", nargs="*", help="one, batches, flash, quantised, compiled (default: all)")
     parser.add_argument("--contexts", default="8192,32768,100000")
     parser.add_argument("--sizes", default="8192:48|48,256;32768:12|12,72;100000:4|4,24", help="CONTEXT:BF16 batches|ours;...")
     given = parser.parse_args()
@@ -166,15 +188,17 @@ def main():
     with torch.no_grad():
         model = model_8b()
         bundles = {name: random_bundle(LAYERS, KV_HEADS, D, widths, widths) for name, widths in LAYOUTS.items()}
-        wanted = given.what or ["one", "batches", "quantised", "compiled"]
+        wanted = given.what or ["one", "batches", "flash", "quantised", "compiled"]
         if "one" in wanted:
             one(model, bundles, contexts)
         if "batches" in wanted:
             batches(model, bundles, sizes)
         if "quantised" in wanted:
-            quantised(model, contexts[:2])
+            quantised(model, contexts)
+        if "flash" in wanted:
+            flash(model, sizes)
         if "compiled" in wanted:
-            compiled(model, [contexts[-1], contexts[0]])
+            compiled(model, sizes)
 
 
 if __name__ == "__main__":

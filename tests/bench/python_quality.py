@@ -1,7 +1,7 @@
 """KL to the BF16 cache, token by token, of what a user of transformers can pick: QuantizedCache of optimum-quanto and HQQ, and bundles
 through attach(). One forward takes the first tokens, then each token is fed alone. One line of JSON for each cache.
 
-  python tests/bench/python_quality.py MODEL TEXT BUNDLE... [--context 1024] [--sequences 4] [--device cuda]"""
+  python tests/bench/python_quality.py MODEL TEXT BUNDLE... [--context 1024] [--sequences 4] [--device cuda] [--backends quanto,hqq]"""
 import argparse
 import json
 import pathlib
@@ -29,6 +29,7 @@ def main():
     for name, value in (("--context", 1024), ("--sequences", 4), ("--prompt", 64)):
         parser.add_argument(name, type=int, default=value)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backends", default="quanto,hqq", help="of QuantizedCache; empty for none")
     given = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32).to(given.device).eval()
     text = pathlib.Path(given.text).read_text(encoding="utf-8")
@@ -47,7 +48,8 @@ def main():
 
     with torch.no_grad():
         base = model(ids).logits[:, given.prompt:].log_softmax(-1)
-        for backend, axis in (("quanto", 0), ("hqq", 1)):
+        for backend in filter(None, given.backends.split(",")):
+            axis = {"quanto": 0, "hqq": 1}[backend]
             for bits in (4, 2):
                 try:
                     cache = QuantizedCache(backend, model.config, nbits=bits, axis_key=axis, axis_value=axis)

@@ -61,7 +61,12 @@ def test_attach(name, tmp_path):
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(SAMPLES / "tiny-qwen3" / "tokenizer.json"))
     ids = tokenizer((tmp_path / "text.txt").read_text(), return_tensors="pt").input_ids[:, :CONTEXT]
     with torch.no_grad():
-        base = model(input_ids=ids).logits
+        try:
+            base = model(input_ids=ids).logits
+        except AttributeError as error:  # without an image
+            if "image_outputs" not in str(error):
+                raise
+            pytest.skip(f"transformers {transformers.__version__} cannot run {type(model).__name__} on text: {error}")
         oscar_kv.attach(model, bundle)
         cache, logits = oscar_kv.new_cache(model), []
         for i in range(CONTEXT):

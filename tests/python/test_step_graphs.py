@@ -14,7 +14,7 @@ from oscar_kv import step_graphs  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.paged_kv import PagedKV  # noqa: E402
 from oscar_kv.transformers_attach import ATTRIBUTE, geometry  # noqa: E402
-from oscar_kv.transformers_cache import OscarCache  # noqa: E402
+from oscar_kv.transformers_cache import CACHE_NAME, OscarCache  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 torch.set_num_threads(1)
@@ -125,7 +125,7 @@ def test_greedy_and_padding(attach, recorder, ids, batch):
     assert torch.equal(torch.stack(found.logits), torch.stack(expected.logits))
     # 19 steps after the prompt: one as it is, then recorded.
     assert (recorder.runs, recorder.records, recorder.replays) == (1, 1, 18)
-    held = [r.past_key_values.layers[0] for r in (expected, found)]
+    held = [getattr(r, CACHE_NAME).layers[0] for r in (expected, found)]
     assert held[0].kv.lengths == held[1].kv.lengths and held[1].columns == 219
     assert held[1].kv.device_lengths.tolist() == held[1].kv.lengths
 
