@@ -27,6 +27,10 @@ def _nothing(*arguments):
     return None
 
 
+# Rows [N, H, d] of keys or values into the basis of the cache, BF16: less a mean [H, d] or [N, H, d], times matrices [1 or H, d, d].
+rotate_rows = _declare("rotate_rows", "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor", reference.rotate_rows,
+                       lambda rows, mean, matrix: rows.new_empty(rows.shape, dtype=torch.bfloat16))
+
 # Codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page page [N].
 write_rows = _declare(
     "write_rows", "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, "

@@ -105,12 +105,14 @@ def _multiply(rows, matrices):
     return rows if matrices is None else torch.matmul(rows.transpose(0, 1), matrices).transpose(0, 1)
 
 
+def rotate_rows(rows, mean, matrix):
+    rows = rows.float() if mean is None else rows.float() - mean
+    return _multiply(rows, matrix).bfloat16().contiguous()
+
+
 def append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, key_mean, value_mean,
                   sink):
-    sides = []
-    for rows, mean, matrix in ((key, key_mean, key_matrix), (value, value_mean, value_matrix)):
-        rows = rows.float() if mean is None else rows.float() - mean
-        sides.append(_multiply(rows, matrix).bfloat16())
+    sides = rotate_rows(key, key_mean, key_matrix), rotate_rows(value, value_mean, value_matrix)
     sequence = (lengths > 0).nonzero().flatten()
     window_layout(windows, window_table, sink).write(windows, window_table, sequence, lengths[sequence].long() - 1,
                                                      *(rows[sequence] for rows in sides))

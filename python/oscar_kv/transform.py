@@ -2,6 +2,8 @@
 x' = (x - mean) forward; q' = q back(key); o = o' back(value) + mean; logits gain <q, mean> scale."""
 import torch
 
+from . import ops
+
 
 class Phases:
     """cos and sin of RoPE at each position, [T, d], as lib/model/rope_phases.h of the toolchain has them: a row depends on
@@ -18,7 +20,6 @@ class Phases:
     def tile(self, device):
         """The table that the decode kernel reads beside table(), kept on the device."""
         if ("tile", device) not in self._tables:
-            from . import ops
             self._tables["tile", device] = ops.tile_phases(self.inverse).to(device)
         return self._tables["tile", device]
 
@@ -67,20 +68,10 @@ class LayerTransform:
 
     def key_rows(self, k, positions):
         """k [T, Hkv, d], positions [T] -> BF16 rows of the cache."""
-        k = k.float()
-        if self.rotated_mean:
-            k = k - self.mean_at(positions)
-        elif self.key_mean is not None:
-            k = k - self.key_mean
-        return self._multiply(k, self.key_forward).bfloat16()
+        return ops.rotate_rows(k, self.mean_at(positions) if self.rotated_mean else self.key_mean, self.key_forward)
 
     def value_rows(self, v):
-        v = v.float()
-        return self._multiply(v if self.value_mean is None else v - self.value_mean, self.value_forward).bfloat16()
-
-    @staticmethod
-    def _multiply(x, matrices):  # x [T, H, d], matrices [1 or H, d, d]
-        return torch.matmul(x.transpose(0, 1), matrices).transpose(0, 1)
+        return ops.rotate_rows(v, self.value_mean, self.value_forward)
 
     # Queries and outputs are [B, Hkv, R, d]: R rows (tokens times query heads of the group) that read one KV head.
 

@@ -130,6 +130,12 @@ def test_append_tokens(d, heads, dtype):
             assert torch.equal(a, b) if exact else (a - b).abs().max() <= 2 ** -7 * b.abs().max()
 
 
+def test_rotate_rows():
+    (cpu, cuda), rows = caches(d=128), randn(700, 2, 128, seed=9)
+    expected, found = (ops.rotate_rows(rows.to(t.key_mean.device), t.key_mean, t.key_forward) for t in (cpu.code.transform, cuda.code.transform))
+    assert found.is_cuda and (found.cpu().float() - expected.float()).abs().max() <= 2 ** -7 * expected.float().abs().max()
+
+
 @pytest.mark.parametrize("flush", [1, 16, 64])
 @pytest.mark.parametrize("layout", ["uniform", "4211"])
 def test_flush_tokens(flush, layout):
@@ -334,6 +340,7 @@ def test_opcheck(layout):
     flat = randn(5, 2, 128, seed=1).bfloat16().cuda()
     runs = torch.tensor([[0, 5, 0, 3, 0]], dtype=torch.int32, device="cuda")
     calls = {
+        ops.rotate_rows: (rows[1], t.key_mean, t.key_forward),
         ops.decode_attention: (query, cache.pool, table, cache.windows, cache.window_table, cache.device_lengths, *sides[:2], None, None, None,
                                kernels.workspace(query, 128, 4, 2, 2), 0.1, code.sink, code.recent, 1, 0, True, *code.numbers),
         ops.append_tokens: (cache.windows, cache.window_table, *rows, cache.device_lengths, t.query, t.key_forward, t.value_forward,

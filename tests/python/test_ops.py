@@ -49,6 +49,11 @@ def append_arguments(cache, query=True):
             t.key_forward, t.value_forward, t.key_mean, t.value_mean, cache.code.sink)
 
 
+def rotate_arguments(cache):
+    t = cache.code.transform
+    return torch.randn(5, 2, 32, generator=torch.Generator().manual_seed(8)), t.key_mean, t.key_forward
+
+
 def flush_arguments(cache):
     code = cache.code
     return (cache.pool, cache.windows, cache.window_table, cache.table.tensor("cpu"), cache.device_lengths, code.key.sigma,
@@ -59,6 +64,7 @@ def flush_arguments(cache):
 @pytest.mark.parametrize("name,arguments", [
     ("decode_attention", decode_arguments), ("decode_attention", lambda c: decode_arguments(c, False)),
     ("write_rows", write_arguments), ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
+    ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
     ("flush_tokens", flush_arguments)])
 def test_opcheck(layer, name, arguments):
@@ -67,7 +73,7 @@ def test_opcheck(layer, name, arguments):
 
 def test_every_operator_is_checked():
     declared = {name for name in dir(ops) if isinstance(getattr(ops, name), torch._ops.OpOverload)}
-    assert declared == {"decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
+    assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
                         "decode_workspace_bytes", "tile_phases"}
 
 
@@ -83,6 +89,23 @@ def test_rows_are_written_where_they_belong():
         for i, (page, slot) in enumerate(((0, 5), (1, 63), (0, 6))):
             expected[page, slot] = codec.decode(*codes)[i]
         assert torch.equal(b, expected) and not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_rotated_rows(layer):
+    """Head by head in FP64; a mean of its own for every row; and the way back."""
+    rows, mean, matrix = rotate_arguments(filled(layer))
+    found = ops.rotate_rows(rows, mean, matrix)
+    assert found.dtype == torch.bfloat16 and found.shape == rows.shape
+    for head in range(2):
+        basis = matrix[head if matrix.shape[0] > 1 else 0].double()
+        expected = (rows[:, head].double() - mean[head].double()) @ basis
+        assert (found[:, head] - expected).abs().max() <= 2 ** -8 * expected.abs().max()
+        back = found[:, head].double() @ torch.linalg.inv(basis) + mean[head].double()
+        assert (back - rows[:, head]).abs().max() <= 2 ** -6 * rows.abs().max()
+    each = torch.randn(rows.shape, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(ops.rotate_rows(rows, each, matrix), ops.rotate_rows(rows - each, None, matrix))
+    assert torch.equal(ops.rotate_rows(rows.bfloat16(), None, None), rows.bfloat16())
 
 
 @pytest.mark.parametrize("layer", [0, 1])
