@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import sys
 import types
+import warnings
 import weakref
 
 import torch
@@ -116,6 +117,11 @@ def geometry(model):
             getattr(config, "head_dim", None) or config.hidden_size // heads)
 
 
+def _group(model):
+    """Query heads that read one KV head."""
+    return model.config.get_text_config(decoder=True).num_attention_heads // geometry(model)[1]
+
+
 def _asks_the_interface(modules):
     """Whether all attention modules call what ALL_ATTENTION_FUNCTIONS has, also where their model does not say so (Qwen3-Next)."""
     return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS") for m in modules.values())
@@ -211,12 +217,24 @@ def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size,
     return own(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs)
 
 
+def _warn_of_reference(attached, group):
+    """One sentence before anything is generated, where a GPU will not attend by the kernels."""
+    for code in attached.codes:
+        if code is None or code.device.type != "cuda":
+            continue
+        tiers, index = attached.tiers(code), code.layer.layer
+        reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[index])
+        if reason is not None:
+            warnings.warn(f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because it dequantises the "
+                          f"whole context at every token: {reason}", stacklevel=4)
+            return
+
+
 def _recorder(model, attached, graphs):
     """Of the steps of generate(), or None. InputError where they must be recorded and cannot."""
     if graphs is False:
         return None
-    config = model.config.get_text_config(decoder=True)
-    reason = Recorder.unsupported(attached, config.num_attention_heads // geometry(model)[1])
+    reason = Recorder.unsupported(attached, _group(model))
     if reason is None and any(getattr(m, "attn_temperature_tuning", False) and not m.use_rope for m in _attention_modules(model).values()):
         reason = "layers without RoPE scale their queries by a length that Python counts"
     places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
@@ -246,6 +264,7 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
         codes[layer.layer] = LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device)
     attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
+    _warn_of_reference(attached, _group(model))
     return attached
 
 

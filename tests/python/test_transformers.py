@@ -1,5 +1,6 @@
 """attach(): a model of transformers generates with the 2-bit cache. Sample models on the CPU in FP32."""
 import json
+import warnings
 
 import pytest
 
@@ -86,6 +87,39 @@ def test_plain_generate_uses_the_cache(attached, ids, monkeypatch):
     first = greedy(attached, ids[None, :100], tokens=3)
     assert counts == [[100]] * 4 + [[1]] * 8
     assert torch.equal(greedy(attached, ids[None, :100], tokens=3), first)
+
+
+def test_the_command(fit, capsys):
+    """python -m oscar_kv, with which README's five minutes end."""
+    import re
+    from oscar_kv.__main__ import main
+    given = [str(SAMPLES / "tiny-qwen3"), str(fit("tiny-qwen3", "--method", "waterfill")), "--prompt-file", str(SAMPLES / "heldout.txt")]
+    assert main([*given, "--prompt-tokens", "300", "--max-new-tokens", "5"]) == 0
+    out = capsys.readouterr().out
+    held, full, times = re.search(r"KV cache of 304 tokens: ([\d,]+) bytes, ([\d,]+) in BF16 \(([\d.]+) times as many\)", out).groups()
+    assert int(full.replace(",", "")) == 2 * 2 * 4 * 2 * 128 * 304 and float(times) > 1.5, (held, times)
+    assert re.search(r"the first [0-5] of 5 generated tokens are those of the BF16 cache", out)
+    assert main([given[0], str(SAMPLES), "--prompt", "a"]) == 3
+
+
+def test_pipelines_and_chat_use_the_cache(attached, monkeypatch):
+    """Text and messages through transformers' pipeline give what generate() gives, from our cache."""
+    from oscar_kv.paged_kv import PagedKV
+    counts, append = [], PagedKV.append
+    monkeypatch.setattr(PagedKV, "append", lambda self, k, v, n: (counts.append(sum(n)), append(self, k, v, n))[1])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(SAMPLES / "tiny-qwen3")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    pipe = transformers.pipeline("text-generation", model=attached, tokenizer=tokenizer)
+    options = dict(do_sample=False, max_new_tokens=4, min_new_tokens=4, pad_token_id=0, return_full_text=False)
+    text = (SAMPLES / "heldout.txt").read_text()[:900]
+    messages = [{"role": "user", "content": text}]
+    for given, prompt in ((text, text), (messages, f"user: {text}\nassistant:")):
+        counts.clear()
+        found = pipe(given, **options)[0]["generated_text"]
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        assert counts == [ids.shape[1]] * 4 + [1] * 12 and ids.shape[1] > 100  # four layers, three tokens after the first
+        expected = greedy(attached, ids, tokens=4)[0, ids.shape[1]:]
+        assert (found[-1]["content"] if isinstance(found, list) else found) == tokenizer.decode(expected, skip_special_tokens=True)
 
 
 def test_batch_is_single_and_padding_counts_nothing(attached, ids):
@@ -259,6 +293,23 @@ class TestRefusals:
         oscar_kv.attach(dropout.eval(), fit("tiny-qwen3"))
         with pytest.raises(InputError, match="attention dropout 0.1 is not supported"):
             dropout.train()(torch.tensor([[1, 2, 3]]), past_key_values=oscar_kv.new_cache(dropout))
+
+    def test_a_gpu_without_a_kernel_is_told(self):
+        """Only a warning: the reference gives the same tokens."""
+        import types
+        from oscar_kv.attention_rule import ALL
+        from oscar_kv.transformers_attach import _warn_of_reference
+        code = types.SimpleNamespace(device=torch.device("cuda"), layer=types.SimpleNamespace(layer=3))
+        for step, decode in (("no head size 96", None), (None, "at most 16 query heads on a KV head, not 20"), (None, None)):
+            tiers = types.SimpleNamespace(step_unsupported=step, decode_unsupported=lambda group, rule, decode=decode: decode)
+            attached = types.SimpleNamespace(codes=[None, code], rules={3: ALL}, tiers=lambda code, tiers=tiers: tiers)
+            if step or decode:
+                with pytest.warns(UserWarning, match=f"layer 3 and any like it run on the torch reference.*: {step or decode}"):
+                    _warn_of_reference(attached, 4)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    _warn_of_reference(attached, 4)
 
     def test_twice_and_never(self, attached, fit):
         with pytest.raises(InputError, match="attached already"):
