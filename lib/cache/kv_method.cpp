@@ -5,15 +5,25 @@
 #include "cache/row_pages.h"
 
 namespace oscar {
+namespace {
+
+std::size_t index(std::int64_t layer) { return static_cast<std::size_t>(layer); }
+
+}  // namespace
 
 const SideTransform* KvMethod::transform(std::int64_t layer, Side side) const {
   if (layers.empty() || left_out_at(layer)) return nullptr;
-  const LayerTransform& t = layers.at(static_cast<std::size_t>(layer));
+  const LayerTransform& t = layers.at(index(places.empty() ? layer : places.at(index(layer))));
   return side == Side::kKey ? &t.key : &t.value;
 }
 
+const LayerCode& KvMethod::layer_code(std::int64_t layer) const {
+  if (left_out_at(layer)) return codes.front();
+  return codes.at(index(places.empty() ? layer : places.at(index(layer))));
+}
+
 const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
-  const LayerCode& c = codes.at(static_cast<std::size_t>(layer));
+  const LayerCode& c = layer_code(layer);
   return side == Side::kKey ? c.key : c.value;
 }
 
@@ -27,7 +37,7 @@ RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) cons
   if (const SideTransform* t = transform(layer, side); t != nullptr && !t->clip.empty()) {
     codec.clip = t->clip.size() == 1 ? t->clip[0] : t->clip.at(h);
   }
-  const LayerCode& c = codes[static_cast<std::size_t>(layer)];
+  const LayerCode& c = layer_code(layer);
   const auto& sigma = side == Side::kKey ? c.key_sigma : c.value_sigma;
   if (!sigma.empty()) codec.sigma = sigma.at(h);
   const auto& metric = side == Side::kKey ? c.key_metric : c.value_metric;
@@ -44,12 +54,10 @@ PageLayout KvMethod::page(std::int64_t layer) const {
   return one_vector ? page_layout(key) : page_layout(key, code(layer, Side::kValue));
 }
 
-bool KvMethod::left_out_at(std::int64_t layer) const {
-  return !left_out.empty() && left_out.at(static_cast<std::size_t>(layer));
-}
+bool KvMethod::left_out_at(std::int64_t layer) const { return !places.empty() && places.at(index(layer)) == kLeftOut; }
 
 std::int64_t KvMethod::held_layers(const ModelConfig& model) const {
-  return model.kv_layers() - std::count(left_out.begin(), left_out.end(), true);
+  return model.kv_layers() - std::count(places.begin(), places.end(), kLeftOut);
 }
 
 double KvMethod::bits_per_element() const {

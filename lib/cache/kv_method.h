@@ -41,11 +41,13 @@ struct KvMethod {
   std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null
   // Of transform_coder(); other coders keep what they need, and their rows stay in the model's basis.
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
-  std::vector<LayerCode> codes;        // [L]
-  std::vector<LayerTransform> layers;  // [L]; empty: identity everywhere, no clip
-  // [L]; empty: none. Layers that the bundle leaves out because their queries see less than the recent window: exact in
-  // BF16. Their pages have the code of another layer, in the model's basis, and no query reads them.
-  std::vector<bool> left_out;
+  std::vector<LayerCode> codes;        // [layers that are not left out]
+  std::vector<LayerTransform> layers;  // the same; empty: identity everywhere, no clip
+  // [L] of each of the model's layers in `codes` and `layers`; empty: in order. kLeftOut: the bundle leaves the layer
+  // out, because its queries see less than the recent window. It is exact in BF16; its pages have the first code, in
+  // the model's basis, and no query reads them.
+  std::vector<std::int64_t> places;
+  static constexpr std::int64_t kLeftOut = -1;
 
   std::shared_ptr<const RopePhases> rope_phases;  // of the model, where a transform has a rotated mean; else null
 
@@ -60,6 +62,7 @@ struct KvMethod {
   bool quantised_at(std::int64_t layer) const;
   bool left_out_at(std::int64_t layer) const;
   PageLayout page(std::int64_t layer) const;                   // of one KV head, of transform_coder()
+  const LayerCode& layer_code(std::int64_t layer) const;       // of transform_coder()
   std::int64_t vectors() const { return one_vector ? 1 : 2; }  // that a token caches for each KV head
   std::int64_t held_layers(const ModelConfig& model) const;    // that are not left out
   // The decode path has pages for it.

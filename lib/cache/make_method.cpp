@@ -37,22 +37,15 @@ std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
   return result;
 }
 
-// Fills the places of layers that the bundle does not hold.
-void mark_left_out(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
-  if (std::ssize(bundle.layers) == model.kv_layers()) return;
-  method.left_out.assign(static_cast<std::size_t>(model.kv_layers()), true);
-  for (const LayerTransform& layer : bundle.layers) {
-    method.left_out[static_cast<std::size_t>(model.kv_place(layer.layer))] = false;
+// KvMethod::places of a bundle.
+std::vector<std::int64_t> places_of(const Bundle& bundle, const ModelConfig& model) {
+  if (std::ssize(bundle.layers) == model.kv_layers()) return {};
+  std::vector<std::int64_t> places(static_cast<std::size_t>(model.kv_layers()), KvMethod::kLeftOut);
+  for (std::int64_t i = 0; i < std::ssize(bundle.layers); ++i) {
+    const LayerTransform& layer = bundle.layers[static_cast<std::size_t>(i)];
+    places[static_cast<std::size_t>(model.kv_place(layer.layer))] = i;
   }
-  if (method.codes.empty()) return;
-  for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
-    if (!method.left_out_at(place)) continue;
-    LayerTransform none;
-    none.layer = model.kv_layer(place), none.head_dim = model.head_dim, none.kv_heads = model.kv_heads;
-    method.layers.insert(method.layers.begin() + place, std::move(none));
-    LayerCode code = method.codes.front();
-    method.codes.insert(method.codes.begin() + place, std::move(code));
-  }
+  return places;
 }
 
 void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
@@ -61,10 +54,10 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
   const std::vector<std::string> differences = check_bundle_model(as_run, model, bundle.model_fingerprint);
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
+  method.places = places_of(bundle, model);
   if (codebook_bytes(bundle.layers) > 0) {
     require_apart("The bundle's method " + bundle.method, model);
     method.coder = codebook_coder(bundle.layers, bundle.quant_group, method.key_encoder, model);
-    mark_left_out(method, model, bundle);
     return;
   }
   method.layers = bundle.layers;
@@ -86,7 +79,6 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
     }
     method.codes.push_back(std::move(code));
   }
-  mark_left_out(method, model, bundle);
 }
 
 }  // namespace

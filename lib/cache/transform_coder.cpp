@@ -57,9 +57,7 @@ class TransformCoder : public RowsCoder {
 
 double TransformCoder::bits_per_element(const KvMethod& method) const {
   double bits = 0.0, elements = 0.0;
-  for (std::size_t i = 0; i < method.codes.size(); ++i) {
-    if (method.left_out_at(static_cast<std::int64_t>(i))) continue;
-    const LayerCode& c = method.codes[i];
+  for (const LayerCode& c : method.codes) {
     bits += c.key.bits_per_element() * c.key.head_dim + c.value.bits_per_element() * c.value.head_dim;
     elements += c.key.head_dim + c.value.head_dim;
   }
@@ -72,8 +70,7 @@ std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConf
   const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
   const std::uint64_t full = method.window_bytes(model, context);
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < method.codes.size(); ++i) {
-    const auto layer = static_cast<std::int64_t>(i);
+  for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     if (!method.left_out_at(layer)) bytes += static_cast<std::uint64_t>(pages * method.page(layer).bytes()) + full;
   }
   return bytes;
