@@ -1,6 +1,6 @@
 // The cache side of one decode step, in one launch: per-head norm and RoPE of queries and keys (or neither, where the
 // caller has done both), the change of basis, and the new rows of keys and values into the BF16 windows. CPU reference:
-// rotate_rows() of lib/cache/row_rotation.h, bit for bit on equal rows, and KvCache::append(); norm and RoPE
+// rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and KvCache::append(); norm and RoPE
 // follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
 #pragma once
 

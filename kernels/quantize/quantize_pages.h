@@ -1,6 +1,6 @@
 // Rotate, clip, quantise and pack keys or values of one layer into cache pages, in one launch: for prefill (whole
 // pages) and for the tokens that leave the recent window (a few slots of a page). CPU reference, bit for bit:
-// rotate_rows() of lib/cache/row_rotation.h, encode_rows() of lib/codec/codec.h and RowPages::put() of
+// rotate_rows() of lib/cache/row_loops.h, encode_rows() of lib/codec/codec.h and RowPages::put() of
 // lib/cache/row_pages.h. Raw pointers, no LibTorch.
 #pragma once
 

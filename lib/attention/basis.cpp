@@ -1,13 +1,7 @@
 #include "attention/basis.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <stdexcept>
-#include <vector>
-
-#include "cache/row_rotation.h"
 #include "model/rope_phases.h"
 
 namespace oscar {
@@ -26,35 +20,6 @@ at::Tensor multiply_heads(const at::Tensor& x, const at::Tensor& matrices, std::
 }
 
 }  // namespace
-
-at::Tensor transformed_rows(const at::Tensor& rows, const SideTransform* side, const at::Tensor& rope_phases) {
-  if (side == nullptr) return rows.to(at::kCPU, at::kBFloat16).contiguous();
-  const at::Tensor forward = plain(side->forward);
-  at::Tensor x = plain(rows), mean = side->mean.defined() ? plain(side->mean) : at::Tensor();
-  if (side->rotated_mean) {
-    if (!rope_phases.defined()) throw std::logic_error("transformed_rows needs the rope_phases of the tokens");
-    x = (x - rotated_means(mean, rope_phases)).contiguous();
-    mean = at::Tensor();
-  }
-  const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2);
-  at::Tensor out = at::empty({tokens, heads, d}, x.options().dtype(at::kBFloat16));
-  const auto* source = x.const_data_ptr<float>();
-  auto* target = reinterpret_cast<std::uint16_t*>(out.data_ptr<at::BFloat16>());
-  constexpr std::int64_t kRows = 64;
-  const std::int64_t blocks = (tokens + kRows - 1) / kRows;
-  const std::int64_t item = std::max<std::int64_t>(std::min(kRows, tokens) * d * d, 1);
-  const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 20) / item, 1);  // no threads for a few rows
-  at::parallel_for(0, blocks * heads, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t head = i % heads, first = i / heads * kRows, at = (first * heads + head) * d;
-      const float* matrix = forward.const_data_ptr<float>() + (forward.size(0) == 1 ? 0 : head * d * d);
-      const float* centre = mean.defined() ? mean.const_data_ptr<float>() + head * d : nullptr;
-      rotate_rows(source + at, std::min(kRows, tokens - first), heads * d, centre, matrix, static_cast<int>(d),
-                  target + at, heads * d);
-    }
-  });
-  return out;
-}
 
 at::Tensor rotate_queries(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads) {
   const at::Tensor x = plain(q, q.device());
@@ -84,54 +49,6 @@ at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64
 at::Tensor mean_rows(const SideTransform& key, const at::Tensor& rope_phases) {
   const at::Tensor means = rotated_means(key.mean, rope_phases).transpose(0, 1);  // [Hkv, T, d]
   return at::matmul(means, plain(key.forward, means.device()));
-}
-
-at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side side) {
-  const SideTransform* transform = method.transform(input.layer, side);
-  const at::Tensor& rows = side == Side::kKey ? input.k : input.v;
-  if (transform == nullptr || !transform->rotated_mean) return transformed_rows(rows, transform);
-  std::vector<at::Tensor> rope_phases;
-  for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
-    rope_phases.push_back(method.rope_phases->rows(input.batch->starts[s], input.batch->lengths[s]));
-  }
-  return transformed_rows(rows, transform, at::cat(rope_phases));
-}
-
-NewRows new_rows(const KvMethod& method, const AttentionInput& input) {
-  const at::Tensor keys = new_rows(method, input, Side::kKey);
-  return {keys, method.one_vector ? keys : new_rows(method, input, Side::kValue)};
-}
-
-CacheQueries cache_queries(const KvMethod& method, const AttentionInput& input, at::Device device) {
-  const std::int64_t kv_heads = input.k.size(1);
-  const SideTransform* key = method.transform(input.layer, Side::kKey);
-  const at::Tensor model_q = input.q.to(device);
-  CacheQueries x;
-  x.q = rotate_queries(model_q, key, kv_heads);
-  x.output = at::empty_like(x.q);
-  if (input.soft_cap > 0.0 || input.sinks.defined()) x.shift = logit_shift(model_q, key, kv_heads, input.scale);
-  if (input.sinks.defined()) {
-    x.sinks = input.sinks.to(device, at::kFloat).contiguous();
-    x.weight_sum = at::empty({x.q.size(0), x.q.size(1)}, x.q.options());
-  }
-  return x;
-}
-
-void add_position_queries(CacheQueries& queries, const KvMethod& method, const AttentionInput& input,
-                          at::Device device) {
-  const SideTransform* key = method.transform(input.layer, Side::kKey);
-  if (key == nullptr || !key->rotated_mean) return;
-  std::int64_t end = 0;
-  for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
-    end = std::max(end, input.batch->starts[s] + input.batch->lengths[s]);
-  }
-  queries.positions = phase_queries(input.q, key->mean).to(device).contiguous();
-  queries.rope_phases = method.rope_phases->rows(0, end);
-}
-
-at::Tensor model_outputs(const KvMethod& method, const AttentionInput& input, const CacheQueries& queries) {
-  const SideTransform* value = method.transform(input.layer, Side::kValue);
-  return restore_outputs(queries.output, value, input.k.size(1), queries.weight_sum).to(input.q.options());
 }
 
 }  // namespace oscar

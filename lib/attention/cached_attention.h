@@ -60,7 +60,6 @@ class PagedAttention : public Attention {
   StoredPages stored(std::int64_t layer, std::int64_t sequence_id, Side side = Side::kKey) const;
 
  private:
-  void check_starts(const AttentionInput& input) const;
   std::unique_ptr<PagedBackend> backend_;
   RecurrentStates states_;
 };

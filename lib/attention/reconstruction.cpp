@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "attention/basis.h"
+#include "attention/begin_step.h"
 #include "attention/device_rows.h"
 #include "model/rope_phases.h"
 

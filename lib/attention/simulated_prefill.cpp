@@ -2,9 +2,9 @@
 #include <ATen/ATen.h>
 
 #include <optional>
-#include <stdexcept>
 
 #include "attention/basis.h"
+#include "attention/begin_step.h"
 #include "attention/cached_attention.h"
 #include "attention/logit_noise.h"
 #include "attention/prefill_core.h"
@@ -21,14 +21,12 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     return attend(with_all_queries(input)).index_select(0, input.asked.to(input.q.device()));
   }
   const SequenceBatch& batch = *input.batch;
-  CacheQueries queries = cache_queries(method_, input, input.q.device());
+  // No past tokens are kept: sequences come whole.
+  BegunStep step = begin_step(method_, input, input.q.device(), Rotation::kQueries, [](std::int64_t) { return 0; });
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   std::int64_t offset = 0;
   for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
     const std::int64_t length = batch.lengths[s];
-    if (batch.starts[s] != 0) {
-      throw std::invalid_argument("SimulatedPrefillAttention keeps no past tokens: starts must be 0");
-    }
     if (length == 0) continue;
     std::optional<Timeline::Phase> coding(std::in_place, timeline_, kCodingPhase);
     CachedRows keys = decoded_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
@@ -40,17 +38,16 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
       add_mean(keys, mean_rows(*key, method_.rope_phases->rows(0, length).to(input.q.device())));
     }
     const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, offset, length) : x; };
-    at::Tensor asked = part(queries.q);
+    at::Tensor asked = part(step.q);
     if (keys.noise.defined()) {
       const std::int64_t runs = keys.noise.size(2);
-      asked = at::cat({asked, noise_queries(method_, input.layer, part(queries.q), runs, input.scale)}, 2);
+      asked = at::cat({asked, noise_queries(method_, input.layer, part(step.q), runs, input.scale)}, 2);
       add_noise(keys);
     }
-    part(queries.output)
-        .copy_(attend_cached(input, asked, keys, values, part(queries.shift), part(queries.weight_sum)));
+    part(step.output).copy_(attend_cached(input, asked, keys, values, part(step.shift), part(step.weight_sum)));
     offset += length;
   }
-  return model_outputs(method_, input, queries);
+  return model_outputs(method_, input, step);
 }
 
 }  // namespace oscar

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/basis.h"
+#include "attention/begin_step.h"
 #include "attention/reconstruction.h"
 
 namespace oscar {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cache/row_sums.h"
+#include "cache/row_loops.h"
 #include "codec/codec.h"
 #include "codec/row_math.h"
 #include "layout/float16.h"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <memory>
 
-#include "cache/expand.h"
-#include "cache/row_sums.h"
+#include "base/errors.h"
+#include "cache/row_loops.h"
 #include "codec/page_params.h"
 
 namespace oscar {
@@ -16,6 +16,7 @@ RowPages::RowPages(const PageLayout& page, Side side, std::vector<RowCodec> code
       side_(side),
       codecs_(std::move(codecs)),
       runs_(scale_runs(layout_)) {
+  for (const RowCodec& codec : codecs_) encode_ = row_encoder(codec);  // one layout, so the same for all heads
   const SideLayout& layout = layout_;
   for (const RowCodec& codec : codecs_) sigma_.insert(sigma_.end(), codec.sigma.begin(), codec.sigma.end());
   for (int b = 0; b < layout.planes; ++b) {
@@ -97,7 +98,10 @@ void RowPages::write(std::uint8_t* page, int token, int count, const float* rows
   for (int t = 0; t < count; ++t) {
     std::uint8_t* to = page;
     for (const RowCodec& codec : codecs_) {
-      encode_rows(codec, rows, 1, 0, codes, params);
+      std::int64_t bad = -1;
+      if (!encode_(codec, rows, 1, layout_.head_dim, codes, params, &bad)) {
+        throw NumericalError("a row to be coded is not finite");
+      }
       put(to, token + t, codes, params);
       rows += layout_.head_dim, to += page_.bytes();
     }

@@ -14,7 +14,8 @@ namespace oscar {
 // Keys or values of pages of one layout.
 class RowPages : public CachePages {
  public:
-  // codecs: [Hkv], of the layout. Without them get(), put() and read_levels() alone may be called.
+  // codecs: [Hkv], of the layout. Without them get(), put() and read_levels() alone may be called. InputError for
+  // encoder feedback without a metric of the code.
   RowPages(const PageLayout& page, Side side, std::vector<RowCodec> codecs = {});
 
   // One row of one KV head, whose bytes begin at head_page. codes: [d], params: [param_bytes of the row] as
@@ -52,6 +53,7 @@ class RowPages : public CachePages {
   SideLayout layout_;
   Side side_;
   std::vector<RowCodec> codecs_;  // [Hkv]
+  RowEncoder encode_ = nullptr;   // of their layout; null without codecs
   std::vector<float> sigma_;      // [Hkv, 4]
   std::vector<ScaleRun> runs_;
   // Per plane: place of each code in units of its width, [tokens, channels].

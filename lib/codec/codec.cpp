@@ -16,7 +16,7 @@ namespace {
 
 // The codec of a layout; its functions are described in uniform.h and blocks.h.
 struct LayoutCodec {
-  decltype(&uniform::encode_rows) encode;
+  RowEncoder encode;
   decltype(&uniform::decode_rows) decode;
   decltype(&uniform::pack_codes) pack;
   decltype(&uniform::unpack_codes) unpack;
@@ -64,12 +64,17 @@ Encoder parse_encoder(const std::string& name) {
   throw InputError("encoder " + quote_name(name) + " is not known; expected minmax, search or feedback");
 }
 
+RowEncoder row_encoder(const RowCodec& codec) {
+  check_codec(codec);
+  return of(codec.code).encode;
+}
+
 void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params) {
-  check_codec(codec);
+  const RowEncoder encode = row_encoder(codec);
   if (stride == 0) stride = codec.code.head_dim;
   std::int64_t bad = -1;
-  const bool sound = of(codec.code).encode(codec, rows, n, stride, codes, params, &bad);
+  const bool sound = encode(codec, rows, n, stride, codes, params, &bad);
   if (!sound) refuse_row(rows + bad * stride, bad, codec.code.head_dim);
 }
 

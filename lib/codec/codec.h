@@ -44,6 +44,11 @@ struct RowCodec {
 // NumericalError names the first row with a NaN or an infinity.
 void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params);
+// What encode_rows() calls for one layout, without its checks, for who checks once: false and *bad_row when a row is
+// not finite. stride: d or more.
+using RowEncoder = bool (*)(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride,
+                            std::uint8_t* codes, std::uint8_t* params, std::int64_t* bad_row);
+RowEncoder row_encoder(const RowCodec& codec);  // InputError as encode_rows()
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride);
 // decode(encode(row)) of each row, without the codes. `out` may be `rows`. The hot loop of clip search.

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "attention/basis.h"
+#include "attention/begin_step.h"
 #include "verify/forward.h"
 
 namespace oscar {

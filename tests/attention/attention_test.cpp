@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "attention/basis.h"
+#include "attention/begin_step.h"
 #include "attention/cached_attention.h"
 #include "attention/scenario.h"
 #include "base/errors.h"

@@ -1,4 +1,4 @@
-#include "cache/row_rotation.h"
+#include "cache/row_loops.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <limits>
 #include <random>
 
+#include "cache/row_loops.h"
 #include "cache/row_pages.h"
-#include "cache/row_rotation.h"
 #include "codec/codec.h"
 #include "kernels/dequantize/dequantize_pages.h"
 #include "layout/float16.h"

@@ -175,6 +175,55 @@ def test_functions_are_told_in_steps():
     assert not found, "\n".join(found)
 
 
+def section(text, heading):
+    return re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+# Functions that architecture.md names beside a file are there.
+def test_a_key_passes_at_most_eight_files():
+    path = section((SOURCE_DIR / "docs/architecture.md").read_text(), "The path of a key").split("The walk is that")[0]
+    steps, file = [], ""
+    for line in path.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| ") or cells[0] == "file":
+            continue
+        file = cells[0].strip("`") or file
+        steps.append((file, re.findall(r"`(?:\w+::)?(\w+)\(\)`", cells[1])))
+    files_named = {file for file, _ in steps}
+    assert 5 <= len(files_named) <= 8 and len(steps) > len(files_named), sorted(files_named)
+    for file, functions in steps:
+        text = (SOURCE_DIR / file).read_text()
+        assert functions and all(re.search(rf"\b{f}\(", text) for f in functions), (file, functions)
+
+
+# Files that may say where a method comes from: what is asked there, by the folders and files that may ask it.
+ORIGINS = {
+    r"\bMethodEngine\b": ("lib/methods/", "lib/cache/spec_coder.cpp"),
+    r"\bCodebookEngine\b": ("lib/methods/", "lib/cache/codebook_coder.cpp"),
+    r"\b(?:spec|codebook)_coder\(": ("lib/cache/coders.h", "lib/cache/spec_coder.cpp", "lib/cache/codebook_coder.cpp",
+                                     "lib/cache/make_method.cpp"),
+    r"(?:\.|->)engine\b": (),
+    r"\bdynamic_(?:pointer_)?cast\b": ("apps/",),  # of exceptions
+    # Rows of the registry: what oscar-fit fits, and what is listed.
+    r"(?:\.|->)codebooks\b": ("lib/registry/", "lib/rotation/", "lib/bundle/from_fit.cpp", "lib/verify/method_list.cpp",
+                              "lib/verify/comparison.cpp", "apps/options/fit_arguments.cpp", "apps/fit_allocator.cpp"),
+}
+
+
+def asked_elsewhere(name, text):
+    code = re.sub(r"//.*", "", text)
+    return [f"{name}: {found[0]}" for pattern, allowed in ORIGINS.items()
+            if not name.startswith(allowed or ("no folder",)) for found in [re.search(pattern, code)] if found]
+
+
+def test_only_the_factory_asks_where_a_method_comes_from():
+    assert asked_elsewhere("lib/verify/plan.cpp", "x = MethodEngine(a);") and asked_elsewhere("apps/a.cpp", "if (m.engine) {")
+    assert not asked_elsewhere("lib/verify/plan.cpp", "x();  // MethodEngine")
+    found = [line for name in SOURCES if name.startswith(("lib/", "apps/"))
+             for line in asked_elsewhere(name, (SOURCE_DIR / name).read_text())]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_paragraphs_can_be_read(name):
     for paragraph in paragraphs((SOURCE_DIR / name).read_text()):

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cmath>
 
-#include "attention/basis.h"
+#include "attention/begin_step.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/random.h"

@@ -1,12 +1,13 @@
-// The decode path on the CPU: KvCache and the CPU's decode attention.
+// The decode path on the CPU: KvCache, and decode attention shared among threads (decode_attention_cpu.h).
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 
-#include "attention/basis.h"
-#include "attention/batch_steps.h"
+#include "attention/begin_step.h"
 #include "attention/cache_factory.h"
 #include "attention/cpu/decode_attention_cpu.h"
+#include "attention/cpu/decode_group.h"
 #include "attention/paged_backend.h"
 
 namespace oscar {
@@ -26,26 +27,25 @@ class CpuBackend : public PagedBackend {
   std::uint64_t allocated_bytes() const override { return cache_.allocated_bytes(); }
 
  private:
-  void attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, CacheQueries& queries) const;
+  void attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, BegunStep& step) const;
 
   const KvMethod& method_;
   KvCache cache_;
 };
 
 at::Tensor CpuBackend::attend(const AttentionInput& input) {
-  CacheQueries queries = cache_queries(method_, input, at::kCPU);
-  add_position_queries(queries, method_, input, at::kCPU);
-  const auto [k, v] = new_rows(method_, input);
-  const RowBits keys(k), values(v);
+  BegunStep step = begin_step(method_, input, at::kCPU, Rotation::kQueriesAndRows,
+                              [&](std::int64_t id) { return cache_.tokens(input.layer, id); });
+  const RowBits keys(step.keys), values(step.values);
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
     for (const StepToken& token : tokens) cache_.append(input.layer, token.id, keys[token.row], values[token.row]);
-    attend_step(input, tokens, queries);  // after all appends: they may move memory
+    attend_step(input, tokens, step);  // after all appends: they may move memory
   });
-  return model_outputs(method_, input, queries);
+  return model_outputs(method_, input, step);
 }
 
 // The newest token of each of these sequences over its cache.
-void CpuBackend::attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, CacheQueries& x) const {
+void CpuBackend::attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, BegunStep& x) const {
   const std::int64_t heads = input.q.size(1), d = input.q.size(2);
   std::vector<float> queries, positions, shifts, outputs(tokens.size() * static_cast<std::size_t>(heads * d)),
       sums(tokens.size() * static_cast<std::size_t>(heads));
@@ -95,8 +95,7 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
 }
 
 void CpuBackend::append(const AttentionInput& input) {
-  const auto [k, v] = new_rows(method_, input);
-  append_batch(cache_, input.layer, *input.batch, k, v);
+  append_batch(cache_, input.layer, *input.batch, new_rows(method_, input));
 }
 
 StoredPages CpuBackend::stored(std::int64_t layer, std::int64_t sequence, Side side) const {
@@ -110,6 +109,38 @@ StoredPages CpuBackend::stored(std::int64_t layer, std::int64_t sequence, Side s
 }
 
 }  // namespace
+
+void decode_attention_cpu(const TieredDecodeParams& p, const CachePages& keys, const CachePages& values,
+                          const PositionLogits* positions) {
+  // Threads are worth waking for some 2^18 cached elements each.
+  std::int64_t tokens = 0;
+  for (std::int32_t b = 0; b < p.batch; ++b) {
+    tokens += p.sequences[b].sink.tokens + p.sequences[b].body_tokens + p.sequences[b].recent.tokens;
+  }
+  const std::int64_t item = std::max<std::int64_t>(tokens * p.head_dim / std::max(p.batch, 1), 1);
+  const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 18) / item, 1);
+  at::parallel_for(0, std::int64_t{p.batch} * p.kv_heads, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) attend_group(p, keys, values, positions, i / p.kv_heads, i % p.kv_heads);
+  });
+}
+
+void decode_attention_two_pass(const TieredDecodeParams& p, const std::vector<SideView>& keys,
+                               const std::vector<SideView>& values, const PositionLogits* positions) {
+  at::parallel_for(0, std::int64_t{p.batch} * p.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto b = static_cast<std::size_t>(i / p.kv_heads);
+      attend_sides(p, keys[b], values[b], positions, i / p.kv_heads, i % p.kv_heads);
+    }
+  });
+}
+
+SequenceView joint_view(const SideView& key, const SideView& value) {
+  const auto number = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
+  const auto tier = [&](const RowTier& k, const RowTier& v) {
+    return WindowTier{k.rows, v.rows, number(k.tokens), number(k.first), number(k.capacity)};
+  };
+  return {tier(key.sink, value.sink), tier(key.recent, value.recent), number(key.body), key.table};
+}
 
 std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model) {
   return std::make_unique<CpuBackend>(method, model);

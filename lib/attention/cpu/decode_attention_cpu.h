@@ -1,4 +1,5 @@
-// Decode attention on the CPU. Every function computes what tiered_decode.h defines.
+// Decode attention on the CPU. Every function computes what tiered_decode.h defines. The reference is in
+// decode_attention_reference.cpp; cpu_backend.cpp shares the work of the others among threads.
 #pragma once
 
 #include <vector>

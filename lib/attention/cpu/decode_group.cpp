@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cache/row_sums.h"
+#include "cache/row_loops.h"
 
 namespace oscar {
 namespace {

@@ -1,4 +1,4 @@
-// The FP32 decode attention of one (sequence, KV head): the work items of decode_attention_cpu.cpp.
+// The FP32 decode attention of one (sequence, KV head): the work items of cpu_backend.cpp.
 #pragma once
 
 #include <cstdint>

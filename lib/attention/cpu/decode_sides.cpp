@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "attention/cpu/decode_group.h"
-#include "cache/row_sums.h"
+#include "cache/row_loops.h"
 #include "layout/float16.h"
 
 namespace oscar {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <stdexcept>
 
 #include "attention/cache_factory.h"
 #include "attention/cuda/cuda_backend.h"
@@ -46,10 +45,6 @@ CudaBackend::CudaBackend(const KvMethod& method, const ModelConfig& model, at::D
   bad_ = at::full({model.kv_layers(), 2}, INT_MAX, at::TensorOptions(at::kInt).device(device));
 }
 
-at::Tensor CudaBackend::rows(const at::Tensor& x) const {
-  return (x.scalar_type() == at::kBFloat16 ? x.to(device_) : x.to(device_, at::kFloat)).contiguous();
-}
-
 const CudaBackend::DeviceLayer& CudaBackend::layer(std::int64_t index) {
   DeviceLayer& l = layers_[static_cast<std::size_t>(index)];
   if (!l.ready) {
@@ -72,8 +67,8 @@ void* CudaBackend::workspace(const kernels::PagedDecodeParams& p, bool positions
   return workspace_.data_ptr();
 }
 
-CudaBackend::Step CudaBackend::append_step(std::int64_t layer, const std::vector<StepToken>& tokens, const Rows& rows,
-                                           StepQueries& query) {
+CudaBackend::Step CudaBackend::append_step(std::int64_t layer, const std::vector<StepToken>& tokens,
+                                           const BegunStep& rows, StepQueries& query) {
   Step step{};
   std::vector<AppendJob> jobs;
   std::vector<PageRun> runs;
@@ -91,8 +86,8 @@ CudaBackend::Step CudaBackend::append_step(std::int64_t layer, const std::vector
   step.tables = add_sequences(step.ids, layer);
   const std::size_t jobs_at = tables_.add(words(jobs)), runs_at = tables_.add(words(runs));
   tables_.upload();
-  write_windows(layer, rows.q, rows.k, rows.v, std::ssize(jobs), jobs_at, step.tables, &query);
-  quantise(layer, rows.k, rows.v, std::ssize(runs), runs_at, step.tables, true);
+  write_windows(layer, rows.q, rows.keys, rows.values, std::ssize(jobs), jobs_at, step.tables, &query);
+  quantise(layer, rows.keys, rows.values, std::ssize(runs), runs_at, step.tables, true);
   return step;
 }
 
@@ -137,32 +132,26 @@ void CudaBackend::attend_step(const AttentionInput& input, const Step& step, con
 
 at::Tensor CudaBackend::attend(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
-  const Rows given{rows(input.q), rows(input.k), rows(input.v)};
-  const std::int64_t heads = given.q.size(1), d = given.q.size(2);
+  BegunStep begun = begin_step(method_, input, device_, Rotation::kInKernels,
+                               [&](std::int64_t id) { return tokens(input.layer, id); });
+  at::Tensor& out = begun.output;
+  const std::int64_t heads = begun.q.size(1), d = begun.q.size(2);
   const DeviceLayer& l = layer(input.layer);
-  // fallback_reason() sends models with either to the general kernel.
-  const bool capped = input.soft_cap > 0.0, has_sinks = input.sinks.defined();
-  if ((l.key.mean.defined() && !l.key.rotated_mean && (capped || has_sinks)) || (l.value.mean.defined() && has_sinks)) {
-    throw std::logic_error("the configuration of the model names no soft cap and no sink logits");
-  }
-  const at::Tensor sinks = has_sinks ? input.sinks.to(device_, at::kFloat).contiguous() : at::Tensor();
-
-  const auto options = at::TensorOptions(at::kFloat).device(device_);
-  at::Tensor out = at::empty({given.q.size(0), heads, d}, options);
+  const auto options = out.options();
   const std::int64_t sequences = std::ssize(input.batch->lengths);
   StepQueries query{at::empty({sequences, heads, d}, options.dtype(at::kBFloat16)),
                     l.key.rotated_mean ? at::empty({sequences, heads, d}, options) : at::Tensor()};
   std::int64_t steps = 0;
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
     ++steps;
-    const Step step = append_step(input.layer, tokens, given, query);
+    const Step step = append_step(input.layer, tokens, begun, query);
     const auto count = std::ssize(tokens);
     const std::int64_t first = tokens.front().row;
     bool in_order = true;  // the rows of this step follow one another
     for (std::int64_t i = 0; i < count; ++i)
       in_order = in_order && tokens[static_cast<std::size_t>(i)].row == first + i;
     at::Tensor step_out = in_order ? out.narrow(0, first, count) : at::empty({count, heads, d}, options);
-    attend_step(input, step, query, sinks, step_out);
+    attend_step(input, step, query, begun.sinks, step_out);
     if (in_order) return;
     std::vector<std::int64_t> to;
     for (const StepToken& token : tokens) to.push_back(token.row);

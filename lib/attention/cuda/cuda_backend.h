@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "attention/batch_steps.h"
+#include "attention/begin_step.h"
 #include "attention/cuda/device_cache.h"
 #include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_phases.h"
@@ -55,16 +55,11 @@ class CudaBackend : public PagedBackend {
 
   const PageLayout& layout(std::int64_t layer) const { return layouts_[static_cast<std::size_t>(layer)]; }
   const DeviceLayer& layer(std::int64_t index);
-  at::Tensor rows(const at::Tensor& x) const;  // as the kernels read them
   // Sections of the tables that every launch needs.
   struct Common {
     std::size_t page_table, window_table, lengths;
     std::int64_t max_pages, sink_pages;
     std::int64_t longest;  // tokens of the longest sequence
-  };
-  // What attend() was given, as the kernels read it: [tokens, heads, d].
-  struct Rows {
-    at::Tensor q, k, v;
   };
   // Queries of a step, [sequences, heads, d]: BF16 in the basis of the cache; FP32 for the phases of positions where
   // keys have a rotated mean, else undefined.
@@ -76,7 +71,7 @@ class CudaBackend : public PagedBackend {
     std::vector<std::int64_t> ids;
     Common tables;
   };
-  Step append_step(std::int64_t layer, const std::vector<StepToken>& tokens, const Rows& rows, StepQueries& query);
+  Step append_step(std::int64_t layer, const std::vector<StepToken>& tokens, const BegunStep& rows, StepQueries& query);
   // out [sequences, heads, d] F32, in the basis of the cache.
   void attend_step(const AttentionInput& input, const Step& step, const StepQueries& query, const at::Tensor& sinks,
                    at::Tensor& out);

@@ -149,7 +149,7 @@ void CudaBackend::check_finite(std::int64_t index) const {
 void CudaBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   const SequenceBatch& batch = *input.batch;
-  const at::Tensor k = rows(input.k), v = rows(input.v);
+  const at::Tensor k = kernel_rows(input.k, device_), v = kernel_rows(input.v, device_);
   const CacheWindows& w = method_.windows;
   std::vector<std::int64_t> ids;
   std::vector<AppendJob> jobs;

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "attention/basis.h"
-#include "attention/batch_steps.h"
+#include "attention/begin_step.h"
 #include "attention/cache_factory.h"
 #include "attention/cuda/attention_launch.h"
 #include "attention/cuda/device_launch.h"
@@ -48,7 +47,7 @@ class FallbackBackend : public PagedBackend {
   at::Tensor rotation(Side side) const;
   const float* sigma(std::int64_t layer, Side side);
   void attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, const at::Tensor& coded_q,
-                   CacheQueries& queries, at::Tensor& coded);
+                   BegunStep& step, at::Tensor& coded);
 
   const KvMethod& method_;
   at::Device device_;
@@ -95,33 +94,32 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
 
 at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
-  CacheQueries queries = cache_queries(method_, input, device_);
-  add_position_queries(queries, method_, input, device_);
-  const auto [k, v] = new_rows(method_, input);
-  const RowBits keys(k), values(v);
+  BegunStep step = begin_step(method_, input, device_, Rotation::kQueriesAndRows,
+                              [&](std::int64_t id) { return cache_.tokens(input.layer, id); });
+  const RowBits keys(step.keys), values(step.values);
   // Sides with pages of their own: coded tokens may have another basis, and sums over them stay apart.
   at::Tensor coded_q, coded;
   if (!spec_.shared_pages) {
-    coded_q = rotations_[0].defined() ? at::matmul(queries.q, rotations_[0]) : queries.q;
-    coded = at::empty_like(queries.q);
+    coded_q = rotations_[0].defined() ? at::matmul(step.q, rotations_[0]) : step.q;
+    coded = at::empty_like(step.q);
   }
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
     for (const StepToken& token : tokens) {
       cache_.append(input.layer, token.id, keys[token.row], values[token.row]);
       update(input.layer, token.id);
     }
-    attend_step(input, tokens, coded_q, queries, coded);
+    attend_step(input, tokens, coded_q, step, coded);
   });
   if (coded.defined()) {
     // The transform is its own inverse and symmetric.
-    queries.output = queries.output + (rotations_[1].defined() ? at::matmul(coded, rotations_[1]) : coded);
+    step.output = step.output + (rotations_[1].defined() ? at::matmul(coded, rotations_[1]) : coded);
   }
-  return model_outputs(method_, input, queries);
+  return model_outputs(method_, input, step);
 }
 
 // The newest token of each of these sequences over the copy of its cache.
 void FallbackBackend::attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens,
-                                  const at::Tensor& coded_q, CacheQueries& queries, at::Tensor& coded) {
+                                  const at::Tensor& coded_q, BegunStep& step, at::Tensor& coded) {
   std::vector<std::int64_t> rows;
   std::vector<std::int32_t> tables;  // page ids: of each sequence, keys then values
   for (const StepToken& token : tokens) {
@@ -154,29 +152,28 @@ void FallbackBackend::attend_step(const AttentionInput& input, const std::vector
     return at::empty(sizes, x.options());
   };
   const auto written = [](at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; };
-  const at::Tensor q = select(queries.q), step_coded_q = select(coded_q), positions = select(queries.positions),
-                   shift = select(queries.shift);
-  at::Tensor step_output = room(queries.output), step_coded = room(coded), sum = room(queries.weight_sum);
+  const at::Tensor q = select(step.q), step_coded_q = select(coded_q), positions = select(step.positions),
+                   shift = select(step.shift);
+  at::Tensor step_output = room(step.output), step_coded = room(coded), sum = room(step.weight_sum);
   kernels::FallbackAttentionParams p{};
   p.query = pointer<float>(q), p.query_coded = pointer<float>(step_coded_q);
   p.position_query = pointer<float>(positions);
-  p.rope_phases = queries.rope_phases.defined() ? phases_.rows(queries.rope_phases.size(0)) : nullptr;
-  p.logit_shift = pointer<float>(shift), p.sink_logits = pointer<float>(queries.sinks);
+  p.rope_phases = step.rope_phases.defined() ? phases_.rows(step.rope_phases.size(0)) : nullptr;
+  p.logit_shift = pointer<float>(shift), p.sink_logits = pointer<float>(step.sinks);
   p.output = written(step_output), p.output_coded = written(step_coded), p.weight_sum = written(sum);
   for (const Side side : kSides) {
     (side == Side::kKey ? p.key : p.value) = general_side(
         pages(input.layer, side), side, mirror_.pages(input.layer, pool_of(side)), sigma(input.layer, side));
   }
   launcher_->launch(p, input, sequences);
-  queries.output.index_copy_(0, index, step_output);
+  step.output.index_copy_(0, index, step_output);
   if (coded.defined()) coded.index_copy_(0, index, step_coded);
-  if (sum.defined()) queries.weight_sum.index_copy_(0, index, sum);
+  if (sum.defined()) step.weight_sum.index_copy_(0, index, sum);
 }
 
 void FallbackBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
-  const auto [k, v] = new_rows(method_, input);
-  append_batch(cache_, input.layer, *input.batch, k, v);
+  append_batch(cache_, input.layer, *input.batch, new_rows(method_, input));
   for (std::size_t s = 0; s < input.batch->ids.size(); ++s) {
     if (input.batch->lengths[s] > 0) update(input.layer, input.batch->ids[s]);
   }

@@ -1,11 +1,28 @@
-#include "cache/expand.h"
+#include "cache/row_loops.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "codec/codec.h"
 #include "codec/row_math.h"
+#include "layout/float16.h"
 
 namespace oscar {
 namespace {
+
+constexpr int kRows = 4;  // rows that share a pass over the matrix
+
+OSCAR_VECTOR_CLONES void multiply(const float* x, int rows, const float* matrix, int d, float* y) {
+  std::fill_n(y, rows * d, 0.0f);
+  for (int i = 0; i < d; ++i) {
+    const float* m = matrix + static_cast<std::int64_t>(i) * d;
+    for (int r = 0; r < rows; ++r) {
+      const float v = x[r * d + i];
+      float* out = y + r * d;
+      for (int j = 0; j < d; ++j) out[j] += v * m[j];
+    }
+  }
+}
 
 typedef std::uint32_t Words4 __attribute__((vector_size(16)));
 typedef std::uint16_t Halves8 __attribute__((vector_size(16)));
@@ -24,7 +41,44 @@ struct Place {
   }
 };
 
+constexpr int kLanes = 16;
+typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+
+OSCAR_INLINE float dot(const float* x, const float* y, int n) {
+  Vector sum = {}, a, b;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    std::memcpy(&a, x + i, sizeof(a));
+    std::memcpy(&b, y + i, sizeof(b));
+    sum += a * b;
+  }
+  float lanes[kLanes], total = 0.0f;
+  std::memcpy(lanes, &sum, sizeof(lanes));
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int l = 0; l < width; ++l) lanes[l] += lanes[l + width];
+  }
+  for (total = lanes[0]; i < n; ++i) total += x[i] * y[i];
+  return total;
+}
+
 }  // namespace
+
+void rotate_rows(const float* x, std::int64_t n, std::int64_t x_stride, const float* mean, const float* matrix, int d,
+                 std::uint16_t* out, std::int64_t out_stride) {
+  float centred[kRows * kMaxHeadDim], rotated[kRows * kMaxHeadDim];
+  for (std::int64_t first = 0; first < n; first += kRows) {
+    const int rows = static_cast<int>(std::min<std::int64_t>(kRows, n - first));
+    for (int r = 0; r < rows; ++r) {
+      const float* row = x + (first + r) * x_stride;
+      for (int i = 0; i < d; ++i) centred[r * d + i] = mean != nullptr ? row[i] - mean[i] : row[i];
+    }
+    if (matrix != nullptr) multiply(centred, rows, matrix, d, rotated);
+    const float* result = matrix != nullptr ? rotated : centred;
+    for (int r = 0; r < rows; ++r) {
+      for (int i = 0; i < d; ++i) out[(first + r) * out_stride + i] = bfloat16_bits(result[r * d + i]);
+    }
+  }
+}
 
 // Eight neighbouring channels of a token are the two halves of one field of four lanes.
 OSCAR_VECTOR_CLONES void expand_keys(const PlaneLayout& plane, const std::uint32_t* words, int tokens, float offset,
@@ -85,6 +139,22 @@ void expand_by_table(const PlaneLayout& plane, const std::uint32_t* words, const
       levels[token * stride + i] = static_cast<float>(code) + offset;
     }
   }
+}
+
+OSCAR_VECTOR_CLONES void row_dots(const float* q, const float* rows, int tokens, int n, int d, float* dots) {
+  for (int t = 0; t < tokens; ++t) dots[t] = dot(q, rows + t * d, n);
+}
+
+OSCAR_VECTOR_CLONES void add_rows(const float* weight, const float* rows, int tokens, int n, int d, float* output) {
+  for (int t = 0; t < tokens; ++t) {
+    const float w = weight[t];
+    const float* row = rows + t * d;
+    for (int i = 0; i < n; ++i) output[i] += w * row[i];
+  }
+}
+
+OSCAR_VECTOR_CLONES void widen_row(const std::uint16_t* bits, int n, float* values) {
+  for (int i = 0; i < n; ++i) values[i] = bfloat16_value(bits[i]);
 }
 
 }  // namespace oscar
