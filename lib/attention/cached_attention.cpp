@@ -151,19 +151,28 @@ void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch
 }
 
 PagedAttention::PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device)
-    : backend_(make_backend(method, model, device)) {}
+    : make_([&method, &model, device] { return make_backend(method, model, device); }), backend_(make_()) {}
 PagedAttention::~PagedAttention() = default;
 
-at::Tensor PagedAttention::attend(const AttentionInput& input) { return backend_->attend(input); }
+PagedBackend& PagedAttention::backend_of(const AttentionInput& input) {
+  if (input.reader == 0) return *backend_;
+  std::unique_ptr<PagedBackend>& reader = readers_[input.reader];
+  if (reader == nullptr) reader = make_();
+  return *reader;
+}
+
+at::Tensor PagedAttention::attend(const AttentionInput& input) { return backend_of(input).attend(input); }
 
 void PagedAttention::append(const AttentionInput& input) {
-  check_starts(input, [&](std::int64_t id) { return backend_->tokens(input.layer, id); });
-  backend_->append(input);
+  PagedBackend& backend = backend_of(input);
+  check_starts(input, [&](std::int64_t id) { return backend.tokens(input.layer, id); });
+  backend.append(input);
 }
 
 std::uint64_t PagedAttention::allocated_bytes() const { return backend_->allocated_bytes(); }
 void PagedAttention::release(std::int64_t sequence_id) {
   backend_->release(sequence_id);
+  for (const auto& [layer, reader] : readers_) reader->release(sequence_id);
   states_.release(sequence_id);
 }
 std::int64_t PagedAttention::tokens(std::int64_t layer, std::int64_t sequence_id) const {

@@ -1,10 +1,12 @@
 // The two ways a decoder runs on a quantised KV cache. Both store rotated K and V: BF16 in the sink and recent tiers,
 // codes in the body; both quantise the BF16-rounded rotated row, so codes agree bit for bit. Method bf16 keeps all rows
-// in BF16: run through the same path it is the baseline. Queries, softmax and sums are FP32. The method must outlive
+// in BF16: run through the same path it is the baseline. Queries, softmax and sums are FP32. Method and model outlive
 // the object.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,7 +62,12 @@ class PagedAttention : public Attention {
   StoredPages stored(std::int64_t layer, std::int64_t sequence_id, Side side = Side::kKey) const;
 
  private:
+  PagedBackend& backend_of(const AttentionInput& input);
+  std::function<std::unique_ptr<PagedBackend>()> make_;
   std::unique_ptr<PagedBackend> backend_;
+  // Of layers that read what another one caches: copies with the same bytes, so that each attends as its tokens arrive.
+  // A cache that serves holds them once, and so count the numbers above.
+  std::map<std::int64_t, std::unique_ptr<PagedBackend>> readers_;
   RecurrentStates states_;
 };
 

@@ -246,7 +246,9 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     if (!model.holds_kv(layer.layer)) {
       faults.push_back("the bundle has layer " + std::to_string(layer.layer) +
                        ", which holds no KV cache in the model " +
-                       (model.is_linear(layer.layer) ? "(linear attention)" : "(a window in heads of another size)"));
+                       (model.is_linear(layer.layer)       ? "(linear attention)"
+                        : model.reads_another(layer.layer) ? "(it reads that of another layer)"
+                                                           : "(a window in heads of another size)"));
       break;
     }
     if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);

@@ -88,7 +88,7 @@ std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, 
     bytes += row * static_cast<std::uint64_t>(std::min(model.span(model.kv_layer(place)), context));
   }
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {  // windows beside the cache, whatever the method
-    if (!model.is_local(layer)) continue;
+    if (!model.is_local(layer) || model.reads_another(layer)) continue;
     const std::int64_t tokens = std::min(model.span(layer), context);
     bytes += static_cast<std::uint64_t>(2 * 2 * model.local.kv_heads * model.local.head_dim * tokens);
   }

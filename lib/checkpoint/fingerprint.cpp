@@ -53,6 +53,12 @@ std::string family_text(const ModelConfig& c) {
     text += "local heads " + std::to_string(c.local.kv_heads) + " " + std::to_string(c.local.head_dim) + "\n";
   }
   if (c.keys_as_values) text += "keys as values\n";
+  if (!c.shared.source.empty()) {
+    text += "caches " + std::to_string(c.shared.intermediate);
+    for (const std::int64_t source : c.shared.source) text += " " + std::to_string(source);
+    text += "\n";
+  }
+  if (c.layer_input > 0) text += "layer embeddings " + std::to_string(c.layer_input) + "\n";
   if (!c.chunk.empty()) {
     text += "chunks";
     for (const std::int64_t chunk : c.chunk) text += " " + std::to_string(chunk);

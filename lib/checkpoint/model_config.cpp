@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <span>
 #include <stdexcept>
 
@@ -213,7 +214,7 @@ void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::st
 }  // namespace
 
 std::int64_t ModelConfig::kv_place(std::int64_t layer) const {
-  if (linear.layers.empty() && local.layers.empty()) return layer;
+  if (linear.layers.empty() && local.layers.empty() && shared.source.empty()) return layer;
   std::int64_t place = 0;
   for (std::int64_t i = 0; i < layer; ++i) place += holds_kv(i) ? 1 : 0;
   return place;
@@ -222,7 +223,7 @@ std::int64_t ModelConfig::kv_place(std::int64_t layer) const {
 std::int64_t ModelConfig::kv_layers() const { return kv_place(layers); }
 
 std::int64_t ModelConfig::kv_layer(std::int64_t place) const {
-  if (linear.layers.empty() && local.layers.empty()) return place;
+  if (linear.layers.empty() && local.layers.empty() && shared.source.empty()) return place;
   for (std::int64_t i = 0; i < layers; ++i) {
     if (holds_kv(i) && place-- == 0) return i;
   }
@@ -233,6 +234,26 @@ void refuse_latent(const ModelConfig& config, const std::string& what) {
   if (!config.is_latent()) return;
   throw InputError(what + " does not serve " + config.architecture +
                    ": its latent attention keeps one vector for keys and values, whose errors it does not tell apart");
+}
+
+std::vector<std::int64_t> ModelConfig::shared_layers() const {
+  std::set<std::int64_t> sources;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    if (reads_another(i)) sources.insert(shared.source[static_cast<std::size_t>(i)]);
+  }
+  return {sources.begin(), sources.end()};
+}
+
+std::int64_t ModelConfig::state_width() const {
+  std::int64_t width = hidden + layers * layer_input;
+  for (const std::int64_t source : shared_layers()) width += 2 * kv_heads_of(source) * head_dim_of(source);
+  return width;
+}
+
+void refuse_carried_rows(const ModelConfig& config, const std::string& what) {
+  if (config.state_width() == config.hidden) return;
+  throw InputError(what + " does not serve " + config.architecture +
+                   " with embeddings for each layer or layers that read the cache of another");
 }
 
 std::string supported_architectures() {

@@ -98,6 +98,14 @@ struct LatentAttention {
   std::int64_t query_dim() const { return nope_dim + rotated; }
 };
 
+// The last layers of a model may have no keys and values of their own: they read those of an earlier layer (Gemma 4
+// E2B, E4B).
+struct SharedCaches {
+  std::vector<std::int64_t> source;  // [layers] whose keys and values a layer reads, its own number where they are its
+                                     // own; empty: so everywhere
+  std::int64_t intermediate = 0;     // of the MLP of layers that read another's; 0: as in other layers
+};
+
 struct ModelConfig {
   std::string architecture;  // "Qwen3ForCausalLM"
   std::string model_type;    // "qwen3"
@@ -129,6 +137,8 @@ struct ModelConfig {
   ExpertConfig experts;
   LinearAttention linear;
   LocalAttention local;
+  SharedCaches shared;
+  std::int64_t layer_input = 0;  // width of the embedding that each layer has of a token; 0: layers have none
   LatentAttention latent;
   WeightConfig weights;         // how they are quantised
   bool text_tower = false;      // the text model inside a multimodal wrapper
@@ -156,12 +166,22 @@ struct ModelConfig {
   std::int64_t local_head_dim() const { return local.layers.empty() ? head_dim : local.head_dim; }  // of local_rope
   bool projects_values(std::int64_t layer) const { return !keys_as_values || span(layer) > 0; }
 
+  bool reads_another(std::int64_t layer) const {
+    return !shared.source.empty() && shared.source.at(static_cast<std::size_t>(layer)) != layer;
+  }
+  std::vector<std::int64_t> shared_layers() const;          // whose keys and values others read, ascending
+  std::int64_t intermediate_of(std::int64_t layer) const {  // of the MLP
+    return reads_another(layer) && shared.intermediate > 0 ? shared.intermediate : intermediate;
+  }
+  // Of a token's row between two layers: the hidden state, then what CarriedRows has (model/carried_rows.h).
+  std::int64_t state_width() const;
+
   bool is_linear(std::int64_t layer) const {
     return !linear.layers.empty() && linear.layers.at(static_cast<std::size_t>(layer));
   }
   // Layers that hold a KV cache which can be quantised. Whoever looks at keys and values counts these alone; numbers
   // are those of the model.
-  bool holds_kv(std::int64_t layer) const { return !is_linear(layer) && !is_local(layer); }
+  bool holds_kv(std::int64_t layer) const { return !is_linear(layer) && !is_local(layer) && !reads_another(layer); }
   std::int64_t kv_layers() const;                   // how many
   std::int64_t kv_layer(std::int64_t place) const;  // the number of the layer in this place among them
   std::int64_t kv_place(std::int64_t layer) const;  // the place of a layer, or of the next one that holds a cache
@@ -174,6 +194,9 @@ ModelConfig parse_model_config(const Json& config, const std::string& where);
 
 // InputError for a model with latent attention, of which `what` ("oscar-verify") is not capable.
 void refuse_latent(const ModelConfig& config, const std::string& what);
+
+// The same for a model whose rows between layers hold more than the hidden state (ModelConfig::state_width()).
+void refuse_carried_rows(const ModelConfig& config, const std::string& what);
 
 // "LlamaForCausalLM, MistralForCausalLM, ..."
 std::string supported_architectures();

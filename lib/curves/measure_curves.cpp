@@ -345,6 +345,7 @@ class CurveRun {
 
 MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
                               Decoder& decoder, const CurveRequest& request) {
+  refuse_carried_rows(decoder.config(), "measuring curves");
   return CurveRun(std::move(facts), bundle, predictions, decoder, request).run();
 }
 

@@ -31,7 +31,10 @@ struct AttentionInput {
   std::int64_t chunk = 0;           // 0: none; c: query i sees keys of its own chunk of c tokens; no window beside it
   double soft_cap = 0.0;            // 0: none
   at::Tensor sinks;                 // undefined, or [Hq] logits that join the softmax denominator
-  at::Tensor asked;                 // undefined, or [A] int64 on the CPU, ascending: the tokens that q is of
+  // 0: k and v are the layer's own. Else the number of a layer that reads, as if they were its own, what `layer`
+  // caches: the same k and v once more. They are no new tokens of the cache, and observers of a layer do not see them.
+  std::int64_t reader = 0;
+  at::Tensor asked;  // undefined, or [A] int64 on the CPU, ascending: the tokens that q is of
 
   bool sees_all() const { return sliding_window == 0 && chunk == 0; }
   std::int64_t first_key(std::int64_t i) const {  // that the query at position i sees

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/log.h"
+#include "model/carried_rows.h"
 #include "model/layer.h"
 #include "model/layer_prefetch.h"
 #include "model/rope.h"
@@ -23,9 +25,10 @@ struct Decoder::Impl {
   DecoderOptions options;
   Family family;
   OuterViews outer;
-  at::Tensor final_norm;                       // [hidden]
-  at::Tensor head;                             // [vocabulary, hidden]; loaded by the first call of logits()
-  std::array<RopeFrequencies, 2> frequencies;  // of the global and of the local layers
+  at::Tensor final_norm;                               // [hidden]
+  at::Tensor layer_projection, layer_projection_norm;  // [L P, hidden], [P]; undefined without such embeddings
+  at::Tensor head;                                     // [vocabulary, hidden]; loaded by the first call of logits()
+  std::array<RopeFrequencies, 2> frequencies;          // of the global and of the local layers
 
   std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
   std::unique_ptr<LayerPrefetch> prefetch;
@@ -51,6 +54,10 @@ struct Decoder::Impl {
     check_weights(checkpoint, family);
     outer = find_outer_weights(checkpoint, family);
     final_norm = load_weight(outer.final_norm, options.dtype, options.device);
+    if (config.layer_input > 0) {
+      layer_projection = load_weight(outer.layer_projection, options.dtype, options.device);
+      layer_projection_norm = load_weight(outer.layer_projection_norm, options.dtype, options.device);
+    }
     if (options.stream_layers) {
       layers.resize(1);
       if (options.prefetch && options.device.is_cuda()) {
@@ -117,7 +124,12 @@ at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {
   }
   at::Tensor rows = gather_rows(*impl_->outer.embedding, ids, impl_->options.dtype, impl_->options.device);
   if (config().embedding_scale != 1.0) rows.mul_(at::scalar_tensor(config().embedding_scale, rows.options()));
-  return rows;
+  if (config().state_width() == config().hidden) return rows;
+  if (config().layer_input == 0) return first_rows(config(), rows, {});
+  at::Tensor own = gather_rows(*impl_->outer.layer_embedding, ids, impl_->options.dtype, impl_->options.device);
+  own.mul_(at::scalar_tensor(std::sqrt(static_cast<double>(config().layer_input)), own.options()));
+  return first_rows(config(), rows,
+                    layer_inputs(config(), rows, own, impl_->layer_projection, impl_->layer_projection_norm));
 }
 
 at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
@@ -127,12 +139,19 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, cons
     throw std::invalid_argument("run_layer: the sequence batch does not describe the rows of `hidden`");
   }
   const LayerWeights& weights = impl_->weights(layer);
-  return decoder_layer(config(), layer, weights, hidden, batch, impl_->rope(layer, batch), attention,
-                       impl_->family.pieces, asked);
+  const RopeTable& table = impl_->rope(layer, batch);
+  if (config().state_width() == config().hidden) {
+    return decoder_layer(config(), layer, weights, hidden, batch, table, attention, impl_->family.pieces, asked);
+  }
+  CarriedRows carried = carried_rows(config(), layer, hidden);
+  const at::Tensor out = decoder_layer(config(), layer, weights, hidden_of(config(), hidden), batch, table, attention,
+                                       impl_->family.pieces, asked, &carried);
+  if (asked.defined()) return out;  // nothing follows but the final norm
+  return next_rows(config(), layer, hidden, out, carried);
 }
 
 at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
-  return rms_norm(hidden, impl_->final_norm, config().rms_eps, impl_->family.pieces.norm);
+  return rms_norm(hidden_of(config(), hidden), impl_->final_norm, config().rms_eps, impl_->family.pieces.norm);
 }
 
 void Decoder::load_head() const {

@@ -28,6 +28,8 @@ struct DecoderOptions {
 struct LayerWeights {
   at::Tensor input_norm, attention_out_norm, mlp_norm, mlp_out_norm;  // [hidden]
   at::Tensor layer_scalar;                                            // [1]
+  // Of the layer's own embedding of a token: [P, hidden], [hidden, P], [hidden].
+  at::Tensor input_gate, input_projection, input_out_norm;
   // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]; v undefined where keys serve as values
   at::Tensor q, k, v, o;
   at::Tensor q_bias, k_bias, v_bias, o_bias;
@@ -62,6 +64,9 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::mlp_norm,
     &LayerWeights::mlp_out_norm,
     &LayerWeights::layer_scalar,
+    &LayerWeights::input_gate,
+    &LayerWeights::input_projection,
+    &LayerWeights::input_out_norm,
     &LayerWeights::q,
     &LayerWeights::k,
     &LayerWeights::v,
@@ -124,12 +129,14 @@ class Decoder {
   const ModelConfig& config() const;
   const DecoderOptions& options() const;
 
-  at::Tensor embed(const std::vector<std::int32_t>& ids) const;  // [T, hidden]
-  // hidden [T, hidden] -> [T, hidden]; loads the layer's weights when they are not resident (and drops the previous
+  // The rows that layers hand on, [T, ModelConfig::state_width()]: hidden states, which most families have alone. W
+  // stands for that width.
+  at::Tensor embed(const std::vector<std::int32_t>& ids) const;
+  // hidden [T, W] -> [T, W]; loads the layer's weights when they are not resident (and drops the previous
   // layer's under stream_layers). asked: undefined, or the rows that are wanted of it, as decoder_layer() has them.
   at::Tensor run_layer(std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch, Attention& attention,
                        const at::Tensor& asked = {});
-  at::Tensor final_norm(const at::Tensor& hidden) const;  // [T, hidden]
+  at::Tensor final_norm(const at::Tensor& hidden) const;  // [T, W] -> [T, hidden]
   at::Tensor logits(const at::Tensor& normed) const;      // [T, vocabulary], FP32
   void load_head() const;                                 // now, and not in the first call of logits()
   // embed, all layers, final norm: [T, hidden].

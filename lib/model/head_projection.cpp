@@ -38,6 +38,7 @@ void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWei
   if (table_of_rows.query_scale.defined()) {
     input.q = (input.q.to(at::kFloat) * table_of_rows.query_scale).to(input.q.scalar_type());
   }
+  if (!weights.k.defined()) return;  // the layer reads those of another
   const at::Tensor keys = at::linear(x, weights.k, weights.k_bias);
   const at::Tensor values = weights.v.defined() ? at::linear(x, weights.v, weights.v_bias) : keys;
   input.k = norm_and_rope(keys, weights.k_norm, table);

@@ -50,11 +50,32 @@ at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const at
   return out.add_(at::linear(x, weights.shared_weight).sigmoid_() * shared);
 }
 
+// Keys and values of another layer, or this one's for others.
+void exchange(const ModelConfig& config, std::int64_t layer, CarriedRows& carried, AttentionInput& input) {
+  if (!config.reads_another(layer)) {
+    carried.k = input.k, carried.v = input.v;
+    return;
+  }
+  input.k = carried.k, input.v = carried.v;
+  if (config.is_local(layer)) return;
+  input.layer = config.kv_place(config.shared.source[static_cast<std::size_t>(layer)]);
+  input.reader = layer;
+}
+
+// What the layer's own embedding of the tokens adds to y [A, hidden].
+at::Tensor with_layer_input(const ModelConfig& config, const at::Tensor& y, const at::Tensor& layer_input,
+                            const LayerWeights& weights, NormKind kind) {
+  at::Tensor gate = at::linear(y, weights.input_gate);
+  activate_(gate, config.activation);
+  const at::Tensor added = at::linear(gate.mul_(layer_input), weights.input_projection);
+  return rms_norm(added, weights.input_out_norm, config.rms_eps, kind).add_(y);
+}
+
 // What the mixer of a layer makes of `normed`, before W_O: of layers that hold a KV cache, by `attention`, which sees
 // the queries of the wanted rows alone.
 at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,
                     const at::Tensor& normed, const at::Tensor& rows, const RopeTable& table, Attention& attention,
-                    AttentionInput& input) {
+                    CarriedRows* carried, AttentionInput& input) {
   const std::int64_t width = config.query_heads * config.head_dim_of(layer);
   const bool local = config.is_local(layer);
   if (config.is_latent()) {
@@ -62,6 +83,7 @@ at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWe
     input.q = wanted(input.q, rows);
   } else {
     project_heads(config, layer, weights, pieces, normed, local ? at::Tensor() : rows, table, input);
+    if (carried != nullptr) exchange(config, layer, *carried, input);
   }
   input.scale = attention_scale(config);
   input.soft_cap = config.logit_soft_cap;
@@ -117,7 +139,7 @@ double attention_scale(const ModelConfig& config) {
 
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
-                         Attention& attention, const Pieces& pieces, const at::Tensor& asked) {
+                         Attention& attention, const Pieces& pieces, const at::Tensor& asked, CarriedRows* carried) {
   const at::Tensor rows = asked.defined() ? asked.to(hidden.device()) : asked;
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
     return weight.defined() ? rms_norm(x, weight, config.rms_eps, pieces.norm) : x;
@@ -137,7 +159,7 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   if (config.is_linear(layer)) {
     mixed = wanted(gated_delta_net(config, layer, weights, normed, batch, attention.states()), rows);
   } else {
-    at::Tensor output = attended(config, layer, weights, pieces, normed, rows, table, attention, input);
+    at::Tensor output = attended(config, layer, weights, pieces, normed, rows, table, attention, carried, input);
     if (weights.output_gate.defined()) {
       output = output * at::linear(asking, weights.output_gate, weights.output_gate_bias).sigmoid();
     }
@@ -148,6 +170,9 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   const at::Tensor before = pieces.parallel ? asking : norm(residual, weights.mlp_norm);
   // Added to the MLP's output in place, not to the residual stream: backward still needs what the norm has read.
   at::Tensor out = branch(feed_forward(config, before, residual, weights, pieces), weights.mlp_out_norm).add_(residual);
+  if (weights.input_gate.defined()) {
+    out = with_layer_input(config, out, wanted(carried->layer_input, rows), weights, pieces.norm);
+  }
   if (weights.layer_scalar.defined()) out.mul_(weights.layer_scalar);
   if (observed && pieces.parallel) attention.added(input, out);
   return out;

@@ -5,6 +5,7 @@
 
 #include "checkpoint/families/family.h"
 #include "model/attention.h"
+#include "model/carried_rows.h"
 #include "model/decoder.h"
 #include "model/rope.h"
 
@@ -30,8 +31,11 @@ double attention_scale(const ModelConfig& config);
 // Pieces::parallel: out = a + s norm(mlp(norm(hidden))) with attention's norm.
 // asked: undefined, or [A] int64 on the CPU, ascending: the tokens that are wanted of the layer, [A, hidden]. The
 // others give keys and values (or states) alone.
+// carried: of families that have such rows. Where the layer has an embedding p of its own, c (y + norm(W (act(G y) p)))
+// takes the place of c y above; a layer that reads another's keys and values finds them there, others leave their own.
 at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights,
                          const at::Tensor& hidden, const SequenceBatch& batch, const RopeTable& table,
-                         Attention& attention, const Pieces& pieces = {}, const at::Tensor& asked = {});
+                         Attention& attention, const Pieces& pieces = {}, const at::Tensor& asked = {},
+                         CarriedRows* carried = nullptr);
 
 }  // namespace oscar

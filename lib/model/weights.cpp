@@ -39,17 +39,15 @@ std::vector<LayerEntry> attention_entries(const ModelConfig& c, const Family& f,
   const std::int64_t q_rows = c.output_gate ? 2 * q_width : q_width;  // of each head q, then its gate
   using W = StoredLayer;
   std::vector<LayerEntry> entries = {
-      {&W::q, &f.q, {q_rows, c.hidden}},
-      {&W::k, &f.k, {kv_width, c.hidden}},
-      {&W::qkv, &f.qkv, {q_width + 2 * kv_width, c.hidden}},
-      {&W::o, &f.o, {c.hidden, q_width}},
-      {&W::q_bias, &f.q_bias, {q_rows}},
-      {&W::k_bias, &f.k_bias, {kv_width}},
-      {&W::o_bias, &f.o_bias, {c.hidden}},
-      {&W::q_norm, &f.q_norm, {f.whole_qk_norm ? q_width : d}},
-      {&W::k_norm, &f.k_norm, {f.whole_qk_norm ? kv_width : d}},
+      {&W::q, &f.q, {q_rows, c.hidden}},      {&W::qkv, &f.qkv, {q_width + 2 * kv_width, c.hidden}},
+      {&W::o, &f.o, {c.hidden, q_width}},     {&W::q_bias, &f.q_bias, {q_rows}},
+      {&W::o_bias, &f.o_bias, {c.hidden}},    {&W::q_norm, &f.q_norm, {f.whole_qk_norm ? q_width : d}},
       {&W::sinks, &f.sinks, {c.query_heads}},
   };
+  if (c.reads_another(layer)) return entries;
+  entries.push_back({&W::k, &f.k, {kv_width, c.hidden}});
+  entries.push_back({&W::k_bias, &f.k_bias, {kv_width}});
+  entries.push_back({&W::k_norm, &f.k_norm, {f.whole_qk_norm ? kv_width : d}});
   if (c.projects_values(layer)) {
     entries.push_back({&W::v, &f.v, {kv_width, c.hidden}});
     entries.push_back({&W::v_bias, &f.v_bias, {kv_width}});
@@ -96,22 +94,25 @@ std::vector<LayerEntry> linear_entries(const ModelConfig& c, const Family& f) {
 std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
   using W = StoredLayer;
   std::vector<LayerEntry> entries = {
-      {&W::input_norm, &f.input_norm, {c.hidden}}, {&W::attention_out_norm, &f.attention_out_norm, {c.hidden}},
-      {&W::mlp_norm, &f.mlp_norm, {c.hidden}},     {&W::mlp_out_norm, &f.mlp_out_norm, {c.hidden}},
+      {&W::input_norm, &f.input_norm, {c.hidden}},
+      {&W::attention_out_norm, &f.attention_out_norm, {c.hidden}},
+      {&W::mlp_norm, &f.mlp_norm, {c.hidden}},
+      {&W::mlp_out_norm, &f.mlp_out_norm, {c.hidden}},
       {&W::layer_scalar, &f.layer_scalar, {1}},
+      {&W::input_gate, &f.input_gate, {c.layer_input, c.hidden}},
+      {&W::input_projection, &f.input_projection, {c.hidden, c.layer_input}},
+      {&W::input_out_norm, &f.input_out_norm, {c.hidden}},
   };
   const std::vector<LayerEntry> mixer = c.is_linear(layer) ? linear_entries(c, f)
                                         : c.is_latent()    ? latent_entries(c, f)
                                                            : attention_entries(c, f, layer);
   entries.insert(entries.end(), mixer.begin(), mixer.end());
   if (!has_experts(c, layer)) {
+    const std::int64_t width = c.intermediate_of(layer);
     const std::vector<LayerEntry> mlp = {
-        {&W::gate, &f.gate, {c.intermediate, c.hidden}},
-        {&W::up, &f.up, {c.intermediate, c.hidden}},
-        {&W::gate_up, &f.gate_up, {2 * c.intermediate, c.hidden}},
-        {&W::down, &f.down, {c.hidden, c.intermediate}},
-        {&W::gate_bias, &f.gate_bias, {c.intermediate}},
-        {&W::up_bias, &f.up_bias, {c.intermediate}},
+        {&W::gate, &f.gate, {width, c.hidden}},           {&W::up, &f.up, {width, c.hidden}},
+        {&W::gate_up, &f.gate_up, {2 * width, c.hidden}}, {&W::down, &f.down, {c.hidden, width}},
+        {&W::gate_bias, &f.gate_bias, {width}},           {&W::up_bias, &f.up_bias, {width}},
         {&W::down_bias, &f.down_bias, {c.hidden}},
     };
     entries.insert(entries.end(), mlp.begin(), mlp.end());
@@ -152,15 +153,24 @@ bool is_empty_bias(const Checkpoint& checkpoint, const std::string& name) {
   return std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
+// Keys and values of a layer that reads another's: published files hold them, and no implementation reads them.
+bool is_unread_projection(const Family& family, std::int64_t layer, const std::string& name) {
+  constexpr std::array kParts = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "self_attn.v_norm."};
+  return std::any_of(kParts.begin(), kParts.end(),
+                     [&](const char* part) { return name.starts_with(family.layer_tensor(layer, part)); });
+}
+
 // Dropping a weight, bias or norm that the checkpoint holds would give wrong results without a word. Layers beyond the
 // model's (multi-token prediction) are left alone.
 void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const std::set<std::string>& used) {
+  const ModelConfig& c = checkpoint.config();
   for (const std::string& name : checkpoint.names()) {
     if (!name.starts_with(family.layer_prefix) || used.contains(name)) continue;
     std::int64_t layer = -1;
     const char* number = name.data() + family.layer_prefix.size();
     std::from_chars(number, name.data() + name.size(), layer);
     if (layer < 0 || layer >= checkpoint.config().layers) continue;
+    if (c.reads_another(layer) && is_unread_projection(family, layer, name)) continue;
     if (means_something(name) && !is_empty_bias(checkpoint, name)) {
       throw InputError("The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
                        checkpoint.config().architecture +
@@ -168,6 +178,14 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
                        "mlp_bias, number of experts).");
     }
   }
+}
+
+// Rows of embeddings are read one by one.
+void require_plain(const Checkpoint& checkpoint, const StoredWeight& embedding) {
+  if (embedding.format == nullptr) return;
+  throw InputError("The embedding " + embedding.name + " of " + where(checkpoint) + " is stored as " +
+                   embedding.format_name() + ", but embeddings must be BF16, F16, F32 or F64; use a checkpoint " +
+                   "whose embedding is not quantised.");
 }
 
 }  // namespace
@@ -181,14 +199,20 @@ OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family
   const bool has_head = stores_weight(checkpoint, family.head);
   const StoredWeight embedding =
       find_weight(checkpoint, c.tie_embeddings && !has_embedding && has_head ? family.head : family.embedding, table);
-  if (embedding.format != nullptr) {
-    throw InputError("The embedding " + embedding.name + " of " + where(checkpoint) + " is stored as " +
-                     embedding.format_name() + ", but embeddings must be BF16, F16, F32 or F64; use a checkpoint " +
-                     "whose embedding is not quantised.");
+  require_plain(checkpoint, embedding);
+  OuterViews outer{
+      .embedding = embedding.codes,
+      .head = find_weight(checkpoint, c.tie_embeddings && !has_head ? family.embedding : family.head, table),
+      .final_norm = find_weight(checkpoint, family.final_norm, {c.hidden})};
+  if (c.layer_input > 0) {
+    const std::int64_t width = c.layers * c.layer_input;
+    const StoredWeight of_layers = find_weight(checkpoint, family.layer_embedding, {c.vocabulary, width});
+    require_plain(checkpoint, of_layers);
+    outer.layer_embedding = of_layers.codes;
+    outer.layer_projection = find_weight(checkpoint, family.layer_projection, {width, c.hidden});
+    outer.layer_projection_norm = find_weight(checkpoint, family.layer_projection_norm, {c.layer_input});
   }
-  return {.embedding = embedding.codes,
-          .head = find_weight(checkpoint, c.tie_embeddings && !has_head ? family.embedding : family.head, table),
-          .final_norm = find_weight(checkpoint, family.final_norm, {c.hidden})};
+  return outer;
 }
 
 namespace {
@@ -249,8 +273,9 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
   }
   if (stored.linear_qkvz.defined()) split_by_key_heads(c.linear, stored);
   if (stored.gate_up.defined()) {
-    stored.gate = stored.gate_up.narrow(0, 0, c.intermediate);
-    stored.up = stored.gate_up.narrow(0, c.intermediate, c.intermediate);
+    const std::int64_t width = c.intermediate_of(layer);
+    stored.gate = stored.gate_up.narrow(0, 0, width);
+    stored.up = stored.gate_up.narrow(0, width, width);
   }
   return std::move(static_cast<LayerWeights&>(stored));
 }
@@ -357,7 +382,8 @@ std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width) {
   const auto hidden = static_cast<std::uint64_t>(c.hidden);
   const std::uint64_t table = static_cast<std::uint64_t>(c.vocabulary) * hidden;
   const bool two = !c.tie_embeddings || stores_weight(checkpoint, family_of(checkpoint).head);
-  return width * std::accumulate(layers.begin(), layers.end(), (two ? 2 : 1) * table + hidden);
+  const std::uint64_t inputs = static_cast<std::uint64_t>(c.layers * c.layer_input) * hidden;
+  return width * std::accumulate(layers.begin(), layers.end(), (two ? 2 : 1) * table + hidden + inputs);
 }
 
 }  // namespace oscar

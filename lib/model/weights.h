@@ -14,6 +14,9 @@ struct OuterViews {
   const TensorView* embedding;  // [vocabulary, hidden]
   StoredWeight head;            // [vocabulary, hidden]; the embedding's tensor or another one
   StoredWeight final_norm;      // [hidden]
+  // Embeddings of layers, where the model has them: [vocabulary, L P], [L P, hidden], [P].
+  const TensorView* layer_embedding = nullptr;
+  StoredWeight layer_projection, layer_projection_norm;
 };
 
 // InputError as find_weight() and load_weight(), for an embedding that is quantised (its rows are read one by one), or

@@ -48,6 +48,8 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
                       const CollectOptions& options) {
   if (options.kl) refuse_latent(checkpoint.config(), "--metric kl");
   if (options.row_gradients) refuse_latent(checkpoint.config(), "--row-gradients");
+  if (options.kl) refuse_carried_rows(checkpoint.config(), "--metric kl");
+  if (options.row_gradients) refuse_carried_rows(checkpoint.config(), "--row-gradients");
   if (is_first_rank(options.ranks)) {
     require_output_file(options.output, options.overwrite);
     const AtomicFile probe(options.output);  // fails now, not after hours, where the output cannot be written

@@ -49,11 +49,13 @@ std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_
   const auto hq = static_cast<std::uint64_t>(c.query_heads), hkv = static_cast<std::uint64_t>(c.kv_heads);
   const std::uint64_t attention = t * d * width * (4 * hq + 2 * hq + 4 * hkv);  // q, o, their copies; K, V by group
   const auto block = static_cast<std::uint64_t>(std::min(tokens, kMlpBlock));
-  const std::uint64_t mlp = block * static_cast<std::uint64_t>(c.intermediate) * width * 2;
+  const std::uint64_t mlp =
+      block * static_cast<std::uint64_t>(std::max(c.intermediate, c.shared.intermediate)) * width * 2;
   // Rows sorted by expert, as they come out and in the order of tokens; gates, what multiplies them, and the product.
   const std::uint64_t chosen = block * static_cast<std::uint64_t>(c.experts.per_token) * width;
   const std::uint64_t experts = chosen * (3 * hidden + 4 * static_cast<std::uint64_t>(c.experts.intermediate));
-  return t * hidden * (4 * width + 4) + std::max(attention, mlp + experts);
+  const std::uint64_t carried = 2 * t * width * (static_cast<std::uint64_t>(c.state_width()) - hidden);
+  return t * hidden * (4 * width + 4) + carried + std::max(attention, mlp + experts);
 }
 
 // Backward passes of a run.
@@ -83,7 +85,7 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   // Streamed: one layer at work, one on its way, one whose memory is not free yet.
   const std::uint64_t weights = stream_layers ? std::min(3 * layers.largest, layers.all) : layers.all;
   const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
-  const auto hidden = tokens * width * static_cast<std::uint64_t>(c.hidden);
+  const auto hidden = tokens * width * static_cast<std::uint64_t>(c.state_width());
   const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
   // FP32 copies of the moments' rows as they are and before RoPE, and partial products; scores of the far pairs and
   // what is computed from them.
@@ -155,7 +157,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
       grams * gram + 3 * hkv * d * 8 +
       rows * (static_cast<std::uint64_t>(c.query_heads) + (options.row_gradients ? 4 : 2) * hkv) * d * 4;
   e.output_bytes = static_cast<std::uint64_t>(c.kv_layers()) * layer_bytes + rows * 16 + d * 4;
-  const auto hidden = static_cast<std::uint64_t>(c.hidden);
+  const auto hidden = static_cast<std::uint64_t>(c.state_width());
   const bool backward = backward_passes(plan, options) > 0;  // hidden states of all layers, and gradients by turns
   const std::uint64_t states = backward ? layers + 1 : 2, gradients = backward ? 2 * sizeof(float) : 0;
   e.disk_bytes = tokens * (width * (states * hidden + 2 * hkv * d) + gradients * hidden) + 2 * e.output_bytes;

@@ -13,6 +13,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "model/carried_rows.h"
 #include "model/decoder.h"
 #include "model/latent_attention.h"
 #include "statistics/backward_pass.h"
@@ -163,8 +164,8 @@ class Collector {
   }
 
   HiddenStates::Shape states_shape() const {
-    HiddenStates::Shape shape{plan_.tokens,    config_.hidden, options_.dtype,
-                              options_.device, false,          points_.has_backward()};
+    HiddenStates::Shape shape{plan_.tokens, config_.state_width(), options_.dtype, options_.device,
+                              false,        points_.has_backward()};
     const std::uint64_t bytes = c10::elementSize(shape.dtype) * static_cast<std::uint64_t>(shape.rows * shape.hidden);
     shape.held = options_.hold_states || (shape.device.is_cuda() && bytes <= kMostMirrorBytes);
     return shape;
@@ -230,7 +231,7 @@ class Collector {
     begin_states(0);
     for (const Step& step : plan_.steps) {
       const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
-      energy += residual_energy(hidden, step, "the embedding");
+      energy += residual_energy(hidden_of(config_, hidden), step, "the embedding");
       write_states(0, step, hidden);
       if (interrupt_requested()) throw interrupted();
     }
@@ -249,7 +250,7 @@ class Collector {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
       const at::Tensor next = forward_step(layer, step, read_states(layer, step), observer);
-      energy += residual_energy(next, step, "layer " + std::to_string(layer));
+      energy += residual_energy(hidden_of(config_, next), step, "layer " + std::to_string(layer));
       write_states(layer + 1, step, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));

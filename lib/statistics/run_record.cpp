@@ -15,6 +15,17 @@ const char* dtype_text(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "
 
 namespace {
 
+// Why a layer holds no KV cache that can be quantised.
+std::string no_cache_reason(const ModelConfig& config, std::int64_t layer) {
+  if (config.is_linear(layer)) return "linear attention, no KV cache";
+  if (config.reads_another(layer)) {
+    return "reads the keys and values of layer " +
+           std::to_string(config.shared.source[static_cast<std::size_t>(layer)]) + ", no cache of its own";
+  }
+  return "a window of " + std::to_string(config.span(layer)) +
+         " tokens in heads of another size, which stay as they are";
+}
+
 Json options_record(const CollectOptions& options) {
   Json far = "none";
   if (options.far.enabled) far = {{"sink", options.far.sink}, {"recent", options.far.recent}};
@@ -67,9 +78,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {
     if (!config.holds_kv(i)) {
-      s.left_out.push_back({i, config.is_linear(i) ? std::string("linear attention, no KV cache")
-                                                   : "a window of " + std::to_string(config.span(i)) +
-                                                         " tokens in heads of another size, which stay as they are"});
+      s.left_out.push_back({i, no_cache_reason(config, i)});
       continue;
     }
     const std::int64_t window = config.sliding_window.empty() ? 0 : config.sliding_window[i];

@@ -148,6 +148,8 @@ def kept_layers(config):
 
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
+    if getattr(config, "num_kv_shared_layers", 0):
+        raise InputError(f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv does not compute")
     kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in kept:

@@ -63,6 +63,11 @@ std::vector<std::string> seeds() {
                   R"("head_dim":8,"hidden_size_per_layer_input":0,"attention_k_eq_v":true,"sliding_window":9,)"
                   R"("layer_types":["sliding_attention","full_attention","sliding_attention"],)"
                   R"("per_layer_config":{"1":{"head_dim":16},"2":{"head_dim":16}}})");
+  seeds.push_back(
+      "{\"architectures\":[\"Gemma4ForCausalLM\"]," + sizes +
+      R"("head_dim":8,"global_head_dim":16,"hidden_size_per_layer_input":4,"vocab_size_per_layer_input":96,)"
+      R"("layer_types":["sliding_attention","full_attention","full_attention"],"sliding_window":9,)"
+      R"("num_kv_shared_layers":1,"use_double_wide_mlp":true})");
   const std::string quantised = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
   seeds.push_back(quantised +
                   R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["a"]}})");

@@ -57,6 +57,10 @@ GEMMA4 = dict(sliding_window=17, layer_types=PERIODIC, head_dim=24, num_key_valu
               num_global_key_value_heads=2, attention_k_eq_v=True, hidden_size_per_layer_input=0, tie_word_embeddings=True,
               pad_token_id=0)
 
+GEMMA4_SHARED = GEMMA4 | dict(num_hidden_layers=6, layer_types=["sliding_attention", "full_attention"] * 3, num_kv_shared_layers=3,
+                              num_key_value_heads=2, attention_k_eq_v=False, hidden_size_per_layer_input=20,
+                              vocab_size_per_layer_input=8192)
+
 # name -> (model type, changes to BASE, saving: fused experts, wrapper, a layer of multi-token prediction). The place is the seed:
 # new cases go to the end, or the weights of others change.
 CASES = {
@@ -131,9 +135,13 @@ CASES = {
         sliding_attention=dict(rope_type="default", rope_theta=20000.0))), {}),
     "gemma4-unified-wrapped": ("gemma4_unified", {k: v for k, v in GEMMA4.items() if k != "hidden_size_per_layer_input"} | dict(
         num_key_value_heads=6, head_dim=40, layer_types=PERIODIC[::-1]), dict(wrapper=True)),
+    # Embeddings of each layer, and last layers that read the cache of an earlier one: E2B and E4B.
+    "gemma4-shared": ("gemma4_text", GEMMA4_SHARED | dict(use_double_wide_mlp=True, final_logit_softcapping=2.5), {}),
+    "gemma4-shared-wrapped": ("gemma4", GEMMA4_SHARED | dict(global_head_dim=24), dict(wrapper=True)),
 }
 
 
+SHARED_CASES = {"gemma4-shared", "gemma4-shared-wrapped"}  # layers that read the cache of another one
 LATENT_CASES = {name for name, (kind, *_) in CASES.items() if kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 
 # Frequencies by the length of the sequence: the same for both sides of 96 tokens.

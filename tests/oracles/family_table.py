@@ -70,7 +70,8 @@ def claims():
     rows = {}
     for name, of in cases().items():
         run = [case for case in of if case in whole["WHOLE"]]
-        compared = [case for case in of if case not in family_checkpoints.LATENT_CASES]  # what tests/python/test_families.py runs
+        refused = family_checkpoints.LATENT_CASES | family_checkpoints.SHARED_CASES
+        compared = [case for case in of if case not in refused]  # what tests/python/test_families.py runs
         sample = name in samples()
         both = sample or any(not any(word in case for word in whole["EXPERTS"]) for case in run)
         rows[name] = ["yes" if sample or run or compared else NONE,
@@ -79,7 +80,7 @@ def claims():
                       "KL compared" if sample or compared else NONE,
                       "yes" if name in quantised else NONE]
         if any(case in whole["LATENT"] for case in of):  # no engine reads its bundles yet, oscar_kv refuses it
-            rows[name][1:4] = ["both paths", NONE, NONE]
+            rows[name][:4] = ["yes", "both paths", NONE, NONE]
     return rows
 
 

@@ -26,7 +26,7 @@ LENGTHS = [150, 1, 64]  # past every window and original context of the cases
 WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-partial", "olmo2", "gemma2", "smollm3", "cohere2",
          "hunyuan", "glm4-moe", "qwen3-next", "qwen3-5-wrapped", "hunyuan-moe", "llama4", "ministral3", "mistral-wrapped",
          "seed-oss", "granite", "olmo3", "exaone4", "ernie4-5", "ernie4-5-moe", "minimax-m2", "qwen3-5-moe", "gemma4",
-         "gemma4-moe-wrapped", "gemma4-unified-wrapped"]
+         "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"]
 LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # one cached vector: export refuses them
 
 
@@ -123,7 +123,7 @@ def test_logits(case, tool, oscar_logits, tmp_path):
         family_checkpoints.respell_as_v4(model)
         new, old = tool("checkpoint_tool", "config", tmp_path / "new.json", model / "config.json").splitlines()
         assert new == old and new.startswith("{")
-        if name in ("qwen3-moe", "gemma3-wrapped", "gpt-oss", "smollm3", "qwen3-next", "gemma4-moe-wrapped"):
+        if name in ("qwen3-moe", "gemma3-wrapped", "gpt-oss", "smollm3", "qwen3-next", "gemma4-moe-wrapped", "gemma4-shared"):
             assert torch.equal(oscar_logits(model, "--stream-layers"), ours)
     finally:
         (model / "config.json").write_text(config)
@@ -157,6 +157,15 @@ def windows_apart(model):
     config = json.loads((model / "config.json").read_text())
     text = config.get("text_config", config)
     return {i for i, kind in enumerate(text["layer_types"]) if kind == "sliding_attention"} if text.get("per_layer_config") else set()
+
+
+def readers(model):
+    """Layers that read the keys and values of an earlier one -> that layer's number."""
+    config = json.loads((model / "config.json").read_text())
+    text = config.get("text_config", config)
+    kinds, shared = text.get("layer_types") or [], text.get("num_kv_shared_layers") or 0
+    first = len(kinds) - shared
+    return {i: max(j for j in range(first) if kinds[j] == kinds[i]) for i in range(first, len(kinds))}
 
 
 def check_latent(model, tensors, statistics, tool, folder):
@@ -248,7 +257,7 @@ def test_commands(case, tool, tmp_path):
     statistics = collect(tool, model, tmp_path)
     tensors = safetensors_torch.load_file(statistics)
     heads = 1 if name in LATENT else 2
-    layers = sorted({layer for layer, _ in seen} - windows_apart(model))
+    layers = sorted({layer for layer, _ in seen} - windows_apart(model) - set(readers(model)))
     assert {int(key.split(".")[1]) for key in tensors if key.startswith("layers.")} == set(layers)
     for layer in layers:
         for what in "qkvo":
@@ -288,9 +297,14 @@ def test_commands(case, tool, tmp_path):
     windowed = [g["layer"] for g in geometry if 0 < g["sliding_window"] <= 24]
     manifest = json.loads((tmp_path / "bundle" / "oscar_bundle.json").read_text())
     held = [layer for layer in layers if layer not in windowed]
-    assert [entry["layer"] for entry in manifest["layers"]] == held and manifest["model"]["layers"] == 4
+    assert [entry["layer"] for entry in manifest["layers"]] == held
+    total = json.loads((model / "config.json").read_text())
+    total = total.get("text_config", total)["num_hidden_layers"]
+    assert manifest["model"]["layers"] == total
     reasons = {entry["layer"]: entry["reason"] for entry in manifest["model"].get("left_out", [])}
-    assert sorted(reasons) == [i for i in range(4) if i not in held]
+    assert sorted(reasons) == [i for i in range(total) if i not in held]
+    for reader, source in readers(model).items():
+        assert reasons.pop(reader) == f"reads the keys and values of layer {source}, no cache of its own"
     if windows_apart(model):
         assert set(reasons.values()) == {"a window of 17 tokens in heads of another size, which stay as they are"}
     if name in ("gpt-oss", "gemma3-wrapped"):

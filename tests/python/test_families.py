@@ -49,7 +49,10 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-@pytest.mark.parametrize("name", [*sorted(set(family_checkpoints.CASES) - family_checkpoints.LATENT_CASES), "phi3-longrope"])
+SERVED = sorted(set(family_checkpoints.CASES) - family_checkpoints.LATENT_CASES - family_checkpoints.SHARED_CASES)
+
+
+@pytest.mark.parametrize("name", [*SERVED, "phi3-longrope"])
 def test_attach(name, tmp_path):
     folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
     windows = WINDOWS_OF.get(name, WINDOWS)
@@ -89,3 +92,11 @@ def test_attach(name, tmp_path):
     assert left_out == (sliding if name in {*WINDOWS_OF, *APART} else linear) and bool(linear) == (name in LINEAR)
     oscar_kv.detach(model)
     assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)
+
+
+def test_shared_caches_are_refused(tmp_path):
+    folder = family_checkpoints.make("gemma4-shared", tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
+    bundle = bundle_for(folder, tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with pytest.raises(oscar_kv.InputError, match="layers that read the cache of another layer"):
+        oscar_kv.attach(model, bundle)

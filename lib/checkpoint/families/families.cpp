@@ -73,7 +73,9 @@ Family family_of(const Checkpoint& checkpoint) {
   if (!checkpoint.config().text_tower) return family;
   // transformers 4 and files on disk: language_model.model.*, language_model.lm_head; 5: model.language_model.*.
   const bool inside = checkpoint.find("model.language_model." + family.embedding.substr(6)) != nullptr;
-  for (std::string* name : {&family.embedding, &family.final_norm, &family.layer_prefix}) {
+  for (std::string* name : {&family.embedding, &family.final_norm, &family.layer_prefix, &family.layer_embedding,
+                            &family.layer_projection, &family.layer_projection_norm}) {
+    if (name->empty()) continue;
     *name = inside ? "model.language_model." + name->substr(6) : "language_model." + *name;
   }
   if (!inside && checkpoint.find("language_model." + family.head) != nullptr) {

@@ -62,6 +62,10 @@ struct Family {
   std::string mlp_norm = "post_attention_layernorm.weight";  // before the MLP
   std::string mlp_out_norm;                                  // of what the MLP adds
   std::string layer_scalar;                                  // [1], multiplies what the layer gives
+  // Embeddings that each layer has of a token: a table and a projection of the model's own embedding, both of all
+  // layers one after another; and of each layer the gate, the projection and its norm.
+  std::string layer_embedding, layer_projection, layer_projection_norm;
+  std::string input_gate, input_projection, input_out_norm;
   std::string q = "self_attn.q_proj.weight", q_bias;
   std::string k = "self_attn.k_proj.weight", k_bias;
   std::string v = "self_attn.v_proj.weight", v_bias;

@@ -1,7 +1,8 @@
 // Gemma 4, text: Gemma 3's layout with plain norm weights, values normalised without a weight, logits unscaled, a
 // scalar for each layer. Layers that see all have heads of another size and number, may use keys as values, and turn
-// the first pairs of their channels alone. With experts they stand beside the MLP in every layer. The unified model
-// (12B) has neither experts nor embeddings for each layer.
+// the first pairs of their channels alone. With experts they stand beside the MLP in every layer. The small ones (E2B,
+// E4B) have embeddings for each layer, and last layers that read the cache of an earlier one. The unified model (12B)
+// has neither experts nor embeddings for each layer.
 #include <cmath>
 #include <limits>
 
@@ -15,32 +16,50 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kMostHeadsOfLayer = 4096, kMostDimOfLayer = 4096;
+constexpr std::int64_t kMostHeadsOfLayer = 4096, kMostDimOfLayer = 4096, kMostWords = std::int64_t{1} << 32;
 
 bool sees_all(const ModelConfig& c, std::int64_t layer) {
   return c.sliding_window[static_cast<std::size_t>(layer)] == 0;
 }
 
-std::int64_t heads_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
-                      std::int64_t absent) {
+std::int64_t size_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
+                     std::int64_t absent) {
   const auto it = config.find(key);
   return it == config.end() || it->is_null() ? absent : json_int_within(config, key, where, 1, most);
 }
 
-void refuse_shared_caches(const Json& config, const std::string& where) {
-  if (const std::int64_t shared = json_int(config, "num_kv_shared_layers", where, 0); shared != 0) {
-    throw InputError(where + ": 'num_kv_shared_layers' is " + std::to_string(shared) +
-                     ", but layers that read the cache of an earlier layer are not supported; use a Gemma 4 without " +
-                     "them (12B, 26B-A4B, 31B)");
+// The last layers read keys and values of the last one before them that sees as much.
+void read_shared_caches(const Json& config, const std::string& where, ModelConfig* out) {
+  const auto given = config.find("num_kv_shared_layers");
+  if (given == config.end() || given->is_null() || *given == 0) return;
+  const std::int64_t shared = json_int_within(config, "num_kv_shared_layers", where, 0, out->layers);
+  const std::int64_t first = out->layers - shared;
+  for (std::int64_t i = 0; i < out->layers; ++i) {
+    std::int64_t source = i;
+    if (i >= first) {
+      for (source = first - 1; source >= 0 && sees_all(*out, source) != sees_all(*out, i);) --source;
+    }
+    if (source < 0) {
+      throw InputError(where + ": 'num_kv_shared_layers' is " + std::to_string(shared) + ", but none of the first " +
+                       std::to_string(first) + " layers has keys and values that layer " + std::to_string(i) + ", " +
+                       (sees_all(*out, i) ? "which sees all," : "a sliding one,") + " could read");
+    }
+    out->shared.source.push_back(source);
   }
+  if (json_bool(config, "use_double_wide_mlp", where, false)) out->shared.intermediate = 2 * out->intermediate;
 }
 
-void refuse_layer_embeddings(const Json& config, const std::string& where) {
+// Embeddings of each layer have the model's vocabulary: other sizes would leave tokens without one.
+void read_layer_embeddings(const Json& config, const std::string& where, ModelConfig* out) {
   const auto width = config.find("hidden_size_per_layer_input");
-  if (width != config.end() && (width->is_null() || *width == 0)) return;
-  throw InputError(where + ": 'hidden_size_per_layer_input' is " +
-                   (width == config.end() ? "absent, which means 256" : quote_name(width->dump())) +
-                   ", but embeddings of each layer are not supported; use a Gemma 4 without them (12B, 26B-A4B, 31B)");
+  const bool none = width != config.end() && (width->is_null() || *width == 0);
+  if (none) return;
+  constexpr std::int64_t kMostWidth = 1 << 16;
+  out->layer_input = size_or(config, "hidden_size_per_layer_input", where, kMostWidth, 256);
+  const std::int64_t words = size_or(config, "vocab_size_per_layer_input", where, kMostWords, 262144);
+  if (words == out->vocabulary) return;
+  throw InputError(where + ": 'vocab_size_per_layer_input' is " + std::to_string(words) + ", expected " +
+                   std::to_string(out->vocabulary) + " as 'vocab_size'");
 }
 
 struct HeadSizes {
@@ -67,8 +86,8 @@ HeadSizes sizes_by_layer(const Json& by_layer, const HeadSizes& model, const std
                        " of its own; supported are head_dim and num_key_value_heads");
     }
     HeadSizes& one = sizes[static_cast<std::size_t>(layer)];
-    one.head_dim = heads_or(entry, "head_dim", inside, kMostDimOfLayer, model.head_dim);
-    one.kv_heads = heads_or(entry, "num_key_value_heads", inside, kMostHeadsOfLayer, model.kv_heads);
+    one.head_dim = size_or(entry, "head_dim", inside, kMostDimOfLayer, model.head_dim);
+    one.kv_heads = size_or(entry, "num_key_value_heads", inside, kMostHeadsOfLayer, model.kv_heads);
   }
   const HeadSizes full = sizes.back();
   for (std::int64_t i = 0; i < out.layers; ++i) {
@@ -86,9 +105,9 @@ void read_head_sizes(const Json& config, const std::string& where, ModelConfig* 
   if (const auto by_layer = config.find("per_layer_config"); by_layer != config.end() && !by_layer->is_null()) {
     full = sizes_by_layer(*by_layer, sliding, where, *out);
   } else {
-    full.head_dim = heads_or(config, "global_head_dim", where, kMostDimOfLayer, 512);
+    full.head_dim = size_or(config, "global_head_dim", where, kMostDimOfLayer, 512);
     if (out->keys_as_values) {
-      full.kv_heads = heads_or(config, "num_global_key_value_heads", where, kMostHeadsOfLayer, sliding.kv_heads);
+      full.kv_heads = size_or(config, "num_global_key_value_heads", where, kMostHeadsOfLayer, sliding.kv_heads);
     }
   }
   if (out->query_heads % full.kv_heads != 0 || full.head_dim % 2 != 0) {
@@ -124,8 +143,8 @@ void gemma4_unified_config(const Json& config, const std::string& where, ModelCo
   if (both_ways != config.end() && !both_ways->is_null() && *both_ways != "vision" && *both_ways != false) {
     throw InputError(where + ": 'use_bidirectional_attention' is not supported; a KV cache needs causal attention");
   }
-  refuse_shared_caches(config, where);
   out->sliding_window.back() = 0;  // whatever layer_types says
+  read_shared_caches(config, where, out);
   out->keys_as_values = json_bool(config, "attention_k_eq_v", where, false);
   out->unit_v_norm = true;
   out->attention_scale = 1.0;
@@ -137,7 +156,7 @@ void gemma4_unified_config(const Json& config, const std::string& where, ModelCo
 
 void gemma4_config(const Json& config, const std::string& where, ModelConfig* out) {
   gemma4_unified_config(config, where, out);
-  refuse_layer_embeddings(config, where);
+  read_layer_embeddings(config, where, out);
   if (!json_bool(config, "enable_moe_block", where, false)) return;
   for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
     json_int_within(config, key, where, 1, std::int64_t{1} << 24);  // none has a default
@@ -152,6 +171,14 @@ Family gemma4_family(const ModelConfig& config) {
   family.pieces.norm = NormKind::kWide;
   family.pieces.rounded_weights = false;
   family.layer_scalar = "layer_scalar";
+  if (config.layer_input > 0) {
+    family.layer_embedding = "model.embed_tokens_per_layer.weight";
+    family.layer_projection = "model.per_layer_model_projection.weight";
+    family.layer_projection_norm = "model.per_layer_projection_norm.weight";
+    family.input_gate = "per_layer_input_gate.weight";
+    family.input_projection = "per_layer_projection.weight";
+    family.input_out_norm = "post_per_layer_input_norm.weight";
+  }
   family.router = "router.proj.weight";
   family.router_scale = "router.scale";
   family.expert_scale = "router.per_expert_scale";
