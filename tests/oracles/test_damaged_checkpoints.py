@@ -79,6 +79,14 @@ DAMAGES = [
     ("qwen3-moe", put("model.layers.0.mlp.extra.qweight", lambda: torch.zeros(3, 4)), ["extra.qweight", "ignore"]),
     ("qwen3-moe", put("model.layers.0.mlp.extra.scales", lambda: torch.ones(3, 4)), ["extra.scales", "ignore"]),
     ("qwen3-moe", put("model.layers.0.mlp.extra.weight_scale_2", lambda: torch.ones(1)), ["extra.weight_scale_2", "ignore"]),
+    # Embeddings of each layer, and layers that read the cache of another.
+    ("gemma4-shared", drop("model.embed_tokens_per_layer.weight"), ["embed_tokens_per_layer.weight is missing", "[8192, 120]"]),
+    ("gemma4-shared", put("model.per_layer_projection_norm.weight", longer), ["per_layer_projection_norm.weight", "[21]", "[20]"]),
+    ("gemma4-shared", drop("model.layers.2.per_layer_input_gate.weight"), ["2.per_layer_input_gate.weight is missing", "[20, 120]"]),
+    ("gemma4-shared", drop("model.layers.1.self_attn.k_proj.weight"), ["layers.1.self_attn.k_proj.weight is missing", "[64, 120]"]),
+    ("gemma4-shared", say(use_double_wide_mlp=False), ["layers.3.mlp.gate_proj.weight", "[176, 120]", "[88, 120]"]),
+    ("gemma4-shared", say(num_kv_shared_layers=2), ["layers.3.self_attn.k_proj.weight is missing"]),
+    ("gemma4-shared", say(vocab_size_per_layer_input=100), ["'vocab_size_per_layer_input' is 100", "8192"]),
     # Counts of experts that disagree with config.json.
     ("qwen3-moe", say(num_experts=8), ["mlp.gate.weight", "[7, 120]", "[8, 120]"]),
     ("qwen3-moe", say(num_experts=6), ["mlp.gate.weight", "[7, 120]", "[6, 120]"]),
