@@ -47,6 +47,13 @@ at::Tensor rows_of(const KvMethod& method, const AttentionInput& input, Side sid
   return new_rows(method, part, side).to(at::kFloat).contiguous();
 }
 
+// Contiguous; from a GPU through pinned memory, which is kept and used again.
+at::Tensor on_cpu(const at::Tensor& x) {
+  if (x.is_cpu()) return x.contiguous();
+  at::Tensor copy = at::empty(x.sizes(), at::TensorOptions(x.scalar_type()).pinned_memory(true));
+  return copy.copy_(x);
+}
+
 bool same_row(const float* read, const float* scored, std::int64_t d) {
   float largest = 0.0f, apart = 0.0f;
   bool finite = true;
@@ -88,10 +95,8 @@ StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method
   const SideSpec& of = side_of(spec, side);
   const CachePages& pages = *of.pages[static_cast<std::size_t>(input.layer)];
   const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), {});
-  const at::Tensor scored = decoded_rows(method, input.layer, side, side == Side::kKey ? input.k : input.v)
-                                .coded.narrow(1, of.windows.sink, stored.tokens)
-                                .to(at::kCPU)
-                                .contiguous();  // [Hkv, tokens, d]
+  const at::Tensor scored = on_cpu(decoded_rows(method, input.layer, side, side == Side::kKey ? input.k : input.v)
+                                       .coded.narrow(1, of.windows.sink, stored.tokens));  // [Hkv, tokens, d]
   const std::int64_t heads = scored.size(0), d = scored.size(2);
   const auto* values = scored.const_data_ptr<float>();
   std::atomic<std::int64_t> differing{0};

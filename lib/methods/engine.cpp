@@ -61,12 +61,13 @@ void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor
   });
 }
 
-// Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous. On a GPU a product.
+// Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous.
 at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
-  if (rows.is_cuda()) {
-    return at::mm(rows.reshape({-1, order}), hadamard_matrix(order, rows.options())).view(rows.sizes());
-  }
   at::Tensor out = rows.clone();
+  if (rows.is_cuda()) {
+    hadamard_on_device(out, order);
+    return out;
+  }
   auto* data = out.mutable_data_ptr<float>();
   const std::int64_t width = rows.size(1) * rows.size(2);
   at::parallel_for(0, rows.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
@@ -77,10 +78,7 @@ at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
 
 at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
   const std::int64_t tokens = rows.size(0), width = rows.size(1) * rows.size(2);
-  if (rows.is_cuda()) {
-    const at::Tensor squares = rows.to(at::kDouble).square().sum(at::IntArrayRef{1, 2}, true);
-    return squares.clamp_min(1e-8).sqrt().to(at::kFloat);
-  }
+  if (rows.is_cuda()) return token_norms_on_device(rows);
   at::Tensor norms = at::empty({tokens, 1, 1});
   for (std::int64_t t = 0; t < tokens; ++t) {
     norms.mutable_data_ptr<float>()[t] = group_codes::token_norm(rows.const_data_ptr<float>() + t * width, width);

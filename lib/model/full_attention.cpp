@@ -38,12 +38,23 @@ std::int64_t first_key(std::int64_t start, std::int64_t window) {
   return window > 0 ? std::max<std::int64_t>(0, start - window + 1) : 0;
 }
 
+// cuDNN builds a plan for every length of a sequence, which takes tens of milliseconds each, and prompts have many
+// lengths. Attention is a small part of a layer, so the other fused kernels serve as well.
+void without_cudnn() {
+  static const bool done = [] {
+    at::globalContext().setSDPUseCuDNN(false);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 // One sequence, softmax without additions: ATen's fused kernels. q [T, Hq, d]; k, v [T, Hkv, d].
 at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, std::int64_t window) {
   const std::int64_t tokens = q.size(0), gqa_group = q.size(1) / k.size(1);
   const at::Tensor queries = heads_first(q);
   const at::Tensor keys = heads_first(repeat_heads(k, gqa_group)), values = heads_first(repeat_heads(v, gqa_group));
   if (window == 0) {
+    if (q.is_cuda()) without_cudnn();
     return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, true, scale).squeeze(0).transpose(0, 1);
   }
   at::Tensor out = at::empty(q.sizes(), q.options());

@@ -79,6 +79,8 @@ void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor&
   add_moments_about_mean(sum, row_sum, x);
 }
 
+at::Tensor copied_to_cpu(const at::Tensor& x) { return x.is_cpu() ? x.clone() : x.cpu(); }
+
 at::Tensor exactly_symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
 
 MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device) {
@@ -110,17 +112,21 @@ void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& k, const at::
 at::Tensor MomentAccumulator::trace() const { return grams_.diagonal(0, 2, 3).sum(); }
 
 void MomentAccumulator::store(LayerMoments& out) const {
-  out.q_gram = q_gram_.cpu().clone();
-  out.k_gram = k_gram_.cpu().clone();
-  out.v_gram = v_gram_.cpu().clone();
-  out.o_gram = o_gram_.cpu().clone();
-  out.k_sum = k_sum_.cpu().clone();
-  out.v_sum = v_sum_.cpu().clone();
+  out.q_gram = copied_to_cpu(q_gram_);
+  out.k_gram = copied_to_cpu(k_gram_);
+  out.v_gram = copied_to_cpu(v_gram_);
+  out.o_gram = copied_to_cpu(o_gram_);
+  out.k_sum = copied_to_cpu(k_sum_);
+  out.v_sum = copied_to_cpu(v_sum_);
 }
 
 void MomentAccumulator::finish(LayerMoments& out) const {
-  store(out);
-  for (at::Tensor* gram : {&out.q_gram, &out.k_gram, &out.v_gram, &out.o_gram}) *gram = exactly_symmetric(*gram);
+  out.q_gram = exactly_symmetric(q_gram_).cpu();
+  out.k_gram = exactly_symmetric(k_gram_).cpu();
+  out.v_gram = exactly_symmetric(v_gram_).cpu();
+  out.o_gram = exactly_symmetric(o_gram_).cpu();
+  out.k_sum = copied_to_cpu(k_sum_);
+  out.v_sum = copied_to_cpu(v_sum_);
 }
 
 void MomentAccumulator::restore(const LayerMoments& from) {
@@ -167,7 +173,7 @@ at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_he
         heads.narrow(0, first, count).permute({1, 0, 2, 3}).to(at::kDouble).reshape({kv_heads, -1, head_dim});
     gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
   });
-  return exactly_symmetric(gram).cpu();
+  return exactly_symmetric(gram);
 }
 
 }  // namespace oscar

@@ -29,6 +29,9 @@ void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor&
 // Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
 at::Tensor exactly_symmetric(const at::Tensor& gram);
 
+// A copy of its own on the CPU, of a tensor on any device.
+at::Tensor copied_to_cpu(const at::Tensor& x);
+
 class MomentAccumulator {
  public:
   MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device);

@@ -199,18 +199,18 @@ void FarPairAccumulator::square_far_pairs(const at::Tensor& p, std::int64_t firs
 
 void FarPairAccumulator::store(LayerMoments& out) const {
   if (!pairs_.enabled) return;
-  out.far_q_gram = q_gram_.cpu().clone();
-  out.far_pre_q_gram = pre_q_gram_.cpu().clone();
-  out.far_v_weight = v_weight_.cpu().clone();
+  out.far_q_gram = copied_to_cpu(q_gram_);
+  out.far_pre_q_gram = copied_to_cpu(pre_q_gram_);
+  out.far_v_weight = copied_to_cpu(v_weight_);
   out.far_count = at::tensor({queries_, pair_count_}, at::kDouble);
 }
 
 void FarPairAccumulator::finish(LayerMoments& out) const {
-  store(out);
   if (!pairs_.enabled) return;
-  for (at::Tensor* gram : {&out.far_q_gram, &out.far_pre_q_gram, &out.far_v_weight}) {
-    *gram = exactly_symmetric(*gram);
-  }
+  out.far_q_gram = exactly_symmetric(q_gram_).cpu();
+  out.far_pre_q_gram = exactly_symmetric(pre_q_gram_).cpu();
+  out.far_v_weight = exactly_symmetric(v_weight_).cpu();
+  out.far_count = at::tensor({queries_, pair_count_}, at::kDouble);
 }
 
 }  // namespace oscar

@@ -40,15 +40,15 @@ void PreRopeAccumulator::add(const AttentionInput& input, const Unrotation::Rows
 }
 
 void PreRopeAccumulator::store(LayerMoments& out) const {
-  out.pre_q_gram = q_gram_.cpu().clone();
-  out.pre_k_gram = k_gram_.cpu().clone();
-  out.pre_k_sum = k_sum_.cpu().clone();
+  out.pre_q_gram = copied_to_cpu(q_gram_);
+  out.pre_k_gram = copied_to_cpu(k_gram_);
+  out.pre_k_sum = copied_to_cpu(k_sum_);
 }
 
 void PreRopeAccumulator::finish(LayerMoments& out) const {
-  store(out);
-  out.pre_q_gram = exactly_symmetric(out.pre_q_gram);
-  out.pre_k_gram = exactly_symmetric(out.pre_k_gram);
+  out.pre_q_gram = exactly_symmetric(q_gram_).cpu();
+  out.pre_k_gram = exactly_symmetric(k_gram_).cpu();
+  out.pre_k_sum = copied_to_cpu(k_sum_);
 }
 
 at::Tensor pre_rope_key_mean(const Statistics& s, std::size_t layer) {

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "registry/registry.h"
+#include "support/gpu.h"
 
 namespace oscar {
 namespace {
@@ -112,6 +113,19 @@ TEST(Engine, BoundaryLayersStay) {
 TEST(Engine, AllocatedBytesFollowTheBits) {
   const MethodEngine q8(*find_method_spec("q8_0"), model());
   EXPECT_EQ(q8.allocated_bytes(1000), static_cast<std::uint64_t>(8 * 2 * kHeads * kDim * 1000 * 8.5 / 8));
+}
+
+// What the pages of these methods hold is compared with what is scored.
+TEST(EngineOnTheGpu, PagedMethodsGiveTheBitsOfTheCpu) {
+  OSCAR_NEEDS_GPU();
+  for (const MethodRow& row : method_registry()) {
+    if (!row.description || !has_pages(*row.description)) continue;
+    const MethodEngine engine(*row.description, model());
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const at::Tensor x = rows(23).to(at::kBFloat16).to(at::kFloat);
+      EXPECT_TRUE(at::equal(engine.reconstruct(side, x), engine.reconstruct(side, x.cuda()).cpu())) << row.id;
+    }
+  }
 }
 
 }  // namespace

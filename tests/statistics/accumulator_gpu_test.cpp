@@ -30,7 +30,7 @@ LayerMoments moments_on(const Rows& r, at::Device device) {
   EnergyAccumulator energy(out.q_gram, device);
   energy.add(r.k.to(device), r.v.to(device));
   out.energy_gram = energy.energy_gram().cpu();
-  out.wo_gram = output_projection_gram(r.o.reshape({-1, 8 * 128}).narrow(0, 0, 512).to(device), 2, 128);
+  out.wo_gram = output_projection_gram(r.o.reshape({-1, 8 * 128}).narrow(0, 0, 512).to(device), 2, 128).cpu();
   return out;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "kernels/tiles/code_tiles.h"
+#include "kernels/tiles/token_rows.h"
 #include "methods/lloyd_max.h"
 
 namespace oscar {
@@ -93,6 +94,20 @@ void code_rows_on_device(const SideCode& side, bool is_value, const at::Tensor& 
     p.boosted = boosted.const_data_ptr<std::uint8_t>(), p.boosted_bits = side.boosted_bits;
   }
   check_launch(kernels::code_tiles(p, stream));
+}
+
+void hadamard_on_device(const at::Tensor& rows, std::int64_t order) {
+  const c10::DeviceGuard guard(rows.device());
+  check_launch(kernels::hadamard_rows(rows.data_ptr<float>(), rows.numel() / order, static_cast<std::int32_t>(order),
+                                      c10::cuda::getCurrentCUDAStream().stream()));
+}
+
+at::Tensor token_norms_on_device(const at::Tensor& rows) {
+  const c10::DeviceGuard guard(rows.device());
+  at::Tensor norms = at::empty({rows.size(0), 1, 1}, rows.options());
+  check_launch(kernels::token_norms(rows.const_data_ptr<float>(), rows.size(0), rows.size(1) * rows.size(2),
+                                    norms.data_ptr<float>(), c10::cuda::getCurrentCUDAStream().stream()));
+  return norms;
 }
 
 }  // namespace oscar
