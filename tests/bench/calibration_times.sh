@@ -8,9 +8,10 @@
 # WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: folder of the executables. PART: collect,
 # long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order. fit needs
 # collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
-# 30000), CONTEXT (of the decode path, default 768) and GEOMETRY (default 8b) come from the environment.
+# 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400), SEQUENCES (2) and ROWS
+# (naive2,kivi2-g128,oscar-tns) come from the environment.
 set -u
-[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" && work=$(cd "$1" && pwd) && bin=$(cd "$2" && pwd) || exit 2
 shift 2
@@ -73,10 +74,10 @@ for _ in range(30): print(json.dumps({"input_ids": [r.randrange(1000) for _ in r
         --max-sequences 2 --layer-sequences 1 --device "$device" --report "$work/verify.json" --overwrite
       ;;
     decode)
-      timed decode "$bin/oscar-verify" --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
-        --bundle "$work/centred-oscar" --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" \
-        --methods bf16,naive2,kivi2-g128,oscar-tns,quarot2 --path decode --context "${CONTEXT:-768}" --tokens 0 --max-sequences 8 \
-        --layer-sequences 1 --device "$device" --report "$work/decode.json" --overwrite
+      timed decode "$bin/oscar-verify" --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centred-oscar" \
+        --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2,kivi2-g128,oscar-tns}" \
+        --path decode --context "${CONTEXT:-400}" --tokens 0 --max-sequences "${SEQUENCES:-2}" --windows 16,64 --layer-sequences 1 \
+        --device "$device" --report "$work/decode.json" --overwrite
       ;;
     *)
       echo "part '$part' is not known; expected collect, long, fit, verify or decode" >&2
