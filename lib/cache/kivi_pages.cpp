@@ -28,6 +28,25 @@ OSCAR_VECTOR_CLONES void expand_field(const std::uint8_t* bytes, int count, int 
   for (int i = 0; i < count; ++i) out[i] = static_cast<float>((bytes[i] >> shift) & mask) * scale + offset;
 }
 
+// Field of bytes[i] = codes[i].
+OSCAR_VECTOR_CLONES void set_field(const std::uint8_t* codes, int count, int shift, int mask, std::uint8_t* bytes) {
+  for (int i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::uint8_t>((bytes[i] & ~(mask << shift)) | codes[i] << shift);
+  }
+}
+
+// lines[c][t] = rows[t][c] of `count` rows of d floats, `width` apart: a few columns at a time, because the rows of all
+// heads lie a power of two apart, where a column of them does not fit into a cache.
+void transpose(const float* rows, int count, std::int64_t width, int d, float* lines) {
+  constexpr int kColumns = 16;  // 64 bytes
+  for (int first = 0; first < d; first += kColumns) {
+    const int end = std::min(first + kColumns, d);
+    for (int t = 0; t < count; ++t) {
+      for (int c = first; c < end; ++c) lines[c * count + t] = rows[t * width + c];
+    }
+  }
+}
+
 group_codes::GroupParams encode(const SideCode& side, const float* x, int n, std::uint8_t* codes) {
   return side.code == CacheCode::kIntegerZero
              ? group_codes::encode_integer_zero(x, n, side.bits, static_cast<float>(side.clip), codes)
@@ -106,10 +125,10 @@ void KiviPages::write_line(std::uint8_t* page, int line, int first, int count, c
     const group_codes::GroupParams p = encode(side_, x + at, group_, codes);
     const std::uint16_t pair[2] = {float16_bits(p.scale), float16_bits(p.offset)};
     std::memcpy(page + code_bytes_ + (std::int64_t{line} * (line_ / group_) + (first + at) / group_) * 4, pair, 4);
-    for (int i = 0; i < group_; ++i) {
-      const int code = first + at + i, shift = code / stride * bits_;
-      std::uint8_t& byte = page[std::int64_t{line} * stride + code % stride];
-      byte = static_cast<std::uint8_t>((byte & ~(mask << shift)) | codes[i] << shift);
+    for (int i = 0, run = 0; i < group_; i += run) {
+      const int code = first + at + i;
+      run = std::min(run_at(code), group_ - i);
+      set_field(codes + i, run, code / stride * bits_, mask, page + std::int64_t{line} * stride + code % stride);
     }
   }
 }
@@ -117,7 +136,8 @@ void KiviPages::write_line(std::uint8_t* page, int line, int first, int count, c
 void KiviPages::write(std::uint8_t* page, int token, int count, const float* rows) const {
   const std::int64_t width = std::int64_t{kv_heads_} * d_;
   std::vector<float> x(rows, rows + count * width);
-  float norms[kTokens], column[kTokens];
+  std::vector<float> lines(static_cast<std::size_t>(channel_axis_ ? d_ * count : 0));
+  float norms[kTokens];
   to_codes(x.data(), count, norms);
   if (norm_bytes_ > 0) std::memcpy(page + 4 * token, norms, static_cast<std::size_t>(count) * 4);
   for (int head = 0; head < kv_heads_; ++head) {
@@ -127,10 +147,8 @@ void KiviPages::write(std::uint8_t* page, int token, int count, const float* row
       for (int t = 0; t < count; ++t) write_line(to, token + t, 0, d_, from + t * width);
       continue;
     }
-    for (int c = 0; c < d_; ++c) {
-      for (int t = 0; t < count; ++t) column[t] = from[t * width + c];
-      write_line(to, c, token, count, column);
-    }
+    transpose(from, count, width, d_, lines.data());
+    for (int c = 0; c < d_; ++c) write_line(to, c, token, count, lines.data() + c * count);
   }
 }
 
