@@ -14,6 +14,8 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kSampledQueries = 64;
+// Logits of sampled queries, and outputs, of which a dozen tensors are held at once: long sequences go in parts.
+constexpr std::int64_t kElements = std::int64_t{1} << 24;
 
 // [Q, Hq, d] x [Hkv, K, d] -> [Hkv, g, Q, K]
 at::Tensor head_logits(const at::Tensor& q, const at::Tensor& k) {
@@ -112,28 +114,19 @@ LayerError LayerErrorSums::result(std::int64_t layer) const {
   return e;
 }
 
-void add_weight_errors(const AttentionInput& input, const KvMethod& method, const CacheWindows& tiers,
-                       LayerErrorSums& sums) {
-  const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
-  if (!method.quantised_at(input.layer)) return;
-  const CacheWindows& windows = method.windows_of(Side::kKey);
-  // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
-  std::vector<std::int64_t> positions;
-  const std::int64_t first = windows.sink + windows.recent + 1;
-  const std::int64_t stride = std::max<std::int64_t>(1, (tokens - first) / kSampledQueries);
-  for (std::int64_t p = tokens - 1; p >= first && std::ssize(positions) < kSampledQueries; p -= stride) {
-    if (windows.quantised_end(p + 1) >= windows.sink + 2) positions.push_back(p);
-  }
-  if (positions.empty()) return;
-  const auto head_count = static_cast<std::size_t>(kv_heads);
-  if (sums.heads.size() < head_count) sums.heads.resize(head_count);
+namespace {
 
+// The sampled queries at these positions. rows: the keys as they are read.
+void add_query_errors(const AttentionInput& input, const KvMethod& method, const CachedRows& rows,
+                      const std::vector<std::int64_t>& positions, const CacheWindows& tiers, LayerErrorSums& sums) {
+  const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
+  const CacheWindows& windows = method.windows_of(Side::kKey);
+  const auto head_count = static_cast<std::size_t>(kv_heads);
   const at::Device device = input.q.device();
   const Visible seen = visible_columns(positions, tokens, input, &windows, tiers).to(device);
   const at::Tensor index = at::tensor(positions, at::kLong).to(device);
   const at::Tensor q = input.q.index_select(0, index).to(at::kFloat).contiguous();
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();
-  const CachedRows rows = decoded_model_rows(method, input.layer, Side::kKey, input.k);
   const at::Tensor exact = head_logits(q, k), coded = head_logits(q, rows.coded);
   at::Tensor read = coded;  // what the softmax takes of them
   if (rows.noise.defined()) {
@@ -167,25 +160,61 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   }
 }
 
+}  // namespace
+
+void add_weight_errors(const AttentionInput& input, const KvMethod& method, const CacheWindows& tiers,
+                       LayerErrorSums& sums) {
+  const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
+  if (!method.quantised_at(input.layer)) return;
+  const CacheWindows& windows = method.windows_of(Side::kKey);
+  // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
+  std::vector<std::int64_t> positions;
+  const std::int64_t first = windows.sink + windows.recent + 1;
+  const std::int64_t stride = std::max<std::int64_t>(1, (tokens - first) / kSampledQueries);
+  for (std::int64_t p = tokens - 1; p >= first && std::ssize(positions) < kSampledQueries; p -= stride) {
+    if (windows.quantised_end(p + 1) >= windows.sink + 2) positions.push_back(p);
+  }
+  if (positions.empty()) return;
+  if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));
+  const CachedRows rows = decoded_model_rows(method, input.layer, Side::kKey, input.k);
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / (input.q.size(1) * tokens));
+  for (std::int64_t at = 0; at < std::ssize(positions); at += step) {
+    const auto begin = positions.begin() + at;
+    add_query_errors(input, method, rows, {begin, begin + std::min(step, std::ssize(positions) - at)}, tiers, sums);
+  }
+}
+
+namespace {
+
+void add_output_rows(const at::Tensor& exact, const at::Tensor& method, std::int64_t kv_heads,
+                     const at::Tensor& projection, LayerErrorSums& sums) {
+  const std::int64_t count = exact.size(0);
+  const at::Tensor o = exact.to(at::kDouble), difference = method.to(at::kDouble) - o;
+  const auto by_head = [&](const at::Tensor& x) { return head_sums(x.square().sum(0).view({kv_heads, -1})); };
+  const std::vector<double> error = by_head(difference), energy = by_head(o);
+  for (std::size_t h = 0; h < static_cast<std::size_t>(kv_heads); ++h) {
+    sums.heads[h].output_error += error[h], sums.heads[h].output_energy += energy[h];
+  }
+  if (!projection.defined()) return;
+  const auto squares = [&](const at::Tensor& x) {
+    return at::mm(x.to(at::kFloat).reshape({count, -1}), projection).to(at::kDouble).square().sum().item<double>();
+  };
+  sums.projected_error += squares(difference), sums.projected_energy += squares(o);
+}
+
+}  // namespace
+
 void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, std::int64_t kv_heads,
                       const at::Tensor& projection, LayerErrorSums& sums) {
   const std::int64_t count = exact.size(0) - first;
   if (count <= 0) return;
-  const auto head_count = static_cast<std::size_t>(kv_heads);
-  if (sums.heads.size() < head_count) sums.heads.resize(head_count);
-  const at::Tensor o = exact.narrow(0, first, count).to(at::kDouble);
-  const at::Tensor difference = method.narrow(0, first, count).to(at::kDouble) - o;
-  const auto by_head = [&](const at::Tensor& x) { return head_sums(x.square().sum(0).view({kv_heads, -1})); };
-  const std::vector<double> error = by_head(difference), energy = by_head(o);
-  for (std::size_t h = 0; h < head_count; ++h) {
-    sums.heads[h].output_error += error[h], sums.heads[h].output_energy += energy[h];
+  if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));
+  const at::Tensor w = projection.defined() ? projection.to(exact.device(), at::kFloat).t() : projection;
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / exact[0].numel());
+  for (std::int64_t at = first; at < exact.size(0); at += step) {
+    const std::int64_t rows = std::min(step, exact.size(0) - at);
+    add_output_rows(exact.narrow(0, at, rows), method.narrow(0, at, rows), kv_heads, w, sums);
   }
-  if (!projection.defined()) return;
-  const at::Tensor w = projection.to(o.device(), at::kFloat).t();
-  const auto squares = [&](const at::Tensor& x) {
-    return at::mm(x.to(at::kFloat).reshape({count, -1}), w).to(at::kDouble).square().sum().item<double>();
-  };
-  sums.projected_error += squares(difference), sums.projected_energy += squares(o);
 }
 
 }  // namespace oscar
