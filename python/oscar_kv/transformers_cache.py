@@ -133,9 +133,13 @@ class OscarCache(Cache):
         self._mask = (None, None)  # the mask of the last call and its copy on the CPU: layers share it
         self._held = (None, None)  # what is padding, and its copy on the device of the masks
         self.steps, self.is_recording = None, False  # step_graphs.Steps, once steps are recorded
-        own = DynamicCache(config=attached.config).layers if None in attached.codes else []  # linear attention, windows in other heads
+        own = self._own_layers()
         super().__init__(layers=[own[i] if code is None else OscarLayer(self, i) for i, code in enumerate(attached.codes)])
         self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
+
+    def _own_layers(self):
+        """Of transformers, by the index of the decoder's layer, where some have linear attention or windows in other heads."""
+        return DynamicCache(config=self.attached.config).layers if None in self.attached.codes else []
 
     def table(self, batch):
         if self._table is None:
@@ -205,8 +209,11 @@ class OscarCache(Cache):
         self.steps = None
         if self._table is not None:
             self._table.release()
-        for layer in self.layers:
+        for layer in self.paged:
             layer.reset()
+        for i, fresh in enumerate(self._own_layers()):  # their own reset() keeps zeroed tokens in transformers 5.17
+            if self.attached.codes[i] is None:
+                self.layers[i] = fresh
 
     reorder_cache = _refuse("beam search")
     crop = _refuse("crop (assisted decoding)")

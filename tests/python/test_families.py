@@ -59,7 +59,8 @@ def test_attach(name, tmp_path):
     bundle, first = bundle_for(folder, tmp_path, windows), sum(windows)
     wrapped = '"text_config"' in (folder / "config.json").read_text()
     kind = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
-    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    # By SDPA Gemma 2 of transformers 5.17 leaves its soft caps out.
+    model = kind.from_pretrained(folder, dtype=torch.float32, **(dict(attn_implementation="eager") if name == "gemma2" else {})).eval()
     expected = decode_kl(folder, bundle, tmp_path)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(SAMPLES / "tiny-qwen3" / "tokenizer.json"))
     ids = tokenizer((tmp_path / "text.txt").read_text(), return_tensors="pt").input_ids[:, :CONTEXT]
