@@ -13,7 +13,6 @@
 #include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
 #include "model/rope.h"
-#include "rotation/hadamard.h"
 
 namespace oscar {
 namespace {
