@@ -1,5 +1,6 @@
 #include "text/tokenizer/normalizers.h"
 
+#include <string_view>
 #include <vector>
 
 #include "base/budget.h"
@@ -23,17 +24,23 @@ class Form : public Normalizer {
   NormalForm form_;
 };
 
+// The text of what put(code point, its bytes, &text) appends for one code point after the other.
+template <typename Put>
+std::string each_code_point(const std::string& text, const Put& put) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_code_point(text, at);
+    put(c.value, std::string_view(text).substr(at, c.bytes), out);
+    at += c.bytes;
+  }
+  return out;
+}
+
 class Lowercase : public Normalizer {
  public:
   bool apply(std::string& text) const override {
-    std::string out;
-    out.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-      const CodePoint c = decode_code_point(text, at);
-      at += c.bytes;
-      append_lowercase(out, c.value);
-    }
-    text = std::move(out);
+    text = each_code_point(text, [](char32_t c, std::string_view, std::string& out) { append_lowercase(out, c); });
     return false;
   }
 };
@@ -41,15 +48,10 @@ class Lowercase : public Normalizer {
 class StripAccents : public Normalizer {
  public:
   bool apply(std::string& text) const override {
-    std::string out;
-    out.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-      const CodePoint c = decode_code_point(text, at);
-      if (!is_mark(c.value)) out.append(text, at, c.bytes);
-      at += c.bytes;
-    }
     const bool removed = !text.empty() && is_mark(decode_code_point(text, 0).value);
-    text = std::move(out);
+    text = each_code_point(text, [](char32_t c, std::string_view bytes, std::string& out) {
+      if (!is_mark(c)) out += bytes;
+    });
     return removed;
   }
 };
@@ -136,19 +138,14 @@ class ByteLevelNormalizer : public Normalizer {
 class Nmt : public Normalizer {
  public:
   bool apply(std::string& text) const override {
-    std::string out;
-    out.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-      const CodePoint c = decode_code_point(text, at);
-      if (is_space(c.value)) {
-        out.push_back(' ');
-      } else if (!is_dropped(c.value)) {
-        out.append(text, at, c.bytes);
-      }
-      at += c.bytes;
-    }
     const bool removed = !text.empty() && is_dropped(decode_code_point(text, 0).value);
-    text = std::move(out);
+    text = each_code_point(text, [](char32_t c, std::string_view bytes, std::string& out) {
+      if (is_space(c)) {
+        out.push_back(' ');
+      } else if (!is_dropped(c)) {
+        out += bytes;
+      }
+    });
     return removed;
   }
 
