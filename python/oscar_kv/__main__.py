@@ -5,12 +5,18 @@ import pathlib
 import sys
 
 from . import InputError, attach, detach, new_cache
+from .errors import escaped
 
 INPUT_EXIT = 3  # as the toolchain's commands have it
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        super().error(escaped(message))
+
+
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="python -m oscar_kv", description=__doc__.split("\n\n")[0])
+    parser = Parser(prog="python -m oscar_kv", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", help="directory or org/name of the checkpoint, as transformers takes it")
     parser.add_argument("bundle", help="bundle of oscar-fit for this checkpoint")
     text = parser.add_mutually_exclusive_group(required=True)
@@ -82,10 +88,10 @@ def main(arguments=None):
     try:
         run(options)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escaped(error)}", file=sys.stderr)
         return INPUT_EXIT
     except (OSError, ValueError) as error:  # of transformers: no such model, or one that it cannot read
-        print(f"error: {options.model}: transformers cannot load it ({error})", file=sys.stderr)
+        print(escaped(f"error: {options.model}: transformers cannot load it ({error})"), file=sys.stderr)
         return INPUT_EXIT
     return 0
 

@@ -10,6 +10,16 @@ class NumericalError(ArithmeticError):
     """Keys or values that are not finite."""
 
 
+def escaped(text):
+    """A message without what a terminal obeys: control and invisible characters, and bytes that are no text, as escapes."""
+    return "".join(c if c.isprintable() else _escape(c) for c in str(text))
+
+
+def _escape(c):
+    raw = ord(c) - 0xDC00  # a byte that is no UTF-8, as Python keeps it in names of files
+    return f"\\x{raw:02x}" if 0x80 <= raw <= 0xFF else c.encode("unicode_escape").decode()
+
+
 def quoted(text, most=80):
     """Foreign text for a message: control characters and quotes escaped, long texts cut."""
     text = str(text)

@@ -9,12 +9,10 @@ import dataclasses
 import torch
 
 from . import ops
-from .chunk_attention import causal_parts, plain
 from .errors import InputError
 from .overlay_table import blocks_of_window, entries
 from .page_layout import PAGE_TOKENS
 from .slot_kv import SlotKV
-from .softmax_merge import Parts
 from .tiers import Held, Plan, Tiers
 from .window_layout import WindowLayout
 
@@ -91,45 +89,24 @@ class OverlayKV(SlotKV):
         # Slots that no token was written to yet may hold any bytes; what kernels look at must be finite.
         self.tiers.entry.write(self.windows, table, sequence, token, *(r.nan_to_num(0, 0, 0).clamp(-3e38, 3e38).bfloat16() for r in rows))
 
-    def forward(self, pool, rows, query, key, value, scale, output):
-        """As SlotKV. All chunks attend before any is appended: an entry that one is done with may be another's next."""
-        with torch.no_grad():
-            self._forward(pool, rows, query, key, value, scale, output)
-
-    def _forward(self, pool, rows, query, key, value, scale, output):
+    def _held(self, pool, rows):
         overlay = rows.overlay
-        held = Written(pool, rows.table, self.windows, rows.window_table, rows.lengths, overlay.blocks, overlay.ring)
-        if rows.single is None:
-            n = rows.lengths.shape[0]
-            output[:n].copy_(self.tiers.step(held, query[:n], key[:n], value[:n], scale, self.bad, space=self.space))
-            return
-        before = dataclasses.replace(held, window_table=overlay.before)
-        for chunk in rows.chunks:
-            tokens = slice(chunk.first, chunk.first + chunk.count)
-            output[tokens] = self._attended(before, chunk, *(x[tokens] for x in (query, key, value)), scale).to(output.dtype)
-        for chunk in rows.chunks:
-            tokens = slice(chunk.first, chunk.first + chunk.count)
-            part = self._part(held, slice(chunk.row, chunk.row + 1))
-            part.table = part.blocks  # pages by their number in the request
-            self.tiers.append(part, self.tiers.plan([chunk.start], [chunk.count]), key[tokens], value[tokens], self.bad)
-        row, token = rows.single
-        if row.shape[0] > 0:
-            part = self._part(held, row)
-            output[token] = self.tiers.step(part, query[token], key[token], value[token], scale, self.bad,
-                                            space=self.space).to(output.dtype)
+        return Written(pool, rows.table, self.windows, rows.window_table, rows.lengths, overlay.blocks, overlay.ring)
 
     @staticmethod
     def _part(held, rows):
         return Written(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows], held.blocks[rows],
                        held.ring[rows])
 
-    def _attended(self, before, chunk, query, key, value, scale):
-        """Output [T, Hq, d] of a chunk: it attends to itself as it is and to what is stored before it."""
-        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
-        if chunk.start == 0:
-            return plain(q, k, v, None, scale)[0].transpose(0, 1)
-        held, parts = self._part(before, slice(chunk.row, chunk.row + 1)), Parts()
-        held.lengths = torch.full_like(held.lengths, chunk.start)
-        parts.merge(*self.tiers.attend(held, q, scale, [chunk.count]))
-        parts.merge(*causal_parts(q.float(), k.float(), v.float(), torch.full((1,), chunk.count, device=q.device), scale))
-        return parts.output[0].transpose(0, 1)
+    def _run_chunks(self, held, rows, query, key, value, scale, output):
+        """All chunks attend before any is appended: an entry that one is done with may be another's next."""
+        before = dataclasses.replace(held, window_table=rows.overlay.before)
+        for chunk in rows.chunks:
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            part = self._part(before, slice(chunk.row, chunk.row + 1))
+            output[tokens] = self._attended(part, chunk, query[tokens], key[tokens], value[tokens], scale).to(output.dtype)
+        for chunk in rows.chunks:
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            part = self._part(held, slice(chunk.row, chunk.row + 1))
+            part.table = part.blocks  # pages by their number in the request
+            self._append(part, chunk, key[tokens], value[tokens])

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 
-from .errors import InputError
+from .errors import InputError, escaped
 from .vllm_plugin import BACKEND, BUNDLE_VARIABLE, CACHE_DTYPE
 
 INPUT_EXIT, WORSE_EXIT = 3, 1
@@ -135,7 +135,7 @@ def main(arguments=None):
             return 0
         return run(options)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escaped(error)}", file=sys.stderr)
         return INPUT_EXIT
 
 

@@ -136,37 +136,45 @@ class SlotKV:
 
         A single token is appended, then attends to the three tiers. A chunk attends to itself as it is and to what is
         stored before it, then it is appended."""
-        held = Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
+        held = self._held(pool, rows)
         if rows.single is None:
             n = rows.lengths.shape[0]
             output[:n].copy_(self.tiers.step(held, query[:n], key[:n], value[:n], scale, self.bad, space=self.space))
             return
-        for chunk in rows.chunks:
-            self._chunk(self._part(held, slice(chunk.row, chunk.row + 1)), chunk, query, key, value, scale, output)
+        self._run_chunks(held, rows, query, key, value, scale, output)
         row, token = rows.single
         if row.shape[0] > 0:
             part = self._part(held, row)
             output[token] = self.tiers.step(part, query[token], key[token], value[token], scale, self.bad,
                                             space=self.space).to(output.dtype)
 
+    def _held(self, pool, rows):
+        """What the cache of these rows is stored in."""
+        return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
+
     @staticmethod
     def _part(held, rows):
         return Held(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows])
 
-    def _chunk(self, held, chunk, query, key, value, scale, output):
-        tokens = slice(chunk.first, chunk.first + chunk.count)
-        q, k, v = (x[tokens].transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, T, d]
+    def _run_chunks(self, held, rows, query, key, value, scale, output):
+        for chunk in rows.chunks:
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            part = self._part(held, slice(chunk.row, chunk.row + 1))
+            output[tokens] = self._attended(part, chunk, query[tokens], key[tokens], value[tokens], scale).to(output.dtype)
+            self._append(part, chunk, key[tokens], value[tokens])
+
+    def _append(self, part, chunk, key, value):
+        self.tiers.append(part, self.tiers.plan([chunk.start], [chunk.count]), key, value, self.bad)
+
+    def _attended(self, part, chunk, query, key, value, scale):
+        """Output [T, Hq, d] of a chunk: it attends to itself as it is and to what is stored before it."""
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, T, d]
         if chunk.start == 0:
-            result = plain(q, k, v, None, scale)
-        else:
-            parts = Parts()
-            before = dataclasses.replace(held, lengths=torch.full_like(held.lengths, chunk.start))
-            parts.merge(*self.tiers.attend(before, q, scale, [chunk.count]))
-            counts = torch.full((1,), chunk.count, device=q.device)
-            parts.merge(*causal_parts(q.float(), k.float(), v.float(), counts, scale))
-            result = parts.output
-        output[tokens] = result[0].transpose(0, 1).to(output.dtype)
-        self.tiers.append(held, self.tiers.plan([chunk.start], [chunk.count]), key[tokens], value[tokens], self.bad)
+            return plain(q, k, v, None, scale)[0].transpose(0, 1)
+        parts, before = Parts(), dataclasses.replace(part, lengths=torch.full_like(part.lengths, chunk.start))
+        parts.merge(*self.tiers.attend(before, q, scale, [chunk.count]))
+        parts.merge(*causal_parts(q.float(), k.float(), v.float(), torch.full((1,), chunk.count, device=q.device), scale))
+        return parts.output[0].transpose(0, 1)
 
 
 WIDER_TABLE = 16  # columns by which an engine's block table may be wider than its longest request needs: some round up
