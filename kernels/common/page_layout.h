@@ -116,7 +116,7 @@ constexpr SideLayout uniform_side(std::int32_t head_dim, std::int32_t quant_grou
 }
 
 // widths: [4] of {0, 1, 2, 4}.
-constexpr SideLayout block_side(std::int32_t head_dim, const std::uint8_t* widths, std::int32_t offset) {
+constexpr SideLayout band_side(std::int32_t head_dim, const std::uint8_t* widths, std::int32_t offset) {
   SideLayout side;
   side.head_dim = head_dim;
   side.params = ParamKind::kScaleByte;
@@ -136,9 +136,9 @@ constexpr SideLayout kKey = uniform_side(128, 128, false, 0), kValue = uniform_s
 static_assert(kKey.param_offset == 2048 && kValue.plane[0].offset == 2304 && kValue.param_offset == 4352);
 static_assert(PageLayout{kKey, kValue}.bytes() == 4608);
 constexpr std::uint8_t kWidths[4] = {4, 2, 1, 1};
-constexpr SideLayout kBlockKey = block_side(128, kWidths, 0), kBlockValue = block_side(128, kWidths, kBlockKey.end());
-static_assert(kBlockKey.plane[1].offset == 1024 && kBlockKey.plane[3].offset == 1792 && kBlockKey.param_offset == 2048);
-static_assert(PageLayout{kBlockKey, kBlockValue}.bytes() == 4608);
+constexpr SideLayout kBandKey = band_side(128, kWidths, 0), kBandValue = band_side(128, kWidths, kBandKey.end());
+static_assert(kBandKey.plane[1].offset == 1024 && kBandKey.plane[3].offset == 1792 && kBandKey.param_offset == 2048);
+static_assert(PageLayout{kBandKey, kBandValue}.bytes() == 4608);
 // A lane's 16 bytes of the first key strip: token 0 in words 0 and 1, token 8 in words 2 and 3.
 static_assert(kKey.plane[0].key_bit(0, 0) == 0 && kKey.plane[0].key_bit(0, 1) == 16 &&
               kKey.plane[0].key_bit(0, 8) == 2 && kKey.plane[0].key_bit(0, 64) == 32 &&

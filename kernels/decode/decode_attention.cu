@@ -81,8 +81,8 @@ std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int ba
 
 PageLayout decode_page_layout(const PagedDecodeParams& p) {
   if (!p.blocks) return uniform_page(p.head_dim);
-  const SideLayout key = block_side(p.head_dim, p.key_widths, 0);
-  return {key, block_side(p.head_dim, p.value_widths, key.end())};
+  const SideLayout key = band_side(p.head_dim, p.key_widths, 0);
+  return {key, band_side(p.head_dim, p.value_widths, key.end())};
 }
 
 cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {

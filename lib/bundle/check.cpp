@@ -36,9 +36,9 @@ double cancellation_error(const SideTransform& side, bool key) {
 
 void check_blocks(const SideTransform& side, const std::string& name, std::int64_t d, std::int64_t heads,
                   std::vector<std::string>& faults) {
-  if (side.widths.size() != kBlocks) {
+  if (side.widths.size() != kBands) {
     faults.push_back(name + " has " + std::to_string(side.widths.size()) + " block widths, expected " +
-                     std::to_string(kBlocks));
+                     std::to_string(kBands));
     return;
   }
   try {
@@ -46,7 +46,7 @@ void check_blocks(const SideTransform& side, const std::string& name, std::int64
   } catch (const InputError& e) {
     faults.push_back(name + ": " + e.what());
   }
-  if (!side.sigma.defined() || side.sigma.sizes() != at::IntArrayRef({heads, kBlocks})) {
+  if (!side.sigma.defined() || side.sigma.sizes() != at::IntArrayRef({heads, kBands})) {
     faults.push_back(name + " block deviations have a wrong shape");
   } else if (!finite(side.sigma) || !(side.sigma.min().item<float>() > 0.0f)) {
     faults.push_back(name + " block deviations are not all positive numbers");

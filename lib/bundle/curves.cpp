@@ -40,8 +40,8 @@ double kl_value(const Json& value, const std::string& where) {
 
 Widths read_profile(const Json& json, const std::string& where) {
   Widths widths{};
-  const bool four = json.is_array() && json.size() == kBlocks;
-  for (std::size_t b = 0; four && b < kBlocks; ++b) {
+  const bool four = json.is_array() && json.size() == kBands;
+  for (std::size_t b = 0; four && b < kBands; ++b) {
     const std::int64_t width = json[b].is_number_integer() ? json[b].get<std::int64_t>() : -1;
     widths[b] =
         width >= 0 && width <= 4 ? static_cast<std::uint8_t>(width) : std::uint8_t{3};  // no width: refused below

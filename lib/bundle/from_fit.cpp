@@ -80,7 +80,7 @@ Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric)
   if (method.codebooks) {
     json["codebook_rows"] = o.codebook_rows;
     if (method.codebooks->weighted()) {
-      json["codebook_weights"] = s.layers[0].rows_v_fisher.defined() ? "gradients" : "metric";
+      json["codebook_weights"] = s.layers[0].rows_v_squared_gradient.defined() ? "gradients" : "metric";
     }
   }
   return json;

@@ -51,9 +51,9 @@ std::vector<std::uint8_t> read_widths(const Json& widths, const std::string& whe
     if (!known) throw InputError(where + ": a block width is " + width.dump() + ", expected 0, 1, 2 or 4");
     result.push_back(width.get<std::uint8_t>());
   }
-  if (result.size() != kBlocks) {
+  if (result.size() != kBands) {
     throw InputError(where + ": 'widths' has " + std::to_string(result.size()) + " entries, expected " +
-                     std::to_string(kBlocks));
+                     std::to_string(kBands));
   }
   return result;
 }
@@ -105,7 +105,7 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
     throw InputError(where + ": has block widths, which need a head_dim that 32 divides, up to " +
                      std::to_string(kMaxHeadDim) + "; found " + std::to_string(d));
   }
-  manifest.tensors[tensor_name(layer.layer, key, "sigma")] = {layer.kv_heads, kBlocks};
+  manifest.tensors[tensor_name(layer.layer, key, "sigma")] = {layer.kv_heads, kBands};
 }
 
 void read_layers(const Json& json, const std::string& where, Manifest& manifest) {

@@ -23,7 +23,7 @@ namespace oscar {
 // What is stored for the keys and the values of one layer. Page sizes may differ between layers and between sides.
 struct LayerCode {
   RowCode key, value;
-  std::vector<std::array<float, kBlocks>> key_sigma, value_sigma;  // blocks: [Hkv] deviation of each block; else empty
+  std::vector<std::array<float, kBands>> key_sigma, value_sigma;  // blocks: [Hkv] deviation of each block; else empty
   std::vector<std::shared_ptr<const FeedbackMetric>> key_metric{},
       value_metric{};  // encoder feedback: [Hkv]; else empty
 };

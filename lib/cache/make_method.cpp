@@ -30,8 +30,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 // [Hkv, 4] F32.
-std::vector<std::array<float, kBlocks>> deviations(const at::Tensor& sigma) {
-  std::vector<std::array<float, kBlocks>> result(static_cast<std::size_t>(sigma.size(0)));
+std::vector<std::array<float, kBands>> deviations(const at::Tensor& sigma) {
+  std::vector<std::array<float, kBands>> result(static_cast<std::size_t>(sigma.size(0)));
   const auto values = sigma.contiguous();
   std::copy_n(values.const_data_ptr<float>(), values.numel(), result.front().data());
   return result;

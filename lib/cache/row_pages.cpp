@@ -119,7 +119,7 @@ RowPages::Levels RowPages::levels_of(const std::uint8_t* page, int head, int cou
   const std::size_t params = kPageTokens * runs_.size();
   Levels x{std::make_unique_for_overwrite<float[]>(rows + 2 * params), nullptr, nullptr, nullptr};
   x.levels = x.storage.get(), x.scale = x.levels + rows, x.zero = x.scale + params;
-  read_levels(page + head * page_.bytes(), count, sigma_.data() + head * kBlocks, x.levels, x.scale, x.zero);
+  read_levels(page + head * page_.bytes(), count, sigma_.data() + head * kBands, x.levels, x.scale, x.zero);
   return x;
 }
 
@@ -150,7 +150,7 @@ void RowPages::add_noise(const std::uint8_t* page, int head, int count, const fl
     for (int t = 0; t < count; ++t) {
       noise[t] =
           factor *
-          uniform_error(read_param(layout_, of_head, t, static_cast<int>(g), sigma_.data() + head * kBlocks).scale);
+          uniform_error(read_param(layout_, of_head, t, static_cast<int>(g), sigma_.data() + head * kBands).scale);
     }
     for (int h = 0; h < queries; ++h) {
       const float* x = q + h * layout_.head_dim + channel;

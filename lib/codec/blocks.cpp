@@ -52,7 +52,7 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
   constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
                                    0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
   const int tries = encoder != Encoder::kMinMax && width > 1 ? 8 : 1;
-  float odd[2][kMaxHeadDim / kBlocks];
+  float odd[2][kMaxHeadDim / kBands];
   int kept = 0;
   Best best;
   for (int k = 0; k < tries; ++k) {
@@ -69,8 +69,8 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
 // Writes the codes of a block with w > 0 and returns its scale byte. A block whose squares leave the range of floats
 // (all zero, or magnitudes beyond 2^+-40) takes the least or the largest scale that a byte holds.
 // metric: [n, n] of encoder feedback; null: no steps.
-OSCAR_INLINE std::int8_t encode_block(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
-                                      const float* metric, std::uint8_t* codes) {
+OSCAR_INLINE std::int8_t encode_band(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
+                                     const float* metric, std::uint8_t* codes) {
   const float largest = row_math::largest_magnitude(x, n);
   if (!(largest >= 0x1p-40f)) {
     std::memset(codes, 1 << (width - 1), static_cast<std::size_t>(n));
@@ -80,7 +80,7 @@ OSCAR_INLINE std::int8_t encode_block(const float* x, int n, int width, float si
     for (int i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(x[i] < 0.0f ? 0 : (1 << width) - 1);
     return 127;
   }
-  float odd[kMaxHeadDim / kBlocks];
+  float odd[kMaxHeadDim / kBands];
   const Best best = search(x, n, width, largest, encoder, odd);
   feedback::Products p;
   const float top = static_cast<float>((1 << width) - 1);
@@ -100,13 +100,13 @@ OSCAR_INLINE std::int8_t encode_block(const float* x, int n, int width, float si
 
 OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* rows, std::int64_t n,
                                             std::int64_t stride, std::uint8_t* codes, std::uint8_t* params) {
-  const int d = codec.code.head_dim, channels = codec.code.block_channels(), scales = codec.code.param_bytes();
+  const int d = codec.code.head_dim, channels = codec.code.band_channels(), scales = codec.code.param_bytes();
   float row[kMaxHeadDim];
   std::uint32_t scratch[kMaxHeadDim];
   for (std::int64_t r = 0; r < n; ++r) {
     if (!row_math::load_clipped(rows + r * stride, d, codec.clip, scratch, row)) return r;
     std::uint8_t* out = params + r * scales;
-    for (int b = 0; b < kBlocks; ++b) {
+    for (int b = 0; b < kBands; ++b) {
       const int width = codec.code.widths[static_cast<std::size_t>(b)];
       std::uint8_t* q = codes + r * d + b * channels;
       if (width == 0) {
@@ -115,9 +115,9 @@ OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* 
       }
       const float* metric =
           codec.encoder == Encoder::kFeedback && !codec.metric->flat(b) ? codec.metric->matrix(b) : nullptr;
-      *out++ = static_cast<std::uint8_t>(encode_block(row + b * channels, channels, width,
-                                                      codec.sigma[static_cast<std::size_t>(b)], codec.side,
-                                                      codec.encoder, metric, q));
+      *out++ = static_cast<std::uint8_t>(encode_band(row + b * channels, channels, width,
+                                                     codec.sigma[static_cast<std::size_t>(b)], codec.side,
+                                                     codec.encoder, metric, q));
     }
   }
   return -1;
@@ -149,10 +149,10 @@ bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::
 
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride) {
-  const int d = codec.code.head_dim, channels = codec.code.block_channels(), scales = codec.code.param_bytes();
+  const int d = codec.code.head_dim, channels = codec.code.band_channels(), scales = codec.code.param_bytes();
   for (std::int64_t r = 0; r < n; ++r) {
     const std::uint8_t* p = params + r * scales;
-    for (int b = 0; b < kBlocks; ++b) {
+    for (int b = 0; b < kBands; ++b) {
       const int width = codec.code.widths[static_cast<std::size_t>(b)];
       const std::uint8_t* q = codes + r * d + b * channels;
       float* x = rows + r * stride + b * channels;
@@ -166,7 +166,7 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
 }
 
 void row_steps(const RowCodec& codec, const std::uint8_t* params, float* steps) {
-  for (std::size_t b = 0; b < kBlocks; ++b) {
+  for (std::size_t b = 0; b < kBands; ++b) {
     const bool coded = codec.code.widths[b] > 0;
     steps[b] = coded ? scale_value(static_cast<std::int8_t>(*params++), codec.sigma[b]) : 0.0f;
   }
@@ -176,7 +176,7 @@ void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::s
   std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
   std::size_t bit = 0, channel = 0;
   for (const int w : code.widths) {
-    for (int i = 0; i < code.block_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
+    for (int i = 0; i < code.band_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
       if (w > 0) bytes[bit / 8] = static_cast<std::uint8_t>(bytes[bit / 8] | codes[channel] << (bit % 8));
     }
   }
@@ -186,7 +186,7 @@ void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std:
   std::size_t bit = 0, channel = 0;
   for (const int w : code.widths) {
     const unsigned mask = (1u << w) - 1u;
-    for (int i = 0; i < code.block_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
+    for (int i = 0; i < code.band_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
       codes[channel] = w > 0 ? static_cast<std::uint8_t>((bytes[bit / 8] >> (bit % 8)) & mask) : std::uint8_t{0};
     }
   }

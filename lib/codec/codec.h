@@ -34,9 +34,9 @@ struct RowCodec {
   RowCode code;
   Side side = Side::kKey;
   Encoder encoder = Encoder::kMinMax;
-  float clip = 0.0f;                                         // rho of clip_row; 0: off
-  std::array<float, kBlocks> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // blocks: standard deviation of each block
-  std::shared_ptr<const FeedbackMetric> metric;              // encoder feedback: of the head
+  float clip = 0.0f;                                        // rho of clip_row; 0: off
+  std::array<float, kBands> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // blocks: standard deviation of each block
+  std::shared_ptr<const FeedbackMetric> metric;             // encoder feedback: of the head
 };
 
 // Batch functions; no allocation. rows: [n, d] FP32, `stride` floats apart (0: d). codes: [n, d] one code a byte;

@@ -150,7 +150,7 @@ OSCAR_INLINE std::uint16_t load16(const std::uint8_t* bytes) {
 template <ParamType kType, Encoder kEncoder>
 OSCAR_INLINE std::int64_t encode_all(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride,
                                      std::uint8_t* codes, std::uint8_t* params) {
-  const int d = codec.code.head_dim, group = codec.code.group, groups = codec.code.groups();
+  const int d = codec.code.head_dim, group = codec.code.quant_group, groups = codec.code.quant_groups();
   float row[kMaxHeadDim];
   std::uint32_t scratch[kMaxHeadDim];
   for (std::int64_t r = 0; r < n; ++r) {
@@ -218,7 +218,7 @@ bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride) {
   const RowCode& code = codec.code;
-  const int d = code.head_dim, group = code.group, groups = code.groups();
+  const int d = code.head_dim, group = code.quant_group, groups = code.quant_groups();
   const bool half = code.params == ParamType::kFloat16;
   for (std::int64_t r = 0; r < n; ++r) {
     for (int g = 0; g < groups; ++g) {
@@ -232,7 +232,7 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
 
 void row_steps(const RowCodec& codec, const std::uint8_t* params, float* steps) {
   const bool half = codec.code.params == ParamType::kFloat16;
-  for (int g = 0; g < codec.code.groups(); ++g) {
+  for (int g = 0; g < codec.code.quant_groups(); ++g) {
     steps[g] = half ? float16_value(load16(params + 4 * g)) : bfloat16_value(load16(params + 4 * g));
   }
 }

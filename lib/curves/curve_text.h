@@ -8,9 +8,9 @@
 
 #include "base/json.h"
 #include "checkpoint/model_config.h"
-#include "text/tokenizer/lazy_tokenizer.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
+#include "text/tokenizer/lazy_tokenizer.h"
 
 namespace oscar {
 

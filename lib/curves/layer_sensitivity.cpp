@@ -67,8 +67,8 @@ KvMethod whole_width_method(const Bundle& bundle, const ModelConfig& model, cons
                             std::uint8_t key, std::uint8_t value) {
   Bundle whole = bundle;
   for (LayerTransform& layer : whole.layers) {
-    layer.key.widths.assign(kBlocks, key);
-    layer.value.widths.assign(kBlocks, value);
+    layer.key.widths.assign(kBands, key);
+    layer.value.widths.assign(kBands, value);
   }
   return make_method(whole.method, model, &whole, windows);
 }

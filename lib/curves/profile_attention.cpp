@@ -45,8 +45,8 @@ WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side,
 // Rows of a profile: block b from the rows of its width, zeros where it has no bits.
 at::Tensor profile_rows(const WidthRows& rows, const Widths& widths) {
   at::Tensor out = at::zeros_like(rows.plain);
-  const std::int64_t n = rows.plain.size(2) / kBlocks;
-  for (std::int64_t b = 0; b < kBlocks; ++b) {
+  const std::int64_t n = rows.plain.size(2) / kBands;
+  for (std::int64_t b = 0; b < kBands; ++b) {
     const std::int64_t variant = WidthRows::variant(widths[static_cast<std::size_t>(b)]);
     if (variant == 0) continue;
     out.narrow(2, b * n, n).copy_(rows.coded[static_cast<std::size_t>(variant - 1)].narrow(2, b * n, n));
@@ -103,8 +103,8 @@ WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, 
   for (std::size_t i = 0; i < methods.size(); ++i) {
     Bundle wide = bundle;
     for (LayerTransform& layer : wide.layers) {
-      layer.key.widths.assign(kBlocks, kCodedWidths[i]);
-      layer.value.widths.assign(kBlocks, kCodedWidths[i]);
+      layer.key.widths.assign(kBands, kCodedWidths[i]);
+      layer.value.widths.assign(kBands, kCodedWidths[i]);
     }
     methods[i] = make_method(wide.method, model, &wide, windows);
   }
@@ -162,7 +162,7 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
 
 at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
   const std::int64_t kv_heads = input.v.size(1), queries = input.q.size(0), heads = input.q.size(1);
-  const std::int64_t d = input.v.size(2), n = d / kBlocks;
+  const std::int64_t d = input.v.size(2), n = d / kBands;
   const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
   const WidthRows rows = width_rows(methods_, input.layer, Side::kValue, input.v);
   const CachedRows keys = plain_rows(input.k);
@@ -173,7 +173,7 @@ at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
   at::Tensor out = at::empty({copies() * queries, heads, d}, q.options());
   at::Tensor one = at::empty({queries, heads, d}, q.options());
   for (std::int64_t p = 0; p < copies(); ++p) {
-    for (std::int64_t b = 0; b < kBlocks; ++b) {
+    for (std::int64_t b = 0; b < kBands; ++b) {
       const auto i = static_cast<std::size_t>(p);
       const std::int64_t variant =
           i < profiles_.size() ? WidthRows::variant(profiles_[i][static_cast<std::size_t>(b)]) : 4;

@@ -22,12 +22,12 @@ struct RowLayout {
 void validate_uniform(const RowCode& code) {
   const std::string d = std::to_string(code.head_dim);
   if (code.head_dim % 4 != 0) throw InputError("head_dim " + d + " is not a multiple of 4, as 2-bit packing needs");
-  if (code.group < 1 || code.head_dim % code.group != 0) {
-    throw InputError("quantisation group " + std::to_string(code.group) + " does not divide head_dim " + d);
+  if (code.quant_group < 1 || code.head_dim % code.quant_group != 0) {
+    throw InputError("quantisation group " + std::to_string(code.quant_group) + " does not divide head_dim " + d);
   }
 }
 
-void validate_blocks(const RowCode& code) {
+void validate_bands(const RowCode& code) {
   if (code.head_dim % 32 != 0) {
     throw InputError("layout blocks needs a head_dim that 32 divides; found " + std::to_string(code.head_dim));
   }
@@ -38,27 +38,27 @@ void validate_blocks(const RowCode& code) {
   }
 }
 
-int block_code_bytes(const RowCode& code) {
+int band_code_bytes(const RowCode& code) {
   int bits = 0;
-  for (const int w : code.widths) bits += w * code.block_channels();
+  for (const int w : code.widths) bits += w * code.band_channels();
   return bits / 8;
 }
 
-int coded_blocks(const RowCode& code) {
+int coded_bands(const RowCode& code) {
   return static_cast<int>(std::count_if(code.widths.begin(), code.widths.end(), [](int w) { return w > 0; }));
 }
 
 // One row for each layout, in the order of Layout.
 constexpr RowLayout kLayouts[] = {
     {"uniform", validate_uniform, [](const RowCode& c) { return c.head_dim / 4; },
-     [](const RowCode& c) { return c.groups() * 4; }, [](const RowCode& c) { return c.group; }, true,
-     [](const RowCode& c) { return "groups of " + std::to_string(c.group); },
+     [](const RowCode& c) { return c.quant_groups() * 4; }, [](const RowCode& c) { return c.quant_group; }, true,
+     [](const RowCode& c) { return "groups of " + std::to_string(c.quant_group); },
      [](const RowCode& c, std::int32_t offset) {
-       return uniform_side(c.head_dim, c.group, c.params == ParamType::kBFloat16, offset);
+       return uniform_side(c.head_dim, c.quant_group, c.params == ParamType::kBFloat16, offset);
      }},
-    {"blocks", validate_blocks, block_code_bytes, coded_blocks, [](const RowCode& c) { return c.block_channels(); },
-     false, [](const RowCode&) { return std::string("blocks of channels"); },
-     [](const RowCode& c, std::int32_t offset) { return block_side(c.head_dim, c.widths.data(), offset); }},
+    {"blocks", validate_bands, band_code_bytes, coded_bands, [](const RowCode& c) { return c.band_channels(); }, false,
+     [](const RowCode&) { return std::string("blocks of channels"); },
+     [](const RowCode& c, std::int32_t offset) { return band_side(c.head_dim, c.widths.data(), offset); }},
 };
 
 const RowLayout& of(Layout layout) { return kLayouts[static_cast<std::size_t>(layout)]; }
@@ -75,14 +75,14 @@ int RowCode::param_bytes() const { return of(layout).param_bytes(*this); }
 int RowCode::scale_channels() const { return of(layout).scale_channels(*this); }
 bool RowCode::zero_points() const { return of(layout).zero_points; }
 
-RowCode uniform_code(int head_dim, int group, ParamType params) {
-  RowCode code{Layout::kUniform, head_dim, group > 0 ? group : head_dim, params};
+RowCode uniform_code(int head_dim, int quant_group, ParamType params) {
+  RowCode code{Layout::kUniform, head_dim, quant_group > 0 ? quant_group : head_dim, params};
   validate(code);
   return code;
 }
 
-RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths) {
-  RowCode code{.layout = Layout::kBlocks, .head_dim = head_dim, .group = head_dim, .widths = widths};
+RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths) {
+  RowCode code{.layout = Layout::kBlocks, .head_dim = head_dim, .quant_group = head_dim, .widths = widths};
   validate(code);
   return code;
 }

@@ -3,8 +3,8 @@
 // docs/format-codec.md.
 //
 // Layout `uniform`, group of G channels: 2-bit codes q, scale s and zero point z as 16-bit floats; xhat = (q - z) s.
-// Layout `blocks`: four blocks of d/4 channels, widths w from {0, 1, 2, 4} bits, one scale byte e for each block with
-// w > 0; level l = (2q + 1 - 2^w)/2, xhat = l s with s = sigma 2^(e/32), sigma calibrated; a block of width 0 reads 0.
+// Layout `blocks`: four bands of d/4 channels, widths w from {0, 1, 2, 4} bits, one scale byte e for each band with
+// w > 0; level l = (2q + 1 - 2^w)/2, xhat = l s with s = sigma 2^(e/32), sigma calibrated; a band of width 0 reads 0.
 #pragma once
 
 #include <array>
@@ -20,27 +20,27 @@ enum class Layout : std::uint8_t { kUniform, kBlocks };
 enum class ParamType : std::uint8_t { kFloat16, kBFloat16 };
 
 constexpr int kMaxHeadDim = 1024;
-constexpr int kBlocks = 4;
+constexpr int kBands = 4;
 
 struct RowCode {
   Layout layout = Layout::kUniform;
-  int head_dim = 128;                                    // d
-  int group = 128;                                       // uniform: G, divides d
-  ParamType params = ParamType::kFloat16;                // uniform: type of s and z
-  std::array<std::uint8_t, kBlocks> widths{2, 2, 2, 2};  // blocks: bits of each block of d/4 channels
+  int head_dim = 128;                                   // d
+  int quant_group = 128;                                // uniform: G, divides d
+  ParamType params = ParamType::kFloat16;               // uniform: type of s and z
+  std::array<std::uint8_t, kBands> widths{2, 2, 2, 2};  // blocks: bits of each band of d/4 channels
 
-  int groups() const { return head_dim / group; }
-  int block_channels() const { return head_dim / kBlocks; }
+  int quant_groups() const { return head_dim / quant_group; }
+  int band_channels() const { return head_dim / kBands; }
   int code_bytes() const;      // uniform: d/4
-  int param_bytes() const;     // uniform: s and z of each group, 2 bytes each; blocks: 1 for each block with w > 0
+  int param_bytes() const;     // uniform: s and z of each group, 2 bytes each; blocks: 1 for each band with w > 0
   int scale_channels() const;  // channels that share a scale: uniform: G; blocks: d/4
   bool zero_points() const;    // whether a scale comes with an offset, which the codes of its channels are free to use
   double bits_per_element() const { return 8.0 * (code_bytes() + param_bytes()) / head_dim; }
   bool operator==(const RowCode&) const = default;
 };
 
-RowCode uniform_code(int head_dim, int group = 0, ParamType params = ParamType::kFloat16);  // group 0: whole head
-RowCode block_code(int head_dim, const std::array<std::uint8_t, kBlocks>& widths);
+RowCode uniform_code(int head_dim, int quant_group = 0, ParamType params = ParamType::kFloat16);  // 0: whole head
+RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths);
 
 // InputError when d, G or a width is not one that the layout can carry.
 void validate(const RowCode& code);

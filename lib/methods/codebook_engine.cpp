@@ -76,7 +76,7 @@ at::Tensor CodebookEngine::through_codec(const SideTransform& transform, Side si
     codec.clip = transform.clip.size() == 1 ? transform.clip[0] : transform.clip.at(static_cast<std::size_t>(head));
     float* row = x.mutable_data_ptr<float>() + head * tokens * d;
     if (transform.uniform_bits == 1) {
-      two_level_rows(row, tokens, d, codec.code.group, codec.clip);
+      two_level_rows(row, tokens, d, codec.code.quant_group, codec.clip);
     } else {
       quantise_rows(codec, row, tokens, d, row, d);
     }

@@ -45,8 +45,8 @@ Allocation as_allocation(const std::vector<Widths>& places, int head_dim) {
 // Steps of the blocks of one place by reverse water-filling; levels are log2 of theta.
 std::vector<WidthStep> water_steps(const std::vector<double>& variances, std::size_t place) {
   std::vector<WidthStep> steps;
-  const auto channels = static_cast<std::ptrdiff_t>(variances.size() / kBlocks);
-  for (int block = 0; block < kBlocks; ++block) {
+  const auto channels = static_cast<std::ptrdiff_t>(variances.size() / kBands);
+  for (int block = 0; block < kBands; ++block) {
     const auto first = variances.begin() + block * channels;
     const std::vector<double> own(first, first + channels);
     for (const RoundedStep& step : kRoundedSteps) {
@@ -92,7 +92,7 @@ Allocation of_least_sum(const Sensitivities& errors, const std::vector<std::vect
 }  // namespace
 
 Allocation water_fill_channels(const Sensitivities& variances, int head_dim, double bits) {
-  require_shape(variances, kBlocks);
+  require_shape(variances, kBands);
   std::vector<WidthStep> steps;
   for (std::size_t p = 0; p < variances.size(); ++p) {
     const std::vector<WidthStep> own = water_steps(variances[p], p);
@@ -102,7 +102,7 @@ Allocation water_fill_channels(const Sensitivities& variances, int head_dim, dou
 }
 
 Allocation water_fill_places(const Sensitivities& variances, int head_dim, double bits) {
-  require_shape(variances, kBlocks);
+  require_shape(variances, kBands);
   std::vector<Widths> widths;
   for (const std::vector<double>& place : variances) {
     widths.push_back(climb(water_steps(place, 0), 1, head_dim, bits).front());
@@ -115,10 +115,10 @@ double rate_base() {
   double mean_width = 0.0, mean_log = 0.0, slope = 0.0, spread = 0.0;
   for (const double w : kWidths) {
     mean_width += w / 4.0;
-    mean_log += std::log(block_distortion(static_cast<int>(w))) / 4.0;
+    mean_log += std::log(band_distortion(static_cast<int>(w))) / 4.0;
   }
   for (const double w : kWidths) {
-    slope += (w - mean_width) * (std::log(block_distortion(static_cast<int>(w))) - mean_log);
+    slope += (w - mean_width) * (std::log(band_distortion(static_cast<int>(w))) - mean_log);
     spread += (w - mean_width) * (w - mean_width);
   }
   return std::exp(-slope / spread);

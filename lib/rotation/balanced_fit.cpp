@@ -24,7 +24,7 @@ struct MetricModel {
 SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
   SideSpectrum out;
   const at::Tensor mean = side.lambda.mean(0);
-  const std::int64_t parts = head_dim % kBlocks == 0 ? kBlocks : 1, n = head_dim / parts;
+  const std::int64_t parts = head_dim % kBands == 0 ? kBands : 1, n = head_dim / parts;
   for (std::int64_t b = 0; b < parts; ++b) out.lambda.push_back(mean.narrow(0, b * n, n).mean().item<double>());
   out.gain = side.gain;
   out.check = side.check;
@@ -40,14 +40,14 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
       mean_square +=
           m * m * logit_noise_factor(logit_noise(side.energy.heads[static_cast<std::size_t>(h)], {2, 2, 2, 2}));
     }
-    out.error = block_distortion(2) * static_cast<double>(head_dim) * mean_square / side.residual;
+    out.error = band_distortion(2) * static_cast<double>(head_dim) * mean_square / side.residual;
   }
   return out;
 }
 
 void set_widths(MetricSide& side, const Widths& widths) {
   side.transform.widths.assign(widths.begin(), widths.end());
-  side.transform.sigma = at::ones({side.lambda.size(0), kBlocks}, at::kFloat);  // the transform has unit blocks
+  side.transform.sigma = at::ones({side.lambda.size(0), kBands}, at::kFloat);  // the transform has unit blocks
 }
 
 Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }

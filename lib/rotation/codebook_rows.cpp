@@ -46,13 +46,13 @@ at::Tensor CodebookRows::read(std::int64_t first, std::int64_t n) const {
 }
 
 bool CodebookRows::has_gradients() const {
-  return (side_ == Side::kKey ? moments_.rows_pre_k_fisher : moments_.rows_v_fisher).defined();
+  return (side_ == Side::kKey ? moments_.rows_pre_k_squared_gradient : moments_.rows_v_squared_gradient).defined();
 }
 
 at::Tensor CodebookRows::gradients(std::int64_t first, std::int64_t n) const {
   if (!has_gradients()) return {};
   const at::ArrayRef<std::int64_t> tokens(tokens_.data() + first, static_cast<std::size_t>(n));
-  const at::Tensor& all = side_ == Side::kKey ? moments_.rows_pre_k_fisher : moments_.rows_v_fisher;
+  const at::Tensor& all = side_ == Side::kKey ? moments_.rows_pre_k_squared_gradient : moments_.rows_v_squared_gradient;
   return all.index_select(0, at::tensor(tokens, at::kLong));
 }
 

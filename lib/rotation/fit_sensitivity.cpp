@@ -16,7 +16,7 @@ std::vector<double> numbers(const at::Tensor& values) {
 
 // [S, d] -> [4, S, d/4]: the channels of each block, of all matrices.
 at::Tensor by_block(const at::Tensor& channels) {
-  return channels.view({channels.size(0), kBlocks, channels.size(1) / kBlocks}).transpose(0, 1);
+  return channels.view({channels.size(0), kBands, channels.size(1) / kBands}).transpose(0, 1);
 }
 
 // f(side transform, is it keys', layer) for all places.

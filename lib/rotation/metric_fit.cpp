@@ -134,13 +134,13 @@ double unit_noise(const at::Tensor& back, const at::Tensor& logits, std::int64_t
 
 // back: [S, d, d] x = x' back; logits [Hkv, d, d]: logit_moment() for keys, undefined for values.
 void describe(MetricSide& side, std::int64_t head_dim, const at::Tensor& back, const at::Tensor& logits) {
-  const std::int64_t n = head_dim / kBlocks;
+  const std::int64_t n = head_dim / kBands;
   double log_gain = 0.0;
   const std::int64_t heads = side.lambda.size(0);
   for (std::int64_t h = 0; h < heads; ++h) {
     const at::Tensor lambda = side.lambda[h];
     HeadEnergy& head = side.energy.heads.emplace_back();
-    for (std::int64_t b = 0; b < kBlocks && n > 0; ++b) {
+    for (std::int64_t b = 0; b < kBands && n > 0; ++b) {
       const auto i = static_cast<std::size_t>(b);
       const double mean = lambda.narrow(0, b * n, n).mean().item<double>();
       head.block[i] = static_cast<double>(n) * mean * mean / side.residual;
@@ -175,7 +175,7 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
                              (shared ? "" : " head " + std::to_string(h));
     const at::Tensor c = shared ? m.covariance.mean(0) : m.covariance[h];
     const at::Tensor w = shared ? m.metric.mean(0) : m.metric[h];
-    Head head = fit_head(c, w, o, s.tokens, blocks ? d / kBlocks : d, name);
+    Head head = fit_head(c, w, o, s.tokens, blocks ? d / kBands : d, name);
     const auto check = [&] {
       const SideTransform t = as_side(head, side, centred ? m.mean : at::Tensor(), rotated[layer]);
       head.check = check_head(s, layer, rows[layer].fit, t, side, shared ? 0 : h, shared ? s.kv_heads : h + 1);

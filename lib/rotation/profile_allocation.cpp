@@ -31,7 +31,7 @@ std::vector<Widths> all_falling() {
 }
 
 void require_places(const std::vector<std::vector<ProfilePoint>>& places, int head_dim) {
-  if (head_dim <= 0 || head_dim % (static_cast<int>(kUnit) * kBlocks) != 0)
+  if (head_dim <= 0 || head_dim % (static_cast<int>(kUnit) * kBands) != 0)
     throw std::invalid_argument("head_dim is no multiple of 32");
   if (places.empty()) throw std::invalid_argument("no places to share bits among");
   for (const std::vector<ProfilePoint>& place : places) {
@@ -55,7 +55,7 @@ const std::vector<Widths>& falling_profiles() {
   return profiles;
 }
 
-double profile_bits(const Widths& widths, int head_dim) { return block_code(head_dim, widths).bits_per_element(); }
+double profile_bits(const Widths& widths, int head_dim) { return band_code(head_dim, widths).bits_per_element(); }
 
 void require_budget(double bits, int head_dim) {
   constexpr double kLeast = 0.25;
@@ -69,7 +69,7 @@ void require_budget(double bits, int head_dim) {
 std::size_t row_bits(const Widths& widths, int head_dim) {
   std::size_t bits = 0;
   for (const std::uint8_t width : widths) {
-    if (width > 0) bits += width * static_cast<std::size_t>(head_dim / kBlocks) + kUnit;
+    if (width > 0) bits += width * static_cast<std::size_t>(head_dim / kBands) + kUnit;
   }
   return bits;
 }

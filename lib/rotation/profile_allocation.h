@@ -15,7 +15,7 @@
 
 namespace oscar {
 
-using Widths = std::array<std::uint8_t, kBlocks>;  // bits of the blocks, strongest directions first
+using Widths = std::array<std::uint8_t, kBands>;  // bits of the blocks, strongest directions first
 
 struct ProfilePoint {
   Widths widths{};

@@ -26,7 +26,7 @@ at::Tensor wide(const at::Tensor& matrices, std::int64_t head) {
 
 // Noise of a code of w bits relative to the rows of its block.
 double noise_share(int width, Side side) {
-  return side == Side::kKey ? unbiased_distortion(width) : block_distortion(width);
+  return side == Side::kKey ? unbiased_distortion(width) : band_distortion(width);
 }
 
 // One head in the basis of the cache: second moments of its rows, metric of their errors, plain queries.

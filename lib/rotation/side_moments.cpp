@@ -57,7 +57,7 @@ MetricSource used_metric(const Statistics& s, MetricSource source) {
   if (source == MetricSource::kKl && !has_kl(s)) {
     throw InputError(
         "the statistics hold no KL metric; collect them again with oscar-collect --metric kl and sequences longer than "
-        "both windows, or fit with --metric fisher");
+        "both windows, or fit with --metric far-pairs");
   }
   if (source == MetricSource::kFarPairs && !has_far_pairs(s)) {
     throw InputError(

@@ -44,7 +44,7 @@ struct SideTransform {
   // group: of layout uniform; 0: whole head.
   RowCode code(std::int64_t head_dim, std::int64_t group) const {
     if (!blocks()) return uniform_code(static_cast<int>(head_dim), static_cast<int>(group));
-    return block_code(static_cast<int>(head_dim), {widths.at(0), widths.at(1), widths.at(2), widths.at(3)});
+    return band_code(static_cast<int>(head_dim), {widths.at(0), widths.at(1), widths.at(2), widths.at(3)});
   }
 };
 

@@ -5,7 +5,7 @@
 
 namespace oscar {
 
-double block_distortion(int width) {
+double band_distortion(int width) {
   switch (width) {
     case 0:
       return 1.0;
@@ -33,7 +33,7 @@ double unbiased_distortion(int width) {
 
 double logit_noise(const HeadEnergy& head, const Widths& widths) {
   double variance = 0.0;
-  for (std::size_t b = 0; b < kBlocks; ++b) variance += head.logit_noise[b] * unbiased_distortion(widths[b]);
+  for (std::size_t b = 0; b < kBands; ++b) variance += head.logit_noise[b] * unbiased_distortion(widths[b]);
   return variance;
 }
 
@@ -48,7 +48,7 @@ double predicted_error(const SideEnergy& energy, const Widths& widths) {
   double error = 0.0;
   for (const HeadEnergy& head : energy.heads) {
     double linear = 0.0;
-    for (std::size_t b = 0; b < kBlocks; ++b) linear += head.block[b] * block_distortion(widths[b]);
+    for (std::size_t b = 0; b < kBands; ++b) linear += head.block[b] * band_distortion(widths[b]);
     error += linear * logit_noise_factor(logit_noise(head, widths));
   }
   return error;

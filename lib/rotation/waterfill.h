@@ -12,10 +12,10 @@ namespace oscar {
 struct HeadEnergy {
   // Predicted error with no bits at all in each block, in units of the residual stream:
   // E_b = (d/4) (mean lambda of the block)^2 / R.
-  std::array<double, kBlocks> block{};
+  std::array<double, kBands> block{};
   // Keys: variance of a logit for errors of unit variance in each channel of a block, scale^2 tr(Q'_b), Q' the plain
   // second moment of the queries in the basis of the cache (docs/transforms.md). Values: 0.
-  std::array<double, kBlocks> logit_noise{};
+  std::array<double, kBands> logit_noise{};
 };
 struct SideEnergy {
   std::vector<HeadEnergy> heads;
@@ -27,7 +27,7 @@ struct Allocation {
 };
 
 // Share of a block's energy that remains after w bits (the search encoder on Gaussian rows): 1, .3634, .1188, .0115.
-double block_distortion(int width);
+double band_distortion(int width);
 
 // Variance of the errors of keys, whose scale is unbiased, over that of the block: .571, .133, .0116 for 1, 2, 4 bits;
 // a block without bits is the same for all keys and adds nothing.

@@ -84,8 +84,8 @@ inline constexpr std::array<RowField, 3> kRowFields = {{
 
 // Squared gradients of these rows, both or none.
 inline constexpr std::array<RowField, 2> kRowGradientFields = {{
-    {"pre_k_fisher", &LayerMoments::rows_pre_k_fisher, false},
-    {"v_fisher", &LayerMoments::rows_v_fisher, false},
+    {"pre_k_fisher", &LayerMoments::rows_pre_k_squared_gradient, false},
+    {"v_fisher", &LayerMoments::rows_v_squared_gradient, false},
 }};
 
 }  // namespace oscar

@@ -23,9 +23,9 @@ void RowGradients::begin_layer(const LayerMoments* partial) {
   const auto options = at::TensorOptions(at::kFloat).device(device_);
   pre_k_ = at::zeros({static_cast<std::int64_t>(by_token_.size()), kv_heads_, head_dim_}, options);
   v_ = at::zeros_like(pre_k_);
-  if (partial == nullptr || !partial->rows_v_fisher.defined()) return;
-  pre_k_.copy_(partial->rows_pre_k_fisher);
-  v_.copy_(partial->rows_v_fisher);
+  if (partial == nullptr || !partial->rows_v_squared_gradient.defined()) return;
+  pre_k_.copy_(partial->rows_pre_k_squared_gradient);
+  v_.copy_(partial->rows_v_squared_gradient);
 }
 
 void RowGradients::add(const LayerGradient& gradient, const Piece& piece, const Unrotation::Rows& rows) {
@@ -47,8 +47,8 @@ void RowGradients::add(const LayerGradient& gradient, const Piece& piece, const 
 }
 
 void RowGradients::store(LayerMoments& out) const {
-  out.rows_pre_k_fisher = pre_k_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-  out.rows_v_fisher = v_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  out.rows_pre_k_squared_gradient = pre_k_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  out.rows_v_squared_gradient = v_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }
 
 }  // namespace oscar

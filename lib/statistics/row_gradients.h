@@ -28,7 +28,7 @@ class RowGradients {
   void begin_layer(const LayerMoments* partial);  // partial: null, or rows to go on from
   // gradient.k and v [T, Hkv, d] of one sequence; rows: the rotations of its positions.
   void add(const LayerGradient& gradient, const Piece& piece, const Unrotation::Rows& rows);
-  void store(LayerMoments& out) const;  // rows_pre_k_fisher, rows_v_fisher; zeros where no label follows
+  void store(LayerMoments& out) const;  // rows_*_squared_gradient; zeros where no label follows
 
  private:
   std::int64_t kv_heads_, head_dim_, turning_;

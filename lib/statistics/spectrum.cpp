@@ -26,7 +26,7 @@ Spectrum Spectrum::of(const at::Tensor& gram) {
 }
 
 std::string spectrum_picture(const Spectrum& spectrum, int width, bool utf8) {
-  static const char* const kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  static const char* const kBands[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   static const char* const kAscii[] = {" ", ".", ":", "-", "=", "+", "*", "#", "@"};
   constexpr double kDecades = 6.0;  // below 1e-6 of the largest: blank
   const int d = static_cast<int>(spectrum.eigenvalues.size());
@@ -41,7 +41,7 @@ std::string spectrum_picture(const Spectrum& spectrum, int width, bool utf8) {
       const double height = 1.0 + std::log10(mean / spectrum.eigenvalues[0]) / kDecades;
       level = std::clamp(static_cast<int>(std::lround(height * 8)), 0, 8);
     }
-    picture += (utf8 ? kBlocks : kAscii)[level];
+    picture += (utf8 ? kBands : kAscii)[level];
   }
   return picture;
 }

@@ -116,7 +116,7 @@ void check_finished_layer(const LayerMoments& moments, const StateFacts& run, co
   one.layers[0].row_position = run.row_position;
   if (run.far_pairs != moments.far_count.defined()) damaged(where, "fisher_count", "is not there as the run has it");
   if (kl && !moments.kl_count.defined()) damaged(where, "kl_count", "is missing");
-  if (row_gradients && !moments.rows_v_fisher.defined()) damaged(where, "rows_v_fisher", "is missing");
+  if (row_gradients && !moments.rows_v_squared_gradient.defined()) damaged(where, "rows_v_fisher", "is missing");
   if (!moments.residual_energy.defined()) damaged(where, "residual_energy", "is missing");
   if (!moments.rows_q.defined()) damaged(where, "rows_q", "is missing");
   try {

@@ -28,8 +28,8 @@ struct LayerMoments {
   at::Tensor rows_v;  // [R, Hkv, d]
   // Squared gradients of those rows (optional, both or none; row_gradients.h): of the log-probability of the true next
   // tokens, through all pairs. FP32.
-  at::Tensor rows_pre_k_fisher;             // [R, Hkv, d]  to the key before RoPE
-  at::Tensor rows_v_fisher;                 // [R, Hkv, d]  to the value
+  at::Tensor rows_pre_k_squared_gradient;   // [R, Hkv, d]  to the key before RoPE
+  at::Tensor rows_v_squared_gradient;       // [R, Hkv, d]  to the value
   std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
   std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
   // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.

@@ -197,7 +197,7 @@ void check_row_gradients(const Statistics& s, std::size_t i, const std::string& 
   const std::string prefix = "rows." + std::to_string(s.number(i)) + ".";
   for (const RowField& field : kRowGradientFields) {
     const at::Tensor& t = layer.*field.tensor;
-    if (t.defined() != s.layers[0].rows_v_fisher.defined()) {
+    if (t.defined() != s.layers[0].rows_v_squared_gradient.defined()) {
       refuse(where, prefix + field.name, "is there alone; gradients of the rows come all together or not at all");
     }
     if (!t.defined()) continue;

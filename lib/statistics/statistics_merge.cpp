@@ -195,7 +195,7 @@ void require_everywhere(const std::vector<Statistics>& parts, at::Tensor LayerMo
 
 // Rows whose gradients are unknown cannot stand beside others in a weighted codebook: all have them, or none.
 void require_row_gradients(const std::vector<Statistics>& parts) {
-  const auto has = [](const Statistics& s) { return s.layers[0].rows_v_fisher.defined(); };
+  const auto has = [](const Statistics& s) { return s.layers[0].rows_v_squared_gradient.defined(); };
   if (std::none_of(parts.begin(), parts.end(), has)) return;
   const auto without = std::find_if_not(parts.begin(), parts.end(), has);
   if (without == parts.end()) return;

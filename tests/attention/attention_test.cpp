@@ -42,7 +42,7 @@ at::Tensor key_noise(const KvMethod& method, std::int64_t layer, std::int64_t he
                                      static_cast<std::size_t>(rows.size(1)));
     const EncodedRow encoded = encode_row(row, codec.code, codec.clip, codec.encoder, codec.side);
     for (std::int64_t c = 0; c < rows.size(1); ++c) {
-      const double step = encoded.scale[static_cast<std::size_t>(c / codec.code.group)];
+      const double step = encoded.scale[static_cast<std::size_t>(c / codec.code.quant_group)];
       noise[t][c] = step * step / 12.0;
     }
   }
@@ -156,9 +156,9 @@ TEST(CachedAttention, BlockWidthsRunInBothPaths) {
     Scenario s = make_scenario(d, 2, 2, Basis::kSkewed, {4, 16, 1}, 0.0f);
     s.method.key_encoder = s.method.value_encoder = Encoder::kSearch;
     const int n = static_cast<int>(d);
-    const std::vector<std::array<float, kBlocks>> sigma(2, {2.0f, 1.5f, 1.0f, 0.5f});
-    s.method.codes = {{block_code(n, {4, 2, 1, 0}), block_code(n, {2, 1, 0, 0}), sigma, sigma},
-                      {block_code(n, {4, 4, 2, 2}), block_code(n, {0, 0, 0, 0}), sigma, sigma}};
+    const std::vector<std::array<float, kBands>> sigma(2, {2.0f, 1.5f, 1.0f, 0.5f});
+    s.method.codes = {{band_code(n, {4, 2, 1, 0}), band_code(n, {2, 1, 0, 0}), sigma, sigma},
+                      {band_code(n, {4, 4, 2, 2}), band_code(n, {0, 0, 0, 0}), sigma, sigma}};
     Call call = make_call(s, {90, 33, 7}, seed += 10);
     for (const std::int64_t layer : {0, 1}) {
       SimulatedPrefillAttention prefill(s.method);

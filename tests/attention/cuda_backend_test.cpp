@@ -88,8 +88,8 @@ TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
     Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {64, 40, 1});
     // Another layout in the second layer: pages of another size.
     const std::vector<std::array<float, 4>> sigma = {{1.5f, 1.2f, 1.0f, 0.8f}, {1.4f, 1.1f, 0.9f, 1.0f}};
-    s.method.codes[0] = {block_code(128, widths), block_code(128, {4, 2, 1, 1}), sigma, sigma};
-    s.method.codes[1] = {block_code(128, {2, 2, 1, 0}), block_code(128, widths), sigma, sigma};
+    s.method.codes[0] = {band_code(128, widths), band_code(128, {4, 2, 1, 1}), sigma, sigma};
+    s.method.codes[1] = {band_code(128, {2, 2, 1, 0}), band_code(128, widths), sigma, sigma};
     SCOPED_TRACE(testing::Message() << "widths " << int{widths[0]} << int{widths[1]} << int{widths[2]}
                                     << int{widths[3]});
     compare(s, make_call(s, {260, 130}, seed += 10, at::kFloat), kQueryRounding);
@@ -104,7 +104,7 @@ TEST_F(PagedBackendCuda, KeysCentredBeforeRope) {
     for (const std::int64_t group : {2, 5, 12}) {
       for (const double bias : {1.0, 30.0}) {
         Scenario s = rotated_scenario({.sink = group == 5 ? 20 : 64, .recent = 40, .flush = 1}, bias,
-                                      block_code(d, {4, 4, 2, 1}), group);
+                                      band_code(d, {4, 4, 2, 1}), group);
         Call call = biased_call(s, {310, 1, 90}, seed += 10);
         call.input.q = call.input.q / bias;  // logits of a size that softmax does not saturate
         if (group == 5) call.input.soft_cap = 3.0;
@@ -119,7 +119,7 @@ TEST_F(PagedBackendCuda, KeysCentredBeforeRope) {
 
 // One layer with a rotated mean, one with a mean that is the same everywhere; filled at once and token by token.
 TEST_F(PagedBackendCuda, RotatedMeansInOneLayerAlone) {
-  Scenario s = rotated_scenario({64, 40, 1}, 5.0, block_code(128, {4, 2, 1, 1}), 4);
+  Scenario s = rotated_scenario({64, 40, 1}, 5.0, band_code(128, {4, 2, 1, 1}), 4);
   s.method.layers[1].key.rotated_mean = false;
   const Call call = biased_call(s, {400}, 13000);
   compare(s, call, kQueryRounding);

@@ -69,7 +69,7 @@ TEST(DecodeAttention, EqualsDenseAttentionForBothLayouts) {
   for (const int d : {64, 96, 128}) {
     for (const auto& widths : {std::array<std::uint8_t, 4>{4, 2, 1, 1}, {4, 4, 4, 4}, {2, 1, 0, 0}, {0, 0, 0, 0}}) {
       CacheShape shape{.batch = 3, .kv_heads = 2, .group = 3, .head_dim = d, .body = 130};
-      shape.key = block_code(d, widths);
+      shape.key = band_code(d, widths);
       shape.value = uniform_code(d, 32);
       check(shape, ++seed);
       std::swap(shape.key, shape.value);
@@ -123,7 +123,7 @@ TEST(DecodeAttention, LogitCorrectionTakesTheNoiseOfCodedKeysAway) {
   std::uint64_t seed = 400;
   for (const int d : {64, 96}) {
     for (const RowCode& key :
-         {uniform_code(d), uniform_code(d, 32, ParamType::kBFloat16), block_code(d, {2, 1, 1, 0})}) {
+         {uniform_code(d), uniform_code(d, 32, ParamType::kBFloat16), band_code(d, {2, 1, 1, 0})}) {
       CacheShape shape{.batch = 3, .kv_heads = 2, .group = 2, .head_dim = d, .body = 130};
       shape.key = key, shape.value = uniform_code(d);
       shape.logit_correction = true;

@@ -60,7 +60,7 @@ TEST_F(DevicePrefill, EveryBasisAndCode) {
   for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
     for (const int d : {64, 80, 128}) {
       std::vector<RowCode> codes{uniform_code(d)};
-      if (d % 32 == 0) codes.push_back(block_code(d, {4, 2, 1, 0}));
+      if (d % 32 == 0) codes.push_back(band_code(d, {4, 2, 1, 0}));
       for (const RowCode& code : codes) {
         Scenario s = make_scenario(d, 2, 2, basis, kWindows, code);
         if (code.layout == Layout::kBlocks) {
@@ -84,7 +84,7 @@ TEST_F(DevicePrefill, EveryBasisAndCode) {
 
 TEST_F(DevicePrefill, KeysCentredBeforeRope) {
   for (const int d : {64, 128}) {
-    const Scenario s = rotated_scenario(kWindows, 5.0, block_code(d, {4, 2, 1, 0}));
+    const Scenario s = rotated_scenario(kWindows, 5.0, band_code(d, {4, 2, 1, 0}));
     SCOPED_TRACE(d);
     compare(s, biased_call(s, {200, 1, 77}, 25), 1e-5);
     expect_same_rows(s, biased_call(s, {200}, 26));

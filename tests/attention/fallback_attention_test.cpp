@@ -141,8 +141,8 @@ TEST(FallbackAttention, BlocksOfAnyWidths) {
   for (const int d : {32, 64, 96, 128, 256}) {
     for (std::size_t i = 0; i < std::size(kWidths); ++i) {
       CacheShape shape{.batch = 3, .kv_heads = 2, .group = 3, .head_dim = d, .body = 200};
-      shape.key = block_code(d, kWidths[i]);
-      shape.value = i % 2 == 0 ? block_code(d, kWidths[(i + 1) % std::size(kWidths)]) : uniform_code(d, d / 2);
+      shape.key = band_code(d, kWidths[i]);
+      shape.value = i % 2 == 0 ? band_code(d, kWidths[(i + 1) % std::size(kWidths)]) : uniform_code(d, d / 2);
       check(shape, ++seed);
       std::swap(shape.key, shape.value);
       check(shape, ++seed);

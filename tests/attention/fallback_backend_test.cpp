@@ -51,8 +51,8 @@ TEST_F(FallbackBackendCuda, WindowsOfAnyFlush) {
 TEST_F(FallbackBackendCuda, KeysAndValuesOfTwoLayouts) {
   Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {64, 40, 1}, uniform_code(128));
   const std::vector<std::array<float, 4>> sigma = {{1.5f, 1.2f, 1.0f, 0.8f}, {1.4f, 1.1f, 0.9f, 1.0f}};
-  s.method.codes[0] = {block_code(128, {4, 2, 1, 0}), uniform_code(128, 32), sigma, {}};
-  s.method.codes[1] = {uniform_code(128), block_code(128, {4, 4, 0, 0}), {}, sigma};
+  s.method.codes[0] = {band_code(128, {4, 2, 1, 0}), uniform_code(128, 32), sigma, {}};
+  s.method.codes[1] = {uniform_code(128), band_code(128, {4, 4, 0, 0}), {}, sigma};
   compare(s, make_call(s, {260, 130}, 200));
 }
 
@@ -63,8 +63,8 @@ TEST_F(FallbackBackendCuda, EveryTokenInBf16) {
 }
 
 TEST_F(FallbackBackendCuda, FeedbackEncoder) {
-  Scenario s = make_scenario(128, 2, 4, Basis::kHead, {16, 40, 1}, block_code(128, {4, 2, 1, 1}));
-  const std::vector<std::array<float, kBlocks>> sigma(2, {1.0f, 1.1f, 0.9f, 1.2f});
+  Scenario s = make_scenario(128, 2, 4, Basis::kHead, {16, 40, 1}, band_code(128, {4, 2, 1, 1}));
+  const std::vector<std::array<float, kBands>> sigma(2, {1.0f, 1.1f, 0.9f, 1.2f});
   s.method.key_encoder = s.method.value_encoder = Encoder::kFeedback;
   std::uint64_t seed = 300;
   for (LayerCode& code : s.method.codes) {

@@ -19,7 +19,7 @@ struct LatentScenario {
 
   LatentScenario(const RowCode& code, Basis basis, const CacheWindows& windows = kWindows)
       : one(make_scenario(code.head_dim, 1, 3, basis, windows, code)) {
-    const std::vector<std::array<float, kBlocks>> sigma(1, {1.0f, 1.0f, 0.5f, 0.5f});
+    const std::vector<std::array<float, kBands>> sigma(1, {1.0f, 1.0f, 0.5f, 0.5f});
     for (LayerCode& c : one.method.codes) c.key_sigma = c.value_sigma = sigma;
     for (LayerTransform& t : one.method.layers) t.value = as_value_side(t.key);
     both = one;
@@ -106,8 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, OneVector,
                          ::testing::Values(LatentCase{uniform_code(64), Basis::kLayer},
                                            LatentCase{uniform_code(576, 64), Basis::kSkewed},
                                            LatentCase{uniform_code(52), Basis::kSkewed},
-                                           LatentCase{block_code(64, {4, 2, 1, 0}), Basis::kSkewed},
-                                           LatentCase{block_code(160, {4, 4, 2, 1}), Basis::kSkewed},
+                                           LatentCase{band_code(64, {4, 2, 1, 0}), Basis::kSkewed},
+                                           LatentCase{band_code(160, {4, 4, 2, 1}), Basis::kSkewed},
                                            LatentCase{uniform_code(64), Basis::kIdentity}));
 
 TEST(OneVectorModel, BytesCountOnce) {

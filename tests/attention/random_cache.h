@@ -36,7 +36,7 @@ class RandomCache {
     params.chunk = shape.chunk;
     query = normal(static_cast<std::size_t>(shape.batch * params.query_heads * d), 1.5f);
     for (auto* sigma : {&key_sigma, &value_sigma}) {
-      for (int i = 0; i < kv * kBlocks; ++i)
+      for (int i = 0; i < kv * kBands; ++i)
         sigma->push_back(std::uniform_real_distribution<float>(0.5f, 2.0f)(random_));
     }
     lay_out_pages();
@@ -108,14 +108,14 @@ class RandomCache {
   RowCodec codec(Side side, int head) const {
     RowCodec codec{.code = side == Side::kKey ? shape_.key : shape_.value, .side = side, .clip = 0.95f};
     const auto& sigma = side == Side::kKey ? key_sigma : value_sigma;
-    std::copy_n(sigma.begin() + head * kBlocks, kBlocks, codec.sigma.begin());
+    std::copy_n(sigma.begin() + head * kBands, kBands, codec.sigma.begin());
     return codec;
   }
   // How far the decoded channel moves when its code does: the step of its scale. 0 where the channel has no code.
   static float step_of(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* row_params, int channel) {
     const RowCode& code = codec.code;
     const int width =
-        code.layout == Layout::kBlocks ? code.widths[static_cast<std::size_t>(channel / code.block_channels())] : 2;
+        code.layout == Layout::kBlocks ? code.widths[static_cast<std::size_t>(channel / code.band_channels())] : 2;
     if (width == 0) return 0.0f;
     std::vector<std::uint8_t> other(codes, codes + code.head_dim);
     std::vector<float> low(other.size()), high(other.size());

@@ -13,7 +13,7 @@ inline Scenario rotated_scenario(const CacheWindows& windows, double bias, const
   const std::int64_t d = code.head_dim;
   Scenario s = make_scenario(d, 2, group, Basis::kSkewed, windows, code, 0.0f);
   s.model.max_position = 4096;
-  const std::vector<std::array<float, kBlocks>> sigma(2, {1.0f, 1.0f, 1.0f, 1.0f});
+  const std::vector<std::array<float, kBands>> sigma(2, {1.0f, 1.0f, 1.0f, 1.0f});
   for (LayerCode& code : s.method.codes) code.key_sigma = code.value_sigma = sigma;
   s.method.key_encoder = s.method.value_encoder = Encoder::kSearch;
   s.method.rope_phases = std::make_shared<const RopePhases>(rope_frequencies(s.model.rope, d, 4096));
@@ -25,7 +25,7 @@ inline Scenario rotated_scenario(const CacheWindows& windows, double bias, const
 }
 
 inline Scenario rotated_scenario(const CacheWindows& windows, double bias) {
-  return rotated_scenario(windows, bias, block_code(64, {4, 4, 4, 4}));
+  return rotated_scenario(windows, bias, band_code(64, {4, 4, 4, 4}));
 }
 
 // Keys as a model with such biases makes them.

@@ -29,7 +29,7 @@ const int kRegistered = [] {
     add("uniform/minmax_clip" + size, codec);
     codec.clip = 0.0f, codec.encoder = Encoder::kSearch;
     add("uniform/search" + size, codec);
-    codec.code = block_code(d, {4, 2, 1, 1});
+    codec.code = band_code(d, {4, 2, 1, 1});
     add("blocks_4211/search" + size, codec);
     codec.encoder = Encoder::kMinMax;
     add("blocks_4211/minmax" + size, codec);

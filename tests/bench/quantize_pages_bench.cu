@@ -79,7 +79,7 @@ int main() {
     p.kv_heads = kHeads;
     p.matrix_heads = 1;
     for (const bool blocks : {false, true}) {
-      p.layout = blocks ? block_side(kDim, widths, 0) : uniform_side(kDim, kDim, false, 0);
+      p.layout = blocks ? band_side(kDim, widths, 0) : uniform_side(kDim, kDim, false, 0);
       p.page_bytes = 4608;
       double us[2][2];
       for (const bool rotate : {false, true}) {

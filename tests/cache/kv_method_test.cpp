@@ -70,7 +70,7 @@ TEST(Method, BundlesBringTransformsClipsGroupAndEncoder) {
   EXPECT_EQ(value.clip, 0.8f);
   EXPECT_EQ(value.side, Side::kValue);
   EXPECT_EQ(value.encoder, Encoder::kSearch);
-  EXPECT_EQ(value.code.group, 64);
+  EXPECT_EQ(value.code.quant_group, 64);
   EXPECT_EQ(method.codec(1, Side::kKey, 1).clip, 0.96f);  // one clip for all heads
 }
 
@@ -85,7 +85,7 @@ TEST(Method, BundlesBringBlockWidths) {
   bundle.layers[1].value.widths.clear();  // a layer may mix layouts
   bundle.layers[1].value.sigma = at::Tensor();
   const KvMethod method = make_method("waterfill", model, &bundle, {});
-  EXPECT_EQ(method.codec(0, Side::kKey, 1).code, block_code(128, {4, 2, 1, 1}));
+  EXPECT_EQ(method.codec(0, Side::kKey, 1).code, band_code(128, {4, 2, 1, 1}));
   EXPECT_EQ(method.codec(0, Side::kKey, 1).sigma[3], 1.5f);
   EXPECT_EQ(method.codec(0, Side::kKey, 1).encoder, Encoder::kSearch);
   EXPECT_EQ(method.codec(1, Side::kValue, 0).code, uniform_code(128));

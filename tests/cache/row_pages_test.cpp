@@ -16,11 +16,11 @@ std::vector<RowCode> codes_to_try() {
           uniform_code(96, 32, ParamType::kBFloat16),
           uniform_code(256, 64),
           uniform_code(20),
-          block_code(128, {4, 2, 1, 1}),
-          block_code(64, {4, 2, 0, 1}),
-          block_code(64, {1, 1, 1, 1}),
-          block_code(96, {0, 1, 2, 4}),
-          block_code(256, {4, 4, 0, 0})};
+          band_code(128, {4, 2, 1, 1}),
+          band_code(64, {4, 2, 0, 1}),
+          band_code(64, {1, 1, 1, 1}),
+          band_code(96, {0, 1, 2, 4}),
+          band_code(256, {4, 4, 0, 0})};
 }
 
 // Rows written in any order, over whatever the page held before, read back as they were, and nothing beside the page

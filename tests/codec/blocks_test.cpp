@@ -10,7 +10,7 @@ namespace oscar {
 namespace {
 
 RowCodec codec_of(int d, std::uint8_t w, Side side, Encoder encoder = Encoder::kSearch) {
-  return {.code = block_code(d, {w, w, w, w}), .side = side, .encoder = encoder};
+  return {.code = band_code(d, {w, w, w, w}), .side = side, .encoder = encoder};
 }
 
 TEST(Blocks, ScaleBytesAreAGrid) {
@@ -49,7 +49,7 @@ TEST(Blocks, GaussianDistortions) {
 }
 
 TEST(Blocks, WidthZeroReadsZeroAndStoresNothing) {
-  const RowCodec codec{.code = block_code(64, {2, 0, 1, 0}), .side = Side::kValue};
+  const RowCodec codec{.code = band_code(64, {2, 0, 1, 0}), .side = Side::kValue};
   EXPECT_EQ(codec.code.param_bytes(), 2);
   EXPECT_EQ(codec.code.code_bytes(), 6);
   const std::vector<float> row = gaussian_rows(6, 1, 64), back = quantised(codec, row);

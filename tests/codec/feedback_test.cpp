@@ -69,10 +69,10 @@ struct Shape {
 };
 
 std::vector<Shape> shapes() {
-  return {{block_code(128, {1, 1, 1, 1}), 4},
-          {block_code(128, {2, 2, 2, 2}), 4},
-          {block_code(128, {4, 4, 4, 4}), 4},
-          {block_code(64, {4, 2, 1, 0}), 4},
+  return {{band_code(128, {1, 1, 1, 1}), 4},
+          {band_code(128, {2, 2, 2, 2}), 4},
+          {band_code(128, {4, 4, 4, 4}), 4},
+          {band_code(64, {4, 2, 1, 0}), 4},
           {uniform_code(128), 1},
           {uniform_code(64, 32), 2}};
 }
@@ -122,7 +122,7 @@ TEST(Feedback, NeverAWorseDirectionThanSearch) {
 
 // Keys keep <x, xhat> = <x, x> in the metric, values are the least-squares fit: the error is orthogonal to xhat.
 TEST(Feedback, ScalesAreTakenInTheMetric) {
-  const RowCode code = block_code(128, {4, 4, 2, 2});
+  const RowCode code = band_code(128, {4, 4, 2, 2});
   const std::size_t n = 32;
   const Matrix h = random_metric(14, 32, 100.0);
   const std::vector<float> rows = gaussian_rows(15, 40, 128);
@@ -156,7 +156,7 @@ TEST(Feedback, CodesStayInRange) {
 }
 
 TEST(Feedback, DegenerateMetricsAndRowsStayFinite) {
-  const RowCode code = block_code(64, {4, 2, 1, 2});
+  const RowCode code = band_code(64, {4, 2, 1, 2});
   std::vector<float> metric(64 * 16, 0.0f);
   metric[0] = 1.0f, metric[17] = -5.0f, metric[16] = 1e30f;  // not positive, hostile
   for (const float size : {0.0f, 1e-30f, 1e-6f, 1e6f, 3e38f}) {
@@ -174,7 +174,7 @@ TEST(Feedback, NeedsItsMetric) {
   RowCodec codec{.code = uniform_code(64), .encoder = Encoder::kFeedback};
   EXPECT_THROW(quantised(codec, row), InputError);
   const std::vector<float> metric(64 * 16, 1.0f);
-  codec.metric = std::make_shared<const FeedbackMetric>(metric.data(), block_code(64, {2, 2, 2, 2}));
+  codec.metric = std::make_shared<const FeedbackMetric>(metric.data(), band_code(64, {2, 2, 2, 2}));
   EXPECT_THROW(quantised(codec, row), InputError);  // of another layout
   EXPECT_EQ(parse_encoder("feedback"), Encoder::kFeedback);
   EXPECT_EQ(to_string(Encoder::kFeedback), "feedback");

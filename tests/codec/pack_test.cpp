@@ -28,7 +28,7 @@ TEST(Pack, EveryByteOfTheUniformLayoutUnpacksAndPacks) {
 
 TEST(Pack, BlocksAreABijection) {
   for (const auto& widths : {std::array<std::uint8_t, 4>{4, 2, 1, 1}, {4, 4, 4, 4}, {1, 0, 2, 4}, {0, 0, 0, 1}}) {
-    const RowCode code = block_code(96, widths);
+    const RowCode code = band_code(96, widths);
     std::vector<std::uint8_t> codes(96), back(96, 9), bytes(static_cast<std::size_t>(code.code_bytes()), 0xff);
     for (std::size_t i = 0; i < 96; ++i) {
       codes[i] = static_cast<std::uint8_t>(random_bits(1, 2, i) & ((1u << widths[i / 24]) - 1u));
@@ -42,7 +42,7 @@ TEST(Pack, BlocksAreABijection) {
 TEST(Pack, LowChannelsOfABlockComeFirst) {
   std::vector<std::uint8_t> codes(32, 0), bytes(16);
   codes[0] = 0x3, codes[1] = 0xa;
-  pack_codes(block_code(32, {4, 4, 4, 4}), codes, bytes);
+  pack_codes(band_code(32, {4, 4, 4, 4}), codes, bytes);
   EXPECT_EQ(bytes[0], 0xa3);
 }
 

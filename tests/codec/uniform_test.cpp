@@ -277,14 +277,14 @@ TEST(RowCode, SizesAndValidation) {
   EXPECT_DOUBLE_EQ(uniform_code(128).bits_per_element(), 2.25);
   EXPECT_DOUBLE_EQ(uniform_code(128, 32).bits_per_element(), 3.0);
   EXPECT_DOUBLE_EQ(uniform_code(64).bits_per_element(), 2.5);
-  EXPECT_DOUBLE_EQ(block_code(128, {4, 2, 1, 1}).bits_per_element(), 2.25);
-  EXPECT_DOUBLE_EQ(block_code(128, {2, 1, 0, 0}).bits_per_element(), 0.875);
+  EXPECT_DOUBLE_EQ(band_code(128, {4, 2, 1, 1}).bits_per_element(), 2.25);
+  EXPECT_DOUBLE_EQ(band_code(128, {2, 1, 0, 0}).bits_per_element(), 0.875);
   EXPECT_THROW(uniform_code(128, 48), InputError);
   EXPECT_THROW(uniform_code(0), InputError);
   EXPECT_THROW(uniform_code(2048), InputError);
   EXPECT_THROW(uniform_code(126), InputError);
-  EXPECT_THROW(block_code(128, {3, 2, 1, 1}), InputError);
-  EXPECT_THROW(block_code(80, {2, 2, 1, 1}), InputError);
+  EXPECT_THROW(band_code(128, {3, 2, 1, 1}), InputError);
+  EXPECT_THROW(band_code(80, {2, 2, 1, 1}), InputError);
   EXPECT_THROW(parse_encoder("best"), InputError);
   EXPECT_EQ(parse_encoder(to_string(Encoder::kSearch)), Encoder::kSearch);
 }

@@ -219,7 +219,7 @@ TEST(QuantizePages, BlocksLayout) {
       for (const Encoder encoder : {Encoder::kMinMax, Encoder::kSearch}) {
         for (const Side side : {Side::kKey, Side::kValue}) {
           SCOPED_TRACE(std::to_string(d) + " " + to_string(encoder));
-          expect_equal({block_code(d, widths), side, encoder, 0.0f, 2, true, seed % 2 == 0, true, seed});
+          expect_equal({band_code(d, widths), side, encoder, 0.0f, 2, true, seed % 2 == 0, true, seed});
           ++seed;
         }
       }

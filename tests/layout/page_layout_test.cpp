@@ -85,8 +85,8 @@ TEST(PageLayout, SectionsFollowEachOtherInSixteens) {
   constexpr std::uint8_t widths[4] = {4, 0, 2, 1};
   for (const int d : {64, 96, 128, 256}) {
     for (const SideLayout& key :
-         {uniform_side(d, d, false, 0), uniform_side(d, 32, true, 0), block_side(d, widths, 0)}) {
-      const SideLayout value = block_side(d, widths, key.end());
+         {uniform_side(d, d, false, 0), uniform_side(d, 32, true, 0), band_side(d, widths, 0)}) {
+      const SideLayout value = band_side(d, widths, key.end());
       int at = 0;
       for (const SideLayout* side : {&key, &value}) {
         for (int b = 0; b < side->planes; ++b) {

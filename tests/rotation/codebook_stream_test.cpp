@@ -24,7 +24,9 @@ Statistics statistics_of_rows(std::int64_t rows, bool gradients) {
   for (std::int64_t i = 0; i < rows; ++i) {
     layer.row_priority.push_back(static_cast<std::uint64_t>(i)), layer.row_position.push_back(64 + i);
   }
-  if (gradients) layer.rows_pre_k_fisher = at::rand(made.k.sizes()), layer.rows_v_fisher = at::rand(made.v.sizes());
+  if (gradients)
+    layer.rows_pre_k_squared_gradient = at::rand(made.k.sizes()),
+    layer.rows_v_squared_gradient = at::rand(made.v.sizes());
   return s;
 }
 

@@ -18,7 +18,7 @@ std::vector<SideEnergy> random_energies(std::size_t layers, std::uint64_t seed) 
   for (std::size_t l = 0; l < layers; ++l) {
     sides[l].heads.resize(1);
     double size = std::exp2(static_cast<double>(random_bits(seed, l, 99) % 80) / 10.0);
-    for (std::size_t b = 0; b < kBlocks; ++b) {
+    for (std::size_t b = 0; b < kBands; ++b) {
       sides[l].heads[0].block[b] = size;
       size *= 0.1 + 0.8 * static_cast<double>(random_bits(seed, l, b) % 1000) / 1000.0;
     }
@@ -30,7 +30,7 @@ double bits_of(const Allocation& a, int d) {
   double bits = 0.0;
   for (const auto* side : {&a.key, &a.value}) {
     for (const Widths& w : *side)
-      bits += block_code(d, w).bits_per_element() / (2.0 * static_cast<double>(a.key.size()));
+      bits += band_code(d, w).bits_per_element() / (2.0 * static_cast<double>(a.key.size()));
   }
   return bits;
 }
@@ -96,7 +96,7 @@ TEST(Waterfill, IsTheBestChoice) {
     constexpr std::uint8_t kWidths[] = {0, 1, 2, 4};
     for (int choice = 0; choice < 65536; ++choice) {
       Allocation c{{Widths{}}, {Widths{}}, 0.0};
-      for (std::size_t b = 0; b < kBlocks; ++b) {
+      for (std::size_t b = 0; b < kBands; ++b) {
         c.key[0][b] = kWidths[choice >> (2 * b) & 3];
         c.value[0][b] = kWidths[choice >> (8 + 2 * b) & 3];
       }

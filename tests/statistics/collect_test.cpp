@@ -250,7 +250,7 @@ TEST_F(CollectKl, RowGradientsResumeBitForBit) {
     options_.after_step = nullptr;
     const Statistics s = load_statistics(dir_ / "whole");
     EXPECT_EQ(s.layers[0].kl_count.defined(), kl);
-    EXPECT_GT(s.layers[0].rows_pre_k_fisher.max().item<float>(), 0.0f);
+    EXPECT_GT(s.layers[0].rows_pre_k_squared_gradient.max().item<float>(), 0.0f);
     fs::remove(dir_ / "whole");
   }
 }

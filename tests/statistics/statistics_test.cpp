@@ -137,25 +137,28 @@ TEST(Statistics, GradientsOfRowsStayWithTheirRows) {
   TempDirectory dir;
   Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
   const auto add = [](Statistics& s) {
-    for (LayerMoments& m : s.layers) m.rows_pre_k_fisher = m.rows_k.square(), m.rows_v_fisher = m.rows_v.square();
+    for (LayerMoments& m : s.layers)
+      m.rows_pre_k_squared_gradient = m.rows_k.square(), m.rows_v_squared_gradient = m.rows_v.square();
   };
   add(a);
   save_statistics(a, dir / "a.safetensors");
-  EXPECT_TRUE(load_statistics(dir / "a.safetensors").layers[1].rows_v_fisher.equal(a.layers[1].rows_v_fisher));
+  EXPECT_TRUE(load_statistics(dir / "a.safetensors")
+                  .layers[1]
+                  .rows_v_squared_gradient.equal(a.layers[1].rows_v_squared_gradient));
   const std::string refusal = message_of([&] { merge_statistics({a, b}); });
   EXPECT_THAT(refusal, AllOf(HasSubstr("part 2 of 2 has no gradients"), HasSubstr("--row-gradients")));
-  EXPECT_FALSE(merge_statistics({a, b}, {.missing_far_pairs = true}).layers[0].rows_v_fisher.defined());
+  EXPECT_FALSE(merge_statistics({a, b}, {.missing_far_pairs = true}).layers[0].rows_v_squared_gradient.defined());
   add(b);
   for (const Statistics& s : {merge_statistics({a, b}), weighted_statistics(a, 0.5)}) {
-    EXPECT_TRUE(s.layers[1].rows_pre_k_fisher.equal(s.layers[1].rows_k.square()));
-    EXPECT_TRUE(s.layers[1].rows_v_fisher.equal(s.layers[1].rows_v.square()));
+    EXPECT_TRUE(s.layers[1].rows_pre_k_squared_gradient.equal(s.layers[1].rows_k.square()));
+    EXPECT_TRUE(s.layers[1].rows_v_squared_gradient.equal(s.layers[1].rows_v.square()));
   }
   Statistics bad = a;
-  bad.layers[1].rows_v_fisher = at::Tensor();
+  bad.layers[1].rows_v_squared_gradient = at::Tensor();
   EXPECT_THAT(message_of([&] { save_statistics(bad, dir / "b"); }), HasSubstr("rows.1.v_fisher"));
-  bad.layers[1].rows_v_fisher = -a.layers[1].rows_v_fisher;
+  bad.layers[1].rows_v_squared_gradient = -a.layers[1].rows_v_squared_gradient;
   EXPECT_THAT(message_of([&] { save_statistics(bad, dir / "b"); }), HasSubstr("negative square"));
-  bad.layers[1].rows_v_fisher = a.layers[1].rows_v_fisher.narrow(0, 0, 1);
+  bad.layers[1].rows_v_squared_gradient = a.layers[1].rows_v_squared_gradient.narrow(0, 0, 1);
   EXPECT_THAT(message_of([&] { save_statistics(bad, dir / "b"); }), HasSubstr("has shape [1,"));
 }
 

@@ -32,7 +32,7 @@ inline EncodedRow encode_row(std::span<const float> row, const RowCode& code, fl
 
 inline void decode_row(const EncodedRow& encoded, const RowCode& code, std::span<float> row) {
   for (std::size_t i = 0; i < row.size(); ++i) {
-    const std::size_t g = i / static_cast<std::size_t>(code.group);
+    const std::size_t g = i / static_cast<std::size_t>(code.quant_group);
     row[i] = (static_cast<float>(encoded.codes[i]) - encoded.zero[g]) * encoded.scale[g];
   }
 }

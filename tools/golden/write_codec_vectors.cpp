@@ -55,7 +55,7 @@ Json describe(const RowCodec& codec) {
   j["layout"] = to_string(codec.code.layout);
   j["head_dim"] = codec.code.head_dim;
   if (codec.code.layout == Layout::kUniform) {
-    j["group"] = codec.code.group;
+    j["group"] = codec.code.quant_group;
     j["params"] = codec.code.params == ParamType::kFloat16 ? "float16" : "bfloat16";
   } else {
     j["widths"] = codec.code.widths;
@@ -116,15 +116,15 @@ std::vector<RowCodec> codecs() {
         all.push_back({uniform_code(64), side, encoder, 0.0f});
         all.push_back({uniform_code(96, 48, ParamType::kBFloat16), side, encoder, side == Side::kKey ? 0.0f : 0.97f});
       }
-      all.push_back({block_code(64, {4, 2, 1, 0}), side, encoder, 0.0f, {1.0f, 1.0f, 0.75f, 0.5f}});
+      all.push_back({band_code(64, {4, 2, 1, 0}), side, encoder, 0.0f, {1.0f, 1.0f, 0.75f, 0.5f}});
     }
   }
   all.push_back({uniform_code(128), Side::kKey, Encoder::kMinMax, 0.96f});
   all.push_back({uniform_code(128, 32), Side::kValue, Encoder::kSearch, 0.0f});
-  all.push_back({block_code(128, {4, 4, 2, 1}), Side::kKey, Encoder::kSearch, 0.98f, {2.0f, 1.5f, 1.0f, 0.6f}});
+  all.push_back({band_code(128, {4, 4, 2, 1}), Side::kKey, Encoder::kSearch, 0.98f, {2.0f, 1.5f, 1.0f, 0.6f}});
   for (const Side side : {Side::kKey, Side::kValue}) {
     all.push_back({uniform_code(64, 32), side, Encoder::kFeedback, 0.0f});
-    all.push_back({block_code(64, {4, 2, 1, 0}), side, Encoder::kFeedback, 0.0f, {1.0f, 1.0f, 0.75f, 0.5f}});
+    all.push_back({band_code(64, {4, 2, 1, 0}), side, Encoder::kFeedback, 0.0f, {1.0f, 1.0f, 0.75f, 0.5f}});
   }
   return all;
 }

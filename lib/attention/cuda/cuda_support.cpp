@@ -56,7 +56,8 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
         return built("keys centred before RoPE with frequencies of at most one radian a token", "a larger one");
       }
       if (code.layout == Layout::kBlocks || code == uniform_code(code.head_dim)) continue;
-      if (code.group != model.head_dim) return built("one scale for a head's row", settings_text(code) + " channels");
+      if (code.quant_group != model.head_dim)
+        return built("one scale for a head's row", settings_text(code) + " channels");
       return built("layout blocks and uniform with scales in FP16",
                    to_string(code.layout) + (code.params == ParamType::kBFloat16 ? " with BF16" : ""));
     }

@@ -88,7 +88,7 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
   if (source == nullptr) return nullptr;
   at::Tensor& x = sigma_[static_cast<std::size_t>(layer)][at_side(side)];
   // from_blob does not write through its pointer.
-  if (!x.defined()) x = at::from_blob(const_cast<float*>(source), {spec_.kv_heads, kBlocks}, at::kFloat).to(device_);
+  if (!x.defined()) x = at::from_blob(const_cast<float*>(source), {spec_.kv_heads, kBands}, at::kFloat).to(device_);
   return x.const_data_ptr<float>();
 }
 
