@@ -163,15 +163,13 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     }
     if (options.timeline != nullptr) out["timeline"] = timeline_json(*options.timeline);
     print_result(dump_json(out));
-    log_timeline(options.timeline);
-    log_device_memory(options.device);
-    return;
+  } else {
+    const std::string next =
+        plan.shard.is_part()
+            ? "oscar-collect merge, with the files of all " + std::to_string(plan.shard.count) + " shards"
+            : "oscar-fit " + shell_command({options.output.string()}) + " -o bundle";
+    print_summary(collected_text(plan, options, r) + "next       " + next + "\n");
   }
-  const std::string next =
-      plan.shard.is_part()
-          ? "oscar-collect merge, with the files of all " + std::to_string(plan.shard.count) + " shards"
-          : "oscar-fit " + shell_command({options.output.string()}) + " -o bundle";
-  print_summary(collected_text(plan, options, r) + "next       " + next + "\n");
   log_timeline(options.timeline);
   log_device_memory(options.device);
 }

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <iomanip>
 #include <limits>
+#include <sstream>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -51,21 +52,28 @@ void print_json(const CheckArguments& a, const Regret& regret, bool pass) {
   print_result(dump_json(json));
 }
 
+// What the run says about itself: with -q the exit code is the answer, and --json the result.
 void print_text(const CheckArguments& a, const Regret& regret, bool pass) {
-  std::printf("predicted errors on the new statistics, over those of a new fit with the same bits\n");
-  std::printf("layer      keys    values   share of the bundle's error\n");
+  std::ostringstream text;
+  text << std::fixed << "predicted errors on the new statistics, over those of a new fit with the same bits\n"
+       << "layer      keys    values   share of the bundle's error\n";
   const double total = std::max(regret.total.bundle, 1e-300);
   for (const LayerRegret& layer : regret.layers) {
-    std::printf("%5lld  %8.3f  %8.3f   %5.1f%% %5.1f%%\n", static_cast<long long>(layer.layer), layer.key.ratio(),
-                layer.value.ratio(), 100.0 * layer.key.bundle / total, 100.0 * layer.value.bundle / total);
+    text << std::setw(5) << layer.layer << std::setprecision(3) << "  " << std::setw(8) << layer.key.ratio() << "  "
+         << std::setw(8) << layer.value.ratio() << std::setprecision(1) << "   " << std::setw(5)
+         << 100.0 * layer.key.bundle / total << "% " << std::setw(5) << 100.0 * layer.value.bundle / total << "%\n";
   }
-  std::printf("regret of the whole: %.3f", regret.total.ratio());
-  if (a.max_regret > 0.0) std::printf(" (at most %.4g): %s", a.max_regret, pass ? "pass" : "FAIL");
-  std::printf("\n");
+  text << "regret of the whole: " << std::setprecision(3) << regret.total.ratio();
+  if (a.max_regret > 0.0) {
+    text << " (at most " << std::defaultfloat << std::setprecision(4) << a.max_regret << std::fixed
+         << "): " << (pass ? "pass" : "FAIL");
+  }
+  text << "\n";
   if (regret.moved < 0.999 * regret.total.refit) {
-    std::printf("a new fit that also moves bytes between layers and sides: %.3f\n",
-                regret.moved > 0.0 ? regret.total.bundle / regret.moved : std::numeric_limits<double>::infinity());
+    text << "a new fit that also moves bytes between layers and sides: " << std::setprecision(3)
+         << (regret.moved > 0.0 ? regret.total.bundle / regret.moved : std::numeric_limits<double>::infinity()) << "\n";
   }
+  print_summary(text.str());
 }
 
 }  // namespace

@@ -46,10 +46,11 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 20));
   app.add_option("--metric", a.metric,
-                 "What weighs errors besides plain moments: the far-pair metrics (fisher), or the exact one of the KL, "
-                 "too (kl): a backward pass over all layers, with hidden states of all layers on disk")
+                 "What weighs errors besides plain moments: the far-pair metrics (far-pairs), or the exact one of the "
+                 "KL, too (kl): a backward pass over all layers, with hidden states of all layers on disk")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fisher", "kl"}));
+      ->transform(metric_alias())
+      ->check(CLI::IsMember({"far-pairs", "kl"}));
   app.add_flag(
       "--row-gradients", a.options.row_gradients,
       "Squared gradients of the sampled keys and values, by which cq and tasq weigh their codebooks: a backward "

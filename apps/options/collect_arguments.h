@@ -15,7 +15,7 @@ namespace oscar {
 struct CollectArguments {
   CollectOptions options;
   std::vector<std::string> prompts;  // files, or "-"
-  std::string date, far_pairs = "64,256", metric = "fisher", shard = "1/1";
+  std::string date, far_pairs = "64,256", metric = "far-pairs", shard = "1/1";
   bool rows_given = false, tokens_given = false;
   std::int64_t own_tokens = 0;  // oscar-fit: that the model writes itself beside the prompts
   PromptOptions prompt_options;

@@ -104,7 +104,7 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
 void parse_options(FitArguments& a) {
   if (a.rows_given) a.fit.codebook_rows = a.fit.max_rows;
   if (!a.form.empty()) choose_for_format(a);
-  a.collect.metric = a.metric == "kl" ? "kl" : "fisher";  // where statistics are collected
+  a.collect.metric = a.metric == "kl" ? "kl" : "far-pairs";  // where statistics are collected
   if (a.metric == "kl" && a.value_target != "auto") {
     throw UsageError("--value-target " + a.value_target + " is not used by --metric kl: drop one of the two");
   }
@@ -120,7 +120,7 @@ void parse_options(FitArguments& a) {
                  : a.center == "rope" ? Center::kRope
                  : a.center == "auto" ? Center::kAuto
                                       : Center::kNone;
-  a.fit.metric = a.metric == "fisher"    ? MetricSource::kFarPairs
+  a.fit.metric = a.metric == "far-pairs" ? MetricSource::kFarPairs
                  : a.metric == "moments" ? MetricSource::kMoments
                  : a.metric == "kl"      ? MetricSource::kKl
                                          : MetricSource::kAuto;

@@ -54,7 +54,8 @@ void add_transform_options(CLI::App& app, FitArguments& a) {
          "What weighs errors in balanced and waterfill and in the clip search: the far-pair metrics of the statistics, "
          "Q^T Q and the value target, or the exact metric of the KL (kl, of oscar-collect --metric kl), which also "
          "takes the place of oscar's targets")
-      ->check(CLI::IsMember({"auto", "fisher", "moments", "kl"}))
+      ->transform(metric_alias())
+      ->check(CLI::IsMember({"auto", "far-pairs", "moments", "kl"}))
       ->capture_default_str();
   app.add_option("--damping", a.fit.damping, "Damping of balanced and waterfill, relative to the diagonals")
       ->check(real_number(0.0, 0.1))

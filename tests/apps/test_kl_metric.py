@@ -53,14 +53,14 @@ def test_merge(kl, tmp_path):
 @pytest.mark.parametrize("options", [["--method", "oscar"], ["--method", "balanced"], ["--method", "waterfill", "--bits", "1.5"]], ids=lambda o: o[1])
 def test_fit(kl, options, model, tmp_path):
     fits = {}
-    for metric in ("fisher", "kl"):
+    for metric in ("far-pairs", "kl"):
         out = succeed("fit", kl / "a", "-o", tmp_path / metric, "--metric", metric, "--windows", WINDOWS, *options).out
         fits[metric] = (tmp_path / metric / "rotations.safetensors").read_bytes()
         assert ("nats" in out) == (metric == "kl")
     manifest = json.loads((tmp_path / "kl" / "oscar_bundle.json").read_text())
     jsonschema.validate(manifest, json.loads((SOURCE_DIR / "schemas" / "bundle.schema.json").read_text()))
     assert manifest["provenance"]["options"]["metric"] == "kl"
-    assert fits["fisher"] != fits["kl"]
+    assert fits["far-pairs"] != fits["kl"]
     succeed("verify", "--bundle", tmp_path / "kl", "--check-only", "--model", model)
     if options[1] == "oscar":
         return

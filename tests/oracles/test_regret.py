@@ -56,6 +56,7 @@ def test_the_gate(tool, folder):
          code=1)
     text = tool("oscar-fit", "check", folder / "waterfill", "--statistics", folder / "code", "--max-regret", 1.1)
     assert "regret of the whole: 1.000" in text and "pass" in text
+    assert tool("oscar-fit", "check", folder / "waterfill", "--statistics", folder / "code", "--max-regret", 1.1, "-q") == ""
 
 
 def test_refusals(tool, folder):
