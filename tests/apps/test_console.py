@@ -5,7 +5,7 @@
     <!-- not run: GPU -->
 
 Blocks of the first kind run here, each in a folder that looks like the root of the repository and holds what README's example
-made, with the words before "=" replaced by those behind. Blocks of the second kind need what a test has not: their
+made, with the words before "=" replaced by those behind; "$ COMMAND" in the comment runs first. Blocks of the second kind need what a test has not: their
 programs, options and files must exist all the same, and their number is written down below."""
 import collections
 import os
@@ -19,11 +19,11 @@ import sys
 import pytest
 
 from harness import BUILD_DIR, SOURCE_DIR
-from test_readme import MADE_BY_README, PAGES, README, Folder, LONG_OPTION, SHARED, SUBCOMMANDS, known_options, options_of, text_of
+from test_readme import MADE_BY_README, PAGES, README, Folder, LONG_OPTION, SHARED, SUBCOMMANDS, options_of, text_of
 
 # How many blocks need a GPU, packages from an index, published weights, or minutes of building. test_package.py and
 # scripts/try_package run what the last two kinds of page docs/install.md show.
-NOT_RUN = {"GPU": 14, "network": 8, "real model": 3, "build": 3}
+NOT_RUN = {"GPU": 11, "network": 7, "real model": 3, "build": 3}
 
 BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -31,28 +31,30 @@ BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```console\n(.*?)^```", re.MULTILINE 
 class Block:
     def __init__(self, page, number, marker, text):
         self.name, self.page = f"{page}:{number}", page
-        self.lines = [line.split(" #")[0].strip() for line in re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)]
-        self.lines = [line.replace("\\\n", " ") for line in self.lines]
+        commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+        self.lines = [command.replace("\\\n", " ").split(" #")[0].strip() for command in commands]
         kind, _, rest = (marker or "").partition(": ")
-        self.kind = kind if rest or kind == "runs" else ""
         self.reason = rest if kind == "not run" else None
-        self.changes = [item.partition("=")[::2] for item in shlex.split(rest)] if kind == "runs with" else []
+        self.runs = kind in ("runs", "runs with")
+        items = shlex.split(rest) if kind == "runs with" else []
+        self.before = [item[2:] for item in items if item.startswith("$ ")]
+        self.changes = [item.partition("=")[::2] for item in items if not item.startswith("$ ")]
+        self.idle = [old for old, _ in self.changes if not any(self.pattern(old).search(line) for line in self.lines)]
+
+    @staticmethod
+    def pattern(words):
+        return re.compile(rf"(?<![\w/.-]){re.escape(words)}(?![\w/.-])")
 
     def commands(self):
         for line in self.lines:
             for old, new in self.changes:
-                line, count = re.subn(rf"(?<![\w/.-]){re.escape(old)}(?![\w/.-])", new.replace("\\", r"\\"), line)
-                self.used.update([(old, count)])
+                line = self.pattern(old).sub(new.replace("\\", r"\\"), line)
             yield line
-
-    @property
-    def used(self):
-        return self.__dict__.setdefault("_used", collections.Counter())
 
 
 BLOCKS = [Block(page, text_of(page)[:match.start()].count("\n") + 1, *match.groups())
           for page in PAGES for match in BLOCK.finditer(text_of(page))]
-RUN = [block for block in BLOCKS if block.kind in ("runs", "runs with")]
+RUN = [block for block in BLOCKS if block.runs]
 
 
 def test_every_block_says_what_becomes_of_it():
@@ -60,12 +62,15 @@ def test_every_block_says_what_becomes_of_it():
     assert not without, f"no marker above the console blocks {', '.join(without)}"
     assert collections.Counter(block.reason for block in BLOCKS if block.reason) == NOT_RUN
     assert len(BLOCKS) >= 40 and all(block.lines for block in BLOCKS)
+    idle = [f"{block.name}: {', '.join(block.idle)}" for block in RUN if block.idle]
+    assert not idle, f"markers replace words that do not stand in the block: {'; '.join(idle)}"
 
 
 @pytest.fixture(scope="session")
 def readme(tmp_path_factory):
     """The folder in which README's example has run."""
     folder = Folder(tmp_path_factory.mktemp("readme"), README)
+    folder.commands = [command for command in folder.commands if command[0].startswith("oscar-")]
     folder.run(len(folder.commands) - 1)
     return folder.root
 
@@ -88,12 +93,10 @@ def place(readme, tmp_path):
 def test_block_runs(block, place):
     root = place(block)
     environment = {**os.environ, "PATH": f"{BUILD_DIR / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "PYTHONPATH": str(root / "python")}
-    for line in block.commands():
+    for line in [*block.before, *block.commands()]:
         line = re.sub(r"^python3? ", f"{sys.executable} ", line)
         done = subprocess.run(["bash", "-c", line], cwd=root, capture_output=True, text=True, timeout=600, env=environment)
         assert done.returncode == 0, f"$ {line}\n{done.stdout}\n{done.stderr}"
-    idle = [old for old, _ in block.changes if not any(count for (name, count) in block.used if name == old)]
-    assert not idle, f"{block.name}: the marker replaces {', '.join(idle)}, which stands nowhere in the block"
 
 
 def programs(line):
@@ -125,10 +128,9 @@ def test_block_that_is_not_run_names_what_exists(block):
 def test_the_checks_see_what_is_wrong():
     wrong = Block("x", 1, "not run: GPU", "$ oscar-fit stats -o out --no-such-option\n")
     with pytest.raises(AssertionError, match="has no --no-such-option"):
-        test_block_that_is_not_run_names_what_exists.__wrapped__(wrong) if hasattr(
-            test_block_that_is_not_run_names_what_exists, "__wrapped__") else test_block_that_is_not_run_names_what_exists(wrong)
+        test_block_that_is_not_run_names_what_exists(wrong)
     with pytest.raises(AssertionError, match="names scripts/none"):
         test_block_that_is_not_run_names_what_exists(Block("x", 1, "not run: GPU", "$ cat scripts/none\n"))
     changed = Block("x", 1, 'runs with: M=model "--device cuda=--device cpu"', "$ run --model M \\\n  --device cuda --M x/M\n")
-    assert list(changed.commands()) == ["run --model model    --device cpu --M x/M"]
-    assert "--tokens" in known_options()
+    assert list(changed.commands()) == ["run --model model    --device cpu --M x/M"] and not changed.idle
+    assert Block("x", 1, "runs with: N=model", "$ run M\n").idle == ["N"]

@@ -61,6 +61,9 @@ if __name__ == "__main__":
     parser.add_argument("--rotated", type=int, default=32)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--tokens", type=int, default=30000, help="to calibrate on")
     given = parser.parse_args()
     given.directory.mkdir(parents=True, exist_ok=True)
-    print(table(run(program, given.directory, given.rank, given.rotated, given.device, sequences=given.sequences)[0]))
+    print(table(run(program, given.directory, given.rank, given.rotated, given.device, context=given.context, sequences=given.sequences,
+                    tokens=given.tokens)[0]))
