@@ -17,7 +17,7 @@ struct Code {
   std::array<std::uint8_t, 4> widths{};
 
   oscar::SideLayout side(std::int32_t offset) const {
-    return blocks ? oscar::block_side(head_dim, widths.data(), offset)
+    return blocks ? oscar::band_side(head_dim, widths.data(), offset)
                   : oscar::uniform_side(head_dim, group, bfloat16_params, offset);
   }
 };
