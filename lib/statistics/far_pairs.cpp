@@ -173,7 +173,7 @@ void FarPairAccumulator::add_queries(const AttentionInput& input, const Unrotati
   const at::Tensor weighted = q * moved.reshape({kv_heads_, gqa_group * at.count, 1}).sqrt();
   q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
   const at::Tensor before = undo_rope(weighted.view({kv_heads_, gqa_group, at.count, d}),
-                                        rows.cos.narrow(0, row, at.count), rows.sin.narrow(0, row, at.count))
+                                      rows.cos.narrow(0, row, at.count), rows.sin.narrow(0, row, at.count))
                                 .view({kv_heads_, gqa_group * at.count, d});
   pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
   const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
