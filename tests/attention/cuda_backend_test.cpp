@@ -298,8 +298,8 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
 
 TEST(DecodeObstacle, NamesWhatNoKernelIsBuiltFor) {
   const at::Device gpu{at::kCUDA, 0};
-  const Scenario s = make_scenario(512, 2, 4, Basis::kIdentity, {64, 256, 1});
-  EXPECT_THAT(decode_unsupported(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 256, not for 512"));
+  const Scenario s = make_scenario(1024, 2, 4, Basis::kIdentity, {64, 256, 1});
+  EXPECT_THAT(decode_unsupported(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 512, not for 1024"));
   EXPECT_EQ(decode_unsupported(s.method, s.model, at::kCPU), "");
   EXPECT_THROW(PagedAttention(s.method, s.model, gpu), EnvironmentError);
 }

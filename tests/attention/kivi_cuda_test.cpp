@@ -135,7 +135,7 @@ TEST_F(KiviCuda, FallbackKernelWithSlidingWindowSoftCapAndSinkLogits) {
 
 // No GPU needed.
 TEST(KiviCudaChoice, NamesPagesThatTheFastKernelDoesNotRead) {
-  const ModelConfig m = model_of(128, 2, 4), wide = model_of(256, 2, 4), huge = model_of(512, 2, 4);
+  const ModelConfig m = model_of(128, 2, 4), wide = model_of(256, 2, 4), huge = model_of(1024, 2, 4);
   const at::Device gpu(at::kCUDA, 0);
   for (const char* id : {"oscar-tns", "oscar-tns-g128", "kivi2", "kivi2-g128", "kivi2-sink"}) {
     EXPECT_EQ(decode_note(make_method(id, m, nullptr, {}), m, gpu), "") << id;
@@ -153,7 +153,7 @@ TEST(KiviCudaChoice, NamesPagesThatTheFastKernelDoesNotRead) {
               testing::HasSubstr("head sizes 64 and 128, not for 256"));
   const std::string text = decode_unsupported(make_method("oscar-tns", huge, nullptr, {}), huge, gpu);
   EXPECT_THAT(text, testing::HasSubstr("cannot run on cuda:0"));
-  EXPECT_THAT(text, testing::HasSubstr("head sizes up to 256, not for 512"));
+  EXPECT_THAT(text, testing::HasSubstr("head sizes up to 512, not for 1024"));
   EXPECT_THAT(text, testing::HasSubstr("--device cpu"));
 }
 
