@@ -17,27 +17,8 @@ mkdir -p "$1" && work=$(cd "$1" && pwd) && bin=$(cd "$2" && pwd) || exit 2
 shift 2
 [ $# -gt 0 ] || set -- collect long fit verify decode
 device=${DEVICE:-cuda} python=${PYTHON:-python3} model=$work/model
-if [ ! -d "$model" ]; then
-  "$python" "$root/tests/bench/make_random_checkpoint.py" "$model" --geometry "${GEOMETRY:-8b}" || exit 1
-fi
-cat "$model"/*.safetensors >/dev/null  # into the page cache
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
-echo "$(nproc) cores"
-
-# timed NAME command...: what it took, its table, and the lines of its log that say what a part took.
-timed() {
-  local name=$1 begin end code
-  shift
-  begin=$(date +%s%N)
-  "$@" -v --no-progress >"$work/$name.out" 2>"$work/$name.err"
-  code=$?
-  end=$(date +%s%N)
-  printf '== %s: exit code %d, %d.%03d s\n' "$name" $code $(((end - begin) / 1000000000)) $(((end - begin) / 1000000 % 1000))
-  grep -E "were checked in|general kernel" "$work/$name.err"
-  sed -n '/where the time went/,$p' "$work/$name.err"
-  grep -E "writer_reader|prefill_decode" "$work/$name.out"
-  [ $code -le 1 ] || tail -n 3 "$work/$name.err"
-}
+. "$root/tests/bench/timed.sh"
+prepare --geometry "${GEOMETRY:-8b}"
 
 # The lines of some layers, with tokens per second: the first ones start up what all others use.
 layers() { grep -hE '^(layer  |time )' "$1.err" "$1.out" | sed -n '1,4p;34,37p'; }

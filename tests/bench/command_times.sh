@@ -13,23 +13,8 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" && work=$(cd "$1" && pwd) || exit 2
 shift
 device=${DEVICE:-cuda} tokens=${TOKENS:-30000} model=$work/model
-[ -d "$model" ] || "${PYTHON:-python3}" "$root/tests/bench/make_random_checkpoint.py" "$model" || exit 1
-cat "$model"/*.safetensors >/dev/null  # into the page cache
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
-echo "$(nproc) cores"
-
-# timed NAME command...: what it took, and its table.
-timed() {
-  local name=$1 begin end code
-  shift
-  begin=$(date +%s%N)
-  "$@" -v --no-progress >"$work/$name.out" 2>"$work/$name.err"
-  code=$?
-  end=$(date +%s%N)
-  printf '== %s: exit code %d, %d.%03d s\n' "$name" $code $(((end - begin) / 1000000000)) $(((end - begin) / 1000000 % 1000))
-  sed -n '/where the time went/,$p' "$work/$name.err"
-  [ $code -le 1 ] || tail -n 3 "$work/$name.err"
-}
+. "$root/tests/bench/timed.sh"
+prepare
 
 number=0
 for bin in "$@"; do
