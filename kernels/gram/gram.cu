@@ -59,12 +59,9 @@ struct Run {
       const std::int64_t token = live ? row / gqa_group : 0;
       const int member = live ? static_cast<int>(row % gqa_group) : 0;
       const std::uint16_t* source = p.x + token * p.stride + (head * gqa_group + member) * D + c;
-      const int bytes = live ? 16 : 0;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(&to[r][c])), "l"(source),
-                   "r"(bytes)
-                   : "memory");
+      copy16(&to[r][c], source, live);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit();
   }
 };
 
@@ -120,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant
   for (int s = 0; s < kStages - 1; ++s) run.copy(p, run.begin + s, rows[s]);
   int stage = 0;
   for (std::int64_t chunk = run.begin; chunk < run.end; ++chunk) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+    wait<kStages - 2>();
     __syncthreads();
     run.copy(p, chunk + kStages - 1, rows[(stage + kStages - 1) % kStages]);
     if constexpr (kShifted) {
@@ -132,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant
     stage = (stage + 1) % kStages;
   }
   products.flush();
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  wait<0>();
   constexpr int kResult = D * D + (kShifted ? D : 0);  // numbers of a head and run
   double* out = p.workspace + (static_cast<std::int64_t>(blockIdx.x) * p.kv_heads + run.head) * kResult;
   products.write(out);

@@ -3,28 +3,13 @@
 
 #include <cstdint>
 
+#include "kernels/bf16_products.cuh"
+
 namespace oscar::kernels::gram {
 
+using namespace bf16;
+
 constexpr int kThreads = 256, kChunk = 32;  // of a block; rows that are copied at a time
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
-__device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                         std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Rows of one chunk in shared memory; the padding keeps ldmatrix free of bank conflicts.
 template <int D>
@@ -61,10 +46,10 @@ struct Products {
   // Operands of rows k to k + 15. Matrices of the first: (k, m), (k, m + 8), (k + 8, m), (k + 8, m + 8); of the second:
   // (k, n), (k + 8, n), (k, n + 8), (k + 8, n + 8).
   __device__ __forceinline__ void first(std::uint32_t (&a)[4], const Chunk<D>& from, int k, int m) const {
-    load_transposed(a, shared_address(&from[k + lane % 8 + lane / 16 * 8][first_row + 16 * m + lane / 8 % 2 * 8]));
+    load_transposed(a, &from[k + lane % 8 + lane / 16 * 8][first_row + 16 * m + lane / 8 % 2 * 8]);
   }
   __device__ __forceinline__ void second(std::uint32_t (&b)[4], const Chunk<D>& from, int k, int n) const {
-    load_transposed(b, shared_address(&from[k + lane % 8 + lane / 8 % 2 * 8][first_column + 8 * n + lane / 16 * 8]));
+    load_transposed(b, &from[k + lane % 8 + lane / 8 % 2 * 8][first_column + 8 * n + lane / 16 * 8]);
   }
 
   // Adds the products of one chunk; low is read with a shift only.

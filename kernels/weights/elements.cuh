@@ -60,6 +60,20 @@ __device__ __forceinline__ void store_eight(T* to, const float (&values)[8]) {
   for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) reinterpret_cast<uint4*>(to)[i] = packed.words[i];
 }
 
+// of(T{}) for the type of the weights that are written.
+template <class Of>
+cudaError_t by_weight_type(WeightType type, Of of) {
+  switch (type) {
+    case WeightType::kFloat32:
+      return of(float{});
+    case WeightType::kBFloat16:
+      return of(__nv_bfloat16{});
+    case WeightType::kFloat16:
+      return of(__half{});
+  }
+  return cudaErrorInvalidValue;
+}
+
 inline bool aligned(const void* pointer, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }

@@ -176,15 +176,7 @@ bool fits(const RowCodesParams& p) {
 cudaError_t dequantize_row_codes(const RowCodesParams& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   if (p.rows == 0) return cudaSuccess;
-  switch (p.weight_type) {
-    case WeightType::kFloat32:
-      return launch<float>(p, stream);
-    case WeightType::kBFloat16:
-      return launch<__nv_bfloat16>(p, stream);
-    case WeightType::kFloat16:
-      return launch<__half>(p, stream);
-  }
-  return cudaErrorInvalidValue;
+  return by_weight_type(p.weight_type, [&](auto of) { return launch<decltype(of)>(p, stream); });
 }
 
 }  // namespace oscar::kernels
