@@ -2,8 +2,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
 
+#include "base/edit_distance.h"
 #include "base/errors.h"
 #include "cache/kv_method.h"
 #include "methods/engine.h"
@@ -12,22 +12,6 @@
 
 namespace oscar {
 namespace {
-
-// Levenshtein distance.
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 // [Hkv, 4] F32.
 std::vector<std::array<float, kBands>> deviations(const at::Tensor& sigma) {

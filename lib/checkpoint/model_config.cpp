@@ -6,6 +6,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "base/edit_distance.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_range.h"
@@ -15,27 +16,11 @@
 namespace oscar {
 namespace {
 
-// Letters that would have to change to make one name of the other (Levenshtein 1966).
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t corner = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, corner + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      corner = above;
-    }
-  }
-  return row[b.size()];
-}
-
 const FamilyRow& nearest_family(const std::string& name) {
   const std::string start = name.substr(0, 64);
   const std::span<const FamilyRow* const> rows = family_rows();
   return **std::min_element(rows.begin(), rows.end(), [&](const FamilyRow* a, const FamilyRow* b) {
-    return distance(start, a->architecture) < distance(start, b->architecture);
+    return edit_distance(start, a->architecture) < edit_distance(start, b->architecture);
   });
 }
 
