@@ -26,7 +26,8 @@ StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& meth
                                const AttentionInput& input, Side side, const PageSample& sample = {});
 
 // The same, all pages: what a reader on the CPU gets from the stored bytes must be what the simulated prefill scores
-// with (decoded_rows(), on the device of the input), but for 1e-5 of the row's largest magnitude.
+// with (decoded_rows(), on the device of the input), but for 1e-5 of the row's largest magnitude. Nothing of layers
+// that the bundle leaves out, which the prefill has in BF16.
 StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
                              const AttentionInput& input, Side side);
 
