@@ -352,11 +352,27 @@ def _gemma4_sizes(fields, windows):
     return full, sliding
 
 
-def _gemma4_text(fields, windows):
+def _shared_caches_text(fields, windows, intermediate):
+    """How wide the MLPs of layers are that read another's keys and values, and whose each layer reads."""
+    shared = fields.value.get("num_kv_shared_layers") or 0
+    if shared:
+        first = len(windows) - shared
+        sources = [i if i < first else next(j for j in reversed(range(first)) if bool(windows[j]) == bool(window))
+                   for i, window in enumerate(windows)]
+        wide = 2 * intermediate if fields.flag("use_double_wide_mlp", False) else 0
+        return f"caches {wide}" + "".join(f" {source}" for source in sources) + "\n"
+    return ""
+
+
+def _gemma4_text(fields, family, windows, intermediate):
     full, sliding = _gemma4_sizes(fields, windows)
     text = "" if full == sliding else f"local heads {sliding[0]} {sliding[1]}\n"
     if fields.flag("attention_k_eq_v", False):
         text += "keys as values\n"
+    text += _shared_caches_text(fields, windows, intermediate)
+    width = fields.value.get("hidden_size_per_layer_input", 256) if family.model_type == "gemma4_text" else 0
+    if width:
+        text += f"layer embeddings {width}\n"
     text += "scale 1\n"
     cap = fields.value.get("final_logit_softcapping")
     return text + (f"caps 0 {_number(float(cap))}\n" if cap else "")
@@ -373,7 +389,7 @@ def _family_text(fields, family, rope, local, windows, layers, intermediate):
     if layer_ropes:
         text += "local " + local.text() + "\nlayers" + "".join(f" {kind}" for kind in layer_ropes) + "\n"
     if family.model_type in GEMMA4:
-        text += _gemma4_text(fields, windows)
+        text += _gemma4_text(fields, family, windows, intermediate)
     text += _position_text(fields, family, layer_ropes)
     if family.caps is not None:
         text += "scale " + _number(1.0 / math.sqrt(fields.number("query_pre_attn_scalar", 256.0))) + "\n"
