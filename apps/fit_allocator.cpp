@@ -20,10 +20,18 @@ namespace {
 // Those of an allocator that runs the model.
 Sensitivities text_sensitivities(const AllocatorRow& allocator, Decoder& decoder, const Bundle& bundle,
                                  const SensitivityRequest& request) {
-  if (allocator.id == "modelopt") return tied_layer_kl(decoder, bundle, request);
-  if (allocator.id == "kvtuner") return pair_output_errors(decoder, bundle, request);
-  if (allocator.id == "pmkvq") return first_order_scores(decoder, bundle, request);
-  if (allocator.id == "kvmix") return weight_gradient_norms(decoder, request);
+  switch (allocator.measure) {
+    case AllocatorMeasure::kTiedLayerKl:
+      return tied_layer_kl(decoder, bundle, request);
+    case AllocatorMeasure::kPairOutputErrors:
+      return pair_output_errors(decoder, bundle, request);
+    case AllocatorMeasure::kFirstOrderScores:
+      return first_order_scores(decoder, bundle, request);
+    case AllocatorMeasure::kWeightGradientNorms:
+      return weight_gradient_norms(decoder, request);
+    default:
+      break;
+  }
   throw std::logic_error("allocator " + allocator.id + " has no sensitivities");
 }
 
@@ -56,17 +64,6 @@ Sensitivities of_fitted_layers(Sensitivities found, const ModelConfig& model, co
 }
 
 }  // namespace
-
-void require_one_code(const FitOptions& options) {
-  const std::string why = ", and latent attention caches one vector for both: ";
-  if (fitted_method(options.method).codebooks) {
-    throw UsageError("--method " + options.method + " codes keys and values apart" + why +
-                     "fit oscar, balanced or waterfill");
-  }
-  if (options.allocate == "closed") return;
-  throw UsageError("--allocate " + options.allocate + " chooses widths for keys and values apart" + why +
-                   "fit with --allocate closed and without --text or --curves");
-}
 
 const AllocatorRow* asked_allocator(const CurveArguments& a, const CommonOptions& common, const std::string& method) {
   const AllocatorRow* row = find_allocator(a.allocate);

@@ -34,10 +34,6 @@ WidthSource allocator_source(const AllocatorRow& allocator, const Statistics& st
 // Gives the fit the widths of its budget, where `source` has some. Returns what curves predict of them.
 std::optional<PredictedKl> set_widths(const WidthSource& source, std::int64_t head_dim, FitOptions& options);
 
-// UsageError for widths that are chosen for keys and values apart, and for codebooks: of a model with latent attention,
-// whose tokens cache one vector. Called before anything is collected or measured.
-void require_one_code(const FitOptions& options);
-
 // For --help: ids, one line each.
 std::string allocator_help();
 

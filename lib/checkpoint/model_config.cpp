@@ -11,6 +11,7 @@
 #include "base/foreign_text.h"
 #include "base/json_range.h"
 #include "checkpoint/families/family.h"
+#include "checkpoint/layer_types.h"
 #include "checkpoint/rope_config.h"
 
 namespace oscar {
@@ -109,25 +110,6 @@ void parse_heads(const Json& config, const ConfigDefaults& family, const std::st
   }
 }
 
-// layer_types as written: true where the layer slides. Empty when the key is absent or null.
-std::vector<bool> parse_layer_types(const Json& config, std::int64_t layers, const std::string& where) {
-  const auto it = config.find("layer_types");
-  if (it == config.end() || it->is_null()) return {};
-  if (!it->is_array() || it->size() != static_cast<std::size_t>(layers)) {
-    throw InputError(where + ": 'layer_types' must be a list of " + std::to_string(layers) + " names");
-  }
-  std::vector<bool> slides;
-  for (const Json& item : *it) {
-    const std::string name = item.is_string() ? item.get<std::string>() : item.dump();
-    if (name != "full_attention" && name != "attention" && name != "sliding_attention") {
-      throw InputError(where + ": the layer type " + quote_name(name) +
-                       " is not supported; supported are full_attention, sliding_attention");
-    }
-    slides.push_back(name == "sliding_attention");
-  }
-  return slides;
-}
-
 // Follows transformers: see SlidingLayers. Mistral with layer_types is Ministral there.
 void parse_sliding_windows(const Json& config, const ConfigDefaults& family, const std::string& where,
                            ModelConfig* out) {
@@ -141,7 +123,9 @@ void parse_sliding_windows(const Json& config, const ConfigDefaults& family, con
   }
   if (family.sliding == SlidingLayers::kByLayer) first = json_int(config, "max_window_layers", where, 28);
   const std::vector<bool> types =
-      family.sliding == SlidingLayers::kSwitched ? std::vector<bool>{} : parse_layer_types(config, out->layers, where);
+      family.sliding == SlidingLayers::kSwitched
+          ? std::vector<bool>{}
+          : layers_of_type(config, where, out->layers, "sliding_attention", {"full_attention", "attention"});
   if (family.sliding == SlidingLayers::kPattern && types.empty()) {  // beside a list it may be a word ("LLLG")
     pattern = sized_or(config, "sliding_window_pattern", where, kMost, family.pattern, family.pattern);
   }

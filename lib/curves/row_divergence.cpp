@@ -25,6 +25,10 @@ OSCAR_VECTOR_INLINE void load_part(Floats& x, const float* from, std::int64_t n)
   std::memcpy(&x, from, static_cast<std::size_t>(n) * sizeof(float));
 }
 
+OSCAR_VECTOR_INLINE void add_sums(const Floats& p, const Floats& change, Floats& mass, Floats& product) {
+  mass += p, product += p * change;
+}
+
 OSCAR_FLOAT_CLONES Sums sums_of(const float* p, const float* change, std::int64_t n) {
   Sums sums;
   Floats a, b;
@@ -35,19 +39,26 @@ OSCAR_FLOAT_CLONES Sums sums_of(const float* p, const float* change, std::int64_
     for (; i + kLanes <= end; i += kLanes) {
       vector_math::load(a, p + i);
       vector_math::load(b, change + i);
-      mass += a, product += a * b;
+      add_sums(a, b, mass, product);
     }
     if (i < end) {
       load_part(a, p + i, end - i);
       load_part(b, change + i, end - i);
-      mass += a, product += a * b;
+      add_sums(a, b, mass, product);
     }
     sums.mass += vector_math::sum(mass), sums.product += vector_math::sum(product);
   }
   return sums;
 }
 
-// sum p (e^(D - m) - 1).
+// p (e^(D - m) - 1); change is used up.
+OSCAR_VECTOR_INLINE void add_excess(const Floats& p, Floats& change, float mean, Floats& sum) {
+  change -= mean;
+  vector_math::expm1_in_place(change);
+  sum += p * change;
+}
+
+// The sum of all these.
 OSCAR_FLOAT_CLONES double excess_of(const float* p, const float* change, std::int64_t n, float mean) {
   double total = 0.0;
   Floats a, b;
@@ -58,16 +69,12 @@ OSCAR_FLOAT_CLONES double excess_of(const float* p, const float* change, std::in
     for (; i + kLanes <= end; i += kLanes) {
       vector_math::load(a, p + i);
       vector_math::load(b, change + i);
-      b -= mean;
-      vector_math::expm1_in_place(b);
-      sum += a * b;
+      add_excess(a, b, mean, sum);
     }
     if (i < end) {
       load_part(a, p + i, end - i);
       load_part(b, change + i, end - i);
-      b -= mean;
-      vector_math::expm1_in_place(b);
-      sum += a * b;
+      add_excess(a, b, mean, sum);
     }
     total += vector_math::sum(sum);
   }

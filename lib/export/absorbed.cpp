@@ -118,7 +118,9 @@ void write_shard(const Checkpoint& source, const std::string& name, const std::v
 // kept for the next, into which a layer may reach.
 class Writer {
  public:
-  Writer(const Checkpoint& source, const Bundle& bundle, const fs::path& directory, DType dtype)
+  // modules: plain_modules().
+  Writer(const Checkpoint& source, const Bundle& bundle, const std::vector<std::string>& modules,
+         const fs::path& directory, DType dtype)
       : source_(source),
         directory_(directory),
         dtype_(dtype),
@@ -132,7 +134,7 @@ class Writer {
         if (!name->empty()) biases.insert(family.layer_tensor(layer.layer, *name));
       }
     }
-    for (const std::string& module : plain_modules(source, bundle)) drop_quantised(module + ".", biases);
+    for (const std::string& module : modules) drop_quantised(module + ".", biases);
   }
 
   // Names of the files.
@@ -292,7 +294,7 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
   // BF16 is what engines compute in beside quantised modules; a checkpoint without any loses nothing in F32.
   const DType dtype = options.dtype.value_or(modules.empty() ? DType::kF32 : DType::kBF16);
   const std::vector<fs::path> others = other_files(source.location().directory);
-  std::set<std::string> names = Writer(source, bundle, target.path(), dtype).write();
+  std::set<std::string> names = Writer(source, bundle, modules, target.path(), dtype).write();
   for (const fs::path& file : others) {
     fs::copy_file(file, target.path() / file.filename());
     names.insert(file.filename().string());

@@ -188,21 +188,21 @@ Allocation ranked_widths(const Sensitivities& gradient_norms, int head_dim, doub
 
 const std::vector<AllocatorRow>& allocators() {
   static const std::vector<AllocatorRow> rows = {
-      {"aatc", "AATC (2608.14191)", AllocatorInput::kStatistics,
+      {"aatc", "AATC (2608.14191)", AllocatorInput::kStatistics, AllocatorMeasure::kOutputVariances,
        "one reverse water-filling over the channels of all layers, keys and values", water_fill_channels},
-      {"spectra", "SPECTRA (2608.07915)", AllocatorInput::kStatistics,
+      {"spectra", "SPECTRA (2608.07915)", AllocatorInput::kStatistics, AllocatorMeasure::kRowVariances,
        "reverse water-filling within each layer and side, blind to queries", water_fill_places},
-      {"ratequant", "RateQuant (2605.06675)", AllocatorInput::kStatistics,
+      {"ratequant", "RateQuant (2605.06675)", AllocatorInput::kStatistics, AllocatorMeasure::kSideLosses,
        "one width for a layer and side, by its sensitivity and D(b) = a beta^-b", rate_distortion_widths},
-      {"spectral", "spectral-kv (2502.15075)", AllocatorInput::kWeights,
+      {"spectral", "spectral-kv (2502.15075)", AllocatorInput::kWeights, AllocatorMeasure::kSquaredWeightNorms,
        "one width for a layer and side, greedy by the norms of W_K and W_V", greedy_norm_widths},
-      {"modelopt", "Model-Optimizer (auto_quantize_kv_cache)", AllocatorInput::kText,
+      {"modelopt", "Model-Optimizer (auto_quantize_kv_cache)", AllocatorInput::kText, AllocatorMeasure::kTiedLayerKl,
        "one width for a layer, by the KL of that layer alone", tied_widths},
-      {"kvtuner", "KVTuner (2502.04420)", AllocatorInput::kText,
+      {"kvtuner", "KVTuner (2502.04420)", AllocatorInput::kText, AllocatorMeasure::kPairOutputErrors,
        "a pair of widths for a layer, by the error of its attention output", paired_widths},
-      {"pmkvq", "PM-KVQ (2505.18610)", AllocatorInput::kText, "one width for a layer and side, by gradient times error",
-       scored_widths},
-      {"kvmix", "KVmix (2506.08018)", AllocatorInput::kText,
+      {"pmkvq", "PM-KVQ (2505.18610)", AllocatorInput::kText, AllocatorMeasure::kFirstOrderScores,
+       "one width for a layer and side, by gradient times error", scored_widths},
+      {"kvmix", "KVmix (2506.08018)", AllocatorInput::kText, AllocatorMeasure::kWeightGradientNorms,
        "two widths, layers ranked by the gradients of W_K and W_V", ranked_widths},
   };
   return rows;

@@ -23,10 +23,24 @@ enum class AllocatorInput {
   kText         // the checkpoint, run on calibration text
 };
 
+// What its sensitivities are: of kStatistics those of fit_sensitivity.h, of kText those of curves/layer_sensitivity.h
+// and curves/gradient_sensitivity.h, each by the function of its name.
+enum class AllocatorMeasure {
+  kOutputVariances,
+  kRowVariances,
+  kSideLosses,
+  kSquaredWeightNorms,
+  kTiedLayerKl,
+  kPairOutputErrors,
+  kFirstOrderScores,
+  kWeightGradientNorms
+};
+
 struct AllocatorRow {
   std::string id;      // as in --allocate
   std::string source;  // paper or repository
   AllocatorInput input;
+  AllocatorMeasure measure;
   std::string summary;  // one line
   Allocation (*allocate)(const Sensitivities& sensitivities, int head_dim, double bits);
 };

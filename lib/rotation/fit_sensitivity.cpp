@@ -56,9 +56,16 @@ Sensitivities side_losses(const Statistics& statistics, const FitResult& fit) {
 }
 
 Sensitivities fit_sensitivities(const AllocatorRow& allocator, const Statistics& statistics, const FitResult& fit) {
-  if (allocator.id == "aatc") return output_variances(fit);
-  if (allocator.id == "spectra") return row_variances(fit);
-  if (allocator.id == "ratequant") return side_losses(statistics, fit);
+  switch (allocator.measure) {
+    case AllocatorMeasure::kOutputVariances:
+      return output_variances(fit);
+    case AllocatorMeasure::kRowVariances:
+      return row_variances(fit);
+    case AllocatorMeasure::kSideLosses:
+      return side_losses(statistics, fit);
+    default:
+      break;
+  }
   throw std::invalid_argument("allocator " + allocator.id + " takes no sensitivities from statistics");
 }
 

@@ -44,17 +44,21 @@ LatentParts latent_parts(const Statistics& s) {
   return parts;
 }
 
+void require_one_code(const FitOptions& o) {
+  const std::string why = ", and latent attention caches one vector for both: ";
+  if (fitted_method(o.method).codebooks) {
+    throw UsageError("--method " + o.method + " codes keys and values apart" + why +
+                     "fit oscar, balanced or waterfill");
+  }
+  if (o.allocate == "closed" && o.key_profiles.empty()) return;
+  throw UsageError("--allocate " + o.allocate + " chooses widths for keys and values apart" + why +
+                   "fit with --allocate closed and without --text or --curves");
+}
+
 void check_latent_options(const Statistics& s, const FitOptions& o) {
   if (latent_parts(s).rank == 0) return;
+  require_one_code(o);
   const std::string why = ": latent attention keeps one vector for keys and values";
-  if (fitted_method(o.method).codebooks) {
-    throw UsageError("method " + o.method + " codes keys and values apart" + why +
-                     "; fit oscar, balanced or waterfill");
-  }
-  if (!o.key_profiles.empty()) {
-    throw UsageError("widths from measured curves or other allocators are for keys and values apart" + why +
-                     "; fit with --allocate closed");
-  }
   if (o.key_widths != o.value_widths) throw UsageError("widths of keys and values differ" + why);
   if (o.clip == ClipMode::kFixed && o.key_clip != o.value_clip) {
     throw UsageError("clip ratios of keys and values differ" + why + "; pass the same twice");

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -12,10 +11,11 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "verify/divergence.h"
 #include "verify/forward.h"
 #include "verify/probe.h"
 #include "verify/rank_groups.h"
+#include "verify/saved_hidden.h"
+#include "verify/sequence_scorer.h"
 #include "verify/verify_phases.h"
 
 namespace oscar {
@@ -34,6 +34,8 @@ class Runner {
         options_(options),
         layout_(score_layout()),
         owners_(deal_groups(layout_, options.layer_sequences, options.ranks == nullptr ? 1 : options.ranks->count())),
+        saved_(options.work, decoder, set, options.timeline),
+        scorer_(decoder, set, options.first_position, options.timeline),
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
       probed_.emplace_back(*m, decoder.config(), decoder.options().device, options.timeline);
@@ -164,33 +166,12 @@ class Runner {
     result_.tokens = tokens;
   }
 
-  static std::string hidden_name(std::size_t sequence, const std::string& row) {
-    char name[40];
-    std::snprintf(name, sizeof name, "hidden-%05zu-", sequence);
-    return name + row;
-  }
-
   // Hidden states that an earlier run has saved; undefined: there are none.
   at::Tensor saved_hidden(std::size_t sequence, const std::string& row, bool with_sums) {
-    if (options_.work == nullptr || streams()) return {};
-    const Timeline::Phase loading(options_.timeline, verify_phase::kSaving);
-    const std::optional<WorkRecord> record = options_.work->load(hidden_name(sequence, row));
-    if (!record) return {};
-    const std::string where = options_.work->file(hidden_name(sequence, row)).string();
-    const at::Tensor& hidden = record_tensor(*record, where, "hidden", decoder_.options().dtype,
-                                             {std::ssize(set_.sequences[sequence]), decoder_.config().hidden});
-    if (!hidden.isfinite().all().item<bool>()) damaged_record(where, "a hidden state is NaN or infinite");
-    if (with_sums) restore_sums(*record, where, result_.tokens);
-    return hidden.to(decoder_.options().device);
-  }
-
-  // States that are not finite are not worth keeping: scoring them ends the run.
-  void save_hidden(std::size_t sequence, const std::string& row, const at::Tensor& hidden, WorkRecord record) const {
-    // The sums of streamed sequences come together, and cannot be told apart when a run goes on.
-    if (options_.work == nullptr || streams() || !hidden.isfinite().all().item<bool>()) return;
-    const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
-    record["hidden"] = hidden;
-    options_.work->save(hidden_name(sequence, row), record);
+    std::optional<SavedHidden::Found> found = saved_.load(sequence, row);
+    if (!found) return {};
+    if (with_sums) restore_sums(found->record, found->where, result_.tokens);
+    return found->hidden;
   }
 
   // A sequence on its way through the layers: of the baseline or of a row of result_.scored.
@@ -235,14 +216,14 @@ class Runner {
     for (std::size_t i = 0; i < baseline.size(); ++i) {
       std::vector<at::Tensor> rows;
       for (const auto& h : hidden) rows.push_back(h[i]);
-      score_sequence(begin + i, baseline[i], rows, scores);
+      result_.tokens += scorer_.score(begin + i, baseline[i], rows, result_.scored, scores);
     }
     const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
     result_.scores.add_group(scores, sums());
     if (options_.work == nullptr) return;
     for (std::size_t s = begin; s < begin + baseline.size(); ++s) {
-      options_.work->erase(hidden_name(s, "base"));
-      for (std::size_t r = 0; r < result_.scored.size(); ++r) options_.work->erase(hidden_name(s, std::to_string(r)));
+      saved_.erase(s, "base");
+      for (std::size_t r = 0; r < result_.scored.size(); ++r) saved_.erase(s, std::to_string(r));
     }
   }
 
@@ -285,29 +266,18 @@ class Runner {
       hidden = states;
       const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
       for (ProbedMethod& p : probed_) p.finish_cache();
-      if (s > 0) save_hidden(s, "base", states, sums());
+      if (s > 0) saved_.save(s, "base", states, sums());
     };
     passes.push_back(std::move(pass));
     if (s > 0) return;
     Pass again{s, verify_phase::kChecks, {}, {}};
     again.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
     again.done = [this, s, &hidden](const at::Tensor& states) {
-      score_null_run(hidden, states);
-      save_hidden(s, "base", hidden, sums());
+      const SequenceScorer::NullRun null = scorer_.null_run(hidden, states);
+      result_.null_kl = null.kl, result_.null_tokens = null.tokens;
+      saved_.save(s, "base", hidden, sums());
     };
     passes.push_back(std::move(again));
-  }
-
-  void score_null_run(const at::Tensor& hidden, const at::Tensor& again) {
-    const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
-    SequenceScores scores;
-    for_each_block(
-        0, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets, const std::string& where) {
-          const BaselineRows base(decoder_.logits(hidden.narrow(0, from, rows)), targets, where);
-          base.score(decoder_.logits(again.narrow(0, from, rows)), "bf16, second run", scores);
-        });
-    result_.null_kl = scores.kl.empty() ? 0.0 : *std::max_element(scores.kl.begin(), scores.kl.end());
-    result_.null_tokens = std::ssize(scores.kl);
   }
 
   void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
@@ -321,7 +291,7 @@ class Runner {
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(method, options_.timeline));
     pass.done = [this, s, row, &hidden](const at::Tensor& states) {
       hidden = states;
-      save_hidden(s, std::to_string(row), states, {});
+      saved_.save(s, std::to_string(row), states, {});
     };
     passes.push_back(std::move(pass));
   }
@@ -346,51 +316,8 @@ class Runner {
       hidden[r] = decode_hidden(decoder_, sequences, attention,
                                 [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
       decoding.reset();
-      for (std::size_t s = begin; s < end; ++s) save_hidden(s, std::to_string(r), hidden[r][s - begin], {});
+      for (std::size_t s = begin; s < end; ++s) saved_.save(s, std::to_string(r), hidden[r][s - begin], {});
     }
-  }
-
-  // Calls body(from, rows, targets, where) for blocks of scored positions of sequence s.
-  template <typename Body>
-  void for_each_block(std::size_t s, const Body& body) const {
-    const Sequence& ids = set_.sequences[s];
-    const std::int64_t last = std::ssize(ids) - 1;  // positions below it predict a token
-    const std::int64_t step = rows_per_block(decoder_.config().vocabulary, decoder_.options().device);
-    for (std::int64_t from = options_.first_position; from < last; from += step) {
-      stop_if_interrupted();
-      const std::int64_t rows = std::min(step, last - from);
-      body(from, rows,
-           std::span<const std::int32_t>(ids).subspan(static_cast<std::size_t>(from) + 1,
-                                                      static_cast<std::size_t>(rows)),
-           "sequence " + std::to_string(s) + ", positions " + std::to_string(from) + " to " +
-               std::to_string(from + rows - 1));
-    }
-  }
-
-  // Appends the scores of the sequence to each row of `all`.
-  void score_sequence(std::size_t s, const at::Tensor& baseline, const std::vector<at::Tensor>& hidden,
-                      std::vector<std::vector<SequenceScores>>& all) {
-    const Timeline::Phase scoring(options_.timeline, verify_phase::kScoring);
-    for (auto& row : all) row.push_back({options_.first_position, {}, {}, {}, {}});
-    for_each_block(
-        s, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets, const std::string& where) {
-          const BaselineRows base(decoder_.logits(baseline.narrow(0, from, rows)), targets, where);
-          at::Tensor prefill_logits;
-          std::size_t path = result_.scored.size();
-          for (std::size_t r = 0; r < hidden.size(); ++r) {
-            const ScoredMethod& scored = result_.scored[r];
-            const std::string name = scored.method->id + " (" + scored.path + ")";
-            const at::Tensor logits = decoder_.logits(hidden[r].narrow(0, from, rows));
-            base.score(logits, name, all[r].back());
-            if (paths_ == 0) continue;
-            if (scored.path == "prefill") {
-              prefill_logits = logits;
-            } else {
-              BaselineRows(prefill_logits, targets, where).score(logits, name, all[path++].back());
-            }
-          }
-          result_.tokens += rows;
-        });
   }
 
   Decoder& decoder_;
@@ -400,6 +327,8 @@ class Runner {
   const RunnerOptions& options_;
   ScoreLayout layout_;
   std::vector<int> owners_;  // [groups] their ranks
+  SavedHidden saved_;
+  SequenceScorer scorer_;
   Progress progress_;
   std::size_t paged_ = 0;  // methods with pages for the decode path
   std::vector<ProbedMethod> probed_;

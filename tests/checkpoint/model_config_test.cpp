@@ -381,7 +381,8 @@ TEST(ModelConfig, RefusesRopeItCannotDo) {
 TEST(ModelConfig, RefusesContradictoryWindows) {
   const std::string types = R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])";
   EXPECT_THAT(refusal("{" + types + "}", "Qwen3ForCausalLM"), HasSubstr("layer 1 is of type sliding_attention"));
-  EXPECT_THAT(refusal(R"({"layer_types": ["full_attention"]})", "Qwen3ForCausalLM"), HasSubstr("a list of 3 names"));
+  EXPECT_THAT(refusal(R"({"layer_types": ["full_attention"]})", "Qwen3ForCausalLM"),
+              HasSubstr("expected one for each of 3 layers"));
   EXPECT_THAT(refusal(R"({"layer_types": ["full_attention", "mamba", 3]})", "Qwen3ForCausalLM"),
               HasSubstr("layer type 'mamba' is not supported"));
   EXPECT_THAT(refusal(R"({"sliding_window": 0})", "MistralForCausalLM"), HasSubstr("'sliding_window' is 0"));

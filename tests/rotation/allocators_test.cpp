@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "base/random.h"
+#include "rotation/latent_fit.h"
 #include "rotation/width_steps.h"
 
 namespace oscar {
@@ -298,6 +299,27 @@ TEST(Allocators, RefuseWhatIsNoSensitivity) {
     EXPECT_EQ(find_allocator(row.id), &row);
   }
   EXPECT_EQ(find_allocator("closed"), nullptr);
+}
+
+// One sentence, whether it is said before statistics are collected or by the fit.
+TEST(Allocators, AreNotForLatentAttention) {
+  const auto refusal = [](const FitOptions& o) {
+    try {
+      require_one_code(o);
+    } catch (const UsageError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  FitOptions o;
+  o.method = "waterfill";
+  EXPECT_EQ(refusal(o), "");
+  o.allocate = "measured";
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("--allocate measured chooses widths for keys and values apart"));
+  o.allocate = "closed", o.key_profiles = {{2, 2, 2, 2}};
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("caches one vector for both"));
+  o = {}, o.method = "tasq";
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("--method tasq codes keys and values apart"));
 }
 
 }  // namespace

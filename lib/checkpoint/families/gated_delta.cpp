@@ -3,34 +3,19 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/foreign_text.h"
 #include "base/json_range.h"
+#include "checkpoint/layer_types.h"
 
 namespace oscar {
 namespace {
 
 std::vector<bool> read_linear_layers(const Json& config, const std::string& where, std::int64_t layers) {
-  std::vector<bool> linear;
-  const auto types = config.find("layer_types");
-  if (types == config.end() || types->is_null()) {
-    const std::int64_t interval = config.contains("full_attention_interval")
-                                      ? json_int_within(config, "full_attention_interval", where, 1, 4096)
-                                      : 4;
-    for (std::int64_t i = 0; i < layers; ++i) linear.push_back((i + 1) % interval != 0);
-    return linear;
-  }
-  if (!types->is_array() || types->size() != static_cast<std::size_t>(layers)) {
-    throw InputError(where + ": 'layer_types' has " + std::to_string(types->is_array() ? types->size() : 0) +
-                     " entries, expected one for each of " + std::to_string(layers) + " layers");
-  }
-  for (const Json& item : *types) {
-    const std::string name = item.is_string() ? item.get<std::string>() : item.dump();
-    if (name != "linear_attention" && name != "full_attention") {
-      throw InputError(where + ": the layer type " + quote_name(name) +
-                       " is not supported for this architecture; supported are linear_attention, full_attention");
-    }
-    linear.push_back(name == "linear_attention");
-  }
+  std::vector<bool> linear = layers_of_type(config, where, layers, "linear_attention", {"full_attention"});
+  if (!linear.empty()) return linear;
+  const std::int64_t interval = config.contains("full_attention_interval")
+                                    ? json_int_within(config, "full_attention_interval", where, 1, 4096)
+                                    : 4;
+  for (std::int64_t i = 0; i < layers; ++i) linear.push_back((i + 1) % interval != 0);
   return linear;
 }
 
