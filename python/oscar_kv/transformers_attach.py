@@ -16,6 +16,7 @@ from .errors import InputError
 from .fingerprint import checkpoint_fingerprint, first_values
 from .manifest import left_out_layers
 from .model_families import GEMMA4
+from .offload import device_of, held, is_offloaded
 from .page_layout import PAGE_TOKENS
 from .paged_kv import LayerCode
 from .step_graphs import Recorder, recorder_of, wrapped
@@ -85,7 +86,7 @@ def _phases(model):
     if rotary is None:
         raise InputError("the bundle needs the rotary embedding of the model (keys centred before RoPE), which has none that "
                          "is known; fit with --center mean")
-    return Phases(rotary.inv_freq, rotary.attention_scaling)
+    return Phases(held(rotary, "inv_freq"), rotary.attention_scaling)
 
 
 def _window(module, config):
@@ -183,9 +184,9 @@ def _check_weights(model, modules, directory):
     names = {id(module): name for name, module in model.named_modules()}
     for index, module in modules.items():
         name, projection = _key_projection(module)
-        weight = projection.weight
+        weight = held(projection, "weight")
         stored = first_values(directory, f"{names[id(module)]}.{name}.weight", 64)
-        if stored is None or weight.is_meta:
+        if stored is None:
             continue
         if not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:64].cpu()):
             raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
@@ -242,6 +243,8 @@ def _recorder(model, attached, graphs):
     places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
     if reason is None and len(places) > 1:
         reason = "the model lies on several devices"
+    if reason is None and is_offloaded(model):
+        reason = "accelerate loads weights at every step"
     if reason is not None and graphs:
         raise InputError(f"steps cannot be recorded as CUDA graphs: {reason}; leave graphs=True out")
     return None if reason is not None else recorder_of(attached.codes[0].device)
@@ -263,7 +266,7 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
     exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]
     codes = [None] * geometry(model)[0]
     for layer in [*bundle.layers, *exact]:
-        codes[layer.layer] = LayerCode(bundle, layer, phases, _key_projection(modules[layer.layer])[1].weight.device)
+        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of(_key_projection(modules[layer.layer])[1], "weight"))
     attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
     _warn_of_reference(attached, _group(model))
