@@ -229,7 +229,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600, help="begin no measurement that may end later")
     parser.add_argument("--resume", type=pathlib.Path, help="output of an earlier run, whose measurements are not repeated")
     given = parser.parse_args()
-    plan = Plan(given.seconds, map(json.loads, given.resume.read_text().splitlines()) if given.resume else ())
+    earlier = given.resume.read_text().splitlines() if given.resume else []
+    plan = Plan(given.seconds, [json.loads(line) for line in earlier if line.startswith("{")])  # packages print lines of their own
     memory = torch.cuda.get_device_properties(0).total_memory
     sizes = sizes_of(given.sizes or SIZES[141 if memory > 120e9 else 80])
     wanted = given.what or ["one", "compiled", "batches", "quantised", "flash"]
