@@ -53,6 +53,7 @@ def write_rows(pool, page, slot, key_codes, key_params, value_codes, value_param
     pages = pool[touched]
     for side, codes, params in ((layout.key, key_codes, key_params), (layout.value, value_codes, value_params)):
         page_codes, page_params = side.read(pages)
+        page_params = page_params.clone()  # it may be a view of pages, which write() does not take
         page_codes[index, :, slot] = codes
         page_params[index, :, slot] = params
         side.write(pages, page_codes, page_params)

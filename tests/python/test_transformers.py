@@ -294,6 +294,28 @@ class TestRefusals:
         with pytest.raises(InputError, match="attention dropout 0.1 is not supported"):
             dropout.train()(torch.tensor([[1, 2, 3]]), past_key_values=oscar_kv.new_cache(dropout))
 
+    def test_head_sizes_and_query_heads(self):
+        """Heads that 2-bit codes cannot pack are refused; more query heads on a KV head than the kernels take are not, in torch."""
+        from random_bundles import random_bundle
+        from oscar_kv.transformers_attach import geometry
+
+        def made(heads, head_size):
+            return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+                hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=heads, num_key_value_heads=1, head_dim=head_size,
+                vocab_size=300)).eval()
+
+        odd = made(2, 6)
+        with pytest.raises(InputError, match="head_dim 6 is not a multiple of 4, as 2-bit packing needs"):
+            oscar_kv.attach(odd, random_bundle(*geometry(odd)))
+        huge = made(1, 1028)
+        with pytest.raises(InputError, match="head_dim 1028 cannot be quantised; expected 4 to 1024"):
+            oscar_kv.attach(huge, random_bundle(*geometry(huge)))
+        many, tokens = made(20, 32), torch.arange(3, 63)[None]
+        before = many(tokens).logits
+        oscar_kv.attach(many, random_bundle(*geometry(many), (4, 2, 1, 1), (4, 2, 1, 1), sink=8, recent=16))
+        assert divergence(logits_of(many, tokens, [20] + [1] * 4, oscar_kv.new_cache(many)), before[:, :24]).max() < 1e-3  # nothing is coded yet
+        assert greedy(many, tokens[:, :40], tokens=3).shape == (1, 43)
+
     def test_a_gpu_without_a_kernel_is_told(self):
         """Only a warning: the reference gives the same tokens."""
         import types
