@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "attention/column_range.h"
+
 namespace oscar {
 namespace {
 
@@ -52,13 +54,10 @@ class MixedRows {
     if (some <= begin) return block;
     block.offset = begin - from;
     block.coded = rows_.coded.narrow(1, begin, some - begin);
-    block.sees_code = at::zeros({last - first, some - begin}, at::kFloat);
-    auto* mask = block.sees_code.mutable_data_ptr<float>();
-    for (std::int64_t i = first; i < last; ++i, mask += some - begin) {
-      const std::int64_t end = std::min(w.quantised_end(i + 1), some);
-      std::fill_n(mask, std::max<std::int64_t>(end - begin, 0), 1.0f);
-    }
-    block.sees_code = block.sees_code.to(rows_.plain.device());
+    ColumnRanges coded;
+    for (std::int64_t i = first; i < last; ++i)
+      coded.begin.push_back(begin), coded.end.push_back(w.quantised_end(i + 1));
+    block.sees_code = columns_within(coded, begin, some - begin, rows_.plain.device());
     return block;
   }
 
@@ -78,16 +77,12 @@ std::int64_t next_flush(const CachedRows& rows, std::int64_t first, std::int64_t
 }
 
 // 0 where query i may see column j, -inf elsewhere: [queries, columns], columns from token `from` on.
-at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, const AttentionInput& input) {
-  const std::int64_t columns = last - from;
-  at::Tensor mask = at::zeros({last - first, columns}, at::kFloat);
-  auto* row = mask.mutable_data_ptr<float>();
-  for (std::int64_t i = first; i < last; ++i, row += columns) {
-    constexpr float kHidden = -std::numeric_limits<float>::infinity();
-    std::fill(row + (i + 1 - from), row + columns, kHidden);
-    std::fill(row, row + std::max<std::int64_t>(input.first_key(i) - from, 0), kHidden);
-  }
-  return mask;
+at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, const AttentionInput& input,
+                       at::Device device) {
+  ColumnRanges seen;
+  for (std::int64_t i = first; i < last; ++i) seen.begin.push_back(input.first_key(i)), seen.end.push_back(i + 1);
+  const at::Tensor sees = columns_within(seen, from, last - from, device);
+  return at::zeros_like(sees).masked_fill_(sees.lt(0.5f), -std::numeric_limits<float>::infinity());
 }
 
 }  // namespace
@@ -133,7 +128,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
     // Without a window or chunks only the block's own columns are hidden from some of its queries.
     const std::int64_t masked = input.sees_all() ? first : from;
-    scores.narrow(3, masked - from, last - masked).add_(causal_mask(masked, first, last, input).to(q.device()));
+    scores.narrow(3, masked - from, last - masked).add_(causal_mask(masked, first, last, input, q.device()));
     if (input.sinks.defined()) {
       const at::Tensor sinks = input.sinks.to(q.device(), at::kFloat).view({kv_heads, gqa_group, 1, 1});
       scores = at::softmax(at::cat({scores, sinks.expand({kv_heads, gqa_group, count, 1})}, -1), -1)

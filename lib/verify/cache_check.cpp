@@ -9,16 +9,25 @@ namespace {
 
 constexpr std::int64_t kQueries = 8;  // read back with full attention
 
-AttentionInput slice(const AttentionInput& input, const SequenceBatch& batch, std::int64_t begin, std::int64_t count) {
+AttentionInput tokens_of(const AttentionInput& input, const SequenceBatch& batch) {
   AttentionInput part = input;
   part.batch = &batch;
-  part.q = input.q.narrow(0, begin, count);
-  part.k = input.k.narrow(0, begin, count);
-  part.v = input.v.narrow(0, begin, count);
+  part.k = input.k.narrow(0, batch.starts[0], batch.lengths[0]);
+  part.v = input.v.narrow(0, batch.starts[0], batch.lengths[0]);
   return part;
 }
 
 }  // namespace
+
+std::uint64_t LayerToCheck::bytes() const { return input.k.storage().nbytes() + input.v.storage().nbytes(); }
+
+LayerToCheck layer_to_check(const AttentionInput& input, const at::Tensor& prefill) {
+  const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens);
+  LayerToCheck layer{input, prefill.narrow(0, tokens - tail, tail).clone()};
+  layer.input.batch = nullptr;
+  layer.input.q = input.q.narrow(0, tokens - tail, tail).clone();
+  return layer;
+}
 
 PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t most) {
   const std::int64_t step = std::max<std::int64_t>((rows + most - 1) / most, 1);
@@ -28,15 +37,16 @@ PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t mo
 CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device)
     : method_(method), layers_(model.kv_layers()), pages_(cache_spec(method, model)), paged_(method, model, device) {}
 
-void CacheChecker::check_layer(const AttentionInput& input, const at::Tensor& prefill) {
-  const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens), body = tokens - tail;
+void CacheChecker::check_layer(const LayerToCheck& layer) {
+  const AttentionInput& input = layer.input;
+  const std::int64_t tail = input.q.size(0), body = input.k.size(0) - tail;
   if (body > 0) {
     const SequenceBatch batch{{0}, {body}, {0}};
-    paged_.append(slice(input, batch, 0, body));
+    paged_.append(tokens_of(input, batch));
   }
   const SequenceBatch batch{{0}, {tail}, {body}};
-  const at::Tensor decoded = paged_.attend(slice(input, batch, body, tail)).to(at::kCPU, at::kDouble);
-  const at::Tensor expected = prefill.narrow(0, body, tail).to(at::kCPU, at::kDouble);
+  const at::Tensor decoded = paged_.attend(tokens_of(input, batch)).to(at::kCPU, at::kDouble);
+  const at::Tensor expected = layer.prefill.to(at::kCPU, at::kDouble);
   const double norm = expected.norm().item<double>();
   const double error = (decoded - expected).norm().item<double>();
   check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);

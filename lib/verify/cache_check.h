@@ -30,13 +30,21 @@ inline constexpr std::int64_t kComparedRows = std::int64_t{1} << 17;
 // Which pages of one layer and side are compared. rows: coded rows of the whole sequence; place: 2 layer + side.
 PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t most = kComparedRows);
 
+// What the check of a layer takes of it, so that the rest need not be kept until then.
+struct LayerToCheck {
+  AttentionInput input;         // without a batch; its queries are those of the last tokens alone, [up to 8, Hq, d]
+  at::Tensor prefill;           // the simulated prefill's output for them, [up to 8, Hq, d]
+  std::uint64_t bytes() const;  // that it keeps alive
+};
+// prefill: [T, Hq, d], on the same input.
+LayerToCheck layer_to_check(const AttentionInput& input, const at::Tensor& prefill);
+
 // Fed with one sequence, layer after layer.
 class CacheChecker {
  public:
   CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
 
-  // `prefill`: [T, Hq, d], the simulated prefill's output on the same input.
-  void check_layer(const AttentionInput& input, const at::Tensor& prefill);
+  void check_layer(const LayerToCheck& layer);
   CacheCheck result() const;
 
  private:

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "attention/basis.h"
+#include "attention/column_range.h"
 #include "attention/logit_noise.h"
 #include "attention/reconstruction.h"
 
@@ -41,27 +43,31 @@ double relative(double error, double energy) { return energy > 0 ? std::sqrt(err
 // 1 where the sampled query sees the column and, for codes, reads it coded: [Q, T] each.
 struct Visible {
   at::Tensor any, coded, sink, recent;
-  Visible to(at::Device device) const { return {any.to(device), coded.to(device), sink.to(device), recent.to(device)}; }
 };
 
-Visible visible_columns(const std::vector<std::int64_t>& positions, std::int64_t tokens, const AttentionInput& input,
-                        const CacheWindows* coded, const CacheWindows& tiers) {
-  const std::int64_t count = std::ssize(positions);
-  Visible v{at::zeros({count, tokens}), at::zeros({count, tokens}), at::zeros({count, tokens}),
-            at::zeros({count, tokens})};
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t p = positions[static_cast<std::size_t>(i)];
-    const std::int64_t from = input.first_key(p);
-    const auto fill = [&](at::Tensor& mask, std::int64_t begin, std::int64_t end) {
-      begin = std::max(begin, from), end = std::min(end, p + 1);
-      if (begin < end) mask.select(0, i).narrow(0, begin, end - begin).fill_(1.0f);
-    };
-    fill(v.any, 0, p + 1);
-    fill(v.sink, 0, tiers.sink);
-    fill(v.recent, std::max(tiers.sink, p + 1 - tiers.recent), p + 1);
-    if (coded != nullptr) fill(v.coded, coded->sink, coded->quantised_end(p + 1));
-  }
-  return v;
+Visible visible_columns(const std::vector<std::int64_t>& positions, const AttentionInput& input,
+                        const CacheWindows& coded, const CacheWindows& tiers) {
+  const auto mask = [&](const auto& range) {  // of a position: {begin, end}, of which it sees some
+    ColumnRanges ranges;
+    for (const std::int64_t p : positions) {
+      const auto [begin, end] = range(p);
+      ranges.begin.push_back(std::max(begin, input.first_key(p))), ranges.end.push_back(std::min(end, p + 1));
+    }
+    return columns_within(ranges, 0, input.k.size(0), input.q.device());
+  };
+  using Range = std::pair<std::int64_t, std::int64_t>;
+  return {mask([](std::int64_t p) {
+            return Range{0, p + 1};
+          }),
+          mask([&](std::int64_t p) {
+            return Range{coded.sink, coded.quantised_end(p + 1)};
+          }),
+          mask([&](std::int64_t) {
+            return Range{0, tiers.sink};
+          }),
+          mask([&](std::int64_t p) {
+            return Range{std::max<std::int64_t>(tiers.sink, p + 1 - tiers.recent), p + 1};
+          })};
 }
 
 // Log weights over the columns [Hkv, g, Q, T]; -inf at hidden ones. Sink logits of the model take their share.
@@ -119,11 +125,11 @@ namespace {
 // The sampled queries at these positions. rows: the keys as they are read.
 void add_query_errors(const AttentionInput& input, const KvMethod& method, const CachedRows& rows,
                       const std::vector<std::int64_t>& positions, const CacheWindows& tiers, LayerErrorSums& sums) {
-  const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
+  const std::int64_t kv_heads = input.k.size(1);
   const CacheWindows& windows = method.windows_of(Side::kKey);
   const auto head_count = static_cast<std::size_t>(kv_heads);
   const at::Device device = input.q.device();
-  const Visible seen = visible_columns(positions, tokens, input, &windows, tiers).to(device);
+  const Visible seen = visible_columns(positions, input, windows, tiers);
   const at::Tensor index = at::tensor(positions, at::kLong).to(device);
   const at::Tensor q = input.q.index_select(0, index).to(at::kFloat).contiguous();
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();

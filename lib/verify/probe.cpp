@@ -15,6 +15,24 @@
 #include "verify/verify_work.h"
 
 namespace oscar {
+namespace {
+
+// The pages of one method in one layer.
+struct PageCheck {
+  ProbedMethod* probed;
+  LayerToCheck layer;
+};
+
+void check_pages(const std::vector<PageCheck>& checks, Timeline* timeline) {
+  const Timeline::Phase checking(timeline, verify_phase::kChecks);
+  for (const PageCheck& check : checks) {
+    const double begin = steady_seconds();
+    check.probed->cache->check_layer(check.layer);
+    check.probed->check_seconds += steady_seconds() - begin;
+  }
+}
+
+}  // namespace
 
 ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device, Timeline* timeline)
     : method(&m), attention(m, timeline), sums(static_cast<std::size_t>(model.kv_layers())) {
@@ -116,26 +134,30 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   const at::Tensor exact = baseline_.attend(input);
   if (input.reader != 0) return exact;  // errors are those of the layer that holds the cache
   const Timeline::Phase errors(timeline_, verify_phase::kErrors);
+  std::vector<PageCheck> pages;
   for (ProbedMethod& probed : methods_) {
     stop_if_interrupted();
     const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
     if (check_caches_ && probed.cache) {
-      const double begin = steady_seconds();
-      {
-        const Timeline::Phase checking(timeline_, verify_phase::kChecks);
-        probed.cache->check_layer(input, output);
-      }
-      probed.check_seconds += steady_seconds() - begin;
+      pages.push_back({&probed, layer_to_check(input, output)});
+      if (checks_ == nullptr) check_pages(pages, timeline_), pages.clear();
     }
-    if (!probed.method->quantised) continue;
-    LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
-    if (!probed.method->quantised_at(input.layer)) continue;
-    add_weight_errors(input, *probed.method, tiers_, sums);
-    const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
-    const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
-    add_output_error(read(exact), read(output), first_, input.k.size(1), weights.o, sums);
+    if (probed.method->quantised_at(input.layer)) add_errors(probed, input, exact, output);
   }
+  if (pages.empty()) return exact;
+  const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits where too many layers are left to check
+  const std::uint64_t bytes = pages.front().layer.bytes();           // which all methods share
+  checks_->add(bytes, [checked = std::move(pages)] { check_pages(checked, nullptr); });
   return exact;
+}
+
+void LayerProbe::add_errors(ProbedMethod& probed, const AttentionInput& input, const at::Tensor& exact,
+                            const at::Tensor& output) {
+  LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
+  add_weight_errors(input, *probed.method, tiers_, sums);
+  const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
+  const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
+  add_output_error(read(exact), read(output), first_, input.k.size(1), weights.o, sums);
 }
 
 }  // namespace oscar

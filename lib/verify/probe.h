@@ -7,6 +7,7 @@
 
 #include "base/timeline.h"
 #include "model/decoder.h"
+#include "verify/background_jobs.h"
 #include "verify/cache_check.h"
 #include "verify/layer_error.h"
 
@@ -36,19 +37,24 @@ struct ProbedMethod {
 class LayerProbe : public Attention {
  public:
   // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
-  // fill and check the paged caches, too. timeline: null: nothing is measured.
+  // fill and check the paged caches, too, as jobs of `checks`; without it, in attend(). timeline: null: nothing is
+  // measured.
   LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
-             const CacheWindows& tiers, bool check_caches, Timeline* timeline = nullptr)
+             const CacheWindows& tiers, bool check_caches, Timeline* timeline = nullptr,
+             BackgroundJobs* checks = nullptr)
       : baseline_(baseline),
         decoder_(decoder),
         methods_(methods),
         first_(first),
         tiers_(tiers),
         check_caches_(check_caches),
-        timeline_(timeline) {}
+        timeline_(timeline),
+        checks_(checks) {}
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
+  void add_errors(ProbedMethod& probed, const AttentionInput& input, const at::Tensor& exact, const at::Tensor& output);
+
   Attention& baseline_;
   Decoder& decoder_;  // for W_O
   std::vector<ProbedMethod>& methods_;
@@ -56,6 +62,7 @@ class LayerProbe : public Attention {
   CacheWindows tiers_;
   bool check_caches_;
   Timeline* timeline_;
+  BackgroundJobs* checks_;
 };
 
 }  // namespace oscar

@@ -6,11 +6,14 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "verify/background_jobs.h"
 #include "verify/forward.h"
 #include "verify/probe.h"
 #include "verify/rank_groups.h"
@@ -22,6 +25,9 @@ namespace oscar {
 namespace {
 
 using Sequence = std::vector<std::int32_t>;
+
+constexpr std::uint64_t kMostWaiting = std::uint64_t{1}
+                                       << 29;  // keys and values of layers whose pages wait for a check
 
 class Runner {
  public:
@@ -45,6 +51,8 @@ class Runner {
       ++paged_;
     }
     paths_ = options.prefill && options.decode ? paged_ : 0;
+    const at::Device device = decoder.options().device;
+    if (options.background_checks || device.is_cuda()) checks_.emplace(device, kMostWaiting);
   }
 
   RunnerResult run() {
@@ -178,6 +186,7 @@ class Runner {
   struct Pass {
     std::size_t sequence = 0;
     std::string phase;
+    bool probes = false;                                // adds to the sums over sequences
     std::vector<std::unique_ptr<Attention>> attention;  // the last one is run, and may hold the one before
     std::function<void(const at::Tensor& hidden)> done;
   };
@@ -232,6 +241,8 @@ class Runner {
     const std::size_t together = streams() ? passes.size() : 1;
     for (std::size_t first = 0; first < passes.size(); first += together) {
       const std::span<Pass> some(&passes[first], std::min(together, passes.size() - first));
+      const bool adds = std::any_of(some.begin(), some.end(), [](const Pass& pass) { return pass.probes; });
+      if (adds || (checks_ && checks_->idle())) finish_checks();
       std::vector<PrefillRun> runs;
       std::uint64_t tokens = 0, told = 0;
       for (Pass& pass : some) {
@@ -251,31 +262,45 @@ class Runner {
         some[i] = {};
       }
     }
+    finish_checks();
+  }
+
+  // The first sequence is kept when its pages are checked, which goes on beside the passes of its rows: before the
+  // sums that are kept with it count another sequence.
+  void finish_checks() {
+    if (first_states_ == nullptr) return;
+    {
+      const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
+      if (checks_) checks_->wait();
+      for (ProbedMethod& p : probed_) p.finish_cache();
+    }
+    saved_.save(0, "base", *std::exchange(first_states_, nullptr), sums());
   }
 
   // The baseline, probed on the first sequences. The first one is run twice: the noise of the device.
   void plan_baseline(std::size_t s, at::Tensor& hidden, std::vector<Pass>& passes) {
-    Pass pass{s, verify_phase::forward_of(baseline_), {}, {}};
+    Pass pass{s, verify_phase::forward_of(baseline_), false, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
     if (s == 0 || static_cast<std::int64_t>(s) < options_.layer_sequences) {
       Attention& exact = *pass.attention.back();
+      pass.probes = true;
       pass.attention.push_back(std::make_unique<LayerProbe>(exact, decoder_, probed_, options_.first_position,
-                                                            options_.tiers, s == 0, options_.timeline));
+                                                            options_.tiers, s == 0, options_.timeline,
+                                                            checks_ ? &*checks_ : nullptr));
     }
     pass.done = [this, s, &hidden](const at::Tensor& states) {
       hidden = states;
-      const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
-      for (ProbedMethod& p : probed_) p.finish_cache();
       if (s > 0) saved_.save(s, "base", states, sums());
     };
     passes.push_back(std::move(pass));
     if (s > 0) return;
-    Pass again{s, verify_phase::kChecks, {}, {}};
+    Pass again{s, verify_phase::kChecks, false, {}, {}};
     again.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
-    again.done = [this, s, &hidden](const at::Tensor& states) {
+    again.done = [this, &hidden](const at::Tensor& states) {
       const SequenceScorer::NullRun null = scorer_.null_run(hidden, states);
       result_.null_kl = null.kl, result_.null_tokens = null.tokens;
-      saved_.save(s, "base", hidden, sums());
+      first_states_ = &hidden;
+      if (!checks_) finish_checks();
     };
     passes.push_back(std::move(again));
   }
@@ -287,7 +312,7 @@ class Runner {
       progress_.advance(set_.sequences[s].size());
       return;
     }
-    Pass pass{s, verify_phase::forward_of(method), {}, {}};
+    Pass pass{s, verify_phase::forward_of(method), false, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(method, options_.timeline));
     pass.done = [this, s, row, &hidden](const at::Tensor& states) {
       hidden = states;
@@ -334,6 +359,8 @@ class Runner {
   std::vector<ProbedMethod> probed_;
   std::size_t paths_ = 0;  // rows behind those of result_.scored: prefill as the baseline of decode
   RunnerResult result_;
+  const at::Tensor* first_states_ = nullptr;  // of the first sequence, while its pages are checked
+  std::optional<BackgroundJobs> checks_;      // ends before what it checks
 };
 
 }  // namespace

@@ -33,6 +33,8 @@ struct RunnerOptions {
   const VerifyWork* work = nullptr;   // null: nothing is saved
   Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
   Ranks* ranks = nullptr;             // that share the sequences; needs `work`
+  // Pages are checked beside the passes of the first sequence, as on a GPU always; on the CPU both want its cores.
+  bool background_checks = false;
 };
 
 // One method on one path.

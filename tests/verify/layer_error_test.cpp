@@ -263,7 +263,7 @@ TEST(CacheCheck, AgreesOnEveryMethod) {
     Input in(4);
     const KvMethod method = make_method(id, small_model(), nullptr, {4, 8, 1});
     CacheChecker checker(method, small_model());
-    checker.check_layer(in.input, SimulatedPrefillAttention(method).attend(in.input));
+    checker.check_layer(layer_to_check(in.input, SimulatedPrefillAttention(method).attend(in.input)));
     const CacheCheck check = checker.result();
     EXPECT_EQ(check.differing, 0) << id;
     EXPECT_EQ(check.rows, method.quantised ? 2 * kHeads * (kTokens - 12) : 0) << id;
@@ -293,7 +293,7 @@ TEST(CacheCheck, ShowsAReaderThatDisagrees) {
   const KvMethod method = make_method("naive2", small_model(), nullptr, {4, 8, 1});
   CacheChecker checker(method, small_model());
   const KvMethod other = make_method("hadamard2", small_model(), nullptr, {4, 8, 1});
-  checker.check_layer(in.input, SimulatedPrefillAttention(other).attend(in.input));
+  checker.check_layer(layer_to_check(in.input, SimulatedPrefillAttention(other).attend(in.input)));
   EXPECT_GT(checker.result().reader_error, 1e-2);
 }
 

@@ -156,6 +156,25 @@ TEST(Runner, TwoRunsAreEqualToTheBit) {
 }
 
 // Every state that a killed run can leave: after each record that is written. Going on from it gives the same numbers.
+TEST(Runner, PagesCheckedBesideThePassesGiveTheSame) {
+  const std::vector<KvMethod> methods = {outliers().method("bf16"), outliers().method("naive2"),
+                                         outliers().method("kivi2"), outliers().method("oscar-tns")};
+  const SequenceSet set = sequences(200, 2);
+  RunnerOptions options = both_paths();
+  const RunnerResult in_turn = run(outliers(), methods, set, options);
+  options.background_checks = true;
+  const RunnerResult beside = run(outliers(), methods, set, options);
+  ASSERT_EQ(beside.caches.size(), in_turn.caches.size());
+  for (std::size_t m = 0; m < methods.size(); ++m) {
+    EXPECT_EQ(beside.caches[m].rows, in_turn.caches[m].rows);
+    EXPECT_EQ(beside.caches[m].read, in_turn.caches[m].read);
+    EXPECT_EQ(beside.caches[m].reader_error, in_turn.caches[m].reader_error);
+    EXPECT_EQ(beside.caches[m].allocated_bytes, in_turn.caches[m].allocated_bytes);
+    EXPECT_EQ(mean_kl(beside, 2 * m), mean_kl(in_turn, 2 * m));
+  }
+  EXPECT_GT(beside.caches[1].rows, 0);
+}
+
 TEST(Runner, GoesOnFromEveryRecord) {
   RunnerOptions options = both_paths();
   const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2")};
