@@ -40,13 +40,16 @@ std::vector<double> head_sums(const at::Tensor& x) {
 
 double relative(double error, double energy) { return energy > 0 ? std::sqrt(error / energy) : 0.0; }
 
+}  // namespace
+
 // 1 where the sampled query sees the column and, for codes, reads it coded: [Q, T] each.
-struct Visible {
+struct LayerErrors::Visible {
   at::Tensor any, coded, sink, recent;
 };
 
-Visible visible_columns(const std::vector<std::int64_t>& positions, const AttentionInput& input,
-                        const CacheWindows& coded, const CacheWindows& tiers) {
+LayerErrors::Visible LayerErrors::visible_columns(const std::vector<std::int64_t>& positions,
+                                                  const AttentionInput& input, const CacheWindows& coded,
+                                                  const CacheWindows& tiers) {
   const auto mask = [&](const auto& range) {  // of a position: {begin, end}, of which it sees some
     ColumnRanges ranges;
     for (const std::int64_t p : positions) {
@@ -69,6 +72,8 @@ Visible visible_columns(const std::vector<std::int64_t>& positions, const Attent
             return Range{std::max<std::int64_t>(tiers.sink, p + 1 - tiers.recent), p + 1};
           })};
 }
+
+namespace {
 
 // Log weights over the columns [Hkv, g, Q, T]; -inf at hidden ones. Sink logits of the model take their share.
 at::Tensor log_weights(at::Tensor logits, const AttentionInput& input, const at::Tensor& seen) {
@@ -120,58 +125,70 @@ LayerError LayerErrorSums::result(std::int64_t layer) const {
   return e;
 }
 
-namespace {
+// Sampled queries of one layer and what the baseline makes of them.
+struct LayerErrors::Queries {
+  CacheWindows windows;
+  Visible seen;
+  at::Tensor q;                     // [Q, Hq, d] FP32
+  at::Tensor logits;                // [Hkv, g, Q, T] FP32
+  at::Tensor visible;               // [Q, T] coded columns of the queries that have two of them
+  at::Tensor centred_logits;        // as logits, over the visible columns, FP64
+  at::Tensor log_weights, weights;  // as logits, FP64
+  std::vector<double> energy;       // [Hkv] of the centred logits
 
-// The sampled queries at these positions. rows: the keys as they are read.
-void add_query_errors(const AttentionInput& input, const KvMethod& method, const CachedRows& rows,
-                      const std::vector<std::int64_t>& positions, const CacheWindows& tiers, LayerErrorSums& sums) {
-  const std::int64_t kv_heads = input.k.size(1);
-  const CacheWindows& windows = method.windows_of(Side::kKey);
-  const auto head_count = static_cast<std::size_t>(kv_heads);
-  const at::Device device = input.q.device();
-  const Visible seen = visible_columns(positions, input, windows, tiers);
-  const at::Tensor index = at::tensor(positions, at::kLong).to(device);
-  const at::Tensor q = input.q.index_select(0, index).to(at::kFloat).contiguous();
-  const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();
-  const at::Tensor exact = head_logits(q, k), coded = head_logits(q, rows.coded);
+  Queries(const AttentionInput& input, const at::Tensor& k, const std::vector<std::int64_t>& positions,
+          const CacheWindows& coded, const CacheWindows& tiers)
+      : windows(coded), seen(visible_columns(positions, input, coded, tiers)) {
+    const at::Tensor index = at::tensor(positions, at::kLong).to(input.q.device());
+    q = input.q.index_select(0, index).to(at::kFloat).contiguous();
+    logits = head_logits(q, k);
+    visible = seen.coded * seen.coded.sum(-1).gt(1.5).to(at::kFloat).unsqueeze(-1);
+    centred_logits = centred(logits, visible).to(at::kDouble);
+    log_weights = oscar::log_weights(logits, input, seen.any);
+    weights = log_weights.exp();
+    energy = head_sums(centred_logits.square());
+  }
+};
+
+LayerErrors::LayerErrors(const AttentionInput& input, const CacheWindows& tiers) : input_(input), tiers_(tiers) {}
+LayerErrors::~LayerErrors() = default;
+
+// rows: the keys as they are read.
+void LayerErrors::add_queries(const Queries& exact, const KvMethod& method, const CachedRows& rows,
+                              LayerErrorSums& sums) const {
+  const std::int64_t kv_heads = input_.k.size(1);
+  const Visible& seen = exact.seen;
+  const at::Tensor coded = head_logits(exact.q, rows.coded);
   at::Tensor read = coded;  // what the softmax takes of them
   if (rows.noise.defined()) {
-    const at::Tensor cached = rotate_queries(q, method.transform(input.layer, Side::kKey), kv_heads);
+    const at::Tensor cached = rotate_queries(exact.q, method.transform(input_.layer, Side::kKey), kv_heads);
     const std::int64_t runs = rows.noise.size(2);
-    read = coded + head_logits(noise_queries(method, input.layer, cached, runs, input.scale), rows.noise);
+    read = coded + head_logits(noise_queries(method, input_.layer, cached, runs, input_.scale), rows.noise);
   }
-  const at::Tensor stored = at::where(seen.coded.gt(0.5f), read, head_logits(q, rows.plain));
-
-  const at::Tensor some = seen.coded.sum(-1).gt(1.5).to(at::kFloat).unsqueeze(-1);  // [Q, 1]
-  const at::Tensor visible = seen.coded * some;
-  const at::Tensor e = centred(exact, visible), s = centred(coded, visible),
-                   difference = centred(coded - exact, visible);
-  const at::Tensor log_p = log_weights(exact, input, seen.any), log_q = log_weights(stored, input, seen.any);
-  const at::Tensor p = log_p.exp(), lost = p - log_q.exp();
-  const at::Tensor kl = (p * (log_p - log_q)).masked_fill(seen.any.lt(0.5f), 0.0);
+  const at::Tensor stored = at::where(seen.coded.gt(0.5f), read, head_logits(exact.q, rows.plain));
+  const at::Tensor s = centred(coded, exact.visible), difference = centred(coded - exact.logits, exact.visible);
+  const at::Tensor log_q = log_weights(stored, input_, seen.any);
+  const at::Tensor &p = exact.weights, lost = p - log_q.exp();
+  const at::Tensor kl = (p * (exact.log_weights - log_q)).masked_fill(seen.any.lt(0.5f), 0.0);
 
   const std::vector<double> error = head_sums(difference.to(at::kDouble).square());
-  const std::vector<double> energy = head_sums(e.to(at::kDouble).square());
-  const std::vector<double> cross = head_sums(e.to(at::kDouble) * s);
+  const std::vector<double> cross = head_sums(exact.centred_logits * s);
   const std::vector<double> stored_energy = head_sums(s.to(at::kDouble).square());
   const std::vector<double> divergence = head_sums(kl);
   const std::vector<double> sink = head_sums(lost * seen.sink), recent = head_sums(lost * seen.recent);
-  const double count = static_cast<double>(positions.size()) * static_cast<double>(q.size(1) / kv_heads);
-  for (std::size_t h = 0; h < head_count; ++h) {
+  const double count = static_cast<double>(exact.q.size(0)) * static_cast<double>(exact.q.size(1) / kv_heads);
+  for (std::size_t h = 0; h < static_cast<std::size_t>(kv_heads); ++h) {
     HeadErrorSums& sum = sums.heads[h];
-    sum.logit_error += error[h], sum.logit_energy += energy[h];
+    sum.logit_error += error[h], sum.logit_energy += exact.energy[h];
     sum.logit_cross += cross[h], sum.stored_energy += stored_energy[h];
     sum.divergence += divergence[h], sum.sink_mass += sink[h], sum.recent_mass += recent[h];
     sum.queries += count;
   }
 }
 
-}  // namespace
-
-void add_weight_errors(const AttentionInput& input, const KvMethod& method, const CacheWindows& tiers,
-                       LayerErrorSums& sums) {
-  const std::int64_t tokens = input.k.size(0), kv_heads = input.k.size(1);
-  if (!method.quantised_at(input.layer)) return;
+void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
+  const std::int64_t tokens = input_.k.size(0), kv_heads = input_.k.size(1);
+  if (!method.quantised_at(input_.layer)) return;
   const CacheWindows& windows = method.windows_of(Side::kKey);
   // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
   std::vector<std::int64_t> positions;
@@ -182,44 +199,63 @@ void add_weight_errors(const AttentionInput& input, const KvMethod& method, cons
   }
   if (positions.empty()) return;
   if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));
-  const CachedRows rows = decoded_model_rows(method, input.layer, Side::kKey, input.k);
-  const std::int64_t step = std::max<std::int64_t>(1, kElements / (input.q.size(1) * tokens));
+  if (!keys_.defined()) keys_ = input_.k.to(at::kFloat).transpose(0, 1).contiguous();
+  const CachedRows rows = decoded_model_rows(method, input_.layer, Side::kKey, input_.k);
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / (input_.q.size(1) * tokens));
+  if (std::ssize(positions) <= step) {
+    const auto known = std::find_if(queries_.begin(), queries_.end(), [&](const auto& queries) {
+      const CacheWindows& w = queries->windows;
+      return w.sink == windows.sink && w.recent == windows.recent && w.flush == windows.flush;
+    });
+    if (known != queries_.end()) return add_queries(**known, method, rows, sums);
+    queries_.push_back(std::make_unique<Queries>(input_, keys_, positions, windows, tiers_));
+    return add_queries(*queries_.back(), method, rows, sums);
+  }
   for (std::int64_t at = 0; at < std::ssize(positions); at += step) {
-    const auto begin = positions.begin() + at;
-    add_query_errors(input, method, rows, {begin, begin + std::min(step, std::ssize(positions) - at)}, tiers, sums);
+    const auto begin = positions.begin() + at, end = begin + std::min(step, std::ssize(positions) - at);
+    add_queries(Queries(input_, keys_, {begin, end}, windows, tiers_), method, rows, sums);
   }
 }
 
 namespace {
 
-void add_output_rows(const at::Tensor& exact, const at::Tensor& method, std::int64_t kv_heads,
-                     const at::Tensor& projection, LayerErrorSums& sums) {
-  const std::int64_t count = exact.size(0);
-  const at::Tensor o = exact.to(at::kDouble), difference = method.to(at::kDouble) - o;
-  const auto by_head = [&](const at::Tensor& x) { return head_sums(x.square().sum(0).view({kv_heads, -1})); };
-  const std::vector<double> error = by_head(difference), energy = by_head(o);
-  for (std::size_t h = 0; h < static_cast<std::size_t>(kv_heads); ++h) {
-    sums.heads[h].output_error += error[h], sums.heads[h].output_energy += energy[h];
-  }
-  if (!projection.defined()) return;
-  const auto squares = [&](const at::Tensor& x) {
-    return at::mm(x.to(at::kFloat).reshape({count, -1}), projection).to(at::kDouble).square().sum().item<double>();
-  };
-  sums.projected_error += squares(difference), sums.projected_energy += squares(o);
+std::vector<double> energy_by_head(const at::Tensor& x, std::int64_t kv_heads) {
+  return head_sums(x.square().sum(0).view({kv_heads, -1}));
+}
+
+// Squared norm behind W_O; projection: [Hq d, hidden] FP32.
+double projected_energy(const at::Tensor& x, const at::Tensor& projection) {
+  return at::mm(x.to(at::kFloat).reshape({x.size(0), -1}), projection).to(at::kDouble).square().sum().item<double>();
 }
 
 }  // namespace
 
-void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, std::int64_t kv_heads,
-                      const at::Tensor& projection, LayerErrorSums& sums) {
-  const std::int64_t count = exact.size(0) - first;
-  if (count <= 0) return;
-  if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));
-  const at::Tensor w = projection.defined() ? projection.to(exact.device(), at::kFloat).t() : projection;
-  const std::int64_t step = std::max<std::int64_t>(1, kElements / exact[0].numel());
-  for (std::int64_t at = first; at < exact.size(0); at += step) {
-    const std::int64_t rows = std::min(step, exact.size(0) - at);
-    add_output_rows(exact.narrow(0, at, rows), method.narrow(0, at, rows), kv_heads, w, sums);
+OutputErrors::OutputErrors(const at::Tensor& exact, std::int64_t first, std::int64_t kv_heads,
+                           const at::Tensor& projection)
+    : exact_(exact), first_(first), kv_heads_(kv_heads) {
+  if (projection.defined()) projection_ = projection.to(exact.device(), at::kFloat).t();
+}
+
+void OutputErrors::add(const at::Tensor& method, LayerErrorSums& sums) {
+  if (exact_.size(0) <= first_) return;
+  if (std::ssize(sums.heads) < kv_heads_) sums.heads.resize(static_cast<std::size_t>(kv_heads_));
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / exact_[0].numel());
+  std::size_t part = 0;
+  for (std::int64_t at = first_; at < exact_.size(0); at += step, ++part) {
+    const std::int64_t rows = std::min(step, exact_.size(0) - at);
+    const at::Tensor o = exact_.narrow(0, at, rows).to(at::kDouble),
+                     difference = method.narrow(0, at, rows).to(at::kDouble) - o;
+    if (part == energies_.size()) {
+      energies_.push_back(
+          {energy_by_head(o, kv_heads_), projection_.defined() ? projected_energy(o, projection_) : 0.0});
+    }
+    const std::vector<double> error = energy_by_head(difference, kv_heads_);
+    for (std::size_t h = 0; h < error.size(); ++h) {
+      sums.heads[h].output_error += error[h], sums.heads[h].output_energy += energies_[part].by_head[h];
+    }
+    if (!projection_.defined()) continue;
+    sums.projected_error += projected_energy(difference, projection_);
+    sums.projected_energy += energies_[part].projected;
   }
 }
 

@@ -4,8 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "attention/prefill_core.h"
 #include "cache/kv_method.h"
 #include "model/attention.h"
 #include "report/report.h"
@@ -35,14 +37,42 @@ struct LayerErrorSums {
 
 // Attention weights of up to 64 evenly spaced queries of the sequence, q k^T against q khat^T. Errors and correlation
 // of logits are over the coded keys that a query sees, less each query's mean, which softmax does not see (a centred
-// cache shifts all logits of a query alike). tiers: which tokens are the sink and the recent ones, the same for every
-// method.
-void add_weight_errors(const AttentionInput& input, const KvMethod& method, const CacheWindows& tiers,
-                       LayerErrorSums& sums);
+// cache shifts all logits of a query alike). What the exact side gives is kept, for methods with the same windows.
+class LayerErrors {
+ public:
+  // tiers: which tokens are the sink and the recent ones, the same for every method. input: must outlive the object.
+  LayerErrors(const AttentionInput& input, const CacheWindows& tiers);
+  ~LayerErrors();
+  void add_weights(const KvMethod& method, LayerErrorSums& sums);
 
-// Outputs [T, Hq, d] of the exact and of the method's attention, from position `first` on. projection: W_O
-// [hidden, Hq d], or undefined.
-void add_output_error(const at::Tensor& exact, const at::Tensor& method, std::int64_t first, std::int64_t kv_heads,
-                      const at::Tensor& projection, LayerErrorSums& sums);
+ private:
+  struct Visible;
+  struct Queries;
+  static Visible visible_columns(const std::vector<std::int64_t>& positions, const AttentionInput& input,
+                                 const CacheWindows& coded, const CacheWindows& tiers);
+  void add_queries(const Queries& exact, const KvMethod& method, const CachedRows& rows, LayerErrorSums& sums) const;
+
+  const AttentionInput& input_;
+  CacheWindows tiers_;
+  at::Tensor keys_;                                // [Hkv, T, d] FP32
+  std::vector<std::unique_ptr<Queries>> queries_;  // of short sequences, whose queries are one part
+};
+
+// Outputs [T, Hq, d] of the exact and of methods' attention, from position `first` on. projection: W_O [hidden, Hq d],
+// or undefined. The energy of the exact outputs is computed once.
+class OutputErrors {
+ public:
+  OutputErrors(const at::Tensor& exact, std::int64_t first, std::int64_t kv_heads, const at::Tensor& projection);
+  void add(const at::Tensor& method, LayerErrorSums& sums);
+
+ private:
+  struct Energy {
+    std::vector<double> by_head;  // [Hkv]
+    double projected;
+  };
+  at::Tensor exact_, projection_;  // [T, Hq, d]; [Hq d, hidden] FP32 or undefined
+  std::int64_t first_, kv_heads_;
+  std::vector<Energy> energies_;  // of the parts that long sequences go in
+};
 
 }  // namespace oscar

@@ -134,6 +134,10 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   const at::Tensor exact = baseline_.attend(input);
   if (input.reader != 0) return exact;  // errors are those of the layer that holds the cache
   const Timeline::Phase errors(timeline_, verify_phase::kErrors);
+  const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
+  const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
+  LayerErrors weight_errors(input, tiers_);
+  OutputErrors output_errors(read(exact), first_, input.k.size(1), weights.o);
   std::vector<PageCheck> pages;
   for (ProbedMethod& probed : methods_) {
     stop_if_interrupted();
@@ -142,22 +146,16 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
       pages.push_back({&probed, layer_to_check(input, output)});
       if (checks_ == nullptr) check_pages(pages, timeline_), pages.clear();
     }
-    if (probed.method->quantised_at(input.layer)) add_errors(probed, input, exact, output);
+    if (!probed.method->quantised_at(input.layer)) continue;
+    LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
+    weight_errors.add_weights(*probed.method, sums);
+    output_errors.add(read(output), sums);
   }
   if (pages.empty()) return exact;
   const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits where too many layers are left to check
   const std::uint64_t bytes = pages.front().layer.bytes();           // which all methods share
   checks_->add(bytes, [checked = std::move(pages)] { check_pages(checked, nullptr); });
   return exact;
-}
-
-void LayerProbe::add_errors(ProbedMethod& probed, const AttentionInput& input, const at::Tensor& exact,
-                            const at::Tensor& output) {
-  LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
-  add_weight_errors(input, *probed.method, tiers_, sums);
-  const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
-  const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
-  add_output_error(read(exact), read(output), first_, input.k.size(1), weights.o, sums);
 }
 
 }  // namespace oscar

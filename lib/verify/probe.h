@@ -53,8 +53,6 @@ class LayerProbe : public Attention {
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
-  void add_errors(ProbedMethod& probed, const AttentionInput& input, const at::Tensor& exact, const at::Tensor& output);
-
   Attention& baseline_;
   Decoder& decoder_;  // for W_O
   std::vector<ProbedMethod>& methods_;

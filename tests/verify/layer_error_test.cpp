@@ -57,12 +57,12 @@ TEST(LayerError, RowsOnTheGridHaveNone) {
   in.input.v = exact_rows(kHeads);
   const KvMethod naive = make_method("naive2", small_model(), nullptr, {4, 8, 1});
   LayerErrorSums sums;
-  add_weight_errors(in.input, naive, {4, 8, 1}, sums);
+  LayerErrors(in.input, {4, 8, 1}).add_weights(naive, sums);
   EXPECT_GT(sums.total().logit_energy, 0);
   EXPECT_NEAR(sums.result(0).mean.k_logit, 0, 1e-6);
   const KvMethod bf16 = make_method("bf16", small_model(), nullptr, {4, 8, 1});
   const at::Tensor exact = SimulatedPrefillAttention(bf16).attend(in.input);
-  add_output_error(exact, SimulatedPrefillAttention(naive).attend(in.input), 12, kHeads, {}, sums);
+  OutputErrors(exact, 12, kHeads, {}).add(SimulatedPrefillAttention(naive).attend(in.input), sums);
   EXPECT_GT(sums.total().output_energy, 0);
   EXPECT_NEAR(sums.result(0).mean.attention_output, 0, 1e-6);
 }
@@ -78,9 +78,9 @@ TEST(LayerError, LogitCorrectionBringsTheAttentionWeightsNearer) {
     in.input.q.narrow(2, 0, 2).zero_();
     KvMethod hadamard = make_method("hadamard2", small_model(), nullptr, {4, 40, 1});
     LayerErrorSums without, with;
-    add_weight_errors(in.input, hadamard, {4, 40, 1}, without);
+    LayerErrors(in.input, {4, 40, 1}).add_weights(hadamard, without);
     hadamard.logit_correction = true;
-    add_weight_errors(in.input, hadamard, {4, 40, 1}, with);
+    LayerErrors(in.input, {4, 40, 1}).add_weights(hadamard, with);
     plain += without.result(0).mean.attention_kl, corrected += with.result(0).mean.attention_kl;
     lost += without.result(0).mean.recent_mass_lost, lost_corrected += with.result(0).mean.recent_mass_lost;
     EXPECT_EQ(with.result(0).mean.k_logit, without.result(0).mean.k_logit) << "the codes are the same";
@@ -95,7 +95,7 @@ TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
   const CacheWindows windows{4, 8, 1};
   const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
   LayerErrorSums sums;
-  add_weight_errors(in.input, naive, {4, 8, 1}, sums);
+  LayerErrors(in.input, {4, 8, 1}).add_weights(naive, sums);
 
   double error = 0, energy = 0;
   std::vector<float> row(kDim);
@@ -176,7 +176,7 @@ TEST(LayerError, WeightsAndCorrelationEqualThePlainDoubleLoop) {
   const CacheWindows windows{4, 8, 1};
   const KvMethod naive = make_method("naive2", small_model(), nullptr, windows);
   LayerErrorSums sums;
-  add_weight_errors(in.input, naive, windows, sums);
+  LayerErrors(in.input, windows).add_weights(naive, sums);
   double kl = 0, sink = 0, recent = 0, cross = 0, energy = 0, stored = 0, count = 0;
   const std::int64_t first = windows.sink + windows.recent + 1;
   for (std::int64_t p = kTokens - 1, n = 0; p >= first && n < 64; --p, ++n) {  // stride 1: 77 queries, the last 64
@@ -213,16 +213,16 @@ TEST(LayerError, AConstantShiftOfTheKeysIsNoError) {
   method.layers[0].key.forward = at::eye(kDim).unsqueeze(0);
   method.layers[0].key.mean = at::full({kHeads, kDim}, 0.5);
   LayerErrorSums sums;
-  add_weight_errors(in.input, method, {4, 8, 1}, sums);
+  LayerErrors(in.input, {4, 8, 1}).add_weights(method, sums);
   EXPECT_NEAR(sums.result(0).mean.k_logit, 0, 1e-5);
 }
 
 TEST(LayerError, HalvedOutputsAreHalfWrong) {
   LayerErrorSums sums;
   const at::Tensor o = at::randn({20, 4, kDim});
-  add_output_error(o, 0.5 * o, 5, 2, {}, sums);
+  OutputErrors(o, 5, 2, {}).add(0.5 * o, sums);
   EXPECT_NEAR(sums.result(0).mean.attention_output, 0.5, 1e-6);
-  add_output_error(o, o, 30, 2, {}, sums);  // nothing behind the last token
+  OutputErrors(o, 30, 2, {}).add(o, sums);  // nothing behind the last token
   EXPECT_NEAR(sums.result(0).mean.attention_output, 0.5, 1e-6);
 }
 
@@ -233,7 +233,7 @@ TEST(LayerError, ProjectionSeesWhatItKeeps) {
   at::Tensor wrong = o.clone(), projection = at::zeros({3, 4 * kDim});
   projection[1][5] = 2.0;
   wrong.select(2, 7).add_(1.0);
-  add_output_error(o, wrong, 0, 2, projection, sums);
+  OutputErrors(o, 0, 2, projection).add(wrong, sums);
   EXPECT_GT(sums.result(0).mean.attention_output, 0.1);
   EXPECT_NEAR(sums.result(0).projected_output, 0.0, 1e-6);
 }
@@ -245,12 +245,12 @@ TEST(LayerError, WeightsMoveOffTheSinkWhenKeysGrow) {
   in.input.k = at::zeros({kTokens, kHeads, kDim});
   KvMethod method = make_method("hadamard2", small_model(), nullptr, {4, 8, 1});
   LayerErrorSums none, some;
-  add_weight_errors(in.input, method, {4, 8, 1}, none);
+  LayerErrors(in.input, {4, 8, 1}).add_weights(method, none);
   EXPECT_NEAR(none.result(0).mean.attention_kl, 0.0, 1e-9);
   EXPECT_NEAR(none.result(0).mean.sink_mass_lost, 0.0, 1e-9);
   in.input.k.select(2, 3).fill_(1.0f);  // one channel: min/max codes of a one-hot row are exact, others follow below
   in.input.k.narrow(2, 4, 12).uniform_(0.0, 0.4);
-  add_weight_errors(in.input, method, {4, 8, 1}, some);
+  LayerErrors(in.input, {4, 8, 1}).add_weights(method, some);
   const HeadError e = some.result(0).mean;
   EXPECT_GT(e.attention_kl, 0.0);
   EXPECT_LT(std::abs(e.sink_mass_lost), 1.0);
