@@ -54,9 +54,10 @@ struct BegunStep {
 // Checks the call, rotates what `rotation` says, and makes room for outputs; tensors are on `device` where nothing else
 // is said. held(id): tokens of the sequence that the cache holds. std::invalid_argument when a sequence does not start
 // where the cache ends, when queries of some tokens alone are asked for, or when kernels would leave out a mean that
-// the call's soft cap or sink logits see.
+// the call's soft cap or sink logits see. on_device: the method with its transforms on `device`, where they would be
+// copied for every call otherwise; null: they are not.
 BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::Device device, Rotation rotation,
-                     const std::function<std::int64_t(std::int64_t id)>& held);
+                     const std::function<std::int64_t(std::int64_t id)>& held, const KvMethod* on_device = nullptr);
 
 // The filled output in the model's basis and type: what attend() returns.
 at::Tensor model_outputs(const KvMethod& method, const AttentionInput& input, const BegunStep& step);
@@ -93,8 +94,11 @@ struct RowBits {
   std::int64_t width;
 };
 
-// All rows of k and v, [T, Hkv, d] BF16 on the CPU, contiguous, into a cache without attention, one sequence after
-// another; pages are coded by several threads.
+// All rows of k and v, [T, Hkv, d] BF16 on the CPU, contiguous, into a cache without attention; pages are coded by
+// several threads.
 void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch, const NewRows& rows);
+// The rows of one step, by several threads where there is enough to code.
+void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken>& tokens, const RowBits& keys,
+                 const RowBits& values);
 
 }  // namespace oscar

@@ -41,6 +41,15 @@ void check_kernel_means(const KvMethod& method, const AttentionInput& input) {
   }
 }
 
+// Parts by several threads, no fewer than these for each.
+KvCache::ForEachPart in_threads(std::int64_t least) {
+  return [least](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
+    at::parallel_for(0, parts, least, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) code(i);
+    });
+  };
+}
+
 void add_position_queries(BegunStep& step, const KvMethod& method, const AttentionInput& input, at::Device device) {
   const SideTransform* key = method.transform(input.layer, Side::kKey);
   if (key == nullptr || !key->rotated_mean) return;
@@ -105,7 +114,7 @@ at::Tensor kernel_rows(const at::Tensor& x, at::Device device) {
 }
 
 BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::Device device, Rotation rotation,
-                     const std::function<std::int64_t(std::int64_t)>& held) {
+                     const std::function<std::int64_t(std::int64_t)>& held, const KvMethod* on_device) {
   require_all_queries(input, "attention over a cache");
   check_starts(input, held);
   BegunStep step;
@@ -117,7 +126,8 @@ BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::De
     step.keys = kernel_rows(input.k, device), step.values = kernel_rows(input.v, device);
     return step;
   }
-  const SideTransform* key = method.transform(input.layer, Side::kKey);
+  const KvMethod& near = on_device != nullptr ? *on_device : method;
+  const SideTransform* key = near.transform(input.layer, Side::kKey);
   const at::Tensor model_q = input.q.to(device);
   step.q = rotate_queries(model_q, key, input.k.size(1));
   if (input.soft_cap > 0.0 || input.sinks.defined()) {
@@ -125,7 +135,7 @@ BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::De
   }
   if (input.sinks.defined()) step.weight_sum = at::empty({step.q.size(0), step.q.size(1)}, step.q.options());
   if (rotation == Rotation::kQueries) return step;
-  add_position_queries(step, method, input, device);
+  add_position_queries(step, near, input, device);
   auto [keys, values] = new_rows(method, input);
   step.keys = std::move(keys), step.values = std::move(values);
   return step;
@@ -139,15 +149,19 @@ at::Tensor model_outputs(const KvMethod& method, const AttentionInput& input, co
 void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch, const NewRows& rows) {
   const RowBits keys(rows.keys), values(rows.values);
   std::int64_t row = 0;
+  std::vector<KvCache::NextRows> next;
   for (std::size_t s = 0; s < batch.lengths.size(); row += batch.lengths[s++]) {
-    if (batch.lengths[s] == 0) continue;
-    cache.append_rows(layer, batch.ids[s], keys[row], values[row], batch.lengths[s],
-                      [](std::int64_t pages, const std::function<void(std::int64_t)>& code) {
-                        at::parallel_for(0, pages, 1, [&](std::int64_t begin, std::int64_t end) {
-                          for (std::int64_t i = begin; i < end; ++i) code(i);
-                        });
-                      });
+    if (batch.lengths[s] > 0) next.push_back({batch.ids[s], keys[row], values[row], batch.lengths[s]});
   }
+  cache.append_rows(layer, next, in_threads(1));
+}
+
+void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken>& tokens, const RowBits& keys,
+                 const RowBits& values) {
+  constexpr std::int64_t kCheapParts = 8;  // of one token each: less would not pay for waking a thread
+  std::vector<KvCache::NextRows> next;
+  for (const StepToken& token : tokens) next.push_back({token.id, keys[token.row], values[token.row], 1});
+  cache.append_rows(layer, next, in_threads(cache.by_head(layer) ? 1 : kCheapParts));
 }
 
 PagedAttention::PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device)

@@ -41,6 +41,12 @@ class CachePages {
   // rows: [count, Hkv, d] finite floats in the basis of the windows.
   virtual void write(std::uint8_t* page, int token, int count, const float* rows) const = 0;
 
+  // Whether a head's rows are coded apart from those of others, and for so long that each is worth a thread:
+  // write_head() then codes one, rows [count, d]. Heads of a page may be written at the same time.
+  virtual bool by_head() const { return false; }
+  virtual void write_head(std::uint8_t* /*page*/, int /*head*/, int /*token*/, int /*count*/,
+                          const float* /*rows*/) const {}
+
   // Rows of queries, [queries, d], into the basis of coded keys, in place. rotates(): whether that changes them.
   virtual bool rotates() const { return false; }
   virtual void to_code_basis(float* /*rows*/, std::int64_t /*queries*/) const {}

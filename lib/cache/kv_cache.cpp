@@ -58,37 +58,58 @@ KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) {
 KvCache::~KvCache() = default;
 
 void KvCache::append(std::int64_t layer, std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
-  append_rows(layer, id, key, value, 1, [](std::int64_t pages, const std::function<void(std::int64_t)>& code) {
-    for (std::int64_t i = 0; i < pages; ++i) code(i);
+  append_rows(layer, {{id, key, value, 1}}, [](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
+    for (std::int64_t i = 0; i < parts; ++i) code(i);
   });
 }
 
-void KvCache::append_rows(std::int64_t layer, std::int64_t id, const std::uint16_t* keys, const std::uint16_t* values,
-                          std::int64_t count, const ForEachPage& for_each_page) {
-  std::unique_ptr<Sequence>& slot = sequences_[id];
-  if (!slot) {
-    slot = std::make_unique<Sequence>();
-    for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
+// What leaves the recent windows is coded, then the rows go into the windows, where they may take its place.
+void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part) {
+  const std::size_t sides = spec_.one_vector ? 1 : 2;
+  const auto each = [&](const auto& call) {
+    for (const NextRows& next : rows) {
+      std::unique_ptr<Sequence>& slot = sequences_[next.sequence];
+      if (!slot) {
+        slot = std::make_unique<Sequence>();
+        for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
+      }
+      const std::array<std::uint16_t const*, 2> sources{next.keys, next.values};
+      for (std::size_t i = 0; i < sides; ++i) {
+        call(*slot, i == 0 ? Side::kKey : Side::kValue, NewRows{sources[i], next.count});
+      }
+    }
+  };
+  std::vector<Part> parts;
+  each([&](Sequence& of, Side side, const NewRows& added) { add_parts(of, layer, side, added, parts); });
+  if (!parts.empty()) {
+    for_each_part(std::ssize(parts), [&](std::int64_t i) { code(parts[as_index(i)], layer); });
   }
-  append_side(*slot, layer, Side::kKey, {keys, count}, for_each_page);
-  if (!spec_.one_vector) append_side(*slot, layer, Side::kValue, {values, count}, for_each_page);
+  each([&](Sequence& of, Side side, const NewRows& added) { keep(of, layer, side, added); });
 }
 
-// What leaves the recent window is coded, then the rows go into the windows, where they may take its place.
-void KvCache::append_side(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added,
-                          const ForEachPage& for_each_page) {
+// Pages for what leaves the recent window, and what is to be coded into them.
+void KvCache::add_parts(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added,
+                        std::vector<Part>& parts) {
+  const CacheWindows& w = spec(side).windows;
+  const std::int64_t held = sequence.sides[at(side)].at(as_index(layer)).tokens;
+  const std::int64_t begin = w.quantised_end(held) - w.sink, end = w.quantised_end(held + added.count) - w.sink;
+  if (begin >= end) return;
+  const CachePages& pages = *spec(side).pages[as_index(layer)];
+  const std::int64_t each = pages.tokens(), first = begin / each, last = (end - 1) / each;
+  make_pages(sequence, layer, side, last + 1);
+  for (std::int64_t page = first; page <= last; ++page) {
+    Part part{&sequence, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added, -1};
+    if (!pages.by_head()) {
+      parts.push_back(part);
+      continue;
+    }
+    for (part.head = 0; part.head < spec_.kv_heads; ++part.head) parts.push_back(part);
+  }
+}
+
+void KvCache::keep(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added) {
   const CacheWindows& w = spec(side).windows;
   Rows& rows = sequence.sides[at(side)].at(as_index(layer));
-  const std::int64_t begin = w.quantised_end(rows.tokens) - w.sink,
-                     end = w.quantised_end(rows.tokens + added.count) - w.sink;
-  if (begin < end) {
-    const std::int64_t each = spec(side).pages[as_index(layer)]->tokens(), first = begin / each;
-    make_pages(sequence, layer, side, (end - 1) / each + 1);
-    for_each_page((end - 1) / each + 1 - first, [&](std::int64_t i) {
-      const std::int64_t page = first + i;
-      code(sequence, layer, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added);
-    });
-  }
   const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush;
   for (std::int64_t i = 0; i < added.count; ++i) {
     const std::int64_t position = rows.tokens++;
@@ -112,31 +133,47 @@ void KvCache::make_pages(Sequence& sequence, std::int64_t layer, Side side, std:
   fit();
 }
 
-// Tokens [begin, end) behind the sink, in one page that is there: in pieces that are coded at once.
-void KvCache::code(const Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end,
-                   const NewRows& added) {
-  const CacheWindows& w = spec(side).windows;
-  const CachePages& pages = *spec(side).pages[as_index(layer)];
-  const Rows& held = sequence.sides[at(side)][as_index(layer)];
+// In pieces that are coded at once, into a page that is there.
+void KvCache::code(const Part& part, std::int64_t layer) {
+  const CacheWindows& w = spec(part.side).windows;
+  const CachePages& pages = *spec(part.side).pages[as_index(layer)];
+  const Rows& held = part.sequence->sides[at(part.side)][as_index(layer)];
   const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, page_tokens = pages.tokens();
-  std::uint8_t* pool = pools_[pool_of(side)].bytes[as_index(layer)].data();
-  const std::int32_t id = sequence.tables[pool_of(side)][as_index(begin / page_tokens)];
+  const std::int64_t first_head = std::max<std::int64_t>(part.head, 0), channel = first_head * spec_.head_dim,
+                     channels = part.head < 0 ? width : spec_.head_dim;
+  const std::int32_t id = part.sequence->tables[pool_of(part.side)][as_index(part.begin / page_tokens)];
+  std::uint8_t* page =
+      pools_[pool_of(part.side)].bytes[as_index(layer)].data() + as_index(id) * as_index(pages.bytes());
   std::vector<float> rows;
-  for (std::int64_t count = 0; begin < end; begin += count) {
-    count = std::min<std::int64_t>(end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens);
-    rows.resize(as_index(count * width));
+  std::int64_t count = 0;
+  for (std::int64_t begin = part.begin; begin < part.end; begin += count) {
+    count = std::min<std::int64_t>(part.end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens);
+    rows.resize(as_index(count * channels));
     for (std::int64_t t = 0; t < count; ++t) {
       const std::int64_t behind = w.sink + begin + t - held.tokens;  // among the added rows, if not negative
       const std::uint16_t* row =
-          behind >= 0 ? added.rows + behind * width : held.ring.data() + (begin + t) % ring * width;
-      for (std::int64_t i = 0; i < width; ++i) {
-        const float x = rows[as_index(t * width + i)] = bfloat16_value(row[i]);
-        if (!std::isfinite(x)) refuse(layer, side, w.sink + begin + t, i / spec_.head_dim, i % spec_.head_dim, x);
+          channel + (behind >= 0 ? part.added.rows + behind * width : held.ring.data() + (begin + t) % ring * width);
+      for (std::int64_t i = 0; i < channels; ++i) {
+        const float x = rows[as_index(t * channels + i)] = bfloat16_value(row[i]);
+        if (std::isfinite(x)) continue;
+        refuse(layer, part.side, w.sink + begin + t, (channel + i) / spec_.head_dim, i % spec_.head_dim, x);
       }
     }
-    pages.write(pool + as_index(id) * as_index(pages.bytes()), static_cast<int>(begin % page_tokens),
-                static_cast<int>(count), rows.data());
+    const int token = static_cast<int>(begin % page_tokens);
+    if (part.head < 0) {
+      pages.write(page, token, static_cast<int>(count), rows.data());
+    } else {
+      pages.write_head(page, static_cast<int>(part.head), token, static_cast<int>(count), rows.data());
+    }
   }
+}
+
+bool KvCache::by_head(std::int64_t layer) const {
+  const auto of = [&](Side side) {
+    const CachePages* pages = spec(held(side)).pages[as_index(layer)].get();
+    return pages != nullptr && pages->by_head();
+  };
+  return of(Side::kKey) || of(Side::kValue);
 }
 
 void KvCache::release(std::int64_t id) {

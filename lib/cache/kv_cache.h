@@ -61,16 +61,22 @@ class KvCache {
   // The next token of a sequence (a new one when the id is not known). key, value: [Hkv, d] BF16 bits; of one vector
   // the value is not read. NumericalError, naming the place, when a token to be coded is not finite.
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
-  // The next `count` tokens, [count, Hkv, d] each: the same bytes as one by one, keys first. for_each_page(n, code)
-  // calls code(i) for i in [0, n), each once, in any order and on any threads.
-  using ForEachPage = std::function<void(std::int64_t, const std::function<void(std::int64_t)>&)>;
-  void append_rows(std::int64_t layer, std::int64_t sequence, const std::uint16_t* keys, const std::uint16_t* values,
-                   std::int64_t count, const ForEachPage& for_each_page);
+  // The next tokens of some sequences, each of them once: the same bytes as one by one. for_each_part(n, code) calls
+  // code(i) for i in [0, n), each once, in any order and on any threads; a part is a page, or a head of one
+  // (CachePages::by_head()).
+  struct NextRows {
+    std::int64_t sequence;
+    const std::uint16_t *keys, *values;  // [count, Hkv, d] BF16 bits
+    std::int64_t count;
+  };
+  using ForEachPart = std::function<void(std::int64_t, const std::function<void(std::int64_t)>&)>;
+  void append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part);
   void release(std::int64_t sequence);  // its pages and windows; nothing happens for an unknown id
 
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
   SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // of a known id
   bool shared_pages() const { return spec_.shared_pages; }
+  bool by_head(std::int64_t layer) const;  // whether heads of a page are parts of append_rows(), on either side
   std::int64_t pages_in_use() const;
   std::uint64_t allocated_bytes() const;  // memory held by pages and windows
 
@@ -90,11 +96,18 @@ class KvCache {
     const std::uint16_t* rows;  // [count, Hkv, d]
     std::int64_t count;
   };
-  void append_side(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added,
-                   const ForEachPage& for_each_page);
+  // Tokens [begin, end) behind the sink, in one page.
+  struct Part {
+    const Sequence* sequence;
+    Side side;
+    std::int64_t begin, end;
+    NewRows added;
+    std::int64_t head;  // of all: -1
+  };
+  void add_parts(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added, std::vector<Part>& parts);
   void make_pages(Sequence& sequence, std::int64_t layer, Side side, std::int64_t count);
-  void code(const Sequence& sequence, std::int64_t layer, Side side, std::int64_t begin, std::int64_t end,
-            const NewRows& added);
+  void code(const Part& part, std::int64_t layer);
+  void keep(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added);
 
   KvCacheSpec spec_;
   std::array<Pools, 2> pools_;

@@ -93,19 +93,28 @@ void RowPages::read_levels(const std::uint8_t* page, int tokens, const float* si
   }
 }
 
-void RowPages::write(std::uint8_t* page, int token, int count, const float* rows) const {
+void RowPages::write_row(std::uint8_t* head_page, const RowCodec& codec, int token, const float* row) const {
   std::uint8_t codes[kMaxHeadDim], params[kMaxHeadDim * 4];
+  std::int64_t bad = -1;
+  if (!encode_(codec, row, 1, layout_.head_dim, codes, params, &bad)) {
+    throw NumericalError("a row to be coded is not finite");
+  }
+  put(head_page, token, codes, params);
+}
+
+void RowPages::write(std::uint8_t* page, int token, int count, const float* rows) const {
   for (int t = 0; t < count; ++t) {
     std::uint8_t* to = page;
     for (const RowCodec& codec : codecs_) {
-      std::int64_t bad = -1;
-      if (!encode_(codec, rows, 1, layout_.head_dim, codes, params, &bad)) {
-        throw NumericalError("a row to be coded is not finite");
-      }
-      put(to, token + t, codes, params);
+      write_row(to, codec, token + t, rows);
       rows += layout_.head_dim, to += page_.bytes();
     }
   }
+}
+
+void RowPages::write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const {
+  const RowCodec& codec = codecs_[static_cast<std::size_t>(head)];
+  for (int t = 0; t < count; ++t) write_row(page + head * page_.bytes(), codec, token + t, rows + t * layout_.head_dim);
 }
 
 // The rows of one KV head in a page: xhat = scale (level - zero) by run.

@@ -32,6 +32,8 @@ class RowPages : public CachePages {
   std::int64_t bytes() const override { return std::ssize(codecs_) * page_.bytes(); }
   int least_tokens() const override { return 1; }
   void write(std::uint8_t* page, int token, int count, const float* rows) const override;
+  bool by_head() const override { return !codecs_.empty() && codecs_.front().encoder == Encoder::kFeedback; }
+  void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
   void add_noise(const std::uint8_t* page, int head, int count, const float* q, int queries, float factor,
                  float* dots) const override;
@@ -46,6 +48,7 @@ class RowPages : public CachePages {
   PageFormat format() const override { return {page_.bytes(), false, layout_, {}, sigma_.data()}; }
 
  private:
+  void write_row(std::uint8_t* head_page, const RowCodec& codec, int token, const float* row) const;
   struct Levels;
   Levels levels_of(const std::uint8_t* page, int head, int count) const;
 

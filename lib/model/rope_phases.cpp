@@ -18,7 +18,7 @@ void fill_row(const RopeFrequencies& f, std::int64_t position, float* row) {
   }
 }
 
-at::Tensor plain(const at::Tensor& x, at::Device device = at::kCPU) { return x.to(device, at::kFloat); }
+at::Tensor plain(const at::Tensor& x, at::Device device) { return x.to(device, at::kFloat); }
 
 }  // namespace
 
@@ -41,7 +41,8 @@ at::Tensor rotated_means(const at::Tensor& means, const at::Tensor& rope_phases)
 
 at::Tensor phase_queries(const at::Tensor& q, const at::Tensor& means) {
   const std::int64_t half = q.size(2) / 2;
-  const at::Tensor x = plain(q), m = plain(means).repeat_interleave(q.size(1) / means.size(0), 0);  // [Hq, d]
+  const at::Tensor x = plain(q, q.device()),
+                   m = plain(means, q.device()).repeat_interleave(q.size(1) / means.size(0), 0);  // [Hq, d]
   const at::Tensor q1 = x.narrow(2, 0, half), q2 = x.narrow(2, half, half);
   const at::Tensor m1 = m.narrow(1, 0, half), m2 = m.narrow(1, half, half);
   return at::cat({q1 * m1 + q2 * m2, q2 * m1 - q1 * m2}, 2);

@@ -21,7 +21,8 @@ at::Tensor phase_rows(const RopeFrequencies& frequencies, const std::vector<std:
 // means [H, d], rope_phases [T, d] -> the means as they stand at each position, [T, H, d] FP32, on the device of
 // the phases.
 at::Tensor rotated_means(const at::Tensor& means, const at::Tensor& rope_phases);
-// u(q): q [T, Hq, d], means [Hkv, d] of the KV head that each query head reads -> [T, Hq, d] FP32.
+// u(q): q [T, Hq, d], means [Hkv, d] of the KV head that each query head reads -> [T, Hq, d] FP32, on
+// the device of q.
 at::Tensor phase_queries(const at::Tensor& q, const at::Tensor& means);
 
 // Rows of the positions from 0 on, made when they are first asked for. Safe for several threads.

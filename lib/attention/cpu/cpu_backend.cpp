@@ -38,7 +38,7 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
                               [&](std::int64_t id) { return cache_.tokens(input.layer, id); });
   const RowBits keys(step.keys), values(step.values);
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
-    for (const StepToken& token : tokens) cache_.append(input.layer, token.id, keys[token.row], values[token.row]);
+    append_step(cache_, input.layer, tokens, keys, values);
     attend_step(input, tokens, step);  // after all appends: they may move memory
   });
   return model_outputs(method_, input, step);

@@ -31,7 +31,8 @@ kernels::FallbackSide general_side(const CachePages& format, Side side, const st
 
 at::Tensor AttentionLauncher::upload(const void* bytes, std::size_t count) const {
   // from_blob does not write through its pointer.
-  return at::from_blob(const_cast<void*>(bytes), {static_cast<std::int64_t>(count)}, at::kByte).to(device_);
+  return at::from_blob(const_cast<void*>(bytes), {static_cast<std::int64_t>(count)}, at::kByte)
+      .to(device_, /*non_blocking=*/true);
 }
 
 void* AttentionLauncher::workspace(std::size_t bytes) {

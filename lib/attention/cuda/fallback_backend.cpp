@@ -50,6 +50,7 @@ class FallbackBackend : public PagedBackend {
                    BegunStep& step, at::Tensor& coded);
 
   const KvMethod& method_;
+  KvMethod on_device_;  // with its transforms there
   at::Device device_;
   KvCacheSpec spec_;
   KvCache cache_;
@@ -62,6 +63,7 @@ class FallbackBackend : public PagedBackend {
 
 FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device, bool general)
     : method_(method),
+      on_device_(method),
       device_(device),
       spec_(cache_spec(method, model)),
       cache_(spec_),
@@ -74,6 +76,13 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
     launcher_ = std::make_unique<KiviLauncher>(device, spec_.sides[0].windows.sink);
   }
   for (const Side side : kSides) rotations_[at_side(side)] = rotation(side);
+  for (LayerTransform& layer : on_device_.layers) {
+    for (SideTransform* side : {&layer.key, &layer.value}) {
+      for (at::Tensor* x : {&side->forward, &side->query_side, &side->inverse, &side->mean}) {
+        if (x->defined()) *x = x->to(device, at::kFloat).contiguous();
+      }
+    }
+  }
 }
 
 at::Tensor FallbackBackend::rotation(Side side) const {
@@ -94,8 +103,9 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
 
 at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
-  BegunStep step = begin_step(method_, input, device_, Rotation::kQueriesAndRows,
-                              [&](std::int64_t id) { return cache_.tokens(input.layer, id); });
+  BegunStep step = begin_step(
+      method_, input, device_, Rotation::kQueriesAndRows,
+      [&](std::int64_t id) { return cache_.tokens(input.layer, id); }, &on_device_);
   const RowBits keys(step.keys), values(step.values);
   // Sides with pages of their own: coded tokens may have another basis, and sums over them stay apart.
   at::Tensor coded_q, coded;
@@ -104,17 +114,15 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
     coded = at::empty_like(step.q);
   }
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
-    for (const StepToken& token : tokens) {
-      cache_.append(input.layer, token.id, keys[token.row], values[token.row]);
-      update(input.layer, token.id);
-    }
+    append_step(cache_, input.layer, tokens, keys, values);
+    for (const StepToken& token : tokens) update(input.layer, token.id);
     attend_step(input, tokens, coded_q, step, coded);
   });
   if (coded.defined()) {
     // The transform is its own inverse and symmetric.
     step.output = step.output + (rotations_[1].defined() ? at::matmul(coded, rotations_[1]) : coded);
   }
-  return model_outputs(method_, input, step);
+  return model_outputs(on_device_, input, step);
 }
 
 // The newest token of each of these sequences over the copy of its cache.
@@ -129,7 +137,7 @@ void FallbackBackend::attend_step(const AttentionInput& input, const std::vector
       tables.insert(tables.end(), view.table, view.table + view.page_count());
     }
   }
-  const at::Tensor device_tables = at::tensor(tables, at::kInt).to(device_);
+  const at::Tensor device_tables = at::tensor(tables, at::kInt).to(device_, /*non_blocking=*/true);
   const std::int32_t* table = device_tables.const_data_ptr<std::int32_t>();
   std::vector<kernels::FallbackSequence> sequences;
   for (const StepToken& token : tokens) {
@@ -143,10 +151,12 @@ void FallbackBackend::attend_step(const AttentionInput& input, const std::vector
     sequences.push_back(s);
   }
 
-  const at::Tensor index = at::tensor(rows, at::kLong).to(device_);
-  const auto select = [&](const at::Tensor& x) { return x.defined() ? x.index_select(0, index) : at::Tensor(); };
+  // A call of one step takes its rows as they are.
+  const bool whole = std::ssize(rows) == step.q.size(0) && std::is_sorted(rows.begin(), rows.end());
+  const at::Tensor index = whole ? at::Tensor() : at::tensor(rows, at::kLong).to(device_);
+  const auto select = [&](const at::Tensor& x) { return x.defined() && !whole ? x.index_select(0, index) : x; };
   const auto room = [&](const at::Tensor& x) {
-    if (!x.defined()) return at::Tensor();
+    if (!x.defined() || whole) return x;
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes[0] = std::ssize(rows);
     return at::empty(sizes, x.options());
@@ -166,6 +176,7 @@ void FallbackBackend::attend_step(const AttentionInput& input, const std::vector
         pages(input.layer, side), side, mirror_.pages(input.layer, pool_of(side)), sigma(input.layer, side));
   }
   launcher_->launch(p, input, sequences);
+  if (whole) return;
   step.output.index_copy_(0, index, step_output);
   if (coded.defined()) coded.index_copy_(0, index, step_coded);
   if (sum.defined()) step.weight_sum.index_copy_(0, index, sum);
