@@ -23,12 +23,18 @@ def measurements(texts):
     return list(found.values())
 
 
-def table(lines):
-    yield "| context | batch | cache | tokens/s | cache, MiB | peak over the weights, GiB |"
-    yield "|---:|---:|---|---:|---:|---:|"
-    for x in sorted(lines, key=lambda x: (x["batch"] > 1, x["context"], x["batch"])):
-        yield (f"| {x['context']:,} | {x['batch']} | {x['cache']} | {x['tokens_per_s']:,} | {round(x['cache_mib']):,} | "
-               f"{x['peak_over_weights_gib']} |")
+FIELDS = {"tokens_per_s": "tokens per second", "cache_mib": "cache, MiB", "peak_over_weights_gib": "peak of the memory over the weights, GiB"}
+
+
+def table(lines, field):
+    """One number of every measurement: rows are contexts and batches, columns caches."""
+    caches = list(dict.fromkeys(x["cache"] for x in lines))
+    cells = {(x["context"], x["batch"], x["cache"]): x[field] for x in lines}
+    yield "| context | batch | " + " | ".join(caches) + " |"
+    yield "|" + "---:|" * (2 + len(caches))
+    for context, batch in sorted({key[:2] for key in cells}, key=lambda key: (key[1] > 1, key)):
+        found = (cells.get((context, batch, cache)) for cache in caches)
+        yield f"| {context:,} | {batch} | " + " | ".join("" if x is None else f"{round(x) if x >= 100 else x:,}" for x in found) + " |"
 
 
 def fastest(lines, names):
@@ -56,4 +62,6 @@ def goal(name, found, asked):
 
 if __name__ == "__main__":
     LINES = measurements(pathlib.Path(name).read_text() for name in sys.argv[1:])
-    print("\n".join([*table(LINES), "", *goals(LINES)]))
+    for NAME, MEANING in FIELDS.items():
+        print(MEANING, *table(LINES, NAME), "", sep="\n")
+    print(*goals(LINES), sep="\n")

@@ -27,8 +27,10 @@ def text(lines, device="one"):
 
 def test_table_and_goals():
     found = made.measurements([text(LINES + [FAILED])])
-    rows = list(made.table(found))
-    assert len(rows) == 2 + len(LINES) and "| 9,000 | 40 | blocks 4-2-1-1 | 190.0 | 4,400 | 1.5 |" in rows
+    assert list(made.table(found, "cache_mib")) == [
+        "| context | batch | DynamicCache, SDPA | StaticCache, SDPA, compiled | uniform | blocks 4-2-1-1 | QuantizedCache, hqq, 2 bits |",
+        "|---:|---:|---:|---:|---:|---:|---:|", "| 9,000 | 1 | 700 | 700 | 100 | 110 | 90 |", "| 9,000 | 8 | 5,600 |  |  | 880 |  |",
+        "| 9,000 | 40 |  |  |  | 4,400 |  |"]
     memory, alone, many = made.goals(found)
     assert memory == "BF16 cache over ours, 9,000 tokens: 6.36 x, asked 6: holds"
     assert alone == "blocks 4-2-1-1 over StaticCache, SDPA, compiled, batch 1, 9,000 tokens: 1.45 x, asked 1.4: holds"
