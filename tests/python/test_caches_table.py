@@ -6,7 +6,8 @@ import sys
 import pytest
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
 import python_caches  # noqa: E402
 import python_caches_table as made  # noqa: E402
 
@@ -35,6 +36,19 @@ def test_table_and_goals():
     assert memory == "BF16 cache over ours, 9,000 tokens: 6.36 x, asked 6: holds"
     assert alone == "blocks 4-2-1-1 over StaticCache, SDPA, compiled, batch 1, 9,000 tokens: 1.45 x, asked 1.4: holds"
     assert many.endswith("at batch 40 over DynamicCache, SDPA at batch 8, 9,000 tokens, same GPU: 3.80 x, asked 4: MISSED")
+
+
+def test_docs_have_what_was_measured():
+    """Tokens per second and peak of every row of the stored run, and its goals."""
+    text_of_page = (ROOT / "docs" / "serve.md").read_text()
+    found = made.measurements([(ROOT / "tests" / "bench" / "results" / "python_caches_h100.jsonl").read_text()])
+    assert len(found) > 40
+    for x in found:
+        speed = f"{round(x['tokens_per_s']):,}" if x["tokens_per_s"] >= 100 else str(x["tokens_per_s"])
+        assert f" {speed} ({x['peak_over_weights_gib']}) " in text_of_page or x["cache"].endswith("no graphs"), x
+    for sentence in made.goals(found):
+        ratio = float(sentence.split(": ")[1].split(" x")[0])
+        assert f"{ratio:.1f}" in text_of_page and sentence.endswith("holds"), sentence
 
 
 def test_several_files():
