@@ -3,7 +3,7 @@ import argparse
 import pathlib
 import shutil
 
-from . import growth, kl, own_text, shift
+from . import growth, kl, own_text, shift, shift_parts
 from .model import MODELS, Model
 from .programs import BUILD, COLLECT, FIT, SCORE, VERIFY, require
 from .rows import GROUPS, GROUPS_HELP, rows_of
@@ -21,6 +21,7 @@ def parse(description):
     parser.add_argument("--codebook-rows", type=int, help="sampled tokens that codebooks are learned from (default: all, up to 32,768)")
     parser.add_argument("--needles", type=int, default=30, help="0: none")
     parser.add_argument("--shift", action="store_true", help="kinds of text instead of methods")
+    parser.add_argument("--shift-parts", action="store_true", help="one part of the bundle (closed form) from the other kind of text")
     parser.add_argument("--own-text", action="store_true", help="text that the model writes itself instead of prompts")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="of --own-text")
     parser.add_argument("--growth", action="store_true", help="KL over the last quarter of positions over that of the second")
@@ -80,7 +81,9 @@ def lines_of(options):
     if options.growth:
         return growth_by_context(options, models)
     rows = rows_of(options.rows)
-    kinds = [(options.shift, shift, (options.bits, options.sequences if options.texts else 6)), (options.own_text, own_text, (options.bits, options.seeds, options.sequences)),
+    of_kinds = (options.bits, options.sequences if options.texts else 6)
+    kinds = [(options.shift, shift, of_kinds), (options.shift_parts, shift_parts, of_kinds),
+             (options.own_text, own_text, (options.bits, options.seeds, options.sequences)),
              (True, kl, (rows, options.sequences, options.needles))]
     _, kind, arguments = next(k for k in kinds if k[0])
     if not options.table:
