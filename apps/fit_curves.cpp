@@ -177,7 +177,7 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
   CurvePlan plan;
   plan.sequences = std::ssize(text.sequences);
   plan.context = std::ssize(text.sequences.front());
-  plan.most_passes = most_curve_passes(checkpoint.config().layers, plan.sequences, static_cast<std::int64_t>(budgets));
+  plan.most_passes = most_curve_passes(checkpoint.config(), plan.sequences, static_cast<std::int64_t>(budgets));
   plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), {choose_dtype(common, device), device, false},
                                                 plan.sequences, plan.context, static_cast<std::int64_t>(kAnchors));
   return plan;

@@ -222,16 +222,17 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
   require_no_stdout(a.common.output, "a bundle, which is a folder,");
   const std::string work_dir = a.curves.work_dir;
-  bool one_vector = false;  // known before, where a model is given in place of statistics
+  std::optional<ModelConfig> config;  // known before, where a model is given in place of statistics
   if (a.statistics.empty()) {
-    one_vector = Checkpoint::open(locate_model(a.common.model, a.common.revision)).config().is_latent();
-    choose_for_model(a, one_vector);
+    config = Checkpoint::open(locate_model(a.common.model, a.common.revision)).config();
+    choose_for_model(a, *config);
   }
   parse_options(a);
   const bool curves = uses_curves(a.curves, a.common, a.fit.method), measures = curves && a.curves.file.empty();
   const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method);
   a.fit.allocate = curves ? "measured" : allocator != nullptr ? allocator->id : "closed";
-  if (one_vector) require_one_code(a.fit);
+  if (config && config->is_latent()) require_one_code(a.fit);
+  if (config && measures) refuse_carried_rows(*config, "measuring curves");
   refuse_idle_options(app, a, measures);
   require_shared_work(a, measures);
   if (!a.pareto.empty() && !fitted_method(a.fit.method).allocates_bits) {

@@ -168,12 +168,13 @@ void choose_bits(FitArguments& a, std::int64_t head_dim) {
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(head_dim));
 }
 
-void choose_for_model(FitArguments& a, bool one_vector) {
+void choose_for_model(FitArguments& a, const ModelConfig& model) {
   a.curves.collects = true;
   const ExportFormat* format = find_export_format(a.form);
   if (!a.method_given && (format == nullptr || !format->published())) a.fit.method = preferred_method().id;
   if (a.curves.allocate == "auto" && fitted_method(a.fit.method).allocates_bits) {
-    a.curves.allocate = one_vector ? "closed" : "measured";
+    const bool measurable = model.state_width() == model.hidden;  // refuse_carried_rows()
+    a.curves.allocate = measurable ? "measured" : "closed";
   }
   a.statistics = statistics_beside(a.common.output).string();
   if (!a.far_pairs_given) a.collect.far_pairs = a.window_text;

@@ -34,8 +34,8 @@ void add_fit_options(CLI::App& app, FitArguments& arguments);
 void note_given_options(const CLI::App& app, FitArguments& arguments);  // once they are parsed
 
 // --model in place of statistics, which are then collected: the best method, with widths by measured curves, where
-// nothing else is said; by the closed form for a model whose tokens cache one vector (latent attention).
-void choose_for_model(FitArguments& arguments, bool one_vector);
+// nothing else is said; by the closed form for a model that curves cannot be measured of (refuse_carried_rows()).
+void choose_for_model(FitArguments& arguments, const ModelConfig& model);
 
 // What the texts of options mean, and the defaults of a method or of --for. UsageError.
 void parse_options(FitArguments& arguments);

@@ -11,6 +11,7 @@
 namespace oscar {
 namespace {
 
+constexpr const char* kVector = "vector";  // the side of the curves of latent attention
 constexpr std::int64_t kMostLayers = 10000, kMostSequences = 100000;
 
 double mean(const std::vector<double>& values) {
@@ -73,10 +74,10 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
   SideCurve curve;
   curve.layer = json_int_within(json, "layer", where, 0, kMostLayers);
   const std::string side = json_string(json, "side", where);
-  if (side != "key" && side != "value") {
-    throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key' or 'value'");
+  if (side != "key" && side != "value" && side != kVector) {
+    throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key', 'value' or 'vector'");
   }
-  curve.side = side == "key" ? Side::kKey : Side::kValue;
+  curve.side = side == "value" ? Side::kValue : Side::kKey;
   const std::string here = where + ", layer " + std::to_string(curve.layer) + " " + side;
   for (const Json& entry : json_array(json, "points", here)) {
     const Widths widths = read_profile(json_array(entry, "widths", here), here);
@@ -118,6 +119,9 @@ WholePoint read_whole(const Json& json, const std::string& where, const Curves& 
   const auto layers = static_cast<std::size_t>(c.layers());
   whole.key = read_profiles(json, "key", where, layers);
   whole.value = read_profiles(json, "value", where, layers);
+  if (c.one_vector && whole.key != whole.value) {
+    throw InputError(where + ": the widths of keys and values differ, and the curves are of one vector for both");
+  }
   std::vector<double> kl;
   for (const Json& value : json_array(json, "sequences", where)) kl.push_back(kl_value(value, where));
   if (static_cast<std::int64_t>(kl.size()) != c.sequences) {
@@ -145,6 +149,10 @@ Json point_json(const CurvePoint& point, std::int64_t head_dim) {
 
 }  // namespace
 
+const char* curve_side_name(const Curves& curves, Side side) {
+  return curves.one_vector ? "vectors" : side == Side::kKey ? "keys" : "values";
+}
+
 CurvePoint curve_point(const Widths& widths, std::vector<double> sequences) {
   CurvePoint point{widths, 0.0, 0.0, std::move(sequences)};
   point.kl = mean(point.sequences);
@@ -170,8 +178,11 @@ Json curves_to_json(const Curves& c) {
   for (const SideCurve& curve : c.curves) {
     Json points = Json::array();
     for (const CurvePoint& point : curve.points) points.push_back(point_json(point, c.head_dim));
-    Json side = {
-        {"layer", curve.layer}, {"side", curve.side == Side::kKey ? "key" : "value"}, {"points", std::move(points)}};
+    Json side = {{"layer", curve.layer},
+                 {"side", c.one_vector               ? kVector
+                          : curve.side == Side::kKey ? "key"
+                                                     : "value"},
+                 {"points", std::move(points)}};
     if (!curve.closed_form.empty()) side["closed_form"] = curve.closed_form;
     curves.push_back(std::move(side));
   }
@@ -211,13 +222,18 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   c.rounding_kl = kl_value(json.at("rounding_kl"), where);
   for (const Json& entry : json_array(json, "curves", where)) {
     SideCurve curve = read_curve(entry, where, c.sequences);
-    const auto place = static_cast<std::int64_t>(c.curves.size());
-    if (curve.layer != place / 2 || curve.side != (place % 2 == 0 ? Side::kKey : Side::kValue)) {
-      throw InputError(where + ": the curves are not those of each layer's keys and values in order");
+    const bool vector = json_string(entry, "side", where) == kVector;
+    if (c.curves.empty()) c.one_vector = vector;
+    const std::size_t place = c.curves.size(), sides = c.sides();
+    if (vector != c.one_vector || curve.layer != static_cast<std::int64_t>(place / sides) ||
+        curve.side != (place % sides == 0 ? Side::kKey : Side::kValue)) {
+      throw InputError(where + ": the curves are not those of each layer's keys and values, or vectors, in order");
     }
     c.curves.push_back(std::move(curve));
   }
-  if (c.curves.empty() || c.curves.size() % 2 != 0) throw InputError(where + ": 'curves' lacks the curve of a side");
+  if (c.curves.empty() || c.curves.size() % c.sides() != 0) {
+    throw InputError(where + ": 'curves' lacks the curve of a side");
+  }
   if (json.contains("wholes")) {
     for (const Json& entry : json_array(json, "wholes", where))
       c.wholes.push_back(read_whole(entry, where + ", wholes", c));
@@ -255,9 +271,12 @@ std::optional<Curves> load_curves(const fs::path& directory, const Bundle& bundl
   std::error_code ec;
   if (!fs::exists(path, ec)) return std::nullopt;
   Curves curves = curves_from_json(read_json(path, std::uint64_t{64} << 20), path.string());
-  if (curves.layers() != std::ssize(bundle.layers) || curves.head_dim != bundle.layers.front().head_dim) {
+  if (curves.one_vector != bundle.one_vector() || curves.layers() != std::ssize(bundle.layers) ||
+      curves.head_dim != bundle.layers.front().head_dim) {
     throw InputError(path.string() + ": has curves of " + std::to_string(curves.layers()) + " layers of head size " +
-                     std::to_string(curves.head_dim) + ", which are not the bundle's");
+                     std::to_string(curves.head_dim) +
+                     (curves.one_vector ? " with one vector for keys and values" : "") +
+                     ", which are not the bundle's");
   }
   return curves;
 }

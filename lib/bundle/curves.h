@@ -50,13 +50,20 @@ struct Curves {
   // in calibration_hashes.json of the bundle and not in curves.json; empty where none are kept.
   Json text_hashes = Json::object();
   std::int64_t head_dim = 0, sink = 0, recent = 0, context = 0, sequences = 0;
-  std::string dtype;               // of the activations
-  double rounding_kl = 0.0;        // KL that activations' rounding alone causes; 0 in FP32
-  std::vector<SideCurve> curves;   // layer by layer, keys before values
+  std::string dtype;         // of the activations
+  double rounding_kl = 0.0;  // KL that activations' rounding alone causes; 0 in FP32
+  // Of latent attention, whose one vector is key and value: a layer has one curve, with both at its widths, and the
+  // sides of points and wholes are equal.
+  bool one_vector = false;
+  std::vector<SideCurve> curves;   // layer by layer, keys before values; of one vector as Side::kKey
   std::vector<WholePoint> wholes;  // by ascending budget
 
-  std::int64_t layers() const { return static_cast<std::int64_t>(curves.size()) / 2; }
+  std::size_t sides() const { return one_vector ? 1 : 2; }  // of each layer
+  std::int64_t layers() const { return static_cast<std::int64_t>(curves.size() / sides()); }
 };
+
+// "keys", "values" or "vectors": what a curve is of, for people.
+const char* curve_side_name(const Curves& curves, Side side);
 
 // Mean and standard error of numbers that are one for each sequence; error 0 for a single one.
 CurvePoint curve_point(const Widths& widths, std::vector<double> sequences);

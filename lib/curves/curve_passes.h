@@ -33,7 +33,8 @@ class CurvePasses {
   CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences, const CacheWindows& windows,
               std::function<void(std::uint64_t)> on_layers);
 
-  // layer: a place among those that hold a KV cache. InterruptedError on SIGINT; NumericalError naming layer and side.
+  // layer: a place among those that hold a KV cache. With latent attention the vector is coded, and `side` is kKey.
+  // InterruptedError on SIGINT; NumericalError naming layer and side.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles);
 
   // Mean KL of each sequence with keys and values of one layer as the method has them, and exact ones elsewhere; the

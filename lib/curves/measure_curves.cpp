@@ -23,9 +23,6 @@ constexpr const char* kPoints = "points.json";
 
 const char* dtype_name_of(at::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
 
-// Which side a place is: layer by layer, keys before values.
-Side side_of(std::size_t place) { return place % 2 == 0 ? Side::kKey : Side::kValue; }
-
 // Who measures each piece; pieces without cost go to the first.
 std::vector<std::size_t> deal_by_cost(const std::vector<std::uint64_t>& cost, int ranks) {
   std::vector<std::size_t> order(cost.size()), owners(cost.size(), 0);
@@ -139,21 +136,23 @@ class CurveRun {
         request_(request),
         bundle_(bundle),
         methods_(make_width_methods(bundle, decoder.config(), request.windows)),
-        progress_(
-            "curves",
-            most_curve_passes(decoder.config().layers, std::ssize(request.sequences), std::ssize(request.budgets)),
-            "passes") {
+        progress_("curves",
+                  most_curve_passes(decoder.config(), std::ssize(request.sequences), std::ssize(request.budgets)),
+                  "passes") {
     const ModelConfig& model = decoder.config();
     curves_.head_dim = model.head_dim;
+    curves_.one_vector = model.is_latent();
     curves_.sink = request.windows.sink;
     curves_.recent = request.windows.recent;
     curves_.context = std::ssize(request.sequences.front());
     curves_.sequences = std::ssize(request.sequences);
     curves_.dtype = dtype_name_of(decoder.options().dtype);
     for (std::size_t layer = 0; layer < predictions.key.size(); ++layer) {
-      for (const auto* side : {&predictions.key[layer], &predictions.value[layer]}) {
-        sides_.push_back({*side, {}});
-        curves_.curves.push_back({static_cast<std::int64_t>(layer), side_of(curves_.curves.size()), {}, *side});
+      for (const Side side : {Side::kKey, Side::kValue}) {
+        if (side == Side::kValue && curves_.one_vector) break;
+        const std::vector<double>& predicted = (side == Side::kKey ? predictions.key : predictions.value)[layer];
+        sides_.push_back({predicted, {}});
+        curves_.curves.push_back({static_cast<std::int64_t>(layer), side, {}, predicted});
       }
     }
     // No pass has more profiles than the first round.
@@ -202,7 +201,7 @@ class CurveRun {
   PassResult measure_batch(PointLog& log, std::size_t round, std::size_t place,
                            const std::vector<std::size_t>& wanted) {
     const SideCurve& curve = curves_.curves[place];
-    progress_.set_note("layer " + std::to_string(curve.layer) + (curve.side == Side::kKey ? " keys" : " values"));
+    progress_.set_note("layer " + std::to_string(curve.layer) + " " + curve_side_name(curves_, curve.side));
     if (const std::optional<PassResult> found = log.find(round, place)) {
       progress_.advance(static_cast<std::uint64_t>((decoder_.config().layers - curve.layer) * curves_.sequences) *
                         wanted.size());
@@ -349,10 +348,12 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
   return CurveRun(std::move(facts), bundle, predictions, decoder, request).run();
 }
 
-std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences, std::int64_t budgets) {
-  const auto most = static_cast<std::int64_t>(ChoiceOptions{}.most);
-  // Two sides of (L (L + 1))/2; two wholes of each budget.
-  return static_cast<std::uint64_t>(sequences * (layers + most * layers * (layers + 1) + 2 * layers * budgets));
+std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets) {
+  const std::int64_t most = static_cast<std::int64_t>(ChoiceOptions{}.most), layers = model.layers;
+  const std::int64_t sides = model.is_latent() ? 1 : 2;
+  // Sides of (L (L + 1))/2; two wholes of each budget.
+  return static_cast<std::uint64_t>(sequences *
+                                    (layers + sides * most * layers * (layers + 1) / 2 + 2 * layers * budgets));
 }
 
 }  // namespace oscar

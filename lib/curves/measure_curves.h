@@ -43,7 +43,8 @@ struct MeasuredCurves {
 MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
                               Decoder& decoder, const CurveRequest& request);
 
-// The most passes of one sequence through one layer that a run takes: what its progress counts.
-std::uint64_t most_curve_passes(std::int64_t layers, std::int64_t sequences, std::int64_t budgets);
+// The most passes of one sequence through one layer that a run takes: what its progress counts. Latent attention has
+// one side a layer in place of two.
+std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets);
 
 }  // namespace oscar

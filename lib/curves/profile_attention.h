@@ -1,5 +1,5 @@
-// Attention of one sequence in which one side of one layer is quantised with several width profiles at once: what
-// measured curves (curve_passes.h) run in the quantised layer.
+// Attention of one sequence in which one side of one layer, or the one vector of latent attention, is quantised with
+// several width profiles at once: what measured curves (curve_passes.h) run in the quantised layer.
 #pragma once
 
 #include <array>
@@ -40,6 +40,7 @@ class ProfileAttention : public Attention {
  private:
   at::Tensor attend_keys(const AttentionInput& input) const;
   at::Tensor attend_values(const AttentionInput& input) const;
+  at::Tensor attend_vector(const AttentionInput& input) const;  // keys and values are one
   std::int64_t copies() const { return static_cast<std::int64_t>(profiles_.size()) + (exact_ ? 1 : 0); }
 
   const WidthMethods& methods_;

@@ -42,7 +42,7 @@ ServedForm lossless_form(const Bundle& bundle) {
     ServedForm form = form_of(format, bundle);
     if (form.changes.empty()) return form;
   }
-  return {kSimulatedForm, bundle, {}};  // not every format carries layers that are left out
+  return {kSimulatedForm, bundle, {}};  // nothing carries layers that read the cache of another one
 }
 
 std::string changes_text(const ServedForm& form) {

@@ -31,7 +31,7 @@ struct ServedForm {
 ServedForm served_form(const Bundle& bundle, const std::string& format);
 
 // The first of export_formats() (export_format.h) that carries the bundle and loses nothing; transformers carries every
-// bundle without codebooks of a model without latent attention whose layers all hold a KV cache.
+// bundle without codebooks of a model without latent attention and without layers that read the cache of another one.
 ServedForm lossless_form(const Bundle& bundle);
 
 // "one pair of clip ratios ...; encoder minmax ..."

@@ -56,11 +56,12 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
 
 std::optional<std::string> transformers_unsupported(const ExportFormat& format, const Bundle& bundle) {
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
-  const std::string others = left_out_text(read_left_out(bundle.model, layers, "the bundle"));
+  std::vector<LeftOutLayer> others = read_left_out(bundle.model, layers, "the bundle");
+  std::erase_if(others, [](const LeftOutLayer& other) { return !other.reason.starts_with(kReadsAnother); });
   if (others.empty()) return std::nullopt;
   return "what format " + format.id +
-         " makes is served by oscar_kv, for models whose layers all hold a KV cache, but the bundle " + "leaves out " +
-         others + ": fit with --for sglang, or judge it with oscar-verify";
+         " makes is served by oscar_kv, which does not compute layers that read the cache of another one, but the " +
+         "bundle leaves out " + left_out_text(others) + ": export it as sglang, or judge it with oscar-verify";
 }
 
 std::string transformers_plan(const ServedForm& form, const ExportOptions&) {

@@ -50,9 +50,9 @@ void require_one_code(const FitOptions& o) {
     throw UsageError("--method " + o.method + " codes keys and values apart" + why +
                      "fit oscar, balanced or waterfill");
   }
-  if (o.allocate == "closed" && o.key_profiles.empty()) return;
+  if ((o.allocate == "closed" || o.allocate == "measured") && o.key_profiles == o.value_profiles) return;
   throw UsageError("--allocate " + o.allocate + " chooses widths for keys and values apart" + why +
-                   "fit with --allocate closed and without --text or --curves");
+                   "fit with --allocate measured or closed");
 }
 
 void check_latent_options(const Statistics& s, const FitOptions& o) {

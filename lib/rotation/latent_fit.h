@@ -20,7 +20,7 @@ struct LatentParts {
 // InputError where the parts do not make up one head of head_dim channels.
 LatentParts latent_parts(const Statistics& statistics);
 
-// UsageError for codebooks, and for widths that are chosen for keys and values apart. Of a model with latent attention;
+// UsageError for codebooks, and for widths of keys and values that are chosen apart. Of a model with latent attention;
 // for who knows that before there are statistics.
 void require_one_code(const FitOptions& options);
 

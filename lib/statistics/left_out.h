@@ -10,6 +10,9 @@
 
 namespace oscar {
 
+// How the reason of a layer without a cache of its own begins; the number of the layer that it reads follows.
+inline constexpr const char* kReadsAnother = "reads the keys and values of layer ";
+
 // [{"layer": 0, "reason": "linear attention, no KV cache"}, ...]
 Json left_out_json(const std::vector<LeftOutLayer>& layers);
 // Those of `model`, which may have none. InputError for numbers that do not ascend below `layers`, no reason, or when

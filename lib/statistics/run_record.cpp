@@ -6,6 +6,7 @@
 #include "checkpoint/model_name.h"
 #include "model/layer.h"
 #include "model/rope.h"
+#include "statistics/left_out.h"
 #include "statistics/shard.h"
 #include "text/used_text.h"
 
@@ -19,8 +20,8 @@ namespace {
 std::string no_cache_reason(const ModelConfig& config, std::int64_t layer) {
   if (config.is_linear(layer)) return "linear attention, no KV cache";
   if (config.reads_another(layer)) {
-    return "reads the keys and values of layer " +
-           std::to_string(config.shared.source[static_cast<std::size_t>(layer)]) + ", no cache of its own";
+    return kReadsAnother + std::to_string(config.shared.source[static_cast<std::size_t>(layer)]) +
+           ", no cache of its own";
   }
   return "a window of " + std::to_string(config.span(layer)) +
          " tokens in heads of another size, which stay as they are";

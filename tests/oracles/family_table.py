@@ -67,16 +67,18 @@ def claims():
                 constants("tests/oracles/test_absorbed.py")["MODELS"]} | {"Qwen3ForCausalLM"}  # its SAMPLE
     quantised = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in re.findall(
         r'for_model\("(\w+)"', (SOURCE_DIR / "tests/oracles/quantised_checkpoints.py").read_text())}
+    refused = [case for of in whole["NOT_ABSORBED"].values() for case in of]
     rows = {}
     for name, of in cases().items():
         run = [case for case in of if case in whole["WHOLE"]]
-        refused = family_checkpoints.LATENT_CASES | family_checkpoints.SHARED_CASES
-        compared = [case for case in of if case not in refused]  # what tests/python/test_families.py runs
+        beyond = family_checkpoints.LATENT_CASES | family_checkpoints.SHARED_CASES
+        compared = [case for case in of if case not in beyond]  # what tests/python/test_families.py runs
         sample = name in samples()
         both = sample or any(not any(word in case for word in whole["EXPERTS"]) for case in run)
         rows[name] = ["yes" if sample or run or compared else NONE,
                       "both paths" if both else "decode" if run or compared else NONE,
-                      "all" if name in absorbed else "sglang" if run or sample else NONE,
+                      "all" if name in absorbed else
+                      ", ".join(["sglang", "transformers", *(["absorbed"] if set(run) - set(refused) else [])]) if run else NONE,
                       "KL compared" if sample or compared else NONE,
                       "yes" if name in quantised else NONE]
         if any(case in whole["LATENT"] for case in of):  # no engine reads its bundles yet, oscar_kv refuses it

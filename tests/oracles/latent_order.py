@@ -21,7 +21,12 @@ def fits(width):
     same = group_bits(width)
     return {"oscar-b": ["--method", "oscar", "--bits", same], "balanced-b": ["--method", "balanced", "--bits", same],
             "waterfill-b": ["--method", "waterfill", "--bits", same], "waterfill-225": ["--method", "waterfill", "--bits", 2.25],
-            "waterfill-15": ["--method", "waterfill", "--bits", 1.5]}
+            "waterfill-15": ["--method", "waterfill", "--bits", 1.5], "waterfill-1": ["--method", "waterfill", "--bits", 1]}
+
+
+def measured(width):
+    """name -> bits of waterfill with widths by measured curves of the vectors."""
+    return {"measured-b": group_bits(width), "measured-15": 1.5, "measured-1": 1.0}
 
 
 def run(tool, folder, rank=128, rotated=32, device="cpu", windows=(64, 256), context=2048, sequences=8, tokens=30000, path="prefill"):
@@ -31,11 +36,17 @@ def run(tool, folder, rank=128, rotated=32, device="cpu", windows=(64, 256), con
     on = ["--device", device, "--dtype", "float32", "-q"]
     tool("oscar-collect", "--model", model, "--prompts", sample / "prompts.jsonl", "-o", folder / "s.safetensors", "--tokens", tokens,
          "--seq-len", context, "--far-pairs", ",".join(map(str, windows)), *on)
-    bundles = []
+    shared = ["oscar-fit", folder / "s.safetensors", "--windows", ",".join(map(str, windows)), "--device", device, "-q"]
     for name, options in fits(rank + rotated).items():
-        tool("oscar-fit", folder / "s.safetensors", "-o", folder / name, *options, "--windows", ",".join(map(str, windows)), "--device",
-             device, "-q")
-        bundles += ["--bundle", folder / name]
+        tool(*shared, "-o", folder / name, *options)
+    # Curves are of the calibration prompts, measured once for all budgets.
+    budgets = measured(rank + rotated)
+    tool(*shared, "-o", folder / "by-bits", "--method", "waterfill", "--pareto", ",".join(f"{bits:.10g}" for bits in sorted(budgets.values())),
+         "--model", model, "--text", sample / "prompts.jsonl", "--curve-context", context, "--dtype", "float32")
+    for found in (folder / "by-bits").iterdir():
+        bits = json.loads((found / "oscar_bundle.json").read_text())["provenance"]["options"]["bits"]
+        found.rename(folder / next(name for name, asked in budgets.items() if abs(asked - bits) < 1e-6))
+    bundles = [x for name in [*fits(rank + rotated), *budgets] for x in ("--bundle", folder / name)]
     tool("oscar-verify", "--model", model, *bundles, "--text", sample / "heldout.txt", "--context", context, "--max-sequences",
          sequences, "--tokens", 0, "--path", path, "--methods", "bf16,naive2,hadamard2", "--report", folder / "report.json", *on)
     report = json.loads((folder / "report.json").read_text())
