@@ -192,10 +192,10 @@ def randomise(model, seed):
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * spread + mean)
 
 
-def make(name, directory, tokenizer=None):
-    """Writes the case to `directory` in the spelling of the installed transformers (v5)."""
+def make(name, directory, tokenizer=None, **other):
+    """Writes the case to `directory` in the spelling of the installed transformers (v5); `other`: settings in place of its own."""
     kind, changes, saving = (CASES | BY_LENGTH)[name]
-    settings = {**BASE, **changes}
+    settings = {**BASE, **changes, **other}
     if settings["head_dim"] is None:
         del settings["head_dim"]
     if saving.get("wrapper"):

@@ -67,6 +67,8 @@ def claims():
                 constants("tests/oracles/test_absorbed.py")["MODELS"]} | {"Qwen3ForCausalLM"}  # its SAMPLE
     quantised = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in re.findall(
         r'for_model\("(\w+)"', (SOURCE_DIR / "tests/oracles/quantised_checkpoints.py").read_text())}
+    quantised |= {architecture(*family_checkpoints.CASES[case]) for case in re.findall(
+        r'^    "[^"]+": \("([\w-]+)", "', (SOURCE_DIR / "tests/oracles/test_quantised_families.py").read_text(), re.M)}
     refused = [case for of in whole["NOT_ABSORBED"].values() for case in of]
     rows = {}
     for name, of in cases().items():
