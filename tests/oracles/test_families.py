@@ -201,7 +201,7 @@ def check_latent(model, tensors, statistics, tool, folder):
     assert regret["total"]["regret"] == pytest.approx(1.0, abs=1e-3)  # on the statistics of its own fit
     assert "keeps one vector" in tool("oscar-fit", statistics, "-o", folder / "c", "--windows", "8,24", "--clip", "0.9,0.8", code=2)
     fit_from_latent_model(model, statistics, tool, folder)
-    verify_latent(model, [folder / f"{method}-bundle" for method in methods], config, tool, folder)
+    verify_latent(model, [*(folder / f"{method}-bundle" for method in methods), folder / "straight"], config, tool, folder)
     for form in ("sglang", "sglang-v2", "sglang-v3", "transformers", "vllm", "absorbed"):
         assert f"which format {form} cannot carry" in tool("oscar-export", folder / "oscar-bundle", "--format", form, "-o", folder / form, code=3)
 
@@ -247,8 +247,10 @@ def verify_latent(model, bundles, config, tool, folder):
     shared = ["oscar-verify", "--model", model, "--text", text, "--context", 90, "--max-sequences", 1, "--dtype", "float32", "-q",
               "--bootstrap", 50]
     command = [*shared, "--methods", "bf16,naive2,hadamard2", *[x for bundle in bundles for x in ("--bundle", bundle)]]
-    tool(*command, "--path", "both", "--device", "cpu", "--report", folder / "r.json")
+    tool(*command, "--path", "both", "--device", "cpu", "--report", folder / "r.json", "--html", folder / "r.html")
     report = json.loads((folder / "r.json").read_text())
+    page = (folder / "r.html").read_text()
+    assert "curves of the vectors" in page and "curves of the values" not in page  # of the bundle that has some
     rows = {(m["id"], m["path"]): m for m in report["methods"]}
     print(config.model_type, {key: f"{m['kl']['mean']:.2e}" for key, m in rows.items()})
     width = config.kv_lora_rank + config.qk_rope_head_dim
