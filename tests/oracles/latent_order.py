@@ -29,7 +29,8 @@ def measured(width):
     return {"measured-b": group_bits(width), "measured-15": 1.5, "measured-1": 1.0}
 
 
-def run(tool, folder, rank=128, rotated=32, device="cpu", windows=(64, 256), context=2048, sequences=8, tokens=30000, path="prefill"):
+def run(tool, folder, rank=128, rotated=32, device="cpu", windows=(64, 256), context=2048, sequences=8, tokens=30000, path="prefill",
+        curve_sequences=8):
     """Rows of the report by (id, path), and the report. tool(program, *arguments) runs a program."""
     sample = SOURCE_DIR / "sample_data"
     model = latent_checkpoint.make(folder / "model", sample / "tiny-qwen3", rank, rotated)
@@ -42,7 +43,8 @@ def run(tool, folder, rank=128, rotated=32, device="cpu", windows=(64, 256), con
     # Curves are of the calibration prompts, measured once for all budgets.
     budgets = measured(rank + rotated)
     tool(*shared, "-o", folder / "by-bits", "--method", "waterfill", "--pareto", ",".join(f"{bits:.10g}" for bits in sorted(budgets.values())),
-         "--model", model, "--text", sample / "prompts.jsonl", "--curve-context", context, "--dtype", "float32")
+         "--model", model, "--text", sample / "prompts.jsonl", "--curve-context", context, "--curve-sequences", curve_sequences,
+         "--dtype", "float32")
     for found in (folder / "by-bits").iterdir():
         bits = json.loads((found / "oscar_bundle.json").read_text())["provenance"]["options"]["bits"]
         found.rename(folder / next(name for name, asked in budgets.items() if abs(asked - bits) < 1e-6))
@@ -77,4 +79,4 @@ if __name__ == "__main__":
     given = parser.parse_args()
     given.directory.mkdir(parents=True, exist_ok=True)
     print(table(run(program, given.directory, given.rank, given.rotated, given.device, context=given.context, sequences=given.sequences,
-                    tokens=given.tokens)[0]))
+                    tokens=given.tokens, curve_sequences=max(2, given.sequences))[0]))

@@ -284,6 +284,14 @@ def check_exports(name, model, tool, folder, logits):
     transformers = [*shared, "--format", "transformers", "-o", folder / "transformers"]
     if name in READ_ANOTHER:
         assert "layers that read the cache of another one" in tool(*transformers, code=3)
+        # Curves are not measured of them: the closed form where nothing is said, and a refusal before anything is collected.
+        fit = ["oscar-fit", "--model", model, "--prompts", folder / "rows.jsonl", "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS),
+               "--windows", "8,24", "--device", "cpu", "-q", "-o", folder / "straight"]
+        assert "measuring curves does not serve" in tool(*fit, "--allocate", "measured", code=3)
+        assert not (folder / "straight.statistics.safetensors").exists()
+        tool(*fit)
+        manifest = json.loads((folder / "straight" / "oscar_bundle.json").read_text())
+        assert manifest["provenance"]["options"]["allocate"] == "closed"
     else:
         tool(*transformers)
         assert (folder / "transformers" / "custom_generate" / "generate.py").exists()
