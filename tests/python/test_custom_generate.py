@@ -186,3 +186,22 @@ class TestRefusals:
     def test_code_that_is_not_trusted(self, model, exported, ids):
         with pytest.raises(ValueError, match="trust_remote_code"):
             model.generate(ids, trust_remote_code=False, custom_generate=str(exported), **GREEDY)
+
+
+@pytest.mark.parametrize("name, windows", [("gpt-oss", (8, 24)), ("qwen3-next", (8, 16)), ("gemma4", (8, 16))])
+def test_layers_that_the_bundle_leaves_out(name, windows, tmp_path):
+    """Windows that stay in BF16, delta nets, windows in heads of another size: generate() is what attach() gives."""
+    from test_families import bundle_for, family_checkpoints
+
+    folder = family_checkpoints.make(name, tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
+    bundle = bundle_for(folder, tmp_path, windows)
+    program("oscar-export", bundle, "--format", "transformers", "-o", tmp_path / "serving")
+    ids = torch.randint(0, 8192, (1, 70), generator=torch.Generator().manual_seed(4))
+    model = load(folder)
+    found = model.generate(ids, custom_generate=str(tmp_path / "serving"), oscar_bundle=str(tmp_path / "serving" / "oscar_bundle"),
+                           trust_remote_code=True, output_scores=True, return_dict_in_generate=True, **GREEDY)
+    plain = model.generate(ids, output_scores=True, return_dict_in_generate=True, **GREEDY)
+    oscar_kv.attach(model, bundle)
+    expected = model.generate(ids, output_scores=True, return_dict_in_generate=True, **GREEDY)
+    assert torch.equal(scores(found), scores(expected))
+    assert not torch.equal(scores(found), scores(plain))
