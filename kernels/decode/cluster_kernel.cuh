@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   PageIds ids;
   WindowPages windows;
   windows.load(p, sequence, lane);
-  if (p.sliding_window == 0) {
+  if (p.sliding_window == 0 && p.chunk == 0) {
     // The body begins with page 0 whatever the length: no need to wait for it.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
   }
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const SequencePlan plan = SequencePlan::make(p, length);
   if (length <= 0) return;  // the whole cluster
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
-  if (p.sliding_window != 0) ids.load(table, share, 0, lane);
+  if (p.sliding_window != 0 || p.chunk != 0) ids.load(table, share, 0, lane);
   RingPosition at{shared_address(pool) + warp * a.slots * a.slot_bytes};
   std::uint8_t* item_shared = pool + a.pool_bytes;
   SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;

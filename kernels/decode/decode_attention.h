@@ -33,6 +33,7 @@ struct PagedDecodeParams {
   std::int32_t sink_pages,
       ring_pages;               // ring_pages * 64 >= recent + flush - 1; token p sits in ring slot p % (64 ring_pages)
   std::int32_t sliding_window;  // 0: none; w: keys j with position - j < w
+  std::int32_t chunk;           // 0: none; c: the tokens of the query's own chunk of c, and no sliding window
   float scale;                  // softmax scale
   float soft_cap;               // 0: none
   bool out_float;

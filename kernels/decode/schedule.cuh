@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/decode/decode_attention.h"
+#include "kernels/decode/visible.cuh"
 
 namespace oscar::kernels {
 
@@ -36,7 +37,7 @@ struct SequencePlan {
           s.ring_position = 0;
       return s;
     }
-    s.first_visible = p.sliding_window > 0 ? max(0, length - p.sliding_window) : 0;
+    s.first_visible = oscar::kernels::first_visible(length, p.sliding_window, p.chunk);
     const int leaving = max(0, length - p.sink - p.recent);
     s.body_begin = p.sink;
     s.body_end = p.sink + (leaving & -p.flush);  // flush is a power of two

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/decode/visible.cuh"
 #include "kernels/fallback/read_element.cuh"
 
 namespace oscar::kernels {
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
   const Block b{static_cast<int>(blockIdx.z), kv_head, kv_head * gqa_group + in_group,
                 min(kHeads, gqa_group - in_group)};
   const FallbackSequence& s = p.sequences[b.sequence];
-  const int seen = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
+  const int seen = first_visible(s.length, p.sliding_window, p.chunk);
   const int part = static_cast<int>(blockIdx.x);
   const int begin = max(part * kPart, seen), end = min((part + 1) * kPart, s.length);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

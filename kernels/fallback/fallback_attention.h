@@ -76,6 +76,7 @@ struct FallbackAttentionParams {
   std::int32_t batch, query_heads, kv_heads, head_dim;
   std::int32_t max_tokens;      // length of the longest sequence, at least
   std::int32_t sliding_window;  // 0: none; w: the last w tokens are seen
+  std::int32_t chunk;           // 0: none; c: the tokens of the query's own chunk of c, and no sliding window
   float scale, soft_cap;        // soft_cap 0: none
 };
 

@@ -153,7 +153,7 @@ __device__ __forceinline__ void attend_pages(const Launch& a, int sequence, int 
     }
     ring.commit();
   };
-  const int begin = p.sliding_window > 0 ? s.length - p.sliding_window : 0;
+  const int begin = first_visible(s.length, p.sliding_window, p.chunk);
   const float scale = p.scale * unit;
   LineState<D> state;
   state.clear();

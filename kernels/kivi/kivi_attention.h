@@ -49,6 +49,7 @@ struct KiviAttentionParams {
   std::int32_t max_pages;       // full pages of the longest sequence, at least
   std::int32_t max_loose;       // tokens outside pages that are full on both sides, of any sequence, at most
   std::int32_t sliding_window;  // 0: none; w: the last w tokens are seen
+  std::int32_t chunk;           // 0: none; c: the tokens of the query's own chunk of c, and no sliding window
   float scale, soft_cap;        // soft_cap 0: none
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/decode/mma.cuh"
+#include "kernels/decode/visible.cuh"
 #include "kernels/kivi/kivi_attention.h"
 
 namespace oscar::kernels {
@@ -107,7 +108,7 @@ __device__ __forceinline__ LooseResult<D> attend_loose(const KiviAttentionParams
   const int sink = min(p.sink, s.length);
   // Position of the i-th loose token.
   const auto position_of = [&](int i) { return i < sink ? i : i + 128 * full; };
-  const int begin = p.sliding_window > 0 ? max(0, s.length - p.sliding_window) : 0;
+  const int begin = first_visible(s.length, p.sliding_window, p.chunk);
 
   load_loose<D>(p, s, sequence, kv_head, first_head, heads, first, rows, position_of);
   __syncthreads();

@@ -52,6 +52,7 @@ void FallbackLauncher::launch(kernels::FallbackAttentionParams& p, const Attenti
   p.max_tokens = 0;
   for (const kernels::FallbackSequence& s : sequences) p.max_tokens = std::max(p.max_tokens, s.length);
   p.sliding_window = static_cast<std::int32_t>(input.sliding_window);
+  p.chunk = static_cast<std::int32_t>(input.chunk);
   p.scale = static_cast<float>(input.scale), p.soft_cap = static_cast<float>(input.soft_cap);
   p.workspace = workspace(kernels::fallback_attention_workspace_bytes(p));
   check_launch(kernels::fallback_attention(p, current_stream()), "fallback_attention");
@@ -78,6 +79,7 @@ void KiviLauncher::launch(kernels::FallbackAttentionParams& general, const Atten
   p.kv_heads = static_cast<std::int32_t>(input.k.size(1)), p.head_dim = static_cast<std::int32_t>(input.q.size(2));
   p.sink = static_cast<std::int32_t>(sink_);
   p.sliding_window = static_cast<std::int32_t>(input.sliding_window);
+  p.chunk = static_cast<std::int32_t>(input.chunk);
   p.scale = static_cast<float>(input.scale), p.soft_cap = static_cast<float>(input.soft_cap);
   p.workspace = workspace(kernels::kivi_attention_workspace_bytes(p));
   check_launch(kernels::kivi_attention(p, current_stream()), "kivi_attention");

@@ -114,6 +114,7 @@ void CudaBackend::attend_step(const AttentionInput& input, const Step& step, con
   p.recent = method_.quantised ? static_cast<std::int32_t>(method_.windows.recent) : 1;
   p.flush = method_.quantised ? static_cast<std::int32_t>(method_.windows.flush) : 1;
   p.sliding_window = static_cast<std::int32_t>(input.sliding_window);
+  p.chunk = static_cast<std::int32_t>(input.chunk);
   p.scale = static_cast<float>(input.scale), p.soft_cap = static_cast<float>(input.soft_cap);
   p.out_float = true;
   const RowCode &key_code = method_.code(input.layer, Side::kKey),

@@ -93,7 +93,6 @@ std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
 
 std::string cuda_decode_unsupported(const KvMethod&, const ModelConfig& model) {
   constexpr std::int64_t kMostDim = 512;
-  if (!model.chunk.empty()) return "the decode kernels know sliding windows, but no chunks of a sequence";
   if (model.head_dim <= kMostDim) return "";
   return "the decode kernels are built for head sizes up to " + number(kMostDim) + ", not for " +
          number(model.head_dim);
