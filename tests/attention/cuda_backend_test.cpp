@@ -147,6 +147,17 @@ TEST_F(PagedBackendCuda, SlidingWindow) {
   compare(s, call, kQueryRounding);
 }
 
+// Sequences that end within, at the end of, and at the beginning of a chunk.
+TEST_F(PagedBackendCuda, Chunks) {
+  for (const std::int64_t chunk : {70, 33, 128}) {
+    const Scenario s = make_scenario(128, 2, 4, Basis::kLayer, {16, 40, 1});
+    Call call = make_call(s, {200, 140, 141, 1}, 99, at::kFloat);
+    call.input.chunk = chunk;
+    SCOPED_TRACE(testing::Message() << "chunk " << chunk);
+    compare(s, call, kQueryRounding);
+  }
+}
+
 // Filling at once, in parts, and token by token: the same cache and the same continuation.
 TEST_F(PagedBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
   for (const CacheWindows& windows : {CacheWindows{64, 40, 1}, CacheWindows{64, 96, 8}, CacheWindows{0, 16, 4}}) {

@@ -108,6 +108,16 @@ TEST_F(FallbackBackendCuda, MeansUnderASoftCapAndSinkLogits) {
   }
 }
 
+TEST_F(FallbackBackendCuda, Chunks) {
+  for (const std::int64_t chunk : {70, 33}) {
+    const Scenario s = make_scenario(96, 2, 4, Basis::kHead, {16, 40, 1}, uniform_code(96));
+    Call call = make_call(s, {200, 140, 141, 1}, 410);
+    call.input.chunk = chunk;
+    SCOPED_TRACE(testing::Message() << "chunk " << chunk);
+    compare(s, call);
+  }
+}
+
 // Filling at once, in parts, and token by token: the same cache and the same continuation.
 TEST_F(FallbackBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
   for (const CacheWindows& windows : {CacheWindows{64, 40, 1}, CacheWindows{64, 96, 24}, CacheWindows{0, 16, 4}}) {
