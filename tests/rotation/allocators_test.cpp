@@ -302,7 +302,7 @@ TEST(Allocators, RefuseWhatIsNoSensitivity) {
 }
 
 // One sentence, whether it is said before statistics are collected or by the fit.
-TEST(Allocators, AreNotForLatentAttention) {
+TEST(Allocators, OfWidthsApartAreNotForLatentAttention) {
   const auto refusal = [](const FitOptions& o) {
     try {
       require_one_code(o);
@@ -314,8 +314,10 @@ TEST(Allocators, AreNotForLatentAttention) {
   FitOptions o;
   o.method = "waterfill";
   EXPECT_EQ(refusal(o), "");
-  o.allocate = "measured";
-  EXPECT_THAT(refusal(o), ::testing::HasSubstr("--allocate measured chooses widths for keys and values apart"));
+  o.allocate = "measured";  // a curve of the one vector
+  EXPECT_EQ(refusal(o), "");
+  o.allocate = "kvmix";
+  EXPECT_THAT(refusal(o), ::testing::HasSubstr("--allocate kvmix chooses widths for keys and values apart"));
   o.allocate = "closed", o.key_profiles = {{2, 2, 2, 2}};
   EXPECT_THAT(refusal(o), ::testing::HasSubstr("caches one vector for both"));
   o = {}, o.method = "tasq";
