@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests: a tiny random model and what the commands make of it."""
 import json
 import os
+import shutil
 
 import pytest
 
@@ -57,3 +58,25 @@ def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text("".join(f"Valve {i} is {'open' if i % 3 else 'closed'} and its pressure is {i * 7 % 50}.\n" for i in range(120)))
     return path
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory):
+    """folder_of(page): the folder in which the commands of the page run. README's run once for all of them."""
+    from test_readme import MADE_BY_README, README, Folder
+
+    folders = {}
+
+    def get(page):
+        if page not in folders:
+            folders[page] = Folder(tmp_path_factory.mktemp(page.replace("/", "-").removesuffix(".md")), page)
+            if page != README:
+                readme = get(README)
+                readme.run(len(readme.commands) - 1)
+                for name, made in MADE_BY_README.items():
+                    source, target = readme.root / made, folders[page].root / name
+                    assert source.exists(), f"README's commands made no {made}"
+                    (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+        return folders[page]
+
+    return get

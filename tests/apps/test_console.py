@@ -67,10 +67,9 @@ def test_every_block_says_what_becomes_of_it():
 
 
 @pytest.fixture(scope="session")
-def readme(tmp_path_factory):
+def readme(folder_of):
     """The folder in which README's example has run."""
-    folder = Folder(tmp_path_factory.mktemp("readme"), README)
-    folder.commands = [command for command in folder.commands if command[0].startswith("oscar-")]
+    folder = folder_of(README)
     folder.run(len(folder.commands) - 1)
     return folder.root
 

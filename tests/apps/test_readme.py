@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -69,25 +68,6 @@ class Folder:
             self.done.append(subprocess.run(["bash", "-c", line], cwd=self.root, capture_output=True, text=True, timeout=1500,
                                             env=environment))
         return self.done[index]
-
-
-@pytest.fixture(scope="session")
-def folder_of(tmp_path_factory):
-    folders = {}
-
-    def get(page):
-        if page not in folders:
-            folders[page] = Folder(tmp_path_factory.mktemp(page.replace("/", "-").removesuffix(".md")), page)
-            if page != README:
-                readme = get(README)
-                readme.run(len(readme.commands) - 1)
-                for name, made in MADE_BY_README.items():
-                    source, target = readme.root / made, folders[page].root / name
-                    assert source.exists(), f"README's commands made no {made}"
-                    (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-        return folders[page]
-
-    return get
 
 
 def masked(line):
