@@ -57,7 +57,7 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
 std::optional<std::string> transformers_unsupported(const ExportFormat& format, const Bundle& bundle) {
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   std::vector<LeftOutLayer> others = read_left_out(bundle.model, layers, "the bundle");
-  std::erase_if(others, [](const LeftOutLayer& other) { return !other.reason.starts_with(kReadsAnother); });
+  std::erase_if(others, [](const LeftOutLayer& other) { return !other.reads; });
   if (others.empty()) return std::nullopt;
   return "what format " + format.id +
          " makes is served by oscar_kv, which does not compute layers that read the cache of another one, but the " +

@@ -10,13 +10,12 @@
 
 namespace oscar {
 
-// How the reason of a layer without a cache of its own begins; the number of the layer that it reads follows.
-inline constexpr const char* kReadsAnother = "reads the keys and values of layer ";
-
-// [{"layer": 0, "reason": "linear attention, no KV cache"}, ...]
+// A layer without a cache of its own, which reads that of layer `source`.
+LeftOutLayer reads_another(std::int64_t layer, std::int64_t source);
+// [{"layer": 0, "reason": "linear attention, no KV cache"}, {"layer": 3, "reason": "...", "reads": 2}, ...]
 Json left_out_json(const std::vector<LeftOutLayer>& layers);
-// Those of `model`, which may have none. InputError for numbers that do not ascend below `layers`, no reason, or when
-// nothing is left.
+// Those of `model`, which may have none. InputError for numbers that do not ascend below `layers`, a layer that reads
+// itself or a later one, no reason, or when nothing is left.
 std::vector<LeftOutLayer> read_left_out(const Json& model, std::int64_t layers, const std::string& where);
 // "layers 0 to 2, 4 (linear attention, no KV cache)"; nothing for none.
 std::string left_out_text(const std::vector<LeftOutLayer>& layers);

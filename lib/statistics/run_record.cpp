@@ -16,15 +16,16 @@ const char* dtype_text(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "
 
 namespace {
 
-// Why a layer holds no KV cache that can be quantised.
-std::string no_cache_reason(const ModelConfig& config, std::int64_t layer) {
-  if (config.is_linear(layer)) return "linear attention, no KV cache";
+// A layer that holds no KV cache which can be quantised, and why.
+LeftOutLayer without_cache(const ModelConfig& config, std::int64_t layer) {
+  if (config.is_linear(layer)) return {layer, "linear attention, no KV cache", {}};
   if (config.reads_another(layer)) {
-    return kReadsAnother + std::to_string(config.shared.source[static_cast<std::size_t>(layer)]) +
-           ", no cache of its own";
+    return reads_another(layer, config.shared.source[static_cast<std::size_t>(layer)]);
   }
-  return "a window of " + std::to_string(config.span(layer)) +
-         " tokens in heads of another size, which stay as they are";
+  return {
+      layer,
+      "a window of " + std::to_string(config.span(layer)) + " tokens in heads of another size, which stay as they are",
+      {}};
 }
 
 Json options_record(const CollectOptions& options) {
@@ -79,7 +80,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {
     if (!config.holds_kv(i)) {
-      s.left_out.push_back({i, no_cache_reason(config, i)});
+      s.left_out.push_back(without_cache(config, i));
       continue;
     }
     const std::int64_t window = config.sliding_window.empty() ? 0 : config.sliding_window[i];

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,10 +55,12 @@ struct LayerMoments {
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
-// A layer of the model that is not among those below, and why: "gated delta net".
+// A layer of the model that is not among those below, and why: "gated delta net". `reads`: the layer whose keys and
+// values it attends to, where it has none of its own.
 struct LeftOutLayer {
   std::int64_t layer = 0;
   std::string reason;
+  std::optional<std::int64_t> reads;
 };
 
 inline constexpr std::int64_t kStatisticsVersion = 2;

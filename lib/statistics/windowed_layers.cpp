@@ -43,7 +43,7 @@ std::vector<LeftOutLayer> windowed_layers(const Statistics& s, const CacheWindow
     if (span == spans.end() || !windows.hold(span->second.tokens)) continue;
     const auto& [tokens, of] = span->second;
     longest = std::max(longest, tokens);
-    found.push_back({span->first, of + std::to_string(tokens) + " tokens, which stay in BF16"});
+    found.push_back({span->first, of + std::to_string(tokens) + " tokens, which stay in BF16", {}});
   }
   if (!found.empty() && found.size() == s.layers.size()) {
     throw InputError(where + ": no layer has anything to quantise: their windows of at most " +

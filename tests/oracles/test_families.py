@@ -355,7 +355,9 @@ def test_commands(case, tool, tmp_path, oscar_logits):
     total = json.loads((model / "config.json").read_text())
     total = total.get("text_config", total)["num_hidden_layers"]
     assert manifest["model"]["layers"] == total
-    reasons = {entry["layer"]: entry["reason"] for entry in manifest["model"].get("left_out", [])}
+    left_out = manifest["model"].get("left_out", [])
+    reasons = {entry["layer"]: entry["reason"] for entry in left_out}
+    assert {entry["layer"]: entry["reads"] for entry in left_out if "reads" in entry} == dict(readers(model))
     assert sorted(reasons) == [i for i in range(total) if i not in held]
     for reader, source in readers(model).items():
         assert reasons.pop(reader) == f"reads the keys and values of layer {source}, no cache of its own"

@@ -137,6 +137,9 @@ TEST_F(HostileStatistics, Facts) {
                            {"layer": 3, "reason": "x"}])"),
               HasSubstr("'left_out' has all 4 layers"));
   EXPECT_EQ(left_out(R"([{"layer": 2, "reason": "x"}, {"layer": 3, "reason": "x"}])"), "accepted");
+  EXPECT_EQ(left_out(R"([{"layer": 2, "reason": "x"}, {"layer": 3, "reason": "x", "reads": 2}])"), "accepted");
+  EXPECT_THAT(left_out(R"([{"layer": 2, "reason": "x"}, {"layer": 3, "reason": "x", "reads": 3}])"),
+              HasSubstr("'reads' is 3"));
   EXPECT_THAT(change([](Json& j) { j["model"]["head_dim"] = 16; }), HasSubstr("expected [2, 16, 16]"));
   EXPECT_THAT(change([](Json& j) { j["model"]["head_dim"] = "8"; }), HasSubstr("expected an integer"));
   EXPECT_THAT(change([](Json& j) { j["model"]["kv_heads"] = 4; }), HasSubstr("expected [4, 8, 8]"));

@@ -61,7 +61,7 @@ TEST(Statistics, SaveAndLoadRoundTrip) {
 TEST(Statistics, LayersThatAreLeftOutKeepTheirNumbers) {
   TempDirectory dir;
   Statistics s = random_statistics({.layers = 3});
-  s.left_out = {{0, "linear attention"}, {1, "linear attention"}, {3, "a window"}};
+  s.left_out = {{0, "linear attention", {}}, {1, "linear attention", {}}, {3, "a window", {}}};
   save_statistics(s, dir / "a.safetensors");
   const SafetensorsFile file = SafetensorsFile::open(dir / "a.safetensors");
   EXPECT_EQ(file.find("layers.1.q_gram"), nullptr);
@@ -76,7 +76,7 @@ TEST(Statistics, LayersThatAreLeftOutKeepTheirNumbers) {
   EXPECT_EQ(left_out_text(loaded.left_out), "layers 0, 1 (linear attention); layer 3 (a window)");
   Statistics other = random_statistics({.layers = 3, .seed = 2});
   EXPECT_THAT(message_of([&] { merge_statistics({s, other}); }), HasSubstr("layers 6 and 3"));
-  other.left_out = {{0, "x"}, {1, "x"}, {2, "x"}};
+  other.left_out = {{0, "x", {}}, {1, "x", {}}, {2, "x", {}}};
   EXPECT_THAT(message_of([&] { merge_statistics({s, other}); }), HasSubstr("layer 2 and 3"));
   other.left_out = s.left_out;
   EXPECT_EQ(merge_statistics({s, other}).number(2), 5);
@@ -85,9 +85,24 @@ TEST(Statistics, LayersThatAreLeftOutKeepTheirNumbers) {
               HasSubstr("layer 6 is left out of 6"));
 }
 
+TEST(Statistics, LayersThatReadAnothersCacheNameIt) {
+  const Json written = left_out_json({{0, "linear attention", {}}, reads_another(3, 1)});
+  EXPECT_EQ(written[1]["reads"], 1);
+  EXPECT_FALSE(written[0].contains("reads"));
+  const auto read = [](const Json& list) { return read_left_out({{"left_out", list}}, 5, "s"); };
+  EXPECT_EQ(read(written)[1].reads, 1);
+  EXPECT_FALSE(read(written)[0].reads.has_value());
+  // Files from before the field was written say it by the reason alone.
+  Json older = written;
+  older[1].erase("reads");
+  EXPECT_EQ(read(older)[1].reads, 1);
+  older[1]["reason"] = "reads the keys and values of layer 7";
+  EXPECT_FALSE(read(older)[1].reads.has_value());
+}
+
 TEST(Statistics, LayersInsideTheRecentWindowAreLeftOutByTheirNumbers) {
   Statistics s = random_statistics({.layers = 3});
-  s.left_out = {{0, "linear attention"}};
+  s.left_out = {{0, "linear attention", {}}};
   s.metadata = Json{{"geometry", Json::array({{{"layer", 1}, {"sliding_window", 16}},
                                               {{"layer", 2}, {"sliding_window", 0}},
                                               {{"layer", 3}, {"sliding_window", 17}}})}};
