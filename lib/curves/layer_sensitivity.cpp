@@ -9,6 +9,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "curves/profile_attention.h"
+#include "rotation/block_widths.h"
 #include "text/sequences.h"
 
 namespace oscar {
@@ -67,8 +68,7 @@ KvMethod whole_width_method(const Bundle& bundle, const ModelConfig& model, cons
                             std::uint8_t key, std::uint8_t value) {
   Bundle whole = bundle;
   for (LayerTransform& layer : whole.layers) {
-    layer.key.widths.assign(kBands, key);
-    layer.value.widths.assign(kBands, value);
+    set_block_widths(layer, {key, key, key, key}, {value, value, value, value});
   }
   return make_method(whole.method, model, &whole, windows);
 }

@@ -14,6 +14,7 @@
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
 #include "model/device_memory.h"
+#include "rotation/block_widths.h"
 #include "rotation/profile_allocation.h"
 
 namespace oscar {
@@ -298,8 +299,7 @@ class CurveRun {
     }
     Bundle narrow = bundle_;
     for (std::size_t l = 0; l < narrow.layers.size(); ++l) {
-      narrow.layers[l].key.widths.assign(whole.widths.key[l].begin(), whole.widths.key[l].end());
-      narrow.layers[l].value.widths.assign(whole.widths.value[l].begin(), whole.widths.value[l].end());
+      set_block_widths(narrow.layers[l], whole.widths.key[l], whole.widths.value[l]);
     }
     const KvMethod method = make_method(narrow.method, decoder_.config(), &narrow, request_.windows);
     const PassResult result{{passes().measure_whole(method)}, {}};

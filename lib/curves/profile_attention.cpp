@@ -8,6 +8,7 @@
 #include "attention/fused_prefill.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
+#include "rotation/block_widths.h"
 
 namespace oscar {
 namespace {
@@ -102,10 +103,9 @@ WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, 
   WidthMethods methods;
   for (std::size_t i = 0; i < methods.size(); ++i) {
     Bundle wide = bundle;
-    for (LayerTransform& layer : wide.layers) {
-      layer.key.widths.assign(kBands, kCodedWidths[i]);
-      layer.value.widths.assign(kBands, kCodedWidths[i]);
-    }
+    Widths widths{};
+    widths.fill(kCodedWidths[i]);
+    for (LayerTransform& layer : wide.layers) set_block_widths(layer, widths, widths);
     methods[i] = make_method(wide.method, model, &wide, windows);
   }
   return methods;

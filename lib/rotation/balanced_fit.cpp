@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "registry/registry.h"
+#include "rotation/block_widths.h"
 #include "rotation/key_centre.h"
 #include "rotation/latent_fit.h"
 #include "rotation/metric_fit.h"
@@ -46,8 +47,7 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
 }
 
 void set_widths(MetricSide& side, const Widths& widths) {
-  side.transform.widths.assign(widths.begin(), widths.end());
-  side.transform.sigma = at::ones({side.lambda.size(0), kBands}, at::kFloat);  // the transform has unit blocks
+  set_block_widths(side.transform, widths, side.lambda.size(0));
 }
 
 Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }

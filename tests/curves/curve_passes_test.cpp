@@ -14,6 +14,7 @@
 #include "bundle/from_fit.h"
 #include "curves/gradient_sensitivity.h"
 #include "curves/layer_sensitivity.h"
+#include "rotation/block_widths.h"
 #include "rotation/fit.h"
 #include "statistics/collect.h"
 #include "statistics/kl_labels.h"
@@ -125,8 +126,7 @@ class CurvePassesTest : public testing::Test {
                           const std::vector<std::int32_t>& ids) {
     Bundle one = bundle;
     for (LayerTransform& l : one.layers) {
-      l.key.widths.assign(widths.begin(), widths.end());
-      l.value.widths = l.key.widths;
+      set_block_widths(l, widths, widths);
     }
     const KvMethod method = make_method(one.method, checkpoint_->config(), &one, kWindows);
     ExactCacheAttention exact;

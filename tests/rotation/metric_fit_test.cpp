@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
+#include "codec/codec.h"
 #include "rotation/fit.h"
 #include "rotation/made_statistics.h"
 #include "support/metric_fit_options.h"
@@ -81,7 +84,31 @@ TEST(MetricFit, WaterfillBlocksHaveUnitVariance) {
     const at::Tensor variance = x.square().mean(0).view({4, 16}).mean(1);
     EXPECT_LT(largest(variance - 1.0), 0.05);
   }
-  EXPECT_LT(largest(key.sigma - 1.0), 1e-12);
+}
+
+// Rows of a tenth and of four times their usual size are read with the relative error of usual ones. With scales
+// counted from the deviation itself, small rows of 4-bit blocks are read several times as large as they are.
+TEST(MetricFit, ScaleBytesReachSmallAndLargeRows) {
+  at::manual_seed(2);
+  const std::vector<MadeRows> layers = {random_made_rows(4000, 4, 2, 64)};
+  FitOptions o = metric_fit_options("waterfill");
+  o.key_profiles = o.value_profiles = {{4, 4, 2, 1}};
+  const SideTransform value = fit(made_statistics(layers), o).layers[0].transform.value;
+  RowCodec codec;
+  codec.code = value.code(64, 0), codec.side = Side::kValue, codec.encoder = Encoder::kSearch;
+  std::copy_n(value.sigma[0].const_data_ptr<float>(), kBands, codec.sigma.begin());
+  const at::Tensor rows =
+      at::matmul(layers[0].v.select(1, 0) - value.mean[0], value.forward[0]).to(at::kFloat).contiguous();
+  const auto errors = [&](double size) {  // [4], of each block, over the rows' own squares
+    const at::Tensor x = rows * size, read = at::empty_like(x);
+    quantise_rows(codec, x.const_data_ptr<float>(), x.size(0), 0, read.mutable_data_ptr<float>(), 0);
+    const auto blocks = [](const at::Tensor& t) { return t.square().view({-1, 4, 16}).mean(2).mean(0); };
+    return blocks(read - x) / blocks(x);
+  };
+  const at::Tensor usual = errors(1.0);
+  EXPECT_LT(usual[0].item<float>(), 0.02f);
+  EXPECT_LT(usual[3].item<float>(), 0.45f);
+  for (const double size : {0.1, 4.0}) EXPECT_LT(largest(errors(size) / usual - 1.0), 0.1) << size;
 }
 
 TEST(MetricFit, KeyBiasesHundredsOfTimesTheSignal) {

@@ -1,0 +1,15 @@
+// Widths of the blocks of a side, with the deviations that their scale bytes count from.
+#pragma once
+
+#include "rotation/profile_allocation.h"
+#include "rotation/transform.h"
+
+namespace oscar {
+
+// Sets `widths` and `sigma` [Hkv, 4] of a transform with blocks of variance 1, as fits make them.
+void set_block_widths(SideTransform& side, const Widths& widths, std::int64_t kv_heads);
+
+// Both sides of a layer.
+void set_block_widths(LayerTransform& layer, const Widths& key, const Widths& value);
+
+}  // namespace oscar
