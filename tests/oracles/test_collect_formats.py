@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 
 import pytest
 
@@ -166,13 +167,16 @@ def _program():
     return pathlib.Path(os.environ["OSCAR_BUILD_DIR"]) / "bin" / "oscar-collect"
 
 
+# In a process of its own: a program's peak begins at that of the process which starts it, and this one may hold torch.
+PEAK = """import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""
+
+
 def peak_memory(arguments):
     """Peak resident bytes of one run of oscar-collect."""
-    process = subprocess.Popen([str(_program()), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, process.stderr.read()
-    process.stderr.close()
-    return usage.ru_maxrss * 1024
+    line = [sys.executable, "-c", PEAK, _program(), *arguments]
+    return int(subprocess.run([str(word) for word in line], capture_output=True, text=True, check=True).stdout) * 1024
 
 
 def test_config_file_equals_the_options(tool, files, folder):
