@@ -44,6 +44,10 @@ void add_measurement_options(CLI::App& app, VerifyArguments& a) {
   app.add_option("--path", a.path, "Whole sequences at once, token by token through the paged cache, or both")
       ->capture_default_str()
       ->check(CLI::IsMember({"prefill", "decode", "both"}));
+  app.add_option("--decode-last", a.request.decode_last,
+                 "With --path both: decode, and score, the last tokens of each sequence alone; 0: all")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostTokens));
   app.add_flag("--stream-layers", a.request.decoder.stream_layers,
                "Keep one layer's weights in memory, on a GPU three; same results");
   app.add_option("--context", a.request.context, "Tokens of each sequence")

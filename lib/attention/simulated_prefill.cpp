@@ -6,6 +6,7 @@
 #include "attention/basis.h"
 #include "attention/begin_step.h"
 #include "attention/cached_attention.h"
+#include "attention/flash_prefill.h"
 #include "attention/logit_noise.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
@@ -38,6 +39,11 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
       add_mean(keys, mean_rows(*key, method_.rope_phases->rows(0, length).to(input.q.device())));
     }
     const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, offset, length) : x; };
+    if (!step.shift.defined() && flash_prefill_runs(input, keys, values)) {
+      part(step.output).copy_(attend_flash(input, part(step.q), keys, values));
+      offset += length;
+      continue;
+    }
     at::Tensor asked = part(step.q);
     if (keys.noise.defined()) {
       const std::int64_t runs = keys.noise.size(2);

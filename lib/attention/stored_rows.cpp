@@ -75,46 +75,50 @@ StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& meth
   const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), sample);
   if (runs.empty()) return {};
   const at::Tensor rows = rows_of(method, input, side, of.windows.sink, runs);
-  const std::int64_t row = rows.size(1) * rows.size(2), each = pages.tokens();
+  const std::int64_t heads = rows.size(1), row = heads * rows.size(2), each = pages.tokens();
   const auto* values = rows.const_data_ptr<float>();
   std::atomic<std::int64_t> differing{0};
-  at::parallel_for(0, std::ssize(runs), 1, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(0, std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {  // only the last run may be shorter than a page
-      const Run& run = runs[static_cast<std::size_t>(i)];
-      differing +=
-          pages.differing_rows(stored.pages.data() + run.page * pages.bytes(), run.count, values + i * each * row);
+      const std::int64_t at = i / heads;
+      const Run& run = runs[static_cast<std::size_t>(at)];
+      differing += pages.differing_rows(stored.pages.data() + run.page * pages.bytes(), static_cast<int>(i % heads),
+                                        run.count, values + at * each * row);
     }
   });
   return {rows.size(0) * rows.size(1), differing};
 }
 
 StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
-                             const AttentionInput& input, Side side) {
+                             const AttentionInput& input, Side side, const PageSample& sample) {
   const StoredPages stored = cache.stored(input.layer, 0, side);
   // A layer that the bundle leaves out has pages, which no query reads and the prefill does not score.
   if (stored.tokens == 0 || !method.quantised_at(input.layer)) return {};
   const SideSpec& of = side_of(spec, side);
   const CachePages& pages = *of.pages[static_cast<std::size_t>(input.layer)];
-  const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), {});
-  const at::Tensor scored = on_cpu(decoded_rows(method, input.layer, side, side == Side::kKey ? input.k : input.v)
-                                       .coded.narrow(1, of.windows.sink, stored.tokens));  // [Hkv, tokens, d]
-  const std::int64_t heads = scored.size(0), d = scored.size(2);
+  const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), sample);
+  if (runs.empty()) return {};
+  const at::Tensor coded = decoded_rows(method, input.layer, side, side == Side::kKey ? input.k : input.v).coded;
+  std::vector<at::Tensor> parts;
+  for (const Run& run : runs) parts.push_back(coded.narrow(1, of.windows.sink + run.first, run.count));
+  const at::Tensor scored = on_cpu(at::cat(parts, 1));  // [Hkv, tokens of the runs, d]
+  const std::int64_t heads = scored.size(0), tokens = scored.size(1), d = scored.size(2), each = pages.tokens();
   const auto* values = scored.const_data_ptr<float>();
   std::atomic<std::int64_t> differing{0};
   at::parallel_for(0, std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> read(static_cast<std::size_t>(pages.tokens() * d));
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Run& run = runs[static_cast<std::size_t>(i / heads)];
-      const std::int64_t head = i % heads;
+    std::vector<float> read(static_cast<std::size_t>(each * d));
+    for (std::int64_t i = begin; i < end; ++i) {  // only the last run may be shorter than a page
+      const std::int64_t at = i / heads, head = i % heads;
+      const Run& run = runs[static_cast<std::size_t>(at)];
       pages.read_back(stored.pages.data() + run.page * pages.bytes(), static_cast<int>(head),
                       static_cast<int>(run.count), read.data());
       for (std::int64_t t = 0; t < run.count; ++t) {
-        const float* expected = values + (head * stored.tokens + run.first + t) * d;
+        const float* expected = values + (head * tokens + at * each + t) * d;
         differing += same_row(read.data() + t * d, expected, d) ? 0 : 1;
       }
     }
   });
-  return {stored.tokens * heads, differing};
+  return {tokens * heads, differing};
 }
 
 }  // namespace oscar

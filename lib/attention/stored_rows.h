@@ -25,10 +25,10 @@ struct PageSample {
 StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
                                const AttentionInput& input, Side side, const PageSample& sample = {});
 
-// The same, all pages: what a reader on the CPU gets from the stored bytes must be what the simulated prefill scores
-// with (decoded_rows(), on the device of the input), but for 1e-5 of the row's largest magnitude. Nothing of layers
-// that the bundle leaves out, which the prefill has in BF16.
+// The same of other pages: what a reader on the CPU gets from the stored bytes must be what the simulated prefill
+// scores with (decoded_rows(), on the device of the input), but for 1e-5 of the row's largest magnitude. Nothing of
+// layers that the bundle leaves out, which the prefill has in BF16.
 StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
-                             const AttentionInput& input, Side side);
+                             const AttentionInput& input, Side side, const PageSample& sample = {});
 
 }  // namespace oscar

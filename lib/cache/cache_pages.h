@@ -68,10 +68,11 @@ class CachePages {
                    float* sums) const = 0;
   virtual void finish(float* sums, int queries) const = 0;
 
-  // For checks: how many of the rows (token x KV head) of `tokens` tokens, in consecutive pages, are not stored as the
-  // encoder of the method codes `rows`, [tokens, Hkv, d] in the basis of the windows. Reads the bytes by other code
-  // than dots() and add().
-  virtual std::int64_t differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const = 0;
+  // For checks: how many of a KV head's rows of `tokens` tokens, in consecutive pages, are not stored as the encoder of
+  // the method codes `rows`, [tokens, Hkv, d] in the basis of the windows. Reads the bytes by other code than dots()
+  // and add().
+  virtual std::int64_t differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
+                                      const float* rows) const = 0;
 
   // For checks: the first `count` rows of a KV head as readers get them, [count, d] in the basis of the windows.
   virtual void read_back(const std::uint8_t* page, int head, int count, float* rows) const = 0;

@@ -260,36 +260,31 @@ bool KiviPages::stored_as(const std::uint8_t* page, int line, int index, const f
   return same;
 }
 
-std::int64_t KiviPages::differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const {
+std::int64_t KiviPages::differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
+                                       const float* rows) const {
   const std::int64_t width = std::int64_t{kv_heads_} * d_;
   std::vector<float> x(rows, rows + tokens * width), norms(static_cast<std::size_t>(tokens)), group;
   to_codes(x.data(), tokens, norms.data());
-  std::vector<char> wrong(static_cast<std::size_t>(tokens * kv_heads_), 0);
+  std::vector<char> wrong(static_cast<std::size_t>(tokens), 0);
   for (std::int64_t t = 0; norm_bytes_ > 0 && t < tokens; ++t) {
     const float stored = norm(pages + t / kTokens * bytes(), static_cast<int>(t % kTokens));
-    if (stored != norms[static_cast<std::size_t>(t)]) std::fill_n(wrong.begin() + t * kv_heads_, kv_heads_, 1);
+    if (stored != norms[static_cast<std::size_t>(t)]) wrong[static_cast<std::size_t>(t)] = 1;
   }
-  // Groups of one head: `line` is a channel or a token, `first` the first token or channel of the group.
+  // `line` is a channel or a token, `first` the first token or channel of the group.
   group.resize(static_cast<std::size_t>(group_));
-  const auto check = [&](std::int64_t head, std::int64_t line, std::int64_t first) {
+  const auto check = [&](std::int64_t line, std::int64_t first) {
     for (std::int64_t i = 0; i < group_; ++i) {
       const std::int64_t token = channel_axis_ ? first + i : line, channel = channel_axis_ ? line : first + i;
       group[static_cast<std::size_t>(i)] = x[static_cast<std::size_t>(token * width + head * d_ + channel)];
     }
     const std::int64_t token = channel_axis_ ? first : line, in_page = token % kTokens;
-    const std::uint8_t* page = head_page(pages + token / kTokens * bytes(), static_cast<int>(head));
+    const std::uint8_t* page = head_page(pages + token / kTokens * bytes(), head);
     const std::int64_t stored_line = channel_axis_ ? line : in_page, index = (channel_axis_ ? in_page : first) / group_;
     if (stored_as(page, static_cast<int>(stored_line), static_cast<int>(index), group.data())) return;
-    for (std::int64_t i = 0; i < (channel_axis_ ? group_ : 1); ++i) {
-      wrong[static_cast<std::size_t>((token + i) * kv_heads_ + head)] = 1;
-    }
+    for (std::int64_t i = 0; i < (channel_axis_ ? group_ : 1); ++i) wrong[static_cast<std::size_t>(token + i)] = 1;
   };
-  for (std::int64_t head = 0; head < kv_heads_; ++head) {
-    for (std::int64_t line = 0; line < (channel_axis_ ? d_ : tokens); ++line) {
-      for (std::int64_t first = 0; first + group_ <= (channel_axis_ ? tokens : d_); first += group_) {
-        check(head, line, first);
-      }
-    }
+  for (std::int64_t line = 0; line < (channel_axis_ ? d_ : tokens); ++line) {
+    for (std::int64_t first = 0; first + group_ <= (channel_axis_ ? tokens : d_); first += group_) check(line, first);
   }
   return std::count(wrong.begin(), wrong.end(), 1);
 }

@@ -41,7 +41,8 @@ class KiviPages : public CachePages {
   void add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
            float* sums) const override;
   void finish(float* sums, int queries) const override;
-  std::int64_t differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const override;
+  std::int64_t differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
+                              const float* rows) const override;
   void read_back(const std::uint8_t* page, int head, int count, float* rows) const override;
   PageFormat format() const override;
 

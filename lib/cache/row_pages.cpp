@@ -198,20 +198,19 @@ void RowPages::finish(float* sums, int queries) const {
   }
 }
 
-std::int64_t RowPages::differing_rows(const std::uint8_t* pages, std::int64_t tokens, const float* rows) const {
+std::int64_t RowPages::differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
+                                      const float* rows) const {
   const auto d = static_cast<std::size_t>(layout_.head_dim);
+  const RowCodec& codec = codecs_[static_cast<std::size_t>(head)];
   std::vector<std::uint8_t> codes(d), stored(d), params(d * 4), stored_params(d * 4);
   std::int64_t differing = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    const std::uint8_t* page = pages + t / kPageTokens * bytes();
-    for (const RowCodec& codec : codecs_) {
-      encode_rows(codec, rows, 1, 0, codes.data(), params.data());
-      get(page, static_cast<int>(t % kPageTokens), stored.data(), stored_params.data());
-      const bool same = codes == stored &&
-                        std::equal(params.begin(), params.begin() + codec.code.param_bytes(), stored_params.begin());
-      differing += same ? 0 : 1;
-      rows += d, page += page_.bytes();
-    }
+    const std::uint8_t* page = pages + t / kPageTokens * bytes() + head * page_.bytes();
+    encode_rows(codec, rows + (t * std::ssize(codecs_) + head) * layout_.head_dim, 1, 0, codes.data(), params.data());
+    get(page, static_cast<int>(t % kPageTokens), stored.data(), stored_params.data());
+    const bool same =
+        codes == stored && std::equal(params.begin(), params.begin() + codec.code.param_bytes(), stored_params.begin());
+    differing += same ? 0 : 1;
   }
   return differing;
 }

@@ -35,17 +35,18 @@ PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t mo
 }
 
 CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device)
-    : method_(method), layers_(model.kv_layers()), pages_(cache_spec(method, model)), paged_(method, model, device) {}
+    : method_(method), model_(model), device_(device), pages_(cache_spec(method, model)) {}
 
 void CacheChecker::check_layer(const LayerToCheck& layer) {
   const AttentionInput& input = layer.input;
+  PagedAttention paged(method_, model_, device_);  // of this layer alone: those of all need not be held at once
   const std::int64_t tail = input.q.size(0), body = input.k.size(0) - tail;
   if (body > 0) {
     const SequenceBatch batch{{0}, {body}, {0}};
-    paged_.append(tokens_of(input, batch));
+    paged.append(tokens_of(input, batch));
   }
   const SequenceBatch batch{{0}, {tail}, {body}};
-  const at::Tensor decoded = paged_.attend(tokens_of(input, batch)).to(at::kCPU, at::kDouble);
+  const at::Tensor decoded = paged.attend(tokens_of(input, batch)).to(at::kCPU, at::kDouble);
   const at::Tensor expected = layer.prefill.to(at::kCPU, at::kDouble);
   const double norm = expected.norm().item<double>();
   const double error = (decoded - expected).norm().item<double>();
@@ -53,18 +54,16 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
 
   for (const Side side : {Side::kKey, Side::kValue}) {
     if (side == Side::kValue && method_.one_vector) break;  // the same bytes
-    const StoredRows read = compare_read_rows(paged_, method_, pages_, input, side);
+    const CacheWindows& windows = pages_.sides[side == Side::kKey ? 0 : 1].windows;
+    const std::int64_t coded = (windows.quantised_end(input.k.size(0)) - windows.sink) * input.k.size(1),
+                       rows = 2 * model_.kv_layers() * coded, place = 2 * input.layer + (side == Side::kKey ? 0 : 1);
+    const StoredRows read =
+        compare_read_rows(paged, method_, pages_, input, side, compared_pages(rows, place, kReadRows));
     check_.read += read.rows, check_.misread += read.differing;
-    const PageSample sample = compared_pages(2 * layers_ * read.rows, 2 * input.layer + (side == Side::kKey ? 0 : 1));
-    const StoredRows stored = compare_stored_rows(paged_, method_, pages_, input, side, sample);
+    const StoredRows stored = compare_stored_rows(paged, method_, pages_, input, side, compared_pages(rows, place));
     check_.rows += stored.rows, check_.differing += stored.differing;
   }
-}
-
-CacheCheck CacheChecker::result() const {
-  CacheCheck check = check_;
-  check.allocated_bytes = paged_.allocated_bytes();
-  return check;
+  check_.allocated_bytes += paged.allocated_bytes();
 }
 
 }  // namespace oscar

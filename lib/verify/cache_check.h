@@ -17,15 +17,15 @@ namespace oscar {
 struct CacheCheck {
   std::int64_t rows = 0;       // coded rows compared with the encoder on the CPU: tokens x KV heads x K and V x layers
   std::int64_t differing = 0;  // whose codes or parameters are not those of the encoder
-  std::int64_t read = 0;       // coded rows read back: all of the sequence
+  std::int64_t read = 0;       // coded rows read back
   std::int64_t misread = 0;    // that are not what the simulated prefill scores with
   double reader_error = 0;     // worst layer: |decode - prefill| / |prefill| of the last queries' attention output
   std::uint64_t allocated_bytes = 0;  // of the sequence, all layers
 };
 
-// Up to so many coded rows of a sequence are all compared with the encoder on the CPU; of more, every n-th page, in
-// layers and sides by turns from another page on, so that each place in a sequence has its turn.
-inline constexpr std::int64_t kComparedRows = std::int64_t{1} << 17;
+// Up to so many coded rows of a sequence are all compared with the encoder on the CPU, and read back; of more, every
+// n-th page, in layers and sides by turns from another page on, so that each place in a sequence has its turn.
+inline constexpr std::int64_t kComparedRows = std::int64_t{1} << 17, kReadRows = std::int64_t{1} << 20;
 
 // Which pages of one layer and side are compared. rows: coded rows of the whole sequence; place: 2 layer + side.
 PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t most = kComparedRows);
@@ -42,16 +42,17 @@ LayerToCheck layer_to_check(const AttentionInput& input, const at::Tensor& prefi
 // Fed with one sequence, layer after layer.
 class CacheChecker {
  public:
+  // method must outlive the object.
   CacheChecker(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
 
   void check_layer(const LayerToCheck& layer);
-  CacheCheck result() const;
+  CacheCheck result() const { return check_; }
 
  private:
   const KvMethod& method_;
-  std::int64_t layers_;
+  ModelConfig model_;
+  at::Device device_;
   KvCacheSpec pages_;  // what the bytes are compared with
-  PagedAttention paged_;
   CacheCheck check_;
 };
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "verify/background_jobs.h"
+#include "verify/decode_tail.h"
 #include "verify/forward.h"
 #include "verify/probe.h"
 #include "verify/rank_groups.h"
@@ -84,12 +85,20 @@ class Runner {
   // Tokens through a forward pass: the unit of the progress bar.
   std::uint64_t planned_tokens() const {
     const auto tokens = static_cast<std::uint64_t>(own_sequences()) * static_cast<std::uint64_t>(set_.context);
-    std::uint64_t passes = 1;
+    std::uint64_t passes = 1, decoded = 0;
     for (const KvMethod* m : methods_) {
-      passes += (options_.prefill && m->quantised ? 1 : 0) + (options_.decode && m->paged() ? 1 : 0);
+      decoded += options_.decode && m->paged() ? 1 : 0;
+      passes += (options_.prefill && m->quantised) || (only_last() && m->paged()) ? 1 : 0;
     }
-    return tokens * passes + (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // and the null run
+    const std::uint64_t decoded_tokens =
+        only_last() ? own_sequences() * static_cast<std::uint64_t>(set_.context - tail_begin()) : tokens;
+    return tokens * passes + decoded_tokens * decoded +
+           (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // and the null run
   }
+
+  // Whether the decode path begins inside a sequence, and where.
+  bool only_last() const { return options_.decode && options_.decode_last > 0; }
+  std::int64_t tail_begin() const { return std::max<std::int64_t>(set_.context - options_.decode_last, 0); }
 
   bool streams() const { return decoder_.options().stream_layers; }
 
@@ -112,7 +121,9 @@ class Runner {
 
   // Positions first_position .. T - 2 of each sequence.
   ScoreLayout score_layout() const {
-    const std::int64_t group = options_.decode ? options_.decode_batch : streams() ? options_.streamed_batch : 1;
+    const std::int64_t group = options_.decode && !only_last() ? options_.decode_batch
+                               : streams()                     ? options_.streamed_batch
+                                                               : 1;
     ScoreLayout layout{options_.first_position, {}, static_cast<std::size_t>(group)};
     for (const Sequence& ids : set_.sequences) {
       layout.tokens.push_back(std::max<std::int64_t>(std::ssize(ids) - 1 - options_.first_position, 0));
@@ -187,6 +198,7 @@ class Runner {
     std::size_t sequence = 0;
     std::string phase;
     bool probes = false;                                // adds to the sums over sequences
+    std::shared_ptr<PagedAttention> cache;              // that the pass fills, if any
     std::vector<std::unique_ptr<Attention>> attention;  // the last one is run, and may hold the one before
     std::function<void(const at::Tensor& hidden)> done;
   };
@@ -206,8 +218,11 @@ class Runner {
         plan_baseline(s, baseline[i], passes);
       }
       for (std::size_t r = 0; r < hidden.size(); ++r) {
-        if (result_.scored[r].path == "prefill" && result_.scored[r].method->quantised) {
-          plan_prefill(s, r, hidden[r][i], passes);
+        if (result_.scored[r].path != "prefill") continue;
+        // With both paths the decode row of a method stands behind its prefill row.
+        const bool fills = only_last() && result_.scored[r].method->paged();
+        if (result_.scored[r].method->quantised || fills) {
+          plan_prefill(s, r, hidden[r][i], fills ? &hidden[r + 1][i] : nullptr, passes);
         }
       }
     }
@@ -215,7 +230,7 @@ class Runner {
     for (std::size_t r = 0; r < hidden.size(); ++r) {
       if (result_.scored[r].path == "prefill" && !result_.scored[r].method->quantised) hidden[r] = baseline;
     }
-    if (options_.decode) run_decode(begin, end, hidden);
+    if (options_.decode && !only_last()) run_decode(begin, end, hidden);
     score_group(begin, baseline, hidden);
   }
 
@@ -279,7 +294,7 @@ class Runner {
 
   // The baseline, probed on the first sequences. The first one is run twice: the noise of the device.
   void plan_baseline(std::size_t s, at::Tensor& hidden, std::vector<Pass>& passes) {
-    Pass pass{s, verify_phase::forward_of(baseline_), false, {}, {}};
+    Pass pass{s, verify_phase::forward_of(baseline_), false, {}, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
     if (s == 0 || static_cast<std::int64_t>(s) < options_.layer_sequences) {
       Attention& exact = *pass.attention.back();
@@ -294,7 +309,7 @@ class Runner {
     };
     passes.push_back(std::move(pass));
     if (s > 0) return;
-    Pass again{s, verify_phase::kChecks, false, {}, {}};
+    Pass again{s, verify_phase::kChecks, false, {}, {}, {}};
     again.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
     again.done = [this, &hidden](const at::Tensor& states) {
       const SequenceScorer::NullRun null = scorer_.null_run(hidden, states);
@@ -305,20 +320,41 @@ class Runner {
     passes.push_back(std::move(again));
   }
 
-  void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
+  // decoded: null, or where the hidden states of the decode path go, whose cache the pass fills.
+  void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, at::Tensor* decoded,
+                    std::vector<Pass>& passes) {
     const KvMethod& method = *result_.scored[row].method;
     hidden = saved_hidden(s, std::to_string(row), false);
-    if (hidden.defined()) {
+    if (decoded != nullptr) *decoded = saved_hidden(s, std::to_string(row + 1), false);
+    if (hidden.defined() && (decoded == nullptr || decoded->defined())) {
       progress_.advance(set_.sequences[s].size());
       return;
     }
-    Pass pass{s, verify_phase::forward_of(method), false, {}, {}};
+    Pass pass{s, verify_phase::forward_of(method), false, {}, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(method, options_.timeline));
-    pass.done = [this, s, row, &hidden](const at::Tensor& states) {
+    if (decoded != nullptr) {
+      pass.cache = std::make_shared<PagedAttention>(method, decoder_.config(), decoder_.options().device);
+      pass.attention.push_back(std::make_unique<CacheFiller>(*pass.attention.back(), *pass.cache, tail_begin()));
+    }
+    pass.done = [this, s, row, &hidden, decoded, cache = pass.cache](const at::Tensor& states) {
       hidden = states;
       saved_.save(s, std::to_string(row), states, {});
+      if (decoded != nullptr) run_tail(s, row + 1, states, *cache, *decoded);
     };
     passes.push_back(std::move(pass));
+  }
+
+  // The last tokens of a sequence behind the filled cache; before them `hidden` has the states of the prefill pass,
+  // which nothing scores.
+  void run_tail(std::size_t s, std::size_t row, const at::Tensor& states, PagedAttention& cache, at::Tensor& hidden) {
+    {
+      const Timeline::Phase decoding(options_.timeline, verify_phase::decode_of(*result_.scored[row].method));
+      const at::Tensor tail =
+          decode_tail(decoder_, set_.sequences[s], tail_begin(), cache,
+                      [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
+      hidden = at::cat({states.narrow(0, 0, tail_begin()), tail});
+    }
+    saved_.save(s, std::to_string(row), hidden, {});
   }
 
   void run_decode(std::size_t begin, std::size_t end, std::vector<std::vector<at::Tensor>>& hidden) {

@@ -29,10 +29,13 @@ struct RunnerOptions {
   CacheWindows tiers;                 // whose sink and recent tokens the masses of the layer errors are of
   std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
   std::int64_t decode_batch = 8;      // sequences that are decoded side by side
-  std::int64_t streamed_batch = 8;    // sequences that pass through streamed layers together
-  const VerifyWork* work = nullptr;   // null: nothing is saved
-  Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
-  Ranks* ranks = nullptr;             // that share the sequences; needs `work`
+  // Tokens of each sequence on the decode path, behind a cache that the prefill pass fills (decode_tail.h, whose
+  // can_fill_cache() must hold); 0: all. Needs both paths.
+  std::int64_t decode_last = 0;
+  std::int64_t streamed_batch = 8;   // sequences that pass through streamed layers together
+  const VerifyWork* work = nullptr;  // null: nothing is saved
+  Timeline* timeline = nullptr;      // verify_phases.h; null: nothing is measured
+  Ranks* ranks = nullptr;            // that share the sequences; needs `work`
   // Pages are checked beside the passes of the first sequence, as on a GPU always; on the CPU both want its cores.
   bool background_checks = false;
 };

@@ -71,7 +71,7 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
     if (step == 0) {
       PagedAttention attention(*m, decoder.config(), options.device);
       const std::int64_t body = tokens / 2, steps = std::min(kSteps, tokens - body);
-      const std::int64_t group = std::min(request.decode_batch, count);
+      const std::int64_t group = request.decode_last > 0 ? 1 : std::min(request.decode_batch, count);
       SequenceBatch at_once;
       for (std::int64_t s = 0; s < group; ++s) {
         decoder.run_layer(sample, hidden.narrow(0, 0, body), {{s}, {body}, {0}}, attention);
@@ -86,7 +86,8 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
       step = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
              static_cast<double>(steps * group);
     }
-    seconds += static_cast<double>(count) * (layers * context * step + scores);
+    const double steps = request.decode_last > 0 ? static_cast<double>(request.decode_last) : context;
+    seconds += static_cast<double>(count) * (layers * std::min(steps, context) * step + scores);
   }
   const double passes = 1.0 + static_cast<double>(methods.size());
   seconds += static_cast<double>(request.task_tokens) / context * layers * std::max(exact, coded) * passes;

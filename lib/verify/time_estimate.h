@@ -16,6 +16,7 @@ struct TimeRequest {
   std::int64_t first_position = 0;  // of the scored positions
   std::int64_t layer_sequences = 1;
   std::int64_t decode_batch = 8;
+  std::int64_t decode_last = 0;  // tokens of a sequence that are decoded, one sequence at a time; 0: all, in batches
   std::int64_t task_tokens = 0;  // of all task prompts together
 };
 

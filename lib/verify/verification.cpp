@@ -12,6 +12,7 @@
 #include "registry/registry.h"
 #include "report/number_text.h"
 #include "text/prompts.h"
+#include "verify/decode_tail.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
 #include "verify/spectrum_probe.h"
@@ -102,6 +103,19 @@ void Verification::check_request() const {
     throw UsageError(
         "ranks exchange their scores through files: pass --report FILE, beside which they are kept, or "
         "--work-dir DIR");
+  }
+  if (request_.decode_last > 0) {
+    if (!request_.prefill || !request_.decode) {
+      throw UsageError("--decode-last needs --path both: the prefill pass fills the cache for the decode path");
+    }
+    if (!request_.tasks.empty()) {
+      throw UsageError("--decode-last is for scored text, and tasks decode whole prompts: run --tasks by themselves");
+    }
+    if (!can_fill_cache(checkpoint_.config())) {
+      throw UsageError(
+          "--decode-last is for models whose layers all cache keys and values alike; this one also carries other "
+          "states from token to token: leave it out");
+    }
   }
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
@@ -269,6 +283,7 @@ RunnerOptions Verification::runner_options(const VerifyReport& report) const {
   RunnerOptions options;
   options.prefill = request_.prefill;
   options.decode = request_.decode;
+  options.decode_last = request_.decode_last;
   options.first_position = report.scoring.first_position;
   options.layer_sequences = report.layer_error_sequences;
   options.tiers = request_.windows;

@@ -32,6 +32,7 @@ struct VerifyRequest {
   std::vector<std::string> comparisons{"common"};
   std::optional<double> bits;  // target of the comparison at equal bytes
   bool prefill = true, decode = false;
+  std::int64_t decode_last = 0;   // tokens of each sequence on the decode path, the only ones scored; 0: all
   bool logit_correction = false;  // of coded keys, for every method (attention/logit_noise.h)
   std::int64_t context = 2048;
   std::int64_t tokens = 32768;     // of the text, at most; 0: all
@@ -87,7 +88,9 @@ class Verification {
   void check_decode_path() const;
   void check_tasks();
   void read_text(const LazyTokenizer& tokenizer);
-  void require_memory() const;  // EnvironmentError, with what would fit, when the GPU has too little
+  void require_memory() const;        // EnvironmentError, with what would fit, when the GPU has too little
+  std::int64_t first_scored() const;  // position
+  std::int64_t sequences_together() const;
   VerifyReport empty_report() const;
   std::vector<const KvMethod*> method_pointers() const;
 

@@ -49,6 +49,16 @@ std::int64_t first_common_position(const MethodSelection& selection, const Cache
 
 }  // namespace
 
+std::int64_t Verification::first_scored() const {
+  const std::int64_t first = first_common_position(selection_, request_.windows, set_.context);
+  return request_.decode_last > 0 ? std::max(first, set_.context - request_.decode_last) : first;
+}
+
+// Sequences whose hidden states are held at once.
+std::int64_t Verification::sequences_together() const {
+  return (request_.decode && request_.decode_last == 0) || request_.decoder.stream_layers ? 8 : 1;
+}
+
 std::string Verification::plan_text() const {
   const ModelConfig& model = checkpoint_.config();
   const std::int64_t tokens = std::ssize(set_.sequences) * set_.context;
@@ -59,7 +69,8 @@ std::string Verification::plan_text() const {
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
   const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder);
   const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
-                               static_cast<std::uint64_t>(model.hidden) * element * (request_.decode ? 8 : 1);
+                               static_cast<std::uint64_t>(model.hidden) * element *
+                               static_cast<std::uint64_t>(sequences_together());
   std::string list;
   for (const ComparedMethod& c : selection_.methods) {
     list += (list.empty() ? "" : ", ") + c.method.id;
@@ -76,8 +87,8 @@ std::string Verification::plan_text() const {
   }
   text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
           " of hidden states, 0.5 GiB of logits and scores\n";
-  TimeRequest time{request_.prefill, request_.decode, first_common_position(selection_, request_.windows, set_.context),
-                   request_.layer_sequences};
+  TimeRequest time{request_.prefill, request_.decode, first_scored(), request_.layer_sequences};
+  time.decode_last = request_.decode_last;
   for (const TaskSet& t : tasks_) {
     for (const TaskPrompt& prompt : t.prompts) time.task_tokens += std::ssize(prompt.ids);
   }
@@ -115,7 +126,7 @@ VerifyReport Verification::empty_report() const {
   r.scoring.context = set_.context;
   r.scoring.sequences = std::ssize(set_.sequences);
   r.scoring.unused_tokens = set_.unused_tokens;
-  r.scoring.first_position = first_common_position(selection_, request_.windows, set_.context);
+  r.scoring.first_position = first_scored();
   if (selection_.target_bits > 0) r.target_bits = selection_.target_bits;
   r.left_out = selection_.left_out;
   r.sink = request_.windows.sink;
@@ -141,7 +152,7 @@ void Verification::require_memory() const {
   }
   const std::uint64_t hidden = passes * static_cast<std::uint64_t>(set_.context) *
                                static_cast<std::uint64_t>(checkpoint_.config().hidden) * element *
-                               (request_.decode || request_.decoder.stream_layers ? 8 : 1);  // sequences at a time
+                               static_cast<std::uint64_t>(sequences_together());
   const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
   require_device_memory(request_.decoder.device, weights + hidden,
                         weights_fit ? "a shorter --context or fewer --methods would fit"
@@ -186,6 +197,7 @@ Json Verification::run_identity() const {
                      {"logit_correction", r.logit_correction},
                      {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
                      {"device", r.decoder.device.str()}}}};
+  if (r.decode_last > 0) identity["options"]["decode_last"] = r.decode_last;
   if (r.decoder.stream_layers) identity["options"]["stream_layers"] = true;  // sequences go through them in groups
   if (r.ranks != nullptr) {  // all have one identity: rank 0 takes the records of the others for its own
     identity["options"]["ranks"] = r.ranks->count();

@@ -215,6 +215,15 @@ def test_a_dry_run_estimates_time(model, text, bundle):
     assert "time       about " in out and " s without loading the weights" in out, out
 
 
+def test_decoding_the_last_tokens_needs_both_paths_and_no_tasks(model, text, bundle):
+    line = ["verify", "--model", model, "--text", text, "--context", 400, "--bundle", bundle, "--decode-last", 16]
+    refuse(USAGE, *line, names=["--decode-last", "--path both"])
+    refuse(USAGE, *line, "--path", "decode", names=["--decode-last", "--path both"])
+    refuse(USAGE, *line, "--path", "both", "--tasks", "niah", names=["--decode-last", "--tasks"])
+    result = run(*line, "--path", "both", "--max-sequences", 1, "--bootstrap", 0)
+    assert "15 tokens scored" in result.out, str(result)
+
+
 def test_plan(model):
     out = succeed("verify", "plan", "--model", model, "--memory", "64MiB").out
     assert "bf16" in out and "oscar-tns" in out and "batch" in out

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # What oscar-verify takes with the length of a sequence, on random weights with the geometry of Qwen3-8B: seconds, GPU and host memory
-# for one sequence of each length, and for tasks of the longest, and a fit of both to the length.
+# for one sequence of each length, whose last tokens are decoded too, and for tasks of the longest; and a fit of both to the length.
 #
 #   tests/bench/long_context.sh WORK [BIN]
 #
 # WORK: folder for the checkpoint (16 GB, made once; that of calibration_times.sh serves), statistics, bundles and logs; kept. BIN:
-# folder of the executables (default build/bin). From the environment: LENGTHS (default "8192 16384 32768 65536 131072"), METHODS
-# (default bf16,naive2), PROMPTS of the task niah at the longest length (default 0: none), LIMIT in seconds for each run (default
-# 3600), DEVICE (default cuda), GEOMETRY (default 8b), PYTHON (default python3, with torch and safetensors). The bundles of oscar and
-# waterfill are judged beside METHODS. The text is random token ids.
+# folder of the executables (default build/bin). From the environment: LENGTHS, in the order in which they run (default "8192 131072
+# 65536 32768 16384 4096"), LAST tokens of each that are decoded (default 64), METHODS (default naive2), PROMPTS of the task niah at
+# the longest length (default 0: none), LIMIT in seconds for each run (default 3600), DEVICE (default cuda), GEOMETRY (default 8b),
+# PYTHON (default python3, with torch and safetensors). The bundles of oscar and waterfill are judged beside METHODS. The text is
+# random token ids. Results stand in WORK/long.jsonl after each run.
 set -eu
-[ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" && work=$(cd "$1" && pwd)
 bin=$(cd "${2:-$root/build/bin}" && pwd)
 python=${PYTHON:-python3} device=${DEVICE:-cuda} model=$work/model long=$work/model-long results=$work/long.jsonl
-lengths=${LENGTHS:-8192 16384 32768 65536 131072}
+lengths=${LENGTHS:-8192 131072 65536 32768 16384 4096}
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true
 echo "$(nproc) cores, lengths $lengths"
 
@@ -33,7 +34,7 @@ if [ ! -f "$statistics" ]; then
     "$bin/oscar-fit" "$statistics" --method $method --device "$device" -o "$work/long-$method" --overwrite -q >/dev/null
   done
 fi
-longest=$(echo "$lengths" | awk '{print $NF}')
+longest=$(echo "$lengths" | tr ' ' '\n' | sort -n | tail -n 1)
 "$python" -c 'import json, random, sys; r = random.Random(1)
 print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(int(sys.argv[1]))]}))' "$longest" >"$work/ids.jsonl"
 
@@ -42,16 +43,20 @@ run() {
   local name=$1 code=0
   shift
   timeout "${LIMIT:-3600}" "$python" "$root/tests/bench/measured_run.py" "$results" "$name" "$bin/oscar-verify" --model "$long" \
-    --bundle "$work/long-oscar" --bundle "$work/long-waterfill" --methods "${METHODS:-bf16,naive2}" --device "$device" --tokens 0 \
+    --bundle "$work/long-oscar" --bundle "$work/long-waterfill" --methods "${METHODS:-naive2}" --device "$device" --tokens 0 \
     --layer-sequences 1 --max-sequences 1 --report "$work/$name.json" --overwrite "$@" -v --no-progress \
     >"$work/$name.out" 2>"$work/$name.err" || code=$?
-  echo "== $name: exit code $code"
+  echo "== $name: exit code $code, $(tail -n 1 "$results")"
+  grep -E "were checked in|general kernel" "$work/$name.err" || true
   sed -n '/where the time went/,$p' "$work/$name.err"
+  grep -E "^(method|naive2|long-|pass |FAIL)" "$work/$name.out" | cut -c 1-200 || true
   [ $code -le 1 ] || tail -n 3 "$work/$name.err"
 }
 
-rm -f "$results"
-for length in $lengths; do run "context-$length" --text "$work/ids.jsonl" --context "$length"; done
+rm -f "$results" && touch "$results"
+for length in $lengths; do
+  run "context-$length" --text "$work/ids.jsonl" --context "$length" --path both --decode-last "${LAST:-64}"
+done
 if [ "${PROMPTS:-0}" -gt 0 ]; then
   run "niah-$longest" --text "$root/sample_data/heldout.txt" --context 2048 --tasks niah --task-lengths "$longest" --task-prompts "$PROMPTS"
 fi

@@ -90,6 +90,14 @@ TEST_P(PagedMethod, AgreesWithTheSimulatedPrefill) {
         EXPECT_EQ(read.rows, same.rows);
         EXPECT_EQ(read.differing, 0) << GetParam();
         EXPECT_GT(compare_read_rows(paged, method, spec, other, side).differing, 0);
+        std::int64_t read_in_parts = 0;
+        for (const PageSample& part : {PageSample{0, 2}, PageSample{1, 2}}) {
+          const StoredRows some = compare_read_rows(paged, method, spec, input, side, part);
+          EXPECT_EQ(some.differing, 0);
+          EXPECT_GT(compare_read_rows(paged, method, spec, other, side, part).differing, 0);
+          read_in_parts += some.rows;
+        }
+        EXPECT_EQ(read_in_parts, same.rows);
       }
       EXPECT_GT(rows, 2 * 2 * 2 * 200);
     }

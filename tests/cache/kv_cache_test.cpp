@@ -36,7 +36,7 @@ class PlainPages : public CachePages {
   int sum_width() const override { return 1; }
   void add(const std::uint8_t*, int, int, const float*, int, float*) const override { FAIL(); }
   void finish(float*, int) const override { FAIL(); }
-  std::int64_t differing_rows(const std::uint8_t*, std::int64_t, const float*) const override { return 0; }
+  std::int64_t differing_rows(const std::uint8_t*, int, std::int64_t, const float*) const override { return 0; }
   void read_back(const std::uint8_t*, int, int, float*) const override { FAIL(); }
   PageFormat format() const override { return {}; }
 

@@ -155,6 +155,50 @@ TEST(Runner, TwoRunsAreEqualToTheBit) {
   }
 }
 
+TEST(Runner, TheLastTokensAreDecodedBehindACacheThatThePrefillFilled) {
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("kivi2")};
+  const SequenceSet set = sequences(200, 2);
+  RunnerOptions options = both_paths();
+  options.first_position = 200 - 40;
+  const RunnerResult whole = run(plain(), methods, set, options);
+  options.decode_last = 40;
+  const RunnerResult tail = run(plain(), methods, set, options);
+  ASSERT_EQ(tail.scored.size(), whole.scored.size());
+  EXPECT_EQ(tail.tokens, whole.tokens);
+  for (std::size_t m = 0; m < methods.size(); ++m) {
+    for (std::size_t s = 0; s < 2; ++s) {
+      EXPECT_EQ(tail.scores.row(2 * m)[s].kl, whole.scores.row(2 * m)[s].kl) << methods[m].id << ", prefill";
+      EXPECT_EQ(tail.scores.row(2 * m + 1)[s].kl.size(), 39u);
+    }
+    const double own = std::max(mean_kl(whole, 2 * m), 1e-4);
+    EXPECT_LT(std::abs(mean_kl(tail, 2 * m + 1) - mean_kl(whole, 2 * m + 1)), 0.05 * own) << methods[m].id;
+    EXPECT_LT(tail.path_difference[m].mean, 0.05 * own) << methods[m].id;
+    EXPECT_GT(tail.path_difference[m].mean, 0.0) << methods[m].id << ": nothing was decoded";
+  }
+}
+
+TEST(Runner, DecodingTheLastTokensGoesOnFromEveryRecord) {
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2")};
+  const SequenceSet set = sequences(112, 2);
+  RunnerOptions options = both_paths();
+  options.first_position = 112 - 20, options.decode_last = 20;
+  const RunnerResult whole = run(plain(), methods, set, options);
+  const Json identity = {{"tool_version", "1"}, {"threads", 1}, {"options", Json::object()}};
+  const TempDirectory directory;
+  const fs::path path = directory.path() / "work";
+  for (const char* lost : {"", "group-00001.safetensors", "group-00000.safetensors"}) {
+    if (*lost != '\0') {
+      ASSERT_TRUE(fs::remove(path / lost)) << lost;
+    }
+    const VerifyWork work(path, identity, true);
+    options.work = &work;
+    const RunnerResult r = run(plain(), methods, set, options);
+    for (std::size_t i = 0; i < whole.scored.size(); ++i) {
+      for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(r.scores.row(i)[s].kl, whole.scores.row(i)[s].kl) << lost;
+    }
+  }
+}
+
 // Every state that a killed run can leave: after each record that is written. Going on from it gives the same numbers.
 TEST(Runner, PagesCheckedBesideThePassesGiveTheSame) {
   const std::vector<KvMethod> methods = {outliers().method("bf16"), outliers().method("naive2"),
