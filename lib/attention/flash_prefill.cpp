@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -11,6 +12,9 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kMergeBlock = 8192;  // queries whose parts are held in FP32 at once
+// cuDNN's kernels are 1.7 times as fast as ATen's own on a Hopper GPU, but it builds a plan for every length of a
+// sequence, which takes some of the time that a layer of so many tokens does.
+constexpr std::int64_t kCudnnTokens = 8192;
 
 // Rows of a side as the kernel reads them, [T, H, d] BF16.
 at::Tensor kernel_rows_of(const at::Tensor& rows) { return rows.to(at::kBFloat16).transpose(0, 1); }
@@ -23,6 +27,22 @@ AttentionPart flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
       q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), std::optional<at::Tensor>(), std::optional<at::Tensor>(),
       q.size(0), k.size(0), 0.0, causal && !reach, false, scale, reach, right);
   return {out.squeeze(0), lse.squeeze(0).transpose(0, 1)};
+}
+
+// Query i of as many sees keys [0, i].
+AttentionPart causal(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  static std::atomic<bool> by_cudnn{true};  // until it says no: a GPU or a head size that it has no kernel for
+  if (q.size(0) >= kCudnnTokens && by_cudnn) {
+    const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+    try {
+      const auto found = at::_scaled_dot_product_cudnn_attention(heads_first(q), heads_first(k), heads_first(v),
+                                                                 std::nullopt, true, 0.0, true, false, scale);
+      return {std::get<0>(found).squeeze(0).transpose(0, 1), std::get<1>(found).flatten(2).squeeze(0).transpose(0, 1)};
+    } catch (const c10::Error&) {
+      by_cudnn = false;
+    }
+  }
+  return flash(q, k, v, scale, true);
 }
 
 }  // namespace
@@ -66,7 +86,7 @@ at::Tensor attend_flash(const AttentionInput& input, const at::Tensor& q, const 
   const CacheWindows& w = keys.coded.defined() ? keys.windows : values.windows;
   const std::int64_t near = std::min(coded ? w.sink + w.recent : tokens, tokens), far = tokens - near;
   const AttentionPart first =
-      flash(queries.narrow(0, 0, near), k.narrow(0, 0, near), v.narrow(0, 0, near), input.scale, true);
+      causal(queries.narrow(0, 0, near), k.narrow(0, 0, near), v.narrow(0, 0, near), input.scale);
   if (far == 0) return merge_parts({first});
 
   const at::Tensor later = queries.narrow(0, near, far);
@@ -74,7 +94,7 @@ at::Tensor attend_flash(const AttentionInput& input, const at::Tensor& q, const 
   {
     const at::Tensor coded_k = keys.coded.defined() ? kernel_rows_of(keys.coded) : k,
                      coded_v = values.coded.defined() ? kernel_rows_of(values.coded) : v;
-    parts.push_back(flash(later, coded_k.narrow(0, w.sink, far), coded_v.narrow(0, w.sink, far), input.scale, true));
+    parts.push_back(causal(later, coded_k.narrow(0, w.sink, far), coded_v.narrow(0, w.sink, far), input.scale));
   }
   const std::int64_t from = w.sink + 1;  // the first key of the first query's recent window
   parts.push_back(flash(later, k.narrow(0, from, tokens - from), v.narrow(0, from, tokens - from), input.scale, true,

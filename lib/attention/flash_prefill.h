@@ -1,7 +1,7 @@
-// attend_cached() of prefill_core.h by ATen's flash attention on a GPU, for models in BF16: scores are never in device
-// memory, and products run on tensor cores. Queries, coded rows and softmax weights are rounded to BF16, as the decode
-// kernels of a GPU take queries; sums are FP32. The tiers of the cache are attended to apart and added up by their
-// log-sum-exps (Milakov and Gimelshein, arXiv 1805.02867).
+// attend_cached() of prefill_core.h by the flash attention of ATen and cuDNN on a GPU, for models in BF16: scores are
+// never in device memory, and products run on tensor cores. Queries, coded rows and softmax weights are rounded to
+// BF16, as the decode kernels of a GPU take queries; sums are FP32. The tiers of the cache are attended to apart and
+// added up by their log-sum-exps (Milakov and Gimelshein, arXiv 1805.02867).
 #pragma once
 
 #include <ATen/core/Tensor.h>

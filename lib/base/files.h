@@ -41,12 +41,15 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  // One behind the other, by several threads where there is much to write.
+  void write(std::span<const std::span<const std::byte>> parts);
   void commit(bool durable = true);
   const fs::path& temporary_path() const { return temporary_; }
 
  private:
   fs::path path_, temporary_;
   int fd_ = -1;
+  std::uint64_t written_ = 0;
 };
 
 void write_file_atomic(const fs::path& path, std::string_view content);

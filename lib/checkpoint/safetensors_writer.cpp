@@ -60,7 +60,9 @@ void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
   const std::uint64_t length = header.size();
   file.write(&length, sizeof length);
   file.write(header);
-  for (const TensorView& t : tensors) file.write(t.data.data(), t.data.size());
+  std::vector<std::span<const std::byte>> parts;
+  for (const TensorView& t : tensors) parts.push_back(t.data);
+  file.write(parts);
   file.commit(durable);
 }
 

@@ -171,7 +171,13 @@ at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_he
   for_chunks(heads.size(0), kChunkRows, [&](std::int64_t first, std::int64_t count) {
     const at::Tensor chunk =
         heads.narrow(0, first, count).permute({1, 0, 2, 3}).to(at::kDouble).reshape({kv_heads, -1, head_dim});
-    gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
+    const std::int64_t rows = chunk.size(1), blocks = rows / kGpuBlockRows;
+    if (chunk.is_cuda() && rows % kGpuBlockRows == 0) {  // a product for each head alone would leave most of a GPU idle
+      const at::Tensor part = chunk.reshape({kv_heads * blocks, kGpuBlockRows, head_dim});
+      gram.add_(at::bmm(part.transpose(1, 2), part).view({kv_heads, blocks, head_dim, head_dim}).sum(1));
+    } else {
+      gram.add_(at::bmm(chunk.transpose(1, 2), chunk));
+    }
   });
   return exactly_symmetric(gram);
 }

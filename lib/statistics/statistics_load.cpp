@@ -13,12 +13,15 @@
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
 #include "statistics/left_out.h"
+#include "statistics/parallel_tasks.h"
 #include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
 
 namespace oscar {
 namespace {
+
+constexpr std::size_t kLarge = std::size_t{1} << 16;  // bytes of a tensor that is copied with others
 
 // Hands out tensors by name and remembers which were asked for, so that strangers in the file are noticed.
 class TensorReader {
@@ -65,6 +68,14 @@ class TensorReader {
     if (!values.empty()) std::memcpy(values.data(), view->data.data(), view->data.size());
     return values;
   }
+  // Large tensors are copied here, by several threads: none may be read before.
+  void finish() {
+    parallel_tasks(std::ssize(pending_), [&](std::int64_t i) {
+      const Copy& copy = pending_[static_cast<std::size_t>(i)];
+      std::memcpy(copy.to, copy.from.data(), copy.from.size());
+    });
+    pending_.clear();
+  }
   void refuse_strangers() const {
     for (const TensorView& view : file_.tensors()) {
       if (!seen_.contains(view.name)) {
@@ -82,16 +93,25 @@ class TensorReader {
     }
   }
   // A copy, because the view may be unaligned and callers may change the tensor.
-  at::Tensor copy(const TensorView& view, DType dtype) const {
+  at::Tensor copy(const TensorView& view, DType dtype) {
     require_dtype(view, dtype);
     at::Tensor t = at::empty(view.shape, at::TensorOptions(dtype == DType::kF64 ? at::kDouble : at::kFloat));
-    if (!view.data.empty()) std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
+    if (view.data.size() >= kLarge) {
+      pending_.push_back({t.mutable_data_ptr(), view.data});
+    } else if (!view.data.empty()) {
+      std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
+    }
     return t;
   }
 
   const SafetensorsFile& file_;
   std::shared_ptr<const SafetensorsFile> keep_;
   std::set<std::string> seen_;
+  struct Copy {
+    void* to;
+    std::span<const std::byte> from;
+  };
+  std::vector<Copy> pending_;
 };
 
 std::string entry(const SafetensorsFile& file, const char* key) {
@@ -245,6 +265,7 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
     layer.row_priority = priority;
     layer.row_position = position;
   }
+  reader.finish();
   reader.refuse_strangers();
   check_statistics(s, file.path().string());
   return s;

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "statistics/layer_fields.h"
+#include "statistics/parallel_tasks.h"
 #include "statistics/statistics.h"
 
 namespace oscar {
@@ -248,8 +249,10 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   out.metadata["parts"] = merge_runs(parts, options.same_prompts);
   out.metadata["rows"] = Json{{"requested", requested}, {"kept", rows.size()}};
 
-  for (std::size_t i = 0; i < first.layers.size(); ++i) {
-    LayerMoments& layer = out.layers.emplace_back();
+  out.layers.resize(first.layers.size());
+  parallel_tasks(std::ssize(out.layers), [&](std::int64_t at) {
+    const auto i = static_cast<std::size_t>(at);
+    LayerMoments& layer = out.layers[i];
     for (const MomentField& field : kMomentFields) {
       if (field.since > out.format_version) continue;
       at::Tensor total = (first.layers[i].*field.tensor).clone();
@@ -268,7 +271,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
       layer.*field.tensor = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
     }
     if (sampled) merge_rows(parts, rows, i, layer);
-  }
+  });
   return out;
 }
 

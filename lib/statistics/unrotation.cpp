@@ -15,8 +15,8 @@ at::Tensor undo_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tenso
   const at::Tensor first = wide.narrow(-1, 0, pairs), second = wide.narrow(-1, pairs, pairs);
   at::Tensor out = at::empty_like(wide, at::MemoryFormat::Contiguous);
   at::Tensor out_first = out.narrow(-1, 0, pairs), out_second = out.narrow(-1, pairs, pairs);
-  out_first.copy_(first * cos).addcmul_(second, sin);
-  out_second.copy_(second * cos).addcmul_(first, sin, -1);
+  at::mul_out(out_first, first, cos).addcmul_(second, sin);
+  at::mul_out(out_second, second, cos).addcmul_(first, sin, -1);
   if (rest > 0) out.narrow(-1, 2 * pairs, rest).copy_(wide.narrow(-1, 2 * pairs, rest));
   return out;
 }

@@ -8,7 +8,9 @@
 namespace oscar {
 
 BackgroundJobs::BackgroundJobs(c10::Device device, std::uint64_t most) : device_(device), most_(most) {
-  if (device.is_cuda()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  if (device.is_cuda())
+    stream_ = c10::impl::VirtualGuardImpl(device.type())
+                  .getStreamFromGlobalPool(device, true);  // small work, before the passes' long kernels
   thread_ = std::jthread([this] { work(); });
 }
 

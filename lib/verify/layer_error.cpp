@@ -15,15 +15,18 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kSampledQueries = 64;
+// Queries that are sampled: so many as fit into kElements logits, within these bounds. One query of a long sequence
+// has as many keys as several of a short one.
+constexpr std::int64_t kLeastQueries = 16, kMostQueries = 64;
 // Logits of sampled queries, and outputs, of which a dozen tensors are held at once: long sequences go in parts.
 constexpr std::int64_t kElements = std::int64_t{1} << 24;
 
 // [Q, Hq, d] x [Hkv, K, d] -> [Hkv, g, Q, K]
 at::Tensor head_logits(const at::Tensor& q, const at::Tensor& k) {
   const std::int64_t queries = q.size(0), kv_heads = k.size(0), gqa_group = q.size(1) / kv_heads, d = q.size(2);
-  const at::Tensor by_head = q.view({queries, kv_heads, gqa_group, d}).permute({1, 2, 0, 3});
-  return at::matmul(by_head, k.transpose(1, 2).unsqueeze(1));
+  const at::Tensor by_head =
+      q.view({queries, kv_heads, gqa_group, d}).permute({1, 2, 0, 3}).reshape({kv_heads, gqa_group * queries, d});
+  return at::bmm(by_head, k.transpose(1, 2)).view({kv_heads, gqa_group, queries, k.size(1)});
 }
 
 // x less each row's mean over its visible columns, zero elsewhere. visible: [Q, K] of 0 and 1.
@@ -193,15 +196,16 @@ void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
   // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
   std::vector<std::int64_t> positions;
   const std::int64_t first = windows.sink + windows.recent + 1;
-  const std::int64_t stride = std::max<std::int64_t>(1, (tokens - first) / kSampledQueries);
-  for (std::int64_t p = tokens - 1; p >= first && std::ssize(positions) < kSampledQueries; p -= stride) {
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / (input_.q.size(1) * tokens));
+  const std::int64_t sampled = std::clamp(step, kLeastQueries, kMostQueries);
+  const std::int64_t stride = std::max<std::int64_t>(1, (tokens - first) / sampled);
+  for (std::int64_t p = tokens - 1; p >= first && std::ssize(positions) < sampled; p -= stride) {
     if (windows.quantised_end(p + 1) >= windows.sink + 2) positions.push_back(p);
   }
   if (positions.empty()) return;
   if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));
   if (!keys_.defined()) keys_ = input_.k.to(at::kFloat).transpose(0, 1).contiguous();
   const CachedRows rows = decoded_model_rows(method, input_.layer, Side::kKey, input_.k);
-  const std::int64_t step = std::max<std::int64_t>(1, kElements / (input_.q.size(1) * tokens));
   if (std::ssize(positions) <= step) {
     const auto known = std::find_if(queries_.begin(), queries_.end(), [&](const auto& queries) {
       const CacheWindows& w = queries->windows;

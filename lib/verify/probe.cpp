@@ -138,23 +138,27 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
   LayerErrors weight_errors(input, tiers_);
   OutputErrors output_errors(read(exact), first_, input.k.size(1), weights.o);
-  std::vector<PageCheck> pages;
-  for (ProbedMethod& probed : methods_) {
+  std::vector<std::vector<PageCheck>> pages(checks_ == nullptr ? 1 : checks_->size());
+  for (std::size_t m = 0; m < methods_.size(); ++m) {
+    ProbedMethod& probed = methods_[m];
     stop_if_interrupted();
     const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
     if (check_caches_ && probed.cache) {
-      pages.push_back({&probed, layer_to_check(input, output)});
-      if (checks_ == nullptr) check_pages(pages, timeline_), pages.clear();
+      std::vector<PageCheck>& own = pages[m % pages.size()];
+      own.push_back({&probed, layer_to_check(input, output)});
+      if (checks_ == nullptr) check_pages(own, timeline_), own.clear();
     }
     if (!probed.method->quantised_at(input.layer)) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
     weight_errors.add_weights(*probed.method, sums);
     output_errors.add(read(output), sums);
   }
-  if (pages.empty()) return exact;
   const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits where too many layers are left to check
-  const std::uint64_t bytes = pages.front().layer.bytes();           // which all methods share
-  checks_->add(bytes, [checked = std::move(pages)] { check_pages(checked, nullptr); });
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    if (pages[i].empty()) continue;
+    const std::uint64_t bytes = pages[i].front().layer.bytes();  // which all methods share
+    (*checks_)[i].add(bytes, [checked = std::move(pages[i])] { check_pages(checked, nullptr); });
+  }
   return exact;
 }
 

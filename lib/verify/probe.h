@@ -1,6 +1,7 @@
 // Looks into each layer while the baseline runs: every method's attention on the baseline's own inputs.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -37,11 +38,11 @@ struct ProbedMethod {
 class LayerProbe : public Attention {
  public:
   // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
-  // fill and check the paged caches, too, as jobs of `checks`; without it, in attend(). timeline: null: nothing is
-  // measured.
+  // fill and check the paged caches, too, as jobs of `checks`, a method always in the same; without it, in attend().
+  // timeline: null: nothing is measured.
   LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
              const CacheWindows& tiers, bool check_caches, Timeline* timeline = nullptr,
-             BackgroundJobs* checks = nullptr)
+             std::deque<BackgroundJobs>* checks = nullptr)
       : baseline_(baseline),
         decoder_(decoder),
         methods_(methods),
@@ -60,7 +61,7 @@ class LayerProbe : public Attention {
   CacheWindows tiers_;
   bool check_caches_;
   Timeline* timeline_;
-  BackgroundJobs* checks_;
+  std::deque<BackgroundJobs>* checks_;
 };
 
 }  // namespace oscar

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -27,8 +28,9 @@ namespace {
 
 using Sequence = std::vector<std::int32_t>;
 
-constexpr std::uint64_t kMostWaiting = std::uint64_t{1}
-                                       << 29;  // keys and values of layers whose pages wait for a check
+// Keys and values of layers whose pages wait for a check, of each thread that checks.
+constexpr std::uint64_t kMostWaiting = std::uint64_t{1} << 30;
+constexpr std::size_t kCheckThreads = 3;  // methods share them; most of a check is small steps that wait for each other
 
 class Runner {
  public:
@@ -53,7 +55,8 @@ class Runner {
     }
     paths_ = options.prefill && options.decode ? paged_ : 0;
     const at::Device device = decoder.options().device;
-    if (options.background_checks || device.is_cuda()) checks_.emplace(device, kMostWaiting);
+    const std::size_t threads = options.background_checks || device.is_cuda() ? kCheckThreads : 0;
+    for (std::size_t i = 0; i < threads; ++i) checks_.emplace_back(device, kMostWaiting);
   }
 
   RunnerResult run() {
@@ -257,7 +260,9 @@ class Runner {
     for (std::size_t first = 0; first < passes.size(); first += together) {
       const std::span<Pass> some(&passes[first], std::min(together, passes.size() - first));
       const bool adds = std::any_of(some.begin(), some.end(), [](const Pass& pass) { return pass.probes; });
-      if (adds || (checks_ && checks_->idle())) finish_checks();
+      const bool idle = !checks_.empty() && std::all_of(checks_.begin(), checks_.end(),
+                                                        [](const BackgroundJobs& jobs) { return jobs.idle(); });
+      if (adds || idle) finish_checks();
       std::vector<PrefillRun> runs;
       std::uint64_t tokens = 0, told = 0;
       for (Pass& pass : some) {
@@ -286,7 +291,7 @@ class Runner {
     if (first_states_ == nullptr) return;
     {
       const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
-      if (checks_) checks_->wait();
+      for (BackgroundJobs& jobs : checks_) jobs.wait();
       for (ProbedMethod& p : probed_) p.finish_cache();
     }
     saved_.save(0, "base", *std::exchange(first_states_, nullptr), sums());
@@ -301,7 +306,7 @@ class Runner {
       pass.probes = true;
       pass.attention.push_back(std::make_unique<LayerProbe>(exact, decoder_, probed_, options_.first_position,
                                                             options_.tiers, s == 0, options_.timeline,
-                                                            checks_ ? &*checks_ : nullptr));
+                                                            checks_.empty() ? nullptr : &checks_));
     }
     pass.done = [this, s, &hidden](const at::Tensor& states) {
       hidden = states;
@@ -315,7 +320,7 @@ class Runner {
       const SequenceScorer::NullRun null = scorer_.null_run(hidden, states);
       result_.null_kl = null.kl, result_.null_tokens = null.tokens;
       first_states_ = &hidden;
-      if (!checks_) finish_checks();
+      if (checks_.empty()) finish_checks();
     };
     passes.push_back(std::move(again));
   }
@@ -396,7 +401,7 @@ class Runner {
   std::size_t paths_ = 0;  // rows behind those of result_.scored: prefill as the baseline of decode
   RunnerResult result_;
   const at::Tensor* first_states_ = nullptr;  // of the first sequence, while its pages are checked
-  std::optional<BackgroundJobs> checks_;      // ends before what it checks
+  std::deque<BackgroundJobs> checks_;         // ends before what it checks
 };
 
 }  // namespace

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+#include <string>
+#include <vector>
+
 #include "base/errors.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
@@ -25,6 +29,28 @@ TEST(AtomicFile, ReplacesOnCommit) {
   write_file_atomic(dir / "a", "old");
   write_file_atomic(dir / "a", "new");
   EXPECT_EQ(read_file(dir / "a"), "new");
+}
+
+// More than one thread writes, pieces of all sizes, between writes of one.
+TEST(AtomicFile, PartsStandOneBehindTheOther) {
+  std::string text(std::size_t{100} << 20, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>((i * 2654435761u) >> 13);
+  std::vector<std::span<const std::byte>> parts;
+  std::size_t at = 0;
+  for (const std::size_t size : {std::size_t{1}, std::size_t{0}, std::size_t{5000}, std::size_t{60} << 20,
+                                 (std::size_t{4} << 20) + 3, std::size_t{30} << 20}) {
+    parts.push_back(std::as_bytes(std::span<const char>(text.data() + at, size)));
+    at += size;
+  }
+  const TempDirectory dir;
+  AtomicFile file(dir / "a");
+  file.write("before");
+  file.write(parts);
+  file.write("between");
+  file.write(std::span<const std::span<const std::byte>>(parts.data(), 3));
+  file.write("behind");
+  file.commit();
+  EXPECT_TRUE(read_file(dir / "a") == "before" + text.substr(0, at) + "between" + text.substr(0, 5001) + "behind");
 }
 
 TEST(AtomicFile, APlaceBelowAFileIsAnEnvironmentError) {

@@ -6,17 +6,18 @@
 #
 # WORK: folder for the checkpoint (16 GB, made once; that of calibration_times.sh serves), statistics, bundles and logs; kept. BIN:
 # folder of the executables (default build/bin). From the environment: LENGTHS, in the order in which they run (default "8192 131072
-# 65536 32768 16384 4096"), LAST tokens of each that are decoded (default 64), METHODS (default naive2), PROMPTS of the task niah at
-# the longest length (default 0: none), LIMIT in seconds for each run (default 3600), DEVICE (default cuda), GEOMETRY (default 8b),
-# PYTHON (default python3, with torch and safetensors). The bundles of oscar and waterfill are judged beside METHODS. The text is
-# random token ids. Results stand in WORK/long.jsonl after each run.
+# 65536 32768 16384 4096"; none: no such run), LAST tokens of each that are decoded (default 64), METHODS (default naive2), PROMPTS of
+# the task niah (default 0: none) of TASK_LENGTH tokens (default: the longest length), LIMIT in seconds for each run (default 3600),
+# DEVICE (default cuda), GEOMETRY (default 8b), PYTHON (default python3, with torch and safetensors). The bundles of oscar and waterfill
+# are judged beside METHODS. The text is random token ids. Results stand in WORK/long.jsonl after each run; with KEEP=1 they are added
+# to those of earlier calls.
 set -eu
-[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" && work=$(cd "$1" && pwd)
 bin=$(cd "${2:-$root/build/bin}" && pwd)
 python=${PYTHON:-python3} device=${DEVICE:-cuda} model=$work/model long=$work/model-long results=$work/long.jsonl
-lengths=${LENGTHS:-8192 131072 65536 32768 16384 4096}
+lengths=${LENGTHS-8192 131072 65536 32768 16384 4096}
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true
 echo "$(nproc) cores, lengths $lengths"
 
@@ -34,7 +35,8 @@ if [ ! -f "$statistics" ]; then
     "$bin/oscar-fit" "$statistics" --method $method --device "$device" -o "$work/long-$method" --overwrite -q >/dev/null
   done
 fi
-longest=$(echo "$lengths" | tr ' ' '\n' | sort -n | tail -n 1)
+longest=$(echo "$lengths ${TASK_LENGTH:-1}" | tr ' ' '\n' | sort -n | tail -n 1)
+task_length=${TASK_LENGTH:-$longest}
 "$python" -c 'import json, random, sys; r = random.Random(1)
 print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(int(sys.argv[1]))]}))' "$longest" >"$work/ids.jsonl"
 
@@ -53,12 +55,14 @@ run() {
   [ $code -le 1 ] || tail -n 3 "$work/$name.err"
 }
 
-rm -f "$results" && touch "$results"
+[ "${KEEP:-0}" = 1 ] || rm -f "$results"
+touch "$results"
 for length in $lengths; do
   run "context-$length" --text "$work/ids.jsonl" --context "$length" --path both --decode-last "${LAST:-64}"
 done
 if [ "${PROMPTS:-0}" -gt 0 ]; then
-  run "niah-$longest" --text "$root/sample_data/heldout.txt" --context 2048 --tasks niah --task-lengths "$longest" --task-prompts "$PROMPTS"
+  run "niah-$task_length" --text "$root/sample_data/heldout.txt" --context 2048 --tasks niah --task-lengths "$task_length" \
+    --task-prompts "$PROMPTS"
 fi
 "$python" - "$results" <<'PY'
 import json, sys

@@ -8,6 +8,7 @@ kernel may take back). GPU memory is what nvidia-smi says is used, less what was
 """
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ def main():
     before, gpu, anonymous, whole = gpu_bytes(), 0, 0, 0
     start = time.monotonic()
     process = subprocess.Popen(command)
+    signal.signal(signal.SIGTERM, lambda *_: process.kill())  # a time limit ends the command, not this script alone
     looked = 0.0
     while process.poll() is None:
         held, most = host_bytes(process.pid)
