@@ -24,12 +24,41 @@ VerifyReport made_report(double kl) {
 }
 
 TEST(PredictionCheck, MeasuredOverPredictedUpToFourEitherWay) {
+  // The prediction's error of 5 % widens a factor of 4 to 4.42.
   for (const auto& [kl, pass] :
-       {std::pair{0.002, true}, {0.0079, true}, {0.0081, false}, {0.00051, true}, {0.00049, false}}) {
+       {std::pair{0.002, true}, {0.00883, true}, {0.00886, false}, {0.000453, true}, {0.000451, false}}) {
     const SelfCheck check = prediction_check(made_report(kl));
     EXPECT_EQ(check.pass, pass) << kl;
     EXPECT_NEAR(check.value.value(), kl / 0.002, 1e-12);
     EXPECT_NE(check.detail.find("measured curves predict"), std::string::npos);
+  }
+}
+
+// One surprising token of few is no proof, in either direction; the same mean over many tokens is.
+TEST(PredictionCheck, ChanceIsNoFailure) {
+  VerifyReport r = made_report(0.0119);
+  r.methods[0].quality.kl.standard_error = 0.0046;
+  EXPECT_EQ(prediction_check(r).pass, true);
+  r.methods[0].quality.kl.standard_error = 0.0003;
+  EXPECT_EQ(prediction_check(r).pass, false);
+  r = made_report(0.0119);
+  r.bundles[0].prediction->error = 0.0015;
+  EXPECT_EQ(prediction_check(r).pass, true);
+}
+
+// A failure counts before a larger ratio that chance explains.
+TEST(PredictionCheck, FailureIsToldBeforeALargerRatio) {
+  for (const bool failure_first : {false, true}) {
+    VerifyReport r = made_report(0.1);
+    r.methods[0].quality.kl.standard_error = 0.2;
+    r.bundles.push_back(r.bundles[0]);
+    r.methods.push_back(r.methods[0]);
+    r.bundles[1].row = r.methods[1].id = "other";
+    r.methods[1].quality.kl.mean = 0.02, r.methods[1].quality.kl.standard_error = 0.0001;
+    if (failure_first) std::swap(r.bundles[0], r.bundles[1]);
+    const SelfCheck check = prediction_check(r);
+    EXPECT_EQ(check.pass, false);
+    EXPECT_NEAR(check.value.value(), 10.0, 1e-9);
   }
 }
 
