@@ -66,13 +66,13 @@ void add_by_pairs(at::Tensor& far, at::Tensor& near, const at::Tensor& weights, 
 }  // namespace
 
 AttentionGradient attention_gradient(const AttentionInput& input, const at::Tensor& output, const at::Tensor& gradient,
-                                     const FarPairs& pairs) {
+                                     const FarPairs& pairs, bool queries) {
   const std::int64_t tokens = input.q.size(0), query_heads = input.q.size(1), kv_heads = input.k.size(1);
   const std::int64_t gqa_group = query_heads / kv_heads, window = input.sliding_window, chunk = input.chunk;
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor v = input.v.to(at::kFloat).transpose(0, 1).contiguous();
   AttentionGradient out;
-  out.q = at::empty(input.q.sizes(), input.q.options().dtype(at::kFloat));
+  if (queries) out.q = at::empty(input.q.sizes(), input.q.options().dtype(at::kFloat));
   at::Tensor far_k = at::zeros_like(k), near_k = at::zeros_like(k);
   at::Tensor far_v = at::zeros_like(v), near_v = at::zeros_like(v);
   const std::int64_t block =
@@ -113,7 +113,9 @@ AttentionGradient attention_gradient(const AttentionInput& input, const at::Tens
     add_by_pairs(far_v, near_v, p, g, block_pairs(first, count, pairs, input.q.device()));
     at::Tensor slope_s = at::bmm(g, values.transpose(1, 2)).sub_((g * o).sum(-1, true)).mul_(p);
     if (slope.defined()) slope_s.mul_(slope);
-    out.q.narrow(0, first, count).copy_(ungrouped(at::bmm(slope_s, keys).mul_(input.scale), count));
+    if (queries) {
+      out.q.narrow(0, first, count).copy_(ungrouped(at::bmm(slope_s, keys).mul_(input.scale), count));
+    }
     add_by_pairs(far_k, near_k, slope_s, q, block_pairs(first, count, pairs, input.q.device()));
   }
   out.far_k = far_k.transpose(0, 1).contiguous();

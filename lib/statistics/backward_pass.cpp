@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kLogits = std::int64_t{1} << 22, kGpuLogits = std::int64_t{1} << 27;  // held at once
+constexpr std::int64_t kLogits = std::int64_t{1} << 20, kGpuLogits = std::int64_t{1} << 27;  // held at once
 
 bool finite(const at::Tensor& a, const at::Tensor& b) { return (a.isfinite().all() & b.isfinite().all()).item<bool>(); }
 
@@ -172,19 +172,20 @@ void BackwardPass::run_layer(std::int64_t point, std::int64_t first, const Layer
   const Spool states = hidden(layer), in = gradients(point - 1, true);
   Spool out = gradients(point, first > 0);
   const bool holds_kv = config_.holds_kv(layer);  // else the gradient only passes through
+  const GradientRequest request{/*hidden=*/layer > 0 || !holds_kv};
   if (holds_kv) task_.begin_layer(sums);
   for (auto i = static_cast<std::size_t>(first); i < plan_.pieces.size(); ++i) {
     const Piece& piece = plan_.pieces[i];
     if (task_.labels(piece).empty()) continue;
     const LayerGradient gradient =
         layer_gradient(decoder_, layer, states.read(piece.position, piece.length).to(options_.device),
-                       in.read(piece.position, piece.length).to(options_.device), options_.far);
+                       in.read(piece.position, piece.length).to(options_.device), options_.far, request);
     if (holds_kv && !task_.add(gradient, piece, unrotation_.rows_of({{0}, {piece.length}, {0}}))) {
       throw NumericalError("layer " + std::to_string(layer) +
                            ": the gradient of keys or values holds NaN or infinity in " +
                            prompts_.prompts[piece.prompt].source + "; check the checkpoint, or try --dtype float32");
     }
-    out.write(piece.position, gradient.hidden);
+    if (gradient.hidden.defined()) out.write(piece.position, gradient.hidden);
     checkpoint(point, i, out, holds_kv ? &task_ : nullptr);
     hooks_.tick(point, piece.length);
   }

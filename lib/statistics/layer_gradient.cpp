@@ -52,13 +52,13 @@ class Followed {
 }  // namespace
 
 LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
-                             const FarPairs& pairs, bool weights) {
+                             const FarPairs& pairs, const GradientRequest& request) {
   const c10::AutoGradMode on(true);
   std::vector<at::Tensor> followed;
   const bool holds_kv = decoder.config().holds_kv(layer);
-  if (weights && holds_kv) followed = {decoder.layer_weights(layer).k};
+  if (request.weights && holds_kv) followed = {decoder.layer_weights(layer).k};
   const bool own_values = decoder.config().projects_values(layer);  // else one weight has both gradients
-  if (weights && holds_kv && own_values) followed.push_back(decoder.layer_weights(layer).v);
+  if (request.weights && holds_kv && own_values) followed.push_back(decoder.layer_weights(layer).v);
   const Followed scope(followed);
   const std::int64_t tokens = hidden.size(0);
   const SequenceBatch batch{{0}, {tokens}, {0}};
@@ -76,6 +76,7 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   // nodes with it in families that gate the output, so it must outlive this call.
   const auto after = torch::autograd::grad({out}, {attention.output(), in}, {gradient.to(out.scalar_type())},
                                            /*retain_graph=*/true);
+  const bool before_attention = request.hidden || request.weights;
   AttentionInput values = attention.input();
   const at::Tensor q = values.q, k = values.k, v = values.v;
   values.q = q.detach();
@@ -83,15 +84,16 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   values.v = v.detach();
   const AttentionGradient inner = [&] {
     const c10::AutoGradMode off(false);
-    return attention_gradient(values, attention.output().detach(), after[0], pairs);
+    return attention_gradient(values, attention.output().detach(), after[0], pairs, before_attention);
   }();
+  if (!before_attention) return {{}, inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
   const auto type = out.scalar_type();
   std::vector<at::Tensor> inputs{in};
   inputs.insert(inputs.end(), followed.begin(), followed.end());
   const auto before = torch::autograd::grad({q, k, v}, inputs, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
   LayerGradient found{
       after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
-  if (weights) found.weight_k = before[1].to(at::kFloat), found.weight_v = before[own_values ? 2 : 1].to(at::kFloat);
+  if (request.weights) found.weight_k = before[1].to(at::kFloat), found.weight_v = before[own_values ? 2 : 1].to(at::kFloat);
   return found;
 }
 

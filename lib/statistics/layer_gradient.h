@@ -11,7 +11,7 @@
 namespace oscar {
 
 struct LayerGradient {
-  at::Tensor hidden;        // [T, hidden] FP32: dL/d of the layer's input
+  at::Tensor hidden;        // [T, hidden] FP32: dL/d of the layer's input, where asked for
   at::Tensor far_k, far_v;  // [T, Hkv, d] FP32: dL/d of keys (after RoPE) and values, through far pairs
   at::Tensor k, v;          // the same through all pairs
   // Where asked for, through all pairs: dL/dW_K and dL/dW_V, [Hkv d, hidden] FP32; where keys serve as values, that of
@@ -19,10 +19,15 @@ struct LayerGradient {
   at::Tensor weight_k, weight_v;
 };
 
+// What is wanted beside the gradients of keys and values. Nothing reads that of the first layer's input.
+struct GradientRequest {
+  bool hidden = true;
+  bool weights = false;  // of W_K and W_V
+};
+
 // hidden [T, hidden]: the layer's input, of a sequence from position 0. gradient [T, hidden]: dL/d of its output, of
-// any float type. In a layer without a KV cache only `hidden` is found. weights: those of W_K and W_V, too. Not under
-// InferenceMode, and the decoder's weights were not loaded under it.
+// any float type. In a layer without a KV cache only `hidden` is found. Not under InferenceMode, and the decoder's weights were not loaded under it.
 LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
-                             const FarPairs& pairs, bool weights = false);
+                             const FarPairs& pairs, const GradientRequest& request = {});
 
 }  // namespace oscar

@@ -157,7 +157,7 @@ TEST_F(KlGradient, WeightsOfKeysAndValues) {
   at::manual_seed(4);
   for (std::int64_t layer = 2; layer >= 0; --layer) {
     const LayerGradient found =
-        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs, true);
+        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs, {true, true});
     const LayerWeights& weights = decoder_.layer_weights(layer);
     for (const bool key : {true, false}) {
       at::Tensor weight = key ? weights.k : weights.v;
@@ -179,6 +179,20 @@ TEST_F(KlGradient, WeightsOfKeysAndValues) {
         layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs).weight_k.defined());
     g = found.hidden;
   }
+}
+
+// Nothing reads the gradient of the first layer's input, so it can be left out; those of the rows are the same.
+TEST_F(KlGradient, OfRowsAlone) {
+  at::manual_seed(5);
+  const at::Tensor g = at::randn({kTokens, 24});
+  const LayerGradient whole = layer_gradient(decoder_, 0, hidden_[0], g, kPairs);
+  const LayerGradient rows = layer_gradient(decoder_, 0, hidden_[0], g, kPairs, {.hidden = false});
+  EXPECT_TRUE(whole.hidden.defined());
+  EXPECT_FALSE(rows.hidden.defined());
+  EXPECT_TRUE(rows.far_k.equal(whole.far_k));
+  EXPECT_TRUE(rows.far_v.equal(whole.far_v));
+  EXPECT_TRUE(rows.k.equal(whole.k));
+  EXPECT_TRUE(rows.v.equal(whole.v));
 }
 
 // BF16 activations: the same gradient within the precision of the type.
