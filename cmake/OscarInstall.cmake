@@ -71,7 +71,7 @@ install(FILES LICENSE CHANGELOG.md docs/install.md DESTINATION ${OSCAR_DOC_FOLDE
 
 # CPack: .deb and .tar.gz of the same tree. The wheel is made of it by scripts/package.
 execute_process(COMMAND getconf GNU_LIBC_VERSION OUTPUT_VARIABLE _glibc OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-string(REGEX REPLACE "^[^0-9]*" "" _glibc "${_glibc}")
+string(REGEX MATCH "[0-9.]+$" _glibc "${_glibc}")
 string(REGEX MATCH "^[0-9]+" _gcc "${CMAKE_CXX_COMPILER_VERSION}")
 set(CPACK_GENERATOR "DEB;TGZ")
 set(CPACK_PACKAGE_NAME oscar-toolchain)

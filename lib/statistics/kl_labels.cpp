@@ -31,7 +31,8 @@ at::Tensor drawn(const at::Tensor& p, const at::Tensor& draws) {
   const at::Tensor left = target - cumulative.gather(1, chosen) + sums.gather(1, chosen);
   const at::Tensor first = chosen * block;  // [n, 1]; the last block may be shorter
   const at::Tensor ids = first + at::arange(block, first.options()).unsqueeze(0);
-  const at::Tensor inside = p.gather(1, ids.clamp_max(vocabulary - 1)).to(at::kDouble).masked_fill(ids.ge(vocabulary), 0.0);
+  const at::Tensor inside =
+      p.gather(1, ids.clamp_max(vocabulary - 1)).to(at::kDouble).masked_fill(ids.ge(vocabulary), 0.0);
   const at::Tensor place = at::searchsorted(inside.cumsum(-1), left.contiguous(), false, /*right=*/true);
   // Sums of a block in FP32 and in FP64 differ by roundings: never a token past the block.
   return (first + place.clamp_max_(block - 1)).squeeze(1).clamp_max_(vocabulary - 1);

@@ -26,7 +26,8 @@ struct GradientRequest {
 };
 
 // hidden [T, hidden]: the layer's input, of a sequence from position 0. gradient [T, hidden]: dL/d of its output, of
-// any float type. In a layer without a KV cache only `hidden` is found. Not under InferenceMode, and the decoder's weights were not loaded under it.
+// any float type. In a layer without a KV cache only `hidden` is found. Not under InferenceMode, and the decoder's
+// weights were not loaded under it.
 LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
                              const FarPairs& pairs, const GradientRequest& request = {});
 
