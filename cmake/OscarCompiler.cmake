@@ -12,6 +12,15 @@ target_include_directories(oscar_options INTERFACE ${CMAKE_SOURCE_DIR}/lib ${CMA
 set(CMAKE_CXX_FLAGS_SANITIZE "-Og -g1 -DNDEBUG")
 set(CMAKE_C_FLAGS_SANITIZE "-Og -g1 -DNDEBUG")
 
+# oscar_is_harness(): for a folder of programs that call the library, commands and tests. With sanitizers they are compiled in a third
+# of the time without any optimisation and without the library's counters of coverage, and hardly run longer.
+macro(oscar_is_harness)
+  if(OSCAR_SANITIZE)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-O0>)
+    set(OSCAR_TORCH_PCH oscar_harness_torch_pch)
+  endif()
+endmacro()
+
 if(OSCAR_SANITIZE)
   set(_san -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_compile_options(oscar_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${_san} -D_GLIBCXX_ASSERTIONS>)
@@ -30,7 +39,6 @@ if(OSCAR_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "OSCAR_FUZZ needs Clang for libFuzzer: use --preset asan, or -DCMAKE_CXX_COMPILER=clang++.")
   endif()
-  target_compile_options(oscar_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
 find_program(OSCAR_CCACHE ccache)
