@@ -111,6 +111,8 @@ set(OSCAR_LONG_CASES
   LogitInflation.*
   DecoderPaths.PrefillAndDecodeAgreeForEveryMethod
   Runner.OutliersBreakTheUnrotatedCodeMost
+  Runner.NeedlesAreFoundByBothPaths
+  Runner.PagesCheckedBesideThePassesGiveTheSame
   WriteText.TokensFollowTheModelsOwnDistribution
   WriteText.ARunThatStoppedWritesTheSameRows
   HostileTokenizer.WorkIsBounded
