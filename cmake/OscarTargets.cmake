@@ -48,7 +48,7 @@ function(oscar_use_torch name)
     target_link_libraries(${_pch} PUBLIC oscar::options oscar::torch)
     target_precompile_headers(${_pch} PRIVATE <ATen/ATen.h> <nlohmann/json.hpp> <string> <vector> <memory>)
     # No two precompiled headers are equal byte by byte. ccache takes a checksum beside one for its contents, so that what
-    # was compiled in one clone or folder is found again from every other.
+    # GCC compiled in one clone or folder is found again from every other, and what Clang compiled in the same one.
     file(SHA256 ${OSCAR_TORCH_DIR}/include/torch/headeronly/version.h _torch)
     string(SHA256 _checksum "${_torch} ${nlohmann_json_VERSION} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${_pch}")
     foreach(_suffix gch pch)
