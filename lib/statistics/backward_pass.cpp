@@ -172,7 +172,7 @@ void BackwardPass::run_layer(std::int64_t point, std::int64_t first, const Layer
   const Spool states = hidden(layer), in = gradients(point - 1, true);
   Spool out = gradients(point, first > 0);
   const bool holds_kv = config_.holds_kv(layer);  // else the gradient only passes through
-  const GradientRequest request{/*hidden=*/layer > 0 || !holds_kv};
+  const GradientRequest request{.hidden = layer > 0};
   if (holds_kv) task_.begin_layer(sums);
   for (auto i = static_cast<std::size_t>(first); i < plan_.pieces.size(); ++i) {
     const Piece& piece = plan_.pieces[i];

@@ -17,27 +17,6 @@ constexpr std::uint64_t kLabelStream = 0x6b6c2d6c6162656cULL;  // apart from the
 // Probabilities added in FP32 before FP64 goes on: a vocabulary in FP64 costs more than the model's own layers here.
 constexpr std::int64_t kLabelBlock = 64;
 
-// p [n, V] FP32 of sum about one, draws [n] FP64 -> [n] int64: draw_labels() of these probabilities, where blocks are
-// added in FP64 and one block of each row token by token.
-at::Tensor drawn(const at::Tensor& p, const at::Tensor& draws) {
-  const std::int64_t n = p.size(0), vocabulary = p.size(1), block = std::min(kLabelBlock, vocabulary);
-  const std::int64_t blocks = vocabulary / block, tail = vocabulary % block;
-  at::Tensor sums = p.narrow(1, 0, blocks * block).view({n, blocks, block}).sum(-1).to(at::kDouble);
-  if (tail > 0) sums = at::cat({sums, p.narrow(1, blocks * block, tail).sum(-1, true).to(at::kDouble)}, 1);
-  const at::Tensor cumulative = sums.cumsum(-1);
-  const at::Tensor target = draws.to(p.device()).unsqueeze(1) * cumulative.narrow(1, -1, 1);
-  const at::Tensor chosen =
-      at::searchsorted(cumulative, target, false, /*right=*/true).clamp_max_(cumulative.size(1) - 1);
-  const at::Tensor left = target - cumulative.gather(1, chosen) + sums.gather(1, chosen);
-  const at::Tensor first = chosen * block;  // [n, 1]; the last block may be shorter
-  const at::Tensor ids = first + at::arange(block, first.options()).unsqueeze(0);
-  const at::Tensor inside =
-      p.gather(1, ids.clamp_max(vocabulary - 1)).to(at::kDouble).masked_fill(ids.ge(vocabulary), 0.0);
-  const at::Tensor place = at::searchsorted(inside.cumsum(-1), left.contiguous(), false, /*right=*/true);
-  // Sums of a block in FP32 and in FP64 differ by roundings: never a token past the block.
-  return (first + place.clamp_max_(block - 1)).squeeze(1).clamp_max_(vocabulary - 1);
-}
-
 // choose(p [n, V] FP32) gives the labels [n]. d log p(label) / d logits is one-hot - p, so no graph of a softmax is
 // made.
 template <typename Choose>
@@ -59,8 +38,24 @@ double label_draw(std::uint64_t seed, std::string_view prompt_set_sha256, std::i
   return random_unit(kLabelStream, token_priority(seed, prompt_set_sha256, sequence, position), 0);
 }
 
-at::Tensor draw_labels(const at::Tensor& logits, const at::Tensor& draws) {
-  return drawn(at::softmax(logits.to(at::kFloat), -1), draws);
+// Blocks are added up in FP64, then one block of each row token by token.
+at::Tensor draw_labels(const at::Tensor& p, const at::Tensor& draws) {
+  const std::int64_t n = p.size(0), vocabulary = p.size(1), block = std::min(kLabelBlock, vocabulary);
+  const std::int64_t blocks = vocabulary / block, tail = vocabulary % block;
+  at::Tensor sums = p.narrow(1, 0, blocks * block).view({n, blocks, block}).sum(-1).to(at::kDouble);
+  if (tail > 0) sums = at::cat({sums, p.narrow(1, blocks * block, tail).sum(-1, true).to(at::kDouble)}, 1);
+  const at::Tensor cumulative = sums.cumsum(-1);
+  const at::Tensor target = draws.to(p.device()).unsqueeze(1) * cumulative.narrow(1, -1, 1);
+  const at::Tensor chosen =
+      at::searchsorted(cumulative, target, false, /*right=*/true).clamp_max_(cumulative.size(1) - 1);
+  const at::Tensor left = target - cumulative.gather(1, chosen) + sums.gather(1, chosen);
+  const at::Tensor first = chosen * block;  // [n, 1]; the last block may be shorter
+  const at::Tensor ids = first + at::arange(block, first.options()).unsqueeze(0);
+  const at::Tensor inside =
+      p.gather(1, ids.clamp_max(vocabulary - 1)).to(at::kDouble).masked_fill(ids.ge(vocabulary), 0.0);
+  const at::Tensor place = at::searchsorted(inside.cumsum(-1), left.contiguous(), false, /*right=*/true);
+  // Sums of a block in FP32 and in FP64 differ by roundings: never a token past the block.
+  return (first + place.clamp_max_(block - 1)).squeeze(1).clamp_max_(vocabulary - 1);
 }
 
 at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& hidden, const at::Tensor& labels) {
@@ -68,7 +63,7 @@ at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& hidden, cons
 }
 
 at::Tensor drawn_label_gradient(const Decoder& decoder, const at::Tensor& hidden, const at::Tensor& draws) {
-  return gradient_of(decoder, hidden, [&](const at::Tensor& p) { return drawn(p, draws); });
+  return gradient_of(decoder, hidden, [&](const at::Tensor& p) { return draw_labels(p, draws); });
 }
 
 }  // namespace oscar

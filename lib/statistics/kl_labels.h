@@ -16,9 +16,9 @@ namespace oscar {
 // Uniform in [0, 1), by (seed, prompt set, sequence, position) alone; docs/format-statistics.md has the formula.
 double label_draw(std::uint64_t seed, std::string_view prompt_set_sha256, std::int64_t sequence, std::int64_t position);
 
-// logits [n, V]; draws [n] FP64 in [0, 1) -> [n] int64: the first label whose cumulative probability (FP32, added
-// up in FP64 by blocks of 64) is above the draw times their sum.
-at::Tensor draw_labels(const at::Tensor& logits, const at::Tensor& draws);
+// p [n, V] FP32, probabilities; draws [n] FP64 in [0, 1) -> [n] int64: the first label whose cumulative probability
+// (added up in FP64 by blocks of 64) is above the draw times their sum.
+at::Tensor draw_labels(const at::Tensor& p, const at::Tensor& draws);
 
 // hidden [n, hidden]: output of the last layer; labels [n] int64. d log p(label) / d hidden of each row, [n, hidden]
 // FP32. Not under InferenceMode.

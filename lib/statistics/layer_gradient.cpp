@@ -93,8 +93,10 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const auto before = torch::autograd::grad({q, k, v}, inputs, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
   LayerGradient found{
       after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
-  if (request.weights)
-    found.weight_k = before[1].to(at::kFloat), found.weight_v = before[own_values ? 2 : 1].to(at::kFloat);
+  if (request.weights) {
+    found.weight_k = before[1].to(at::kFloat);
+    found.weight_v = before[own_values ? 2 : 1].to(at::kFloat);
+  }
   return found;
 }
 

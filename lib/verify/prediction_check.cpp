@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "report/number_text.h"
 
@@ -31,7 +32,7 @@ double ratio_error(const KlMetrics& measured, const PredictedKl& predicted) {
 
 SelfCheck prediction_check(const VerifyReport& report) {
   SelfCheck check{"prediction", "no bundle that predicts its KL", std::nullopt, kLimit, std::nullopt};
-  double worst = -1.0;
+  std::pair<bool, double> worst{false, -1.0};  // failed, distance: a failure is told before a larger ratio
   for (const BundleFacts& bundle : report.bundles) {
     if (!bundle.prediction) continue;
     const PredictedKl& p = *bundle.prediction;
@@ -53,9 +54,9 @@ SelfCheck prediction_check(const VerifyReport& report) {
       }
       const double distance = std::abs(std::log(ratio));
       const bool pass = distance - kErrors * ratio_error(m.quality.kl, p) <= std::log(kLimit);
-      // A failure is told before a larger ratio that chance explains.
-      if (check.pass && (pass != *check.pass ? pass : distance <= worst)) continue;
-      worst = distance;
+      const std::pair rank{!pass, distance};
+      if (rank <= worst) continue;
+      worst = rank;
       check.value = ratio;
       check.pass = pass;
       check.detail = detail + "; at most a factor of " + significant(kLimit, 2) +

@@ -19,8 +19,18 @@ const FarPairs kPairs{2, 4, true};
 TEST(KlLabels, TheFirstLabelAboveTheDraw) {
   const at::Tensor p = at::tensor({0.25, 0.0, 0.5, 0.25}, at::kDouble);
   const at::Tensor draws = at::tensor({0.0, 0.24, 0.26, 0.74, 0.76, 0.9999999}, at::kDouble);
-  const at::Tensor labels = draw_labels(p.log().to(at::kFloat).expand({6, 4}), draws);
+  const at::Tensor labels = draw_labels(p.to(at::kFloat).expand({6, 4}), draws);
   EXPECT_TRUE(labels.equal(at::tensor({0, 0, 2, 2, 3, 3}, at::kLong))) << labels;
+}
+
+// Fifteen blocks and a shorter one; draws in the middle of what chooses each label.
+TEST(KlLabels, EveryLabelOfALargerVocabularyHasItsDraws) {
+  at::manual_seed(6);
+  constexpr std::int64_t kLabels = 1000;
+  const at::Tensor p = at::softmax(at::randn({kLabels}), -1);
+  const at::Tensor wide = p.to(at::kDouble), cumulative = wide.cumsum(0);
+  const at::Tensor draws = (cumulative - 0.5 * wide) / cumulative[-1];
+  EXPECT_TRUE(draw_labels(p.expand({kLabels, kLabels}), draws).equal(at::arange(kLabels)));
 }
 
 TEST(KlLabels, FollowTheDistribution) {
@@ -29,7 +39,8 @@ TEST(KlLabels, FollowTheDistribution) {
   const std::int64_t n = 40000;
   std::vector<double> draws;
   for (std::int64_t i = 0; i < n; ++i) draws.push_back(label_draw(1, "set", 2, i));
-  const at::Tensor labels = draw_labels(logits.expand({n, 8}), at::tensor(at::ArrayRef<double>(draws), at::kDouble));
+  const at::Tensor labels =
+      draw_labels(at::softmax(logits, -1).expand({n, 8}), at::tensor(at::ArrayRef<double>(draws), at::kDouble));
   const at::Tensor share = at::bincount(labels, {}, 8).to(at::kDouble) / static_cast<double>(n);
   EXPECT_LT((share - at::softmax(logits.to(at::kDouble), -1)).abs().max().item<double>(), 0.01);
   EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(2, "set", 2, 3));
@@ -157,7 +168,7 @@ TEST_F(KlGradient, WeightsOfKeysAndValues) {
   at::manual_seed(4);
   for (std::int64_t layer = 2; layer >= 0; --layer) {
     const LayerGradient found =
-        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs, {true, true});
+        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs, {.weights = true});
     const LayerWeights& weights = decoder_.layer_weights(layer);
     for (const bool key : {true, false}) {
       at::Tensor weight = key ? weights.k : weights.v;
