@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/common/shared_memory_limit.h"
 #include "kernels/decode/cluster_kernel.cuh"
 #include "kernels/decode/stream_kernel.cuh"
 
@@ -95,7 +96,7 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const auto kernel = cluster_kernel<C>;
   const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.gqa_group));
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error = allow_shared_memory<cluster_kernel<C>>(bytes);
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
@@ -125,7 +126,7 @@ template <class C>
 cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream) {
   const auto kernel = stream_kernel<C>;
   const int bytes = plan_shared_memory<C>(a, device, 0);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory<stream_kernel<C>>(bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = early_start();
   cudaLaunchConfig_t config{};

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "kernels/common/shared_memory_limit.h"
 #include "kernels/far_pairs/tensor_ops.cuh"
 
 namespace oscar::kernels {
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(256) split_kernel(const __grid_constant__ Spli
 template <int D>
 cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
   const int bytes = static_cast<int>(sizeof(Shared<D>));
-  const cudaError_t error = cudaFuncSetAttribute(far_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory<far_kernel<D>>(bytes);
   if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>((p.count + kQueries - 1) / kQueries), static_cast<unsigned>(p.query_heads));
   far_kernel<D><<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(p);

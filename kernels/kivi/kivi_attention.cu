@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/shared_memory_limit.h"
 #include "kernels/decode/pipeline.cuh"
 #include "kernels/kivi/line_page.cuh"
 #include "kernels/kivi/loose_tokens.cuh"
@@ -255,8 +256,7 @@ cudaError_t launch(const Launch& a, cudaStream_t stream) {
   const std::size_t bytes = std::max({static_cast<std::size_t>(kWarps * kSlots * a.slot_bytes),
                                       static_cast<std::size_t>(kMerge), sizeof(LooseRows<D>)});
   const auto kernel = parts_kernel<D, kGroup>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  const cudaError_t error = allow_shared_memory<parts_kernel<D, kGroup>>(static_cast<int>(bytes));
   if (error != cudaSuccess) return error;
   kernel<<<dim3(static_cast<unsigned>(a.parts), static_cast<unsigned>(a.p.kv_heads * a.head_tiles),
                 static_cast<unsigned>(a.p.batch)),

@@ -4,6 +4,7 @@
 
 #include "kernels/common/code_place.h"
 #include "kernels/common/fragment_pages.h"
+#include "kernels/common/shared_memory_limit.h"
 #include "kernels/quantize/blocks.cuh"
 #include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/uniform.cuh"
@@ -205,8 +206,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
   const int bytes = static_cast<int>(sizeof(Shared<P>));
-  const cudaError_t error =
-      cudaFuncSetAttribute(quantize_kernel<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory<quantize_kernel<P>>(bytes);
   if (error != cudaSuccess) return error;
   quantize_kernel<P>
       <<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.layers)),

@@ -1,5 +1,6 @@
 // A thread block for each tile; a thread for each row, then for each column, both walked in the order of the CPU
 // reference, lib/methods/sinkhorn_code.cpp, whose constants these are.
+#include "kernels/common/shared_memory_limit.h"
 #include "kernels/tiles/group_codes.cuh"
 
 namespace oscar::kernels {
@@ -119,7 +120,7 @@ cudaError_t sinkhorn_tiles(const SinkhornTilesParams& p, cudaStream_t stream) {
   }
   if (p.tokens == 0) return cudaSuccess;
   const int bytes = static_cast<int>(sizeof(Shared)) + 4 * p.tile * p.head_dim;
-  const cudaError_t error = cudaFuncSetAttribute(sinkhorn_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared_memory<sinkhorn_kernel>(bytes);
   if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>(p.tokens / p.tile), static_cast<unsigned>(p.heads));
   sinkhorn_kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(p);

@@ -64,6 +64,31 @@ TEST_F(DecodeAttention, ManyPagesForEachWarp) {
   }
 }
 
+// Threads launch one kernel with pages, and so with shared memory, of different sizes: the limit of the kernel is not
+// lowered by one of them between another's plan and its launch.
+TEST_F(DecodeAttention, ThreadsWithPagesOfDifferentSizes) {
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&failed, i] {
+      const int w = i % 2 == 0 ? 4 : 1;
+      const auto width = static_cast<std::uint8_t>(w);
+      for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kAuto}) {
+        DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 2, .head_dim = 64, .lengths = {700}};
+        c.blocks = true, c.kernel = kernel, c.key_widths = c.value_widths = {width, 0, 0, 0}, c.seed = 40 + i;
+        c.build();
+        try {
+          if (!(relative_error(c.run(300), c.reference(), c) < kLimit)) ++failed;
+        } catch (const std::exception&) {
+          ++failed;
+        }
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(failed, 0);
+}
+
 TEST_F(DecodeAttention, OneWorkspaceServesBatchesOfAnySize) {
   const std::size_t bytes = decode_attention_workspace_bytes(128, 4, 16, 8);
   DeviceArray<std::uint8_t> workspace(bytes);
