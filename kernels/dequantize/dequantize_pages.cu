@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(const __grid_const
 
 cudaError_t dequantize_pages(const DequantizePagesParams& p, cudaStream_t stream) {
   const int d = p.layout.head_dim;
-  if (d < 16 || d > 256 || d % 16 != 0 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
+  if (d < 1 || d > 512 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
   if (p.layout.params == ParamKind::kScaleByte && p.sigma == nullptr) return cudaErrorInvalidValue;
   if (p.run_count == 0) return cudaSuccess;
   dequantize_kernel<<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.kv_heads)), kThreads,

@@ -24,7 +24,7 @@ struct DequantizePagesParams {
   bool rows_bfloat16;
 };
 
-// cudaErrorInvalidValue for a head_dim above 256 or not a multiple of 16. Allocates nothing, does not synchronise, may
+// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronise, may
 // be captured.
 cudaError_t dequantize_pages(const DequantizePagesParams& params, cudaStream_t stream);
 

@@ -19,10 +19,12 @@ namespace oscar::kernels {
 // Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
 struct KiviSequence {
   const std::uint16_t *sink_key, *sink_value;   // [sink, Hkv, D] BF16
-  const std::uint16_t *ring_key, *ring_value;   // [ring, Hkv, D] BF16; token i behind the sink is in row i mod ring
   const std::int32_t *key_pages, *value_pages;  // ids of the pages of 128 tokens behind the sink
   std::int32_t length;                          // tokens in the cache, the current one included; 0: skipped
   std::int32_t key_body, value_body;            // coded tokens behind the sink
+  // [.., Hkv, D] BF16: token i behind the sink, which is not coded, is in row i - key_first or i - value_first.
+  const std::uint16_t *recent_key, *recent_value;
+  std::int32_t key_first, value_first;  // at most the body
 };
 
 // Keys or values of one layer. A page: with `norms` 128 FP32 norms of tokens, then Hkv times codes and parameters.
@@ -31,7 +33,6 @@ struct KiviSide {
   std::int64_t page_bytes;
   std::int32_t head_bytes;   // of one KV head in a page, a multiple of 16
   std::int32_t quant_group;  // 32, 64 or 128; values: at most D
-  std::int32_t ring;         // rows of the BF16 ring
   bool norms;                // keys only
 };
 

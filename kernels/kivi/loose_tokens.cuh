@@ -66,9 +66,9 @@ __device__ __forceinline__ void load_loose(const KiviAttentionParams& p, const K
               body = position - p.sink;
     const bool inside = position < s.length, key_coded = inside && body >= 0 && body < s.key_body,
                value_coded = inside && body >= 0 && body < s.value_body;
-    const auto plain = [&](float* to, const std::uint16_t* sink_rows, const std::uint16_t* ring_rows, int ring) {
+    const auto plain = [&](float* to, const std::uint16_t* sink_rows, const std::uint16_t* recent_rows, int row0) {
       const std::uint16_t* row = body < 0 ? sink_rows + static_cast<long long>(position) * p.kv_heads * D
-                                          : ring_rows + static_cast<long long>(body % ring) * p.kv_heads * D;
+                                          : recent_rows + static_cast<long long>(body - row0) * p.kv_heads * D;
       const uint4 eight =
           inside ? *reinterpret_cast<const uint4*>(row + kv_head * D + channel) : make_uint4(0u, 0u, 0u, 0u);
       const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
@@ -80,13 +80,13 @@ __device__ __forceinline__ void load_loose(const KiviAttentionParams& p, const K
 #pragma unroll
       for (int c = 0; c < 8; ++c) key[c] = coded_key<D>(p.key, s.key_pages, kv_head, body, channel + c);
     } else {
-      plain(key, s.sink_key, s.ring_key, p.key.ring);
+      plain(key, s.sink_key, s.recent_key, s.key_first);
     }
     if (value_coded) {
 #pragma unroll
       for (int c = 0; c < 8; ++c) value[c] = coded_value<D>(p.value, s.value_pages, kv_head, body, channel + c);
     } else {
-      plain(value, s.sink_value, s.ring_value, p.value.ring);
+      plain(value, s.sink_value, s.recent_value, s.value_first);
     }
     if (channel == 0) rows.key_coded[token] = key_coded, rows.value_coded[token] = value_coded;
   }

@@ -6,6 +6,7 @@
 #include "kernels/common/fragment_pages.h"
 #include "kernels/common/shared_memory_limit.h"
 #include "kernels/quantize/blocks.cuh"
+#include "kernels/quantize/feedback.cuh"
 #include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/uniform.cuh"
 
@@ -66,9 +67,9 @@ __device__ void rotate(const QuantizePagesParams& p, int head, const PageRun& ru
   const std::int64_t first_row = run_row + skip;
   const float* m =
       p.matrix == nullptr ? nullptr : p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * d * d;
-  const int teams = kThreads / d;  // threads that share a column; d <= 256
-  const int column = threadIdx.x % d, team = threadIdx.x / d;
-  if (team < teams) {
+  const int teams = max(kThreads / d, 1);  // threads that share a column
+  for (int place = threadIdx.x; place < teams * d; place += kThreads) {
+    const int column = place % d, team = place / d;
     for (int r0 = team * 4; r0 < count; r0 += teams * 4) {
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       if (m == nullptr) {
@@ -96,15 +97,20 @@ template <class T, int P>
 __device__ void encode_uniform(const QuantizePagesParams& p, const float* x, int slot, std::uint8_t* codes,
                                std::uint8_t* page) {
   const int lane = threadIdx.x % 32, n = p.layout.quant_group;
+  const std::int64_t first_channel = static_cast<std::int64_t>(blockIdx.y) * p.layout.head_dim;
   for (int g = 0; g < p.layout.quant_groups; ++g) {
     float part[P];
     int c[P];
 #pragma unroll
     for (int j = 0; j < P; ++j) part[j] = lane + 32 * j < n ? x[g * n + lane + 32 * j] : 0.0f;
     const row::Range range = row::range_of(part, n);
+    uniform::Metric metric;
+    if (p.encoder == QuantizeEncoder::kFeedback && p.feedback.flat[blockIdx.y * p.layout.quant_groups + g] == 0) {
+      metric = {p.feedback.matrix + (first_channel + g * n) * n, p.feedback.offset + first_channel + g * n};
+    }
     const uniform::Params pair = p.encoder == QuantizeEncoder::kMinMax
                                      ? uniform::encode_minmax<T>(part, range, c)
-                                     : uniform::encode_search<T>(part, n, range, p.value_side, c);
+                                     : uniform::encode_search<T>(part, n, range, p.value_side, metric, c);
 #pragma unroll
     for (int j = 0; j < P; ++j) {
       if (lane + 32 * j < n) codes[g * n + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -128,8 +134,12 @@ __device__ void encode_blocks(const QuantizePagesParams& p, int head, const floa
     int c[kPart];
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
+    const float* metric = nullptr;
+    if (p.encoder == QuantizeEncoder::kFeedback && p.feedback.flat[head * 4 + plane.sigma] == 0) {
+      metric = p.feedback.matrix + (static_cast<std::int64_t>(head) * p.layout.head_dim + plane.first_channel) * n;
+    }
     const int e = blocks::encode_band(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
-                                      p.value_side, p.encoder == QuantizeEncoder::kSearch, c);
+                                      p.value_side, p.encoder != QuantizeEncoder::kMinMax, metric, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -179,13 +189,13 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
   for (int first = 0; first < run.count; first += kStep) {
     const int count = min(kStep, run.count - first);
     rotate<P>(p, head, run, first, count, s);
-    for (int r = warp; r < count; r += kWarps) {
+    for (int r = p.pages == nullptr ? count : warp; r < count; r += kWarps) {
       const int slot = run.first_slot + first + r;
       encode<P>(p, head, run.first_row + first + r, slot, s.rotated[r], s.codes[slot], page);
     }
     __syncthreads();
   }
-  for (int b = 0; b < p.layout.planes; ++b) {
+  for (int b = 0; p.pages != nullptr && b < p.layout.planes; ++b) {
     const PlaneLayout plane = p.layout.plane[b];
     std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
     for (int index = threadIdx.x; index < plane.bytes() / 4; index += kThreads) {
@@ -218,8 +228,13 @@ cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
 
 cudaError_t quantize_pages(const QuantizePagesParams& p, cudaStream_t stream) {
   const int d = p.layout.head_dim;
-  if (d < 16 || d > 256 || d % 16 != 0 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
-  if (p.layout.params == ParamKind::kScaleByte && p.sigma == nullptr) return cudaErrorInvalidValue;
+  if (d < 1 || d > 512 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
+  if (p.pages != nullptr && p.layout.params == ParamKind::kScaleByte && p.sigma == nullptr)
+    return cudaErrorInvalidValue;
+  if (p.encoder == QuantizeEncoder::kFeedback &&
+      (p.feedback.matrix == nullptr || p.feedback.offset == nullptr || p.feedback.flat == nullptr || p.layers > 1)) {
+    return cudaErrorInvalidValue;
+  }
   if (p.windows != nullptr && (p.matrix != nullptr || p.mean != nullptr || p.rotated != nullptr || p.ring_pages < 1)) {
     return cudaErrorInvalidValue;
   }
@@ -228,7 +243,8 @@ cudaError_t quantize_pages(const QuantizePagesParams& p, cudaStream_t stream) {
   if (d <= 64) return launch<2>(p, stream);
   if (d <= 96) return launch<3>(p, stream);
   if (d <= 128) return launch<4>(p, stream);
-  return launch<8>(p, stream);
+  if (d <= 256) return launch<8>(p, stream);
+  return launch<16>(p, stream);
 }
 
 }  // namespace oscar::kernels

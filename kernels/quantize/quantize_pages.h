@@ -12,7 +12,15 @@
 
 namespace oscar::kernels {
 
-enum class QuantizeEncoder : std::int32_t { kMinMax, kSearch };
+enum class QuantizeEncoder : std::int32_t { kMinMax, kSearch, kFeedback };
+
+// What encoder feedback weighs errors with: FeedbackMetric of lib/codec/feedback.h for each KV head, n channels to a
+// scale.
+struct FeedbackMetrics {
+  const float* matrix = nullptr;       // [Hkv, D, n]: rows b n .. (b + 1) n are the metric of block b
+  const float* offset = nullptr;       // [Hkv, D]; read where groups have zero points
+  const std::uint8_t* flat = nullptr;  // [Hkv, D / n]: 1 where a block is coded by search
+};
 
 // Tokens that go to consecutive slots of one page.
 struct PageRun {
@@ -30,7 +38,7 @@ struct QuantizePagesParams {
   const float* matrix;     // [matrix_heads, D, D] FP32: row times matrix; null: identity
   std::uint16_t* rotated;  // [N, Hkv, D] BF16 bits of the rows as they are quantised, or null
   const PageRun* runs;     // [run_count]; read on the device, so a captured graph may be replayed with other runs
-  std::uint8_t* pages;     // [pages, Hkv, page_bytes]; bits of other slots are kept
+  std::uint8_t* pages;     // [pages, Hkv, page_bytes]; bits of other slots are kept. null: rows are rotated and no more
   const float* clip;       // [Hkv] rho of the clip rule; outside (0, 1): off
   const float* sigma;      // [Hkv, 4] deviations (scale bytes only), or null
   std::int32_t* bad;       // smallest N-row * Hkv + head with a value that is not finite; set it to INT32_MAX before
@@ -52,14 +60,16 @@ struct QuantizePagesParams {
   // the token's position; null: the same everywhere.
   const float* rope_phases = nullptr;
 
+  FeedbackMetrics feedback = {};  // of one layer; read by the encoder of that name
+
   // The same runs in several layers of one layout: pages, windows, clip [layers, Hkv], sigma [layers, Hkv, 4] and bad
   // [layers] of each.
   std::int32_t layers = 1;
   std::int64_t page_layer_bytes = 0, window_layer_bytes = 0;  // from one layer to the next
 };
 
-// cudaErrorInvalidValue for a head_dim above 256 or not a multiple of 16. Allocates nothing, does not synchronise, may
-// be captured. Equal inputs give equal bytes; two runs may not share a page.
+// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronise, may be captured. Equal
+// inputs give equal bytes; two runs may not share a page.
 cudaError_t quantize_pages(const QuantizePagesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

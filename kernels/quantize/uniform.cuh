@@ -1,6 +1,7 @@
 // Encoders of the uniform layout for one group in a warp; reference: lib/codec/uniform.cpp.
 #pragma once
 
+#include "kernels/quantize/feedback.cuh"
 #include "kernels/quantize/row_ops.cuh"
 
 namespace oscar::kernels::uniform {
@@ -55,8 +56,14 @@ __device__ inline Params encode_minmax(const float (&x)[P], Range range, int (&c
   return {scale, zero};
 }
 
+// Of encoder feedback, for one group; null where there is nothing to weigh.
+struct Metric {
+  const float *matrix = nullptr, *offset = nullptr;  // [n, n], [n]
+};
+
 template <class T, int P>
-__device__ inline Params encode_search(const float (&x)[P], int n, Range range, bool value_side, int (&codes)[P]) {
+__device__ inline Params encode_search(const float (&x)[P], int n, Range range, bool value_side, const Metric& metric,
+                                       int (&codes)[P]) {
   const float width = range.high - range.low;
   if (!(width >= 0x1p-40f && width <= 0x1p40f)) return encode_minmax<T>(x, range, codes);
   const float count = static_cast<float>(n);
@@ -66,14 +73,14 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   for (int j = 0; j < P; ++j) y[j] = x[j] - mean;
   const float energy = row::fixed_dot(y, y, n);
 
-  const float middle = 0.5f * range.low + 0.5f * range.high;
+  const float centre = 0.5f * range.low + 0.5f * range.high;
   float best_score = 0.0f, best_spread = 0.0f, best_dot = 0.0f;
   int best_sum = 0, best_fraction = -1;
   constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
 #pragma unroll
   for (int f = 0; f < 10; ++f) {
     const float fraction = kFractions[f];
-    const float low = middle - fraction * (0.5f * width);
+    const float low = centre - fraction * (0.5f * width);
     const float inverse = 1.0f / ((fraction * width) / 3.0f);
     float levels[P];
     int packed = 0;  // sum of codes, and of their squares 2^16 higher: both stay below 2^16 in a warp of 256 values
@@ -98,16 +105,32 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   float fraction = 1.0f;
 #pragma unroll
   for (int f = 1; f < 10; ++f) fraction = best_fraction == f ? kFractions[f] : fraction;
-  const float low = middle - fraction * (0.5f * width);
+  const float low = centre - fraction * (0.5f * width);
   const float inverse = 1.0f / ((fraction * width) / 3.0f);
 #pragma unroll
   for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
 
-  const float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
+  float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
+  float middle = mean, level = static_cast<float>(best_sum) / count;  // of the row and of its codes
+  if (metric.matrix != nullptr) {
+    float moved[P], offset[P];
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      const int i = static_cast<int>(threadIdx.x % 32) + 32 * j;
+      moved[j] = static_cast<float>(codes[j]), offset[j] = i < n ? metric.offset[i] : 0.0f;
+    }
+    const feedback::Products p = feedback::ascend(x, metric.matrix, n, 1.0f, 0.0f, 3.0f, moved);
+    if (p.usable()) {
+      ideal = value_side ? p.xv / p.vv : p.xx / p.xv;
+      middle = row::fixed_dot(offset, x, n), level = row::fixed_dot(offset, moved, n);
+    }
+#pragma unroll
+    for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(moved[j]);
+  }
   const std::uint16_t scale = stored_scale<T>(ideal);
   const float s = T::value(scale);
-  if ((mean < 0.0f ? -mean : mean) > kMaxOffset * s) return encode_constant<T>(range, codes);
-  return {scale, T::bits(static_cast<float>(best_sum) / count - mean / s)};
+  if ((middle < 0.0f ? -middle : middle) > kMaxOffset * s) return encode_constant<T>(range, codes);
+  return {scale, T::bits(level - middle / s)};
 }
 
 }  // namespace oscar::kernels::uniform

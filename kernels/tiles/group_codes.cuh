@@ -52,31 +52,49 @@ __device__ __forceinline__ void range_of(const G& g, float& low, float& high) {
   high = g.reduce(high, [](float a, float b) { return fmaxf(a, b); });
 }
 
+// What a group of uniform codes shares: xhat = code scale + offset. zero: the code of 0 where that is a whole number.
+struct GroupScale {
+  float scale, offset, zero;
+  bool integer_zero;
+};
+
+__device__ __forceinline__ GroupScale uniform_scale(float low, float high, int bits) {
+  const float top = static_cast<float>((1 << bits) - 1);
+  return {stored_half((high - low) / top), stored_half(low), 0.0f, false};
+}
+
+__device__ __forceinline__ GroupScale integer_zero_scale(float low, float high, int bits, float clip) {
+  low *= clip, high *= clip;
+  if (low == 0.0f && high == 0.0f) low = -1.0f, high = 1.0f;
+  const float top = static_cast<float>((1 << bits) - 1), scale = stored_half((high - low) / top);
+  const bool spread = scale > 0.0f;
+  const float zero = spread ? rintf(-low / scale) : 0.0f;
+  return {spread ? scale : 0.0f, stored_half(spread ? -zero * scale : low), zero, true};
+}
+
+__device__ __forceinline__ float code_of(const GroupScale& s, float x, int bits) {
+  if (!(s.scale > 0.0f)) return 0.0f;
+  const float code = s.integer_zero ? rintf(x / s.scale) + s.zero : rintf((x - s.offset) / s.scale);
+  return fminf(fmaxf(code, 0.0f), static_cast<float>((1 << bits) - 1));
+}
+
+template <class G>
+__device__ __forceinline__ void code_and_decode(const G& g, const GroupScale& s, int bits) {
+  for (int i = g.begin(); i < g.n; i += g.step()) g.at(i) = code_of(s, g.at(i), bits) * s.scale + s.offset;
+}
+
 template <class G>
 __device__ __forceinline__ void code_uniform(const G& g, int bits) {
   float low, high;
   range_of(g, low, high);
-  const float top = static_cast<float>((1 << bits) - 1);
-  const float scale = stored_half((high - low) / top), offset = stored_half(low);
-  for (int i = g.begin(); i < g.n; i += g.step()) {
-    const float code = scale > 0.0f ? fminf(fmaxf(rintf((g.at(i) - offset) / scale), 0.0f), top) : 0.0f;
-    g.at(i) = code * scale + offset;
-  }
+  code_and_decode(g, uniform_scale(low, high, bits), bits);
 }
 
 template <class G>
 __device__ __forceinline__ void code_integer_zero(const G& g, int bits, float clip) {
   float low, high;
   range_of(g, low, high);
-  low *= clip, high *= clip;
-  if (low == 0.0f && high == 0.0f) low = -1.0f, high = 1.0f;
-  const float top = static_cast<float>((1 << bits) - 1), scale = stored_half((high - low) / top);
-  const bool spread = scale > 0.0f;
-  const float zero = spread ? rintf(-low / scale) : 0.0f, offset = stored_half(spread ? -zero * scale : low);
-  for (int i = g.begin(); i < g.n; i += g.step()) {
-    const float code = spread ? fminf(fmaxf(rintf(g.at(i) / scale) + zero, 0.0f), top) : 0.0f;
-    g.at(i) = code * (spread ? scale : 0.0f) + offset;
-  }
+  code_and_decode(g, integer_zero_scale(low, high, bits, clip), bits);
 }
 
 template <class G>

@@ -33,18 +33,19 @@ at::Tensor kernel_rows(const at::Tensor& rows, at::Device device);
 
 // Who brings queries and new rows into the basis of the cache.
 enum class Rotation : std::uint8_t {
-  kQueriesAndRows,  // begin_step(), for a cache whose rows are coded in main memory
-  kQueries,         // begin_step(); rows are coded whole, sequence by sequence (reconstruction.h)
-  kInKernels,       // the kernels, of which begin_step() gives kernel_rows()
+  kQueriesAndRows,        // begin_step(), for a cache whose rows are coded in main memory
+  kQueries,               // begin_step(); rows are coded whole, sequence by sequence (reconstruction.h)
+  kQueriesWithPositions,  // begin_step(), queries of positions too; kernels bring its kernel_rows() into the basis
+  kInKernels,             // the kernels, of which begin_step() gives kernel_rows()
 };
 
 // A call as attention over the cache takes it. In the basis of the cache, but of Rotation::kInKernels.
 struct BegunStep {
   at::Tensor q;             // [T, Hq, d] FP32
-  at::Tensor keys, values;  // [T, Hkv, d] BF16 on the CPU; undefined of Rotation::kQueries
+  at::Tensor keys, values;  // [T, Hkv, d] BF16 on the CPU, or kernel_rows(); undefined of Rotation::kQueries
   at::Tensor shift;         // [T, Hq] FP32 of each logit; undefined where nothing sees it, and of kInKernels
-  // Of kQueriesAndRows and keys with a rotated mean: what their logits lack as a query of the phases of positions,
-  // u(q) [T, Hq, d], and [tokens, d] of all positions so far on the CPU.
+  // Of keys with a rotated mean: what their logits lack as a query of the phases of positions, u(q) [T, Hq, d], and, of
+  // kQueriesAndRows, [tokens, d] of all positions so far on the CPU.
   at::Tensor positions, rope_phases;
   at::Tensor sinks;       // [Hq] FP32 sink logits of the model, or undefined
   at::Tensor output;      // to be filled: [T, Hq, d] FP32 in the basis of the values

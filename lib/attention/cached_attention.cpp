@@ -50,14 +50,19 @@ KvCache::ForEachPart in_threads(std::int64_t least) {
   };
 }
 
-void add_position_queries(BegunStep& step, const KvMethod& method, const AttentionInput& input, at::Device device) {
+// Whether there are any.
+bool add_position_queries(BegunStep& step, const KvMethod& method, const AttentionInput& input, at::Device device) {
   const SideTransform* key = method.transform(input.layer, Side::kKey);
-  if (key == nullptr || !key->rotated_mean) return;
+  if (key == nullptr || !key->rotated_mean) return false;
+  step.positions = phase_queries(input.q, key->mean).to(device).contiguous();
+  return true;
+}
+
+void add_rope_phases(BegunStep& step, const KvMethod& method, const AttentionInput& input) {
   std::int64_t end = 0;
   for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
     end = std::max(end, input.batch->starts[s] + input.batch->lengths[s]);
   }
-  step.positions = phase_queries(input.q, key->mean).to(device).contiguous();
   step.rope_phases = method.rope_phases->rows(0, end);
 }
 
@@ -135,7 +140,12 @@ BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::De
   }
   if (input.sinks.defined()) step.weight_sum = at::empty({step.q.size(0), step.q.size(1)}, step.q.options());
   if (rotation == Rotation::kQueries) return step;
-  add_position_queries(step, near, input, device);
+  const bool positions = add_position_queries(step, near, input, device);
+  if (rotation == Rotation::kQueriesWithPositions) {
+    step.keys = kernel_rows(input.k, device), step.values = kernel_rows(input.v, device);
+    return step;
+  }
+  if (positions) add_rope_phases(step, method, input);
   auto [keys, values] = new_rows(method, input);
   step.keys = std::move(keys), step.values = std::move(values);
   return step;

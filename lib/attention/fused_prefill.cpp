@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/cpu/fused_attention.h"
+#include "layout/side.h"
 
 namespace oscar {
 namespace {

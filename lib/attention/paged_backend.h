@@ -1,5 +1,5 @@
 // What PagedAttention runs on: the cache in main memory with the CPU's decode attention; the cache in the memory of a
-// GPU, written and read by the fast kernels; or, for every other cache, a copy of the CPU's cache in that memory. CMake
+// GPU, written and read by the fast kernels; or, for every other cache, by slower kernels for all layouts. CMake
 // replaces the CUDA ones by no_cuda/cuda_backend.cpp where CUDA is off.
 #pragma once
 
@@ -32,8 +32,7 @@ std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const Mod
 // The fast kernels where they hold the cache, else the fallback. EnvironmentError where decode_unsupported() has
 // something to say, or this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
-// Rows are coded on the CPU, a copy of the cache lies on the GPU. general: attention by the general kernel, else by the
-// one for KIVI's pages.
+// Of every layout. general: attention by the general kernel, else by the one for KIVI's pages.
 std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model, at::Device device,
                                                     bool general);
 // Why no CUDA kernel can hold this method's cache: a clause without a full stop; empty when one can.

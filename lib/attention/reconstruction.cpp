@@ -27,13 +27,12 @@ at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side
 CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   const RowsCoder& coder = *method.coder;
   const SideTransform* transform = method.transform(layer, side);
-  const Encoder encoder = side == Side::kKey ? method.key_encoder : method.value_encoder;
   const bool coded = method.quantised_at(layer), with_noise = method.logit_correction && side == Side::kKey && coded;
-  // The kernels have no encoder feedback, give no steps, and are not built for the long vector of latent attention:
+  // The kernels give no steps, and are not built for the long vector of latent attention:
   // such rows are made on the CPU, as are all variances.
   const bool on_device = rows.is_cuda() && !with_noise;
   const bool by_kernels = coded && coder.row_by_row();
-  if (on_device && by_kernels && !method.one_vector && encoder != Encoder::kFeedback) {
+  if (on_device && by_kernels && !method.one_vector) {
     return decoded_rows_on_device(method, layer, side, rows);
   }
   at::Tensor stored;  // [T, Hkv, d] BF16

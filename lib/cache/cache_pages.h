@@ -18,6 +18,9 @@ struct LineFormat {
   std::int32_t group = 0;          // codes that share scale and offset
   bool channel_axis = false;       // a line is a channel
   std::int32_t params_offset = 0;  // bytes from the start of a head's page
+  bool integer_zero = false;       // zero points are whole numbers, of the range times `clip`
+  float clip = 1.0f;
+  std::int32_t hadamard_order = 0;  // of the blocks in which a token's rows are rotated before; 0: they are not
 };
 
 // What a kernel is told of a page: [norms of the tokens, FP32,] then the bytes of each KV head.

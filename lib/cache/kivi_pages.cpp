@@ -73,7 +73,14 @@ PageFormat KiviPages::format() const {
   PageFormat format;
   format.head_bytes = static_cast<std::int32_t>(head_bytes());
   format.norms = norm_bytes_ > 0;
-  format.lines = {bits_, line_, group_, channel_axis_, static_cast<std::int32_t>(code_bytes_)};
+  format.lines = {.bits = bits_,
+                  .line = line_,
+                  .group = group_,
+                  .channel_axis = channel_axis_,
+                  .params_offset = static_cast<std::int32_t>(code_bytes_),
+                  .integer_zero = side_.code == CacheCode::kIntegerZero,
+                  .clip = static_cast<float>(side_.clip),
+                  .hadamard_order = static_cast<std::int32_t>(order_)};
   return format;
 }
 

@@ -96,6 +96,17 @@ TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
   }
 }
 
+TEST_F(PagedBackendCuda, FeedbackEncoder) {
+  for (const int d : {64, 128}) {
+    for (const bool blocks : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "d " << d << " blocks " << blocks);
+      const RowCode code = blocks ? band_code(d, {4, 2, 1, 1}) : uniform_code(d);
+      const Scenario s = with_feedback(make_scenario(d, 2, 4, Basis::kHead, {16, 40, 1}, code), 300);
+      compare(s, make_call(s, {200, 90}, 310), kQueryRounding);
+    }
+  }
+}
+
 // The logits' part that depends on the position: every head size, few and many heads, windows that are no multiple of a
 // tile, several pages, a soft cap and a sliding window.
 TEST_F(PagedBackendCuda, KeysCentredBeforeRope) {
@@ -299,9 +310,6 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   reason(s, "groups of 32 channels");
   s.method.codes.assign(2, {uniform_code(128, 0, ParamType::kBFloat16), uniform_code(128), {}, {}});
   reason(s, "not for uniform with BF16");
-  s = make_scenario(128, 2, 4, Basis::kIdentity, windows);
-  s.method.value_encoder = Encoder::kFeedback;
-  reason(s, "not by 'feedback'");
   reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
   reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128 and 256, not for 96");
   reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");

@@ -1,4 +1,4 @@
-// Pages of methods of other papers on a GPU: attention over them against the CPU's, the same bytes by construction.
+// Pages of methods of other papers on a GPU: attention over them and their bytes against the CPU's.
 // Needs a GPU; skipped without one.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -50,6 +50,13 @@ class KiviCuda : public testing::Test {
     // No single token is off by more than the rounding of operands to FP16 explains.
     EXPECT_LT(((found - expected).norm(2, -1) / expected.norm(2, -1)).max().item<double>(), 5e-3 * share);
     EXPECT_GT(cuda.allocated_bytes(), 0u);
+    for (const std::int64_t id : call.batch.ids) {
+      for (const Side side : {Side::kKey, Side::kValue}) {
+        const StoredPages a = cpu.stored(0, id, side), b = cuda.stored(0, id, side);
+        EXPECT_EQ(a.tokens, b.tokens);
+        EXPECT_EQ(a.pages, b.pages) << "sequence " << id << (side == Side::kKey ? ", keys" : ", values");
+      }
+    }
   }
 };
 
@@ -98,7 +105,10 @@ TEST_F(KiviCuda, AppendedTokensAreAttendedTo) {
     head.*x = (call.input.*x).narrow(0, 0, 250), tail.*x = (call.input.*x).narrow(0, 250, 50);
   }
   twice.append(head);
-  EXPECT_TRUE(at::equal(twice.attend(tail), all.narrow(0, 250, 50)));
+  // How many parts an item's pages are cut into depends on how many queries are in the call, and with it the order of
+  // sums.
+  const at::Tensor found = twice.attend(tail), expected = all.narrow(0, 250, 50);
+  EXPECT_LT(((found - expected).norm() / expected.norm()).item<double>(), 1e-6);
   twice.release(3);
   EXPECT_TRUE(at::equal(twice.attend(call.input), all));
 }

@@ -42,7 +42,7 @@ Timing time_shape(const AttentionShape& s, int group, bool norms, int repeat, co
                   std::size_t flush_bytes) {
   // Keys leave the window in blocks of `group` tokens, values one by one.
   const int behind = s.context - kSink, value_body = behind - kRecent, key_body = value_body / group * group;
-  const int pages = (value_body + 127) / 128, full = key_body / 128, ring = kRecent + group;
+  const int pages = (value_body + 127) / 128, full = key_body / 128, recent = kRecent + group;
   const int head_bytes = 128 * kDim / 4 + 128 * (kDim / group) * 4;
   const auto page_bytes = [&](bool with_norms) { return (with_norms ? 512 : 0) + s.kv_heads * head_bytes; };
   const long long count = static_cast<long long>(s.batch) * pages;
@@ -53,7 +53,7 @@ Timing time_shape(const AttentionShape& s, int group, bool norms, int repeat, co
   fill_pages<<<1024, 256>>>(reinterpret_cast<std::uint32_t*>(value_pages.get()), count * page_bytes(false) / 4,
                             page_bytes(false) / 4, 0, head_bytes / 4, 128 * kDim / 16);
   const std::size_t row = static_cast<std::size_t>(s.kv_heads) * kDim,
-                    rows = (kSink + static_cast<std::size_t>(ring)) * 2;
+                    rows = (kSink + static_cast<std::size_t>(recent)) * 2;
   DeviceArray<std::uint16_t> windows(static_cast<std::size_t>(s.batch) * rows * row);
   const std::size_t q_size = static_cast<std::size_t>(s.batch) * static_cast<std::size_t>(s.query_heads) * kDim;
   DeviceArray<float> q(q_size), plain(q_size), coded(q_size);
@@ -68,15 +68,14 @@ Timing time_shape(const AttentionShape& s, int group, bool norms, int repeat, co
   for (int b = 0; b < s.batch; ++b) {
     const std::uint16_t* base = windows.get() + static_cast<std::size_t>(b) * rows * row;
     const std::int32_t* ids = d_table.get() + static_cast<std::size_t>(b) * static_cast<std::size_t>(pages);
-    sequences.push_back({base, base + kSink * row, base + 2 * kSink * row,
-                         base + (2 * kSink + static_cast<std::size_t>(ring)) * row, ids, ids, s.context, key_body,
-                         value_body});
+    sequences.push_back({base, base + kSink * row, ids, ids, s.context, key_body, value_body, base + 2 * kSink * row,
+                         base + (2 * kSink + static_cast<std::size_t>(recent)) * row, key_body, value_body});
   }
   DeviceArray<KiviSequence> d_sequences(sequences);
   KiviAttentionParams p{};
   p.q = p.q_coded = q.get(), p.plain = plain.get(), p.coded = coded.get(), p.sequences = d_sequences.get();
-  p.key = {key_pages.get(), page_bytes(norms), head_bytes, group, ring, norms};
-  p.value = {value_pages.get(), page_bytes(false), head_bytes, group, ring, false};
+  p.key = {key_pages.get(), page_bytes(norms), head_bytes, group, norms};
+  p.value = {value_pages.get(), page_bytes(false), head_bytes, group, false};
   p.batch = s.batch, p.query_heads = s.query_heads, p.kv_heads = s.kv_heads, p.head_dim = kDim, p.sink = kSink;
   p.max_pages = full, p.max_loose = s.context - 128 * full, p.scale = 0.0883883f;
   DeviceArray<std::uint8_t> workspace(kivi_attention_workspace_bytes(p));

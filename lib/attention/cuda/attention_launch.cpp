@@ -10,9 +10,8 @@
 namespace oscar {
 namespace {
 
-kernels::KiviSide kivi_side(const kernels::FallbackSide& side, const kernels::FallbackSequenceSide& sequence) {
-  return {side.pages,     side.page_bytes, side.head_bytes, side.lines.quant_group, sequence.recent.capacity,
-          side.norms != 0};
+kernels::KiviSide kivi_side(const kernels::FallbackSide& side) {
+  return {side.pages, side.page_bytes, side.head_bytes, side.lines.quant_group, side.norms != 0};
 }
 
 }  // namespace
@@ -63,8 +62,9 @@ void KiviLauncher::launch(kernels::FallbackAttentionParams& general, const Atten
   kernels::KiviAttentionParams p{};
   std::vector<kernels::KiviSequence> views;
   for (const kernels::FallbackSequence& s : sequences) {
-    views.push_back({s.key.sink.rows, s.value.sink.rows, s.key.recent.rows, s.value.recent.rows, s.key.page_table,
-                     s.value.page_table, s.length, s.key.body_tokens, s.value.body_tokens});
+    views.push_back({s.key.sink.rows, s.value.sink.rows, s.key.page_table, s.value.page_table, s.length,
+                     s.key.body_tokens, s.value.body_tokens, s.key.recent.rows, s.value.recent.rows,
+                     s.key.body_tokens - s.key.recent.first, s.value.body_tokens - s.value.recent.first});
     const std::int32_t page = general.key.page_tokens;
     const std::int32_t full = std::min(s.key.body_tokens, s.value.body_tokens) / page;
     p.max_pages = std::max(p.max_pages, full);
@@ -74,7 +74,7 @@ void KiviLauncher::launch(kernels::FallbackAttentionParams& general, const Atten
   p.q = general.query, p.q_coded = general.query_coded, p.sink_logits = general.sink_logits;
   p.plain = general.output, p.coded = general.output_coded;
   p.sequences = reinterpret_cast<const kernels::KiviSequence*>(device_views.const_data_ptr());
-  p.key = kivi_side(general.key, sequences.front().key), p.value = kivi_side(general.value, sequences.front().value);
+  p.key = kivi_side(general.key), p.value = kivi_side(general.value);
   p.batch = static_cast<std::int32_t>(sequences.size()), p.query_heads = static_cast<std::int32_t>(input.q.size(1));
   p.kv_heads = static_cast<std::int32_t>(input.k.size(1)), p.head_dim = static_cast<std::int32_t>(input.q.size(2));
   p.sink = static_cast<std::int32_t>(sink_);

@@ -1,4 +1,4 @@
-// Calls of the attention kernels that read a copy of the CPU's cache, on LibTorch's tensors and current stream.
+// Calls of the attention kernels that read caches of every layout, on LibTorch's tensors and current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>

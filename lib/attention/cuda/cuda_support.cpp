@@ -34,11 +34,8 @@ std::string line_reason(const KvCacheSpec& spec) {
   return "";
 }
 
-// Layouts and encoders of the kernels that write the pages.
+// Layouts of the kernels that write the pages.
 std::string code_reason(const KvMethod& method, const ModelConfig& model) {
-  if (method.key_encoder == Encoder::kFeedback || method.value_encoder == Encoder::kFeedback) {
-    return "rows are encoded on the GPU by 'minmax' or 'search', not by 'feedback'";
-  }
   const CacheWindows& w = method.windows;
   if (w.flush < 1 || w.flush > kPageTokens || (w.flush & (w.flush - 1)) != 0) {
     return built("flushes of a power of two up to 64 tokens", number(w.flush));

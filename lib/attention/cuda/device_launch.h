@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <string>
 
 #include "base/errors.h"
@@ -20,6 +21,9 @@ inline void check_launch(cudaError_t error, const char* what) {
 
 // Where LibTorch queues its own work.
 inline cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+// As kernels take sizes and indices.
+inline std::int32_t to_int32(std::int64_t n) { return static_cast<std::int32_t>(n); }
 
 // Null for an undefined tensor.
 template <class T>

@@ -74,6 +74,7 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
   q.run_count = static_cast<std::int32_t>(scratch.runs.size(0)), q.kv_heads = static_cast<std::int32_t>(heads);
   q.encoder = kernel_encoder(is_key ? method.key_encoder : method.value_encoder);
   q.value_side = !is_key;
+  q.feedback = s.feedback();
   check_launch(kernels::quantize_pages(q, current_stream()), "quantize_pages");
   if (const int at = bad.item<int>(); at != INT_MAX) {
     throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(at % heads) +
@@ -96,9 +97,9 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
 
 CachedRows decoded_rows_on_device(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   const c10::DeviceGuard guard(rows.device());
-  if (const std::int64_t d = rows.size(2); d % 16 != 0 || d > 256) {
-    throw EnvironmentError("the CUDA codec is built for head sizes that are multiples of 16 up to 256, not for " +
-                           std::to_string(d) + "; pass --device cpu");
+  if (const std::int64_t d = rows.size(2); d > 512) {
+    throw EnvironmentError("the CUDA codec is built for head sizes up to 512, not for " + std::to_string(d) +
+                           "; pass --device cpu");
   }
   const at::Tensor contiguous = (rows.scalar_type() == at::kBFloat16 ? rows : rows.to(at::kFloat)).contiguous();
   CachedRows cached{{}, {}, method.windows_of(side)};

@@ -16,11 +16,15 @@ struct DeviceSide {
   at::Tensor mean;            // [Hkv, d] or undefined
   bool rotated_mean = false;  // keys: the mean is the one before RoPE
   at::Tensor clip, sigma;     // [Hkv], [Hkv, 4]
+  // Of encoder feedback (kernels::FeedbackMetrics), else undefined: [Hkv, d, n] FP32, [Hkv, d] FP32, [Hkv, d / n]
+  // bytes.
+  at::Tensor metric, metric_offset, metric_flat;
+
+  kernels::FeedbackMetrics feedback() const;
 };
 
 DeviceSide device_side(const KvMethod& method, std::int64_t kv_heads, std::int64_t layer, Side side, at::Device device);
 
-// EnvironmentError for an encoder that only the CPU has.
 kernels::QuantizeEncoder kernel_encoder(Encoder encoder);
 
 // o = o' back (+ mean), outputs [T, Hq, d] FP32 on the device: restore_outputs() without sink logits.

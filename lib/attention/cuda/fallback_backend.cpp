@@ -1,5 +1,7 @@
-// The decode path on a GPU for caches that the fast kernels do not write: rows are coded on the CPU by KvCache, what
-// changed is copied to device memory (device_mirror.h), and the attention over it runs there (attention_launch.h).
+// The decode path on a GPU for caches that the fast kernels do not hold: windows and page tables are kept here
+// (device_tiers.h), rows are coded by kernels (page_writer.h), and the attention over them runs there
+// (attention_launch.h). What a token attends to does not depend on the attention of those before it, so all rows of a
+// call are coded at once, and each query reads the cache as it was then.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -10,8 +12,9 @@
 #include "attention/cache_factory.h"
 #include "attention/cuda/attention_launch.h"
 #include "attention/cuda/device_launch.h"
-#include "attention/cuda/device_mirror.h"
 #include "attention/cuda/device_phases.h"
+#include "attention/cuda/device_tiers.h"
+#include "attention/cuda/page_writer.h"
 #include "attention/paged_backend.h"
 
 namespace oscar {
@@ -26,39 +29,37 @@ class FallbackBackend : public PagedBackend {
   FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device, bool general);
   at::Tensor attend(const AttentionInput& input) override;
   void append(const AttentionInput& input) override;
-  void release(std::int64_t sequence) override { cache_.release(sequence), mirror_.release(sequence); }
+  void release(std::int64_t sequence) override { tiers_.release(sequence); }
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const override {
-    return cache_.tokens(layer, sequence);
+    return tiers_.tokens(layer, sequence);
   }
   StoredPages stored(std::int64_t layer, std::int64_t sequence, Side side) const override;
-  std::int64_t pages_in_use() const override { return cache_.pages_in_use(); }
-  std::uint64_t allocated_bytes() const override { return mirror_.bytes(); }
+  std::int64_t pages_in_use() const override { return tiers_.pages_in_use(); }
+  std::uint64_t allocated_bytes() const override { return tiers_.bytes(); }
 
  private:
   const CachePages& pages(std::int64_t layer, Side side) const {
     return *spec_.sides[at_side(side)].pages[static_cast<std::size_t>(layer)];
   }
-  Side pool_of(Side side) const { return spec_.shared_pages ? Side::kKey : side; }
-  void update(std::int64_t layer, std::int64_t id) {
-    for (const Side side : kSides) {
-      mirror_.update(layer, id, side, cache_.view(layer, id, side), pool_of(side) == side);
-    }
-  }
   at::Tensor rotation(Side side) const;
   const float* sigma(std::int64_t layer, Side side);
-  void attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, const at::Tensor& coded_q,
-                   BegunStep& step, at::Tensor& coded);
+  void add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values);
+  void check_finite(std::int64_t layer, std::int64_t sequence, Side side, const std::vector<kernels::PageRun>& runs);
+  void trim(const AttentionInput& input);
+  std::vector<kernels::FallbackSequence> views(const AttentionInput& input, at::Tensor& tables) const;
+  void attend_rows(const AttentionInput& input, std::int64_t first, const std::vector<kernels::FallbackSequence>& views,
+                   const at::Tensor& coded_q, const BegunStep& step, const at::Tensor& coded);
 
   const KvMethod& method_;
   KvMethod on_device_;  // with its transforms there
   at::Device device_;
   KvCacheSpec spec_;
-  KvCache cache_;
-  DeviceMirror mirror_;  // shared pages are with the keys
+  DeviceTiers tiers_;
+  DevicePhases phases_;
+  std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::unique_ptr<AttentionLauncher> launcher_;
   std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, the same in all layers; or none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
-  DevicePhases phases_;
 };
 
 FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device, bool general)
@@ -66,16 +67,18 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
       on_device_(method),
       device_(device),
       spec_(cache_spec(method, model)),
-      cache_(spec_),
-      mirror_(model.kv_layers(), model.kv_heads, model.head_dim, device),
-      sigma_(static_cast<std::size_t>(model.kv_layers())),
-      phases_(method.rope_phases, device) {
+      tiers_(spec_, device),
+      phases_(method.rope_phases, device),
+      sigma_(static_cast<std::size_t>(model.kv_layers())) {
   if (general) {
     launcher_ = std::make_unique<FallbackLauncher>(device);
   } else {
     launcher_ = std::make_unique<KiviLauncher>(device, spec_.sides[0].windows.sink);
   }
-  for (const Side side : kSides) rotations_[at_side(side)] = rotation(side);
+  for (const Side side : kSides) {
+    writers_[at_side(side)] = make_page_writer(method, spec_, side, phases_, device);
+    rotations_[at_side(side)] = rotation(side);
+  }
   for (LayerTransform& layer : on_device_.layers) {
     for (SideTransform* side : {&layer.key, &layer.value}) {
       for (at::Tensor* x : {&side->forward, &side->query_side, &side->inverse, &side->mean}) {
@@ -101,23 +104,95 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
   return x.const_data_ptr<float>();
 }
 
+// The new tokens of every sequence, into the windows, and what leaves those into pages.
+void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values) {
+  const SequenceBatch& batch = *input.batch;
+  for (const Side side : kSides) {
+    PageWriter& writer = *writers_[at_side(side)];
+    const at::Tensor rows = writer.window_rows(input.layer, side == Side::kKey ? keys : values, batch);
+    std::int64_t row = 0;
+    for (std::size_t s = 0; s < batch.lengths.size(); row += batch.lengths[s++]) {
+      if (batch.lengths[s] == 0) continue;
+      const at::Tensor of = rows.narrow(0, row, batch.lengths[s]);
+      const std::vector<kernels::PageRun> runs = tiers_.append(input.layer, batch.ids[s], side, of);
+      if (runs.empty()) continue;
+      check_finite(input.layer, batch.ids[s], side, runs);
+      writer.write(input.layer, tiers_.recent_rows(input.layer, batch.ids[s], side), runs,
+                   tiers_.pool(input.layer, side));
+    }
+  }
+}
+
+void FallbackBackend::check_finite(std::int64_t layer, std::int64_t sequence, Side side,
+                                   const std::vector<kernels::PageRun>& runs) {
+  const std::int64_t first = runs.front().first_row, end = runs.back().first_row + runs.back().count;
+  const at::Tensor finite = tiers_.recent_rows(layer, sequence, side).narrow(0, first, end - first).isfinite();
+  if (finite.all().item<bool>()) return;
+  const at::Tensor where = finite.logical_not().nonzero()[0].to(at::kCPU);  // token, head, channel
+  const auto at = [&](std::int64_t i) { return where[i].item<std::int64_t>(); };
+  const std::int64_t token =
+      spec_.sides[at_side(side)].windows.sink + tiers_.recent_first(layer, sequence, side) + first + at(0);
+  throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(at(1)) +
+                       (side == Side::kKey ? ", key" : ", value") + " of token " + std::to_string(token) +
+                       ": holds a NaN or an infinity in channel " + std::to_string(at(2)) +
+                       "; expected finite keys and values");
+}
+
+void FallbackBackend::trim(const AttentionInput& input) {
+  for (std::size_t s = 0; s < input.batch->ids.size(); ++s) {
+    if (input.batch->lengths[s] > 0) tiers_.trim(input.layer, input.batch->ids[s]);
+  }
+}
+
+// Of each token of the call: the cache as it is when the token has been added.
+std::vector<kernels::FallbackSequence> FallbackBackend::views(const AttentionInput& input, at::Tensor& tables) const {
+  const SequenceBatch& batch = *input.batch;
+  std::vector<std::int32_t> ids;  // of each sequence, keys then values
+  for (const std::int64_t id : batch.ids) {
+    for (const Side side : kSides) {
+      const std::vector<std::int32_t>& table = tiers_.table(id, side);
+      ids.insert(ids.end(), table.begin(), table.end());
+    }
+  }
+  tables = at::tensor(ids, at::kInt).to(device_);
+  const std::int32_t* table = tables.const_data_ptr<std::int32_t>();
+  std::vector<kernels::FallbackSequence> views;
+  for (std::size_t s = 0; s < batch.ids.size(); ++s) {
+    const std::int64_t id = batch.ids[s];
+    const std::array<const std::int32_t*, 2> of{table, table + tiers_.table(id, Side::kKey).size()};
+    table = of[1] + tiers_.table(id, Side::kValue).size();
+    for (std::int64_t i = 1; i <= batch.lengths[s]; ++i) {
+      const std::int64_t tokens = batch.starts[s] + i;
+      views.push_back({tiers_.view(input.layer, id, Side::kKey, tokens, of[0]),
+                       tiers_.view(input.layer, id, Side::kValue, tokens, of[1]), static_cast<std::int32_t>(tokens)});
+    }
+  }
+  return views;
+}
+
 at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   BegunStep step = begin_step(
-      method_, input, device_, Rotation::kQueriesAndRows,
-      [&](std::int64_t id) { return cache_.tokens(input.layer, id); }, &on_device_);
-  const RowBits keys(step.keys), values(step.values);
+      method_, input, device_, Rotation::kQueriesWithPositions,
+      [&](std::int64_t id) { return tiers_.tokens(input.layer, id); }, &on_device_);
+  add(input, step.keys, step.values);
   // Sides with pages of their own: coded tokens may have another basis, and sums over them stay apart.
   at::Tensor coded_q, coded;
   if (!spec_.shared_pages) {
     coded_q = rotations_[0].defined() ? at::matmul(step.q, rotations_[0]) : step.q;
     coded = at::empty_like(step.q);
   }
-  for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
-    append_step(cache_, input.layer, tokens, keys, values);
-    for (const StepToken& token : tokens) update(input.layer, token.id);
-    attend_step(input, tokens, coded_q, step, coded);
-  });
+  at::Tensor tables;
+  const std::vector<kernels::FallbackSequence> all = views(input, tables);
+  std::int32_t longest = 1;
+  for (const kernels::FallbackSequence& view : all) longest = std::max(longest, view.length);
+  // The workspace of a launch grows with its queries and with their length.
+  const std::int64_t most = std::clamp<std::int64_t>((std::int64_t{1} << 20) / longest, 1, 512);
+  for (std::int64_t first = 0; first < std::ssize(all); first += most) {
+    const auto begin = all.begin() + first;
+    attend_rows(input, first, {begin, begin + std::min(most, std::ssize(all) - first)}, coded_q, step, coded);
+  }
+  trim(input);
   if (coded.defined()) {
     // The transform is its own inverse and symmetric.
     step.output = step.output + (rotations_[1].defined() ? at::matmul(coded, rotations_[1]) : coded);
@@ -125,82 +200,49 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   return model_outputs(on_device_, input, step);
 }
 
-// The newest token of each of these sequences over the copy of its cache.
-void FallbackBackend::attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens,
-                                  const at::Tensor& coded_q, BegunStep& step, at::Tensor& coded) {
-  std::vector<std::int64_t> rows;
-  std::vector<std::int32_t> tables;  // page ids: of each sequence, keys then values
-  for (const StepToken& token : tokens) {
-    rows.push_back(token.row);
-    for (const Side side : kSides) {
-      const SideView view = cache_.view(input.layer, token.id, side);
-      tables.insert(tables.end(), view.table, view.table + view.page_count());
-    }
-  }
-  const at::Tensor device_tables = at::tensor(tables, at::kInt).to(device_, /*non_blocking=*/true);
-  const std::int32_t* table = device_tables.const_data_ptr<std::int32_t>();
-  std::vector<kernels::FallbackSequence> sequences;
-  for (const StepToken& token : tokens) {
-    kernels::FallbackSequence s{};
-    for (const Side side : kSides) {
-      const SideView view = cache_.view(input.layer, token.id, side);
-      (side == Side::kKey ? s.key : s.value) = mirror_.sequence_side(input.layer, token.id, side, view, table);
-      s.length = static_cast<std::int32_t>(view.tokens());
-      table += view.page_count();
-    }
-    sequences.push_back(s);
-  }
-
-  // A call of one step takes its rows as they are.
-  const bool whole = std::ssize(rows) == step.q.size(0) && std::is_sorted(rows.begin(), rows.end());
-  const at::Tensor index = whole ? at::Tensor() : at::tensor(rows, at::kLong).to(device_);
-  const auto select = [&](const at::Tensor& x) { return x.defined() && !whole ? x.index_select(0, index) : x; };
-  const auto room = [&](const at::Tensor& x) {
-    if (!x.defined() || whole) return x;
-    std::vector<std::int64_t> sizes = x.sizes().vec();
-    sizes[0] = std::ssize(rows);
-    return at::empty(sizes, x.options());
+// Queries [first, first + views) of the call.
+void FallbackBackend::attend_rows(const AttentionInput& input, std::int64_t first,
+                                  const std::vector<kernels::FallbackSequence>& views, const at::Tensor& coded_q,
+                                  const BegunStep& step, const at::Tensor& coded) {
+  const auto from = [&](const at::Tensor& x) {
+    return x.defined() ? x.const_data_ptr<float>() + first * x.stride(0) : nullptr;
   };
-  const auto written = [](at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; };
-  const at::Tensor q = select(step.q), step_coded_q = select(coded_q), positions = select(step.positions),
-                   shift = select(step.shift);
-  at::Tensor step_output = room(step.output), step_coded = room(coded), sum = room(step.weight_sum);
+  const auto to = [&](const at::Tensor& x) {
+    return x.defined() ? x.mutable_data_ptr<float>() + first * x.stride(0) : nullptr;
+  };
   kernels::FallbackAttentionParams p{};
-  p.query = pointer<float>(q), p.query_coded = pointer<float>(step_coded_q);
-  p.position_query = pointer<float>(positions);
-  p.rope_phases = step.rope_phases.defined() ? phases_.rows(step.rope_phases.size(0)) : nullptr;
-  p.logit_shift = pointer<float>(shift), p.sink_logits = pointer<float>(step.sinks);
-  p.output = written(step_output), p.output_coded = written(step_coded), p.weight_sum = written(sum);
-  for (const Side side : kSides) {
-    (side == Side::kKey ? p.key : p.value) = general_side(
-        pages(input.layer, side), side, mirror_.pages(input.layer, pool_of(side)), sigma(input.layer, side));
+  p.query = from(step.q), p.query_coded = from(coded_q), p.position_query = from(step.positions);
+  p.logit_shift = from(step.shift), p.sink_logits = pointer<float>(step.sinks);
+  p.output = to(step.output), p.output_coded = to(coded), p.weight_sum = to(step.weight_sum);
+  if (step.positions.defined()) {
+    std::int64_t longest = 1;
+    for (const kernels::FallbackSequence& view : views) longest = std::max<std::int64_t>(longest, view.length);
+    p.rope_phases = phases_.rows(longest);
   }
-  launcher_->launch(p, input, sequences);
-  if (whole) return;
-  step.output.index_copy_(0, index, step_output);
-  if (coded.defined()) coded.index_copy_(0, index, step_coded);
-  if (sum.defined()) step.weight_sum.index_copy_(0, index, sum);
+  for (const Side side : kSides) {
+    const at::Tensor& pool = tiers_.pool(input.layer, side);
+    (side == Side::kKey ? p.key : p.value) =
+        general_side(pages(input.layer, side), side, pointer<std::uint8_t>(pool), sigma(input.layer, side));
+  }
+  launcher_->launch(p, input, views);
 }
 
 void FallbackBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
-  append_batch(cache_, input.layer, *input.batch, new_rows(method_, input));
-  for (std::size_t s = 0; s < input.batch->ids.size(); ++s) {
-    if (input.batch->lengths[s] > 0) update(input.layer, input.batch->ids[s]);
-  }
+  add(input, kernel_rows(input.k, device_), kernel_rows(input.v, device_));
+  trim(input);
 }
 
 // From the memory that the kernel reads.
 StoredPages FallbackBackend::stored(std::int64_t layer, std::int64_t sequence, Side side) const {
-  if (cache_.tokens(layer, sequence) == 0) return {};
-  const SideView view = cache_.view(layer, sequence, side);
-  StoredPages stored{view.body, {}};
-  if (view.body == 0) return stored;
-  const std::vector<std::int64_t> ids(view.table, view.table + view.page_count());
-  const at::Tensor copy = mirror_.pool(layer, pool_of(side))
-                              .index_select(0, at::tensor(ids, at::kLong).to(device_))
-                              .to(at::kCPU)
-                              .contiguous();
+  if (tiers_.tokens(layer, sequence) == 0) return {};
+  StoredPages stored{tiers_.coded(layer, sequence, side), {}};
+  if (stored.tokens == 0) return stored;
+  const std::int64_t page = pages(layer, side).tokens(), count = (stored.tokens + page - 1) / page;
+  const std::vector<std::int32_t>& table = tiers_.table(sequence, side);
+  const std::vector<std::int64_t> ids(table.begin(), table.begin() + count);
+  const at::Tensor copy =
+      tiers_.pool(layer, side).index_select(0, at::tensor(ids, at::kLong).to(device_)).to(at::kCPU).contiguous();
   const auto* bytes = copy.const_data_ptr<std::uint8_t>();
   stored.pages.assign(bytes, bytes + copy.nbytes());
   return stored;

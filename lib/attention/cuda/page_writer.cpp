@@ -1,0 +1,154 @@
+#include "attention/cuda/page_writer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "attention/cuda/device_launch.h"
+#include "attention/cuda/device_transform.h"
+#include "kernels/tiles/line_pages.h"
+#include "methods/device_codes.h"
+
+namespace oscar {
+namespace {
+
+using kernels::PageRun;
+
+at::Tensor on_device(const std::vector<PageRun>& runs, at::Device device) {
+  // from_blob does not write through its pointer.
+  auto* bytes = const_cast<PageRun*>(runs.data());
+  return at::from_blob(bytes, {std::ssize(runs) * static_cast<std::int64_t>(sizeof(PageRun))}, at::kByte).to(device);
+}
+const PageRun* runs_of(const at::Tensor& runs) { return reinterpret_cast<const PageRun*>(runs.const_data_ptr()); }
+
+// Pages of kernels/common/page_layout.h, in the basis of a transform.
+class RowPageWriter : public PageWriter {
+ public:
+  RowPageWriter(const KvMethod& method, const SideSpec& spec, std::int64_t kv_heads, Side side, DevicePhases& phases,
+                at::Device device)
+      : method_(method), spec_(spec), kv_heads_(kv_heads), side_(side), phases_(phases), device_(device) {
+    layers_.resize(spec.pages.size());
+    bad_ = at::full({1}, INT_MAX, at::TensorOptions(at::kInt).device(device));
+  }
+  at::Tensor window_rows(std::int64_t layer, const at::Tensor& rows, const SequenceBatch& batch) override;
+  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
+             const at::Tensor& pool) override;
+
+ private:
+  const DeviceSide& layer(std::int64_t index) {
+    std::unique_ptr<DeviceSide>& l = layers_[static_cast<std::size_t>(index)];
+    if (!l) l = std::make_unique<DeviceSide>(device_side(method_, kv_heads_, index, side_, device_));
+    return *l;
+  }
+  kernels::QuantizePagesParams params(std::int64_t index, const at::Tensor& rows, const at::Tensor& runs);
+
+  const KvMethod& method_;
+  const SideSpec& spec_;
+  std::int64_t kv_heads_;
+  Side side_;
+  DevicePhases& phases_;
+  at::Device device_;
+  std::vector<std::unique_ptr<DeviceSide>> layers_;
+  at::Tensor bad_;  // written for rows that are not finite, which the backend looks for itself
+};
+
+kernels::QuantizePagesParams RowPageWriter::params(std::int64_t index, const at::Tensor& rows, const at::Tensor& runs) {
+  const DeviceSide& s = layer(index);
+  const PageFormat format = spec_.pages[static_cast<std::size_t>(index)]->format();
+  kernels::QuantizePagesParams p{};
+  p.rows = rows.const_data_ptr();
+  p.rows_bfloat16 = rows.scalar_type() == at::kBFloat16;
+  p.runs = runs_of(runs);
+  p.run_count = to_int32(runs.numel() / static_cast<std::int64_t>(sizeof(PageRun)));
+  p.clip = s.clip.const_data_ptr<float>(), p.sigma = s.sigma.const_data_ptr<float>();
+  p.bad = bad_.data_ptr<std::int32_t>();
+  p.layout = format.rows, p.page_bytes = format.head_bytes;
+  p.kv_heads = to_int32(kv_heads_), p.matrix_heads = 1;
+  p.encoder = kernel_encoder(side_ == Side::kKey ? method_.key_encoder : method_.value_encoder);
+  p.value_side = side_ == Side::kValue;
+  p.feedback = s.feedback();
+  return p;
+}
+
+at::Tensor RowPageWriter::window_rows(std::int64_t index, const at::Tensor& rows, const SequenceBatch& batch) {
+  if (method_.transform(index, side_) == nullptr) return rows.to(at::kBFloat16);
+  constexpr std::int64_t kRows = 64;
+  std::vector<PageRun> runs;
+  std::int64_t row = 0, longest = 0;
+  for (std::size_t s = 0; s < batch.lengths.size(); row += batch.lengths[s++]) {
+    longest = std::max(longest, batch.starts[s] + batch.lengths[s]);
+    for (std::int64_t i = 0; i < batch.lengths[s]; i += kRows) {
+      const std::int64_t count = std::min(kRows, batch.lengths[s] - i);
+      runs.push_back({to_int32(row + i), to_int32(count), 0, 0, to_int32(batch.starts[s] + i)});
+    }
+  }
+  at::Tensor rotated = at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16));
+  const at::Tensor device_runs = on_device(runs, device_);
+  const DeviceSide& s = layer(index);
+  kernels::QuantizePagesParams p = params(index, rows, device_runs);
+  p.mean = pointer<float>(s.mean), p.matrix = pointer<float>(s.forward);
+  if (s.forward.defined()) p.matrix_heads = to_int32(s.forward.size(0));
+  if (s.rotated_mean) p.rope_phases = phases_.rows(longest);
+  p.rotated = reinterpret_cast<std::uint16_t*>(rotated.data_ptr<at::BFloat16>());
+  check_launch(kernels::quantize_pages(p, current_stream()), "quantize_pages");
+  return rotated;
+}
+
+void RowPageWriter::write(std::int64_t index, const at::Tensor& rows, const std::vector<PageRun>& runs,
+                          const at::Tensor& pool) {
+  const at::Tensor device_runs = on_device(runs, device_);
+  kernels::QuantizePagesParams p = params(index, rows, device_runs);
+  p.pages = pool.mutable_data_ptr<std::uint8_t>();
+  check_launch(kernels::quantize_pages(p, current_stream()), "quantize_pages");
+}
+
+// Pages of kivi_pages.h, in the model's basis or its Hadamard transform.
+class LinePageWriter : public PageWriter {
+ public:
+  LinePageWriter(const SideSpec& spec, at::Device device) : spec_(spec), device_(device) {}
+  at::Tensor window_rows(std::int64_t /*layer*/, const at::Tensor& rows, const SequenceBatch& /*batch*/) override {
+    return rows.to(at::kBFloat16);
+  }
+  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
+             const at::Tensor& pool) override;
+
+ private:
+  const SideSpec& spec_;
+  at::Device device_;
+};
+
+void LinePageWriter::write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
+                           const at::Tensor& pool) {
+  const CachePages& pages = *spec_.pages[static_cast<std::size_t>(layer)];
+  const PageFormat format = pages.format();
+  const std::int64_t first = runs.front().first_row, end = runs.back().first_row + runs.back().count;
+  const at::Tensor x = rows.narrow(0, first, end - first).to(at::kFloat).contiguous();
+  if (format.lines.hadamard_order > 0) hadamard_on_device(x, format.lines.hadamard_order);
+  at::Tensor norms;
+  if (format.norms) norms = token_norms_on_device(x), x.div_(norms);
+  std::vector<PageRun> moved = runs;
+  for (PageRun& run : moved) run.first_row -= to_int32(first);
+  const at::Tensor device_runs = on_device(moved, device_);
+  kernels::LinePagesParams p;
+  p.rows = x.const_data_ptr<float>(), p.norms = pointer<float>(norms);
+  p.runs = runs_of(device_runs), p.run_count = to_int32(std::ssize(moved));
+  p.pages = pool.mutable_data_ptr<std::uint8_t>(), p.page_bytes = pages.bytes();
+  p.head_bytes = format.head_bytes, p.params_offset = format.lines.params_offset;
+  p.kv_heads = to_int32(x.size(1)), p.head_dim = to_int32(x.size(2));
+  p.bits = format.lines.bits, p.line = format.lines.line, p.quant_group = format.lines.group;
+  p.channel_axis = format.lines.channel_axis;
+  p.integer_zero = format.lines.integer_zero, p.clip = format.lines.clip;
+  check_launch(kernels::line_pages(p, current_stream()), "line_pages");
+}
+
+}  // namespace
+
+std::unique_ptr<PageWriter> make_page_writer(const KvMethod& method, const KvCacheSpec& spec, Side side,
+                                             DevicePhases& phases, at::Device device) {
+  const SideSpec& of = spec.sides[side == Side::kKey ? 0 : 1];
+  if (of.pages.front()->format().lines.bits > 0) return std::make_unique<LinePageWriter>(of, device);
+  return std::make_unique<RowPageWriter>(method, of, spec.kv_heads, side, phases, device);
+}
+
+}  // namespace oscar

@@ -1,0 +1,36 @@
+// Brings rows into the windows and the pages of a cache on a GPU, by kernels: bytes are those of CachePages::write() on
+// the CPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/cuda/device_phases.h"
+#include "cache/kv_cache.h"
+#include "cache/kv_method.h"
+#include "kernels/quantize/quantize_pages.h"
+#include "layout/side.h"
+#include "model/attention.h"
+
+namespace oscar {
+
+// One side of all layers.
+class PageWriter {
+ public:
+  virtual ~PageWriter() = default;
+
+  // The rows of a call as the windows hold them, [T, Hkv, d] BF16. rows: [T, Hkv, d] as kernel_rows() gives them.
+  virtual at::Tensor window_rows(std::int64_t layer, const at::Tensor& rows, const SequenceBatch& batch) = 0;
+  // Codes rows of the windows. runs: of rows that follow one another; pool: [pages, page bytes].
+  virtual void write(std::int64_t layer, const at::Tensor& rows, const std::vector<kernels::PageRun>& runs,
+                     const at::Tensor& pool) = 0;
+};
+
+// pages: of each layer. method, phases: longer-lived than the writer.
+std::unique_ptr<PageWriter> make_page_writer(const KvMethod& method, const KvCacheSpec& spec, Side side,
+                                             DevicePhases& phases, at::Device device);
+
+}  // namespace oscar
