@@ -11,9 +11,9 @@ namespace oscar::kernels {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kHeads = 8;   // query heads of a block: one softmax in each warp
-constexpr int kTile = 32;   // tokens between two steps of the softmax: one in each lane
-constexpr int kPart = 128;  // tokens of a block
+constexpr int kHeads = 8;  // query heads of a block: one softmax in each warp
+constexpr int kTile = 32;  // tokens between two steps of the softmax: one in each lane
+constexpr int kPart = 64;  // tokens of a block
 constexpr int kMaxDim = 2 * kThreads;
 static_assert(kHeads == kWarps && kTile == 32 && kPart % kTile == 0);
 
@@ -30,12 +30,12 @@ struct Block {
 };
 
 // logits[h][t] of tokens first + t, t < tokens: a warp for each token, lanes over the channels.
-__device__ __forceinline__ void key_logits(const FallbackAttentionParams& p, const FallbackSequence& s, const Block& b,
-                                           int first, int tokens, float (*logits)[kTile]) {
+__device__ __forceinline__ void key_logits(const FallbackAttentionParams& p, const Block& b, int first, int tokens,
+                                           const TokenPlace* places, float (*logits)[kTile]) {
   const int lane = threadIdx.x % 32, d = p.head_dim;
   const long long head0 = static_cast<long long>(b.sequence) * p.query_heads + b.first_head;
   for (int t = threadIdx.x / 32; t < tokens; t += kWarps) {
-    const TokenPlace place = place_of(p.key, s.key, first + t, p.kv_heads, d, b.kv_head);
+    const TokenPlace place = places[t];
     const bool coded = place.row == nullptr && p.query_coded != nullptr;
     const float* query = (coded ? p.query_coded : p.query) + head0 * d;
     float dots[kHeads] = {};
@@ -96,6 +96,7 @@ template <int kSpans>
 __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__ FallbackAttentionParams p) {
   __shared__ float logits[kHeads][kTile];  // then the weights
   __shared__ float factors[kHeads];
+  __shared__ TokenPlace places[2][kTile];  // of keys, of values
   const int gqa_group = p.query_heads / p.kv_heads, tiles = (gqa_group + kHeads - 1) / kHeads, d = p.head_dim;
   const int in_group = static_cast<int>(blockIdx.y) % tiles * kHeads, kv_head = static_cast<int>(blockIdx.y) / tiles;
   const Block b{static_cast<int>(blockIdx.z), kv_head, kv_head * gqa_group + in_group,
@@ -110,7 +111,12 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
   float plain[kSpans][kHeads] = {}, coded[kSpans][kHeads] = {};  // of the thread's channels
   for (int first = begin; first < end; first += kTile) {
     const int tokens = min(kTile, end - first);
-    key_logits(p, s, b, first, tokens, logits);
+    if (warp < 2 && lane < tokens) {
+      places[warp][lane] = warp == 0 ? place_of(p.key, s.key, first + lane, p.kv_heads, d, kv_head)
+                                     : place_of(p.value, s.value, first + lane, p.kv_heads, d, kv_head);
+    }
+    __syncthreads();
+    key_logits(p, b, first, tokens, places[0], logits);
     __syncthreads();
     if (warp < b.heads) {
       float factor;
@@ -127,8 +133,9 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
       for (int h = 0; h < kHeads; ++h) {
         if (h < b.heads) plain[i][h] *= factors[h], coded[i][h] *= factors[h];
       }
+#pragma unroll 4
       for (int t = 0; t < tokens; ++t) {
-        const TokenPlace place = place_of(p.value, s.value, first + t, p.kv_heads, d, kv_head);
+        const TokenPlace place = places[1][t];
         const float v = read_element(p.value, place, kv_head, channel);
         const bool apart = place.row == nullptr && p.output_coded != nullptr;
 #pragma unroll

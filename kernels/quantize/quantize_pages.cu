@@ -150,14 +150,14 @@ __device__ void encode_blocks(const QuantizePagesParams& p, int head, const floa
 
 // A warp encodes one token; its clipped row goes back to shared memory because groups cut it differently.
 template <int P>
-__device__ void encode(const QuantizePagesParams& p, int head, std::int64_t row, int slot, float* x,
-                       std::uint8_t* codes, std::uint8_t* page) {
+__device__ void encode(const QuantizePagesParams& p, int head, int position, int slot, float* x, std::uint8_t* codes,
+                       std::uint8_t* page) {
   const int lane = threadIdx.x % 32, d = p.layout.head_dim;
   float value[P];
 #pragma unroll
   for (int j = 0; j < P; ++j) value[j] = lane + 32 * j < d ? x[lane + 32 * j] : 0.0f;
   if (!(row::largest_magnitude(value, d) < __uint_as_float(0x7f800000u))) {
-    if (lane == 0) atomicMin(p.bad + layer(), static_cast<int>(row * p.kv_heads + head));
+    if (lane == 0) atomicMin(p.bad + layer(), position * p.kv_heads + head);
 #pragma unroll
     for (int j = 0; j < P; ++j) value[j] = 0.0f;
   }
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
     rotate<P>(p, head, run, first, count, s);
     for (int r = p.pages == nullptr ? count : warp; r < count; r += kWarps) {
       const int slot = run.first_slot + first + r;
-      encode<P>(p, head, run.first_row + first + r, slot, s.rotated[r], s.codes[slot], page);
+      encode<P>(p, head, run.first_position + first + r, slot, s.rotated[r], s.codes[slot], page);
     }
     __syncthreads();
   }

@@ -28,7 +28,7 @@ struct PageRun {
   std::int32_t count;      // 0: nothing to do; first slot + count <= 64
   std::int32_t page;       // page id
   std::int32_t first_slot;
-  std::int32_t first_position = 0;  // of the first token in its sequence; read where rope_phases is set
+  std::int32_t first_position = 0;  // of the first token in its sequence: for rope_phases and `bad`
 };
 
 // Letters: N rows (tokens), Hkv KV heads, D head_dim. All pointers are device pointers.
@@ -41,7 +41,7 @@ struct QuantizePagesParams {
   std::uint8_t* pages;     // [pages, Hkv, page_bytes]; bits of other slots are kept. null: rows are rotated and no more
   const float* clip;       // [Hkv] rho of the clip rule; outside (0, 1): off
   const float* sigma;      // [Hkv, 4] deviations (scale bytes only), or null
-  std::int32_t* bad;       // smallest N-row * Hkv + head with a value that is not finite; set it to INT32_MAX before
+  std::int32_t* bad;       // smallest position * Hkv + head with a value that is not finite; set it to INT32_MAX before
   SideLayout layout;       // of the side that is written
   std::int64_t page_bytes;
   std::int32_t run_count, kv_heads, matrix_heads;  // matrix_heads: 1 or Hkv

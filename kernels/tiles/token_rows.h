@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/quantize/quantize_pages.h"
+
 namespace oscar::kernels {
 
 // Sylvester-Hadamard transform of blocks of `order` floats, a power of two up to 8192, divided by its root, in
@@ -16,5 +18,17 @@ cudaError_t hadamard_rows(float* data, std::int64_t blocks, std::int32_t order, 
 // norms[t] = sqrt(max(sum of squares of row t, 1e-8)), summed in FP64 from the first element to the last.
 // rows: [tokens, width] FP32, norms: [tokens].
 cudaError_t token_norms(const float* rows, std::int64_t tokens, std::int64_t width, float* norms, cudaStream_t stream);
+
+// Rows of runs, one behind the other, in FP32.
+struct GatherRowsParams {
+  const std::uint16_t* rows = nullptr;  // [.., Hkv, D] BF16
+  const PageRun* runs = nullptr;        // [run_count]: their rows, and the positions of these
+  const PageRun* to = nullptr;          // [run_count]: first_row in `out`
+  float* out = nullptr;                 // [N, Hkv, D]
+  std::int32_t* bad =
+      nullptr;  // smallest position * Hkv + head with a value that is not finite, as of quantize_pages()
+  std::int32_t run_count = 0, kv_heads = 0, head_dim = 0;
+};
+cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -37,7 +37,7 @@ write_rows = _declare(
     "Tensor value_params, int[] key_code, int[] value_code) -> ()", reference.write_rows, _nothing)
 
 # Rows [N, Hkv, d] BF16 in the basis of the cache into pages, as runs [R, 5] (RUN) say: clipped, encoded (minmax, or search) and
-# packed. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest row * Hkv + head that is not finite, of keys and of values.
+# packed. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not finite, of keys and of values.
 quantize_rows = _declare(
     "quantize_rows", "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",

@@ -75,7 +75,7 @@ struct Case {
       for (float& v : to) v = spread * normal(random);
     };
     // A whole page, the end of one, the middle of another, a single token; an empty run.
-    runs = {{0, 64, 4, 0}, {64, 16, 1, 48}, {80, 8, 0, 24}, {0, 0, 0, 0}, {88, 1, 3, 63}};
+    runs = {{0, 64, 4, 0, 0}, {64, 16, 1, 48, 64}, {80, 8, 0, 24, 80}, {0, 0, 0, 0, 0}, {88, 1, 3, 63, 88}};
     tokens = 89;
     fill(rows, static_cast<std::size_t>(tokens * s.heads * d), 2.0f);
     for (std::size_t i = 0; i < rows.size(); i += 97) rows[i] *= 30.0f;  // outliers

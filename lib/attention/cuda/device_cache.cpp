@@ -97,7 +97,8 @@ std::size_t StepTables::add(const std::vector<std::int32_t>& section) {
 void StepTables::upload() {
   if (host_ == uploaded_ && block_.defined()) return;
   const auto count = static_cast<std::int64_t>(host_.size());
-  block_ = at::from_blob(host_.data(), {count}, at::TensorOptions(at::kInt)).to(device_);
+  // From pageable memory: the source has been read when the call returns, and nothing waits for the GPU.
+  block_ = at::from_blob(host_.data(), {count}, at::TensorOptions(at::kInt)).to(device_, /*non_blocking=*/true);
   uploaded_ = host_;
 }
 

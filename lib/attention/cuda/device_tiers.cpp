@@ -9,143 +9,197 @@
 namespace oscar {
 namespace {
 
-// Room for `needed` rows, growing by an eighth, never beyond `most`; new ones are zero.
-void grow(at::Tensor& storage, std::int64_t needed, std::int64_t step, std::int64_t most, at::IntArrayRef row,
-          const at::TensorOptions& options) {
-  const std::int64_t held = storage.defined() ? storage.size(0) : 0;
-  if (needed <= held) return;
-  std::vector<std::int64_t> sizes{std::max(needed, std::min(most, held + std::max(held / 8, step)))};
-  sizes.insert(sizes.end(), row.begin(), row.end());
-  const at::Tensor larger = at::zeros(sizes, options);
-  if (held > 0) larger.narrow(0, 0, held).copy_(storage);
-  storage = larger;
-}
-
-const std::uint16_t* bits(const at::Tensor& x) {
-  return x.defined() ? reinterpret_cast<const std::uint16_t*>(x.const_data_ptr<at::BFloat16>()) : nullptr;
-}
+constexpr std::int64_t kSlack = 64;  // tokens that a window takes before its rows are moved to the front
 
 }  // namespace
 
 DeviceTiers::DeviceTiers(const KvCacheSpec& spec, at::Device device)
-    : spec_(spec), device_(device), pools_(spec.sides[0].pages.size()) {}
+    : spec_(spec),
+      device_(device),
+      layers_(spec.sides[0].pages.size()),
+      places_{RepeatedUpload<std::int64_t>(device), RepeatedUpload<std::int64_t>(device)} {}
 
-DeviceTiers::Rows& DeviceTiers::rows(std::int64_t layer, std::int64_t sequence, Side side) {
-  return places_[{layer, sequence}][at(side)];
-}
-const DeviceTiers::Rows& DeviceTiers::rows(std::int64_t layer, std::int64_t sequence, Side side) const {
-  return places_.at({layer, sequence})[at(side)];
-}
-
-void DeviceTiers::keep_sink(Rows& held, const at::Tensor& rows, std::int64_t most) const {
-  grow(held.sink, held.tokens + rows.size(0), 64, most, {spec_.kv_heads, spec_.head_dim}, rows.options());
-  held.sink.narrow(0, held.tokens, rows.size(0)).copy_(rows);
+DeviceTiers::Sequence& DeviceTiers::sequence(std::int64_t id) {
+  const auto [found, is_new] = sequences_.try_emplace(id);
+  if (is_new) {
+    found->second.slot = slots_.allocate();
+    found->second.held.resize(layers_.size());
+  }
+  return found->second;
 }
 
-std::vector<kernels::PageRun> DeviceTiers::append(std::int64_t layer, std::int64_t sequence, Side side,
-                                                  const at::Tensor& rows) {
+// Row of a token in its sequence's slot.
+std::int64_t DeviceTiers::row_of(const Held& held, Side side, std::int64_t token) const {
+  const std::int64_t sink = spec(side).windows.sink;
+  return token < sink ? token : token - held.first;
+}
+
+// Rows of a slot where no long call asks for more; a cache that codes nothing holds all tokens.
+std::int64_t DeviceTiers::usual_capacity(Side side, std::int64_t tokens) const {
   const CacheWindows& w = spec(side).windows;
-  Rows& held = this->rows(layer, sequence, side);
-  const std::int64_t count = rows.size(0), to_sink = std::clamp<std::int64_t>(w.sink - held.tokens, 0, count);
-  if (to_sink > 0) keep_sink(held, rows.narrow(0, 0, to_sink), w.sink);
-  if (to_sink < count) {
-    const at::Tensor behind = rows.narrow(0, to_sink, count - to_sink);
-    held.recent = held.recent.defined() && held.recent.size(0) > 0 ? at::cat({held.recent, behind}) : behind;
+  return w.recent == 0 && w.sink > tokens ? tokens + tokens / 8 + kSlack : w.sink + w.recent + w.flush + kSlack;
+}
+
+void DeviceTiers::resize(at::Tensor& rows, std::int64_t slots, std::int64_t capacity) const {
+  const std::int64_t held_slots = rows.defined() ? rows.size(0) : 0, held = rows.defined() ? rows.size(1) : 0;
+  if (slots == held_slots && capacity == held) return;
+  const at::Tensor other =
+      at::empty({slots, capacity, spec_.kv_heads, spec_.head_dim}, at::TensorOptions(at::kBFloat16).device(device_));
+  if (held_slots > 0) {
+    const std::int64_t both = std::min(held_slots, slots), kept = std::min(capacity, held);
+    other.narrow(0, 0, both).narrow(1, 0, kept).copy_(rows.narrow(0, 0, both).narrow(1, 0, kept));
   }
-  held.tokens += count;
-  const std::int64_t end = w.quantised_end(held.tokens) - w.sink;
+  rows = other;
+}
+
+// Rows of tokens that are coded make room for others.
+void DeviceTiers::move_to_front(const Sequence& s, Held& held, LayerSide& to, Side side) const {
+  const std::int64_t sink = spec(side).windows.sink, gone = held.coded - held.first,
+                     kept = held.tokens - sink - held.coded;
+  if (gone == 0) return;
+  if (kept > 0) {
+    const at::Tensor rows = to.rows[s.slot];
+    rows.narrow(0, sink, kept).copy_(rows.narrow(0, sink + gone, kept).clone());
+  }
+  held.first = held.coded;
+}
+
+void DeviceTiers::make_room(std::int64_t layer, const SequenceBatch& batch, Side side) {
+  LayerSide& to = of(layer, at(side));
+  std::int64_t capacity = to.rows.defined() ? to.rows.size(1) : 0;
+  for (std::size_t s = 0; s < batch.ids.size(); ++s) {
+    if (batch.lengths[s] == 0) continue;
+    Sequence& here = sequence(batch.ids[s]);
+    Held& held = here.held[static_cast<std::size_t>(layer)][at(side)];
+    const std::int64_t tokens = held.tokens + batch.lengths[s];
+    if (row_of(held, side, tokens - 1) >= capacity) move_to_front(here, held, to, side);
+    if (const std::int64_t last = row_of(held, side, tokens - 1); last >= capacity) {
+      capacity = std::max(usual_capacity(side, tokens), last + 1);
+    }
+  }
+  resize(to.rows, slots_.pages_ever(), capacity);
+}
+
+std::vector<kernels::PageRun> DeviceTiers::append(std::int64_t layer, const SequenceBatch& batch, Side side,
+                                                  const at::Tensor& rows) {
+  make_room(layer, batch, side);
+  LayerSide& to = of(layer, at(side));
+  const std::int64_t capacity = to.rows.size(1);
+  std::vector<std::int64_t> places;
   std::vector<kernels::PageRun> runs;
-  if (end <= held.coded) return runs;
-  const std::int64_t page_tokens = spec(side).pages[static_cast<std::size_t>(layer)]->tokens();
-  make_pages(layer, sequence, side, (end + page_tokens - 1) / page_tokens);
-  const std::vector<std::int32_t>& ids = table(sequence, side);
-  while (held.coded < end) {
-    const std::int64_t page = held.coded / page_tokens, slot = held.coded % page_tokens;
-    const std::int64_t tokens = std::min(end - held.coded, page_tokens - slot);
-    runs.push_back(
-        {to_int32(held.coded - held.first), to_int32(tokens), ids[static_cast<std::size_t>(page)], to_int32(slot)});
-    held.coded += tokens;
+  for (std::size_t s = 0; s < batch.ids.size(); ++s) {
+    if (batch.lengths[s] == 0) continue;
+    Sequence& here = sequence(batch.ids[s]);
+    Held& held = here.held[static_cast<std::size_t>(layer)][at(side)];
+    for (std::int64_t i = 0; i < batch.lengths[s]; ++i) {
+      places.push_back(here.slot * capacity + row_of(held, side, held.tokens + i));
+    }
+    held.tokens += batch.lengths[s];
+    add_runs(layer, here, side, capacity, runs);
   }
+  const std::int64_t count = std::ssize(places);
+  const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(places_[at(side)](places)), {count},
+                                         at::TensorOptions(at::kLong).device(device_));
+  to.rows.view({-1, spec_.kv_heads, spec_.head_dim}).index_copy_(0, index, rows);
   return runs;
 }
 
-void DeviceTiers::make_pages(std::int64_t layer, std::int64_t sequence, Side side, std::int64_t count) {
-  const std::size_t of = pool_of(side);
-  std::vector<std::int32_t>& ids = tables_[sequence][of];
-  while (std::ssize(ids) < count) ids.push_back(ids_[of].allocate());
-  grow(pools_[static_cast<std::size_t>(layer)][of], ids_[of].pages_ever(), 1, INT64_MAX,
-       {spec(side).pages[static_cast<std::size_t>(layer)]->bytes()}, at::TensorOptions(at::kByte).device(device_));
-}
-
-void DeviceTiers::trim(std::int64_t layer, std::int64_t sequence) {
-  for (Rows& held : places_[{layer, sequence}]) {
-    if (!held.recent.defined()) continue;
-    const std::int64_t coded = held.coded - held.first;
-    const at::Tensor rest = held.recent.narrow(0, coded, held.recent.size(0) - coded);
-    // A view would keep the memory of all rows of a long call.
-    held.recent = rest.storage().nbytes() > 2 * rest.nbytes() ? rest.clone() : rest;
-    held.first = held.coded;
-  }
-}
-
-void DeviceTiers::release(std::int64_t sequence) {
-  std::erase_if(places_, [&](const auto& place) { return place.first.second == sequence; });
-  const auto found = tables_.find(sequence);
-  if (found == tables_.end()) return;
-  for (const std::size_t of : {std::size_t{0}, std::size_t{1}}) {
-    for (const std::int32_t page : found->second[of]) ids_[of].release(page);
-  }
-  tables_.erase(found);
-}
-
-std::int64_t DeviceTiers::tokens(std::int64_t layer, std::int64_t sequence) const {
-  const auto found = places_.find({layer, sequence});
-  return found == places_.end() ? 0 : found->second[0].tokens;
-}
-
-std::int64_t DeviceTiers::coded(std::int64_t layer, std::int64_t sequence, Side side) const {
-  return rows(layer, sequence, side).coded;
-}
-
-const at::Tensor& DeviceTiers::recent_rows(std::int64_t layer, std::int64_t sequence, Side side) const {
-  return rows(layer, sequence, side).recent;
-}
-
-std::int64_t DeviceTiers::recent_first(std::int64_t layer, std::int64_t sequence, Side side) const {
-  return rows(layer, sequence, side).first;
-}
-
-const at::Tensor& DeviceTiers::pool(std::int64_t layer, Side side) const {
-  return pools_[static_cast<std::size_t>(layer)][pool_of(side)];
-}
-
-const std::vector<std::int32_t>& DeviceTiers::table(std::int64_t sequence, Side side) const {
-  static const std::vector<std::int32_t> kNone;
-  const auto found = tables_.find(sequence);
-  return found == tables_.end() ? kNone : found->second[pool_of(side)];
-}
-
-kernels::FallbackSequenceSide DeviceTiers::view(std::int64_t layer, std::int64_t sequence, Side side,
-                                                std::int64_t tokens, const std::int32_t* page_table) const {
+// What has left the recent window of a sequence, into pages that are there.
+void DeviceTiers::add_runs(std::int64_t layer, Sequence& s, Side side, std::int64_t capacity,
+                           std::vector<kernels::PageRun>& runs) {
   const CacheWindows& w = spec(side).windows;
-  const Rows& held = rows(layer, sequence, side);
-  const std::int64_t body = w.quantised_end(tokens) - w.sink;
-  kernels::FallbackSequenceSide s{};
-  s.sink = {bits(held.sink), 0, held.sink.defined() ? to_int32(held.sink.size(0)) : 1};
-  s.recent = {bits(held.recent), to_int32(body - held.first),
-              held.recent.defined() ? to_int32(held.recent.size(0)) : 1};
-  s.page_table = page_table;
-  s.sink_tokens = to_int32(std::min(tokens, w.sink));
-  s.body_tokens = to_int32(body);
-  return s;
+  Held& held = s.held[static_cast<std::size_t>(layer)][at(side)];
+  const std::int64_t end = w.quantised_end(held.tokens) - w.sink;
+  if (end <= held.coded) return;
+  const CachePages& pages = *spec(side).pages[static_cast<std::size_t>(layer)];
+  const std::int64_t page_tokens = pages.tokens();
+  std::vector<std::int32_t>& ids = s.tables[pool_of(side)];
+  PageAllocator& allocator = page_ids_[pool_of(side)];
+  while (std::ssize(ids) * page_tokens < end) ids.push_back(allocator.allocate());
+  at::Tensor& pool = of(layer, pool_of(side)).pages;
+  const std::int64_t there = pool.defined() ? pool.size(0) : 0, needed = allocator.pages_ever();
+  if (needed > there) {
+    const at::Tensor larger =
+        at::zeros({std::max(needed, there + there / 8), pages.bytes()}, at::TensorOptions(at::kByte).device(device_));
+    if (there > 0) larger.narrow(0, 0, there).copy_(pool);
+    pool = larger;
+  }
+  while (held.coded < end) {
+    const std::int64_t slot = held.coded % page_tokens, tokens = std::min(end - held.coded, page_tokens - slot);
+    const std::int64_t token = w.sink + held.coded;
+    runs.push_back({to_int32(s.slot * capacity + row_of(held, side, token)), to_int32(tokens),
+                    ids[static_cast<std::size_t>(held.coded / page_tokens)], to_int32(slot), to_int32(token)});
+    held.coded += tokens;
+  }
+}
+
+void DeviceTiers::trim(std::int64_t layer) {
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    LayerSide& to = of(layer, at(side));
+    if (!to.rows.defined()) continue;
+    std::int64_t longest = 0;
+    for (const auto& [id, s] : sequences_) {
+      longest = std::max(longest, s.held[static_cast<std::size_t>(layer)][at(side)].tokens);
+    }
+    const std::int64_t usual = usual_capacity(side, longest);
+    if (to.rows.size(1) <= 2 * usual) continue;
+    for (auto& [id, s] : sequences_) move_to_front(s, s.held[static_cast<std::size_t>(layer)][at(side)], to, side);
+    resize(to.rows, to.rows.size(0), usual);
+  }
+}
+
+void DeviceTiers::release(std::int64_t id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  for (const std::size_t of : {std::size_t{0}, std::size_t{1}}) {
+    for (const std::int32_t page : found->second.tables[of]) page_ids_[of].release(page);
+  }
+  slots_.release(to_int32(found->second.slot));
+  sequences_.erase(found);
+}
+
+std::int64_t DeviceTiers::tokens(std::int64_t layer, std::int64_t id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? 0 : found->second.held[static_cast<std::size_t>(layer)][0].tokens;
+}
+
+std::int64_t DeviceTiers::coded(std::int64_t layer, std::int64_t id, Side side) const {
+  return sequences_.at(id).held[static_cast<std::size_t>(layer)][at(side)].coded;
+}
+
+const at::Tensor& DeviceTiers::rows(std::int64_t layer, Side side) const { return of(layer, at(side)).rows; }
+const at::Tensor& DeviceTiers::pool(std::int64_t layer, Side side) const { return of(layer, pool_of(side)).pages; }
+
+const std::vector<std::int32_t>& DeviceTiers::table(std::int64_t id, Side side) const {
+  return sequences_.at(id).tables[pool_of(side)];
+}
+
+kernels::FallbackSequenceSide DeviceTiers::view(std::int64_t layer, std::int64_t id, Side side, std::int64_t tokens,
+                                                const std::int32_t* page_table) const {
+  const CacheWindows& w = spec(side).windows;
+  const Sequence& s = sequences_.at(id);
+  const Held& held = s.held[static_cast<std::size_t>(layer)][at(side)];
+  const at::Tensor& rows = of(layer, at(side)).rows;
+  const std::int64_t width = spec_.kv_heads * spec_.head_dim, capacity = rows.size(1);
+  const auto* slot =
+      reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>()) + s.slot * capacity * width;
+  const std::int64_t body = w.quantised_end(tokens) - w.sink, sink_rows = std::min(w.sink, capacity);
+  kernels::FallbackSequenceSide view{};
+  view.sink = {slot, 0, to_int32(capacity)};
+  view.recent = {slot + sink_rows * width, to_int32(body - held.first),
+                 to_int32(std::max<std::int64_t>(capacity - sink_rows, 1))};
+  view.page_table = page_table;
+  view.sink_tokens = to_int32(std::min(tokens, w.sink));
+  view.body_tokens = to_int32(body);
+  return view;
 }
 
 std::uint64_t DeviceTiers::bytes() const {
   std::uint64_t total = 0;
-  const auto add = [&](const at::Tensor& x) { total += x.defined() ? x.storage().nbytes() : 0; };
-  for (const auto& sides : pools_) std::for_each(sides.begin(), sides.end(), add);
-  for (const auto& [place, sides] : places_) {
-    for (const Rows& side : sides) add(side.sink), add(side.recent);
+  for (const auto& sides : layers_) {
+    for (const LayerSide& side : sides) {
+      for (const at::Tensor& x : {side.rows, side.pages}) total += x.defined() ? x.nbytes() : 0;
+    }
   }
   return total;
 }

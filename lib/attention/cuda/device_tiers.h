@@ -9,13 +9,14 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
+#include "attention/cuda/repeated_upload.h"
 #include "cache/kv_cache.h"
 #include "kernels/fallback/fallback_attention.h"
 #include "kernels/quantize/quantize_pages.h"
 #include "layout/side.h"
+#include "model/attention.h"
 
 namespace oscar {
 
@@ -23,46 +24,64 @@ class DeviceTiers {
  public:
   DeviceTiers(const KvCacheSpec& spec, at::Device device);
 
-  // Keys or values of the next tokens of a sequence, [count, Hkv, d] BF16, in the basis of the windows; of both sides
-  // before the next call for this layer. Returns what leaves the recent window: rows of recent_rows(), run after run.
-  std::vector<kernels::PageRun> append(std::int64_t layer, std::int64_t sequence, Side side, const at::Tensor& rows);
-  // Lets go of the recent rows that are coded.
-  void trim(std::int64_t layer, std::int64_t sequence);
+  // Keys or values of the new tokens of a batch, [T, Hkv, d] BF16, in the basis of the windows; both sides of a layer
+  // before trim(). Returns what leaves the recent windows: rows of rows(), and the position of the first of each run.
+  std::vector<kernels::PageRun> append(std::int64_t layer, const SequenceBatch& batch, Side side,
+                                       const at::Tensor& rows);
+  // Lets go of memory that the rows of a long call needed, once they are coded.
+  void trim(std::int64_t layer);
   void release(std::int64_t sequence);
 
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;  // 0 of an unknown sequence
   std::int64_t coded(std::int64_t layer, std::int64_t sequence, Side side) const;
-  // [.., Hkv, d] BF16: of tokens behind the sink, from recent_first() on.
-  const at::Tensor& recent_rows(std::int64_t layer, std::int64_t sequence, Side side) const;
-  std::int64_t recent_first(std::int64_t layer, std::int64_t sequence, Side side) const;
-  const at::Tensor& pool(std::int64_t layer, Side side) const;                     // [pages, page bytes], or undefined
+  const at::Tensor& rows(std::int64_t layer, Side side) const;  // BF16 rows of all sequences: [.., .., Hkv, d]
+  const at::Tensor& pool(std::int64_t layer, Side side) const;  // [pages, page bytes], or undefined
   const std::vector<std::int32_t>& table(std::int64_t sequence, Side side) const;  // page ids
   // The side as it is after the first `tokens` tokens. page_table: table() on the device.
   kernels::FallbackSequenceSide view(std::int64_t layer, std::int64_t sequence, Side side, std::int64_t tokens,
                                      const std::int32_t* page_table) const;
 
-  std::int64_t pages_in_use() const { return ids_[0].pages_in_use() + ids_[1].pages_in_use(); }
+  std::int64_t pages_in_use() const { return page_ids_[0].pages_in_use() + page_ids_[1].pages_in_use(); }
   std::uint64_t bytes() const;
 
  private:
-  struct Rows {
-    at::Tensor sink, recent;
-    std::int64_t tokens = 0, first = 0, coded = 0;  // first, coded: behind the sink
+  // Of one side of one layer of one sequence; behind the sink but for `tokens`.
+  struct Held {
+    std::int64_t tokens = 0, coded = 0;
+    std::int64_t first = 0;  // token of the first row behind those of the sink
+  };
+  struct Sequence {
+    std::int64_t slot = 0;
+    std::array<std::vector<std::int32_t>, 2> tables;  // page ids, by pool
+    std::vector<std::array<Held, 2>> held;            // [layers]
+  };
+  // Rows of a sequence, in its slot: those of the sink, then recent ones.
+  struct LayerSide {
+    at::Tensor rows;   // [slots, capacity, Hkv, d] BF16
+    at::Tensor pages;  // [pages, page bytes]
   };
   static std::size_t at(Side side) { return side == Side::kKey ? 0 : 1; }
   std::size_t pool_of(Side side) const { return spec_.shared_pages ? 0 : at(side); }
   const SideSpec& spec(Side side) const { return spec_.sides[at(side)]; }
-  Rows& rows(std::int64_t layer, std::int64_t sequence, Side side);
-  const Rows& rows(std::int64_t layer, std::int64_t sequence, Side side) const;
-  void keep_sink(Rows& held, const at::Tensor& rows, std::int64_t most) const;
-  void make_pages(std::int64_t layer, std::int64_t sequence, Side side, std::int64_t count);
+  LayerSide& of(std::int64_t layer, std::size_t side) { return layers_[static_cast<std::size_t>(layer)][side]; }
+  const LayerSide& of(std::int64_t layer, std::size_t side) const {
+    return layers_[static_cast<std::size_t>(layer)][side];
+  }
+  Sequence& sequence(std::int64_t id);
+  std::int64_t row_of(const Held& held, Side side, std::int64_t token) const;
+  std::int64_t usual_capacity(Side side, std::int64_t tokens) const;
+  void resize(at::Tensor& rows, std::int64_t slots, std::int64_t capacity) const;
+  void move_to_front(const Sequence& s, Held& held, LayerSide& to, Side side) const;
+  void make_room(std::int64_t layer, const SequenceBatch& batch, Side side);
+  void add_runs(std::int64_t layer, Sequence& s, Side side, std::int64_t capacity, std::vector<kernels::PageRun>& runs);
 
   const KvCacheSpec& spec_;
   at::Device device_;
-  std::array<PageAllocator, 2> ids_;
-  std::vector<std::array<at::Tensor, 2>> pools_;                                 // [layers]
-  std::map<std::int64_t, std::array<std::vector<std::int32_t>, 2>> tables_;      // of each sequence
-  std::map<std::pair<std::int64_t, std::int64_t>, std::array<Rows, 2>> places_;  // of (layer, sequence)
+  std::array<PageAllocator, 2> page_ids_;
+  PageAllocator slots_;
+  std::vector<std::array<LayerSide, 2>> layers_;
+  std::map<std::int64_t, Sequence> sequences_;
+  std::array<RepeatedUpload<std::int64_t>, 2> places_;  // of new rows
 };
 
 }  // namespace oscar

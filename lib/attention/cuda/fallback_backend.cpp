@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 
 #include "attention/begin_step.h"
 #include "attention/cache_factory.h"
@@ -15,6 +16,7 @@
 #include "attention/cuda/device_phases.h"
 #include "attention/cuda/device_tiers.h"
 #include "attention/cuda/page_writer.h"
+#include "attention/cuda/repeated_upload.h"
 #include "attention/paged_backend.h"
 
 namespace oscar {
@@ -44,9 +46,8 @@ class FallbackBackend : public PagedBackend {
   at::Tensor rotation(Side side) const;
   const float* sigma(std::int64_t layer, Side side);
   void add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values);
-  void check_finite(std::int64_t layer, std::int64_t sequence, Side side, const std::vector<kernels::PageRun>& runs);
-  void trim(const AttentionInput& input);
-  std::vector<kernels::FallbackSequence> views(const AttentionInput& input, at::Tensor& tables) const;
+  void check_finite(const AttentionInput& input) const;
+  std::vector<kernels::FallbackSequence> views(const AttentionInput& input);
   void attend_rows(const AttentionInput& input, std::int64_t first, const std::vector<kernels::FallbackSequence>& views,
                    const at::Tensor& coded_q, const BegunStep& step, const at::Tensor& coded);
 
@@ -60,6 +61,8 @@ class FallbackBackend : public PagedBackend {
   std::unique_ptr<AttentionLauncher> launcher_;
   std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, the same in all layers; or none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
+  at::Tensor bad_;                                // [layers, 2] int32 as of kernels::QuantizePagesParams; keys, values
+  RepeatedUpload<std::int32_t> tables_;
 };
 
 FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device, bool general)
@@ -69,7 +72,9 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
       spec_(cache_spec(method, model)),
       tiers_(spec_, device),
       phases_(method.rope_phases, device),
-      sigma_(static_cast<std::size_t>(model.kv_layers())) {
+      sigma_(static_cast<std::size_t>(model.kv_layers())),
+      tables_(device) {
+  bad_ = at::full({model.kv_layers(), 2}, INT_MAX, at::TensorOptions(at::kInt).device(device));
   if (general) {
     launcher_ = std::make_unique<FallbackLauncher>(device);
   } else {
@@ -106,58 +111,48 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
 
 // The new tokens of every sequence, into the windows, and what leaves those into pages.
 void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values) {
-  const SequenceBatch& batch = *input.batch;
   for (const Side side : kSides) {
     PageWriter& writer = *writers_[at_side(side)];
-    const at::Tensor rows = writer.window_rows(input.layer, side == Side::kKey ? keys : values, batch);
-    std::int64_t row = 0;
-    for (std::size_t s = 0; s < batch.lengths.size(); row += batch.lengths[s++]) {
-      if (batch.lengths[s] == 0) continue;
-      const at::Tensor of = rows.narrow(0, row, batch.lengths[s]);
-      const std::vector<kernels::PageRun> runs = tiers_.append(input.layer, batch.ids[s], side, of);
-      if (runs.empty()) continue;
-      check_finite(input.layer, batch.ids[s], side, runs);
-      writer.write(input.layer, tiers_.recent_rows(input.layer, batch.ids[s], side), runs,
-                   tiers_.pool(input.layer, side));
-    }
+    const at::Tensor rows = writer.window_rows(input.layer, side == Side::kKey ? keys : values, *input.batch);
+    const std::vector<kernels::PageRun> runs = tiers_.append(input.layer, *input.batch, side, rows);
+    if (runs.empty()) continue;
+    std::int32_t* bad = bad_.data_ptr<std::int32_t>() + 2 * input.layer + (side == Side::kKey ? 0 : 1);
+    writer.write(input.layer, tiers_.rows(input.layer, side), runs, tiers_.pool(input.layer, side), bad);
   }
 }
 
-void FallbackBackend::check_finite(std::int64_t layer, std::int64_t sequence, Side side,
-                                   const std::vector<kernels::PageRun>& runs) {
-  const std::int64_t first = runs.front().first_row, end = runs.back().first_row + runs.back().count;
-  const at::Tensor finite = tiers_.recent_rows(layer, sequence, side).narrow(0, first, end - first).isfinite();
-  if (finite.all().item<bool>()) return;
-  const at::Tensor where = finite.logical_not().nonzero()[0].to(at::kCPU);  // token, head, channel
-  const auto at = [&](std::int64_t i) { return where[i].item<std::int64_t>(); };
-  const std::int64_t token =
-      spec_.sides[at_side(side)].windows.sink + tiers_.recent_first(layer, sequence, side) + first + at(0);
-  throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(at(1)) +
-                       (side == Side::kKey ? ", key" : ", value") + " of token " + std::to_string(token) +
-                       ": holds a NaN or an infinity in channel " + std::to_string(at(2)) +
-                       "; expected finite keys and values");
-}
-
-void FallbackBackend::trim(const AttentionInput& input) {
-  for (std::size_t s = 0; s < input.batch->ids.size(); ++s) {
-    if (input.batch->lengths[s] > 0) tiers_.trim(input.layer, input.batch->ids[s]);
+// Of this layer and those before it: single tokens are looked at once a step, because the look waits for the GPU.
+void FallbackBackend::check_finite(const AttentionInput& input) const {
+  const bool one_by_one = input.batch->tokens() <= std::ssize(input.batch->ids);
+  if (one_by_one && input.layer + 1 < static_cast<std::int64_t>(sigma_.size())) return;
+  const at::Tensor bad = bad_.to(at::kCPU);
+  for (std::int64_t layer = 0; layer <= input.layer; ++layer) {
+    for (const Side side : kSides) {
+      const std::int64_t at = bad[layer][side == Side::kKey ? 0 : 1].item<std::int32_t>();
+      if (at == INT_MAX) continue;
+      throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(at % spec_.kv_heads) +
+                           (side == Side::kKey ? ", key" : ", value") + " of token " +
+                           std::to_string(at / spec_.kv_heads) +
+                           ": holds a NaN or an infinity; expected finite keys and values");
+    }
   }
 }
 
 // Of each token of the call: the cache as it is when the token has been added.
-std::vector<kernels::FallbackSequence> FallbackBackend::views(const AttentionInput& input, at::Tensor& tables) const {
+std::vector<kernels::FallbackSequence> FallbackBackend::views(const AttentionInput& input) {
   const SequenceBatch& batch = *input.batch;
   std::vector<std::int32_t> ids;  // of each sequence, keys then values
-  for (const std::int64_t id : batch.ids) {
+  for (std::size_t s = 0; s < batch.ids.size(); ++s) {
     for (const Side side : kSides) {
-      const std::vector<std::int32_t>& table = tiers_.table(id, side);
+      if (batch.lengths[s] == 0) continue;
+      const std::vector<std::int32_t>& table = tiers_.table(batch.ids[s], side);
       ids.insert(ids.end(), table.begin(), table.end());
     }
   }
-  tables = at::tensor(ids, at::kInt).to(device_);
-  const std::int32_t* table = tables.const_data_ptr<std::int32_t>();
+  const std::int32_t* table = tables_(ids);
   std::vector<kernels::FallbackSequence> views;
   for (std::size_t s = 0; s < batch.ids.size(); ++s) {
+    if (batch.lengths[s] == 0) continue;
     const std::int64_t id = batch.ids[s];
     const std::array<const std::int32_t*, 2> of{table, table + tiers_.table(id, Side::kKey).size()};
     table = of[1] + tiers_.table(id, Side::kValue).size();
@@ -182,8 +177,7 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
     coded_q = rotations_[0].defined() ? at::matmul(step.q, rotations_[0]) : step.q;
     coded = at::empty_like(step.q);
   }
-  at::Tensor tables;
-  const std::vector<kernels::FallbackSequence> all = views(input, tables);
+  const std::vector<kernels::FallbackSequence> all = views(input);
   std::int32_t longest = 1;
   for (const kernels::FallbackSequence& view : all) longest = std::max(longest, view.length);
   // The workspace of a launch grows with its queries and with their length.
@@ -192,7 +186,8 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
     const auto begin = all.begin() + first;
     attend_rows(input, first, {begin, begin + std::min(most, std::ssize(all) - first)}, coded_q, step, coded);
   }
-  trim(input);
+  tiers_.trim(input.layer);
+  check_finite(input);
   if (coded.defined()) {
     // The transform is its own inverse and symmetric.
     step.output = step.output + (rotations_[1].defined() ? at::matmul(coded, rotations_[1]) : coded);
@@ -230,7 +225,8 @@ void FallbackBackend::attend_rows(const AttentionInput& input, std::int64_t firs
 void FallbackBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   add(input, kernel_rows(input.k, device_), kernel_rows(input.v, device_));
-  trim(input);
+  tiers_.trim(input.layer);
+  check_finite(input);
 }
 
 // From the memory that the kernel reads.

@@ -3,11 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <climits>
 
 #include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_transform.h"
+#include "attention/cuda/repeated_upload.h"
 #include "kernels/tiles/line_pages.h"
+#include "kernels/tiles/token_rows.h"
 #include "methods/device_codes.h"
 
 namespace oscar {
@@ -15,25 +16,24 @@ namespace {
 
 using kernels::PageRun;
 
-at::Tensor on_device(const std::vector<PageRun>& runs, at::Device device) {
-  // from_blob does not write through its pointer.
-  auto* bytes = const_cast<PageRun*>(runs.data());
-  return at::from_blob(bytes, {std::ssize(runs) * static_cast<std::int64_t>(sizeof(PageRun))}, at::kByte).to(device);
-}
-const PageRun* runs_of(const at::Tensor& runs) { return reinterpret_cast<const PageRun*>(runs.const_data_ptr()); }
-
 // Pages of kernels/common/page_layout.h, in the basis of a transform.
 class RowPageWriter : public PageWriter {
  public:
   RowPageWriter(const KvMethod& method, const SideSpec& spec, std::int64_t kv_heads, Side side, DevicePhases& phases,
                 at::Device device)
-      : method_(method), spec_(spec), kv_heads_(kv_heads), side_(side), phases_(phases), device_(device) {
+      : method_(method),
+        spec_(spec),
+        kv_heads_(kv_heads),
+        side_(side),
+        phases_(phases),
+        device_(device),
+        runs_(device),
+        new_runs_(device) {
     layers_.resize(spec.pages.size());
-    bad_ = at::full({1}, INT_MAX, at::TensorOptions(at::kInt).device(device));
   }
   at::Tensor window_rows(std::int64_t layer, const at::Tensor& rows, const SequenceBatch& batch) override;
-  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
-             const at::Tensor& pool) override;
+  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs, const at::Tensor& pool,
+             std::int32_t* bad) override;
 
  private:
   const DeviceSide& layer(std::int64_t index) {
@@ -41,7 +41,7 @@ class RowPageWriter : public PageWriter {
     if (!l) l = std::make_unique<DeviceSide>(device_side(method_, kv_heads_, index, side_, device_));
     return *l;
   }
-  kernels::QuantizePagesParams params(std::int64_t index, const at::Tensor& rows, const at::Tensor& runs);
+  kernels::QuantizePagesParams params(std::int64_t index, const at::Tensor& rows);
 
   const KvMethod& method_;
   const SideSpec& spec_;
@@ -50,19 +50,16 @@ class RowPageWriter : public PageWriter {
   DevicePhases& phases_;
   at::Device device_;
   std::vector<std::unique_ptr<DeviceSide>> layers_;
-  at::Tensor bad_;  // written for rows that are not finite, which the backend looks for itself
+  RepeatedUpload<PageRun> runs_, new_runs_;
 };
 
-kernels::QuantizePagesParams RowPageWriter::params(std::int64_t index, const at::Tensor& rows, const at::Tensor& runs) {
+kernels::QuantizePagesParams RowPageWriter::params(std::int64_t index, const at::Tensor& rows) {
   const DeviceSide& s = layer(index);
   const PageFormat format = spec_.pages[static_cast<std::size_t>(index)]->format();
   kernels::QuantizePagesParams p{};
   p.rows = rows.const_data_ptr();
   p.rows_bfloat16 = rows.scalar_type() == at::kBFloat16;
-  p.runs = runs_of(runs);
-  p.run_count = to_int32(runs.numel() / static_cast<std::int64_t>(sizeof(PageRun)));
   p.clip = s.clip.const_data_ptr<float>(), p.sigma = s.sigma.const_data_ptr<float>();
-  p.bad = bad_.data_ptr<std::int32_t>();
   p.layout = format.rows, p.page_bytes = format.head_bytes;
   p.kv_heads = to_int32(kv_heads_), p.matrix_heads = 1;
   p.encoder = kernel_encoder(side_ == Side::kKey ? method_.key_encoder : method_.value_encoder);
@@ -84,9 +81,9 @@ at::Tensor RowPageWriter::window_rows(std::int64_t index, const at::Tensor& rows
     }
   }
   at::Tensor rotated = at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16));
-  const at::Tensor device_runs = on_device(runs, device_);
   const DeviceSide& s = layer(index);
-  kernels::QuantizePagesParams p = params(index, rows, device_runs);
+  kernels::QuantizePagesParams p = params(index, rows);
+  p.runs = new_runs_(runs), p.run_count = to_int32(std::ssize(runs));
   p.mean = pointer<float>(s.mean), p.matrix = pointer<float>(s.forward);
   if (s.forward.defined()) p.matrix_heads = to_int32(s.forward.size(0));
   if (s.rotated_mean) p.rope_phases = phases_.rows(longest);
@@ -96,43 +93,60 @@ at::Tensor RowPageWriter::window_rows(std::int64_t index, const at::Tensor& rows
 }
 
 void RowPageWriter::write(std::int64_t index, const at::Tensor& rows, const std::vector<PageRun>& runs,
-                          const at::Tensor& pool) {
-  const at::Tensor device_runs = on_device(runs, device_);
-  kernels::QuantizePagesParams p = params(index, rows, device_runs);
-  p.pages = pool.mutable_data_ptr<std::uint8_t>();
+                          const at::Tensor& pool, std::int32_t* bad) {
+  kernels::QuantizePagesParams p = params(index, rows);
+  p.runs = runs_(runs), p.run_count = to_int32(std::ssize(runs));
+  p.pages = pool.mutable_data_ptr<std::uint8_t>(), p.bad = bad;
   check_launch(kernels::quantize_pages(p, current_stream()), "quantize_pages");
 }
 
 // Pages of kivi_pages.h, in the model's basis or its Hadamard transform.
 class LinePageWriter : public PageWriter {
  public:
-  LinePageWriter(const SideSpec& spec, at::Device device) : spec_(spec), device_(device) {}
+  LinePageWriter(const SideSpec& spec, at::Device device) : spec_(spec), runs_(device), gathered_(device) {}
   at::Tensor window_rows(std::int64_t /*layer*/, const at::Tensor& rows, const SequenceBatch& /*batch*/) override {
     return rows.to(at::kBFloat16);
   }
-  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
-             const at::Tensor& pool) override;
+  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs, const at::Tensor& pool,
+             std::int32_t* bad) override;
 
  private:
+  at::Tensor gather(const at::Tensor& rows, const std::vector<PageRun>& runs, const PageRun* to, std::int64_t count,
+                    std::int32_t* bad);
+
   const SideSpec& spec_;
-  at::Device device_;
+  RepeatedUpload<PageRun> runs_, gathered_;
 };
 
+// The rows of the runs one behind the other, as `to` has them: [count, Hkv, d] FP32.
+at::Tensor LinePageWriter::gather(const at::Tensor& rows, const std::vector<PageRun>& runs, const PageRun* to,
+                                  std::int64_t count, std::int32_t* bad) {
+  const std::int64_t heads = rows.size(-2), d = rows.size(-1);
+  at::Tensor x = at::empty({count, heads, d}, rows.options().dtype(at::kFloat));
+  kernels::GatherRowsParams p;
+  p.rows = reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>());
+  p.runs = runs_(runs), p.to = to, p.run_count = to_int32(std::ssize(runs));
+  p.out = x.data_ptr<float>(), p.bad = bad;
+  p.kv_heads = to_int32(heads), p.head_dim = to_int32(d);
+  check_launch(kernels::gather_rows(p, current_stream()), "gather_rows");
+  return x;
+}
+
 void LinePageWriter::write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
-                           const at::Tensor& pool) {
+                           const at::Tensor& pool, std::int32_t* bad) {
   const CachePages& pages = *spec_.pages[static_cast<std::size_t>(layer)];
   const PageFormat format = pages.format();
-  const std::int64_t first = runs.front().first_row, end = runs.back().first_row + runs.back().count;
-  const at::Tensor x = rows.narrow(0, first, end - first).to(at::kFloat).contiguous();
+  std::vector<PageRun> gathered = runs;
+  std::int64_t count = 0;
+  for (PageRun& run : gathered) run.first_row = to_int32(count), count += run.count;
+  const PageRun* to = gathered_(gathered);
+  const at::Tensor x = gather(rows, runs, to, count, bad);
   if (format.lines.hadamard_order > 0) hadamard_on_device(x, format.lines.hadamard_order);
   at::Tensor norms;
   if (format.norms) norms = token_norms_on_device(x), x.div_(norms);
-  std::vector<PageRun> moved = runs;
-  for (PageRun& run : moved) run.first_row -= to_int32(first);
-  const at::Tensor device_runs = on_device(moved, device_);
   kernels::LinePagesParams p;
   p.rows = x.const_data_ptr<float>(), p.norms = pointer<float>(norms);
-  p.runs = runs_of(device_runs), p.run_count = to_int32(std::ssize(moved));
+  p.runs = to, p.run_count = to_int32(std::ssize(gathered));
   p.pages = pool.mutable_data_ptr<std::uint8_t>(), p.page_bytes = pages.bytes();
   p.head_bytes = format.head_bytes, p.params_offset = format.lines.params_offset;
   p.kv_heads = to_int32(x.size(1)), p.head_dim = to_int32(x.size(2));

@@ -24,9 +24,10 @@ class PageWriter {
 
   // The rows of a call as the windows hold them, [T, Hkv, d] BF16. rows: [T, Hkv, d] as kernel_rows() gives them.
   virtual at::Tensor window_rows(std::int64_t layer, const at::Tensor& rows, const SequenceBatch& batch) = 0;
-  // Codes rows of the windows. runs: of rows that follow one another; pool: [pages, page bytes].
+  // Codes rows of the windows, [.., Hkv, d] BF16. pool: [pages, page bytes]; bad: int32 on the device as of
+  // kernels::QuantizePagesParams.
   virtual void write(std::int64_t layer, const at::Tensor& rows, const std::vector<kernels::PageRun>& runs,
-                     const at::Tensor& pool) = 0;
+                     const at::Tensor& pool, std::int32_t* bad) = 0;
 };
 
 // pages: of each layer. method, phases: longer-lived than the writer.
