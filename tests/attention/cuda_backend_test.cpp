@@ -315,7 +315,7 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");
 }
 
-TEST(DecodeObstacle, NamesWhatNoKernelIsBuiltFor) {
+TEST(DecodeUnsupported, NamesWhatNoKernelIsBuiltFor) {
   const at::Device gpu{at::kCUDA, 0};
   const Scenario s = make_scenario(1024, 2, 4, Basis::kIdentity, {64, 256, 1});
   EXPECT_THAT(decode_unsupported(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 512, not for 1024"));
