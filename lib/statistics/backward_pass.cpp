@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/errors.h"
+#include "statistics/attention_outputs.h"
 #include "statistics/kl_labels.h"
 
 namespace oscar {
@@ -172,11 +174,14 @@ void BackwardPass::run_layer(std::int64_t point, std::int64_t first, const Layer
   const Spool states = hidden(layer), in = gradients(point - 1, true);
   Spool out = gradients(point, first > 0);
   const bool holds_kv = config_.holds_kv(layer);  // else the gradient only passes through
-  const GradientRequest request{.hidden = layer > 0};
+  GradientRequest request{.hidden = layer > 0};
+  const std::optional<Spool> outputs =
+      AttentionOutputs::open(work_, layer, plan_.tokens, {config_.query_heads, config_.head_dim}, options_.dtype);
   if (holds_kv) task_.begin_layer(sums);
   for (auto i = static_cast<std::size_t>(first); i < plan_.pieces.size(); ++i) {
     const Piece& piece = plan_.pieces[i];
     if (task_.labels(piece).empty()) continue;
+    if (outputs) request.output = outputs->read(piece.position, piece.length).to(options_.device);
     const LayerGradient gradient =
         layer_gradient(decoder_, layer, states.read(piece.position, piece.length).to(options_.device),
                        in.read(piece.position, piece.length).to(options_.device), options_.far, request);

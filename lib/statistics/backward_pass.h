@@ -1,7 +1,8 @@
 // The backward passes of oscar-collect, behind the forward pass: each starts from labels at the output of the last
 // layer, then the layers run backward one by one over the hidden states that the forward pass has kept, each with the
 // weights and the graph of one sequence in memory. What flows from layer to layer, dL/d of the hidden states, lives in
-// two files by turns. A pass costs about as much as two more forward passes: one again, one backward.
+// two files by turns. A pass costs about as much as two more forward passes: one again, without the attention whose
+// outputs were kept (attention_outputs.h), one backward.
 //
 // What a pass is for stands behind BackwardTask: the KL metric (--metric kl, KlTask), whose labels are drawn from the
 // model for tokens that read far keys, and the squared gradients of sampled rows (--row-gradients, RowGradientTask),

@@ -160,7 +160,10 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const auto hidden = static_cast<std::uint64_t>(c.state_width());
   const bool backward = backward_passes(plan, options) > 0;  // hidden states of all layers, and gradients by turns
   const std::uint64_t states = backward ? layers + 1 : 2, gradients = backward ? 2 * sizeof(float) : 0;
-  e.disk_bytes = tokens * (width * (states * hidden + 2 * hkv * d) + gradients * hidden) + 2 * e.output_bytes;
+  // Outputs of the attention (attention_outputs.h).
+  const std::uint64_t outputs =
+      backward && !options.device.is_cuda() ? static_cast<std::uint64_t>(c.kv_layers() * c.query_heads) * d : 0;
+  e.disk_bytes = tokens * (width * (states * hidden + 2 * hkv * d + outputs) + gradients * hidden) + 2 * e.output_bytes;
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));

@@ -6,6 +6,8 @@
 //   hidden-3.bin               hidden states that enter a layer (hidden_states.h): of the layer of the point and, where
 //                              steps of it are done, the next; with a backward pass all of them stay
 //   kv.bin                     K and V of the layer
+//   attention-3.bin            with a backward pass on a CPU: outputs of a layer's attention; attention.bin: of the
+//                              layer at work
 //   gradient-0.bin, -1.bin     backward pass: dL/d of the hidden states after and before the layer, by turns
 //   share.safetensors          what a rank found, for rank 0
 //   share-1.safetensors, ...   in the directory of rank 0: those from other machines

@@ -16,6 +16,7 @@
 #include "model/carried_rows.h"
 #include "model/decoder.h"
 #include "model/latent_attention.h"
+#include "statistics/attention_outputs.h"
 #include "statistics/backward_pass.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_ranks.h"
@@ -126,6 +127,11 @@ class Collector {
     opening.emplace(timeline(), phase::kMoments);
     FullAttention attention;
     MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device, timeline());
+    if (points_.has_backward() && !options_.device.is_cuda()) {
+      outputs_ = std::make_unique<AttentionOutputs>(work_, plan_.tokens,
+                                                    std::vector<std::int64_t>{config_.query_heads, config_.head_dim});
+      observer.keep_outputs(outputs_.get());
+    }
     opening.reset();
 
     if (!point) embed();
@@ -243,6 +249,7 @@ class Collector {
     begin_states(layer + 1);
     const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
     if (observed) begin_layer(layer, observer, from);
+    if (observed && outputs_) outputs_->begin_layer(layer, from == nullptr ? 0 : from->step);
     double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
     const double start = now();
     std::int64_t tokens = 0;
@@ -263,6 +270,7 @@ class Collector {
       if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
       if (options_.after_step) options_.after_step();
     }
+    if (observed && outputs_) outputs_->finish_layer();
     if (observed) finish_layer(layer, observer, energy);
     // The states that leave the next layer would take the file of those that a state inside this one goes on from.
     if (!deferred_ || saved_inside_ || due()) save_start(layer + 1);
@@ -300,6 +308,7 @@ class Collector {
     {
       const Timeline::Phase syncing(timeline(), phase::kSync);
       keys_values_->sync();
+      if (outputs_) outputs_->sync();
     }
     const Timeline::Phase saving(timeline(), phase::kSaving);
     LayerMoments partial;
@@ -412,6 +421,7 @@ class Collector {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<HiddenStates> hidden_;
   std::unique_ptr<MirroredSpool> keys_values_;
+  std::unique_ptr<AttentionOutputs> outputs_;  // for a backward pass on a CPU
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer

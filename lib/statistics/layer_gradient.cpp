@@ -10,9 +10,10 @@
 namespace oscar {
 namespace {
 
-// Exact attention whose output starts a graph of its own.
+// Exact attention whose output starts a graph of its own. output: what the attention gives, where it is known.
 class CutAttention : public Attention {
  public:
+  explicit CutAttention(at::Tensor output) : known_(std::move(output)) {}
   at::Tensor attend(const AttentionInput& input) override {
     input_ = input;
     AttentionInput values = input;
@@ -20,7 +21,7 @@ class CutAttention : public Attention {
     values.k = input.k.detach();
     values.v = input.v.detach();
     const c10::AutoGradMode off(false);
-    output_ = inner_.attend(values).detach();
+    output_ = known_.defined() ? known_.detach() : inner_.attend(values).detach();
     output_.requires_grad_(true);
     return output_;
   }
@@ -29,6 +30,7 @@ class CutAttention : public Attention {
 
  private:
   FullAttention inner_;
+  at::Tensor known_;
   AttentionInput input_;  // with the graph that made it
   at::Tensor output_;
 };
@@ -64,7 +66,7 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const SequenceBatch batch{{0}, {tokens}, {0}};
   at::Tensor in = hidden.detach();
   in.requires_grad_(true);
-  CutAttention attention;
+  CutAttention attention(holds_kv ? request.output : at::Tensor());
   const at::Tensor out = decoder.run_layer(layer, in, batch, attention);
   if (!holds_kv) {
     const auto whole = torch::autograd::grad({out}, {in}, {gradient.to(out.scalar_type())});

@@ -23,6 +23,7 @@ struct LayerGradient {
 struct GradientRequest {
   bool hidden = true;
   bool weights = false;  // of W_K and W_V
+  at::Tensor output{};   // [T, Hq, d] of the layer's attention, where it is known; undefined: it is computed again
 };
 
 // hidden [T, hidden]: the layer's input, of a sequence from position 0. gradient [T, hidden]: dL/d of its output, of

@@ -11,6 +11,7 @@
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
 #include "statistics/accumulator.h"
+#include "statistics/attention_outputs.h"
 #include "statistics/far_pairs.h"
 #include "statistics/mirrored_spool.h"
 #include "statistics/pre_rope_moments.h"
@@ -33,6 +34,7 @@ class MomentObserver : public AttentionObserver {
   // partial: null: from zero. o_weight [hidden, Hq d] of the layer.
   void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
+  void keep_outputs(AttentionOutputs* to) { outputs_ = to; }      // null: nowhere
   void store_partial(LayerMoments& out) const;                    // for a checkpoint
   void finish_layer(LayerMoments& out) const;                     // without energy and W_O
   // After each step's forward pass: NumericalError, naming the place, when what was observed is not finite. Apart from
@@ -70,6 +72,7 @@ class MomentObserver : public AttentionObserver {
   MirroredSpool* keys_values_ = nullptr;
   AttentionInput input_;  // of the step, until it is checked
   at::Tensor output_, total_;
+  AttentionOutputs* outputs_ = nullptr;
   Stopwatch watch_, far_watch_;
   Timeline* timeline_;
 };

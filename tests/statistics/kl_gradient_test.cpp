@@ -206,6 +206,30 @@ TEST_F(KlGradient, OfRowsAlone) {
   EXPECT_TRUE(rows.v.equal(whole.v));
 }
 
+// The attention's output that the forward pass has kept is taken as it is: another one gives another gradient.
+TEST_F(KlGradient, OfAKeptAttentionOutput) {
+  at::manual_seed(6);
+  const at::Tensor g = at::randn({kTokens, 24});
+  struct Watch : AttentionObserver {
+    using AttentionObserver::AttentionObserver;
+    void observe(const AttentionInput&, const at::Tensor& output) override { seen = output.clone(); }
+    at::Tensor seen;
+  };
+  FullAttention exact;
+  Watch watch(exact);
+  {
+    const c10::AutoGradMode off(false);
+    decoder_.run_layer(1, hidden_[1], batch_, watch);
+  }
+  const LayerGradient again = layer_gradient(decoder_, 1, hidden_[1], g, kPairs);
+  const LayerGradient kept = layer_gradient(decoder_, 1, hidden_[1], g, kPairs, {.output = watch.seen});
+  EXPECT_TRUE(kept.hidden.equal(again.hidden));
+  EXPECT_TRUE(kept.far_k.equal(again.far_k));
+  EXPECT_TRUE(kept.far_v.equal(again.far_v));
+  const LayerGradient other = layer_gradient(decoder_, 1, hidden_[1], g, kPairs, {.output = watch.seen * 2});
+  EXPECT_FALSE(other.far_k.equal(again.far_k));
+}
+
 // BF16 activations: the same gradient within the precision of the type.
 TEST_F(KlGradient, BFloat16) {
   Decoder half(checkpoint_, {.dtype = at::kBFloat16});
