@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/timeline.h"
+#include "model/background_jobs.h"
 #include "model/decoder.h"
-#include "verify/background_jobs.h"
 #include "verify/cache_check.h"
 #include "verify/layer_error.h"
 

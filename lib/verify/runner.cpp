@@ -14,7 +14,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "verify/background_jobs.h"
+#include "model/background_jobs.h"
 #include "verify/decode_tail.h"
 #include "verify/forward.h"
 #include "verify/probe.h"

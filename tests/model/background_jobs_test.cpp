@@ -1,4 +1,4 @@
-#include "verify/background_jobs.h"
+#include "model/background_jobs.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

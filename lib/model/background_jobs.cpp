@@ -1,4 +1,4 @@
-#include "verify/background_jobs.h"
+#include "model/background_jobs.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
