@@ -121,12 +121,9 @@ void MomentAccumulator::store(LayerMoments& out) const {
 }
 
 void MomentAccumulator::finish(LayerMoments& out) const {
-  out.q_gram = exactly_symmetric(q_gram_).cpu();
-  out.k_gram = exactly_symmetric(k_gram_).cpu();
-  out.v_gram = exactly_symmetric(v_gram_).cpu();
-  out.o_gram = exactly_symmetric(o_gram_).cpu();
-  out.k_sum = copied_to_cpu(k_sum_);
-  out.v_sum = copied_to_cpu(v_sum_);
+  const at::Tensor grams = exactly_symmetric(grams_);
+  out.q_gram = grams[0], out.k_gram = grams[1], out.v_gram = grams[2], out.o_gram = grams[3];
+  out.k_sum = k_sum_, out.v_sum = v_sum_;
 }
 
 void MomentAccumulator::restore(const LayerMoments& from) {

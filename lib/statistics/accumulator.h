@@ -48,7 +48,9 @@ class MomentAccumulator {
   // an interrupted layer continues with the very same bits.
   void store(LayerMoments& out) const;
   void restore(const LayerMoments& from);
-  void finish(LayerMoments& out) const;  // the sums of a complete layer: store(), with grams made exactly symmetric
+  // The sums of a complete layer, where they are: store(), with grams made exactly symmetric. They may share memory
+  // with the running sums, which are not to be changed any more.
+  void finish(LayerMoments& out) const;
 
  private:
   at::Tensor grams_, sums_;                                       // [4, Hkv, d, d]: Q, K, V, O; [2, Hkv, d]: K, V

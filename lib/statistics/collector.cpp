@@ -4,7 +4,6 @@
 #include <malloc.h>
 
 #include <chrono>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "model/background_jobs.h"
 #include "model/carried_rows.h"
 #include "model/decoder.h"
 #include "model/latent_attention.h"
@@ -23,9 +23,12 @@
 #include "statistics/collect_report.h"
 #include "statistics/collect_work.h"
 #include "statistics/hidden_states.h"
+#include "statistics/layer_copy.h"
 #include "statistics/moment_observer.h"
+#include "statistics/moment_warm_up.h"
 #include "statistics/point_check.h"
 #include "statistics/run_record.h"
+#include "statistics/step_checks.h"
 
 namespace oscar {
 namespace {
@@ -35,6 +38,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
 constexpr std::size_t kStepsToTrim = 16;  // of the heap
+constexpr std::uint64_t kMostLayers = 2;  // finished ones whose sums are on the device
 
 SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
   SequenceBatch batch;
@@ -57,6 +61,7 @@ class Collector {
         options_(options),
         fingerprint_(fingerprint),
         work_(work),
+        checks_(prompts, plan, options.device, options.timeline),
         watch_(options.device),
         layer_watch_(options.device) {
     std::vector<SampledSequence> sequences;
@@ -142,7 +147,7 @@ class Collector {
     progress_->finish();
     progress_.reset();
     const double observed = observer.seconds();
-    report_.moment_seconds += observed + watch_.seconds();
+    report_.moment_seconds += observed + watch_.seconds() + checks_.seconds();
     report_.far_seconds += observer.far_seconds();
     report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
     const Timeline::Phase weights(timeline(), phase::kWeights);
@@ -153,6 +158,15 @@ class Collector {
 
   void load_weights() {
     const Timeline::Phase weights(timeline(), phase::kWeights);
+    if (options_.device.is_cuda()) {
+      jobs_.emplace(options_.device, kMostLayers);
+      jobs_->add(1, [this] {
+        try {
+          warm_up_moments(config_, options_.far, options_.dtype, options_.device);
+        } catch (const std::exception&) {  // what fails here fails in the run, which says where
+        }
+      });
+    }
     decoder_ = std::make_unique<Decoder>(
         checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true,
                                     together_ ? options_.gather : nullptr});
@@ -237,7 +251,7 @@ class Collector {
     begin_states(0);
     for (const Step& step : plan_.steps) {
       const at::Tensor hidden = decoder_->embed(step_ids(prompts_, plan_, step));
-      energy += residual_energy(hidden_of(config_, hidden), step, "the embedding");
+      energy += checks_.energy_of(checks_.shown_by(hidden_of(config_, hidden), step, "the embedding"));
       write_states(0, step, hidden);
       if (interrupt_requested()) throw interrupted();
     }
@@ -250,33 +264,36 @@ class Collector {
     const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
     if (observed) begin_layer(layer, observer, from);
     if (observed && outputs_) outputs_->begin_layer(layer, from == nullptr ? 0 : from->step);
-    double energy = from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>();
+    checks_.begin_layer(from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>());
     const double start = now();
     std::int64_t tokens = 0;
     for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
       const at::Tensor next = forward_step(layer, step, read_states(layer, step), observer);
-      energy += residual_energy(hidden_of(config_, next), step, "layer " + std::to_string(layer));
+      checks_.check_later(checks_.shown_by(hidden_of(config_, next), step, "layer " + std::to_string(layer)), observer);
       write_states(layer + 1, step, next);
       tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
       progress_->advance(static_cast<std::uint64_t>(step.tokens));
       const bool stop = interrupt_requested();
-      if (stop || due()) save_inside(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr, energy);
+      if (stop || due()) {
+        checks_.check_behind(observer);
+        save_inside(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr);
+      }
       if (stop) throw interrupted();
       // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
       // step, unless it is told to give them back.
       if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
       if (options_.after_step) options_.after_step();
     }
+    checks_.check_behind(observer);
+    report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
+        static_cast<double>(tokens) / std::max(now() - start, 1e-9);
     if (observed && outputs_) outputs_->finish_layer();
-    if (observed) finish_layer(layer, observer, energy);
+    if (observed) finish_layer(layer, observer);
     // The states that leave the next layer would take the file of those that a state inside this one goes on from.
     if (!deferred_ || saved_inside_ || due()) save_start(layer + 1);
-    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
-    report.tokens_per_second = static_cast<double>(tokens) / std::max(now() - start, 1e-9);
-    if (observed) print_layer(report, config_.layers);
   }
 
   at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
@@ -284,7 +301,6 @@ class Collector {
     layer_watch_.start();
     const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
     layer_watch_.stop();
-    observer.check_step();
     return next;
   }
 
@@ -293,6 +309,7 @@ class Collector {
   // The state in which `layer` begins. Behind the last one nothing but a backward pass reads hidden states.
   void save_start(std::int64_t layer) {
     if (layer < config_.layers || points_.has_backward()) sync_states(layer);
+    wait_for_layers();
     {
       const Timeline::Phase saving(timeline(), phase::kSaving);
       for (const auto& [finished, moments] : unsaved_) work_.save_layer(finished, moments);
@@ -302,7 +319,7 @@ class Collector {
   }
 
   // The state behind `step` steps of a layer. observer: null in a layer without a KV cache.
-  void save_inside(std::int64_t layer, std::int64_t step, const MomentObserver* observer, double energy) {
+  void save_inside(std::int64_t layer, std::int64_t step, const MomentObserver* observer) {
     if (saved_layer_ != layer) save_start(layer);
     sync_states(layer + 1);
     {
@@ -313,22 +330,39 @@ class Collector {
     const Timeline::Phase saving(timeline(), phase::kSaving);
     LayerMoments partial;
     if (observer != nullptr) observer->store_partial(partial);
-    partial.residual_energy = energy_tensor(energy);
+    partial.residual_energy = energy_tensor(checks_.energy());
     save_point(layer, step, partial);
   }
 
-  void finish_layer(std::int64_t layer, const MomentObserver& observer, double energy) {
-    LayerMoments moments = finished_moments(layer, observer, energy);
-    describe(layer, moments);
-    if (deferred_) {
-      unsaved_.emplace(layer, std::move(moments));
-      return;
+  // On a GPU the sums of a layer come to the CPU while the next one is at work.
+  void finish_layer(std::int64_t layer, const MomentObserver& observer) {
+    LayerMoments& moments = unsaved_[layer];  // stays where it is while others come and go
+    moments = finished_moments(layer, observer);
+    if (jobs_ && deferred_) return jobs_->add(1, [this, layer, &moments] { complete(layer, moments); });
+    {
+      const Timeline::Phase spectra(timeline(), phase::kSpectra);
+      complete(layer, moments);
     }
+    if (deferred_) return;
     const Timeline::Phase saving(timeline(), phase::kSaving);
     work_.save_layer(layer, moments);
+    unsaved_.erase(layer);
   }
 
-  LayerMoments finished_moments(std::int64_t layer, const MomentObserver& observer, double energy) {
+  void complete(std::int64_t layer, LayerMoments& moments) {
+    copier_.to_cpu(moments);
+    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
+    describe_layer(moments, layer, report);
+    print_layer(report, config_.layers);
+  }
+
+  void wait_for_layers() {
+    const Timeline::Phase finishing(timeline(), phase::kMoments);
+    if (jobs_) jobs_->wait();
+  }
+
+  // Without energy and W_O they are what the observer has; all on the device.
+  LayerMoments finished_moments(std::int64_t layer, const MomentObserver& observer) {
     const Timeline::Phase finishing(timeline(), phase::kMoments);
     LayerMoments moments;
     observer.finish_layer(moments);
@@ -339,29 +373,12 @@ class Collector {
       const at::Tensor rows = read_keys_values(t, std::min(step, plan_.tokens - t));
       weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
     }
-    const at::Tensor energy_gram = weighted.energy_gram();
+    moments.energy_gram = weighted.energy_gram();
     watch_.stop();
-    moments.energy_gram = energy_gram.cpu();
     const at::Tensor out = output_weight(config_, decoder_->layer_weights(layer));
-    moments.wo_gram = output_projection_gram(out, config_.kv_heads, config_.head_dim).cpu();
-    moments.residual_energy = energy_tensor(energy);
+    moments.wo_gram = output_projection_gram(out, config_.kv_heads, config_.head_dim);
+    moments.residual_energy = energy_tensor(checks_.energy());
     return moments;
-  }
-
-  // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
-  double residual_energy(const at::Tensor& hidden, const Step& step, const std::string& where) {
-    const Timeline::Phase moments(timeline(), phase::kMoments);
-    watch_.start();
-    const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
-    const at::Tensor total = norms.to(at::kDouble).square().sum();
-    watch_.stop();
-    const double energy = total.item<double>();  // on a GPU this waits for the layer
-    if (!std::isfinite(energy)) {
-      const std::int64_t row = norms.isfinite().logical_not().nonzero()[0][0].item<std::int64_t>();
-      throw NumericalError(where + ": the hidden state of " + describe_row(prompts_, plan_, step, row) +
-                           " holds NaN or infinity; check the checkpoint, or try --dtype float32");
-    }
-    return energy;
   }
 
   at::Tensor energy_tensor(double energy) const {
@@ -383,6 +400,7 @@ class Collector {
   }
 
   void write_statistics() {
+    wait_for_layers();
     const Timeline::Phase saving(timeline(), phase::kSaving);
     Statistics s = header();
     if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
@@ -424,6 +442,7 @@ class Collector {
   std::unique_ptr<AttentionOutputs> outputs_;  // for a backward pass on a CPU
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
+  StepChecks checks_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
   // With hidden states in memory, a state is saved when it is due, and finished layers with it; what a run that ends
   // before would have to delete again is not written.
@@ -435,6 +454,8 @@ class Collector {
   bool together_ = false;          // all ranks begin at the same layer
   RunPoints points_;
   CollectReport report_;
+  LayerCopier copier_;
+  std::optional<BackgroundJobs> jobs_;  // the last member: they use the others
 };
 
 }  // namespace

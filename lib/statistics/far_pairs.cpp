@@ -207,9 +207,9 @@ void FarPairAccumulator::store(LayerMoments& out) const {
 
 void FarPairAccumulator::finish(LayerMoments& out) const {
   if (!pairs_.enabled) return;
-  out.far_q_gram = exactly_symmetric(q_gram_).cpu();
-  out.far_pre_q_gram = exactly_symmetric(pre_q_gram_).cpu();
-  out.far_v_weight = exactly_symmetric(v_weight_).cpu();
+  out.far_q_gram = exactly_symmetric(q_gram_);
+  out.far_pre_q_gram = exactly_symmetric(pre_q_gram_);
+  out.far_v_weight = exactly_symmetric(v_weight_);
   out.far_count = at::tensor({queries_, pair_count_}, at::kDouble);
 }
 

@@ -34,7 +34,7 @@ class FarPairAccumulator {
   // Whole sequences (starts 0). output [T, Hq, d]: of the attention, before W_O. rows: of the input's batch.
   void add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows);
   void store(LayerMoments& out) const;   // far_q_gram, far_pre_q_gram, far_v_weight, far_count
-  void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric
+  void finish(LayerMoments& out) const;  // the same where they are, grams made exactly symmetric
 
  private:
   // Values in coordinates where |x| is |W_O x| of the query head, before and apart from their mean, which no distance

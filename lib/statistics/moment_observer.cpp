@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
 #include "statistics/collect_phases.h"
@@ -84,10 +85,9 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   moments_.add(input.q, keys_values, output);
   const Unrotation::Rows& rows = unrotation_.rows_of(*input.batch);
   pre_rope_.add(input, rows);
-  total_ = moments_.trace();
-  input_ = input;
-  output_ = output;
-  if (!device_.is_cuda()) check_step();  // no reason to go on
+  seen_ = Seen{*step_, input, output, LateNumber(moments_.trace())};
+  seen_->input.batch = nullptr;
+  if (!device_.is_cuda()) check(*seen_);  // no reason to go on
   keep_rows(input);
   {
     const Timeline::Phase spool(timeline_, phase::kSpool);
@@ -108,11 +108,10 @@ void MomentObserver::added(const AttentionInput& input, const at::Tensor& residu
   watch_.stop();
 }
 
-void MomentObserver::check_step() {
-  if (!total_.defined()) return;
-  if (!std::isfinite(total_.item<double>())) refuse(input_, output_);
-  total_ = output_ = at::Tensor();
-  input_ = AttentionInput();
+std::optional<MomentObserver::Seen> MomentObserver::take_seen() { return std::exchange(seen_, std::nullopt); }
+
+void MomentObserver::check(const Seen& seen) const {
+  if (!std::isfinite(seen.total.value())) refuse(seen);
 }
 
 const MomentObserver::StepRows& MomentObserver::step_rows() {
@@ -142,17 +141,18 @@ void MomentObserver::keep_rows(const AttentionInput& input) {
   keep(rows_v_, input.v);
 }
 
-void MomentObserver::refuse(const AttentionInput& input, const at::Tensor& output) const {
+void MomentObserver::refuse(const Seen& seen) const {
+  const AttentionInput& input = seen.input;
   const std::string layer = "layer " + std::to_string(config_.kv_layer(input.layer)) + ": ";
   const std::pair<const char*, const at::Tensor*> all[] = {
-      {"query", &input.q}, {"key", &input.k}, {"value", &input.v}, {"attention output", &output}};
+      {"query", &input.q}, {"key", &input.k}, {"value", &input.v}, {"attention output", &seen.output}};
   for (const auto& [name, tensor] : all) {
     const std::int64_t row = first_bad_row(*tensor);
     if (row < 0) continue;
-    throw NumericalError(layer + "the " + name + " of " + describe_row(prompts_, plan_, *step_, row) +
+    throw NumericalError(layer + "the " + name + " of " + describe_row(prompts_, plan_, seen.step, row) +
                          " holds NaN or infinity; check the checkpoint, or try --dtype float32");
   }
-  throw NumericalError(layer + "activations of " + describe_row(prompts_, plan_, *step_, 0) +
+  throw NumericalError(layer + "activations of " + describe_row(prompts_, plan_, seen.step, 0) +
                        " and the prompts after it are so large that their squares overflow; check the checkpoint");
 }
 
@@ -170,10 +170,8 @@ void MomentObserver::finish_layer(LayerMoments& out) const {
   moments_.finish(out);
   far_pairs_.finish(out);
   pre_rope_.finish(out);
-  residual_.store(out);
-  out.rows_q = rows_q_.to(at::kCPU);
-  out.rows_k = rows_k_.to(at::kCPU);
-  out.rows_v = rows_v_.to(at::kCPU);
+  residual_.finish(out);
+  out.rows_q = rows_q_, out.rows_k = rows_k_, out.rows_v = rows_v_;
   for (const SampledToken& token : sample_) {
     out.row_priority.push_back(token.priority);
     out.row_position.push_back(token.position);

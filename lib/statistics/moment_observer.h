@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "statistics/accumulator.h"
 #include "statistics/attention_outputs.h"
 #include "statistics/far_pairs.h"
+#include "statistics/late_number.h"
 #include "statistics/mirrored_spool.h"
 #include "statistics/pre_rope_moments.h"
 #include "statistics/residual_energy.h"
@@ -36,10 +38,16 @@ class MomentObserver : public AttentionObserver {
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
   void keep_outputs(AttentionOutputs* to) { outputs_ = to; }      // null: nowhere
   void store_partial(LayerMoments& out) const;                    // for a checkpoint
-  void finish_layer(LayerMoments& out) const;                     // without energy and W_O
-  // After each step's forward pass: NumericalError, naming the place, when what was observed is not finite. Apart from
-  // observe(), so that the GPU need not wait in the middle of the layer.
-  void check_step();
+  void finish_layer(LayerMoments& out) const;                     // without energy and W_O; on the device
+  // What a step showed: it is checked apart from observe(), so that the GPU need not wait in the middle of the layer.
+  struct Seen {
+    Step step;
+    AttentionInput input;  // without its batch
+    at::Tensor output;
+    LateNumber total;  // of all squares so far
+  };
+  std::optional<Seen> take_seen();     // after each step's forward pass; null: no attention was observed in it
+  void check(const Seen& seen) const;  // NumericalError, naming the place, when it is not finite
   double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
   double far_seconds() { return far_watch_.seconds(); }  // in the far-pair metrics
   void added(const AttentionInput& input, const at::Tensor& residual) override;
@@ -53,7 +61,7 @@ class MomentObserver : public AttentionObserver {
   };
   const StepRows& step_rows();
   void keep_rows(const AttentionInput& input);
-  [[noreturn]] void refuse(const AttentionInput& input, const at::Tensor& output) const;
+  [[noreturn]] void refuse(const Seen& seen) const;
 
   const ModelConfig& config_;
   const PromptSet& prompts_;
@@ -70,8 +78,7 @@ class MomentObserver : public AttentionObserver {
   std::map<std::int64_t, StepRows> rows_of_;  // by position of the step: the same in every layer
   const Step* step_ = nullptr;
   MirroredSpool* keys_values_ = nullptr;
-  AttentionInput input_;  // of the step, until it is checked
-  at::Tensor output_, total_;
+  std::optional<Seen> seen_;
   AttentionOutputs* outputs_ = nullptr;
   Stopwatch watch_, far_watch_;
   Timeline* timeline_;

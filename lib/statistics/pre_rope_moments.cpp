@@ -46,9 +46,9 @@ void PreRopeAccumulator::store(LayerMoments& out) const {
 }
 
 void PreRopeAccumulator::finish(LayerMoments& out) const {
-  out.pre_q_gram = exactly_symmetric(q_gram_).cpu();
-  out.pre_k_gram = exactly_symmetric(k_gram_).cpu();
-  out.pre_k_sum = copied_to_cpu(k_sum_);
+  out.pre_q_gram = exactly_symmetric(q_gram_);
+  out.pre_k_gram = exactly_symmetric(k_gram_);
+  out.pre_k_sum = k_sum_;
 }
 
 at::Tensor pre_rope_key_mean(const Statistics& s, std::size_t layer) {

@@ -19,7 +19,7 @@ class PreRopeAccumulator {
   // rows: of the input's batch.
   void add(const AttentionInput& input, const Unrotation::Rows& rows);
   void store(LayerMoments& out) const;   // pre_q_gram, pre_k_gram, pre_k_sum as they are
-  void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric
+  void finish(LayerMoments& out) const;  // the same where they are, grams made exactly symmetric
 
  private:
   std::int64_t kv_heads_, head_dim_;

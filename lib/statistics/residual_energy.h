@@ -16,11 +16,13 @@ class ResidualAccumulator {
   void begin_layer(const LayerMoments* partial);                     // partial: null, or sums to go on from
   void add(const SequenceBatch& batch, const at::Tensor& residual);  // [T, hidden]
   void store(LayerMoments& out) const;                               // attention_residual
+  void finish(LayerMoments& out) const;                              // the same where it is
 
  private:
   FarPairs pairs_;
   at::Device device_;
-  at::Tensor sums_;  // [2, 2] FP64, as LayerMoments::attention_residual
+  at::Tensor sums_;        // [2] FP64: |x|^2 of all tokens and of the far ones
+  double counts_[2] = {};  // tokens of both
 };
 
 }  // namespace oscar

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "statistics/accumulator.h"
+#include "statistics/layer_copy.h"
 #include "support/gpu.h"
 
 namespace oscar {
@@ -27,6 +28,7 @@ LayerMoments moments_on(const Rows& r, at::Device device) {
   }
   LayerMoments out;
   moments.finish(out);
+  LayerCopier().to_cpu(out);
   EnergyAccumulator energy(out.q_gram, device);
   energy.add(r.k.to(device), r.v.to(device));
   out.energy_gram = energy.energy_gram().cpu();
@@ -67,6 +69,7 @@ TEST(MomentsOnTheGpu, CovarianceUnderALargeMean) {
     }
     LayerMoments out;
     moments.finish(out);
+    LayerCopier().to_cpu(out);
     const at::Tensor sum = out.k_sum.unsqueeze(1);
     const at::Tensor found = out.k_gram - at::bmm(sum.transpose(1, 2), sum) / 4000.0;
     EXPECT_LT(((found - expected).norm() / expected.norm()).item<double>(), 1e-5) << d;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "statistics/far_pairs.h"
+#include "statistics/layer_copy.h"
 #include "support/gpu.h"
 
 namespace oscar {
@@ -58,6 +59,7 @@ LayerMoments far_pairs_on(at::Device device, const Problem& p, const Case& c) {
   far.add(input, output.to(device), {p.rows.cos.to(device), p.rows.sin.to(device)});
   LayerMoments out;
   far.finish(out);
+  LayerCopier().to_cpu(out);
   return out;
 }
 

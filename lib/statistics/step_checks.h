@@ -1,0 +1,52 @@
+// Whether what the steps of a layer computed is finite, and the energy of the hidden states that leave the layer. A GPU
+// is given the next step before one is checked, so that it need not wait for the CPU in between.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "base/timeline.h"
+#include "statistics/late_number.h"
+#include "statistics/moment_observer.h"
+#include "statistics/stopwatch.h"
+#include "statistics/token_plan.h"
+
+namespace oscar {
+
+class StepChecks {
+ public:
+  // timeline: gets the phase moments, or null.
+  StepChecks(const PromptSet& prompts, const TokenPlan& plan, at::Device device, Timeline* timeline)
+      : prompts_(prompts), plan_(plan), device_(device), timeline_(timeline), watch_(device) {}
+
+  // What a step left to be checked: what the observer saw, and |x| of the hidden states with the sum of their squares.
+  struct Shown {
+    const Step* step;
+    std::string where;
+    at::Tensor norms;
+    LateNumber energy;
+    std::optional<MomentObserver::Seen> seen;
+  };
+  Shown shown_by(const at::Tensor& hidden, const Step& step, std::string where);
+  // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
+  double energy_of(const Shown& shown) const;
+
+  void begin_layer(double energy);                          // energy: of steps that were done before
+  void check_later(Shown shown, MomentObserver& observer);  // the step behind the last one
+  void check_behind(const MomentObserver& observer);        // all steps so far; NumericalError
+  double energy() const { return energy_; }                 // of the steps of the layer that are checked
+  double seconds() { return watch_.seconds(); }             // spent on norms so far
+
+ private:
+  const PromptSet& prompts_;
+  const TokenPlan& plan_;
+  at::Device device_;
+  Timeline* timeline_;
+  Stopwatch watch_;
+  double energy_ = 0.0;
+  std::optional<Shown> behind_;  // null: all are checked
+};
+
+}  // namespace oscar
