@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "statistics/device_gram.h"
+#include "statistics/device_rows.h"
 
 namespace oscar {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 // [n, Hkv * g, d] of any float type -> [Hkv, n * g, d] FP32, contiguous, in one pass.
 at::Tensor by_kv_head(const at::Tensor& x, std::int64_t kv_heads) {
   const std::int64_t n = x.size(0), g = x.size(1) / kv_heads, d = x.size(2);
+  if (const at::Tensor rows = device_rows(x, kv_heads); rows.defined()) return rows;
   at::Tensor out = at::empty({kv_heads, n, g, d}, x.options().dtype(at::kFloat));
   out.copy_(x.reshape({n, kv_heads, g, d}).permute({1, 0, 2, 3}));
   return out.view({kv_heads, n * g, d});
@@ -49,14 +51,7 @@ void add_moments_about_mean(at::Tensor& gram, at::Tensor& sum, const at::Tensor&
   const std::int64_t kv_heads = gram.size(0);
   for_chunks(x.size(0), chunk_rows(x), [&](std::int64_t first, std::int64_t count) {
     at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);
-    const at::Tensor mean = chunk.mean(1, true);  // [Hkv, 1, d] FP32
-    chunk.sub_(mean);
-    const at::Tensor m = mean.to(at::kDouble), rest = chunk.sum(1, true, at::kDouble);
-    const double n = static_cast<double>(count);
-    gram.add_(gram_of(chunk));
-    gram.add_(at::bmm(m.transpose(1, 2), rest + n * m));
-    gram.add_(at::bmm(rest.transpose(1, 2), m));
-    sum.add_((rest + n * m).squeeze(1));
+    add_rows_about_mean(gram, sum, chunk);
   });
 }
 
@@ -66,12 +61,26 @@ void add_moments(at::Tensor& gram, const at::Tensor& x) {
   const std::int64_t kv_heads = gram.size(0);
   const std::int64_t size = std::max<std::int64_t>(1, chunk_rows(x) * kv_heads / x.size(1));
   for_chunks(x.size(0), size, [&](std::int64_t first, std::int64_t count) {
-    const at::Tensor chunk = by_kv_head(x.narrow(0, first, count), kv_heads);
-    gram.add_(gram_of(chunk));
+    add_rows(gram, by_kv_head(x.narrow(0, first, count), kv_heads));
   });
 }
 
 }  // namespace
+
+void add_rows(at::Tensor& sum, const at::Tensor& rows) {
+  if (!device_ordered_gram(sum, rows, kGpuBlockRows)) sum.add_(gram_of(rows));
+}
+
+void add_rows_about_mean(at::Tensor& sum, at::Tensor& row_sum, at::Tensor& rows) {
+  const at::Tensor mean = rows.mean(1, true);  // [Hkv, 1, d] FP32
+  rows.sub_(mean);
+  const at::Tensor m = mean.to(at::kDouble), rest = rows.sum(1, true, at::kDouble);
+  const at::Tensor whole = rest + static_cast<double>(rows.size(1)) * m;
+  add_rows(sum, rows);
+  sum.add_(at::bmm(m.transpose(1, 2), whole));
+  sum.add_(at::bmm(rest.transpose(1, 2), m));
+  row_sum.add_(whole.squeeze(1));
+}
 
 void add_gram(at::Tensor& sum, const at::Tensor& x) { add_moments(sum, x); }
 
@@ -146,13 +155,13 @@ void EnergyAccumulator::add(const at::Tensor& k, const at::Tensor& v) {
   const std::int64_t kv_heads = gram_.size(0);
   tokens_ += k.size(0);
   for_chunks(k.size(0), chunk_rows(k), [&](std::int64_t first, std::int64_t count) {
-    const at::Tensor keys = by_kv_head(k.narrow(0, first, count), kv_heads);
-    at::Tensor values = by_kv_head(v.narrow(0, first, count), kv_heads);
+    const at::Tensor keys = by_kv_head(k.narrow(0, first, count), kv_heads), some = v.narrow(0, first, count);
     // C_Q is positive semi-definite, so a negative weight is rounding.
     const at::Tensor weight = at::bmm(keys, metric_).mul_(keys).sum(-1).clamp_min_(0);  // [Hkv, n]
     weight_.add_(weight.sum(-1, false, at::kDouble));
-    values.mul_(weight.sqrt().unsqueeze(-1));
-    gram_.add_(gram_of(values));
+    at::Tensor values = device_weighted_rows(some, weight);
+    if (!values.defined()) values = by_kv_head(some, kv_heads).mul_(weight.sqrt().unsqueeze(-1));
+    add_rows(gram_, values);
   });
 }
 

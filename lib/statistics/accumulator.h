@@ -26,6 +26,9 @@ void add_gram(at::Tensor& sum, const at::Tensor& x);
 // The same for rows whose mean may be hundreds of times their deviation (key biases), with row_sum [Hkv, d] += 1 x:
 // multiplied about the mean of each chunk, which is put back in FP64, so that a covariance keeps its digits. H = Hkv.
 void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x);
+// The same two for rows [Hkv, n, d] FP32, contiguous; about the mean they are changed.
+void add_rows(at::Tensor& sum, const at::Tensor& rows);
+void add_rows_about_mean(at::Tensor& sum, at::Tensor& row_sum, at::Tensor& rows);
 // Exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
 at::Tensor exactly_symmetric(const at::Tensor& gram);
 

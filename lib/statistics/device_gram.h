@@ -1,7 +1,11 @@
-// The tensor-core Gram of BF16 rows on a GPU (kernels/gram/gram.h); no_cuda/device_gram.cpp where CUDA is off.
+// Second moments on a GPU: the tensor-core Gram of BF16 rows (kernels/gram/gram.h) and products of FP32 rows whose bits
+// are those of ATen's (kernels/gram/ordered_gram.h). no_cuda/device_gram.cpp where CUDA is off.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
 
 namespace oscar {
 
@@ -11,5 +15,13 @@ bool device_gram(at::Tensor& sum, const at::Tensor& x);
 
 // The same for rows with a large mean, multiplied about the mean of this call's rows; row_sum [Hkv, d] FP64 += 1 x.
 bool device_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x);
+
+// sum [Hkv, d, d] FP64 += x^T x, x [Hkv, n, d] FP32 contiguous: FP32 products of `block` rows at a time, the bits that
+// gram_of() of accumulator.cpp has on a GPU. False, and nothing done, where no kernel is built for x.
+bool device_ordered_gram(at::Tensor& sum, const at::Tensor& x, std::int64_t block);
+
+// x^T x in FP32, [runs.size(), M, d, d], of runs [M, n, d] FP32 contiguous on one GPU, each run's n rows one after
+// another, as at::bmm adds them. Only for what device_ordered_gram() is built for.
+at::Tensor device_long_grams(const std::vector<at::Tensor>& runs);
 
 }  // namespace oscar

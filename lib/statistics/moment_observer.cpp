@@ -134,7 +134,7 @@ void MomentObserver::keep_rows(const AttentionInput& input) {
   const StepRows& rows = step_rows();
   if (!rows.from.defined()) return;
   const auto keep = [&](at::Tensor& kept, const at::Tensor& x) {
-    kept.index_copy_(0, rows.to, x.index_select(0, rows.from).to(kept.scalar_type()));
+    kept.index_copy_(0, rows.to, x.index({rows.from}).to(kept.scalar_type()));
   };
   keep(rows_q_, input.q);
   keep(rows_k_, input.k);

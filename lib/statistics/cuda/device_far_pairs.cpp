@@ -1,21 +1,12 @@
 #include "statistics/device_far_pairs.h"
 
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAStream.h>
 
-#include "base/errors.h"
 #include "kernels/far_pairs/far_pairs.h"
+#include "statistics/cuda/launch.h"
 
 namespace oscar {
 namespace {
-
-void check_launch(cudaError_t error, const char* kernel) {
-  if (error == cudaSuccess) return;
-  throw EnvironmentError(std::string("the GPU failed in ") + kernel + " (" + cudaGetErrorString(error) +
-                         "); pass --device cpu");
-}
-
-cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 const std::uint16_t* bits(const at::Tensor& x) { return static_cast<const std::uint16_t*>(x.const_data_ptr()); }
 
@@ -43,7 +34,7 @@ SplitValues split_values(const at::Tensor& u, const at::Tensor& centre) {
   p.norm = out.norm.data_ptr<float>();
   p.tokens = rows.size(1);
   p.heads = static_cast<std::int32_t>(rows.size(0)), p.head_dim = static_cast<std::int32_t>(rows.size(2));
-  check_launch(kernels::split_rows(p, stream()), "split_rows");
+  check_launch(kernels::split_rows(p, current_stream()), "split_rows");
   return out;
 }
 
@@ -63,7 +54,7 @@ FarSums device_far_pairs(const AttentionInput& input, const at::Tensor& queries,
   p.head_dim = number(q.size(2)), p.first = number(first), p.count = number(w.size(1));
   p.sink = number(pairs.sink), p.recent = number(pairs.recent);
   p.scale = static_cast<float>(input.scale);
-  check_launch(kernels::far_pairs(p, stream()), "far_pairs");
+  check_launch(kernels::far_pairs(p, current_stream()), "far_pairs");
   return out;
 }
 

@@ -1,0 +1,30 @@
+// Rows of attention as FP32 matrices of each KV head, by one pass over them: weighted, turned back to where they were
+// before RoPE, or both. The bits are those of separate products and sums in FP32 (undo_rope() of
+// lib/statistics/unrotation.h). Raw pointers, no LibTorch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace oscar::kernels {
+
+// Letters: T tokens, H heads, Hkv KV heads, g = H / Hkv, D head_dim, P pairs of channels that turn. Device pointers.
+struct HeadRowsParams {
+  const std::uint16_t* x = nullptr;  // [T, H, D] BF16, 8-byte aligned
+  std::int64_t stride = 0;           // elements from one token to the next, a multiple of 4
+  const float* square = nullptr;     // [H, T], square_stride apart, or null: row t of head h times its square root
+  std::int64_t square_stride = 0;
+  const float* cos = nullptr;  // [T, P], with sin, or null
+  const float* sin = nullptr;
+  float* plain = nullptr;   // [Hkv copies, T g, D], weighted, each matrix `copies` times; or null
+  float* before = nullptr;  // [Hkv, T g, D], weighted and turned back; or null
+  bool by_member = false;   // row m T + t for member m of the group; otherwise t g + m
+  std::int64_t tokens = 0;
+  std::int32_t heads = 0, kv_heads = 0, head_dim = 0, pairs = 0, copies = 1;
+};
+
+bool head_rows_built(int head_dim, int pairs);  // multiples of 4
+cudaError_t head_rows(const HeadRowsParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels
