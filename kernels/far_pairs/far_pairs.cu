@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "kernels/common/shared_memory_limit.h"
+#include "kernels/far_pairs/hopper_launch.h"
 #include "kernels/far_pairs/tensor_ops.cuh"
 
 namespace oscar::kernels {
@@ -13,7 +14,6 @@ namespace {
 
 using namespace far;
 
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kStages = 2;
 
 template <int D>
@@ -235,7 +235,10 @@ __global__ void __launch_bounds__(kThreads) far_kernel(const __grid_constant__ F
       float dot = 0.0f, square = 0.0f;
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        const float2 w = *reinterpret_cast<const float2*>(p.w + at * D + 8 * n + warp.lane % 4 * 2);
+        const int column = 8 * n + warp.lane % 4 * 2;
+        float2 w = *reinterpret_cast<const float2*>(p.w + at * D + column);
+        const float2 centre = *reinterpret_cast<const float2*>(p.centre + warp.head * D + column);
+        w.x = __fsub_rn(w.x, centre.x), w.y = __fsub_rn(w.y, centre.y);
         dot += w.x * sums.values[m][n][2 * h] + w.y * sums.values[m][n][2 * h + 1];
         square += w.x * w.x + w.y * w.y;
       }
@@ -280,6 +283,13 @@ cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// Whether the current device is the one that far_pairs_hopper.cu is for.
+bool on_hopper() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+}
+
 }  // namespace
 
 bool far_pairs_built(int head_dim) { return head_dim == 64 || head_dim == 128; }
@@ -290,9 +300,10 @@ cudaError_t far_pairs(const FarPairsParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (p.count == 0) return cudaSuccess;
+  if (!far_pairs_built(p.head_dim)) return cudaErrorInvalidValue;
+  if (on_hopper()) return far_pairs_hopper(p, stream);
   if (p.head_dim == 64) return launch<64>(p, stream);
-  if (p.head_dim == 128) return launch<128>(p, stream);
-  return cudaErrorInvalidValue;
+  return launch<128>(p, stream);
 }
 
 cudaError_t split_rows(const SplitRowsParams& p, cudaStream_t stream) {

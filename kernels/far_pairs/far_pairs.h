@@ -3,7 +3,8 @@
 //   moved_i = sum_j p_ij^2 |u_j - w_i|^2,   seen_i = sum_j p_ij^2.
 // CPU reference: the blocks of FarPairAccumulator (lib/statistics/far_pairs.cpp), within 1e-4: products of queries and
 // keys are exact in FP32; p_ij^2 and u_j are each the sum of two BF16 numbers, exact to 16 bits, and the same numbers
-// in all three terms of the square. Raw pointers, no LibTorch.
+// in all three terms of the square. far_pairs_hopper.cu gives the same bits on Hopper in less time. Raw pointers, no
+// LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +20,8 @@ struct FarPairsParams {
   const std::uint16_t* u_high = nullptr;  // [Hq, T, D] BF16: u = high + low
   const std::uint16_t* u_low = nullptr;
   const float* u_norm = nullptr;            // [Hq, T] |u|^2
-  const float* w = nullptr;                 // [Hq, C, D] FP32
+  const float* w = nullptr;                 // [Hq, C, D] FP32: w_i and the centre of its head
+  const float* centre = nullptr;            // [Hq, D]
   const float* sink_logits = nullptr;       // [Hq], or null
   float* moved = nullptr;                   // [Hq, C]
   float* seen = nullptr;                    // [Hq, C]

@@ -11,6 +11,7 @@ namespace oscar::kernels::far {
 
 using namespace bf16;
 
+constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kThreads = 128, kWarpQueries = 32, kQueries = kThreads / 32 * kWarpQueries;  // of a block
 constexpr int kKeys = 32;                                                                  // of a tile
 

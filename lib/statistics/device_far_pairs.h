@@ -30,8 +30,8 @@ bool device_far_pairs_built(const AttentionInput& input);
 SplitValues split_values(const at::Tensor& u, const at::Tensor& centre);
 
 // q [T, Hq, d] and k [T, Hkv, d] of one sequence; queries [first, first + C), first >= sink + recent; w [Hq, C, d]
-// FP32. input: for scale and sink logits. EnvironmentError when the GPU fails.
+// FP32 with the centre [Hq, d] in it. input: for scale and sink logits. EnvironmentError when the GPU fails.
 FarSums device_far_pairs(const AttentionInput& input, const at::Tensor& q, const at::Tensor& k, const SplitValues& u,
-                         const at::Tensor& w, std::int64_t first, const FarPairs& pairs);
+                         const at::Tensor& w, const at::Tensor& centre, std::int64_t first, const FarPairs& pairs);
 
 }  // namespace oscar

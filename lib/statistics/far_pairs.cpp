@@ -7,6 +7,8 @@
 
 #include "statistics/accumulator.h"
 #include "statistics/device_far_pairs.h"
+#include "statistics/device_gram.h"
+#include "statistics/device_rows.h"
 #include "statistics/parallel_tasks.h"
 
 namespace oscar {
@@ -22,7 +24,8 @@ at::Tensor by_group(const at::Tensor& x, std::int64_t kv_heads) {
   return x.to(at::kFloat).view({tokens, kv_heads, gqa_group, d}).permute({1, 2, 0, 3}).reshape({kv_heads, -1, d});
 }
 
-constexpr std::int64_t kDeviceQueries = 2048;  // whose rows in FP32 a GPU holds at once
+// Queries whose FP32 products are added one after another on a GPU, and queries that it takes in one launch.
+constexpr std::int64_t kDeviceQueries = 2048, kDeviceLaunch = 2 * kDeviceQueries;
 
 constexpr std::int64_t kNormColumns = 4;  // two of them zero: rows of 16 bytes
 
@@ -89,8 +92,8 @@ void FarPairAccumulator::begin_layer(const at::Tensor& o_weight, const LayerMome
   const auto options = at::TensorOptions(at::kDouble).device(device_);
   head_gram_ = output_projection_gram(o_weight, query_heads_, head_dim_).to(device_);
   factor_ = factors(head_gram_);
-  q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
-  pre_q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
+  q_grams_ = at::zeros({2, kv_heads_, head_dim_, head_dim_}, options);
+  q_gram_ = q_grams_[0], pre_q_gram_ = q_grams_[1];
   v_weight_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   queries_ = pair_count_ = 0.0;
   if (partial == nullptr || !partial->far_count.defined()) return;
@@ -113,8 +116,14 @@ void FarPairAccumulator::add(const AttentionInput& input, const at::Tensor& outp
 void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Tensor& output,
                                       const Unrotation::Rows& rows, std::int64_t offset, std::int64_t length) {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
-  const at::Tensor v = input.v.narrow(0, offset, length).to(at::kFloat).transpose(0, 1);
-  Values values{at::matmul(v.unsqueeze(1), factor_.view({kv_heads_, gqa_group, d, d})), {}};
+  const at::Tensor some = input.v.narrow(0, offset, length), by_head = device_head_rows(some, gqa_group);
+  Values values;
+  if (by_head.defined()) {
+    values.u = at::bmm(by_head, factor_).view({kv_heads_, gqa_group, length, d});
+  } else {
+    const at::Tensor v = some.to(at::kFloat).transpose(0, 1);
+    values.u = at::matmul(v.unsqueeze(1), factor_.view({kv_heads_, gqa_group, d, d}));
+  }
   values.centre = values.u.mean(2, true);
   if (device_far_pairs_built(input)) return add_sequence_on_device(input, output, rows, values, offset, length);
   const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
@@ -129,7 +138,7 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     p.baddbmm_(q, k.narrow(1, 0, reach).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
     p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
     square_far_pairs(p, first);
-    const at::Tensor w = targets(output, values, at);
+    const at::Tensor w = targets(output, at).sub_(values.centre);
     const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that some query of the block has far
     const at::Tensor sums =
         at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
@@ -138,36 +147,66 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     // sum_j p_ij^2 |u_j - w_i|^2, without a tensor of distances.
     const at::Tensor moved =
         (w.square().sum(-1) * seen - 2.0 * (w * sums.narrow(3, 0, d)).sum(-1) + sums.select(3, d)).clamp_min_(0.0);
-    add_queries(input, rows, at, moved, seen);
+    add_key_weights(input, rows, at, moved);
+    add_value_weights(input, at, seen);
   }
 }
 
 void FarPairAccumulator::add_sequence_on_device(const AttentionInput& input, const at::Tensor& output,
                                                 const Unrotation::Rows& rows, const Values& values, std::int64_t offset,
                                                 std::int64_t length) {
-  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
-  const SplitValues split =
-      split_values(values.u.view({query_heads_, length, d}), values.centre.view({query_heads_, d}));
+  const std::int64_t d = head_dim_;
+  const at::Tensor centre = values.centre.view({query_heads_, d});
+  const SplitValues split = split_values(values.u.view({query_heads_, length, d}), centre);
   const at::Tensor q = input.q.narrow(0, offset, length), k = input.k.narrow(0, offset, length);
-  for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += kDeviceQueries) {
-    const Queries at{offset, first, std::min(kDeviceQueries, length - first)};
-    const at::Tensor w = targets(output, values, at).view({query_heads_, at.count, d});
-    const FarSums sums = device_far_pairs(input, q, k, split, w, first, pairs_);
-    add_queries(input, rows, at, sums.moved.view({kv_heads_, gqa_group, at.count}),
-                sums.seen.view({kv_heads_, gqa_group, at.count}));
+  for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += kDeviceLaunch) {
+    const Queries at{offset, first, std::min(kDeviceLaunch, length - first)};
+    const at::Tensor w = targets(output, at).view({query_heads_, at.count, d});
+    add_queries_on_device(input, rows, at, device_far_pairs(input, q, k, split, w, centre, first, pairs_));
   }
 }
 
-// What values are compared with: outputs in the coordinates of the values, less their centre, [Hkv, g, C, d].
-at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Values& values, const Queries& at) const {
+// The sums of one launch, kDeviceQueries queries after another: what a key weighs by one launch for all of them.
+void FarPairAccumulator::add_queries_on_device(const AttentionInput& input, const Unrotation::Rows& rows,
+                                               const Queries& at, const FarSums& sums) {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
-  const at::Tensor o = by_group(output.narrow(0, at.offset + at.first, at.count), kv_heads_);
-  return at::matmul(o.view({kv_heads_, gqa_group, at.count, d}), factor_.view({kv_heads_, gqa_group, d, d}))
-      .sub_(values.centre);
+  std::vector<Queries> parts;
+  std::vector<at::Tensor> weighted;  // of the parts
+  for (std::int64_t done = 0; done < at.count; done += kDeviceQueries) {
+    const Queries part{at.offset, at.first + done, std::min(kDeviceQueries, at.count - done)};
+    const std::int64_t row = part.offset + part.first;
+    const at::Tensor both =
+        device_far_rows(input.q.narrow(0, row, part.count), kv_heads_, sums.moved.narrow(1, done, part.count),
+                        {rows.cos.narrow(0, row, part.count), rows.sin.narrow(0, row, part.count)});
+    if (both.defined()) weighted.push_back(both.view({2 * kv_heads_, gqa_group * part.count, d}));
+    parts.push_back(part);
+  }
+  const at::Tensor products = weighted.empty() ? at::Tensor() : device_long_grams(weighted);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto of_part = [&](const at::Tensor& sum) {
+      return sum.narrow(1, parts[i].first - at.first, parts[i].count).view({kv_heads_, gqa_group, parts[i].count});
+    };
+    if (products.defined()) {
+      const auto run = static_cast<std::int64_t>(i);
+      q_grams_.add_(products[run].view({2, kv_heads_, d, d}), input.scale * input.scale);
+    } else {
+      add_key_weights(input, rows, parts[i], of_part(sums.moved));
+    }
+    add_value_weights(input, parts[i], of_part(sums.seen));
+  }
 }
 
-void FarPairAccumulator::add_queries(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
-                                     const at::Tensor& moved, const at::Tensor& seen) {
+// Outputs in the coordinates of the values, [Hkv, g, C, d]: what values are compared with, and their centre.
+at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Queries& at) const {
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
+  const at::Tensor some = output.narrow(0, at.offset + at.first, at.count), by_head = device_head_rows(some);
+  if (by_head.defined()) return at::bmm(by_head, factor_).view({kv_heads_, gqa_group, at.count, d});
+  const at::Tensor o = by_group(some, kv_heads_);
+  return at::matmul(o.view({kv_heads_, gqa_group, at.count, d}), factor_.view({kv_heads_, gqa_group, d, d}));
+}
+
+void FarPairAccumulator::add_key_weights(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
+                                         const at::Tensor& moved) {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_, row = at.offset + at.first;
   const at::Tensor q = by_group(input.q.narrow(0, row, at.count), kv_heads_);  // [Hkv, g C, d]
   const at::Tensor weighted = q * moved.reshape({kv_heads_, gqa_group * at.count, 1}).sqrt();
@@ -176,6 +215,10 @@ void FarPairAccumulator::add_queries(const AttentionInput& input, const Unrotati
                                       rows.cos.narrow(0, row, at.count), rows.sin.narrow(0, row, at.count))
                                 .view({kv_heads_, gqa_group * at.count, d});
   pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
+}
+
+void FarPairAccumulator::add_value_weights(const AttentionInput& input, const Queries& at, const at::Tensor& seen) {
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
   const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
   v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
   for (std::int64_t query = at.first; query < at.first + at.count; ++query) {
@@ -207,8 +250,8 @@ void FarPairAccumulator::store(LayerMoments& out) const {
 
 void FarPairAccumulator::finish(LayerMoments& out) const {
   if (!pairs_.enabled) return;
-  out.far_q_gram = exactly_symmetric(q_gram_);
-  out.far_pre_q_gram = exactly_symmetric(pre_q_gram_);
+  const at::Tensor grams = exactly_symmetric(q_grams_);
+  out.far_q_gram = grams[0], out.far_pre_q_gram = grams[1];
   out.far_v_weight = exactly_symmetric(v_weight_);
   out.far_count = at::tensor({queries_, pair_count_}, at::kDouble);
 }

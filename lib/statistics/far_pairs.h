@@ -17,6 +17,8 @@
 
 namespace oscar {
 
+struct FarSums;  // device_far_pairs.h
+
 inline constexpr std::int64_t kFarScores = std::int64_t{1} << 25;  // FP32 scores that a GPU holds at once
 
 struct FarPairs {
@@ -50,19 +52,22 @@ class FarPairAccumulator {
                     std::int64_t offset, std::int64_t length);
   void add_sequence_on_device(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
                               const Values& values, std::int64_t offset, std::int64_t length);
-  at::Tensor targets(const at::Tensor& output, const Values& values, const Queries& at) const;
+  at::Tensor targets(const at::Tensor& output, const Queries& at) const;
+  void add_queries_on_device(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
+                             const FarSums& sums);
   // moved, seen: [Hkv, g, C].
-  void add_queries(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
-                   const at::Tensor& moved, const at::Tensor& seen);
+  void add_key_weights(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
+                       const at::Tensor& moved);
+  void add_value_weights(const AttentionInput& input, const Queries& at, const at::Tensor& seen);
   // p [Hkv, g, C, reach]: attention weights of the queries from token `first` on.
   void square_far_pairs(const at::Tensor& p, std::int64_t first) const;
 
   std::int64_t query_heads_, kv_heads_, head_dim_;
   FarPairs pairs_;
   at::Device device_;
-  at::Tensor head_gram_;  // [Hq, d, d] FP64: W^T W of each query head
-  at::Tensor factor_;     // [Hq, d, d] FP32: F F^T = W^T W, so |W x| = |x F|
-  at::Tensor q_gram_, pre_q_gram_, v_weight_;
+  at::Tensor head_gram_;                                 // [Hq, d, d] FP64: W^T W of each query head
+  at::Tensor factor_;                                    // [Hq, d, d] FP32: F F^T = W^T W, so |W x| = |x F|
+  at::Tensor q_grams_, q_gram_, pre_q_gram_, v_weight_;  // the first holds the next two
   double queries_ = 0.0, pair_count_ = 0.0;
 };
 

@@ -39,13 +39,15 @@ SplitValues split_values(const at::Tensor& u, const at::Tensor& centre) {
 }
 
 FarSums device_far_pairs(const AttentionInput& input, const at::Tensor& queries, const at::Tensor& keys,
-                         const SplitValues& u, const at::Tensor& targets, std::int64_t first, const FarPairs& pairs) {
-  const at::Tensor q = packed(queries), k = packed(keys), w = targets.contiguous();
+                         const SplitValues& u, const at::Tensor& targets, const at::Tensor& centre, std::int64_t first,
+                         const FarPairs& pairs) {
+  const at::Tensor q = packed(queries), k = packed(keys), w = targets.contiguous(), middle = centre.contiguous();
   const at::Tensor sinks = input.sinks.defined() ? input.sinks.to(q.device(), at::kFloat).contiguous() : at::Tensor();
   FarSums out{at::empty({w.size(0), w.size(1)}, w.options()), at::empty({w.size(0), w.size(1)}, w.options())};
   kernels::FarPairsParams p;
   p.q = bits(q), p.k = bits(k), p.u_high = bits(u.high), p.u_low = bits(u.low);
   p.u_norm = u.norm.const_data_ptr<float>(), p.w = w.const_data_ptr<float>();
+  p.centre = middle.const_data_ptr<float>();
   p.sink_logits = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr;
   p.moved = out.moved.data_ptr<float>(), p.seen = out.seen.data_ptr<float>();
   p.q_stride = q.stride(0), p.k_stride = k.stride(0);
