@@ -11,11 +11,14 @@ namespace oscar::kernels {
 // memory, with two head tiles.
 // kPositions: logits depend on the position of the key (phase_logits.cuh); a kernel of its own, because the others lose
 // up to a fifth by the branch and its registers.
-template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster = false>
+// kParts: of the parts kernel, whose blocks are those of the cluster kernel.
+template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster = false, bool kParts = false>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
   using Cluster = DecodeConfig<D, NT, kBlocks, kPositions, true>;
-  using Codes = std::conditional_t<kBlocks, BandCodes<D, NT, kPositions>, UniformCodes<D, NT>>;
+  using Parts = DecodeConfig<D, NT, kBlocks, kPositions, true, true>;
+  static constexpr bool kUniform = !kBlocks;
+  using Codes = std::conditional_t<kBlocks, BandCodes<D, NT, kPositions>, UniformCodes<D, NT, kParts>>;
   static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps on a multiprocessor, else 16
   static constexpr bool kTwelve = kBlocks && NT == 2 && D == 128;
   static constexpr int kWarps = kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8;

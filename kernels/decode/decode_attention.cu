@@ -4,6 +4,7 @@
 
 #include "kernels/decode/merge.cuh"
 #include "kernels/decode/page_queries.h"
+#include "kernels/decode/part_exchange.cuh"
 
 namespace oscar::kernels {
 
@@ -60,6 +61,13 @@ BandSide band_side_of(const SideLayout& side) {
   return out;
 }
 
+// Words of the parts kernel's exchange, before all else in the workspace and as many for every shape, because launches
+// of any shape find them 0. That kernel has a block for each multiprocessor at most, which is what
+// decode_attention_blocks() counts for the largest shape.
+std::size_t exchange_bytes() {
+  return static_cast<std::size_t>(decode_attention_blocks(256, 16)) * sizeof(PartSums<DecodeConfig<128, 1, false>>);
+}
+
 }  // namespace
 
 int decode_attention_blocks(int head_dim, int gqa_group) {
@@ -73,7 +81,7 @@ std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int ba
   return dispatch(
       head_dim, gqa_group, false, false,
       [&]<class C>() {
-        return sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>) +
+        return exchange_bytes() + sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>) +
                items * static_cast<std::size_t>(page_queries * gqa_group * kPageQueryBytes);
       },
       std::size_t{0});
@@ -104,6 +112,8 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
     a.key = band_side_of(page.key);
     a.value = band_side_of(page.value);
   }
+  a.exchange = p.workspace;
+  a.p.workspace = static_cast<std::uint8_t*>(p.workspace) + exchange_bytes();
   a.gqa_group = p.query_heads / p.kv_heads;
   a.page_bytes = decode_page_layout(p).bytes();
   a.row_offset = std::max(a.page_bytes, window_tile_bytes(p.head_dim) / 2);

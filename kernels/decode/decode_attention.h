@@ -12,13 +12,14 @@
 
 namespace oscar::kernels {
 
-// Two kernels serve every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh); the launch chooses.
-enum class DecodeKernel : std::int32_t { kAuto, kStream, kCluster };
+// Two kernels serve every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh), a third the fewest items
+// (decode/parts_kernel.cuh); the launch chooses.
+enum class DecodeKernel : std::int32_t { kAuto, kStream, kCluster, kParts };
 
 // Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
 struct PagedDecodeParams {
   const void* q;                     // [B, Hq, D] BF16, rotated
-  void* out;                         // [B, Hq, D] BF16 (or FP32 when out_float)
+  void* out;                         // [B, Hq, D] BF16 (or FP32 when out_float); 8-byte aligned
   float* lse = nullptr;              // [B, Hq] natural logarithm of the softmax denominator, or null
   const std::uint8_t* pages;         // [pages, Hkv, decode_page_layout().bytes()] of this layer; 16-byte aligned
   const std::int32_t* page_table;    // [B, max_pages] page of tokens sink + 64 i ... of the body
@@ -63,9 +64,10 @@ std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int ba
 
 // cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a GQA group above 16), for
 // widths other than 0, 1, 2 and 4, for a position_query without its tables or with layout uniform, and for kernel =
-// kCluster where the device or the batch allows no cluster for each item. Slots of a page or window page that hold no
-// token are read and weighed with 0: they must hold finite numbers, so zero the memory of pages once. Allocates
-// nothing, does not synchronise; may be captured into a graph. Equal inputs give equal bits.
+// kCluster where the device or the batch allows no cluster for each item, and kParts where it allows no block or has
+// more than 8 query heads on a KV head or a head_dim of 256. Slots of a page or window page that hold no token are read
+// and weighed with 0: they must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not
+// synchronise; may be captured into a graph. Equal inputs give equal bits.
 cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -6,6 +6,7 @@
 
 #include "kernels/common/shared_memory_limit.h"
 #include "kernels/decode/cluster_kernel.cuh"
+#include "kernels/decode/parts_kernel.cuh"
 #include "kernels/decode/stream_kernel.cuh"
 
 namespace oscar::kernels {
@@ -33,11 +34,11 @@ int decode_blocks() {
 }
 
 // Sets the ring to what the shared memory of a resident block allows; returns the dynamic shared memory in bytes.
-// extra: bytes beside rings and scratch.
+// extra: bytes beside rings and scratch; fixed: bytes that the kernel declares.
 template <class C>
-int plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra) {
+int plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra, std::size_t fixed) {
   const int block = device.shared_per_multiprocessor / C::kBlocksPerSm - device.reserved_per_block -
-                    static_cast<int>((sizeof(DecodeShared<C>) + 127) / 128 * 128);
+                    static_cast<int>((fixed + 127) / 128 * 128);
   extra += C::kScratchBytes;
   a.slots = std::clamp((block - extra) / (C::kWarps * a.slot_bytes), 1, C::kMaxSlots);
   a.pool_bytes = std::max(C::kWarps * a.slots * a.slot_bytes, C::kMergeBytes);
@@ -95,7 +96,7 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   const int items = a.p.batch * a.p.kv_heads;
   if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const auto kernel = cluster_kernel<C>;
-  const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.gqa_group));
+  const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.gqa_group), sizeof(DecodeShared<C>));
   cudaError_t error = allow_shared_memory<cluster_kernel<C>>(bytes);
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
@@ -122,10 +123,54 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
+// How the parts kernel shares an item out.
+struct PartsSplit {
+  int parts;      // blocks of an item
+  bool expected;  // to be the fastest kernel
+
+  // As many blocks as the multiprocessors allow, but no more than give half of their warps a page or BF16 tile.
+  // With two parts the clusters are as many, and their copy of the loop over the pages is faster (H200: `blocks` by 1
+  // to 4 %, `uniform` by 1 % where a warp has many). One block adds up all parts, so these must not be too many.
+  template <class C>
+  static PartsSplit make(const DecodeLaunch& a, int multiprocessors) {
+    const int items = a.p.batch * a.p.kv_heads, least = C::kWarps / 2;
+    const int units = a.p.max_pages + (a.p.sink + a.p.recent + a.p.flush) / kTileTokens;
+    const int parts = std::clamp(multiprocessors / items, 1, (units + least - 1) / least);
+    const bool short_enough = C::kUniform && parts == 2 && units <= 32 * C::kWarps * parts;
+    return {parts, (parts > 2 || short_enough) && parts <= 33};
+  }
+};
+
+// Launches the parts kernel where it can serve the batch and is expected to be the fastest, or is asked for; `launched`
+// says.
+template <class C>
+cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
+  const int items = a.p.batch * a.p.kv_heads;
+  launched = false;
+  if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
+  const PartsSplit split = PartsSplit::make<C>(a, device.multiprocessors);
+  if (a.p.kernel != DecodeKernel::kParts && !split.expected) return cudaSuccess;
+  const int bytes = plan_shared_memory<C>(a, device, 0, sizeof(PartsShared<C>));
+  if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4) return cudaSuccess;  // a warp's ring takes its sums
+  const cudaError_t error = allow_shared_memory<parts_kernel<C>>(bytes);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attribute = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(split.parts), static_cast<unsigned>(a.p.kv_heads), static_cast<unsigned>(a.p.batch));
+  config.blockDim = dim3(C::kThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = a.page_queries != nullptr ? 1 : 0;
+  launched = true;
+  return cudaLaunchKernelEx(&config, parts_kernel<C>, a);
+}
+
 template <class C>
 cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream) {
   const auto kernel = stream_kernel<C>;
-  const int bytes = plan_shared_memory<C>(a, device, 0);
+  const int bytes = plan_shared_memory<C>(a, device, 0, sizeof(DecodeShared<C>));
   const cudaError_t error = allow_shared_memory<stream_kernel<C>>(bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = early_start();
@@ -145,12 +190,18 @@ cudaError_t launch_decode(const DecodeLaunch& a, cudaStream_t stream) {
   cudaError_t error = DeviceLimits::get(device);
   if (error != cudaSuccess) return error;
   const DecodeKernel wish = a.p.kernel;
-  if (wish != DecodeKernel::kStream) {
-    bool launched = false;
+  bool launched = false;
+  if constexpr (C::NT == 1 && C::D <= 128) {
+    if (wish == DecodeKernel::kAuto || wish == DecodeKernel::kParts) {
+      error = launch_parts<typename C::Parts>(a, device, stream, launched);
+      if (error != cudaSuccess || launched) return error;
+    }
+  }
+  if (wish == DecodeKernel::kAuto || wish == DecodeKernel::kCluster) {
     error = launch_cluster<typename C::Cluster>(a, device, stream, launched);
     if (error != cudaSuccess || launched) return error;
-    if (wish == DecodeKernel::kCluster) return cudaErrorInvalidValue;
   }
+  if (wish == DecodeKernel::kCluster || wish == DecodeKernel::kParts) return cudaErrorInvalidValue;
   return launch_stream<C>(a, device, stream);
 }
 

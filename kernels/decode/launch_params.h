@@ -31,6 +31,7 @@ struct DecodeLaunch {
   std::int32_t slots;                // ring slots of a warp
   std::int32_t gqa_group;            // query heads of a KV head
   std::int32_t parts;                // cluster kernel: clusters that share an item
+  void* exchange;                    // parts kernel: part_exchange.cuh
   std::int32_t pool_bytes;           // rings and the merge area over them; what else is in shared memory follows
 };
 

@@ -31,6 +31,17 @@ struct CopyRing {
     }
     __syncwarp();
   }
+  // The same for a depth that is known, within one thread block.
+  template <int kDepth>
+  __device__ __forceinline__ void init(int lane) const {
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kDepth; ++i)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier + 8 * i) : "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncwarp();
+  }
   // Fills the slot; completes on the slot's barrier. row: read by many, of 0 bytes where there is none.
   __device__ __forceinline__ void copy(int lane, int slot, const CopyPart& data, const CopyPart& row = {}) const {
     if (lane == 0) {
@@ -71,6 +82,8 @@ struct CopyRing {
   std::uint32_t barrier;
 
   __device__ __forceinline__ void init(int, int) const {}
+  template <int kDepth>
+  __device__ __forceinline__ void init(int) const {}
   __device__ __forceinline__ void copy(int lane, int, const CopyPart& data, const CopyPart& row = {}) const {
     for (const CopyPart& part : {data, row}) {
       const char* from = static_cast<const char*>(part.source);

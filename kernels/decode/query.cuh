@@ -18,6 +18,11 @@ __device__ __forceinline__ float query_factor(std::uint32_t largest) {
   return __uint_as_float(static_cast<std::uint32_t>(exponent) << 23);
 }
 
+// 2^24 over a query_factor(): undoes it and the units of the codes. In place of a division, which is a call.
+__device__ __forceinline__ float query_unscale(float factor) {
+  return __uint_as_float(min(2 * 127 + 24 - (__float_as_uint(factor) >> 23), 254u) << 23);
+}
+
 // D channels of the heads. Lane 4 g + t holds head 8 n + g, channels 16 step + 8 r + 2t + {0, 1} as a pair, word
 // r NT + n.
 template <int D, int NT>
@@ -38,16 +43,18 @@ struct QueryPairs {
         for (int r = 0; r < 2; ++r) pair[step][r * NT + n] = live ? __ldg(row + 8 * step + 4 * r) : 0u;
     }
   }
-  // What brings the largest of the warp's elements into FP16's range. Called by all lanes.
-  __device__ __forceinline__ float factor() const {
+  // The largest of the warp's elements, as the bits of a float. Called by all lanes.
+  __device__ __forceinline__ std::uint32_t largest() const {
     std::uint32_t top = 0;  // non-negative floats compare like their bits
 #pragma unroll
     for (int step = 0; step < D / 16; ++step)
 #pragma unroll
       for (int k = 0; k < 2 * NT; ++k)
         top = max(top, max(pair[step][k] << 16 & 0x7fff0000u, pair[step][k] & 0x7fff0000u));
-    return query_factor(__reduce_max_sync(0xffffffffu, top));
+    return __reduce_max_sync(0xffffffffu, top);
   }
+  // What brings it into FP16's range.
+  __device__ __forceinline__ float factor() const { return query_factor(largest()); }
 };
 
 }  // namespace oscar::kernels

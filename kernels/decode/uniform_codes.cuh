@@ -10,10 +10,12 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/fragment_pages.h"
 #include "kernels/decode/launch_params.h"
 #include "kernels/decode/query.cuh"
+#include "kernels/decode/uniform_query.cuh"
 #include "kernels/decode/warp_state.cuh"
 
 namespace oscar::kernels {
@@ -40,7 +42,8 @@ struct CodeWords {
   }
 };
 
-template <int D_, int NT_>
+// kShared: the query is made once by a thread block, else by every warp.
+template <int D_, int NT_, bool kShared>
 struct UniformCodes {
   static constexpr int D = D_, NT = NT_;
   static constexpr CodePage kPage{D};
@@ -51,21 +54,34 @@ struct UniformCodes {
   static constexpr bool kPositions = false;  // logits do not depend on the position of the key
 
   // What a warp reads of global memory before anything waits.
-  struct Query : QueryPairs<D, NT> {
+  struct OwnQuery : QueryPairs<D, NT> {
     __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int, int, int lane) {
       QueryPairs<D, NT>::load(q, D / 2, 0, a.gqa_group, lane);
     }
   };
-  static constexpr int kItemBytes = 0;  // shared memory of a thread block beside its warps'
+  using Shared = UniformQuery<D, NT>;
+  using Query = std::conditional_t<kShared, typename Shared::Source, OwnQuery>;
+  static constexpr int kItemBytes = kShared ? sizeof(Shared) : 0;  // shared memory of a thread block beside its warps'
 
   using Head = HeadFragment<NT>;
   std::uint32_t query[D / 16][Head::kWords];  // FP16: q 2^exponent 4^-field
   float query_sum[2];                         // 2^-24 sum of the scaled query, for the lane's two heads
   float score_scale;                          // undoes both scalings, times softmax scale and log2 e
 
-  // scale: softmax scale and log2 e.
-  __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t*,
-                                          SharedAddress, int, int lane) {
+  // scale: softmax scale and log2 e. kShared: called by all threads of the block.
+  __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t* item,
+                                          SharedAddress, int warp, int lane) {
+    if constexpr (kShared) {
+      Shared* shared = reinterpret_cast<Shared*>(item);
+      shared->make(q, warp, lane);
+      __syncthreads();
+      shared->read(query, query_sum, lane);
+      score_scale = scale * shared->unscale;
+    } else {
+      make_query(q, scale, lane);
+    }
+  }
+  __device__ __forceinline__ void make_query(const OwnQuery& q, float scale, int lane) {
     const float factor = q.factor();
     float total[NT] = {};
 #pragma unroll

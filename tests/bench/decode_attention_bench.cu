@@ -1,5 +1,5 @@
 // Times the decode attention kernel on random caches: L2 flushed before every call, CUDA graph replay, median.
-// Usage: decode_attention_bench [--json FILE] [--repeat N] [--layout NAME ...] [--kernel auto|stream|cluster ...]
+// Usage: decode_attention_bench [--json FILE] [--repeat N] [--layout NAME ...] [--kernel auto|stream|cluster|parts ...]
 //                               [--rotated-mean] [BATCHxCONTEXTxQ_HEADSxKV_HEADS[xHEAD_DIM] ...]
 // --rotated-mean: keys of `blocks` pages without the mean they had before RoPE, whose part of the logits is computed.
 // Layouts: uniform, or the widths of the four blocks of keys and of values, such as 4211-2222. Without --layout:
@@ -133,7 +133,8 @@ Timing time_shape(const AttentionShape& s, const Layout& layout, DecodeKernel ke
   }
 
   const cudaError_t first = decode_attention(p, nullptr);
-  if (first == cudaErrorInvalidValue && kernel == DecodeKernel::kCluster) return {-1.0, 0.0};
+  if (first == cudaErrorInvalidValue && (kernel == DecodeKernel::kCluster || kernel == DecodeKernel::kParts))
+    return {-1.0, 0.0};
   check_cuda(first, "decode_attention");
   check_cuda(cudaDeviceSynchronize(), "decode_attention");
   const double us =
@@ -187,6 +188,7 @@ int main_with(int argc, char** argv) {
       for (const std::string& name : kernels) {
         const DecodeKernel kernel = name == "stream"    ? DecodeKernel::kStream
                                     : name == "cluster" ? DecodeKernel::kCluster
+                                    : name == "parts"   ? DecodeKernel::kParts
                                                         : DecodeKernel::kAuto;
         const Timing timing = time_shape(s, layout, kernel, rotated_mean, repeat, flush, flush_bytes);
         if (timing.us < 0) continue;

@@ -41,8 +41,9 @@ TEST_F(DecodeAttention, BlocksOneSequence) {
   int i = 0;
   for (int d : {64, 128, 256}) {
     for (const auto& key : some) {
-      for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster}) {
-        if (kernel == DecodeKernel::kCluster && !has_clusters()) continue;
+      for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster, DecodeKernel::kParts}) {
+        if (kernel != DecodeKernel::kStream && !has_clusters()) continue;
+        if (kernel == DecodeKernel::kParts && d == 256) continue;
         DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 2, .head_dim = d, .lengths = {1003}};
         c.blocks = true, c.kernel = kernel, c.key_widths = key, c.value_widths = some[++i % 7], c.seed = i;
         EXPECT_LT(error_of(c), kLimit) << "d " << d << " widths " << ::testing::PrintToString(key) << " "
@@ -54,8 +55,8 @@ TEST_F(DecodeAttention, BlocksOneSequence) {
 }
 
 TEST_F(DecodeAttention, ManyPagesForEachWarp) {
-  for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster}) {
-    if (kernel == DecodeKernel::kCluster && !has_clusters()) continue;
+  for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster, DecodeKernel::kParts}) {
+    if (kernel != DecodeKernel::kStream && !has_clusters()) continue;
     for (const bool blocks : {false, true}) {
       DecodeCase c{.batch = 3, .query_heads = 16, .kv_heads = 16, .head_dim = 64, .lengths = {30, 100000, 700}};
       c.blocks = blocks, c.kernel = kernel, c.key_widths = {2, 1, 0, 0}, c.value_widths = {2, 0, 1, 0};
@@ -180,8 +181,9 @@ TEST_F(DecodeAttention, RandomShapes) {
       c.key_widths[b] = std::array<std::uint8_t, 4>{0, 1, 2, 4}[pick(0, 3)];
       c.value_widths[b] = std::array<std::uint8_t, 4>{0, 1, 2, 4}[pick(0, 3)];
     }
-    c.kernel =
-        has_clusters() ? std::array{DecodeKernel::kStream, DecodeKernel::kCluster}[pick(0, 1)] : DecodeKernel::kAuto;
+    c.kernel = has_clusters()
+                   ? std::array{DecodeKernel::kStream, DecodeKernel::kCluster, DecodeKernel::kAuto}[pick(0, 2)]
+                   : DecodeKernel::kAuto;
     const double error = error_of(c);
     ASSERT_LT(error, kLimit) << "shape " << i << ": batch " << c.batch << " heads " << c.query_heads << "/"
                              << c.kv_heads << " d " << c.head_dim << " sink " << c.sink << " recent " << c.recent

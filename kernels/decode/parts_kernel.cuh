@@ -1,0 +1,81 @@
+// The kernel for the fewest (sequence, KV head) items: each is shared by a fixed number of blocks on all
+// multiprocessors, without clusters, which do not fit all of them. Blocks meet in global memory, but without fences,
+// counters or flags (part_exchange.cuh): the last block of an item adds up what the others send, in order, so that the
+// result does not depend on timing. It waits for blocks with lower indices only, which begin before it.
+#pragma once
+
+#include "kernels/decode/part_exchange.cuh"
+#include "kernels/decode/warp_loop.cuh"
+
+namespace oscar::kernels {
+
+// Reads all of a launch's parameters at once: a warp otherwise waits for memory wherever it first reads one.
+__device__ __forceinline__ std::uint32_t parameters_read(const DecodeLaunch& a) {
+  const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(&a);
+  std::uint32_t any = 0;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(DecodeLaunch) / 4); i += 16) any |= words[i];
+  return any;
+}
+
+// Grid: (parts, KV heads, batch).
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(const __grid_constant__ DecodeLaunch a) {
+  const PagedDecodeParams& p = a.p;
+  constexpr int D = C::D;
+  extern __shared__ __align__(128) std::uint8_t pool[];
+  __shared__ PartsShared<C> shared;
+
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int sequence = blockIdx.z, kv_head = blockIdx.y, gqa_group = a.gqa_group;
+  const int part = static_cast<int>(blockIdx.x), parts = static_cast<int>(gridDim.x);
+  // Neighbouring pages go to different blocks.
+  const int index = warp * parts + part, stride = C::kWarps * parts;
+
+  const int length = __ldg(p.lengths + sequence);
+  const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
+  PageIds ids;
+  WindowPages windows;
+  windows.load(p, sequence, lane);
+  if (p.sliding_window == 0 && p.chunk == 0) {
+    // The body begins with page 0 whatever the length: no need to wait for it.
+    ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
+  }
+  typename C::Codes::Query query;
+  query.load(a,
+             static_cast<const std::uint32_t*>(p.q) +
+                 (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
+             kv_head, warp, lane);
+  store_shared_4(shared_address(&shared.any_parameter), parameters_read(a));  // nobody's: so that they are read
+  const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
+  ring.init<C::kMaxSlots>(lane);
+  const SequencePlan plan = SequencePlan::make(p, length);
+  if (length <= 0) return;  // all parts
+  const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
+  if (p.sliding_window != 0 || p.chunk != 0) ids.load(table, share, 0, lane);
+  const int warp_bytes = a.slots * a.slot_bytes;  // ring, then what the warp has at the end
+  RingPosition at{shared_address(pool) + warp * warp_bytes};
+  std::uint8_t* item_shared = pool + a.pool_bytes;
+  SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
+  keep(at.slots), keep(scratch);
+  const int item = sequence * p.kv_heads + kv_head;
+  PartSums<C>* sums = static_cast<PartSums<C>*>(a.exchange) + item * parts;
+  WarpWork<C> work;
+  work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
+           [&] {
+             if (parts > 1 && warp == C::kWarps - 1) sums[part].read_ahead(gqa_group, lane);
+           });
+  const WarpMerge<C> merge(shared, pool, warp_bytes);
+  merge.put(a, work.state, gqa_group, warp, lane);
+  const SharedAddress factors = shared_address(shared.factors[warp]);
+  merge.each_sum(gqa_group, warp, lane, factors, [&](int head, int channel, float m, float l, float2 o) {
+    if (part < parts - 1) {
+      sums[part].send(head, channel, lane, m, l, o);
+      return;
+    }
+    if (parts > 1) join_parts<C>(sums, parts - 1, head, channel, lane, factors, m, l, o);
+    write_output<C>(p, sequence, kv_head * gqa_group + head, channel, m, l, o);
+  });
+}
+
+}  // namespace oscar::kernels

@@ -1,0 +1,126 @@
+// The merge of the parts kernel: softmax sums by several references, one in each lane, become one. Both of its levels,
+// the warps of a block and the parts of an item, are that.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/decode/config.cuh"
+#include "kernels/decode/merge.cuh"
+
+namespace oscar::kernels {
+
+// What a block of the parts kernel has in shared memory beside its pool.
+template <class C>
+struct PartsShared : DecodeShared<C> {
+  float m[C::kHeads][C::kWarps], l[C::kHeads][C::kWarps];  // what the warps tell each other of their sums
+  alignas(16) float factors[C::kWarps][16];                // JoinedSums::share_factors()
+  std::uint32_t any_parameter;
+};
+
+// Outputs `channel` and the next from their sums by reference m.
+template <class C>
+__device__ __forceinline__ void write_output(const PagedDecodeParams& p, int sequence, int query_head, int channel,
+                                             float m, float l, float2 o) {
+  if (p.sink_logits != nullptr) l += exp2_approx(p.sink_logits[query_head] * kLog2E - m);
+  const float inverse = l > 0.0f ? __fdividef(1.0f, l) : 0.0f, x = o.x * inverse, y = o.y * inverse;
+  const long long head = static_cast<long long>(sequence) * p.query_heads + query_head, at = head * C::D + channel;
+  if (channel == 0 && p.lse != nullptr) p.lse[head] = l > 0.0f ? (m + log2f(l)) / kLog2E : -INFINITY;
+  if (p.out_float) {
+    *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at) = make_float2(x, y);
+  } else {
+    *reinterpret_cast<std::uint32_t*>(static_cast<__nv_bfloat16*>(p.out) + at) = pack_bf16(x, y);
+  }
+}
+
+// Softmax sums by several references, one in each lane, brought to their common one.
+inline constexpr int kJoinedSums = 16;  // whose factors are shared
+struct JoinedSums {
+  float factor;  // of this lane's
+  float m, l;    // common reference and sum
+
+  // Called by all lanes; those without a sum have m = kNoReference.
+  __device__ __forceinline__ JoinedSums(float lane_m, float lane_l) {
+    m = warp_max(lane_m);
+    factor = exp2_approx(lane_m - m);
+    l = lane_l * factor;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) l += __shfl_xor_sync(0xffffffffu, l, offset);
+  }
+  // By one instruction for integers, which floats are but for the order of the negative ones.
+  __device__ __forceinline__ static float warp_max(float x) {
+    const auto turned = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+    return __int_as_float(turned(__reduce_max_sync(0xffffffffu, turned(__float_as_int(x)))));
+  }
+  // The factors of the first lanes, through shared memory of the warp.
+  __device__ __forceinline__ void share_factors(float (&factors)[kJoinedSums], SharedAddress at, int lane) const {
+    __syncwarp();
+    if (lane < kJoinedSums) store_shared_4(at + 4 * lane, __float_as_uint(factor));
+    __syncwarp();
+    load_shared_floats(factors, at);
+  }
+};
+
+// The warps of a block meet in shared memory: each leaves what it has in its own ring, whose copies it has consumed, so
+// one barrier is enough. A warp then adds up 64 channels of a head.
+template <class C>
+struct WarpMerge {
+  PartsShared<C>& sums;
+  float* o;    // [warp][kHeads][kMergeRow]
+  int stride;  // floats of a warp
+
+  __device__ __forceinline__ WarpMerge(PartsShared<C>& sums_, std::uint8_t* pool, int warp_bytes)
+      : sums(sums_), o(reinterpret_cast<float*>(pool)), stride(warp_bytes / 4) {}
+
+  // Called by all threads. Ends with a barrier.
+  __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int gqa_group,
+                                      int warp, int lane) const {
+    using Head = HeadFragment<C::NT>;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int head = Head::head(i, lane);
+      const float sum = Head::over_head(state.l[i], [](float x, float y) { return x + y; });
+      if (Head::first_of_head(lane)) sums.m[head][warp] = state.m[i], sums.l[head][warp] = sum;
+      if (head >= gqa_group) continue;
+      float* to = o + warp * stride + head * C::kMergeRow + Head::row(0, lane);
+#pragma unroll
+      for (int s = 0; s < C::D / 16; ++s) {
+        const int step = C::Codes::channel_step(a, s);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float x = state.o[s][Head::index(half, i, 0)];
+          if constexpr (Head::kHeadRows) {
+            *reinterpret_cast<float2*>(to + 16 * step + 8 * half) = make_float2(x, state.o[s][Head::index(half, i, 1)]);
+          } else {
+            to[16 * step + 8 * half] = x;
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  // Calls f(head, channel, m, l, o) by whole warps: o are the sums of outputs `channel` and the next, by reference m,
+  // and l is the sum of the head's weights. channel: 64 k + 2 lane.
+  // factors: shared memory of the warp.
+  template <class F>
+  __device__ __forceinline__ void each_sum(int gqa_group, int warp, int lane, SharedAddress factors, F&& f) const {
+    constexpr int kSpans = C::D / 64;
+#pragma unroll 1
+    for (int i = warp; i < gqa_group * kSpans; i += C::kWarps) {
+      const int head = i / kSpans, channel = i % kSpans * 64 + 2 * lane;
+      const bool live = lane < C::kWarps;
+      const JoinedSums sum(live ? sums.m[head][lane] : kNoReference, live ? sums.l[head][lane] : 0.0f);
+      float weights[kJoinedSums];
+      sum.share_factors(weights, factors, lane);
+      float2 total = make_float2(0.0f, 0.0f);
+#pragma unroll
+      for (int v = 0; v < C::kWarps; ++v) {
+        const float2 x = *reinterpret_cast<const float2*>(o + v * stride + head * C::kMergeRow + channel);
+        total.x = fmaf(x.x, weights[v], total.x), total.y = fmaf(x.y, weights[v], total.y);
+      }
+      f(head, channel, sum.m, sum.l, total);
+    }
+  }
+};
+
+}  // namespace oscar::kernels
