@@ -4,7 +4,6 @@
 #include <malloc.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -12,7 +11,6 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "model/background_jobs.h"
 #include "model/carried_rows.h"
 #include "model/decoder.h"
 #include "model/latent_attention.h"
@@ -22,10 +20,9 @@
 #include "statistics/collect_ranks.h"
 #include "statistics/collect_report.h"
 #include "statistics/collect_work.h"
+#include "statistics/finished_layers.h"
 #include "statistics/hidden_states.h"
-#include "statistics/layer_copy.h"
 #include "statistics/moment_observer.h"
-#include "statistics/moment_warm_up.h"
 #include "statistics/point_check.h"
 #include "statistics/run_record.h"
 #include "statistics/step_checks.h"
@@ -38,7 +35,6 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
 constexpr std::size_t kStepsToTrim = 16;  // of the heap
-constexpr std::uint64_t kMostLayers = 2;  // finished ones whose sums are on the device
 
 SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
   SequenceBatch batch;
@@ -63,7 +59,8 @@ class Collector {
         work_(work),
         checks_(prompts, plan, options.device, options.timeline),
         watch_(options.device),
-        layer_watch_(options.device) {
+        layer_watch_(options.device),
+        finished_(work, report_.layers, options.device, options.timeline) {
     std::vector<SampledSequence> sequences;
     for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
     sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
@@ -123,7 +120,7 @@ class Collector {
     std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
     hidden_ = keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
                    : std::make_unique<HiddenStates>(work_, states_shape());
-    deferred_ = hidden_->held() && !points_.has_backward();
+    finished_.defer(hidden_->held() && !points_.has_backward());
     if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
@@ -158,15 +155,7 @@ class Collector {
 
   void load_weights() {
     const Timeline::Phase weights(timeline(), phase::kWeights);
-    if (options_.device.is_cuda()) {
-      jobs_.emplace(options_.device, kMostLayers);
-      jobs_->add(1, [this] {
-        try {
-          warm_up_moments(config_, options_.far, options_.dtype, options_.device);
-        } catch (const std::exception&) {  // what fails here fails in the run, which says where
-        }
-      });
-    }
+    finished_.begin(config_, options_.far, options_.dtype);
     decoder_ = std::make_unique<Decoder>(
         checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true,
                                     together_ ? options_.gather : nullptr});
@@ -256,7 +245,7 @@ class Collector {
       if (interrupt_requested()) throw interrupted();
     }
     embedding_energy_ = energy_tensor(energy);
-    if (!deferred_) save_start(0);
+    if (!finished_.deferred()) save_start(0);
   }
 
   void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
@@ -291,9 +280,9 @@ class Collector {
     report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
         static_cast<double>(tokens) / std::max(now() - start, 1e-9);
     if (observed && outputs_) outputs_->finish_layer();
-    if (observed) finish_layer(layer, observer);
+    if (observed) finished_.add(layer, finished_moments(layer, observer));
     // The states that leave the next layer would take the file of those that a state inside this one goes on from.
-    if (!deferred_ || saved_inside_ || due()) save_start(layer + 1);
+    if (!finished_.deferred() || saved_inside_ || due()) save_start(layer + 1);
   }
 
   at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
@@ -309,12 +298,7 @@ class Collector {
   // The state in which `layer` begins. Behind the last one nothing but a backward pass reads hidden states.
   void save_start(std::int64_t layer) {
     if (layer < config_.layers || points_.has_backward()) sync_states(layer);
-    wait_for_layers();
-    {
-      const Timeline::Phase saving(timeline(), phase::kSaving);
-      for (const auto& [finished, moments] : unsaved_) work_.save_layer(finished, moments);
-      unsaved_.clear();
-    }
+    finished_.save();
     save_point(layer, 0, {});
   }
 
@@ -332,33 +316,6 @@ class Collector {
     if (observer != nullptr) observer->store_partial(partial);
     partial.residual_energy = energy_tensor(checks_.energy());
     save_point(layer, step, partial);
-  }
-
-  // On a GPU the sums of a layer come to the CPU while the next one is at work.
-  void finish_layer(std::int64_t layer, const MomentObserver& observer) {
-    LayerMoments& moments = unsaved_[layer];  // stays where it is while others come and go
-    moments = finished_moments(layer, observer);
-    if (jobs_ && deferred_) return jobs_->add(1, [this, layer, &moments] { complete(layer, moments); });
-    {
-      const Timeline::Phase spectra(timeline(), phase::kSpectra);
-      complete(layer, moments);
-    }
-    if (deferred_) return;
-    const Timeline::Phase saving(timeline(), phase::kSaving);
-    work_.save_layer(layer, moments);
-    unsaved_.erase(layer);
-  }
-
-  void complete(std::int64_t layer, LayerMoments& moments) {
-    copier_.to_cpu(moments);
-    LayerReport& report = report_.layers[static_cast<std::size_t>(layer)];
-    describe_layer(moments, layer, report);
-    print_layer(report, config_.layers);
-  }
-
-  void wait_for_layers() {
-    const Timeline::Phase finishing(timeline(), phase::kMoments);
-    if (jobs_) jobs_->wait();
   }
 
   // Without energy and W_O they are what the observer has; all on the device.
@@ -394,27 +351,20 @@ class Collector {
 
   InterruptedError interrupted() const { return interrupted_run(options_); }
 
-  void describe(std::int64_t layer, const LayerMoments& moments) {
-    const Timeline::Phase spectra(timeline(), phase::kSpectra);
-    describe_layer(moments, layer, report_.layers[static_cast<std::size_t>(layer)]);
-  }
-
   void write_statistics() {
-    wait_for_layers();
+    finished_.wait();
     const Timeline::Phase saving(timeline(), phase::kSaving);
     Statistics s = header();
     if (!embedding_energy_.defined()) embedding_energy_ = work_.load_point()->embedding_energy;
     s.embedding_energy = embedding_energy_;
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
       if (!config_.holds_kv(layer)) continue;
-      const auto unsaved = unsaved_.find(layer);
-      LayerMoments moments = unsaved != unsaved_.end() ? std::move(unsaved->second) : work_.load_layer(layer);
+      LayerMoments moments = finished_.take(layer);
       moments.row_priority.clear(), moments.row_position.clear();
       for (const SampledToken& token : sample_) {
         moments.row_priority.push_back(token.priority);
         moments.row_position.push_back(token.position);
       }
-      if (report_.layers[static_cast<std::size_t>(layer)].q_trace == 0) describe(layer, moments);
       s.layers.push_back(std::move(moments));
     }
     std::erase_if(report_.layers, [&](const LayerReport& layer) { return layer.q_trace == 0; });
@@ -444,18 +394,15 @@ class Collector {
   at::Tensor embedding_energy_;
   StepChecks checks_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
-  // With hidden states in memory, a state is saved when it is due, and finished layers with it; what a run that ends
-  // before would have to delete again is not written.
-  bool deferred_ = false;
-  std::map<std::int64_t, LayerMoments> unsaved_;  // finished layers that are in no file
   double saved_ = now();
   std::int64_t saved_layer_ = -1;  // in which the saved state goes on; -1: none
   bool saved_inside_ = false;      // behind some of its steps
   bool together_ = false;          // all ranks begin at the same layer
   RunPoints points_;
   CollectReport report_;
-  LayerCopier copier_;
-  std::optional<BackgroundJobs> jobs_;  // the last member: they use the others
+  // Deferred where hidden states are in memory: then a state is saved when it is due. The last member: its thread uses
+  // the others.
+  FinishedLayers finished_;
 };
 
 }  // namespace
