@@ -24,7 +24,7 @@ std::string layer_name(std::int64_t layer) {
 }
 
 bool is_run_file(const std::string& name) {
-  if (name == kPoint || name == "kv.bin" || name == share_name(0)) return true;
+  if (name == kPoint || name == "kv.bin" || name == "attention.bin" || name == share_name(0)) return true;
   const auto number = [&](const std::string& prefix, std::size_t fewest) -> std::int64_t {  // -1: none
     if (!name.starts_with(prefix)) return -1;
     const std::string digits = name.substr(prefix.size(), name.find('.') - prefix.size());
@@ -32,9 +32,10 @@ bool is_run_file(const std::string& name) {
     return digits.find_first_not_of("0123456789") == std::string::npos ? std::stoll(digits) : -1;
   };
   const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), gradient = number("gradient-", 1),
-                     share = number("share-", 1);
+                     outputs = number("attention-", 1), share = number("share-", 1);
   return (layer >= 0 && name == layer_name(layer)) || (share > 0 && name == share_name(static_cast<int>(share))) ||
          (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin") ||
+         (outputs >= 0 && name == "attention-" + std::to_string(outputs) + ".bin") ||
          (gradient >= 0 && gradient < 2 && name == "gradient-" + std::to_string(gradient) + ".bin");
 }
 
