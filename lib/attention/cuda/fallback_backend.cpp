@@ -111,6 +111,7 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
 
 // The new tokens of every sequence, into the windows, and what leaves those into pages.
 void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values) {
+  if (input.batch->tokens() == 0) return;
   for (const Side side : kSides) {
     PageWriter& writer = *writers_[at_side(side)];
     const at::Tensor rows = writer.window_rows(input.layer, side == Side::kKey ? keys : values, *input.batch);
