@@ -24,8 +24,7 @@ struct DequantizePagesParams {
   bool rows_bfloat16;
 };
 
-// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronise, may
-// be captured.
+// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronise, may be captured.
 cudaError_t dequantize_pages(const DequantizePagesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -28,8 +28,8 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const RowsCoder& coder = *method.coder;
   const SideTransform* transform = method.transform(layer, side);
   const bool coded = method.quantised_at(layer), with_noise = method.logit_correction && side == Side::kKey && coded;
-  // The kernels give no steps, and are not built for the long vector of latent attention:
-  // such rows are made on the CPU, as are all variances.
+  // The kernels give no steps, and are not built for the long vector of latent attention: such rows are made on the
+  // CPU, as are all variances.
   const bool on_device = rows.is_cuda() && !with_noise;
   const bool by_kernels = coded && coder.row_by_row();
   if (on_device && by_kernels && !method.one_vector) {

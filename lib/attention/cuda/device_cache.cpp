@@ -94,16 +94,8 @@ std::size_t StepTables::add(const std::vector<std::int32_t>& section) {
   return offset;
 }
 
-void StepTables::upload() {
-  if (host_ == uploaded_ && block_.defined()) return;
-  const auto count = static_cast<std::int64_t>(host_.size());
-  // From pageable memory: the source has been read when the call returns, and nothing waits for the GPU.
-  block_ = at::from_blob(host_.data(), {count}, at::TensorOptions(at::kInt)).to(device_, /*non_blocking=*/true);
-  uploaded_ = host_;
-}
+void StepTables::upload() { block_ = upload_(host_); }
 
-const std::int32_t* StepTables::at(std::size_t offset) const {
-  return block_.const_data_ptr<std::int32_t>() + static_cast<std::ptrdiff_t>(offset);
-}
+const std::int32_t* StepTables::at(std::size_t offset) const { return block_ + static_cast<std::ptrdiff_t>(offset); }
 
 }  // namespace oscar

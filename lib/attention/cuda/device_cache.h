@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "attention/cuda/repeated_upload.h"
 #include "cache/page_allocator.h"
 #include "kernels/common/page_layout.h"
 #include "layout/cache_windows.h"
@@ -58,20 +59,19 @@ class DeviceCache {
   std::vector<Pools> pools_;  // [layers]
 };
 
-// What one launch reads of the sequences that take part, as one block of int32 on the device. Uploaded only when it
-// differs from the last one: all layers of a step share it.
+// What one launch reads of the sequences that take part, as one block of int32 on the device.
 class StepTables {
  public:
-  explicit StepTables(at::Device device) : device_(device) {}
+  explicit StepTables(at::Device device) : upload_(device) {}
   void clear();
   std::size_t add(const std::vector<std::int32_t>& section);  // returns where it begins
   void upload();
   const std::int32_t* at(std::size_t offset) const;
 
  private:
-  at::Device device_;
-  std::vector<std::int32_t> host_, uploaded_;
-  at::Tensor block_;
+  std::vector<std::int32_t> host_;
+  RepeatedUpload<std::int32_t> upload_;
+  const std::int32_t* block_ = nullptr;
 };
 
 }  // namespace oscar
