@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/linear_algebra.h"
+
 namespace oscar {
 namespace {
 
@@ -30,6 +32,7 @@ DeltaRuleOutput chunk(const DeltaRuleInput& x, const at::Tensor& memory) {
   const at::Tensor keys = x.k.transpose(-1, -2);
   const at::Tensor system = at::matmul(x.k * beta, keys) * between;  // its diagonal is not read
   const at::Tensor right = beta * (x.v - since_start * at::matmul(x.k, memory));
+  begin_linear_algebra(system.device());
   const at::Tensor writes =
       at::linalg_solve_triangular(system, right, /*upper=*/false, /*left=*/true, /*unitriangular=*/true);
   const at::Tensor output = since_start * at::matmul(x.q, memory) + at::matmul(at::matmul(x.q, keys) * between, writes);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/linear_algebra.h"
 #include "statistics/accumulator.h"
 #include "statistics/device_far_pairs.h"
 #include "statistics/device_gram.h"
@@ -38,6 +39,7 @@ at::Tensor with_norms(const at::Tensor& rows) {
 // [H, d, d] FP32: F F^T = G of each, G [H, d, d] FP64 symmetric: Cholesky factors, or where G is singular (no W_O reads
 // some direction of a head) those of its eigenvectors.
 at::Tensor factors(const at::Tensor& grams) {
+  begin_linear_algebra(grams.device());
   const auto [lower, failed] = at::linalg_cholesky_ex(grams);
   if (!failed.any().item<bool>()) return lower.to(at::kFloat).contiguous();
   const at::Tensor on_cpu = grams.cpu();
