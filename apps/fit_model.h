@@ -32,6 +32,7 @@ class ModelRun {
   void finish() const;
 
  private:
+  PromptSet read_own_text(const PromptSet& beside);  // and makes room for it in the budget of tokens
   bool take_earlier() const;
 
   CollectArguments& arguments_;

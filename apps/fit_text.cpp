@@ -16,7 +16,7 @@
 namespace oscar {
 
 OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
-                 const fs::path& file, const fs::path& work_dir, std::int64_t tokens)
+                 const fs::path& file, const fs::path& work_dir)
     : checkpoint_(checkpoint),
       collect_(collect),
       overwrite_(common.overwrite),
@@ -32,7 +32,6 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
   if (!book_.fault().empty()) {
     log_info("the chat template is not used for the model's own text: " + book_.fault());
   }
-  request_.shape = text_shape(tokens, options.seq_len);
   request_.seed = common.seed;
   request_.vocabulary = std::min(checkpoint.config().vocabulary, tokenizer_.vocabulary_size());
   request_.work_dir = work_dir;
@@ -43,9 +42,7 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
                        {"openers", book_.sha256()},
                        {"threads", at::get_num_threads()},
                        {"options",
-                        {{"tokens", request_.shape.tokens()},
-                         {"seq_len", request_.shape.row_tokens},
-                         {"seed", common.seed},
+                        {{"seed", common.seed},
                          {"dtype", dtype_option_name(options.dtype)},
                          {"device", options.device.is_cpu() ? "cpu" : "cuda"}}}};
   const ChatTemplate chat = chat_template_of(collect, checkpoint);
@@ -54,6 +51,20 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
              " gives the same text on another day");
     request_.resume_command += " --date " + chat.date();
   }
+}
+
+void OwnText::plan(std::int64_t tokens) {
+  const CollectOptions& options = collect_.options;
+  const ModelConfig& model = checkpoint_.config();
+  request_.shape = text_shape(tokens, options.seq_len);
+  if (options.device.is_cuda()) {
+    const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
+    request_.shape = on_device(request_.shape, model, weights, all_device_bytes(options.device));
+  }
+  Json& identity = request_.identity["options"];
+  identity["tokens"] = request_.shape.tokens();
+  identity["seq_len"] = request_.shape.row_tokens;
+  identity["batch_rows"] = request_.shape.batch_rows;
 }
 
 void OwnText::add_roles(FileRoles& roles) const {
@@ -112,6 +123,11 @@ void OwnText::write() {
     save_text(file_, rows, tokenizer_, request_.identity);
   }
   forget_text(request_);
+}
+
+PromptSet OwnText::read() const {
+  const LazyTokenizer tokenizer(checkpoint_.location().directory / "tokenizer.json");
+  return load_prompts({file_}, tokenizer, chat_template_of(collect_, checkpoint_), checkpoint_.config().vocabulary);
 }
 
 Json OwnText::record() const {

@@ -9,19 +9,22 @@ namespace oscar {
 
 class OwnText {
  public:
-  // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
-  // UsageError for options that contradict it. Opens nothing for writing.
+  // `collect` has the longest sequence, device and type, and what --date and --resume say. UsageError for options that
+  // contradict it. Opens nothing for writing.
   OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common, const fs::path& file,
-          const fs::path& work_dir, std::int64_t tokens);
+          const fs::path& work_dir);
 
   void add_roles(FileRoles& roles) const;
   // UsageError where the file is there and neither --overwrite nor --resume was given.
   void require_usable() const;
+  // How much it is to write: about so many tokens. Before the functions below.
+  void plan(std::int64_t tokens);
   // For --dry-run: rows of the lengths that would be written.
   PromptSet placeholder() const;
   std::string plan_text() const;
   // The file, written now, or taken from an earlier run of the same options with --resume.
   void write();
+  PromptSet read() const;  // what was written
   // How it was made, with the file's hash: for the statistics.
   Json record() const;
   const fs::path& file() const { return file_; }

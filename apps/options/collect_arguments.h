@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct CollectArguments {
   std::vector<std::string> prompts;  // files, or "-"
   std::string date, far_pairs = "64,256", metric = "far-pairs", shard = "1/1";
   bool rows_given = false, tokens_given = false;
-  std::int64_t own_tokens = 0;  // oscar-fit: that the model writes itself beside the prompts
+  // oscar-fit: that the model writes itself beside the prompts; by their tokens where none are given.
+  std::optional<std::int64_t> own_tokens;
   PromptOptions prompt_options;
 };
 

@@ -154,10 +154,11 @@ void add_collecting_options(CLI::App& app, FitArguments& a) {
                      "the model writes --tokens of text itself, kept as OUTPUT.prompts.jsonl)");
   add_prompt_options(app, a.collect);
   app.add_option("--own-text", a.collect.own_tokens,
-                 "Beside the prompts, calibrate on as many tokens that the model writes itself: for traffic of other "
-                 "kinds than the prompts")
+                 "Beside the prompts, calibrate on as many tokens that the model writes itself, for traffic of other "
+                 "kinds than the prompts; 0: none (default: with waterfill four times the tokens of the prompts, else "
+                 "none)")
       ->type_name("TOKENS")
-      ->check(whole_number(1, std::uint64_t{1} << 40));
+      ->check(whole_number(0, std::uint64_t{1} << 40));
   app.get_option("--far-pairs")->default_str("as --windows");
   app.add_option("--seed", a.common.seed, "Seed of the text that the model writes, and of the row sample")
       ->capture_default_str()

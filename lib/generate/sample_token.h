@@ -13,7 +13,9 @@ namespace oscar {
 // result depends on nothing but its arguments. NumericalError for logits that are NaN or +infinity.
 std::int32_t sample_token(const float* logits, std::int64_t vocabulary, double unit);
 
-// The same for each row of logits [rows, >= vocabulary], FP32 on the CPU, contiguous; rows in parallel.
+// The same for each row of logits [rows, >= vocabulary] FP32, contiguous; rows in parallel. On a GPU the cumulative
+// probability is added up in runs of 1,024 tokens, of which one comes to the CPU: a row's weights of a large vocabulary
+// take longer to copy than a layer to compute.
 std::vector<std::int32_t> sample_tokens(const at::Tensor& logits, std::int64_t vocabulary,
                                         const std::vector<double>& units);
 

@@ -84,8 +84,9 @@ class TextWriter {
     }
     load();
     const std::int64_t length = request_.shape.row_tokens;
-    for (std::int64_t first = 0; first < request_.shape.rows; first += kBatchRows) {
-      const std::int64_t count = std::min(kBatchRows, request_.shape.rows - first);
+    const std::int64_t most = request_.shape.batch_rows;
+    for (std::int64_t first = 0; first < request_.shape.rows; first += most) {
+      const std::int64_t count = std::min(most, request_.shape.rows - first);
       while (std::ssize(rows_[static_cast<std::size_t>(first)]) < length) write_block(first, count);
     }
     progress_.finish();
@@ -118,7 +119,8 @@ class TextWriter {
       }
       const std::int64_t length = std::ssize(rows_[r]), whole = request_.shape.row_tokens;
       // Rows of a batch end together, and batches follow each other.
-      const std::size_t head = r / kBatchRows * kBatchRows;
+      const auto each = static_cast<std::size_t>(request_.shape.batch_rows);
+      const std::size_t head = r / each * each;
       const bool follows = head == 0 || length == 0 || std::ssize(rows_[head - 1]) == whole;
       if (length > whole || (length != whole && length % kBlockTokens != 0) || length != std::ssize(rows_[head]) ||
           !follows) {
@@ -164,7 +166,7 @@ class TextWriter {
       for (const RowState& state : states) newest.push_back(state.tokens.back());
       batch.starts.assign(states.size(), position - 1);
       const at::Tensor hidden = decoder_.forward(newest, batch, cache);
-      const at::Tensor logits = decoder_.logits(hidden).to(at::kCPU).contiguous();
+      const at::Tensor logits = decoder_.logits(hidden).contiguous();
       std::vector<double> units;
       for (const RowState& state : states) {
         units.push_back(
@@ -217,10 +219,20 @@ TextShape text_shape(std::int64_t tokens, std::int64_t longest) {
 
 std::uint64_t text_bytes(const ModelConfig& model, const TextShape& shape) {
   const KvMethod method = make_method(method_with(MethodRole::kBaseline).id, model, nullptr, CacheWindows{});
-  const auto rows = static_cast<std::uint64_t>(std::min(kBatchRows, shape.rows));
+  const auto rows = static_cast<std::uint64_t>(std::min(shape.batch_rows, shape.rows));
   // The cache grows in steps: while it does, old and new pages are there.
   const std::uint64_t cache = 2 * allocated_bytes(method, model, shape.row_tokens);
-  return rows * (cache + 2 * sizeof(float) * static_cast<std::uint64_t>(model.vocabulary));
+  // Logits in FP32, and in FP64 while a token is drawn.
+  return rows * (cache + 4 * sizeof(double) * static_cast<std::uint64_t>(model.vocabulary));
+}
+
+TextShape on_device(TextShape shape, const ModelConfig& model, std::uint64_t weight_bytes, std::uint64_t device_bytes) {
+  for (const std::int64_t times : {4, 2}) {
+    TextShape larger = shape;
+    larger.batch_rows = times * kBatchRows;
+    if (weight_bytes + text_bytes(model, larger) <= device_bytes / 10 * 9) return larger;
+  }
+  return shape;
 }
 
 TextRows write_text(Decoder& decoder, const ScriptBook& book, const TextRequest& request) {

@@ -17,12 +17,13 @@
 namespace oscar {
 
 inline constexpr std::int64_t kRowTokens = 1024;   // of a row, where nothing is shorter: well behind the BF16 windows
-inline constexpr std::int64_t kBatchRows = 32;     // that go forward together
+inline constexpr std::int64_t kBatchRows = 32;     // that go forward together, on a GPU up to four times as many
 inline constexpr std::int64_t kBlockTokens = 256;  // of each row between two states on disk
 
 // Rows of equal length for a number of tokens.
 struct TextShape {
   std::int64_t rows = 0, row_tokens = 0;
+  std::int64_t batch_rows = kBatchRows;                      // that go forward together
   std::int64_t tokens() const { return rows * row_tokens; }  // the number that was asked for, or a few more
 };
 // longest: of a row (--seq-len, the model's context).
@@ -30,6 +31,11 @@ TextShape text_shape(std::int64_t tokens, std::int64_t longest);
 
 // Memory for the cache and the logits of a batch; weights are not counted.
 std::uint64_t text_bytes(const ModelConfig& model, const TextShape& shape);
+
+// The same rows in larger batches, as far as a GPU with `device_bytes` of memory holds them beside `weight_bytes`: a
+// step of it takes hardly longer with more rows. All of its memory counts, not what is free, because rows that went
+// forward beside others have other roundings: equal machines are to write equal text.
+TextShape on_device(TextShape shape, const ModelConfig& model, std::uint64_t weight_bytes, std::uint64_t device_bytes);
 
 struct TextRequest {
   TextShape shape;

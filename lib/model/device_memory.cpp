@@ -6,6 +6,7 @@
 #include <charconv>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -13,11 +14,18 @@
 
 namespace oscar {
 
-std::uint64_t free_device_bytes(at::Device device) {
-  if (!device.is_cuda()) return 0;
+namespace {
+
+std::pair<std::uint64_t, std::uint64_t> free_and_all(at::Device device) {
+  if (!device.is_cuda()) return {0, 0};
   const c10::DeviceGuard guard(device);
-  return c10::getDeviceAllocator(device.type())->getMemoryInfo(device.has_index() ? device.index() : 0).first;
+  return c10::getDeviceAllocator(device.type())->getMemoryInfo(device.has_index() ? device.index() : 0);
 }
+
+}  // namespace
+
+std::uint64_t free_device_bytes(at::Device device) { return free_and_all(device).first; }
+std::uint64_t all_device_bytes(at::Device device) { return free_and_all(device).second; }
 
 void log_device_memory(at::Device device) {
   if (!device.is_cuda()) return;

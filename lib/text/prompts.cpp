@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "base/errors.h"
-#include "base/hash.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "text/jinja/from_json.h"
@@ -58,17 +57,7 @@ class Loader {
       }
       throw InputError("no usable prompt in " + files + " (" + detail + "); pass at least one row with " + kKindList);
     }
-    Sha256 hash;
-    const auto number = [&](std::uint64_t value, int bytes) {  // little-endian on every machine
-      unsigned char out[8];
-      for (int i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(value >> (8 * i));
-      hash.update(out, static_cast<std::size_t>(bytes));
-    };
-    for (const Prompt& prompt : set_.prompts) {
-      number(prompt.ids.size(), 8);
-      for (const std::int32_t id : prompt.ids) number(static_cast<std::uint32_t>(id), 4);
-    }
-    set_.sha256 = hash.hex();
+    set_.sha256 = prompts_sha256(set_.prompts);
     return std::move(set_);
   }
 

@@ -49,6 +49,12 @@ PromptSet parse_prompt_rows(std::string_view content, const std::string& where, 
                             const LazyTokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
                             const PromptOptions& options = {});
 
+// PromptSet::sha256 of these: over the number of ids of each and its ids, little-endian.
+std::string prompts_sha256(const std::vector<Prompt>& prompts);
+
+// The prompts of both, those of `first` in front, as if their files had been read by one call.
+PromptSet joined(PromptSet first, PromptSet second);
+
 // One document (a .txt file, or one of another name, also with .gz behind it) as ids, for oscar-verify --text.
 std::vector<std::int32_t> load_text(const fs::path& file, const Tokenizer& tokenizer);
 

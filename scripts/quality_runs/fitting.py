@@ -1,7 +1,7 @@
 """Bundles of rows (rows.py): each is fitted once and stays in the folder of the run."""
 from .programs import FIT, note, run
 
-OWN_TOKENS = 30000  # beside prompts: as many as prompts have by default
+OWN_TOKENS = 120000  # beside prompts: as many as oscar-fit has written where it is not told
 
 
 def fit(model, rows, kind=None):

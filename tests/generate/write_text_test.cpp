@@ -30,7 +30,7 @@ struct Writing {
   TextRequest request;
 
   Writing(std::int64_t rows, std::int64_t row_tokens, std::uint64_t seed = 7) {
-    request.shape = {rows, row_tokens};
+    request.shape = {.rows = rows, .row_tokens = row_tokens};
     request.seed = seed;
     request.vocabulary = tokenizer.vocabulary_size();
     request.work_dir = folder.path() / "work";
@@ -54,6 +54,22 @@ TEST(TextShape, RowsAreEqualAndHoldWhatWasAskedFor) {
     EXPECT_LE(shape.row_tokens, std::min(longest, kRowTokens));
   }
   EXPECT_EQ(text_shape(30000, 4096).rows, 30);
+}
+
+TEST(TextShape, BatchesOfAGpuAreAsLargeAsItsMemoryAllows) {
+  const ModelConfig model = Checkpoint::open(locate_model(kWriter, "")).config();
+  const TextShape shape = text_shape(120000, 4096);
+  const auto batch_of = [&](std::int64_t rows) {
+    TextShape wanted = shape;
+    wanted.batch_rows = rows;
+    return text_bytes(model, wanted);
+  };
+  const std::uint64_t weights = 1000000;
+  const auto rows_with = [&](std::uint64_t bytes) { return on_device(shape, model, weights, bytes).batch_rows; };
+  EXPECT_EQ(rows_with(0), kBatchRows);  // the run will say what is missing
+  EXPECT_EQ(rows_with((weights + batch_of(64)) * 10 / 9 - 100), kBatchRows);
+  EXPECT_EQ(rows_with((weights + batch_of(64)) * 10 / 9 + 100), 2 * kBatchRows);
+  EXPECT_EQ(rows_with((weights + batch_of(118)) * 10 / 9 + 100), 4 * kBatchRows);
 }
 
 // Text drawn from a distribution has its entropy: the mean of -ln p(token) - H(p) is 0. Wrong positions, a cache that
