@@ -35,8 +35,36 @@ std::int64_t first_above(const double* weights, std::int64_t count, double limit
   return last;
 }
 
-std::vector<std::int32_t> sample_on_device(const at::Tensor& logits, std::int64_t vocabulary,
-                                           const std::vector<double>& units) {
+}  // namespace
+
+std::int32_t sample_token(const float* logits, std::int64_t vocabulary, double unit) {
+  const float highest = *std::max_element(logits, logits + vocabulary);
+  std::vector<double> weights(static_cast<std::size_t>(vocabulary));
+  double total = 0.0;
+  for (std::int64_t i = 0; i < vocabulary; ++i) {
+    total += weights[static_cast<std::size_t>(i)] = std::exp(static_cast<double>(logits[i]) - highest);
+  }
+  double below = 0.0;
+  return static_cast<std::int32_t>(first_above(weights.data(), vocabulary, unit * require_finite(total), below));
+}
+
+std::vector<std::int32_t> sample_tokens(const at::Tensor& logits, std::int64_t vocabulary,
+                                        const std::vector<double>& units) {
+  if (logits.is_cuda()) return sample_in_runs(logits, vocabulary, units);
+  std::vector<std::int32_t> tokens(units.size());
+  const float* rows = logits.const_data_ptr<float>();
+  const std::int64_t width = logits.size(1);
+  at::parallel_for(0, std::ssize(units), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const auto r = static_cast<std::size_t>(row);
+      tokens[r] = sample_token(rows + row * width, vocabulary, units[r]);
+    }
+  });
+  return tokens;
+}
+
+std::vector<std::int32_t> sample_in_runs(const at::Tensor& logits, std::int64_t vocabulary,
+                                         const std::vector<double>& units) {
   const std::int64_t rows = std::ssize(units), runs = (vocabulary + kRun - 1) / kRun;
   const at::Tensor known = logits.narrow(1, 0, vocabulary).to(at::kDouble);
   const at::Tensor weights =
@@ -58,34 +86,6 @@ std::vector<std::int32_t> sample_on_device(const at::Tensor& logits, std::int64_
     const double* of_row = run.const_data_ptr<double>() + static_cast<std::int64_t>(r) * kRun;
     tokens[r] = static_cast<std::int32_t>(chosen[r] * kRun + first_above(of_row, kRun, limit[r], below[r]));
   }
-  return tokens;
-}
-
-}  // namespace
-
-std::int32_t sample_token(const float* logits, std::int64_t vocabulary, double unit) {
-  const float highest = *std::max_element(logits, logits + vocabulary);
-  std::vector<double> weights(static_cast<std::size_t>(vocabulary));
-  double total = 0.0;
-  for (std::int64_t i = 0; i < vocabulary; ++i) {
-    total += weights[static_cast<std::size_t>(i)] = std::exp(static_cast<double>(logits[i]) - highest);
-  }
-  double below = 0.0;
-  return static_cast<std::int32_t>(first_above(weights.data(), vocabulary, unit * require_finite(total), below));
-}
-
-std::vector<std::int32_t> sample_tokens(const at::Tensor& logits, std::int64_t vocabulary,
-                                        const std::vector<double>& units) {
-  if (logits.is_cuda()) return sample_on_device(logits, vocabulary, units);
-  std::vector<std::int32_t> tokens(units.size());
-  const float* rows = logits.const_data_ptr<float>();
-  const std::int64_t width = logits.size(1);
-  at::parallel_for(0, std::ssize(units), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const auto r = static_cast<std::size_t>(row);
-      tokens[r] = sample_token(rows + row * width, vocabulary, units[r]);
-    }
-  });
   return tokens;
 }
 

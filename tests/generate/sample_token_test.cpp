@@ -56,19 +56,25 @@ TEST(SampleToken, RowsGiveWhatEachGivesAlone) {
   }
 }
 
-// The same draws, but for units within rounding of a boundary, of which these are none.
-TEST(SampleToken, AGpuDrawsTheSameTokens) {
-  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+// None of these units is within rounding of a boundary.
+void expect_same_in_runs(at::Device device) {
   at::manual_seed(5);
   const at::Tensor logits = at::randn({96, 5000}, at::kFloat) * 3;
   logits.narrow(1, 1500, 1200).fill_(-kInfinity);  // a run without weight, and parts of two
   std::vector<double> units{0.0, std::nextafter(1.0, 0.0)};
   for (std::uint64_t r = 2; r < 96; ++r) units.push_back(random_unit(1, 2, r));
   for (const std::int64_t vocabulary : {4096, 4990}) {
-    EXPECT_EQ(sample_tokens(logits.to(at::kCUDA), vocabulary, units), sample_tokens(logits, vocabulary, units));
+    EXPECT_EQ(sample_in_runs(logits.to(device), vocabulary, units), sample_tokens(logits, vocabulary, units));
   }
   logits[3][7] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(sample_tokens(logits.to(at::kCUDA), 4990, units), NumericalError);
+  EXPECT_THROW(sample_in_runs(logits.to(device), 4990, units), NumericalError);
+}
+
+TEST(SampleToken, RunsDrawTheSameTokens) { expect_same_in_runs(at::kCPU); }
+
+TEST(SampleToken, RunsOnAGpuDrawTheSameTokens) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  expect_same_in_runs(at::kCUDA);
 }
 
 TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
