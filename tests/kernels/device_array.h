@@ -19,7 +19,7 @@ template <class T>
 class DeviceArray {
  public:
   explicit DeviceArray(std::size_t n) : n_(n) {
-    check_cuda(cudaMalloc(&data_, std::max<std::size_t>(n, 1) * sizeof(T)), "cudaMalloc");
+    check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<std::size_t>(n, 1) * sizeof(T)), "cudaMalloc");
   }
   explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) {
     check_cuda(cudaMemcpy(data_, host.data(), n_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");

@@ -1,0 +1,99 @@
+// Many runs of a few tokens that leave BF16 windows: a warp codes a run of its own. The kernel with a block for each
+// run, which is right for whole pages, looks at every code of the page for those that are its own; for one token that
+// takes many times as long as the token.
+#pragma once
+
+#include "kernels/quantize/encode_row.cuh"
+
+namespace oscar::kernels {
+
+inline constexpr int kRunWarps = 4;  // runs of a block
+
+// A warp's image of the planes of one side of a page: bits to be written, and which.
+struct PlanesImage {
+  std::uint32_t *bits, *mine;
+  int words;
+
+  __device__ __forceinline__ void clear(int lane) const {
+    for (int i = lane; i < words; i += 32) bits[i] = mine[i] = 0;
+    __syncwarp();
+  }
+  // The codes of one token. A lane takes every eighth channel of 32 in a row, which share a word in most planes.
+  __device__ __forceinline__ void put(const SideLayout& side, bool value_side, int token, const std::uint8_t* codes,
+                                      int lane) const {
+    for (int b = 0; b < side.planes; ++b) {
+      const PlaneLayout plane = side.plane[b];
+      const std::uint32_t ones = (1u << plane.width) - 1u;
+      const int first_word = (plane.offset - side.plane[0].offset) / 4;
+      for (int channel = lane / 8 * 32 + lane % 8; channel < plane.channels; channel += 128) {
+        int word = -1;
+        std::uint32_t code_bits = 0, own = 0;
+        const auto flush = [&] {
+          if (word >= 0) atomicOr(bits + word, code_bits), atomicOr(mine + word, own);
+        };
+#pragma unroll
+        for (int k = 0; k < 32; k += 8) {
+          if (channel + k >= plane.channels) break;
+          const int bit = value_side ? plane.value_bit(token, channel + k) : plane.key_bit(token, channel + k);
+          if (first_word + bit / 32 != word) {
+            flush();
+            word = first_word + bit / 32, code_bits = own = 0;
+          }
+          code_bits |= static_cast<std::uint32_t>(codes[plane.first_channel + channel + k]) << (bit % 32);
+          own |= ones << (bit % 32);
+        }
+        flush();
+      }
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void write(std::uint32_t* planes, int lane) const {
+    for (int i = lane; i < words; i += 32) {
+      const std::uint32_t own = mine[i];
+      if (own == 0) continue;
+      planes[i] = own == 0xffffffffu ? bits[i] : (planes[i] & ~own) | bits[i];
+    }
+  }
+};
+
+__host__ __device__ inline int image_words(const SideLayout& side) {
+  return (side.param_offset - side.plane[0].offset) / 4;
+}
+
+// Shared memory of a warp: a row, its codes and the image.
+template <int P>
+__host__ __device__ constexpr int run_warp_bytes(int words) {
+  return (4 + 1) * 32 * P + 8 * words;
+}
+
+template <int P>
+__global__ void __launch_bounds__(32 * kRunWarps) quantize_runs_kernel(const __grid_constant__ QuantizePagesParams p) {
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y, d = p.layout.head_dim;
+  const int index = static_cast<int>(blockIdx.x) * kRunWarps + warp, words = image_words(p.layout);
+  if (index >= p.run_count) return;
+  const PageRun run = p.runs[index];
+  if (run.count <= 0) return;
+  float* row = reinterpret_cast<float*>(memory + warp * run_warp_bytes<P>(words));
+  std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(row + 32 * P);
+  const PlanesImage image{bits, bits + words, words};
+  std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(bits + 2 * words);
+  std::uint8_t* page =
+      p.pages + layer() * p.page_layer_bytes + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  image.clear(lane);
+  for (int r = 0; r < run.count; ++r) {
+    const WindowRow source(p, head, run.first_row, r);
+    const int slot = run.first_slot + r;
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (lane + 32 * j < d) row[lane + 32 * j] = source.load(p, lane + 32 * j);
+    }
+    __syncwarp();
+    encode<P>(p, head, run.first_position + r, slot, row, codes, page);
+    __syncwarp();
+    image.put(p.layout, p.value_side, slot, codes, lane);
+  }
+  image.write(reinterpret_cast<std::uint32_t*>(page + p.layout.plane[0].offset), lane);
+}
+
+}  // namespace oscar::kernels
