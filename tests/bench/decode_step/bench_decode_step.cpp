@@ -1,25 +1,26 @@
 // Tokens per second of a whole decode step, INT2 cache against BF16 cache, geometry of Qwen3-8B and Qwen3-4B with
 // random weights made on the GPU.
-//   bench_decode_step [--geometry 8b,4b] [--contexts 8192,...] [--reserve GIB] [--steps N] [--json FILE]
+//   bench_decode_step [--geometry 8b,4b] [--contexts 8192,...] [--reserve GIB] [--steps N] [--json FILE] [--parts]
+//                     [--largest] [--rates TB_PER_S,TFLOP_PER_S]
 //   bench_decode_step --check    the step against lib/model, on a small geometry
 // Each step is one CUDA graph: greedy token -> embedding -> all layers -> head -> greedy token. The position stays at
 // the context's end, so every replay does the same work. Batch 1, then the largest batches that fit the memory which
 // weights and --reserve (default 4 GiB, for activations) leave. The BF16 step runs with SDPA's flash and cuDNN kernels;
 // ratios are to the faster. "by bytes": the ratio of (weights + cache) that the steps must read.
-#include <ATen/cuda/CUDAGraph.h>
+// --parts: what each part of the 2-bit step takes, in a graph of its own, and what it must take at --rates (default:
+// what an H200 was measured to do): the longer of its bytes and its matrix products. --largest: the largest batches
+// alone.
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <optional>
 #include <sstream>
 
 #include "base/json.h"
 #include "model/layer.h"
 #include "model/rope.h"
-#include "tests/bench/decode_step/step_model.h"
+#include "tests/bench/decode_step/step_timing.h"
 
 namespace oscar::bench {
 namespace {
@@ -32,7 +33,8 @@ struct Options {
   double reserve_gib = 4.0;
   int steps = 20;
   std::string json;
-  bool check = false;
+  bool check = false, parts = false, largest = false;
+  Rates rates;
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -42,44 +44,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
-// Milliseconds of one graph replay; nullopt where the attention kernel refuses the shape.
-std::optional<double> time_step(DecodeStep& step, int repeats) {
-  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-  const c10::cuda::CUDAStreamGuard guard(stream);
-  at::cuda::CUDAGraph graph;
-  try {
-    for (int i = 0; i < 2; ++i) step.run();
-    stream.synchronize();
-    graph.capture_begin();
-    step.run();
-    graph.capture_end();
-  } catch (const c10::Error& e) {
-    std::fprintf(stderr, "%s\n", e.what_without_backtrace());
-    return std::nullopt;
-  }
-  std::vector<double> times;
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin), cudaEventCreate(&end);
-  for (int i = 0; i < repeats + 3; ++i) {
-    cudaEventRecord(begin, stream);
-    graph.replay();
-    cudaEventRecord(end, stream);
-    cudaEventSynchronize(end);
-    float ms = 0;
-    if (cudaEventElapsedTime(&ms, begin, end) != cudaSuccess) throw std::runtime_error("cudaEventElapsedTime failed");
-    if (i >= 3) times.push_back(ms);
-  }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  return median(times);
-}
-
-// Flash and cuDNN, or INT2. Milliseconds by name; the cache is made and dropped here.
-Json measure(StepWeights& weights, bool int2, std::int64_t batch, std::int64_t context, int repeats) {
+// Flash and cuDNN, or INT2. Milliseconds by name; the cache is made and dropped here. parts: filled when asked for.
+Json measure(StepWeights& weights, bool int2, std::int64_t batch, std::int64_t context, const Options& o, Json& parts) {
   use_absorbed(weights, int2);
   Json times = Json::object();
   if (batch < 1) return times;
@@ -87,11 +53,13 @@ Json measure(StepWeights& weights, bool int2, std::int64_t batch, std::int64_t c
     DecodeStep step(weights, int2 ? CacheKind::kInt2 : CacheKind::kBf16Flash, batch, context, kWindows);
     step.fill_random();
     if (int2) {
-      times["int2"] = time_step(step, repeats).value();
+      times["int2"] = time_step(step, o.steps).value();
+      const StepShape shape{true, batch, context, kWindows};
+      if (o.parts) parts = time_parts(step, weights.config, shape, o.rates, o.steps);
     } else {
       for (const CacheKind kind : {CacheKind::kBf16Flash, CacheKind::kBf16Cudnn}) {
         step.set_attention(kind);
-        if (const auto ms = time_step(step, repeats)) times[to_string(kind)] = *ms;
+        if (const auto ms = time_step(step, o.steps)) times[to_string(kind)] = *ms;
       }
     }
   }
@@ -106,10 +74,11 @@ double best_of(const Json& times) {
 }
 
 Json row_of(StepWeights& weights, const std::string& geometry, const std::string& mode, std::int64_t bf16_batch,
-            std::int64_t int2_batch, std::int64_t context, int repeats) {
+            std::int64_t int2_batch, std::int64_t context, const Options& o) {
   const ModelConfig& c = weights.config;
-  const Json bf16 = measure(weights, false, bf16_batch, context, repeats);
-  const Json int2 = measure(weights, true, int2_batch, context, repeats);
+  Json parts;
+  const Json bf16 = measure(weights, false, bf16_batch, context, o, parts);
+  const Json int2 = measure(weights, true, int2_batch, context, o, parts);
   Json row{{"geometry", geometry}, {"mode", mode}, {"context", context}};
   const double w = static_cast<double>(weights.step_bytes());
   const auto side = [&](bool is_int2, std::int64_t batch, const Json& times) {
@@ -117,7 +86,9 @@ Json row_of(StepWeights& weights, const std::string& geometry, const std::string
         w + static_cast<double>(batch) * static_cast<double>(read_bytes(c, is_int2, kWindows, context));
     Json s{{"batch", batch}, {"ms", times}, {"bytes_per_step", bytes}};
     if (batch > 0) {
-      const double ms = best_of(times);
+      const double ms = best_of(times), least = least_ms_of_step(c, {is_int2, batch, context, kWindows}, o.rates);
+      s["least_ms"] = least;
+      s["of_roofline"] = least / ms;
       s["tokens_per_second"] = 1e3 * static_cast<double>(batch) / ms;
       s["terabytes_per_second"] = bytes / ms / 1e9;
       s["cache_bytes"] = static_cast<double>(batch) * static_cast<double>(cache_bytes(c, is_int2, kWindows, context));
@@ -131,13 +102,22 @@ Json row_of(StepWeights& weights, const std::string& geometry, const std::string
     row["ratio_by_bytes"] = (row["bf16"]["bytes_per_step"].get<double>() / static_cast<double>(bf16_batch)) /
                             (row["int2"]["bytes_per_step"].get<double>() / static_cast<double>(int2_batch));
     std::printf(
-        "%s %-8s context %6lld  bf16 batch %3lld: %8.1f tok/s  int2 batch %3lld: %8.1f tok/s (%.2f TB/s)  %.2fx, by "
-        "bytes %.2fx\n",
+        "%s %-8s context %6lld  bf16 batch %3lld: %8.1f tok/s  int2 batch %3lld: %8.1f tok/s (%.2f TB/s, %.1f %% of "
+        "the roofline)  %.2fx, by bytes %.2fx\n",
         geometry.c_str(), mode.c_str(), static_cast<long long>(context), static_cast<long long>(bf16_batch),
         row["bf16"]["tokens_per_second"].get<double>(), static_cast<long long>(int2_batch),
         row["int2"]["tokens_per_second"].get<double>(), row["int2"]["terabytes_per_second"].get<double>(),
-        row["ratio"].get<double>(), row["ratio_by_bytes"].get<double>());
+        100 * row["int2"]["of_roofline"].get<double>(), row["ratio"].get<double>(),
+        row["ratio_by_bytes"].get<double>());
     std::fflush(stdout);
+    if (!parts.is_null()) {
+      const Json& s = row["int2"];
+      print_parts(
+          parts,
+          geometry + ", 2-bit cache, context " + std::to_string(context) + ", batch " + std::to_string(int2_batch),
+          best_of(int2), s["least_ms"].get<double>());
+      row["int2"].update(parts);
+    }
   }
   return row;
 }
@@ -150,8 +130,10 @@ int run(const Options& o) {
     const ModelConfig config = qwen3_geometry(geometry);
     StepWeights weights = random_weights(config, 131072 + 1, 1);
     c10::cuda::CUDACachingAllocator::emptyCache();
-    for (const std::int64_t context : o.single)
-      rows.push_back(row_of(weights, geometry, "batch 1", 1, 1, context, o.steps));
+    if (!o.largest) {
+      for (const std::int64_t context : o.single)
+        rows.push_back(row_of(weights, geometry, "batch 1", 1, 1, context, o));
+    }
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     const double room = static_cast<double>(free) - o.reserve_gib * 1073741824.0;
@@ -159,14 +141,17 @@ int run(const Options& o) {
       const auto fits = [&](bool int2) {
         return static_cast<std::int64_t>(room / static_cast<double>(cache_bytes(config, int2, kWindows, context)));
       };
-      Json row = row_of(weights, geometry, "capacity", fits(false), fits(true), context, o.steps);
+      Json row = row_of(weights, geometry, "capacity", fits(false), fits(true), context, o);
       row["cache_memory_bytes"] = room;
       rows.push_back(std::move(row));
     }
   }
   if (!o.json.empty()) {
     std::ofstream(o.json) << dump_json(
-        Json{{"gpu", device.name}, {"windows", {kWindows.sink, kWindows.recent}}, {"results", rows}});
+        Json{{"gpu", device.name},
+             {"windows", {kWindows.sink, kWindows.recent}},
+             {"rates", {{"bytes_per_second", o.rates.bytes}, {"operations_per_second", o.rates.operations}}},
+             {"results", rows}});
   }
   return 0;
 }
@@ -227,6 +212,14 @@ int main_with(int argc, char** argv) {
     };
     if (a == "--check") {
       o.check = true;
+    } else if (a == "--parts") {
+      o.parts = true;
+    } else if (a == "--largest") {
+      o.largest = true;
+    } else if (a == "--rates") {
+      const std::vector<std::string> rates = split(value());
+      if (rates.size() != 2) throw std::invalid_argument("--rates takes two numbers");
+      o.rates = {1e12 * std::stod(rates[0]), 1e12 * std::stod(rates[1])};
     } else if (a == "--geometry") {
       o.geometries = split(value());
     } else if (a == "--contexts") {

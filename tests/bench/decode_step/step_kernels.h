@@ -27,12 +27,12 @@ struct GemvParams {
 };
 cudaError_t gemv(const GemvParams& p, GemvEnd end, cudaStream_t stream);
 
-// hidden += delta (where not null); normed = rms_norm(hidden) weight. [batch, columns]
-cudaError_t residual_norm(Bf16* hidden, const Bf16* delta, const Bf16* weight, Bf16* normed, int batch, int columns,
-                          float eps, cudaStream_t stream);
-// out = silu(gate) up; gate_up [batch, 2 columns]
+// normed = rms_norm(hidden) weight. [batch, columns]; columns: a multiple of 8, at most 4096
+cudaError_t rms_norm(const Bf16* hidden, const Bf16* weight, Bf16* normed, int batch, int columns, float eps,
+                     cudaStream_t stream);
+// out = silu(gate) up; gate_up [batch, 2 columns]; columns: a multiple of 8
 cudaError_t silu_gate(const Bf16* gate_up, Bf16* out, int batch, int columns, cudaStream_t stream);
-// best [batch] of logits [batch, columns]; best starts at 0.
+// best [batch] of logits [batch, columns]; best starts at 0. columns: a multiple of 8
 cudaError_t argmax(const Bf16* logits, unsigned long long* best, int batch, int columns, cudaStream_t stream);
 // hidden[b] = table[token of best[b]]; tokens[b] = that token; best[b] = 0.
 cudaError_t embed(const Bf16* table, unsigned long long* best, std::int32_t* tokens, Bf16* hidden, int batch,

@@ -12,7 +12,6 @@
 #include "kernels/decode/decode_attention.h"
 #include "kernels/quantize/quantize_pages.h"
 #include "model/rope.h"
-#include "tests/bench/decode_step/step_kernels.h"
 
 namespace oscar::bench {
 namespace {
@@ -32,31 +31,10 @@ void check(cudaError_t error, const char* what) {
 Bf16* bf16(const at::Tensor& x) { return static_cast<Bf16*>(x.data_ptr()); }
 const std::uint16_t* bits(const at::Tensor& x) { return static_cast<const std::uint16_t*>(x.const_data_ptr()); }
 
-std::int64_t pages_for(std::int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
-std::int64_t ring_pages_of(const CacheWindows& w) { return pages_for(w.recent + w.flush - 1 + 15); }
-
 }  // namespace
 
 std::string to_string(CacheKind kind) {
   return kind == CacheKind::kInt2 ? "int2" : kind == CacheKind::kBf16Flash ? "bf16, SDPA flash" : "bf16, SDPA cuDNN";
-}
-
-std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const CacheWindows& w, std::int64_t context) {
-  const auto heads = static_cast<std::uint64_t>(c.layers * c.kv_heads);
-  const int d = static_cast<int>(c.head_dim);
-  if (!int2) return heads * static_cast<std::uint64_t>(context) * 4 * static_cast<std::uint64_t>(d);
-  const std::int64_t body = std::max<std::int64_t>(pages_for(w.quantised_end(context) - w.sink), 1);
-  const std::int64_t windows = pages_for(w.sink) + ring_pages_of(w);
-  return heads * (static_cast<std::uint64_t>(body * kernels::CodePage{d}.bytes()) +
-                  static_cast<std::uint64_t>(windows * kernels::window_page_bytes(d)));
-}
-
-std::uint64_t read_bytes(const ModelConfig& c, bool int2, const CacheWindows& w, std::int64_t context) {
-  if (!int2) return cache_bytes(c, false, w, context);
-  const std::int64_t body = w.quantised_end(context) - w.sink;
-  const int d = static_cast<int>(c.head_dim);
-  return static_cast<std::uint64_t>(c.layers * c.kv_heads) *
-         static_cast<std::uint64_t>(body * kernels::CodePage{d}.bytes() / kPageTokens + (context - body) * 4 * d);
 }
 
 DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t batch, std::int64_t context,
@@ -73,8 +51,8 @@ DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t 
   const std::int64_t d = c.head_dim;
   lengths_ = at::full({batch}, context, kInt);
   if (int2_) {
-    sink_pages_ = pages_for(windows.sink), ring_pages_ = ring_pages_of(windows);
-    max_pages_ = std::max<std::int64_t>(pages_for(windows.quantised_end(context) - windows.sink), 1);
+    sink_pages_ = window_pages_for(windows.sink), ring_pages_ = ring_pages_of(windows);
+    max_pages_ = std::max<std::int64_t>(window_pages_for(windows.quantised_end(context) - windows.sink), 1);
     page_bytes_ = kernels::CodePage{static_cast<int>(d)}.bytes();
     window_bytes_ = kernels::window_page_bytes(static_cast<int>(d));
     pages_ = at::zeros({c.layers, batch * max_pages_, c.kv_heads, page_bytes_}, kByte);
@@ -95,7 +73,7 @@ DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t 
   force_tokens(std::vector<std::int32_t>(static_cast<std::size_t>(batch), 1));
   tokens_ = at::zeros({batch}, kInt);
   hidden_ = at::zeros({batch, c.hidden}, kBf16);
-  normed_ = at::empty_like(hidden_), delta_ = at::empty_like(hidden_);
+  normed_ = at::empty_like(hidden_);
   qkv_ = at::empty({batch, c.query_heads + 2 * c.kv_heads, d}, kBf16);
   query_ = at::empty({batch, c.query_heads, d}, kBf16), attended_ = at::empty_like(query_);
   gate_up_ = at::empty({batch, 2 * c.intermediate}, kBf16), gated_ = at::empty({batch, c.intermediate}, kBf16);
@@ -133,13 +111,14 @@ std::uint64_t DecodeStep::allocated_bytes() const {
   return int2_ ? pages_.nbytes() + window_pages_.nbytes() : keys_.nbytes() + values_.nbytes();
 }
 
-// Tokens that leave the windows, of all layers: they were written by earlier steps.
-void DecodeStep::begin_step() {
-  check(embed(bf16(weights_.embedding), reinterpret_cast<unsigned long long*>(best_.data_ptr<std::int64_t>()),
-              tokens_.data_ptr<std::int32_t>(), bf16(hidden_), static_cast<int>(batch_),
-              static_cast<int>(config_.hidden), stream()),
+void DecodeStep::embed_tokens() {
+  check(embed(bf16(weights_.embedding), best(), tokens_.data_ptr<std::int32_t>(), bf16(hidden_),
+              static_cast<int>(batch_), static_cast<int>(config_.hidden), stream()),
         "embed");
-  if (!int2_) return;
+}
+
+// Tokens that leave the windows, of all layers: they were written by earlier steps.
+void DecodeStep::quantise() {
   kernels::FlushRunsParams f;
   f.lengths = lengths_.const_data_ptr<std::int32_t>(), f.page_table = page_table_.const_data_ptr<std::int32_t>();
   f.runs = reinterpret_cast<kernels::PageRun*>(runs_.data_ptr<std::int32_t>());
@@ -169,41 +148,42 @@ void DecodeStep::begin_step() {
   }
 }
 
-at::Tensor DecodeStep::normed(const at::Tensor& weight) {
-  check(residual_norm(bf16(hidden_), nullptr, bf16(weight), bf16(normed_), static_cast<int>(batch_),
-                      static_cast<int>(config_.hidden), static_cast<float>(config_.rms_eps), stream()),
-        "residual_norm");
-  return normed_;
+// normed_ = norm(hidden)
+void DecodeStep::norm(const at::Tensor& weight) {
+  if (!does(StepPart::kNorms)) return;
+  check(rms_norm(bf16(hidden_), bf16(weight), bf16(normed_), static_cast<int>(batch_), static_cast<int>(config_.hidden),
+                 static_cast<float>(config_.rms_eps), stream()),
+        "rms_norm");
 }
 
-// out = norm(hidden) w^T
-void DecodeStep::project(const at::Tensor& w, const at::Tensor& norm, at::Tensor& out) {
-  if (batch_ > 1) {
-    at::Tensor flat = out.view({batch_, w.size(0)});
-    at::mm_out(flat, normed(norm), w.t());
-    return;
-  }
+// out = x w^T, or out += x w^T
+void DecodeStep::product(StepPart part, const at::Tensor& x, const at::Tensor& w, const at::Tensor& out, bool add) {
+  if (!does(part)) return;
+  products_.multiply(x.view({batch_, w.size(1)}), w, out.view({batch_, w.size(0)}), add);
+}
+
+// out = norm(hidden) w^T of one sequence
+void DecodeStep::normed_row(StepPart part, const at::Tensor& w, const at::Tensor& norm, const at::Tensor& out,
+                            GemvEnd end) {
+  if (!does(part)) return;
   GemvParams p;
-  p.w = bf16(w), p.x = bf16(hidden_), p.norm = bf16(norm), p.y = bf16(out);
-  p.rows = static_cast<int>(w.size(0)), p.columns = static_cast<int>(w.size(1)),
-  p.eps = static_cast<float>(config_.rms_eps);
-  check(gemv(p, GemvEnd::kPlain, stream()), "gemv");
+  p.w = bf16(w), p.x = bf16(hidden_), p.norm = bf16(norm), p.y = end == GemvEnd::kArgmax ? nullptr : bf16(out);
+  p.best = end == GemvEnd::kArgmax ? best() : nullptr;
+  p.rows = static_cast<int>(end == GemvEnd::kGate ? w.size(0) / 2 : w.size(0));
+  p.columns = static_cast<int>(w.size(1)), p.eps = static_cast<float>(config_.rms_eps);
+  check(gemv(p, end, stream()), "gemv");
 }
 
-// hidden += x w^T
-void DecodeStep::add_residual(const at::Tensor& x, const at::Tensor& w) {
-  if (batch_ > 1) {
-    at::mm_out(delta_, x.view({batch_, w.size(1)}), w.t());
-    hidden_.add_(delta_);
-    return;
-  }
+// hidden += x w^T of one sequence
+void DecodeStep::add_row(StepPart part, const at::Tensor& x, const at::Tensor& w) {
+  if (!does(part)) return;
   GemvParams p;
   p.w = bf16(w), p.x = bf16(x), p.residual = bf16(hidden_), p.y = bf16(hidden_);
   p.rows = static_cast<int>(w.size(0)), p.columns = static_cast<int>(w.size(1));
   check(gemv(p, GemvEnd::kResidual, stream()), "gemv");
 }
 
-void DecodeStep::attend_int2(std::int64_t index) {
+void DecodeStep::append_int2(std::int64_t index) {
   const ModelConfig& c = config_;
   const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
   kernels::AppendTokensParams a;
@@ -222,23 +202,29 @@ void DecodeStep::attend_int2(std::int64_t index) {
   a.sink = static_cast<std::int32_t>(windows_.sink), a.sink_pages = static_cast<std::int32_t>(sink_pages_);
   a.ring_pages = static_cast<std::int32_t>(ring_pages_), a.norm_eps = static_cast<float>(c.rms_eps);
   check(kernels::append_tokens(a, stream()), "append_tokens");
+}
 
+void DecodeStep::attend_int2(std::int64_t index) {
+  const ModelConfig& c = config_;
   kernels::PagedDecodeParams p{};
   p.q = query_.const_data_ptr(), p.out = attended_.data_ptr();
   p.pages = pages_.data_ptr<std::uint8_t>() + index * pages_.stride(0);
   p.page_table = page_table_.const_data_ptr<std::int32_t>();
-  p.window_pages = a.window_pages, p.window_table = a.window_table, p.lengths = a.lengths;
+  p.window_pages = window_pages_.data_ptr<std::uint8_t>() + index * window_pages_.stride(0);
+  p.window_table = window_table_.const_data_ptr<std::int32_t>();
+  p.lengths = lengths_.const_data_ptr<std::int32_t>();
   p.workspace = workspace_.data_ptr();
-  p.batch = a.tokens, p.query_heads = a.query_heads, p.kv_heads = a.kv_heads, p.head_dim = a.head_dim;
+  p.batch = static_cast<std::int32_t>(batch_), p.query_heads = static_cast<std::int32_t>(c.query_heads);
+  p.kv_heads = static_cast<std::int32_t>(c.kv_heads), p.head_dim = static_cast<std::int32_t>(c.head_dim);
   p.max_pages = static_cast<std::int32_t>(max_pages_);
-  p.sink = a.sink, p.recent = static_cast<std::int32_t>(windows_.recent),
+  p.sink = static_cast<std::int32_t>(windows_.sink), p.recent = static_cast<std::int32_t>(windows_.recent),
   p.flush = static_cast<std::int32_t>(windows_.flush);
-  p.sink_pages = a.sink_pages, p.ring_pages = a.ring_pages;
+  p.sink_pages = static_cast<std::int32_t>(sink_pages_), p.ring_pages = static_cast<std::int32_t>(ring_pages_);
   p.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   check(kernels::decode_attention(p, stream()), "decode_attention");
 }
 
-void DecodeStep::attend_bf16(std::int64_t index) {
+void DecodeStep::append_rows_bf16(std::int64_t index) {
   const ModelConfig& c = config_;
   const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
   Bf16AppendParams a;
@@ -251,6 +237,11 @@ void DecodeStep::attend_bf16(std::int64_t index) {
   a.kv_heads = static_cast<int>(c.kv_heads), a.capacity = static_cast<int>(context_);
   a.eps = static_cast<float>(c.rms_eps);
   check(append_bf16(a, stream()), "append_bf16");
+}
+
+void DecodeStep::attend_bf16(std::int64_t index) {
+  const ModelConfig& c = config_;
+  const at::Tensor keys = keys_[index], values = values_[index];
   at::globalContext().setSDPUseFlash(kind_ == CacheKind::kBf16Flash);
   at::globalContext().setSDPUseCuDNN(kind_ == CacheKind::kBf16Cudnn);
   at::globalContext().setSDPUseMath(false);
@@ -261,41 +252,52 @@ void DecodeStep::attend_bf16(std::int64_t index) {
   attended_ = o.reshape({batch_, c.query_heads, c.head_dim});
 }
 
+void DecodeStep::attend(std::int64_t index) {
+  if (does(StepPart::kAppend)) int2_ ? append_int2(index) : append_rows_bf16(index);
+  if (does(StepPart::kAttention)) int2_ ? attend_int2(index) : attend_bf16(index);
+}
+
 void DecodeStep::layer(std::int64_t index) {
   const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
-  project(l.qkv, l.plain.input_norm, qkv_);
-  int2_ ? attend_int2(index) : attend_bf16(index);
-  add_residual(attended_, int2_ ? l.absorbed_o : l.plain.o);
-  if (batch_ > 1) {
-    project(l.gate_up, l.plain.mlp_norm, gate_up_);
+  const at::Tensor& o = int2_ ? l.absorbed_o : l.plain.o;
+  if (batch_ == 1) {
+    normed_row(StepPart::kQkv, l.qkv, l.plain.input_norm, qkv_, GemvEnd::kPlain);
+    attend(index);
+    add_row(StepPart::kOutput, attended_, o);
+    normed_row(StepPart::kGateUp, l.gate_up, l.plain.mlp_norm, gated_, GemvEnd::kGate);
+    add_row(StepPart::kDown, gated_, l.plain.down);
+    return;
+  }
+  norm(l.plain.input_norm);
+  product(StepPart::kQkv, normed_, l.qkv, qkv_, false);
+  attend(index);
+  product(StepPart::kOutput, attended_, o, hidden_, true);
+  norm(l.plain.mlp_norm);
+  product(StepPart::kGateUp, normed_, l.gate_up, gate_up_, false);
+  if (does(StepPart::kGate)) {
     check(silu_gate(bf16(gate_up_), bf16(gated_), static_cast<int>(batch_), static_cast<int>(config_.intermediate),
                     stream()),
           "silu_gate");
-  } else {
-    GemvParams p;
-    p.w = bf16(l.gate_up), p.x = bf16(hidden_), p.norm = bf16(l.plain.mlp_norm), p.y = bf16(gated_);
-    p.rows = static_cast<int>(config_.intermediate), p.columns = static_cast<int>(config_.hidden);
-    p.eps = static_cast<float>(config_.rms_eps);
-    check(gemv(p, GemvEnd::kGate, stream()), "gemv");
   }
-  add_residual(gated_, l.plain.down);
+  product(StepPart::kDown, gated_, l.plain.down, hidden_, true);
 }
 
+unsigned long long* DecodeStep::best() { return reinterpret_cast<unsigned long long*>(best_.data_ptr<std::int64_t>()); }
+
 void DecodeStep::run() {
-  begin_step();
+  if (does(StepPart::kEmbedding)) embed_tokens();
+  if (int2_ && does(StepPart::kQuantise)) quantise();
   for (std::int64_t i = 0; i < config_.layers; ++i) layer(i);
-  auto* best = reinterpret_cast<unsigned long long*>(best_.data_ptr<std::int64_t>());
-  if (batch_ > 1) {
-    at::mm_out(logits_, normed(weights_.final_norm), weights_.head.t());
-    check(argmax(bf16(logits_), best, static_cast<int>(batch_), static_cast<int>(config_.vocabulary), stream()),
-          "argmax");
+  if (batch_ == 1) {
+    normed_row(StepPart::kHead, weights_.head, weights_.final_norm, {}, GemvEnd::kArgmax);
     return;
   }
-  GemvParams p;
-  p.w = bf16(weights_.head), p.x = bf16(hidden_), p.norm = bf16(weights_.final_norm), p.best = best;
-  p.rows = static_cast<int>(config_.vocabulary), p.columns = static_cast<int>(config_.hidden);
-  p.eps = static_cast<float>(config_.rms_eps);
-  check(gemv(p, GemvEnd::kArgmax, stream()), "gemv");
+  norm(weights_.final_norm);
+  product(StepPart::kHead, normed_, weights_.head, logits_, false);
+  if (does(StepPart::kArgmax)) {
+    check(argmax(bf16(logits_), best(), static_cast<int>(batch_), static_cast<int>(config_.vocabulary), stream()),
+          "argmax");
+  }
 }
 
 }  // namespace oscar::bench

@@ -7,20 +7,20 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "layout/cache_windows.h"
+#include "tests/bench/decode_step/step_kernels.h"
+#include "tests/bench/decode_step/step_parts.h"
+#include "tests/bench/decode_step/step_products.h"
 #include "tests/bench/decode_step/step_weights.h"
 
 namespace oscar::bench {
 
 enum class CacheKind { kInt2, kBf16Flash, kBf16Cudnn };
 std::string to_string(CacheKind kind);
-
-// Bytes of the cache of one sequence of `context` tokens, as DecodeStep allocates it, and as a step reads it.
-std::uint64_t cache_bytes(const ModelConfig& config, bool int2, const CacheWindows& windows, std::int64_t context);
-std::uint64_t read_bytes(const ModelConfig& config, bool int2, const CacheWindows& windows, std::int64_t context);
 
 class DecodeStep {
  public:
@@ -33,30 +33,40 @@ class DecodeStep {
   void force_tokens(const std::vector<std::int32_t>& tokens);  // the input of the next step
   void run();  // one step on the current stream: tokens -> next tokens (greedy)
   void set_attention(CacheKind kind) { kind_ = kind; }
-  std::vector<std::int32_t> tokens() const;      // the input of the last step
+  void only(std::optional<StepPart> part) { only_ = part; }  // run() does this part of all layers, or the whole step
+  std::vector<std::int32_t> tokens() const;                  // the input of the last step
   at::Tensor hidden() const { return hidden_; }  // [batch, hidden] after the last layer, before the final norm
   std::uint64_t allocated_bytes() const;
 
  private:
-  void begin_step();
+  bool does(StepPart part) const { return !only_ || *only_ == part; }
+  void embed_tokens();
+  void quantise();
   void layer(std::int64_t index);
-  void project(const at::Tensor& w, const at::Tensor& norm, at::Tensor& out);
-  void add_residual(const at::Tensor& x, const at::Tensor& w);
+  void norm(const at::Tensor& weight);
+  void product(StepPart part, const at::Tensor& x, const at::Tensor& w, const at::Tensor& out, bool add);
+  void normed_row(StepPart part, const at::Tensor& w, const at::Tensor& norm, const at::Tensor& out, GemvEnd end);
+  void add_row(StepPart part, const at::Tensor& x, const at::Tensor& w);
+  void attend(std::int64_t index);
+  void append_int2(std::int64_t index);
   void attend_int2(std::int64_t index);
+  void append_rows_bf16(std::int64_t index);
   void attend_bf16(std::int64_t index);
-  at::Tensor normed(const at::Tensor& weight);
+  unsigned long long* best();
 
   const StepWeights& weights_;
   const ModelConfig& config_;
   CacheKind kind_;
   bool int2_;
+  std::optional<StepPart> only_;
+  StepProducts products_;
   std::int64_t batch_, context_, length_;
   CacheWindows windows_;
   std::int64_t sink_pages_ = 0, ring_pages_ = 0, max_pages_ = 0, page_bytes_ = 0, window_bytes_ = 0;
   at::Tensor pages_, window_pages_;  // [L, pages, Hkv, bytes]
   at::Tensor keys_, values_;         // BF16: [L, B, Hkv, T, d]
   at::Tensor page_table_, window_table_, lengths_, runs_, clip_, bad_, workspace_;
-  at::Tensor best_, tokens_, hidden_, delta_, normed_, qkv_, query_, attended_, gate_up_, gated_, logits_;
+  at::Tensor best_, tokens_, hidden_, normed_, qkv_, query_, attended_, gate_up_, gated_, logits_;
 };
 
 }  // namespace oscar::bench
