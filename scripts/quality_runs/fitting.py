@@ -1,8 +1,6 @@
 """Bundles of rows (rows.py): each is fitted once and stays in the folder of the run."""
 from .programs import FIT, note, run
 
-OWN_TOKENS = 120000  # beside prompts: as many as oscar-fit has written where it is not told
-
 
 def fit(model, rows, kind=None):
     """kind: of the text that is calibrated on; None: all prompts."""
@@ -47,9 +45,9 @@ def needed(model, row, kind=None):
     if row.needs == "text":
         return ["--model", model.path, "--text", model.calibration_text(kind), *curves, *model.on_device()]
     if row.needs == "own text":
-        return ["--model", model.path, *curves, *model.on_device()]
+        return ["--model", model.path, "--tokens", row.own_tokens, *curves, *model.on_device()]
     if row.needs == "own text beside":
-        return ["--model", model.path, "--prompts", model.prompts(kind), "--own-text", OWN_TOKENS, *curves, *model.on_device()]
+        return ["--model", model.path, "--prompts", model.prompts(kind), "--own-text", row.own_tokens, *curves, *model.on_device()]
     of_model = ["--model", model.path] if row.needs == "model" else []
     count = ["--rows", model.settings["rows"]] if row.needs == "rows" and model.settings.get("rows") else []
     return [*of_model, *count, "--device", model.device]

@@ -1,34 +1,39 @@
-"""Fitted to text that the model writes itself, beside fitted to prompts."""
+"""Fitted to text that the model writes itself, alone and beside prompts, over fitted to prompts alone: the closed form."""
+import math
+
 from .fitting import fit
 from .numbers import with_error
-from .rows import Row, closed, measured, waterfill
+from .rows import Row, closed, waterfill
+
+ALONE, BESIDE = [30000, 120000], [30000, 60000, 120000]  # tokens
 
 
-def rows_of(bits, seeds):
-    rows = [measured(bits), closed(bits)]
-    for seed in seeds:
-        own = Row(f"own-{seed}-{bits}", (*waterfill(bits), "--seed", seed), "own text")
-        rows += [own, Row(f"own-closed-{seed}-{bits}", waterfill(bits), own.name),
-                 Row(f"beside-{seed}-{bits}", own.options, "own text beside")]
-    return rows
+def named(bits, seed):
+    """(the row of each column, for one seed)"""
+    options = (*waterfill(bits, "--allocate", "closed"), "--seed", seed)
+    return ([Row(f"own-{tokens}-{seed}-{bits}", options, "own text", own_tokens=tokens) for tokens in ALONE]
+            + [Row(f"beside-{tokens}-{seed}-{bits}", options, "own text beside", own_tokens=tokens) for tokens in BESIDE])
 
 
 def measure(model, bits, seeds, sequences):
     model.prepare()
-    rows = rows_of(bits, seeds)
+    rows = [closed(bits)] + [row for seed in seeds for row in named(bits, seed)]
     fit(model, rows)
     model.score(rows, f"kl{sequences}", "--sequences", sequences)
 
 
 def table(models, bits, seeds, sequences):
-    lines = ["| model | prompts, measured | seed | own text, closed form | own text, measured | measured over prompts | prompts and own text | "
-             "over prompts |",
-             "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    headings = [f"own text, {n:,}" for n in ALONE] + [f"beside, {n:,}" for n in BESIDE]
+    lines = [f"| model | prompts | {' | '.join(headings)} |", "|---|" + "---:|" * (1 + len(headings))]
+    logarithms = [[] for _ in headings]
     for model in models:
-        for seed in seeds:
-            found = [model.score_of(f"{row}-{bits}", f"kl{sequences}")
-                     for row in ("measured", f"own-closed-{seed}", f"own-{seed}", f"beside-{seed}")]
-            if all(found):
-                lines.append(f"| `{model.name}` | {with_error(found[0])} | {seed} | {with_error(found[1])} | {with_error(found[2])} | "
-                             f"{found[2]['kl'] / found[0]['kl']:.2f} | {with_error(found[3])} | {found[3]['kl'] / found[0]['kl']:.2f} |")
-    return lines
+        alone = model.score_of(f"closed-{bits}", f"kl{sequences}")
+        found = [[model.score_of(row.name, f"kl{sequences}") for row in named(bits, seed)] for seed in seeds]
+        if not alone or not all(score for scores in found for score in scores):
+            continue
+        ratios = [[scores[column]["kl"] / alone["kl"] for scores in found] for column in range(len(headings))]
+        for column, values in zip(logarithms, ratios):
+            column += [math.log(value) for value in values]
+        lines.append(f"| `{model.name}` | {with_error(alone)} | {' | '.join(', '.join(f'{v:.2f}' for v in values) for values in ratios)} |")
+    means = [f"{math.exp(sum(column) / len(column)):.2f}" if column else "" for column in logarithms]
+    return [*lines, f"| geometric mean | | {' | '.join(means)} |"]

@@ -17,12 +17,13 @@ class Row:
     """needs: "" statistics alone; "no fit": the name is a method of oscar-verify; "model": the model's weights; "own text beside": the kind's prompts and text that the model writes itself; "text":
     the model and its calibration text; "rows": statistics with many sampled rows and their gradients; "own text": no
     statistics, the model writes its own; the name of another row: the statistics that this one left beside its bundle.
-    budgets: one measurement serves the rows of all these bits, whose names end in them."""
+    budgets: one measurement serves the rows of all these bits, whose names end in them. own_tokens: of text that the model writes."""
 
     name: str
     options: tuple = ()
     needs: str = ""
     budgets: tuple = ()
+    own_tokens: int = 0
 
 
 def waterfill(bits, *more):

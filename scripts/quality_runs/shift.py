@@ -1,32 +1,35 @@
 """Fitted on one kind of text, alone and with text that the model writes itself beside it, scored on both kinds, with the regret that
 moments predict for the first."""
 import json
+import math
 
 from .fitting import fit
-from .numbers import with_error
+from .numbers import number, with_error
 from .programs import FIT, run
 from .rows import Row, waterfill
 
 KINDS = ["code", "stories"]
+OWN = [0, 30000, 120000]  # tokens that the model writes beside the prompts
 
 
-def name_of(kind, bits, own=False):
-    return f"shift-{'own-' if own else ''}{kind}-{bits}"
+def name_of(kind, bits, allocate, own=0):
+    return f"shift-{allocate}-{own}-{kind}-{bits}"
 
 
-def rows_of(kind, bits):
-    options = waterfill(bits, "--allocate", "measured")
-    return [Row(name_of(kind, bits), options, "text"), Row(name_of(kind, bits, True), options, "own text beside")]
+def rows_of(kind, bits, allocate):
+    options = waterfill(bits, "--allocate", allocate)
+    alone = "text" if allocate == "measured" else ""
+    return [Row(name_of(kind, bits, allocate, own), options, "own text beside" if own else alone, own_tokens=own) for own in OWN]
 
 
-def measure(model, bits, sequences):
+def measure(model, bits, allocate, sequences):
     model.prepare()
-    rows = {kind: rows_of(kind, bits) for kind in KINDS}
+    rows = {kind: rows_of(kind, bits, allocate) for kind in KINDS}
     for kind in KINDS:
         fit(model, rows[kind], kind)
     for scored in KINDS:
         model.score([row for kind in KINDS for row in rows[kind]], f"kl{sequences}", "--sequences", sequences, kind=scored)
-    for row, _ in rows.values():
+    for row, *_ in rows.values():
         for kind in KINDS:
             if model.score_of(row.name, "regret", kind):
                 continue
@@ -35,17 +38,22 @@ def measure(model, bits, sequences):
                         "regret": check["total"]["regret"]})
 
 
-def table(models, bits, sequences):
-    lines = ["| model | scored on | same kind | other kind | ratio | regret predicted | same, with own text | other, with own text | ratio |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
+def table(models, bits, allocate, sequences):
+    headings = ["prompts alone", *(f"own text, {own:,} tokens" for own in OWN[1:])]
+    lines = ["Same kind, other kind, ratio.", "", f"| model | scored on | {' | '.join(headings)} | regret predicted |",
+             "|---|---|" + "---:|" * (1 + len(OWN))]
+    logarithms = [[] for _ in OWN]
     for model in models:
         for kind in KINDS:
             other = KINDS[1 - KINDS.index(kind)]
-            pairs = [[model.score_of(name_of(k, bits, own), f"kl{sequences}", kind) for k in (kind, other)] for own in (False, True)]
-            if not all(score for pair in pairs for score in pair):
+            pairs = [[model.score_of(name_of(k, bits, allocate, own), f"kl{sequences}", kind) for k in (kind, other)] for own in OWN]
+            regret = model.score_of(name_of(other, bits, allocate), "regret", kind)
+            if not regret or not all(score for pair in pairs for score in pair):
                 continue
-            alone, beside = (f"{with_error(same)} | {with_error(far)} | {far['kl'] / same['kl']:.2f}" for same, far in pairs)
-            regret = model.score_of(name_of(other, bits), "regret", kind)
-            lines.append(f"| `{model.name}` | {kind} | {alone} | {regret['regret']:.2f} | {beside} |" if regret else
-                         f"| `{model.name}` | {kind} | {alone} | | {beside} |")
-    return lines
+            cells = []
+            for column, (same, far) in zip(logarithms, pairs):
+                column.append(math.log(far["kl"] / same["kl"]))
+                cells.append(f"{with_error(same)}, {number(far['kl'])}, {far['kl'] / same['kl']:.2f}")
+            lines.append(f"| `{model.name}` | {kind} | {' | '.join(cells)} | {regret['regret']:.2f} |")
+    means = [f"{math.exp(sum(column) / len(column)):.2f}" if column else "" for column in logarithms]
+    return [*lines, f"| geometric mean of the ratios | | {' | '.join(means)} | |"]
