@@ -93,8 +93,7 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
 std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
   std::ostringstream text;
   text << "plan       " << counts(plan) << "\n"
-       << "weights    " << format_bytes(e.weight_bytes) << " in memory"
-       << (options.stream_layers ? " (one layer at a time)" : "") << ", "
+       << "weights    " << format_bytes(e.weight_bytes) << " in memory (one layer at a time), "
        << (e.stored_bytes > 0 ? format_bytes(e.stored_bytes) : std::string("an unknown size")) << " in files\n"
        << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
        << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())

@@ -24,7 +24,7 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
       tokenizer_(Tokenizer::from_file(checkpoint.location().directory / "tokenizer.json")),
       book_(checkpoint.config(), tokenizer_, chat_template_of(collect, checkpoint), common.seed) {
   const CollectOptions& options = collect.options;
-  if (options.stream_layers) {
+  if (collect.stream_layers) {
     throw UsageError(
         "--stream-layers: without --prompts, and with --own-text, the model writes calibration text token by token, "
         "which needs all of its weights in memory; pass --prompts alone");

@@ -131,6 +131,11 @@ void set_library_path(const fs::path& torch) {
   ::setenv("LD_LIBRARY_PATH", path.c_str(), 1);
 }
 
+// What a command would otherwise start itself once more for (base/openmp_spin.cpp).
+void shorten_openmp_spin() {
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "1000", 0);
+}
+
 void become_program(char** argv) {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   const fs::path library_folder = self.parent_path().parent_path() / "lib/oscar-toolchain";
@@ -140,6 +145,7 @@ void become_program(char** argv) {
   if (!ec) torch = resolved;
   const fs::path program = find_program(library_folder, torch, self.filename().string());
   set_library_path(torch);
+  shorten_openmp_spin();
   ::execv(program.c_str(), argv);
   throw EnvironmentError(quote(program) + " cannot be started: " + std::strerror(errno));
 }

@@ -1,6 +1,7 @@
 // oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
 #include <algorithm>
 #include <optional>
+#include <thread>
 
 #include "apps/collect_output.h"
 #include "apps/collect_run.h"
@@ -66,7 +67,7 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
                "Record hashes of documents and passages, which tell whether a text was calibrated on; without them no "
                "one can test that, neither you nor others")
       ->default_str("on");
-  app.add_flag("--stream-layers", a.options.stream_layers, "Keep one layer's weights in memory; same results");
+  app.add_flag("--stream-layers")->group("");  // what is now always done; hidden, for scripts of before
 }
 
 // Reads the prompts and plans the run.
@@ -92,13 +93,13 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   options.ranks = ranks;
   const bool told = is_first_rank(ranks);  // by this process
   if (!a.common.dry_run && told) require_output_file(options.output, a.common.overwrite);
+  const std::jthread device = start_device(a.common, ranks);  // while the model's files are opened
+  const ModelLocation location = locate_model(a.common.model, a.common.revision);
+  Checkpoint checkpoint = a.common.dry_run ? Checkpoint::open_index(location) : Checkpoint::open(location);
   options.device = choose_device(a.common, ranks);
   options.dtype = choose_dtype(a.common, options.device);
   const std::unique_ptr<ByteGather> gather = gather_of(ranks, options.device, a.common.dry_run);
   options.gather = gather.get();
-
-  const ModelLocation location = locate_model(a.common.model, a.common.revision);
-  Checkpoint checkpoint = a.common.dry_run ? Checkpoint::open_index(location) : Checkpoint::open(location);
   complete_collect_options(a.collect, a.common, checkpoint);
   FileRoles roles;
   roles.input(a.common.config);
@@ -202,4 +203,4 @@ int main_collect(int argc, char** argv) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) { return oscar::main_collect(argc, argv); }
+int main(int argc, char** argv) { oscar::end_process(oscar::main_collect(argc, argv)); }

@@ -3,6 +3,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "apps/fit_allocator.h"
 #include "apps/fit_check.h"
@@ -54,14 +55,22 @@ struct Fitted {
   FitResult result;
 };
 
-Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, FitArguments& a) {
+// Of the statistics file: it takes as long as a fit of a large model does.
+using FileHash = std::shared_future<std::string>;
+
+std::string hash_of(const FileHash& hash, const FitArguments& a) {
+  const Timeline::Phase reading(a.fit.timeline, phase::kStatistics);
+  return hash.get();
+}
+
+Fitted fit_bundle(const Statistics& statistics, const FileHash& sha256, FitArguments& a) {
   Fitted fitted;
   Progress progress("fit", static_cast<std::uint64_t>(fit_steps(statistics, a.fit)), "steps");
   a.fit.on_step = [&] { progress.advance(1); };
   fitted.result = fit(statistics, a.fit);
   progress.finish();
   a.fit.on_step = nullptr;
-  const FitSource source{fs::path(a.statistics).filename().string(), sha256, tool_version(), a.text_hashes};
+  const FitSource source{fs::path(a.statistics).filename().string(), hash_of(sha256, a), tool_version(), a.text_hashes};
   fitted.bundle = bundle_from_fit(statistics, a.fit, fitted.result, a.windows, source);
   if (!a.form.empty()) {
     fitted.bundle.provenance["options"]["for"] = a.form;
@@ -71,8 +80,7 @@ Fitted fit_bundle(const Statistics& statistics, const std::string& sha256, FitAr
 }
 
 // The fit is told the widths, and the bundle what curves promise.
-Fitted fit_allocated(const Statistics& statistics, const std::string& sha256, const WidthSource& source,
-                     FitArguments& a) {
+Fitted fit_allocated(const Statistics& statistics, const FileHash& sha256, const WidthSource& source, FitArguments& a) {
   const std::optional<PredictedKl> predicted = set_widths(source, statistics.head_dim, a.fit);
   Fitted fitted = fit_bundle(statistics, sha256, a);
   if (predicted) add_curves(fitted.bundle, source.measured->curves, *predicted);
@@ -83,7 +91,7 @@ Fitted fit_allocated(const Statistics& statistics, const std::string& sha256, co
 }
 
 // fit_allocated() when `written` bundles of a run are complete, which an interruption leaves there.
-Fitted fit_next(const Statistics& statistics, const std::string& sha256, const WidthSource& widths, FitArguments& a,
+Fitted fit_next(const Statistics& statistics, const FileHash& sha256, const WidthSource& widths, FitArguments& a,
                 std::size_t written) {
   try {
     return fit_allocated(statistics, sha256, widths, a);
@@ -137,7 +145,7 @@ std::vector<double> curve_budgets(const FitArguments& a) {
   return budgets;
 }
 
-WidthSource width_source(const Statistics& statistics, const std::string& sha256, FitArguments& a) {
+WidthSource width_source(const Statistics& statistics, const FileHash& sha256, FitArguments& a) {
   if (const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method)) {
     // A dry run does not run the model: its table is that of the closed form.
     if (a.common.dry_run && allocator->input == AllocatorInput::kText) return {};
@@ -147,14 +155,15 @@ WidthSource width_source(const Statistics& statistics, const std::string& sha256
   if (!uses_curves(a.curves, a.common, a.fit.method) || (a.common.dry_run && a.curves.file.empty())) return {};
   const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
-  return {curves_for(statistics, sha256, a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes),
-          nullptr,
-          {},
-          Json::object()};
+  return {
+      curves_for(statistics, hash_of(sha256, a), a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes),
+      nullptr,
+      {},
+      Json::object()};
 }
 
 // One bundle for each budget, and a table of what they are predicted to cost.
-void fit_pareto(FitArguments& a, const Statistics& statistics, const std::string& sha256) {
+void fit_pareto(FitArguments& a, const Statistics& statistics, const FileHash& sha256) {
   const WidthSource widths = width_source(statistics, sha256, a);
   if (!told(a)) return remove_state(widths.measured, a);
   std::vector<ParetoRow> rows;
@@ -175,7 +184,7 @@ void fit_pareto(FitArguments& a, const Statistics& statistics, const std::string
   print_pareto(rows, a.common.dry_run, a.common.json);
 }
 
-void fit_one(FitArguments& a, const Statistics& statistics, const std::string& sha256) {
+void fit_one(FitArguments& a, const Statistics& statistics, const FileHash& sha256) {
   const WidthSource widths = width_source(statistics, sha256, a);
   if (!told(a)) return remove_state(widths.measured, a);
   const Fitted fitted = fit_allocated(statistics, sha256, widths, a);
@@ -244,6 +253,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     if (told(a) && !may_be_done(output, a))
       AtomicDirectory::require_usable(output, a.common.overwrite, bundle_directory());
   }
+  const std::jthread device = start_device(a.common, a.curves.ranks);  // while statistics are read
   std::optional<ModelRun> model;
   if (a.curves.collects) model.emplace(a.collect, a.common, work_dir);
   starting.reset();
@@ -254,8 +264,8 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   }
   std::optional<Timeline::Phase> reading(std::in_place, a.fit.timeline, phase::kStatistics);
   const bool writes = !a.common.dry_run || !a.pareto.empty();
-  std::future<std::string> hash;  // made beside the checks of what is read
-  if (writes) hash = std::async(std::launch::async, [file = fs::path(a.statistics)] { return sha256_file(file); });
+  FileHash sha256;  // made beside the fit
+  if (writes) sha256 = std::async(std::launch::async, [file = fs::path(a.statistics)] { return sha256_file(file); });
   Statistics collected = load_statistics(a.statistics);
   const std::vector<LeftOutLayer> windowed = windowed_layers(collected, a.windows, a.statistics);
   const Statistics statistics = without_layers(std::move(collected), windowed);
@@ -267,7 +277,10 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   }
   choose_context(a, statistics);
   choose_bits(a, statistics.head_dim);
-  a.fit.device = choose_device(a.common, a.curves.ranks);
+  {
+    const Timeline::Phase starting(a.fit.timeline, phase::kStarting);
+    a.fit.device = choose_device(a.common, a.curves.ranks);
+  }
   if (!writes) {
     FitPlan plan = plan_fit(statistics, a.fit);
     if (measures) {
@@ -278,9 +291,6 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     if (told(a)) print_fit_plan(plan, a.common.output, a.common.json);
     return 0;
   }
-  reading.emplace(a.fit.timeline, phase::kStatistics);
-  const std::string sha256 = hash.get();
-  reading.reset();
   a.pareto.empty() ? fit_one(a, statistics, sha256) : fit_pareto(a, statistics, sha256);
   if (model) model->finish();
   log_timeline(a.fit.timeline);
@@ -334,4 +344,4 @@ int main_fit(int argc, char** argv) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) { return oscar::main_fit(argc, argv); }
+int main(int argc, char** argv) { oscar::end_process(oscar::main_fit(argc, argv)); }

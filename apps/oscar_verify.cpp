@@ -147,6 +147,8 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
       {{"--report", a.report}, {"--html", a.html}, {"--markdown", a.markdown}, {"--junit", a.junit}});
   const bool told = is_first_rank(ranks);
   if (!a.common.dry_run && !a.check_only && told) outputs.check(a.common);
+  std::jthread device;
+  if (!a.check_only) device = start_device(a.common, ranks);  // while files are read
   std::optional<Checkpoint> checkpoint;
   if (!a.common.model.empty()) checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   const Checkpoint* model = checkpoint ? &*checkpoint : nullptr;
@@ -267,4 +269,4 @@ int main_verify(int argc, char** argv) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) { return oscar::main_verify(argc, argv); }
+int main(int argc, char** argv) { oscar::end_process(oscar::main_verify(argc, argv)); }

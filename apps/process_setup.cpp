@@ -7,9 +7,11 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -56,6 +58,16 @@ int with_enough_stack(const std::function<int()>& body) {
   if (!started) return body();
   ::pthread_join(thread, nullptr);
   return call.code;
+}
+
+void end_process(int code) {
+  std::cout.flush();
+  std::fflush(nullptr);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::exit(code);  // which looks for leaks
+#else
+  std::_Exit(code);
+#endif
 }
 
 double process_seconds() {

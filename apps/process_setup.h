@@ -17,4 +17,8 @@ int with_enough_stack(const std::function<int()>& body);
 // /proc does not tell.
 double process_seconds();
 
+// Ends the process with this code, once its output is written. Destructors of libraries are left out: those of CUDA and
+// LibTorch give back to the machine, piece by piece, what the end of the process gives back at once.
+[[noreturn]] void end_process(int code);
+
 }  // namespace oscar

@@ -20,6 +20,7 @@ struct CollectArguments {
   bool rows_given = false, tokens_given = false;
   // oscar-fit: that the model writes itself beside the prompts; by their tokens where none are given.
   std::optional<std::int64_t> own_tokens;
+  bool stream_layers = false;  // oscar-fit: passes other than those of collecting keep one layer's weights
   PromptOptions prompt_options;
 };
 

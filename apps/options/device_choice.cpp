@@ -21,7 +21,26 @@ at::Device gpu(int index) {
   return device;
 }
 
+// Of --device; -1: none, or not yet known to be usable.
+int gpu_index(const CommonOptions& options, int own) {
+  if (options.device == "cpu" || !kBuiltWithCuda) return -1;
+  const int index = options.device.starts_with("cuda:") ? std::stoi(options.device.substr(5)) : own;
+  return index < gpu_count() && gpu_unsupported(gpu_facts(index), kCudaArchitectures).empty() ? index : -1;
+}
+
 }  // namespace
+
+std::jthread start_device(const CommonOptions& options, const Ranks* ranks) {
+  if (options.device == "cpu" || !kBuiltWithCuda) return {};
+  return std::jthread([options, own = ranks == nullptr ? 0 : ranks->environment().local_rank] {
+    try {
+      if (const int index = gpu_index(options, own); index >= 0) {
+        at::empty({1}, at::TensorOptions(at::kByte).device(gpu(index)));
+      }
+    } catch (const std::exception&) {
+    }
+  });
+}
 
 at::Device choose_device(const CommonOptions& options, const Ranks* ranks) {
   const int own = ranks == nullptr ? 0 : ranks->environment().local_rank;

@@ -194,7 +194,7 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   if (method.codebooks && !a.rows_given) options.rows = codebook_tokens(*method.codebooks, 1);
   options.row_gradients = method.codebooks && method.codebooks->weighted();
   options.text_hashes = a.text_hashes;
-  options.stream_layers = a.curves.stream_layers;
+  a.collect.stream_layers = a.curves.stream_layers;
   if (!a.collect.prompts.empty() && !a.collect.own_tokens) choose_own_text(a);
   options.resume = a.curves.resume;
   options.resume_command = a.curves.resume_command;

@@ -30,6 +30,12 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// Copies bytes of a map by reading its file, which is faster than touching pages for the first time and leaves none of
+// them mapped. Bytes that belong to no map are copied as they are. InputError when the file has become shorter.
+void read_mapped(std::span<const std::byte> from, std::byte* to);
+// The same by several threads, for much of it.
+void read_mapped_by_threads(std::span<const std::byte> from, std::byte* to);
+
 // Writes beside `path` under a temporary name, then syncs and renames in commit(); without it `path` is left alone.
 // durable: false for what is read a moment later and never again, which need not survive a power cut.
 // Folders above are made, a replaced file hands its mode on; UsageError for links, devices and pipes (output_file.h).

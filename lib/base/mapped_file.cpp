@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -17,6 +18,7 @@
 #include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/open_regular.h"
+#include "base/positioned_io.h"
 
 namespace oscar {
 namespace {
@@ -25,19 +27,28 @@ namespace {
 struct Slot {
   std::atomic<const std::byte*> begin{nullptr};
   std::size_t size = 0;
+  int fd = -1;  // of a file that is worth being read
   char message[512] = {};
+
+  bool holds(const std::byte* address) const {
+    const std::byte* first = begin.load(std::memory_order_acquire);
+    return first != nullptr && address >= first && address < first + size;
+  }
 };
 
-constexpr std::size_t kSlots = 2048;  // files mapped at once; further ones are not watched
+constexpr std::size_t kSlots = 2048;                      // files mapped at once; further ones are not watched
+constexpr std::size_t kMostOpen = 512;                    // descriptors kept: a process has 1024 by default
+constexpr std::size_t kLeastOpen = std::size_t{1} << 20;  // bytes of a file whose descriptor is kept
+constexpr const char kErrorPrefix[] = "error: ";
 std::array<Slot, kSlots> g_slots;
 std::mutex g_slots_mutex;  // of writers; the handler only reads
+std::size_t g_open = 0;    // descriptors that slots keep
 struct sigaction g_before {};
 
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto* address = static_cast<const std::byte*>(info->si_addr);
   for (const Slot& slot : g_slots) {
-    const std::byte* begin = slot.begin.load(std::memory_order_acquire);
-    if (begin == nullptr || address < begin || address >= begin + slot.size) continue;
+    if (!slot.holds(address)) continue;
     if (::write(STDERR_FILENO, slot.message, std::strlen(slot.message)) < 0) {
       // There is no other place to say it.
     }
@@ -53,7 +64,8 @@ void install_handler() {
   ::sigaction(SIGBUS, &action, &g_before);
 }
 
-void watch(const std::byte* begin, std::size_t size, const fs::path& path) {
+// True: the descriptor is kept, and closed by unwatch().
+bool watch(const std::byte* begin, std::size_t size, const fs::path& path, int fd) {
   const std::lock_guard lock(g_slots_mutex);
   static const bool installed = (install_handler(), true);
   static_cast<void>(installed);
@@ -64,19 +76,23 @@ void watch(const std::byte* begin, std::size_t size, const fs::path& path) {
     // The cut may go through a character, whose rest is escaped then.
     if (name.size() > kMostName) name = "..." + escape_text(name.substr(name.size() - kMostName));
     std::snprintf(slot.message, sizeof slot.message,
-                  "error: %s: became shorter while it was read, or its disk failed; run again when nothing writes to "
-                  "it\n",
-                  name.c_str());
+                  "%s%s: became shorter while it was read, or its disk failed; run again when nothing writes to it\n",
+                  kErrorPrefix, name.c_str());
     slot.size = size;
+    const bool keep = size >= kLeastOpen && g_open < kMostOpen;
+    if (keep) slot.fd = fd, ++g_open;
     slot.begin.store(begin, std::memory_order_release);
-    return;
+    return keep;
   }
+  return false;
 }
 
 void unwatch(const std::byte* begin) {
   const std::lock_guard lock(g_slots_mutex);
   for (Slot& slot : g_slots) {
-    if (slot.begin.load(std::memory_order_relaxed) == begin) slot.begin.store(nullptr, std::memory_order_release);
+    if (slot.begin.load(std::memory_order_relaxed) != begin) continue;
+    slot.begin.store(nullptr, std::memory_order_release);
+    if (slot.fd >= 0) ::close(std::exchange(slot.fd, -1)), --g_open;
   }
 }
 
@@ -94,7 +110,7 @@ MappedFile::MappedFile(const fs::path& path) {
     }
     data_ = static_cast<const std::byte*>(p);
     size_ = size;
-    watch(data_, size_, path);
+    if (watch(data_, size_, path, fd)) return;
   }
   ::close(fd);
 }
@@ -112,6 +128,19 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void read_mapped(std::span<const std::byte> from, std::byte* to) {
+  // The map is the caller's and stays, so that its slot does not change meanwhile.
+  const auto slot = std::find_if(g_slots.begin(), g_slots.end(), [&](const Slot& s) { return s.holds(from.data()); });
+  if (slot == g_slots.end() || slot->fd < 0) {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
+    return;
+  }
+  const auto offset = static_cast<std::uint64_t>(from.data() - slot->begin.load(std::memory_order_relaxed));
+  if (read_at(slot->fd, to, from.size(), offset)) return;
+  const std::string_view message(slot->message + sizeof kErrorPrefix - 1);
+  throw InputError(std::string(message.substr(0, message.find('\n'))));
 }
 
 }  // namespace oscar

@@ -109,7 +109,7 @@ BackwardPass::BackwardPass(const Checkpoint& checkpoint, const PromptSet& prompt
       task_(task),
       base_(base),
       hooks_(std::move(hooks)),
-      decoder_(checkpoint, DecoderOptions{options.dtype, options.device, options.stream_layers}),
+      decoder_(checkpoint, DecoderOptions{options.dtype, options.device, /*stream_layers=*/true}),
       unrotation_(common_rope(config_), options.device) {}
 
 Spool BackwardPass::hidden(std::int64_t layer) const {

@@ -1,5 +1,5 @@
 // One calibration run: all sequences through layer 0, then all through layer 1, and so on, so that one layer's weights
-// are enough (--stream-layers) and memory does not grow with the number of tokens: hidden states, and K and V of the
+// are enough and memory does not grow with the number of tokens: hidden states, and K and V of the
 // current layer, live in files of the work directory. The work directory also holds checkpoints: a run that was killed
 // at any moment continues from the last one and writes the same bytes as an uninterrupted run.
 #pragma once
@@ -36,7 +36,6 @@ struct CollectOptions {
   Shard shard;                   // which share of the run: of the plan that collect() is given, too
   Ranks* ranks = nullptr;        // other processes that collect the other shares: rank 0 writes what all found
   ByteGather* gather = nullptr;  // of the ranks, on GPUs: how they load weights together
-  bool stream_layers = false;    // results are bit-identical either way
   bool resume = false, overwrite = false;
   fs::path output, work_dir;         // no work_dir: output + ".work", removed at the end
   double checkpoint_seconds = 30;    // between checkpoints; where hidden states are on disk, also after every layer

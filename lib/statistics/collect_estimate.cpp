@@ -78,12 +78,12 @@ std::uint64_t gradient_bytes(const ModelConfig& c, const TokenPlan& plan, const 
 
 // What a run of steps of at most `step` tokens holds on a GPU.
 std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
-                        std::int64_t step, bool stream_layers) {
+                        std::int64_t step) {
   const ModelConfig& c = checkpoint.config();
   const std::uint64_t width = c10::elementSize(options.dtype), tokens = static_cast<std::uint64_t>(plan.tokens);
   const LayerBytes layers(checkpoint, width);
-  // Streamed: one layer at work, one on its way, one whose memory is not free yet.
-  const std::uint64_t weights = stream_layers ? std::min(3 * layers.largest, layers.all) : layers.all;
+  // One layer at work, one on its way, one whose memory is not free yet.
+  const std::uint64_t weights = std::min(3 * layers.largest, layers.all);
   const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
   const auto hidden = tokens * width * static_cast<std::uint64_t>(c.state_width());
   const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
@@ -146,7 +146,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.from_index = !checkpoint.has_shards();
   if (e.from_index) check_weight_names(checkpoint);
   const LayerBytes weights(checkpoint, width);
-  e.weight_bytes = options.stream_layers ? weights.largest : weights.all;
+  e.weight_bytes = weights.largest;
   e.stored_bytes = checkpoint.weight_bytes();
 
   const std::uint64_t gram = hkv * d * d * 8;
@@ -172,7 +172,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
   if (options.device.is_cuda()) {
-    e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan), options.stream_layers);
+    e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
   }
   return e;
 }
@@ -206,7 +206,7 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   const std::int64_t layer = estimate.sample_layer = largest_kv_layer(checkpoint);
   const auto begin = std::chrono::steady_clock::now();
   decoder.layer_weights(layer).o.sum().item<float>();  // item: waits for a GPU
-  if (options.stream_layers) estimate.load_seconds = since(begin);
+  estimate.load_seconds = since(begin);
   double best = 0;
   for (int repeat = 0; repeat < 2; ++repeat) {  // the first warms up
     const auto start = std::chrono::steady_clock::now();
@@ -224,11 +224,9 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
 std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                               std::uint64_t free) {
   const std::int64_t longest = longest_step(plan);
-  const auto fits = [&](std::int64_t step) { return gpu_bytes(checkpoint, plan, options, step, true) <= free; };
-  if (!options.stream_layers && fits(longest)) return "--stream-layers would fit: one layer's weights at a time";
-  const std::string stream = options.stream_layers ? "" : "--stream-layers and ";
+  const auto fits = [&](std::int64_t step) { return gpu_bytes(checkpoint, plan, options, step) <= free; };
   for (std::int64_t step = longest / 2; step >= 64; step /= 2) {
-    if (fits(step)) return stream + "--seq-len " + std::to_string(step) + " would fit";
+    if (fits(step)) return "--seq-len " + std::to_string(step) + " would fit";
   }
   return "no smaller --seq-len would fit: use a GPU with more memory, or --device cpu";
 }

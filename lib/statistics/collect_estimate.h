@@ -9,7 +9,7 @@
 namespace oscar {
 
 struct CollectEstimate {
-  std::uint64_t weight_bytes = 0;  // resident weights: all layers, or one under stream_layers
+  std::uint64_t weight_bytes = 0;  // resident weights: the largest layer
   std::uint64_t stored_bytes = 0;  // of all weights in the checkpoint's files, quantised or not
   std::uint64_t peak_bytes = 0;    // memory of the process: libraries, weights, one step, moments
   std::uint64_t device_bytes = 0;  // of these on the GPU; 0 on the CPU
@@ -19,7 +19,7 @@ struct CollectEstimate {
   double seconds = 0;
   std::int64_t sample_tokens = 0;  // the time was measured on a piece of this many tokens
   std::int64_t sample_layer = 0;   // in this layer, the largest
-  double load_seconds = 0;         // that it took to load, under stream_layers; 0: loading is not counted
+  double load_seconds = 0;         // that it took to load
 };
 
 // Bytes alone: cheap, loads no weights. InputError where the index of absent shards lacks a tensor.
@@ -33,7 +33,7 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
 // EnvironmentError when the GPU has less memory free than the run needs; says which option would make it fit.
 void require_gpu_memory(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                         const CollectEstimate& estimate);
-// What to do when only `free` bytes are there: the first of --stream-layers and smaller --seq-len that fits.
+// What to do when only `free` bytes are there: the longest --seq-len that fits.
 std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                               std::uint64_t free);
 

@@ -157,7 +157,7 @@ class Collector {
     const Timeline::Phase weights(timeline(), phase::kWeights);
     finished_.begin(config_, options_.far, options_.dtype);
     decoder_ = std::make_unique<Decoder>(
-        checkpoint_, DecoderOptions{options_.dtype, options_.device, options_.stream_layers, /*prefetch=*/true,
+        checkpoint_, DecoderOptions{options_.dtype, options_.device, /*stream_layers=*/true, /*prefetch=*/true,
                                     together_ ? options_.gather : nullptr});
   }
 

@@ -1,13 +1,13 @@
 #include "weights/tensor_view.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/errors.h"
+#include "base/files.h"
 #include "distributed/byte_gather.h"
+#include "distributed/file_upload.h"
 
 namespace oscar {
 namespace {
@@ -46,30 +46,6 @@ at::ScalarType scalar_type(const TensorView& view) {
   }
 }
 
-// By several threads: one alone copies slower than the bus of a GPU takes, and waits for each page of the file that it
-// is the first to touch.
-void copy_bytes(const std::byte* from, std::int64_t bytes, void* to) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
-  at::parallel_for(0, (bytes + kPiece - 1) / kPiece, 1, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * kPiece, end = std::min(last * kPiece, bytes);
-    std::memcpy(static_cast<std::byte*>(to) + begin, from + begin, static_cast<std::size_t>(end - begin));
-  });
-}
-
-// Through pieces of pinned memory, which the allocator hands out again when the GPU has them: while one piece crosses
-// the bus the next one is filled, and a large tensor needs no pinned copy of its size.
-void copy_to_gpu(const TensorView& view, const at::Tensor& stored) {
-  constexpr std::int64_t kPiece = std::int64_t{32} << 20;
-  const at::Tensor bytes = stored.view({-1}).view(at::kByte);
-  const auto size = static_cast<std::int64_t>(view.data.size());
-  for (std::int64_t first = 0; first < size; first += kPiece) {
-    const std::int64_t count = std::min(kPiece, size - first);
-    const at::Tensor piece = at::empty({count}, at::TensorOptions(at::kByte).pinned_memory(true));
-    copy_bytes(view.data.data() + first, count, piece.mutable_data_ptr());
-    bytes.narrow(0, first, count).copy_(piece, /*non_blocking=*/true);
-  }
-}
-
 }  // namespace
 
 // safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on the
@@ -82,9 +58,9 @@ at::Tensor stored_tensor(const TensorView& view, at::Device device) {
   at::Tensor stored = at::empty(view.shape, at::TensorOptions(scalar_type(view)).device(device));
   if (view.data.empty()) return stored;
   if (device.is_cuda()) {
-    copy_to_gpu(view, stored);
+    upload_file_bytes(view.data, stored.view({-1}).view(at::kByte));
   } else {
-    copy_bytes(view.data.data(), static_cast<std::int64_t>(view.data.size()), stored.mutable_data_ptr());
+    read_mapped_by_threads(view.data, static_cast<std::byte*>(stored.mutable_data_ptr()));
   }
   return stored;
 }

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_shrinks_ends_with_a_sentence(long_prompts, tmp_path):
     """Layers are read one by one, so the end of the file is still needed when the first are done."""
     model = shutil.copytree(SAMPLE / "tiny-qwen3", tmp_path / "red\x1b[31m")
     weights = model / "model.safetensors"
-    line = ["collect", "--model", model, "--prompts", long_prompts, "-o", tmp_path / "s", "--tokens", 20000, "--stream-layers"]
+    line = ["collect", "--model", model, "--prompts", long_prompts, "-o", tmp_path / "s", "--tokens", 20000]
     process = start(line, (tmp_path / "s.work" / "point.safetensors").exists)
     os.truncate(weights, 20000)
     _, err = process.communicate(timeout=120)

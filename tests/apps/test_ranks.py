@@ -115,7 +115,7 @@ def test_two_ranks_are_two_shards_and_one_run(line, shards, tmp_path):
 
 
 def test_backward_passes_and_more_ranks_than_steps(line, tmp_path):
-    more = ["--metric", "kl", "--row-gradients", "--stream-layers"]
+    more = ["--metric", "kl", "--row-gradients"]
     text = succeed_ranks(line(tmp_path / "s", *more, tokens=130), ranks=3).out  # two steps
     assert "collected  130 tokens" in text
     succeed(*line(tmp_path / "one", *more, tokens=130))

@@ -82,4 +82,51 @@ TEST(Files, RequireAbsent) {
 }
 
 }  // namespace
+std::vector<std::byte> some_bytes(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  return bytes;
+}
+
+TEST(ReadMapped, GivesTheBytesOfTheFile) {
+  const TempDirectory dir;
+  for (const std::size_t size : {std::size_t{1}, std::size_t{1} << 20, (std::size_t{5} << 20) + 3}) {
+    const std::vector<std::byte> bytes = some_bytes(size);
+    write_file_atomic(dir / "f", {reinterpret_cast<const char*>(bytes.data()), size});
+    const MappedFile file(dir / "f");
+    for (const std::size_t first : {std::size_t{0}, size / 3}) {
+      std::vector<std::byte> read(size - first), alone = read;
+      read_mapped(file.bytes().subspan(first), alone.data());
+      read_mapped_by_threads(file.bytes().subspan(first), read.data());
+      EXPECT_TRUE(std::equal(read.begin(), read.end(), bytes.begin() + static_cast<std::ptrdiff_t>(first)));
+      EXPECT_TRUE(read == alone);
+    }
+  }
+  const std::vector<std::byte> bytes = some_bytes(100);  // of no file
+  std::vector<std::byte> copy(100);
+  read_mapped(bytes, copy.data());
+  EXPECT_TRUE(copy == bytes);
+}
+
+TEST(ReadMapped, RefusesAFileThatBecameShorter) {
+  const TempDirectory dir;
+  const std::vector<std::byte> bytes = some_bytes(std::size_t{6} << 20);
+  write_file_atomic(dir / "f", {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const MappedFile file(dir / "f");
+  fs::resize_file(dir / "f", bytes.size() / 2);
+  std::vector<std::byte> read(bytes.size());
+  for (const auto call : {read_mapped, read_mapped_by_threads}) {
+    try {
+      call(file.bytes(), read.data());
+      FAIL() << "no error";
+    } catch (const InputError& e) {
+      EXPECT_EQ(std::string(e.what()), (dir / "f").string() +
+                                           ": became shorter while it was read, or its disk failed; run again when "
+                                           "nothing writes to it");
+    }
+  }
+  read_mapped_by_threads(file.bytes().first(bytes.size() / 2), read.data());  // the threads go on
+  EXPECT_TRUE(std::equal(read.begin(), read.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.begin()));
+}
+
 }  // namespace oscar

@@ -54,7 +54,7 @@ run() {
 }
 
 collect() {  # NAME MODEL
-  run "$1" "$bin/oscar-collect" --model "$2" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" --stream-layers \
+  run "$1" "$bin/oscar-collect" --model "$2" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" \
     --device "$device" -o "$work/$1.safetensors" --overwrite
 }
 
@@ -66,10 +66,10 @@ verify() {  # NAME MODEL
 
 rm -f "$results"
 echo "== --dry-run of 92 layers, from config.json and the index alone"
-"$bin/oscar-collect" --model "$model-index" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" --stream-layers \
+"$bin/oscar-collect" --model "$model-index" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" \
   --device "$device" -o "$work/none.safetensors" --dry-run -q
 echo "== --dry-run of what is run here"
-"$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" --stream-layers \
+"$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" \
   --device "$device" -o "$work/none.safetensors" --dry-run -q
 forget
 collect collect-cold "$model"

@@ -94,7 +94,7 @@ def verify(tool, model, folder):
 
 def dry_run(tool, model, folder):
     return json.loads(tool("oscar-collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "other.safetensors",
-                           "--dtype", "float32", "--device", DEVICE, "--stream-layers", "--dry-run", "--json"))
+                           "--dtype", "float32", "--device", DEVICE, "--dry-run", "--json"))
 
 
 @pytest.mark.parametrize("name", ["fp8-blocks", "mxfp4-experts"])

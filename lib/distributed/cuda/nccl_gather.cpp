@@ -11,6 +11,7 @@
 #include <string>
 
 #include "distributed/byte_gather.h"
+#include "distributed/file_upload.h"
 
 namespace oscar {
 namespace {
@@ -92,10 +93,8 @@ class NcclGather : public ByteGather {
     const at::Tensor all =
         at::empty({static_cast<std::int64_t>(part) * count_}, options.device(device_));  // a little longer than `bytes`
     if (own > 0) {
-      const auto size = static_cast<std::int64_t>(own);
-      const at::Tensor read = at::empty({size}, options.pinned_memory(true));
-      std::memcpy(read.mutable_data_ptr(), bytes.data() + first, own);
-      all.narrow(0, static_cast<std::int64_t>(part) * rank_, size).copy_(read, /*non_blocking=*/true);
+      upload_file_bytes(bytes.subspan(first, own),
+                        all.narrow(0, static_cast<std::int64_t>(part) * rank_, static_cast<std::int64_t>(own)));
     }
     auto* data = static_cast<std::byte*>(all.mutable_data_ptr());
     nccl_.check(nccl_.all_gather(data + part * static_cast<std::size_t>(rank_), data, part, kUint8, comm_,
