@@ -134,7 +134,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   DecoderOptions decoding{choose_dtype(common, options.device), options.device, arguments.stream_layers,
                           arguments.stream_layers};
   std::unique_ptr<ByteGather> gather;
-  if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, false);
+  if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, checkpoint.weight_bytes());
   decoding.gather = gather.get();
   Decoder decoder(checkpoint, decoding);
   Curves facts;

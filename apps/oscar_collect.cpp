@@ -98,8 +98,6 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   Checkpoint checkpoint = a.common.dry_run ? Checkpoint::open_index(location) : Checkpoint::open(location);
   options.device = choose_device(a.common, ranks);
   options.dtype = choose_dtype(a.common, options.device);
-  const std::unique_ptr<ByteGather> gather = gather_of(ranks, options.device, a.common.dry_run);
-  options.gather = gather.get();
   complete_collect_options(a.collect, a.common, checkpoint);
   FileRoles roles;
   roles.input(a.common.config);
@@ -114,8 +112,12 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
     print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
+  const std::unique_ptr<ByteGather> gather =
+      gather_of(ranks, options.device, checkpoint.weight_bytes(), computing_seconds(checkpoint, run.told, options));
+  options.gather = gather.get();
   const CollectReport report = run_collect(run, a.collect, checkpoint, prompts);
   if (told) print_result(run.told, options, report, a.common.json);
+  log_other_timelines(options.timeline, ranks);
   return 0;
 }
 

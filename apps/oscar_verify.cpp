@@ -131,12 +131,16 @@ int measure(VerifyArguments& a, Verification& verification, const OutputFiles& o
     if (told) write_reports(a, report);
     if (a.request.ranks != nullptr) a.request.ranks->barrier();  // the reports are written
     verification.finish();
-    if (!told) return 0;
+  }
+  if (told) {
+    const Timeline::Phase reporting(a.request.timeline, verify_phase::kReport);
     if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
     for (const std::string& file : outputs.names()) log_info("wrote " + file);
   }
   log_timeline(a.request.timeline);
   log_device_memory(a.request.decoder.device);
+  log_other_timelines(a.request.timeline, a.request.ranks);
+  if (!told) return 0;
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
@@ -170,7 +174,9 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
   DecoderOptions& decoder = a.request.decoder;
   std::unique_ptr<ByteGather> gather;
-  if (!decoder.stream_layers) gather = gather_of(ranks, decoder.device, a.common.dry_run);
+  if (!decoder.stream_layers && !a.common.dry_run) {
+    gather = gather_of(ranks, decoder.device, checkpoint->weight_bytes());
+  }
   decoder.gather = gather.get();
   Verification verification(*model, tokenizer, std::move(judged), a.request);
   phase.reset();

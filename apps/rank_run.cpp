@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 
@@ -32,6 +33,14 @@ ExitCode code_of(const std::exception& e) {
                        dynamic_cast<const c10::OutOfMemoryError*>(&e) != nullptr ||
                        dynamic_cast<const fs::filesystem_error*>(&e) != nullptr;
   return machine ? ExitCode::kEnvironment : ExitCode::kNumerical;
+}
+
+// Ranks of one machine read the same pages of its cache. NCCL needs a while to meet, and takes part of each GPU.
+bool gathers(const RankEnvironment& e, std::uint64_t bytes, double hidden) {
+  constexpr double kMeeting = 0.5, kRate = 50e9;  // seconds; bytes a second of a machine's memory, and of a bus
+  const double all = static_cast<double>(bytes);
+  const double alone = all * e.local_count / kRate, together = kMeeting + all / kRate;
+  return e.count > e.local_count || alone - hidden > together;
 }
 
 }  // namespace
@@ -69,8 +78,8 @@ int run_as_rank(const std::string& resume_command, const std::function<int(Ranks
   }
 }
 
-std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, bool dry_run) {
-  if (ranks == nullptr || dry_run) return nullptr;
+std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, std::uint64_t bytes, double hidden) {
+  if (ranks == nullptr) return nullptr;
   const std::string own = device.is_cuda() ? "a GPU" : "the CPU";
   const std::vector<std::string> all = ranks->all_gather(own);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& place) { return place != all[0]; });
@@ -78,7 +87,19 @@ std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, bool dry_
     throw EnvironmentError("rank " + std::to_string(other - all.begin()) + " computes on " + *other +
                            " and rank 0 on " + all[0] + "; pass --device cpu, or start no more ranks than GPUs");
   }
-  return device.is_cuda() ? ByteGather::start(*ranks, device) : nullptr;
+  return device.is_cuda() && gathers(ranks->environment(), bytes, hidden) ? ByteGather::start(*ranks, device) : nullptr;
+}
+
+void log_other_timelines(Timeline* timeline, Ranks* ranks) {
+  if (timeline == nullptr || ranks == nullptr) return;
+  Json own = Json::array();
+  for (const Timeline::Row& row : timeline->rows()) own.push_back({row.name, row.seconds});
+  const std::vector<std::string> all = ranks->all_gather(own.dump());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    std::vector<Timeline::Row> rows;
+    for (const Json& row : parse_json(all[rank], "rank " + std::to_string(rank))) rows.push_back({row[0], row[1]});
+    for (const std::string& line : timeline_lines(rows)) log_detail("rank " + std::to_string(rank) + line);
+  }
 }
 
 void require_alone(const char* what) {

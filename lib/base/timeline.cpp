@@ -62,8 +62,7 @@ std::vector<Timeline::Row> Timeline::rows() {
 
 double Timeline::wall() { return total(rows()); }
 
-std::vector<std::string> timeline_lines(Timeline& timeline) {
-  const std::vector<Timeline::Row> rows = timeline.rows();
+std::vector<std::string> timeline_lines(const std::vector<Timeline::Row>& rows) {
   const double wall = total(rows);
   std::size_t width = 18;
   for (const Timeline::Row& row : rows) {
@@ -85,7 +84,7 @@ std::vector<std::string> timeline_lines(Timeline& timeline) {
 void log_timeline(Timeline* timeline) {
   if (timeline == nullptr) return;
   log_detail("where the time went:");
-  for (const std::string& line : timeline_lines(*timeline)) log_detail(line);
+  for (const std::string& line : timeline_lines(timeline->rows())) log_detail(line);
 }
 
 }  // namespace oscar

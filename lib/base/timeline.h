@@ -72,7 +72,7 @@ class Timeline {
 };
 
 // Lines of a table: seconds and share of the wall time of each row that has any, the wall time last.
-std::vector<std::string> timeline_lines(Timeline& timeline);
+std::vector<std::string> timeline_lines(const std::vector<Timeline::Row>& rows);
 // The table in the log, where details are shown; nothing for a null timeline.
 void log_timeline(Timeline* timeline);
 

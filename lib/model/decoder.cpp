@@ -14,6 +14,7 @@
 #include "model/carried_rows.h"
 #include "model/layer.h"
 #include "model/layer_prefetch.h"
+#include "model/resident_load.h"
 #include "model/rope.h"
 #include "model/weights.h"
 #include "weights/tensor_view.h"
@@ -32,6 +33,8 @@ struct Decoder::Impl {
 
   std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
   std::unique_ptr<LayerPrefetch> prefetch;
+  std::unique_ptr<ResidentLoad> load;  // of all of them on a GPU; which ones have arrived:
+  std::vector<bool> taken;
   std::int64_t resident = -1;  // layer in that slot
 
   // The tables of the batch seen last: every layer of one step asks for the same positions.
@@ -65,6 +68,12 @@ struct Decoder::Impl {
       }
       return;
     }
+    if (options.device.is_cuda()) {
+      layers.resize(static_cast<std::size_t>(config.layers));
+      taken.resize(layers.size());
+      load = std::make_unique<ResidentLoad>(checkpoint, family, options);
+      return;
+    }
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
       layers.push_back(load_layer_weights(checkpoint, family, layer, options));
     }
@@ -74,7 +83,7 @@ struct Decoder::Impl {
     if (layer < 0 || layer >= checkpoint.config().layers) {
       throw std::out_of_range("layer " + std::to_string(layer) + " of " + std::to_string(checkpoint.config().layers));
     }
-    if (!options.stream_layers) return layers[layer];
+    if (!options.stream_layers) return resident_weights(static_cast<std::size_t>(layer));
     if (resident != layer) {
       layers[0] = LayerWeights{};  // first let go, then load: never two layers at once
       resident = -1;
@@ -82,6 +91,14 @@ struct Decoder::Impl {
       resident = layer;
     }
     return layers[0];
+  }
+
+  const LayerWeights& resident_weights(std::size_t layer) {
+    if (load && !taken[layer]) {
+      layers[layer] = load->take(static_cast<std::int64_t>(layer));
+      taken[layer] = true;
+    }
+    return layers[layer];
   }
 
   const RopeTable& rope(std::int64_t layer, const SequenceBatch& batch) {

@@ -120,7 +120,8 @@ static_assert(sizeof(LayerWeights) == kLayerTensors.size() * sizeof(at::Tensor),
 
 class Decoder {
  public:
-  // Checks every tensor, then loads the final norm, and every layer unless stream_layers. The embedding stays in the
+  // Checks every tensor, then loads the final norm, and every layer unless stream_layers, on a GPU beside what
+  // follows: run_layer() waits for its own. The embedding stays in the
   // file (embed() reads the rows it needs); the head is loaded by the first logits(). InputError names a missing or
   // misshapen tensor. The checkpoint must outlive the decoder. Not for use by several threads at once.
   Decoder(const Checkpoint& checkpoint, const DecoderOptions& options);

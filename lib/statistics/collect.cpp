@@ -76,8 +76,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
     if (plan.tokens > 0) {
       report = run_collector(checkpoint, prompts, plan, options, fingerprint, work);
     } else {  // more ranks than steps
-      start_together(*options.ranks, -1);
-      deliver_share(empty_shard(checkpoint, fingerprint, prompts, plan, options), options, work);
+      ShareDelivery(options, work, -1, 0, false).finish(empty_shard(checkpoint, fingerprint, prompts, plan, options));
     }
     const Timeline::Phase saving(options.timeline, phase::kSaving);
     work.remove();

@@ -221,6 +221,16 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   estimate.seconds = each * static_cast<double>(c.layers);
 }
 
+double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
+  constexpr double kRate = 400e12;  // of a matrix product in BF16
+  const ExpertConfig& experts = checkpoint.config().experts;
+  double weights = 0;
+  for (const std::uint64_t elements : layer_elements(checkpoint)) weights += static_cast<double>(elements);
+  if (experts.count > 0) weights *= static_cast<double>(experts.per_token) / static_cast<double>(experts.count);
+  const int ranks = options.ranks == nullptr ? 1 : options.ranks->count();
+  return 2 * weights * static_cast<double>(plan.tokens) / kRate / ranks;
+}
+
 std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                               std::uint64_t free) {
   const std::int64_t longest = longest_step(plan);

@@ -30,6 +30,9 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
 void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                   const CollectOptions& options, CollectEstimate& estimate);
 
+// What a rank's share of the run takes a GPU at least, told by the geometry: the same on all ranks. plan: of the run.
+double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
+
 // EnvironmentError when the GPU has less memory free than the run needs; says which option would make it fit.
 void require_gpu_memory(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                         const CollectEstimate& estimate);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "statistics/collect.h"
@@ -15,13 +16,28 @@ namespace oscar {
 // run_identity().
 void require_same_everywhere(Ranks& ranks, const Json& identity);
 
-// Whether all ranks begin with this layer, so that they can load weights together; -1: this rank loads none.
-bool start_together(Ranks& ranks, std::int64_t layer);
+// What this rank collects on its way to rank 0. On one machine ranks leave each layer in their work directories, and
+// rank 0 adds it up beside the layers that follow, so that little is left to do at the end.
+class ShareDelivery {
+ public:
+  // Called by all ranks. layer: with which this one begins; -1: it loads none. tokens: of its share. early: layers are
+  // final when they are added, because no backward pass follows.
+  ShareDelivery(const CollectOptions& options, const WorkDirectory& work, std::int64_t layer, std::int64_t tokens,
+                bool early);
+  ~ShareDelivery();
 
-// Hands the share to rank 0, which writes options.output from all of them and returns what it holds; the others get
-// nullopt when it is written. InterruptedError as collect(); errors of merge_shards().
-std::optional<Statistics> deliver_share(const Statistics& share, const CollectOptions& options,
-                                        const WorkDirectory& work);
+  // Whether all ranks begin with the same layer, so that they can load weights together.
+  bool together() const;
+  // A layer that is done, from any one thread.
+  void add(std::int64_t layer, const LayerMoments& moments);
+  // Hands over the share with what was not added. Rank 0 writes options.output from all shares and returns what it
+  // holds; the others get nullopt when it is written. InterruptedError as collect(); errors of merge_shards().
+  std::optional<Statistics> finish(Statistics share);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 // After each rank has removed its own work directory: what is then left of the run's, if nothing else is in it.
 void remove_run_directory(const CollectOptions& options);

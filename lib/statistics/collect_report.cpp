@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "statistics/layer_fields.h"
+#include "statistics/parallel_tasks.h"
 #include "statistics/spectrum.h"
 
 namespace oscar {
@@ -43,9 +44,11 @@ double drop_empty_far_pairs(Statistics& s) {
 
 void describe_whole(const Statistics& whole, CollectReport& report) {
   report.far_queries = 0;
-  for (std::size_t i = 0; i < whole.layers.size(); ++i) {
-    const LayerMoments& m = whole.layers[i];
-    describe_layer(m, report.layers[i].layer, report.layers[i]);
+  parallel_tasks(std::ssize(whole.layers), [&](std::int64_t place) {
+    const auto i = static_cast<std::size_t>(place);
+    describe_layer(whole.layers[i], report.layers[i].layer, report.layers[i]);
+  });
+  for (const LayerMoments& m : whole.layers) {
     if (m.far_count.defined()) report.far_queries = std::max(report.far_queries, m.far_count[0].item<double>());
     if (m.kl_count.defined()) report.kl_labels = m.kl_count[0].item<std::int64_t>();
   }

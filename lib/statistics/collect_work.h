@@ -9,7 +9,8 @@
 //   attention-3.bin            with a backward pass on a CPU: outputs of a layer's attention; attention.bin: of the
 //                              layer at work
 //   gradient-0.bin, -1.bin     backward pass: dL/d of the hidden states after and before the layer, by turns
-//   share.safetensors          what a rank found, for rank 0
+//   part-0003.safetensors      what a rank found in a layer, for rank 0 on the same machine
+//   share.safetensors          what a rank found beside that; on another machine than rank 0, all of it
 //   share-1.safetensors, ...   in the directory of rank 0: those from other machines
 #pragma once
 
@@ -41,6 +42,11 @@ std::string share_name(int rank);
 
 // What a point file says. InputError for another form; its tensors are unchecked (state_check.h judges them).
 ResumePoint read_point(const SafetensorsFile& file);
+
+// Moments of a layer with the keys of their rows, in a file that a rank leaves for rank 0.
+void save_rank_layer(const fs::path& file, const LayerMoments& moments);
+LayerMoments load_rank_layer(const fs::path& file);
+std::string rank_layer_name(std::int64_t layer);
 
 class WorkDirectory {
  public:

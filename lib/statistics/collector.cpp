@@ -77,7 +77,10 @@ class Collector {
     report_.layers.resize(static_cast<std::size_t>(config_.layers));
     if (point) embedding_energy_ = point->embedding_energy;
     const bool forward = !point || points_.in_forward(point->layer);
-    if (options_.ranks != nullptr) together_ = start_together(*options_.ranks, point ? point->layer : 0);
+    if (options_.ranks != nullptr) {
+      delivery_.emplace(options_, work_, point ? point->layer : 0, plan_.tokens, !points_.has_backward());
+      finished_.when_done([this](std::int64_t layer, const LayerMoments& moments) { delivery_->add(layer, moments); });
+    }
     if (forward) run_layers(point);
     const ResumePoint* behind = forward ? nullptr : &*point;
     if (points_.kl) {
@@ -124,7 +127,7 @@ class Collector {
     if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
-                                                   options_.dtype, keep, options_.device, done);
+                                                   options_.dtype, options_.device, done);
     opening.reset();
     opening.emplace(timeline(), phase::kMoments);
     FullAttention attention;
@@ -158,7 +161,7 @@ class Collector {
     finished_.begin(config_, options_.far, options_.dtype);
     decoder_ = std::make_unique<Decoder>(
         checkpoint_, DecoderOptions{options_.dtype, options_.device, /*stream_layers=*/true, /*prefetch=*/true,
-                                    together_ ? options_.gather : nullptr});
+                                    delivery_ && delivery_->together() ? options_.gather : nullptr});
   }
 
   void begin_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
@@ -372,7 +375,7 @@ class Collector {
     if (options_.ranks == nullptr) {
       save_statistics(s, options_.output);
     } else {
-      const std::optional<Statistics> whole = deliver_share(s, options_, work_);
+      const std::optional<Statistics> whole = delivery_->finish(std::move(s));
       const Timeline::Phase spectra(timeline(), phase::kSpectra);
       if (whole) describe_whole(*whole, report_);
     }
@@ -395,9 +398,9 @@ class Collector {
   StepChecks checks_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
   double saved_ = now();
-  std::int64_t saved_layer_ = -1;  // in which the saved state goes on; -1: none
-  bool saved_inside_ = false;      // behind some of its steps
-  bool together_ = false;          // all ranks begin at the same layer
+  std::int64_t saved_layer_ = -1;          // in which the saved state goes on; -1: none
+  bool saved_inside_ = false;              // behind some of its steps
+  std::optional<ShareDelivery> delivery_;  // of a rank
   RunPoints points_;
   CollectReport report_;
   // Deferred where hidden states are in memory: then a state is saved when it is due. The last member: its thread uses

@@ -6,8 +6,10 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/timeline.h"
@@ -28,6 +30,8 @@ class FinishedLayers {
   void begin(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype);
   void defer(bool deferred) { deferred_ = deferred; }
   bool deferred() const { return deferred_; }
+  // Called for each layer when it is on the CPU, where layers are finished beside the next one on their thread.
+  void when_done(std::function<void(std::int64_t, const LayerMoments&)> told) { told_ = std::move(told); }
 
   void add(std::int64_t layer, LayerMoments moments);  // as the observer leaves them, on the device; prints a line
   void wait();                                         // until all are on the CPU
@@ -44,6 +48,7 @@ class FinishedLayers {
   bool deferred_ = false;
   std::map<std::int64_t, LayerMoments> unsaved_;  // that are in no file
   LayerCopier copier_;
+  std::function<void(std::int64_t, const LayerMoments&)> told_;
   std::optional<BackgroundJobs> jobs_;  // the last member: they use the others
 };
 

@@ -5,7 +5,7 @@
 namespace oscar {
 
 HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work_(work), shape_(shape) {
-  if (shape_.keep_all) return;
+  if (shape_.keep_all || shape_.held) return;
   free_.push_back(open(1, false));
   free_.push_back(open(0, false));
 }
@@ -16,7 +16,7 @@ HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, std::i
   resume(layer, shape_.rows);
   if (left > 0) {
     resume(layer + 1, left);
-  } else if (!shape_.keep_all) {
+  } else if (!shape_.keep_all && !shape_.held) {
     free_.push_back(open(layer + 1, false));
   }
 }

@@ -28,7 +28,8 @@ class HiddenStates {
     bool keep_all = false;  // files of all layers
   };
 
-  // A run without a saved state: room for two files is reserved (EnvironmentError: disk full).
+  // A run without a saved state: room for two files is reserved (EnvironmentError: disk full), for states that are held
+  // when the first state is saved: most runs end before.
   HiddenStates(const WorkDirectory& work, const Shape& shape);
   // A run that goes on in `layer`, whose states are complete; `left`: rows of those that leave it. InputError when a
   // file is missing or has another size.

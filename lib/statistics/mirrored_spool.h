@@ -2,6 +2,8 @@
 // back. On the CPU, or for rows beyond the limit, it is the spool alone.
 #pragma once
 
+#include <optional>
+
 #include "statistics/spool.h"
 
 namespace oscar {
@@ -10,16 +12,22 @@ constexpr std::uint64_t kMostMirrorBytes = std::uint64_t{4} << 30;  // 1 M token
 
 class MirroredSpool {
  public:
-  // Arguments of Spool; device: where rows come from. saved_rows: with `keep`, how many rows of the file are valid.
-  MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype, bool keep,
+  // Arguments of Spool; device: where rows come from. saved_rows: how many rows of the file are valid; 0: it is new.
+  MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype,
                 at::Device device, std::int64_t saved_rows);
 
   void write(std::int64_t first, const at::Tensor& rows);  // in order: each first is where the last write ended, or 0
   at::Tensor read(std::int64_t first, std::int64_t count) const;  // on the device
-  void sync();                                                    // everything written is on disk after this
+  void sync();  // everything written is on disk after this; EnvironmentError: disk full
 
  private:
-  Spool spool_;
+  Spool& file();
+
+  fs::path path_;
+  std::int64_t rows_;
+  std::vector<std::int64_t> row_;
+  at::ScalarType dtype_;
+  std::optional<Spool> file_;  // with a mirror only once the state is saved
   at::Device device_;
   at::Tensor mirror_;  // [rows, row...] on the device; undefined: none
   std::int64_t written_ = 0, saved_ = 0;

@@ -18,6 +18,8 @@ std::string shard_name(const Statistics& statistics);
 // those of one run up to the order of FP64 sums, energy_gram apart (statistics.h), with the same rows and, in place of
 // the shards' parts, the part of the whole run, which lists them. InputError for a set that is not complete, has a
 // shard twice, or mixes runs: other prompts, number of shards, options, versions or models.
-Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string> names);
+// layers: as merge_statistics() has them.
+Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string> names,
+                        std::vector<LayerMoments> layers = {});
 
 }  // namespace oscar

@@ -110,6 +110,8 @@ struct MergeOptions {
 // Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.
 // Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
 // its weights were normalised within each part. Row samples merge into the sample of the whole.
-Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {});
+// layers: those of the result, where merge_layer() has made them already; those of the parts are not looked at then.
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {},
+                            std::vector<LayerMoments> layers = {});
 
 }  // namespace oscar

@@ -1,12 +1,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <utility>
 
 #include "base/errors.h"
-#include "statistics/layer_fields.h"
+#include "statistics/layer_merge.h"
 #include "statistics/parallel_tasks.h"
 #include "statistics/statistics.h"
 
@@ -74,74 +73,17 @@ std::int64_t requested_rows(const Statistics& s) {
   return std::max(kept, s.metadata["rows"].value("requested", kept));
 }
 
-struct RowSource {
-  std::size_t part;
-  std::int64_t row;
-};
-
-// The union of bottom-k samples, cut to the smallest k, is the bottom-k sample of all tokens.
-std::vector<RowSource> merged_rows(const std::vector<Statistics>& parts, std::int64_t* requested) {
-  *requested = requested_rows(parts[0]);
-  std::vector<RowSource> rows;
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    *requested = std::min(*requested, requested_rows(parts[p]));
-    for (std::size_t r = 0; r < parts[p].layers[0].row_priority.size(); ++r) {
-      rows.push_back({p, static_cast<std::int64_t>(r)});
-    }
-  }
-  const auto priority = [&](const RowSource& s) { return parts[s.part].layers[0].row_priority[s.row]; };
-  std::stable_sort(rows.begin(), rows.end(),
-                   [&](const RowSource& a, const RowSource& b) { return priority(a) < priority(b); });
-  if (static_cast<std::int64_t>(rows.size()) > *requested) rows.resize(*requested);
-  return rows;
+// The sample of all tokens has as many rows as the part was asked for that was asked for the fewest.
+std::int64_t requested_of_all(const std::vector<Statistics>& parts) {
+  std::int64_t requested = requested_rows(parts[0]);
+  for (const Statistics& part : parts) requested = std::min(requested, requested_rows(part));
+  return requested;
 }
 
-void merge_rows(const std::vector<Statistics>& parts, const std::vector<RowSource>& rows, std::size_t i,
-                LayerMoments& out) {
-  const bool positions = std::all_of(parts.begin(), parts.end(), [&](const Statistics& s) {
-    return s.layers[i].row_position.size() == s.layers[i].row_priority.size();
-  });
-  for (const RowSource& source : rows) {
-    const LayerMoments& from = parts[source.part].layers[i];
-    out.row_priority.push_back(from.row_priority[source.row]);
-    if (positions) out.row_position.push_back(from.row_position[source.row]);
-  }
-  for (const RowField& field : kRowFields) {
-    std::vector<at::Tensor> picked;
-    for (const RowSource& source : rows) picked.push_back((parts[source.part].layers[i].*field.tensor)[source.row]);
-    out.*field.tensor = at::stack(picked);
-  }
-  for (const RowField& field : kRowGradientFields) {
-    std::vector<at::Tensor> picked;
-    for (const RowSource& source : rows) {
-      const at::Tensor& from = parts[source.part].layers[i].*field.tensor;
-      if (from.defined()) picked.push_back(from[source.row]);
-    }
-    if (picked.size() == rows.size() && !rows.empty()) out.*field.tensor = at::stack(picked);
-  }
-}
-
-// Sum of an optional tensor; undefined when any part lacks it.
-at::Tensor sum_optional(const std::vector<Statistics>& parts, const std::function<at::Tensor(const Statistics&)>& get) {
-  at::Tensor total = get(parts[0]);
-  if (!total.defined()) return total;
-  total = total.clone();
-  for (std::size_t p = 1; p < parts.size(); ++p) {
-    const at::Tensor t = get(parts[p]);
-    if (!t.defined()) return {};
-    total += t;
-  }
-  return total;
-}
-
-// Sum of an optional tensor over the parts that have it: parts of short prompts have no far pairs.
-at::Tensor sum_present(const std::vector<Statistics>& parts, const std::function<at::Tensor(const Statistics&)>& get) {
-  at::Tensor total;
-  for (const Statistics& part : parts) {
-    const at::Tensor t = get(part);
-    if (t.defined()) total = total.defined() ? total + t : t.clone();
-  }
-  return total;
+LayerParts layer_of(const std::vector<Statistics>& parts, std::size_t i) {
+  LayerParts layers;
+  for (const Statistics& part : parts) layers.push_back(&part.layers[i]);
+  return layers;
 }
 
 // The windows that define far pairs, of every part that has their sums: they must be the same.
@@ -205,9 +147,24 @@ void require_row_gradients(const std::vector<Statistics>& parts) {
                    "--allow-missing-far-pairs, which drops those of the others");
 }
 
+std::vector<LayerMoments> merge_layers(const std::vector<Statistics>& parts) {
+  const bool sampled = std::all_of(parts.begin(), parts.end(), [](const Statistics& s) {
+    return s.layers[0].rows_q.defined() && !s.layers[0].row_priority.empty();
+  });
+  std::vector<RowSource> rows;
+  if (sampled) rows = merged_rows(layer_of(parts, 0), requested_of_all(parts));
+  std::vector<LayerMoments> layers(parts[0].layers.size());
+  parallel_tasks(std::ssize(layers), [&](std::int64_t at) {
+    const auto i = static_cast<std::size_t>(at);
+    layers[i] = merge_layer(layer_of(parts, i), rows, parts[0].format_version);
+  });
+  return layers;
+}
+
 }  // namespace
 
-Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options) {
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options,
+                            std::vector<LayerMoments> layers) {
   if (parts.empty()) throw UsageError("merge needs at least one statistics file");
   for (const Statistics& part : parts) require_same_model(parts[0], part);
 
@@ -237,41 +194,18 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   out.attention_scale = first.attention_scale;
   out.max_position = first.max_position;
   for (const Statistics& part : parts) out.tokens += part.tokens;
-  out.embedding_energy = sum_optional(parts, [](const Statistics& s) { return s.embedding_energy; });
+  std::vector<at::Tensor> energies;
+  for (const Statistics& part : parts) energies.push_back(part.embedding_energy);
+  out.embedding_energy = sum_if_all(energies);
 
-  const bool sampled = std::all_of(parts.begin(), parts.end(), [](const Statistics& s) {
-    return s.layers[0].rows_q.defined() && !s.layers[0].row_priority.empty();
-  });
-  std::int64_t requested = 0;
-  const std::vector<RowSource> rows = sampled ? merged_rows(parts, &requested) : std::vector<RowSource>();
-
+  if (layers.empty()) layers = merge_layers(parts);
+  const std::size_t kept = layers[0].row_priority.size();
+  const std::int64_t requested = kept > 0 ? requested_of_all(parts) : 0;
   out.metadata = first.metadata.is_object() ? first.metadata : Json::object();
   out.metadata["parts"] = merge_runs(parts, options.same_prompts);
-  out.metadata["rows"] = Json{{"requested", requested}, {"kept", rows.size()}};
+  out.metadata["rows"] = Json{{"requested", requested}, {"kept", kept}};
 
-  out.layers.resize(first.layers.size());
-  parallel_tasks(std::ssize(out.layers), [&](std::int64_t at) {
-    const auto i = static_cast<std::size_t>(at);
-    LayerMoments& layer = out.layers[i];
-    for (const MomentField& field : kMomentFields) {
-      if (field.since > out.format_version) continue;
-      at::Tensor total = (first.layers[i].*field.tensor).clone();
-      if (field.tensor != &LayerMoments::wo_gram) {  // a property of the weights, not a sum over tokens
-        for (std::size_t p = 1; p < parts.size(); ++p) total += parts[p].layers[i].*field.tensor;
-      }
-      layer.*field.tensor = total;
-    }
-    for (const MetricField& field : kFarPairFields) {
-      layer.*field.tensor = sum_present(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
-    }
-    for (const MetricField& field : kKlFields) {
-      layer.*field.tensor = sum_present(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
-    }
-    for (const EnergyField& field : kEnergyFields) {
-      layer.*field.tensor = sum_optional(parts, [&](const Statistics& s) { return s.layers[i].*field.tensor; });
-    }
-    if (sampled) merge_rows(parts, rows, i, layer);
-  });
+  out.layers = std::move(layers);
   return out;
 }
 

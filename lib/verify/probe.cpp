@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -19,7 +20,7 @@ namespace {
 
 // The pages of one method in one layer.
 struct PageCheck {
-  ProbedMethod* probed;
+  ProbedMethod::Cache* cache;
   LayerToCheck layer;
 };
 
@@ -27,14 +28,15 @@ void check_pages(const std::vector<PageCheck>& checks, Timeline* timeline) {
   const Timeline::Phase checking(timeline, verify_phase::kChecks);
   for (const PageCheck& check : checks) {
     const double begin = steady_seconds();
-    check.probed->cache->check_layer(check.layer);
-    check.probed->check_seconds += steady_seconds() - begin;
+    check.cache->checker.check_layer(check.layer);
+    check.cache->seconds += steady_seconds() - begin;
   }
 }
 
 }  // namespace
 
-ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device, Timeline* timeline)
+ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device, Timeline* timeline,
+                           std::size_t threads)
     : method(&m), attention(m, timeline), sums(static_cast<std::size_t>(model.kv_layers())) {
   for (std::int64_t place = 0; place < model.kv_layers(); ++place) numbers.push_back(model.kv_layer(place));
   if (!m.paged()) return;
@@ -45,15 +47,23 @@ ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Devi
   }
   const std::string note = decode_note(m, model, device);
   if (!note.empty()) log_detail(note);
-  cache = std::make_unique<CacheChecker>(m, model, device);
+  for (std::size_t i = 0; i < threads; ++i) caches.push_back({CacheChecker(m, model, device)});
 }
 
 void ProbedMethod::finish_cache() {
-  if (!cache) return;
-  check = cache->result();
-  cache.reset();
+  if (caches.empty()) return;
+  double took = 0;
+  for (const Cache& cache : caches) {
+    const CacheCheck found = cache.checker.result();
+    check.rows += found.rows, check.differing += found.differing;
+    check.read += found.read, check.misread += found.misread;
+    check.reader_error = std::max(check.reader_error, found.reader_error);
+    check.allocated_bytes += found.allocated_bytes;
+    took += cache.seconds;
+  }
+  caches.clear();
   char seconds[24];
-  std::snprintf(seconds, sizeof seconds, "%.2f s", check_seconds);
+  std::snprintf(seconds, sizeof seconds, "%.2f s", took);
   log_detail("the pages of " + method->id + " were checked in " + seconds + ": " + std::to_string(check.read) +
              " rows read back, " + std::to_string(check.rows) + " compared with the encoder on the CPU");
 }
@@ -120,7 +130,7 @@ void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const
   if (at != end) damaged_record(where, "sums of a method are too many");
   check = found;
   sums = std::move(layers);
-  cache.reset();
+  caches.clear();
 }
 
 std::vector<LayerError> ProbedMethod::layers() const {
@@ -138,15 +148,15 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
   LayerErrors weight_errors(input, tiers_);
   OutputErrors output_errors(read(exact), first_, input.k.size(1), weights.o);
-  std::vector<std::vector<PageCheck>> pages(checks_ == nullptr ? 1 : checks_->size());
+  const std::size_t thread = checks_ == nullptr ? 0 : static_cast<std::size_t>(input.layer) % checks_->size();
+  std::vector<PageCheck> pages;
   for (std::size_t m = 0; m < methods_.size(); ++m) {
     ProbedMethod& probed = methods_[m];
     stop_if_interrupted();
     const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
-    if (check_caches_ && probed.cache) {
-      std::vector<PageCheck>& own = pages[m % pages.size()];
-      own.push_back({&probed, layer_to_check(input, output)});
-      if (checks_ == nullptr) check_pages(own, timeline_), own.clear();
+    if (check_caches_ && !probed.caches.empty()) {
+      pages.push_back({&probed.caches[thread], layer_to_check(input, output)});
+      if (checks_ == nullptr) check_pages(pages, timeline_), pages.clear();
     }
     if (!probed.method->quantised_at(input.layer)) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
@@ -154,10 +164,9 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
     output_errors.add(read(output), sums);
   }
   const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits where too many layers are left to check
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    if (pages[i].empty()) continue;
-    const std::uint64_t bytes = pages[i].front().layer.bytes();  // which all methods share
-    (*checks_)[i].add(bytes, [checked = std::move(pages[i])] { check_pages(checked, nullptr); });
+  if (!pages.empty()) {
+    const std::uint64_t bytes = pages.front().layer.bytes();  // which all methods share
+    (*checks_)[thread].add(bytes, [checked = std::move(pages)] { check_pages(checked, nullptr); });
   }
   return exact;
 }

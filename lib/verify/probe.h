@@ -18,13 +18,19 @@ namespace oscar {
 struct ProbedMethod {
   const KvMethod* method = nullptr;
   SimulatedPrefillAttention attention;
-  std::vector<LayerErrorSums> sums;     // [L] of the layers that hold a KV cache
-  std::vector<std::int64_t> numbers;    // [L] that the model gives to them
-  std::unique_ptr<CacheChecker> cache;  // of the first sequence alone; null: done, or no pages for the method
-  CacheCheck check;                     // what it found
-  double check_seconds = 0;             // that it took
-  // device: of the cache under check; the CPU where its kernels cannot hold the method, which is logged.
-  ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU, Timeline* timeline = nullptr);
+  std::vector<LayerErrorSums> sums;   // [L] of the layers that hold a KV cache
+  std::vector<std::int64_t> numbers;  // [L] that the model gives to them
+  // Of the first sequence alone, one for each thread that checks; none: done, or no pages for the method.
+  struct Cache {
+    CacheChecker checker;
+    double seconds = 0;  // that it took
+  };
+  std::vector<Cache> caches;
+  CacheCheck check;  // what they found
+  // threads: that check pages. device: of the cache under check; the CPU where its kernels cannot hold the method,
+  // which is logged.
+  ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU, Timeline* timeline = nullptr,
+               std::size_t threads = 1);
   std::vector<LayerError> layers() const;
   void finish_cache();  // takes the result and lets the pages go
 
@@ -38,7 +44,7 @@ struct ProbedMethod {
 class LayerProbe : public Attention {
  public:
   // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
-  // fill and check the paged caches, too, as jobs of `checks`, a method always in the same; without it, in attend().
+  // fill and check the paged caches, too, as jobs of `checks`, which layers take by turns; without it, in attend().
   // timeline: null: nothing is measured.
   LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
              const CacheWindows& tiers, bool check_caches, Timeline* timeline = nullptr,

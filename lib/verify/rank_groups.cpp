@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace oscar {
+namespace {
+
+// Errors of layers take about as long as the passes of a sequence. The first one is run twice and its pages are
+// checked, which takes twice as long again for a short sequence; of a longer one no more is checked.
+constexpr std::int64_t kCheckCost = 2, kCheckedTokens = 4096;
+
+}  // namespace
 
 std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks) {
   std::vector<int> owners;
@@ -15,7 +22,8 @@ std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int
     const bool stays = static_cast<std::int64_t>(g * layout.group) < first;
     const auto least = std::min_element(load.begin(), load.end()) - load.begin();
     owners.push_back(stays ? 0 : static_cast<int>(least));
-    load[static_cast<std::size_t>(owners.back())] += stays ? 2 * cost : cost;
+    load[static_cast<std::size_t>(owners.back())] +=
+        !stays ? cost : 2 * cost + (g == 0 ? kCheckCost * std::min(cost, kCheckedTokens) : 0);
   }
   return owners;
 }

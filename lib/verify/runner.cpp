@@ -30,7 +30,7 @@ using Sequence = std::vector<std::int32_t>;
 
 // Keys and values of layers whose pages wait for a check, of each thread that checks.
 constexpr std::uint64_t kMostWaiting = std::uint64_t{1} << 30;
-constexpr std::size_t kCheckThreads = 3;  // methods share them; most of a check is small steps that wait for each other
+constexpr std::size_t kCheckThreads = 6;  // layers by turns; most of a check is small steps that wait for each other
 
 class Runner {
  public:
@@ -47,7 +47,7 @@ class Runner {
         scorer_(decoder, set, options.first_position, options.timeline),
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
-      probed_.emplace_back(*m, decoder.config(), decoder.options().device, options.timeline);
+      probed_.emplace_back(*m, decoder.config(), decoder.options().device, options.timeline, kCheckThreads);
       if (options.prefill) result_.scored.push_back({m, "prefill"});
       if (!options.decode || !m->paged()) continue;
       result_.scored.push_back({m, "decode"});
@@ -70,6 +70,7 @@ class Runner {
     progress_.finish();
     result_.scores.resume(owners_.size());
     if (options_.ranks != nullptr) {
+      const Timeline::Phase gathering(options_.timeline, verify_phase::kRanks);
       gather_groups(*options_.ranks, *options_.work, layout_, owners_, result_.scored.size() + paths_);
       if (!options_.ranks->is_first()) return std::move(result_);
       result_.tokens = layout_.before_group(owners_.size());

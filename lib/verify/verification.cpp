@@ -370,9 +370,10 @@ VerifyReport Verification::measure() {
     report.methods.push_back(method_report(result, row, report, bootstrap));
   }
   run_tasks(decoder, report.methods);
+  phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);
+  report.spectra = by_last_rank(request_.ranks, [&] { return judged_spectra(decoder); });
   if (!first) return report;
   phase.emplace(timeline, verify_phase::kChecks);
-  report.spectra = judged_spectra(decoder);
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   phase.emplace(timeline, verify_phase::kReport);

@@ -17,8 +17,9 @@ inline constexpr const char* kErrors = "layer errors";  // each method's attenti
 inline constexpr const char* kChecks = "checks";        // paged caches, second BF16 run, spectra, self checks
 inline constexpr const char* kScoring = "scoring";      // logits and what they say
 inline constexpr const char* kTasks = "tasks";
-inline constexpr const char* kSaving = "saving";  // state of the run, in its work directory
-inline constexpr const char* kReport = "report";  // intervals, gates, files
+inline constexpr const char* kSaving = "saving";      // state of the run, in its work directory
+inline constexpr const char* kRanks = "other ranks";  // waiting for them and their scores
+inline constexpr const char* kReport = "report";      // intervals, gates, files
 
 // Its layers over whole sequences, or token by token through the paged cache; without what is coded before the first.
 inline std::string forward_of(const KvMethod& method) { return "forward " + method.id; }
@@ -26,7 +27,7 @@ inline std::string decode_of(const KvMethod& method) { return "decode " + method
 
 // The phases of every run. Those of the methods come behind them, in the order in which they run.
 inline std::vector<std::string> all() {
-  return {kStarting, kReading, kWeights, kCodingPhase, kErrors, kChecks, kScoring, kTasks, kSaving, kReport};
+  return {kStarting, kReading, kWeights, kCodingPhase, kErrors, kChecks, kScoring, kTasks, kSaving, kRanks, kReport};
 }
 
 }  // namespace oscar::verify_phase

@@ -107,7 +107,7 @@ TEST_F(TimelineTest, LinesLeaveOutWhatTookNoTime) {
     now_ += 3;
   }
   now_ += 1;
-  EXPECT_THAT(timeline_lines(timeline_),
+  EXPECT_THAT(timeline_lines(timeline_.rows()),
               ElementsAre("  computing              3.000 s   75.0%", "  other                  1.000 s   25.0%",
                           "  wall time              4.000 s  100.0%"));
 }
@@ -118,7 +118,7 @@ TEST_F(TimelineTest, LinesAreAsWideAsTheLongestName) {
     now_ += 3;
   }
   now_ += 1;
-  EXPECT_THAT(timeline_lines(timeline_),
+  EXPECT_THAT(timeline_lines(timeline_.rows()),
               ElementsAre("  forward turboquant2.5     3.000 s   75.0%", "  other                     1.000 s   25.0%",
                           "  wall time                 4.000 s  100.0%"));
 }
