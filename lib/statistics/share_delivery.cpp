@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,11 +35,14 @@ constexpr std::chrono::milliseconds kLookEvery{2};
 bool on_one_machine(const Ranks& ranks) { return ranks.environment().local_count == ranks.count(); }
 
 std::vector<RankFacts> meet(Ranks& ranks, const RankFacts& own) {
-  const Json text = {{"layer", own.layer}, {"tokens", own.tokens}, {"folder", own.folder.string()}};
   std::vector<RankFacts> all;
-  for (const std::string& said : ranks.all_gather(text.dump(-1, ' ', true, Json::error_handler_t::replace))) {
-    const Json rank = parse_json(said, "a rank");
-    all.push_back({rank["layer"], rank["tokens"], rank["folder"].get<std::string>()});
+  for (const std::string& said : ranks.all_gather(std::to_string(own.layer) + " " + std::to_string(own.tokens) + " " +
+                                                  own.folder.string())) {  // a name of any bytes
+    std::istringstream text(said);
+    RankFacts rank;
+    text >> rank.layer >> rank.tokens;
+    rank.folder = said.substr(static_cast<std::size_t>(text.tellg()) + 1);
+    all.push_back(std::move(rank));
   }
   return all;
 }

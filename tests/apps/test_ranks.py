@@ -114,6 +114,19 @@ def test_two_ranks_are_two_shards_and_one_run(line, shards, tmp_path):
             assert numpy.linalg.norm(tensors[name] - want) <= 1e-12 * numpy.linalg.norm(want), name
 
 
+def test_a_rank_whose_sequences_have_no_far_pairs(model, tmp_path):
+    """Its layers alone do not tell that its zeros are no sums; the old spelling of an option of before is taken."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"input_ids": list(range(40, 40 + n))}) + "\n" for n in (96, 18, 20, 19, 17)))
+    line = ["collect", "--model", model, "--prompts", rows, "--tokens", 170, "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20", "--stream-layers"]
+    for i in (1, 2):
+        succeed(*line, "-o", tmp_path / str(i), "--shard", f"{i}/2")
+    assert [any("fisher" in name for name in content(tmp_path / str(i))[0]) for i in (1, 2)] == [True, False]
+    succeed("collect", "merge", tmp_path / "1", tmp_path / "2", "-o", tmp_path / "both")
+    succeed_ranks([*line, "-o", tmp_path / "ranks"])
+    assert (tmp_path / "ranks").read_bytes() == (tmp_path / "both").read_bytes()
+
+
 def test_backward_passes_and_more_ranks_than_steps(line, tmp_path):
     more = ["--metric", "kl", "--row-gradients"]
     text = succeed_ranks(line(tmp_path / "s", *more, tokens=130), ranks=3).out  # two steps
