@@ -72,6 +72,10 @@ PromptSet ModelRun::read_own_text(const PromptSet& beside) {
     tokens = arguments_.own_tokens.value_or(kOwnTextTimes * std::min(given, options.tokens));
   }
   own_text_->plan(tokens);
+  if (!beside.prompts.empty() && !arguments_.own_tokens) {
+    log_info("beside the prompts the model writes " + std::to_string(own_text_->tokens()) +
+             " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
+  }
   // The budget is that of the prompts, and ends within them, because the other text comes first.
   if (!beside.prompts.empty()) options.tokens += own_text_->tokens();
   if (common_.dry_run) return own_text_->placeholder();
