@@ -63,22 +63,29 @@ void ModelRun::add_roles(FileRoles& roles) const {
   if (own_text_) own_text_->add_roles(roles);
 }
 
-PromptSet ModelRun::read_own_text(const PromptSet& beside) {
-  CollectOptions& options = arguments_.options;
-  std::int64_t tokens = options.tokens;  // of the model's text alone
-  if (!beside.prompts.empty()) {
-    std::int64_t given = 0;
-    for (const Prompt& prompt : beside.prompts) given += std::ssize(prompt.ids);
-    tokens = arguments_.own_tokens.value_or(kOwnTextTimes * std::min(given, options.tokens));
+// Tokens that the model writes itself; 0 where it was not asked to, beside prompts, and has no memory for it.
+std::int64_t ModelRun::plan_own_text(const PromptSet& beside) {
+  const std::int64_t budget = arguments_.options.tokens;
+  const bool asked = beside.prompts.empty() || arguments_.own_tokens;
+  std::int64_t given = 0;
+  for (const Prompt& prompt : beside.prompts) given += std::ssize(prompt.ids);
+  own_text_->plan(beside.prompts.empty() ? budget
+                                         : arguments_.own_tokens.value_or(kOwnTextTimes * std::min(given, budget)));
+  if (asked) return own_text_->tokens();
+  try {
+    own_text_->require_room();
+  } catch (const EnvironmentError& e) {
+    log_info("the model writes no calibration text beside the prompts: " + std::string(e.what()));
+    return 0;
   }
-  own_text_->plan(tokens);
-  if (!beside.prompts.empty() && !arguments_.own_tokens) {
-    log_info("beside the prompts the model writes " + std::to_string(own_text_->tokens()) +
-             " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
-  }
-  // The budget is that of the prompts, and ends within them, because the other text comes first.
-  if (!beside.prompts.empty()) options.tokens += own_text_->tokens();
+  log_info("beside the prompts the model writes " + std::to_string(own_text_->tokens()) +
+           " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
+  return own_text_->tokens();
+}
+
+PromptSet ModelRun::read_own_text() {
   if (common_.dry_run) return own_text_->placeholder();
+  CollectOptions& options = arguments_.options;
   {
     const Timeline::Phase writing(options.timeline, phase::kOwnText);
     own_text_->write();
@@ -91,7 +98,13 @@ PromptSet ModelRun::read_own_text(const PromptSet& beside) {
 void ModelRun::read_prompts() {
   if (!arguments_.prompts.empty()) prompts_ = oscar::read_prompts(arguments_, checkpoint_);
   if (own_text_) {
-    PromptSet own = read_own_text(prompts_);
+    const std::int64_t tokens = plan_own_text(prompts_);
+    // The budget is that of the prompts, and ends within them, because the other text comes first.
+    if (!prompts_.prompts.empty()) arguments_.options.tokens += tokens;
+    if (tokens == 0) own_text_.reset();
+  }
+  if (own_text_) {
+    PromptSet own = read_own_text();
     prompts_ = joined(std::move(own), std::move(prompts_));
   }
   run_ = plan_collect(arguments_, checkpoint_, prompts_);

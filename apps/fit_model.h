@@ -32,7 +32,8 @@ class ModelRun {
   void finish() const;
 
  private:
-  PromptSet read_own_text(const PromptSet& beside);  // and makes room for it in the budget of tokens
+  std::int64_t plan_own_text(const PromptSet& beside);
+  PromptSet read_own_text();
   bool take_earlier() const;
 
   CollectArguments& arguments_;

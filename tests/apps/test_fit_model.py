@@ -1,7 +1,9 @@
 """oscar-fit --model without statistics: collects, measures and fits in one go, from prompts or from the model's own text."""
 import hashlib
 import json
+import math
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -10,7 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from harness import BAD_INPUT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
+from harness import BAD_INPUT, ENVIRONMENT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
 
 WINDOWS = ["--windows", "16,32"]
 SHORT = ["--tokens", 500, "--seq-len", 128]
@@ -230,6 +232,37 @@ def test_own_text_beside_prompts(line, model, small, tmp_path):
         assert list(ours.keys()) == list(theirs.keys())
         assert all(torch.equal(ours.get_tensor(key), theirs.get_tensor(key)) for key in ours.keys())
     refuse(USAGE, *line(tmp_path / "c", "--own-text", 256), names=["--own-text", "--prompts"])
+
+
+def enlarge(model, layers, width):
+    """Gives the model so many layers and MLPs so wide, in a file with holes in place of weights."""
+    config, file = json.loads((model / "config.json").read_text()), model / "model.safetensors"
+    with safe_open(file, "pt") as tensors:
+        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        if ".layers." in name and ".layers.0." not in name:
+            continue
+        shape = [width if size == config["intermediate_size"] and ".mlp." in name else size for size in shape]
+        for copy in {name.replace(".layers.0.", f".layers.{layer}.") for layer in range(layers)}:
+            header[copy] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end := end + 2 * math.prod(shape)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        out.truncate(8 + len(text) + end)
+    (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers, "intermediate_size": width}))
+
+
+def test_text_that_memory_has_no_room_for(model, small, tmp_path):
+    """Only what was asked for is an error: without --own-text the prompts alone will do."""
+    large = tmp_path / "large"
+    shutil.copytree(model, large)
+    enlarge(large, 200, 2**21)
+    run = ["fit", "--model", large, "--prompts", small, "-o", tmp_path / "b", *WINDOWS, *SHORT, "--device", "cpu", "--allocate", "closed"]
+    plan = succeed(*run, "--dry-run")
+    assert "480 tokens in 4 sequences" in plan.out and "writes no calibration text beside the prompts: this machine has" in plan.err, str(plan)
+    refuse(ENVIRONMENT, *run, "--own-text", 100, names="pass fewer --tokens (or --own-text)")
 
 
 def test_a_dry_run_writes_nothing(line, small, tmp_path):
