@@ -19,8 +19,8 @@ namespace oscar {
 
 namespace {
 
-// Text of the model's own over that of the prompts, in tokens. With a quarter of it, bundles still lost up to 1.4 times
-// on traffic of another kind; with this they lose nothing on average (docs/results-quality.md).
+// Text of the model's own over the budget of the prompts, in tokens. With a quarter of it, bundles still lost up to 1.4
+// times on traffic of another kind; with this they lose little (docs/results-quality.md).
 constexpr std::int64_t kOwnTextTimes = 4;
 
 }  // namespace
@@ -64,13 +64,10 @@ void ModelRun::add_roles(FileRoles& roles) const {
 }
 
 // Tokens that the model writes itself; 0 where it was not asked to, beside prompts, and has no memory for it.
-std::int64_t ModelRun::plan_own_text(const PromptSet& beside) {
+std::int64_t ModelRun::plan_own_text(bool beside) {
   const std::int64_t budget = arguments_.options.tokens;
-  const bool asked = beside.prompts.empty() || arguments_.own_tokens;
-  std::int64_t given = 0;
-  for (const Prompt& prompt : beside.prompts) given += std::ssize(prompt.ids);
-  own_text_->plan(beside.prompts.empty() ? budget
-                                         : arguments_.own_tokens.value_or(kOwnTextTimes * std::min(given, budget)));
+  const bool asked = !beside || arguments_.own_tokens;
+  own_text_->plan(beside ? arguments_.own_tokens.value_or(kOwnTextTimes * budget) : budget);
   if (asked) return own_text_->tokens();
   try {
     own_text_->require_room();
@@ -98,9 +95,10 @@ PromptSet ModelRun::read_own_text() {
 void ModelRun::read_prompts() {
   if (!arguments_.prompts.empty()) prompts_ = oscar::read_prompts(arguments_, checkpoint_);
   if (own_text_) {
-    const std::int64_t tokens = plan_own_text(prompts_);
+    const bool beside = !prompts_.prompts.empty();
+    const std::int64_t tokens = plan_own_text(beside);
     // The budget is that of the prompts, and ends within them, because the other text comes first.
-    if (!prompts_.prompts.empty()) arguments_.options.tokens += tokens;
+    if (beside) arguments_.options.tokens += tokens;
     if (tokens == 0) own_text_.reset();
   }
   if (own_text_) {

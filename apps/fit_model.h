@@ -32,7 +32,7 @@ class ModelRun {
   void finish() const;
 
  private:
-  std::int64_t plan_own_text(const PromptSet& beside);
+  std::int64_t plan_own_text(bool beside);
   PromptSet read_own_text();
   bool take_earlier() const;
 

@@ -171,7 +171,7 @@ void choose_bits(FitArguments& a, std::int64_t head_dim) {
 // Text of the model's own is measured to pay with waterfill alone (docs/results-quality.md).
 void choose_own_text(FitArguments& a) {
   const bool pays = fitted_method(a.fit.method).allocates_bits;
-  if (pays && !a.curves.stream_layers) return;  // by the tokens of the prompts
+  if (pays && !a.curves.stream_layers) return;  // by the budget of the prompts
   a.collect.own_tokens = 0;
   if (!pays) return;
   log_info("with --stream-layers the model writes no calibration text beside the prompts (--own-text)");

@@ -155,7 +155,7 @@ void add_collecting_options(CLI::App& app, FitArguments& a) {
   add_prompt_options(app, a.collect);
   app.add_option("--own-text", a.collect.own_tokens,
                  "Beside the prompts, calibrate on as many tokens that the model writes itself, for traffic of other "
-                 "kinds than the prompts; 0: none (default: with waterfill four times the tokens of the prompts, else "
+                 "kinds than the prompts; 0: none (default: with waterfill four times --tokens, else "
                  "none)")
       ->type_name("TOKENS")
       ->check(whole_number(0, std::uint64_t{1} << 40));
