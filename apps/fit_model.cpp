@@ -1,6 +1,5 @@
 #include "apps/fit_model.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "apps/collect_output.h"
@@ -16,14 +15,6 @@
 #include "statistics/run_record.h"
 
 namespace oscar {
-
-namespace {
-
-// Text of the model's own over the budget of the prompts, in tokens. With a quarter of it, bundles still lost up to 1.4
-// times on traffic of another kind; with this they lose little (docs/results-quality.md).
-constexpr std::int64_t kOwnTextTimes = 4;
-
-}  // namespace
 
 fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
 
@@ -41,19 +32,12 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
   complete_collect_options(collect, common, checkpoint_);
   const bool beside = !collect.prompts.empty();  // own text beside prompts
   if (beside && collect.own_tokens == 0) return;
-  if (!beside && collect.own_tokens) {
+  if (!beside && collect.own_tokens > 0) {
     throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for text of the model alone");
   }
   const fs::path file = beside_output(common.output, ".prompts.jsonl");
-  try {
-    own_text_.emplace(checkpoint_, collect, common, file,
-                      work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text");
-  } catch (const InputError& e) {  // no tokenizer that can be read; rows of ids need none
-    if (!beside || collect.own_tokens) throw;
-    log_info("the model writes no calibration text beside the prompts: " + std::string(e.what()));
-    collect.own_tokens = 0;
-    return;
-  }
+  own_text_.emplace(checkpoint_, collect, common, file,
+                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text");
   options.resume_command = own_text_->resume_command();
   if (!common.dry_run) own_text_->require_usable();
 }
@@ -61,23 +45,6 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
 void ModelRun::add_roles(FileRoles& roles) const {
   add_collect_roles(arguments_, checkpoint_, roles);
   if (own_text_) own_text_->add_roles(roles);
-}
-
-// Tokens that the model writes itself; 0 where it was not asked to, beside prompts, and has no memory for it.
-std::int64_t ModelRun::plan_own_text(bool beside) {
-  const std::int64_t budget = arguments_.options.tokens;
-  const bool asked = !beside || arguments_.own_tokens;
-  own_text_->plan(beside ? arguments_.own_tokens.value_or(kOwnTextTimes * budget) : budget);
-  if (asked) return own_text_->tokens();
-  try {
-    own_text_->require_room();
-  } catch (const EnvironmentError& e) {
-    log_info("the model writes no calibration text beside the prompts: " + std::string(e.what()));
-    return 0;
-  }
-  log_info("beside the prompts the model writes " + std::to_string(own_text_->tokens()) +
-           " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
-  return own_text_->tokens();
 }
 
 PromptSet ModelRun::read_own_text() {
@@ -96,12 +63,9 @@ void ModelRun::read_prompts() {
   if (!arguments_.prompts.empty()) prompts_ = oscar::read_prompts(arguments_, checkpoint_);
   if (own_text_) {
     const bool beside = !prompts_.prompts.empty();
-    const std::int64_t tokens = plan_own_text(beside);
+    own_text_->plan(beside ? arguments_.own_tokens : arguments_.options.tokens);
     // The budget is that of the prompts, and ends within them, because the other text comes first.
-    if (beside) arguments_.options.tokens += tokens;
-    if (tokens == 0) own_text_.reset();
-  }
-  if (own_text_) {
+    if (beside) arguments_.options.tokens += own_text_->tokens();
     PromptSet own = read_own_text();
     prompts_ = joined(std::move(own), std::move(prompts_));
   }

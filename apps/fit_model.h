@@ -32,7 +32,6 @@ class ModelRun {
   void finish() const;
 
  private:
-  std::int64_t plan_own_text(bool beside);
   PromptSet read_own_text();
   bool take_earlier() const;
 

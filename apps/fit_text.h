@@ -19,8 +19,6 @@ class OwnText {
   void require_usable() const;
   // How much it is to write: about so many tokens. Before the functions below.
   void plan(std::int64_t tokens);
-  // EnvironmentError where weights and cache need more memory than is free.
-  void require_room() const;
   // For --dry-run: rows of the lengths that would be written.
   PromptSet placeholder() const;
   std::string plan_text() const;
@@ -34,6 +32,8 @@ class OwnText {
   const std::string& resume_command() const { return request_.resume_command; }
 
  private:
+  // EnvironmentError where weights and cache need more memory than is free.
+  void require_room() const;
   bool take_earlier() const;
 
   Checkpoint& checkpoint_;
