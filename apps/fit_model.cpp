@@ -37,7 +37,10 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
   }
   const fs::path file = beside_output(common.output, ".prompts.jsonl");
   own_text_.emplace(checkpoint_, collect, common, file,
-                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text");
+                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
+                    beside ? collect.own_tokens : options.tokens);
+  // The budget is that of the prompts, and ends within them, because the other text comes first.
+  if (beside) options.tokens += own_text_->tokens();
   options.resume_command = own_text_->resume_command();
   if (!common.dry_run) own_text_->require_usable();
 }
@@ -62,10 +65,6 @@ PromptSet ModelRun::read_own_text() {
 void ModelRun::read_prompts() {
   if (!arguments_.prompts.empty()) prompts_ = oscar::read_prompts(arguments_, checkpoint_);
   if (own_text_) {
-    const bool beside = !prompts_.prompts.empty();
-    own_text_->plan(beside ? arguments_.own_tokens : arguments_.options.tokens);
-    // The budget is that of the prompts, and ends within them, because the other text comes first.
-    if (beside) arguments_.options.tokens += own_text_->tokens();
     PromptSet own = read_own_text();
     prompts_ = joined(std::move(own), std::move(prompts_));
   }

@@ -16,7 +16,7 @@
 namespace oscar {
 
 OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common,
-                 const fs::path& file, const fs::path& work_dir)
+                 const fs::path& file, const fs::path& work_dir, std::int64_t tokens)
     : checkpoint_(checkpoint),
       collect_(collect),
       overwrite_(common.overwrite),
@@ -32,6 +32,12 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
   if (!book_.fault().empty()) {
     log_info("the chat template is not used for the model's own text: " + book_.fault());
   }
+  request_.shape = text_shape(tokens, options.seq_len);
+  if (options.device.is_cuda()) {
+    request_.shape =
+        on_device(request_.shape, checkpoint.config(), decoded_bytes(checkpoint, c10::elementSize(options.dtype)),
+                  all_device_bytes(options.device));
+  }
   request_.seed = common.seed;
   request_.vocabulary = std::min(checkpoint.config().vocabulary, tokenizer_.vocabulary_size());
   request_.work_dir = work_dir;
@@ -42,7 +48,10 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
                        {"openers", book_.sha256()},
                        {"threads", at::get_num_threads()},
                        {"options",
-                        {{"seed", common.seed},
+                        {{"tokens", request_.shape.tokens()},
+                         {"seq_len", request_.shape.row_tokens},
+                         {"batch_rows", request_.shape.batch_rows},
+                         {"seed", common.seed},
                          {"dtype", dtype_option_name(options.dtype)},
                          {"device", options.device.is_cpu() ? "cpu" : "cuda"}}}};
   const ChatTemplate chat = chat_template_of(collect, checkpoint);
@@ -51,20 +60,6 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
              " gives the same text on another day");
     request_.resume_command += " --date " + chat.date();
   }
-}
-
-void OwnText::plan(std::int64_t tokens) {
-  const CollectOptions& options = collect_.options;
-  const ModelConfig& model = checkpoint_.config();
-  request_.shape = text_shape(tokens, options.seq_len);
-  if (options.device.is_cuda()) {
-    const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
-    request_.shape = on_device(request_.shape, model, weights, all_device_bytes(options.device));
-  }
-  Json& identity = request_.identity["options"];
-  identity["tokens"] = request_.shape.tokens();
-  identity["seq_len"] = request_.shape.row_tokens;
-  identity["batch_rows"] = request_.shape.batch_rows;
 }
 
 void OwnText::add_roles(FileRoles& roles) const {
@@ -93,14 +88,6 @@ std::string OwnText::plan_text() const {
          format_bytes(text_bytes(checkpoint_.config(), request_.shape)) + " beside the weights\n";
 }
 
-void OwnText::require_room() const {
-  const CollectOptions& options = collect_.options;
-  const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
-  require_memory(
-      options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
-      "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
-}
-
 // An interrupted run may have written the file already.
 bool OwnText::take_earlier() const {
   if (!request_.resume || !fs::exists(file_)) return false;
@@ -121,7 +108,10 @@ void OwnText::write() {
   } else {
     { const AtomicFile probe(file_); }  // fails now where the text cannot be written
     const CollectOptions& options = collect_.options;
-    require_room();
+    const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
+    require_memory(
+        options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
+        "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
     checkpoint_.set_run_length(request_.shape.row_tokens);
     Decoder decoder(checkpoint_, {options.dtype, options.device, false});
     const TextRows rows = write_text(decoder, book_, request_);

@@ -9,16 +9,14 @@ namespace oscar {
 
 class OwnText {
  public:
-  // `collect` has the longest sequence, device and type, and what --date and --resume say. UsageError for options that
-  // contradict it. Opens nothing for writing.
+  // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
+  // UsageError for options that contradict it. Opens nothing for writing.
   OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common, const fs::path& file,
-          const fs::path& work_dir);
+          const fs::path& work_dir, std::int64_t tokens);
 
   void add_roles(FileRoles& roles) const;
   // UsageError where the file is there and neither --overwrite nor --resume was given.
   void require_usable() const;
-  // How much it is to write: about so many tokens. Before the functions below.
-  void plan(std::int64_t tokens);
   // For --dry-run: rows of the lengths that would be written.
   PromptSet placeholder() const;
   std::string plan_text() const;
@@ -32,8 +30,6 @@ class OwnText {
   const std::string& resume_command() const { return request_.resume_command; }
 
  private:
-  // EnvironmentError where weights and cache need more memory than is free.
-  void require_room() const;
   bool take_earlier() const;
 
   Checkpoint& checkpoint_;

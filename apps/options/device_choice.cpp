@@ -21,11 +21,9 @@ at::Device gpu(int index) {
   return device;
 }
 
-// Of --device; -1: none, or not yet known to be usable.
-int gpu_index(const CommonOptions& options, int own) {
-  if (options.device == "cpu" || !kBuiltWithCuda) return -1;
-  const int index = options.device.starts_with("cuda:") ? std::stoi(options.device.substr(5)) : own;
-  return index < gpu_count() && gpu_unsupported(gpu_facts(index), kCudaArchitectures).empty() ? index : -1;
+// The GPU that --device names, which may not be there; own: where it names none.
+int asked_index(const CommonOptions& options, int own) {
+  return options.device.starts_with("cuda:") ? std::stoi(options.device.substr(5)) : own;
 }
 
 }  // namespace
@@ -34,7 +32,8 @@ std::jthread start_device(const CommonOptions& options, const Ranks* ranks) {
   if (options.device == "cpu" || !kBuiltWithCuda) return {};
   return std::jthread([options, own = ranks == nullptr ? 0 : ranks->environment().local_rank] {
     try {
-      if (const int index = gpu_index(options, own); index >= 0) {
+      const int index = asked_index(options, own);
+      if (index < gpu_count() && gpu_unsupported(gpu_facts(index), kCudaArchitectures).empty()) {
         at::empty({1}, at::TensorOptions(at::kByte).device(gpu(index)));
       }
     } catch (const std::exception&) {
@@ -68,7 +67,7 @@ at::Device choose_device(const CommonOptions& options, const Ranks* ranks) {
                            ": no usable GPU was found on this machine (nvidia-smi shows what the driver sees); pass "
                            "--device cpu");
   }
-  const int index = options.device == "cuda" ? own : std::stoi(options.device.substr(5));
+  const int index = asked_index(options, own);
   if (index >= count) {
     throw EnvironmentError("--device " + options.device + ": this machine has " + std::to_string(count) +
                            " GPU(s), numbered from 0" +

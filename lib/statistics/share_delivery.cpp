@@ -174,14 +174,9 @@ struct ShareDelivery::Impl {
 
   void hand_over(const Statistics& share) {
     const fs::path file = work.file(share_name(0));
-    if (!on_one_machine(ranks)) {
-      save_statistics(share, file, /*durable=*/false);
-    } else if (share.tokens > 0) {
-      for (std::size_t i = 0; i < share.layers.size(); ++i) leave(share.number(i), share.layers[i]);
-      save_rest(share, file);
-    } else {
-      save_statistics(share, file, /*durable=*/false);
-    }
+    if (!on_one_machine(ranks) || share.tokens == 0) return save_statistics(share, file, /*durable=*/false);
+    for (std::size_t i = 0; i < share.layers.size(); ++i) leave(share.number(i), share.layers[i]);
+    save_rest(share, file);
   }
 };
 

@@ -1,4 +1,5 @@
 """Numbers and headings as tables have them."""
+import math
 
 
 def number(value):
@@ -7,6 +8,10 @@ def number(value):
 
 def with_error(score):
     return f"{number(score['kl'])} ± {number(score['error'])}" if score else ""
+
+
+def geometric_mean(ratios):
+    return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}" if ratios else ""
 
 
 def headings(models):

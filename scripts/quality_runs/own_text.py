@@ -1,8 +1,6 @@
 """Fitted to text that the model writes itself, alone and beside prompts, over fitted to prompts alone: the closed form."""
-import math
-
 from .fitting import fit
-from .numbers import with_error
+from .numbers import geometric_mean, with_error
 from .rows import Row, closed, waterfill
 
 ALONE, BESIDE = [30000, 120000], [30000, 60000, 120000]  # tokens
@@ -25,15 +23,15 @@ def measure(model, bits, seeds, sequences):
 def table(models, bits, seeds, sequences):
     headings = [f"own text, {n:,}" for n in ALONE] + [f"beside, {n:,}" for n in BESIDE]
     lines = [f"| model | prompts | {' | '.join(headings)} |", "|---|" + "---:|" * (1 + len(headings))]
-    logarithms = [[] for _ in headings]
+    columns = [[] for _ in headings]
     for model in models:
         alone = model.score_of(f"closed-{bits}", f"kl{sequences}")
         found = [[model.score_of(row.name, f"kl{sequences}") for row in named(bits, seed)] for seed in seeds]
         if not alone or not all(score for scores in found for score in scores):
             continue
         ratios = [[scores[column]["kl"] / alone["kl"] for scores in found] for column in range(len(headings))]
-        for column, values in zip(logarithms, ratios):
-            column += [math.log(value) for value in values]
+        for column, values in zip(columns, ratios):
+            column += values
         lines.append(f"| `{model.name}` | {with_error(alone)} | {' | '.join(', '.join(f'{v:.2f}' for v in values) for values in ratios)} |")
-    means = [f"{math.exp(sum(column) / len(column)):.2f}" if column else "" for column in logarithms]
+    means = [geometric_mean(column) for column in columns]
     return [*lines, f"| geometric mean | | {' | '.join(means)} |"]

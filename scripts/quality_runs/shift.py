@@ -1,10 +1,9 @@
 """Fitted on one kind of text, alone and with text that the model writes itself beside it, scored on both kinds, with the regret that
 moments predict for the first."""
 import json
-import math
 
 from .fitting import fit
-from .numbers import number, with_error
+from .numbers import geometric_mean, number, with_error
 from .programs import FIT, run
 from .rows import Row, waterfill
 
@@ -42,7 +41,7 @@ def table(models, bits, allocate, sequences):
     headings = ["prompts alone", *(f"own text, {own:,} tokens" for own in OWN[1:])]
     lines = ["Same kind, other kind, ratio.", "", f"| model | scored on | {' | '.join(headings)} | regret predicted |",
              "|---|---|" + "---:|" * (1 + len(OWN))]
-    logarithms = [[] for _ in OWN]
+    columns = [[] for _ in OWN]
     for model in models:
         for kind in KINDS:
             other = KINDS[1 - KINDS.index(kind)]
@@ -51,9 +50,9 @@ def table(models, bits, allocate, sequences):
             if not regret or not all(score for pair in pairs for score in pair):
                 continue
             cells = []
-            for column, (same, far) in zip(logarithms, pairs):
-                column.append(math.log(far["kl"] / same["kl"]))
-                cells.append(f"{with_error(same)}, {number(far['kl'])}, {far['kl'] / same['kl']:.2f}")
+            for column, (same, far) in zip(columns, pairs):
+                column.append(far["kl"] / same["kl"])
+                cells.append(f"{with_error(same)}, {number(far['kl'])}, {column[-1]:.2f}")
             lines.append(f"| `{model.name}` | {kind} | {' | '.join(cells)} | {regret['regret']:.2f} |")
-    means = [f"{math.exp(sum(column) / len(column)):.2f}" if column else "" for column in logarithms]
+    means = [geometric_mean(column) for column in columns]
     return [*lines, f"| geometric mean of the ratios | | {' | '.join(means)} | |"]
