@@ -178,6 +178,8 @@ PagedAttention::PagedAttention(const KvMethod& method, const ModelConfig& model,
     : make_([&method, &model, device] { return make_backend(method, model, device); }), backend_(make_()) {}
 PagedAttention::~PagedAttention() = default;
 
+void PagedAttention::expect(std::int64_t sequences, std::int64_t tokens) { backend_->expect(sequences, tokens); }
+
 PagedBackend& PagedAttention::backend_of(const AttentionInput& input) {
   if (input.reader == 0) return *backend_;
   std::unique_ptr<PagedBackend>& reader = readers_[input.reader];

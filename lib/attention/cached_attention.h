@@ -51,6 +51,9 @@ class PagedAttention : public Attention {
   // EnvironmentError when the kernels of the device cannot hold the cache of the method: see decode_unsupported().
   PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
   ~PagedAttention() override;
+  // Before the first token: so many sequences of about so many tokens will come, so that the fast backend takes its
+  // memory once. A pool that grows step by step leaves what it had to LibTorch's allocator, in many sizes.
+  void expect(std::int64_t sequences, std::int64_t tokens);
   at::Tensor attend(const AttentionInput& input) override;
   RecurrentStates* states() override { return &states_; }
   void append(const AttentionInput& input);  // fills the cache without attending; reads k and v alone

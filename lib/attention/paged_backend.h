@@ -17,6 +17,7 @@ namespace oscar {
 class PagedBackend {
  public:
   virtual ~PagedBackend() = default;
+  virtual void expect(std::int64_t /*sequences*/, std::int64_t /*tokens*/) {}  // what it does not use
   // New tokens of every sequence are appended one after another, each attends to the cache as it is then. The starts of
   // the batch are those of the cache.
   virtual at::Tensor attend(const AttentionInput& input) = 0;

@@ -156,6 +156,7 @@ class TextWriter {
       progress_.advance(static_cast<std::uint64_t>(count));
     }
     PagedAttention cache(method_, decoder_.config(), decoder_.options().device);
+    cache.expect(count, request_.shape.row_tokens);
     fill(cache, states);
     SequenceBatch batch;
     for (std::int64_t i = 0; i < count; ++i) batch.ids.push_back(i);

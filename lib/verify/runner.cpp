@@ -380,6 +380,7 @@ class Runner {
       std::optional<Timeline::Phase> decoding(std::in_place, options_.timeline,
                                               verify_phase::decode_of(*result_.scored[r].method));
       PagedAttention attention(*result_.scored[r].method, decoder_.config(), decoder_.options().device);
+      attention.expect(std::ssize(sequences), set_.context);
       hidden[r] = decode_hidden(decoder_, sequences, attention,
                                 [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
       decoding.reset();

@@ -199,8 +199,11 @@ TEST_F(PagedBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
 TEST_F(PagedBackendCuda, ReleasedPagesAreUsedAgain) {
   const Scenario s = make_scenario(64, 2, 2, Basis::kIdentity, {16, 16, 1});
   const Call call = make_call(s, {300}, 3, at::kFloat);
-  PagedAttention attention(s.method, s.model, gpu_);
+  PagedAttention attention(s.method, s.model, gpu_), expecting(s.method, s.model, gpu_);
   const at::Tensor first = attention.attend(part(call, call.batch, 0, 300, 0, gpu_));
+  expecting.expect(1, 300);
+  expecting.append(part(call, {{7}, {100}, {0}}, 0, 100, 0, gpu_));
+  EXPECT_EQ(expecting.allocated_bytes(), attention.allocated_bytes()) << "pools are made at once";
   const std::uint64_t bytes = attention.allocated_bytes();
   attention.release(7);
   EXPECT_TRUE(at::equal(first, attention.attend(part(call, call.batch, 0, 300, 0, gpu_))));

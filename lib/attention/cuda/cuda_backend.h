@@ -36,6 +36,7 @@ class CudaBackend : public PagedBackend {
  public:
   CudaBackend(const KvMethod& method, const ModelConfig& model, at::Device device);
 
+  void expect(std::int64_t sequences, std::int64_t tokens) override { cache_.expect(sequences, tokens); }
   at::Tensor attend(const AttentionInput& input) override;
   void append(const AttentionInput& input) override;
   void release(std::int64_t sequence) override { cache_.release(sequence); }

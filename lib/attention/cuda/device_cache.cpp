@@ -20,11 +20,24 @@ DeviceCache::DeviceCache(const DeviceCacheShape& shape, at::Device device)
                     : 1;
 }
 
-void DeviceCache::grow(at::Tensor& pool, std::int64_t pages, std::int64_t bytes) const {
+DeviceCache::PageCounts DeviceCache::counts_of(std::int64_t tokens) const {
+  const CacheWindows& w = shape_.windows;
+  if (!shape_.quantised) return {pages_for(tokens), 0, 0};
+  return {pages_for(std::min(w.sink, tokens)), tokens > w.sink ? ring_pages_ : 0,
+          pages_for(w.quantised_end(tokens) - w.sink)};
+}
+
+void DeviceCache::expect(std::int64_t sequences, std::int64_t tokens) {
+  const PageCounts counts = counts_of(tokens);
+  expected_pages_ = sequences * counts.body;
+  expected_windows_ = sequences * (counts.sink + counts.ring);
+}
+
+void DeviceCache::grow(at::Tensor& pool, std::int64_t pages, std::int64_t expected, std::int64_t bytes) const {
   const std::int64_t held = pool.defined() ? pool.size(0) : 0;
   if (pages <= held) return;
   // By an eighth, so that little is held unused.
-  const std::int64_t capacity = std::max(pages, held + held / 8);
+  const std::int64_t capacity = std::max({pages, expected, held + held / 8});
   const auto options = at::TensorOptions(at::kByte).device(device_);
   at::Tensor larger = at::empty({capacity, shape_.kv_heads, bytes}, options);
   // Slots that no token has been written to are read and masked: they must not hold NaN.
@@ -36,20 +49,17 @@ void DeviceCache::grow(at::Tensor& pool, std::int64_t pages, std::int64_t bytes)
 DeviceCache::Sequence& DeviceCache::reserve(std::int64_t layer, std::int64_t id, std::int64_t tokens) {
   Sequence& s = sequences_[id];
   if (s.tokens.empty()) s.tokens.assign(static_cast<std::size_t>(shape_.layers), 0);
-  const CacheWindows& w = shape_.windows;
   const auto add = [](std::vector<std::int32_t>& ids, std::int64_t count, PageAllocator& allocator) {
     while (std::ssize(ids) < count) ids.push_back(allocator.allocate());
   };
-  if (shape_.quantised) {
-    add(s.sink, pages_for(std::min(w.sink, tokens)), window_ids_);
-    if (tokens > w.sink) add(s.ring, ring_pages_, window_ids_);
-    add(s.pages, pages_for(w.quantised_end(tokens) - w.sink), page_ids_);
-  } else {
-    add(s.sink, pages_for(tokens), window_ids_);
-  }
+  const PageCounts counts = counts_of(tokens);
+  add(s.sink, counts.sink, window_ids_);
+  add(s.ring, counts.ring, window_ids_);
+  add(s.pages, counts.body, page_ids_);
   Pools& pools = pools_[static_cast<std::size_t>(layer)];
-  grow(pools.windows, window_ids_.pages_ever(), shape_.window_page_bytes);
-  if (shape_.quantised) grow(pools.pages, page_ids_.pages_ever(), shape_.page_bytes[static_cast<std::size_t>(layer)]);
+  grow(pools.windows, window_ids_.pages_ever(), expected_windows_, shape_.window_page_bytes);
+  if (!shape_.quantised) return s;
+  grow(pools.pages, page_ids_.pages_ever(), expected_pages_, shape_.page_bytes[static_cast<std::size_t>(layer)]);
   return s;
 }
 

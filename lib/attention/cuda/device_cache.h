@@ -33,6 +33,8 @@ class DeviceCache {
     std::vector<std::int32_t> sink, ring;  // window pages
     std::vector<std::int64_t> tokens;      // [layers]
   };
+  // Pools are made for so many sequences of so many tokens at once; beyond that they grow in steps.
+  void expect(std::int64_t sequences, std::int64_t tokens);
   // The sequence with room for `tokens` tokens in `layer`; a new one when the id is not known.
   Sequence& reserve(std::int64_t layer, std::int64_t id, std::int64_t tokens);
   const Sequence* find(std::int64_t id) const;  // null: unknown
@@ -49,11 +51,16 @@ class DeviceCache {
   struct Pools {
     at::Tensor pages, windows;  // [capacity, Hkv, bytes] bytes
   };
-  void grow(at::Tensor& pool, std::int64_t pages, std::int64_t bytes) const;
+  struct PageCounts {
+    std::int64_t sink = 0, ring = 0, body = 0;
+  };
+  PageCounts counts_of(std::int64_t tokens) const;
+  void grow(at::Tensor& pool, std::int64_t pages, std::int64_t expected, std::int64_t bytes) const;
 
   DeviceCacheShape shape_;
   at::Device device_;
   std::int64_t ring_pages_;
+  std::int64_t expected_pages_ = 0, expected_windows_ = 0;
   PageAllocator page_ids_, window_ids_;
   std::map<std::int64_t, Sequence> sequences_;
   std::vector<Pools> pools_;  // [layers]
