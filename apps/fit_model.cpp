@@ -16,6 +16,14 @@
 
 namespace oscar {
 
+namespace {
+
+// Text of the model's own over the budget of the prompts, in tokens. With a quarter of it, bundles still lost up to 1.4
+// times on traffic of another kind; with this they lose little (docs/results-quality.md).
+constexpr std::int64_t kOwnTextTimes = 4;
+
+}  // namespace
+
 fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
 
 ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const std::string& work_dir)
@@ -30,19 +38,38 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
   options.device = choose_device(common);
   options.dtype = choose_dtype(common, options.device);
   complete_collect_options(collect, common, checkpoint_);
-  const bool beside = !collect.prompts.empty();  // own text beside prompts
-  if (beside && collect.own_tokens == 0) return;
-  if (!beside && collect.own_tokens > 0) {
+  plan_own_text();
+}
+
+// Beside prompts it is written where it was asked for, or where nothing was said and it can be.
+void ModelRun::plan_own_text() {
+  CollectOptions& options = arguments_.options;
+  const std::optional<std::int64_t>& tokens = arguments_.own_tokens;
+  const bool beside = !arguments_.prompts.empty(), asked = !beside || tokens;
+  if (beside && tokens == 0) return;
+  if (!beside && tokens) {
     throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for text of the model alone");
   }
-  const fs::path file = beside_output(common.output, ".prompts.jsonl");
-  own_text_.emplace(checkpoint_, collect, common, file,
-                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
-                    beside ? collect.own_tokens : options.tokens);
+  const fs::path file = beside_output(common_.output, ".prompts.jsonl");
+  try {
+    own_text_.emplace(checkpoint_, arguments_, common_, file,
+                      work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
+                      beside ? tokens.value_or(kOwnTextTimes * options.tokens) : options.tokens);
+    if (!asked) own_text_->require_room();
+  } catch (const Error& e) {  // no tokenizer that can be read (rows of ids need none), or no memory
+    if (asked) throw;
+    log_info("the model writes no calibration text beside the prompts: " + std::string(e.what()));
+    own_text_.reset();
+    return;
+  }
+  if (!asked) {
+    log_info("beside the prompts the model writes " + std::to_string(own_text_->tokens()) +
+             " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
+  }
   // The budget is that of the prompts, and ends within them, because the other text comes first.
   if (beside) options.tokens += own_text_->tokens();
   options.resume_command = own_text_->resume_command();
-  if (!common.dry_run) own_text_->require_usable();
+  if (!common_.dry_run) own_text_->require_usable();
 }
 
 void ModelRun::add_roles(FileRoles& roles) const {
@@ -63,7 +90,9 @@ PromptSet ModelRun::read_own_text() {
 }
 
 void ModelRun::read_prompts() {
-  if (!arguments_.prompts.empty()) prompts_ = oscar::read_prompts(arguments_, checkpoint_);
+  if (!arguments_.prompts.empty()) given_ = oscar::read_prompts(arguments_, checkpoint_);
+  for (const std::string& file : arguments_.options.files) given_names_ += (given_names_.empty() ? "" : ", ") + file;
+  prompts_ = given_;
   if (own_text_) {
     PromptSet own = read_own_text();
     prompts_ = joined(std::move(own), std::move(prompts_));
@@ -72,10 +101,15 @@ void ModelRun::read_prompts() {
   checkpoint_.set_run_length(run_.plan.whole_longest);
 }
 
-std::string ModelRun::prompt_names() const {
-  std::string names;
-  for (const std::string& file : arguments_.options.files) names += (names.empty() ? "" : ", ") + file;
-  return names.empty() ? own_text_->file().filename().string() : names;
+// Curves that were measured on own text, too, gave widths up to 3 times worse on the kind of the prompts
+// (docs/results-quality.md).
+CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments& curves) const {
+  std::int64_t given = 0;
+  for (const Prompt& prompt : given_.prompts) given += std::ssize(prompt.ids);
+  const bool alone = !own_text_ || given >= curves.context;  // enough for one sequence
+  std::string names = given_names_;
+  if (!alone) names = own_text_->file().filename().string() + (names.empty() ? "" : ", ") + names;
+  return load_curve_text(checkpoint_, windows, curves, alone ? &given_ : &prompts_, names);
 }
 
 void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {

@@ -21,8 +21,8 @@ class ModelRun {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   void add_roles(FileRoles& roles) const;
   void read_prompts();  // or writes them; under --dry-run prompts of the same lengths take their place
-  const PromptSet& prompts() const { return prompts_; }
-  std::string prompt_names() const;
+  // What curves are measured on where --text names nothing else: the prompts, or all there is where they are too short.
+  CurveText curve_text(const CacheWindows& windows, const CurveArguments& curves) const;
 
   // --dry-run. curves: what measuring them would take, where they are measured.
   void print_plan(const std::optional<CurvePlan>& curves);
@@ -32,6 +32,7 @@ class ModelRun {
   void finish() const;
 
  private:
+  void plan_own_text();
   PromptSet read_own_text();
   bool take_earlier() const;
 
@@ -40,7 +41,8 @@ class ModelRun {
   fs::path work_dir_;
   Checkpoint checkpoint_;
   std::optional<OwnText> own_text_;
-  PromptSet prompts_;
+  PromptSet given_, prompts_;  // by the user; with own text in front
+  std::string given_names_;    // of the user's files
   CollectRun run_;
 };
 

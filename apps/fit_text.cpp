@@ -88,6 +88,15 @@ std::string OwnText::plan_text() const {
          format_bytes(text_bytes(checkpoint_.config(), request_.shape)) + " beside the weights\n";
 }
 
+void OwnText::require_room() const {
+  if (request_.resume && fs::exists(file_)) return;
+  const CollectOptions& options = collect_.options;
+  const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
+  require_memory(
+      options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
+      "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
+}
+
 // An interrupted run may have written the file already.
 bool OwnText::take_earlier() const {
   if (!request_.resume || !fs::exists(file_)) return false;
@@ -108,10 +117,7 @@ void OwnText::write() {
   } else {
     { const AtomicFile probe(file_); }  // fails now where the text cannot be written
     const CollectOptions& options = collect_.options;
-    const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
-    require_memory(
-        options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
-        "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
+    require_room();
     checkpoint_.set_run_length(request_.shape.row_tokens);
     Decoder decoder(checkpoint_, {options.dtype, options.device, false});
     const TextRows rows = write_text(decoder, book_, request_);

@@ -17,6 +17,8 @@ class OwnText {
   void add_roles(FileRoles& roles) const;
   // UsageError where the file is there and neither --overwrite nor --resume was given.
   void require_usable() const;
+  // EnvironmentError where weights and cache need more memory than is free, and the text is not there yet.
+  void require_room() const;
   // For --dry-run: rows of the lengths that would be written.
   PromptSet placeholder() const;
   std::string plan_text() const;

@@ -209,7 +209,7 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
   const at::Device device = a.collect.options.device;
   const AllocatorRow* allocator = find_allocator(a.fit.allocate);
   if (measures || (allocator != nullptr && allocator->input == AllocatorInput::kText)) {
-    a.curves.loaded = load_curve_text(model.checkpoint(), a.windows, a.curves, &model.prompts(), model.prompt_names());
+    a.curves.loaded = model.curve_text(a.windows, a.curves);
   }
   if (measures) {
     curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, curve_budgets(a).size());

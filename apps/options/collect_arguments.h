@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ struct CollectArguments {
   std::vector<std::string> prompts;  // files, or "-"
   std::string date, far_pairs = "64,256", metric = "far-pairs", shard = "1/1";
   bool rows_given = false, tokens_given = false;
-  std::int64_t own_tokens = 0;  // oscar-fit: that the model writes itself beside the prompts
-  bool stream_layers = false;   // oscar-fit: passes other than those of collecting keep one layer's weights
+  // oscar-fit: that the model writes itself beside the prompts; by their budget where none are given.
+  std::optional<std::int64_t> own_tokens;
+  bool stream_layers = false;  // oscar-fit: passes other than those of collecting keep one layer's weights
   PromptOptions prompt_options;
 };
 

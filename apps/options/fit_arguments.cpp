@@ -168,6 +168,15 @@ void choose_bits(FitArguments& a, std::int64_t head_dim) {
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(head_dim));
 }
 
+// Text of the model's own is measured to pay where waterfill measures its curves (docs/results-quality.md).
+void choose_own_text(FitArguments& a) {
+  const bool pays = fitted_method(a.fit.method).allocates_bits && a.curves.allocate == "measured";
+  if (pays && !a.curves.stream_layers) return;  // by the budget of the prompts
+  a.collect.own_tokens = 0;
+  if (!pays) return;
+  log_info("with --stream-layers the model writes no calibration text beside the prompts (--own-text)");
+}
+
 void choose_for_model(FitArguments& a, const ModelConfig& model) {
   a.curves.collects = true;
   const ExportFormat* format = find_export_format(a.form);
@@ -186,6 +195,7 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   options.row_gradients = method.codebooks && method.codebooks->weighted();
   options.text_hashes = a.text_hashes;
   a.collect.stream_layers = a.curves.stream_layers;
+  if (!a.collect.prompts.empty() && !a.collect.own_tokens) choose_own_text(a);
   options.resume = a.curves.resume;
   options.resume_command = a.curves.resume_command;
   if (!a.curves.work_dir.empty()) a.curves.work_dir += "/curves";

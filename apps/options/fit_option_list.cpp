@@ -154,8 +154,9 @@ void add_collecting_options(CLI::App& app, FitArguments& a) {
                      "the model writes --tokens of text itself, kept as OUTPUT.prompts.jsonl)");
   add_prompt_options(app, a.collect);
   app.add_option("--own-text", a.collect.own_tokens,
-                 "Beside the prompts, calibrate on as many tokens that the model writes itself: for traffic of other "
-                 "kinds than the prompts")
+                 "Beside the prompts, calibrate on as many tokens that the model writes itself, for traffic of other "
+                 "kinds than the prompts; 0: none (default: four times --tokens where curves are measured, else "
+                 "none)")
       ->type_name("TOKENS")
       ->check(whole_number(0, std::uint64_t{1} << 40));
   app.get_option("--far-pairs")->default_str("as --windows");

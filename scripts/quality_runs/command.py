@@ -31,7 +31,7 @@ def parse(description):
     parser.add_argument("--texts", type=pathlib.Path, metavar="DIR", help="held-out texts of make_model_texts.py --heldout")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--bits", default="2.25", help="of --shift and --own-text")
-    parser.add_argument("--allocate", default="measured", choices=["measured", "closed"], help="of --shift")
+    parser.add_argument("--allocate", default="measured", choices=["measured", "closed"], help="of --shift and --own-text")
     parser.add_argument("--table", action="store_true", help="only print")
     parser.add_argument("--fresh", nargs="+", choices=MODELS, default=[], help="forget what was measured of these")
     options = parser.parse_args()
@@ -85,7 +85,7 @@ def lines_of(options):
     of_kinds = (options.bits, options.sequences if options.texts else 6)
     shifted = (options.bits, options.allocate, of_kinds[1])
     kinds = [(options.shift, shift, shifted), (options.shift_parts, shift_parts, of_kinds),
-             (options.own_text, own_text, (options.bits, options.seeds, options.sequences)),
+             (options.own_text, own_text, (options.bits, options.allocate, options.seeds, options.sequences)),
              (True, kl, (rows, options.sequences, options.needles))]
     _, kind, arguments = next(k for k in kinds if k[0])
     if not options.table:

@@ -8,7 +8,7 @@ from .programs import FIT, run
 from .rows import Row, waterfill
 
 KINDS = ["code", "stories"]
-OWN = [0, 30000, 120000]  # tokens that the model writes beside the prompts
+OWN = {"closed": [0, 30000, 120000], "measured": [0, 120000]}  # tokens that the model writes beside the prompts
 
 
 def name_of(kind, bits, allocate, own=0):
@@ -18,7 +18,7 @@ def name_of(kind, bits, allocate, own=0):
 def rows_of(kind, bits, allocate):
     options = waterfill(bits, "--allocate", allocate)
     alone = "text" if allocate == "measured" else ""
-    return [Row(name_of(kind, bits, allocate, own), options, "own text beside" if own else alone, own_tokens=own) for own in OWN]
+    return [Row(name_of(kind, bits, allocate, own), options, "own text beside" if own else alone, own_tokens=own) for own in OWN[allocate]]
 
 
 def measure(model, bits, allocate, sequences):
@@ -38,14 +38,14 @@ def measure(model, bits, allocate, sequences):
 
 
 def table(models, bits, allocate, sequences):
-    headings = ["prompts alone", *(f"own text, {own:,} tokens" for own in OWN[1:])]
+    headings = ["prompts alone", *(f"own text, {own:,} tokens" for own in OWN[allocate][1:])]
     lines = ["Same kind, other kind, ratio.", "", f"| model | scored on | {' | '.join(headings)} | regret predicted |",
-             "|---|---|" + "---:|" * (1 + len(OWN))]
-    columns = [[] for _ in OWN]
+             "|---|---|" + "---:|" * (1 + len(OWN[allocate]))]
+    columns = [[] for _ in OWN[allocate]]
     for model in models:
         for kind in KINDS:
             other = KINDS[1 - KINDS.index(kind)]
-            pairs = [[model.score_of(name_of(k, bits, allocate, own), f"kl{sequences}", kind) for k in (kind, other)] for own in OWN]
+            pairs = [[model.score_of(name_of(k, bits, allocate, own), f"kl{sequences}", kind) for k in (kind, other)] for own in OWN[allocate]]
             regret = model.score_of(name_of(other, bits, allocate), "regret", kind)
             if not regret or not all(score for pair in pairs for score in pair):
                 continue

@@ -1,7 +1,9 @@
 """oscar-fit --model without statistics: collects, measures and fits in one go, from prompts or from the model's own text."""
 import hashlib
 import json
+import math
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -10,11 +12,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from harness import BAD_INPUT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
+from harness import BAD_INPUT, ENVIRONMENT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
 
 WINDOWS = ["--windows", "16,32"]
 SHORT = ["--tokens", 500, "--seq-len", 128]
 CURVES = ["--curve-context", 96, "--curve-sequences", 1]
+PROMPTS_ALONE = ["--own-text", 0]
 FILES = ("rotations.safetensors", "curves.json", "calibration_hashes.json")
 
 
@@ -46,7 +49,7 @@ def metadata_of(statistics):
 
 
 def test_one_command_gives_what_two_give(line, model, small, tmp_path):
-    one = succeed(*line(tmp_path / "one", "--prompts", small, *CURVES))
+    one = succeed(*line(tmp_path / "one", "--prompts", small, *PROMPTS_ALONE, *CURVES))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "one.statistics.safetensors"], "work directories were left"
     assert "collected  480 tokens" in one.out and "wrote " in one.out and "predicted KL" in one.out, str(one)
     assert one.err.count("is enough for") <= 1, str(one)
@@ -81,7 +84,7 @@ def test_methods_and_formats_that_measure_nothing(line, small, tmp_path):
 
 
 def test_budgets_share_statistics_and_curves(line, small, tmp_path):
-    succeed(*line(tmp_path / "all", "--prompts", small, "--pareto", "1.5,2", *CURVES))
+    succeed(*line(tmp_path / "all", "--prompts", small, *PROMPTS_ALONE, "--pareto", "1.5,2", *CURVES))
     assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["bits-1.5", "bits-2"]
     assert (tmp_path / "all.statistics.safetensors").exists()
 
@@ -196,10 +199,19 @@ def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path)
     assert files_of(tmp_path) == expected
 
 
+def planned(run):
+    """Tokens that a run would collect, of prompts and of own text."""
+    plan = json.loads(succeed(*run, "--dry-run", "--json").out)
+    assert plan["own_text"] == (plan["plan"]["tokens"] > 480)
+    return plan["plan"]["tokens"]
+
+
 def test_own_text_beside_prompts(line, model, small, tmp_path):
     """The text comes first and takes nothing of the prompts' budget; two commands give the same statistics."""
-    for none in ([], ["--own-text", 0]):
-        assert json.loads(succeed(*line(tmp_path / "b", "--prompts", small, *none, *CURVES), "--dry-run", "--json").out)["plan"]["tokens"] == 480
+    assert planned(line(tmp_path / "b", "--prompts", small, *CURVES)) == 480 + 4 * 500, "waterfill: four times the budget"
+    assert "--own-text 0" in succeed(*line(tmp_path / "b", "--prompts", small, *CURVES), "--dry-run").err
+    for none in (["--method", "oscar"], ["--method", "balanced"], ["--allocate", "closed"], ["--own-text", 0, *CURVES], ["--stream-layers", *CURVES]):
+        assert planned(line(tmp_path / "b", "--prompts", small, *none)) == 480, none
     run = line(tmp_path / "b", "--prompts", small, "--own-text", 256, "--method", "balanced")
     plan = json.loads(succeed(*run, "--dry-run", "--json").out)
     assert plan["own_text"] and plan["plan"]["tokens"] == 256 + 480 and not list(tmp_path.iterdir())
@@ -220,8 +232,52 @@ def test_own_text_beside_prompts(line, model, small, tmp_path):
     refuse(USAGE, *line(tmp_path / "c", "--own-text", 256), names=["--own-text", "--prompts"])
 
 
+def test_curves_are_measured_on_the_prompts(line, small, tmp_path):
+    """Own text beside them is for the moments, unless the prompts are too short for one sequence."""
+    alone = line(tmp_path / "a", "--prompts", small, *PROMPTS_ALONE, *CURVES)
+    beside = line(tmp_path / "b", "--prompts", small, "--own-text", 600, *CURVES)
+    short = line(tmp_path / "c", "--prompts", small, "--own-text", 600, "--curve-context", 500, "--curve-sequences", 1)
+    text = {}
+    for run in (alone, beside, short):
+        succeed(*run)
+        text[run[run.index("-o") + 1].name] = json.loads((run[run.index("-o") + 1] / "curves.json").read_text())["text"]
+    assert text["a"] == text["b"] and text["a"]["name"] == "small.jsonl"
+    assert text["c"]["name"] == "c.prompts.jsonl, small.jsonl" and text["c"]["sha256"] != text["a"]["sha256"]
+
+
+def enlarge(model, layers, width):
+    """Gives the model so many layers and MLPs so wide, in a file with holes in place of weights."""
+    config, file = json.loads((model / "config.json").read_text()), model / "model.safetensors"
+    with safe_open(file, "pt") as tensors:
+        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        if ".layers." in name and ".layers.0." not in name:
+            continue
+        shape = [width if size == config["intermediate_size"] and ".mlp." in name else size for size in shape]
+        for copy in {name.replace(".layers.0.", f".layers.{layer}.") for layer in range(layers)}:
+            header[copy] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end := end + 2 * math.prod(shape)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        out.truncate(8 + len(text) + end)
+    (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers, "intermediate_size": width}))
+
+
+def test_text_that_memory_has_no_room_for(model, small, tmp_path):
+    """Only what was asked for is an error: without --own-text the prompts alone will do."""
+    large = tmp_path / "large"
+    shutil.copytree(model, large)
+    enlarge(large, 200, 2**21)
+    run = ["fit", "--model", large, "--prompts", small, "-o", tmp_path / "b", *WINDOWS, *SHORT, "--device", "cpu", *CURVES]
+    plan = succeed(*run, "--dry-run")
+    assert "480 tokens in 4 sequences" in plan.out and "writes no calibration text beside the prompts: this machine has" in plan.err, str(plan)
+    refuse(ENVIRONMENT, *run, "--own-text", 100, names="pass fewer --tokens (or --own-text)")
+
+
 def test_a_dry_run_writes_nothing(line, small, tmp_path):
-    with_prompts = succeed(*line(tmp_path / "b", "--prompts", small, "--dry-run", *CURVES))
+    with_prompts = succeed(*line(tmp_path / "b", "--prompts", small, *PROMPTS_ALONE, "--dry-run", *CURVES))
     assert "480 tokens in 4 sequences" in with_prompts.out and "curves " in with_prompts.out
     own = succeed(*line(tmp_path / "b", "--dry-run", *CURVES))
     assert "which the model writes itself" in own.out and "500 tokens" in own.out
@@ -254,7 +310,7 @@ def test_refusals(line, model, small, statistics, tmp_path):
     refuse(USAGE, *line(out, "--method", "oscar", "--pareto", "1,2"), names="--pareto")
     refuse(USAGE, *line(out, "--far-pairs", "a"), names="--far-pairs")
     # Before an hour of collecting, not behind it: too little text for curves of these windows.
-    refuse(BAD_INPUT, "fit", "--model", model, "--prompts", small, "-o", out, "--windows", "64,512", names="too few to leave")
+    refuse(BAD_INPUT, "fit", "--model", model, "--prompts", small, *PROMPTS_ALONE, "-o", out, "--windows", "64,512", names="too few to leave")
     refuse(USAGE, *line("-", "--prompts", small), names="-o -")
     assert not list(tmp_path.iterdir())
 

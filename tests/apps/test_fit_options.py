@@ -64,7 +64,7 @@ def test_verbose_says_where_the_time_went(statistics, model, tmp_path):
     assert "where the time went" not in quiet.err
     assert (tmp_path / "bundle" / "rotations.safetensors").read_bytes() == (tmp_path / "quiet" / "rotations.safetensors").read_bytes()
     (tmp_path / "rows.jsonl").write_text(json.dumps({"input_ids": list(range(400))}) + "\n")
-    rows = phases_of(succeed("fit", "--model", model, "--prompts", tmp_path / "rows.jsonl", "-o", tmp_path / "whole", "-v", "--windows", "8,24",
+    rows = phases_of(succeed("fit", "--model", model, "--prompts", tmp_path / "rows.jsonl", "--own-text", 0, "-o", tmp_path / "whole", "-v", "--windows", "8,24",
                              "--curve-context", 64, "--curve-sequences", 1))
     assert set(rows) >= {"prompts", "weights", "forward", "moments", "far pairs", "statistics", "curves", "transforms", "saving"}
     assert "own text" not in rows and "clips" not in rows

@@ -210,7 +210,7 @@ def fit_from_latent_model(model, statistics, tool, folder):
     """The model in place of statistics measures curves of the vectors; what treats keys and values differently is refused before."""
     rows = folder / "rows.jsonl"
     shared = ["oscar-fit", "--model", model, "--windows", "8,24", "--device", "cpu", "-q"]
-    collects = [*shared, "--prompts", rows, "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS), "--bits", 2.25]
+    collects = [*shared, "--prompts", rows, "--own-text", 0, "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS), "--bits", 2.25]
     tool(*collects, "--curve-context", 96, "--curve-sequences", 2, "-o", folder / "straight")
     manifest = json.loads((folder / "straight" / "oscar_bundle.json").read_text())
     assert manifest["method"] == "waterfill" and manifest["provenance"]["options"]["allocate"] == "measured"
@@ -285,7 +285,7 @@ def check_exports(name, model, tool, folder, logits):
     if name in READ_ANOTHER:
         assert "layers that read the cache of another one" in tool(*transformers, code=3)
         # Curves are not measured of them: the closed form where nothing is said, and a refusal before anything is collected.
-        fit = ["oscar-fit", "--model", model, "--prompts", folder / "rows.jsonl", "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS),
+        fit = ["oscar-fit", "--model", model, "--prompts", folder / "rows.jsonl", "--own-text", 0, "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS),
                "--windows", "8,24", "--device", "cpu", "-q", "-o", folder / "straight"]
         assert "measuring curves does not serve" in tool(*fit, "--allocate", "measured", code=3)
         assert not (folder / "straight.statistics.safetensors").exists()

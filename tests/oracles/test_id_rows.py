@@ -37,8 +37,9 @@ def test_commands_without_a_tokenizer(models, tool, tmp_path):
     for number, model in enumerate(models[:2]):
         folder = tmp_path / str(number)
         folder.mkdir()
+        alone = ["--own-text", 0] if number == 0 else []  # nor is text written where there is none to write it with
         tool("oscar-collect", "--model", model, "--prompts", prompts, "-o", folder / "s", "--rows", 50, "--tokens", 490, *common)
-        tool("oscar-fit", "--model", model, "--prompts", prompts, "--tokens", 490, "-o", folder / "bundle", "--method", "waterfill",
+        tool("oscar-fit", "--model", model, "--prompts", prompts, *alone, "--tokens", 490, "-o", folder / "bundle", "--method", "waterfill",
              "--bits", "2.5", "--allocate", "measured", "--text", text, "--curve-context", 120, "--curve-sequences", 2, "--windows",
              "8,24", *common)
         tool("oscar-verify", "--model", model, "--bundle", folder / "bundle", "--text", text, "--context", 100, "--path", "both",
