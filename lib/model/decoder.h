@@ -20,8 +20,8 @@ struct DecoderOptions {
   at::Device device = at::kCPU;
   bool stream_layers = false;  // layers are loaded on demand; at most one is resident, on a GPU two
   bool prefetch = false;       // stream_layers on a GPU: copy the next layer while one computes
-  ByteGather* gather =
-      nullptr;  // ranks that load the same layers in the same order: the way of large tensors to the GPU
+  // Ranks that load the same layers in the same order: the way of large tensors to the GPU.
+  ByteGather* gather = nullptr;
 };
 
 // Weights of one layer; undefined tensors are absent. Linear weights are [out, in]. I: intermediate size.

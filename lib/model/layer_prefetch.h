@@ -3,14 +3,11 @@
 // load_layer_weights().
 #pragma once
 
-#include <c10/core/Stream.h>
-
 #include <future>
-#include <memory>
 #include <optional>
 
 #include "checkpoint/families/family.h"
-#include "model/decoder.h"
+#include "model/loaded_layer.h"
 
 namespace oscar {
 
@@ -24,16 +21,15 @@ class LayerPrefetch {
   LayerWeights take(std::int64_t layer);
 
  private:
-  struct Loaded;
   void begin(std::int64_t layer);
 
   const Checkpoint& checkpoint_;
   const Family& family_;
   DecoderOptions options_;
   // One for all copies: freed memory is used again by the stream that it was made on and by no other.
-  std::optional<c10::Stream> stream_;
+  c10::Stream stream_;
   std::int64_t next_ = -1;  // layer of the copy under way
-  std::future<std::unique_ptr<Loaded>> copy_;
+  std::future<LoadedLayer> copy_;
 };
 
 }  // namespace oscar

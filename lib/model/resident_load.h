@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/families/family.h"
-#include "model/decoder.h"
+#include "model/loaded_layer.h"
 
 namespace oscar {
 
@@ -22,9 +22,8 @@ class ResidentLoad {
   LayerWeights take(std::int64_t layer);
 
  private:
-  struct Loaded;
   at::Device device_;
-  std::vector<std::promise<Loaded>> layers_;
+  std::vector<std::promise<LoadedLayer>> layers_;
   std::stop_source stop_;
   std::future<void> loading_;
 };
