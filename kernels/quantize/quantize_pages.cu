@@ -96,34 +96,35 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
   }
 }
 
-// A warp for each run where the source is windows, which tokens leave a few at a time, and there are enough runs: with
-// fewer, a block is done sooner with one that has many tokens. `launched` says.
 template <int P>
-cudaError_t launch_run_warps(const QuantizePagesParams& p, cudaStream_t stream, bool& launched) {
+int run_warps_bytes(const QuantizePagesParams& p) {
+  return kRunWarps * run_warp_bytes<P>(image_words(p.layout));
+}
+
+// A warp for each run where the source is windows, which tokens leave a few at a time, and there are enough runs: with
+// fewer, a block is done sooner with one that has many tokens.
+template <int P>
+bool has_run_warps(const QuantizePagesParams& p) {
   constexpr std::int64_t kEnough = 2048;
-  const int bytes = kRunWarps * run_warp_bytes<P>(image_words(p.layout));
-  launched = p.windows != nullptr && p.pages != nullptr && p.layout.planes > 0 && bytes <= 96 * 1024 &&
-             static_cast<std::int64_t>(p.run_count) * p.kv_heads * p.layers >= kEnough;
-  if (!launched) return cudaSuccess;
-  const cudaError_t error = allow_shared_memory<quantize_runs_kernel<P>>(bytes);
-  if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>((p.run_count + kRunWarps - 1) / kRunWarps), static_cast<unsigned>(p.kv_heads),
-                  static_cast<unsigned>(p.layers));
-  quantize_runs_kernel<P><<<grid, 32 * kRunWarps, static_cast<std::size_t>(bytes), stream>>>(p);
-  return cudaGetLastError();
+  constexpr int kMostBytes = 96 * 1024;
+  return p.windows != nullptr && p.pages != nullptr && p.layout.planes > 0 && run_warps_bytes<P>(p) <= kMostBytes &&
+         static_cast<std::int64_t>(p.run_count) * p.kv_heads * p.layers >= kEnough;
 }
 
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
-  bool launched = false;
-  if (const cudaError_t error = launch_run_warps<P>(p, stream, launched); error != cudaSuccess || launched)
-    return error;
-  const int bytes = static_cast<int>(sizeof(Shared<P>));
-  const cudaError_t error = allow_shared_memory<quantize_kernel<P>>(bytes);
+  const bool by_warp = has_run_warps<P>(p);
+  const int bytes = by_warp ? run_warps_bytes<P>(p) : static_cast<int>(sizeof(Shared<P>));
+  const int runs = by_warp ? (p.run_count + kRunWarps - 1) / kRunWarps : p.run_count;  // of blocks
+  const dim3 grid(static_cast<unsigned>(runs), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.layers));
+  const cudaError_t error =
+      by_warp ? allow_shared_memory<quantize_runs_kernel<P>>(bytes) : allow_shared_memory<quantize_kernel<P>>(bytes);
   if (error != cudaSuccess) return error;
-  quantize_kernel<P>
-      <<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.layers)),
-         kThreads, bytes, stream>>>(p);
+  if (by_warp) {
+    quantize_runs_kernel<P><<<grid, 32 * kRunWarps, static_cast<std::size_t>(bytes), stream>>>(p);
+  } else {
+    quantize_kernel<P><<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
+  }
   return cudaGetLastError();
 }
 
