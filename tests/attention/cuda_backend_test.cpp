@@ -220,7 +220,7 @@ TEST_F(PagedBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
     attention.attend(part(call, call.batch, 0, 40, 1, gpu_));
     FAIL();
   } catch (const NumericalError& e) {
-    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1: a value"));
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1, value of token 5"));
   }
 }
 

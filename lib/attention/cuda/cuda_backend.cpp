@@ -3,7 +3,6 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
-#include <climits>
 
 #include "attention/cache_factory.h"
 #include "attention/cuda/cuda_backend.h"
@@ -41,9 +40,8 @@ CudaBackend::CudaBackend(const KvMethod& method, const ModelConfig& model, at::D
       cache_(shape_of(method, model, layouts_), device),
       phases_(method.rope_phases, device),
       tables_(device),
-      layers_(static_cast<std::size_t>(model.kv_layers())) {
-  bad_ = at::full({model.kv_layers(), 2}, INT_MAX, at::TensorOptions(at::kInt).device(device));
-}
+      layers_(static_cast<std::size_t>(model.kv_layers())),
+      finite_(model.kv_layers(), model.kv_heads, device) {}
 
 const CudaBackend::DeviceLayer& CudaBackend::layer(std::int64_t index) {
   DeviceLayer& l = layers_[static_cast<std::size_t>(index)];
@@ -158,7 +156,7 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
     for (const StepToken& token : tokens) to.push_back(token.row);
     out.index_copy_(0, at::tensor(to, at::kLong).to(device_), step_out);
   });
-  if (method_.quantised && (steps > 1 || input.layer == model_.kv_layers() - 1)) check_finite(input.layer);
+  if (method_.quantised && (steps > 1 || input.layer == model_.kv_layers() - 1)) finite_.check(0, input.layer);
   return restore_outputs_on_device(out, l.value).to(input.q.options());
 }
 

@@ -13,6 +13,7 @@
 #include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_phases.h"
 #include "attention/cuda/device_transform.h"
+#include "attention/cuda/finite_watch.h"
 #include "attention/paged_backend.h"
 #include "kernels/append/append_tokens.h"
 #include "kernels/decode/decode_attention.h"
@@ -83,7 +84,6 @@ class CudaBackend : public PagedBackend {
                      std::int64_t jobs, std::size_t jobs_at, const Common& common, StepQueries* query);
   void quantise(std::int64_t layer, const at::Tensor& k, const at::Tensor& v, std::int64_t runs, std::size_t runs_at,
                 const Common& common, bool from_ring);
-  void check_finite(std::int64_t layer) const;
   // For a launch with the shapes in p. positions: its logits depend on where the key stands.
   void* workspace(const kernels::PagedDecodeParams& p, bool positions);
 
@@ -95,7 +95,7 @@ class CudaBackend : public PagedBackend {
   DevicePhases phases_;
   StepTables tables_;
   std::vector<DeviceLayer> layers_;
-  at::Tensor bad_;  // [L, 2] see quantize_pages.h; keys, values
+  FiniteWatch finite_;
   at::Tensor workspace_;
 };
 

@@ -3,7 +3,6 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
-#include <climits>
 
 #include "attention/cuda/cuda_backend.h"
 #include "base/errors.h"
@@ -32,7 +31,8 @@ void CudaBackend::add_ring_runs(const DeviceCache::Sequence& held, std::int32_t 
   const std::int64_t ring = cache_.ring_pages() * kPageTokens;
   for_each_page(method_.windows.sink, begin, end, held.pages,
                 [&](std::int64_t first, std::int32_t count, std::int32_t page, std::int32_t slot) {
-                  runs.push_back({static_cast<std::int32_t>(index * ring + first % ring), count, page, slot});
+                  runs.push_back({static_cast<std::int32_t>(index * ring + first % ring), count, page, slot,
+                                  static_cast<std::int32_t>(first)});
                 });
 }
 
@@ -109,7 +109,7 @@ void CudaBackend::quantise(std::int64_t index, const at::Tensor& k, const at::Te
     p.runs = reinterpret_cast<const PageRun*>(tables_.at(runs_at));
     p.pages = cache_.pages(index);
     p.clip = s.clip.const_data_ptr<float>(), p.sigma = s.sigma.const_data_ptr<float>();
-    p.bad = bad_.data_ptr<std::int32_t>() + 2 * index + (is_key ? 0 : 1);
+    p.bad = finite_.of(index, which);
     p.layout = is_key ? layout(index).key : layout(index).value;
     p.page_bytes = layout(index).bytes();
     p.run_count = static_cast<std::int32_t>(runs), p.kv_heads = static_cast<std::int32_t>(x.size(1));
@@ -130,19 +130,6 @@ void CudaBackend::quantise(std::int64_t index, const at::Tensor& k, const at::Te
       if (s.forward.defined()) p.matrix_heads = static_cast<std::int32_t>(s.forward.size(0));
     }
     check_launch(kernels::quantize_pages(p, current_stream()), "quantize_pages");
-  }
-}
-
-void CudaBackend::check_finite(std::int64_t index) const {
-  const at::Tensor bad = bad_.to(at::kCPU);
-  for (std::int64_t l = 0; l <= index; ++l) {
-    for (const Side which : {Side::kKey, Side::kValue}) {
-      const int at = bad[l][which == Side::kKey ? 0 : 1].item<int>();
-      if (at == INT_MAX) continue;
-      throw NumericalError("layer " + std::to_string(l) + ", KV head " + std::to_string(at % model_.kv_heads) + ": a " +
-                           (which == Side::kKey ? "key" : "value") +
-                           " that leaves the recent window holds NaN or infinity");
-    }
   }
 }
 
@@ -189,7 +176,7 @@ void CudaBackend::append(const AttentionInput& input) {
   quantise(input.layer, k, v, std::ssize(from_ring), ring_at, common, true);
   quantise(input.layer, k, v, std::ssize(from_rows), rows_at, common, false);
   write_windows(input.layer, {}, k, v, std::ssize(jobs), jobs_at, common, nullptr);
-  if (method_.quantised) check_finite(input.layer);
+  if (method_.quantised) finite_.check(0, input.layer);
 }
 
 }  // namespace oscar

@@ -4,11 +4,11 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
-#include <climits>
 #include <vector>
 
 #include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_transform.h"
+#include "attention/cuda/finite_watch.h"
 #include "base/errors.h"
 #include "cache/row_pages.h"
 #include "kernels/dequantize/dequantize_pages.h"
@@ -53,7 +53,7 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
   const DeviceSide s = device_side(method, heads, layer, side, rows.device());
   const ScratchPages scratch(method, layer, tokens, heads, rows.device());
   rotated = at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16));
-  const at::Tensor bad = at::full({1}, INT_MAX, rows.options().dtype(at::kInt));
+  const FiniteWatch finite(layer + 1, heads, rows.device());
   kernels::QuantizePagesParams q{};
   q.rows = rows.const_data_ptr();
   q.rows_bfloat16 = rows.scalar_type() == at::kBFloat16;
@@ -68,7 +68,7 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
   q.runs = reinterpret_cast<const kernels::PageRun*>(scratch.runs.const_data_ptr<std::int32_t>());
   q.pages = scratch.pages.data_ptr<std::uint8_t>();
   q.clip = s.clip.const_data_ptr<float>(), q.sigma = s.sigma.const_data_ptr<float>();
-  q.bad = bad.data_ptr<std::int32_t>();
+  q.bad = finite.of(layer, side);
   q.layout = is_key ? scratch.layout.key : scratch.layout.value;
   q.page_bytes = scratch.layout.bytes();
   q.run_count = static_cast<std::int32_t>(scratch.runs.size(0)), q.kv_heads = static_cast<std::int32_t>(heads);
@@ -76,11 +76,7 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
   q.value_side = !is_key;
   q.feedback = s.feedback();
   check_launch(kernels::quantize_pages(q, current_stream()), "quantize_pages");
-  if (const int at = bad.item<int>(); at != INT_MAX) {
-    throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(at % heads) +
-                         (is_key ? ", keys" : ", values") + " of token " + std::to_string(at / heads) +
-                         ": NaN or infinity");
-  }
+  finite.check(layer, layer);
 
   at::Tensor coded = at::empty(rows.sizes(), rows.options().dtype(at::kFloat));
   kernels::DequantizePagesParams d{};

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 
 #include "attention/begin_step.h"
 #include "attention/cache_factory.h"
@@ -15,6 +14,7 @@
 #include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_phases.h"
 #include "attention/cuda/device_tiers.h"
+#include "attention/cuda/finite_watch.h"
 #include "attention/cuda/page_writer.h"
 #include "attention/cuda/repeated_upload.h"
 #include "attention/paged_backend.h"
@@ -61,7 +61,7 @@ class FallbackBackend : public PagedBackend {
   std::unique_ptr<AttentionLauncher> launcher_;
   std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, the same in all layers; or none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
-  at::Tensor bad_;                                // [layers, 2] int32 as of kernels::QuantizePagesParams; keys, values
+  FiniteWatch finite_;
   RepeatedUpload<std::int32_t> tables_;
 };
 
@@ -73,8 +73,8 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
       tiers_(spec_, device),
       phases_(method.rope_phases, device),
       sigma_(static_cast<std::size_t>(model.kv_layers())),
+      finite_(model.kv_layers(), spec_.kv_heads, device),
       tables_(device) {
-  bad_ = at::full({model.kv_layers(), 2}, INT_MAX, at::TensorOptions(at::kInt).device(device));
   if (general) {
     launcher_ = std::make_unique<FallbackLauncher>(device);
   } else {
@@ -117,8 +117,8 @@ void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, c
     const at::Tensor rows = writer.window_rows(input.layer, side == Side::kKey ? keys : values, *input.batch);
     const std::vector<kernels::PageRun> runs = tiers_.append(input.layer, *input.batch, side, rows);
     if (runs.empty()) continue;
-    std::int32_t* bad = bad_.data_ptr<std::int32_t>() + 2 * input.layer + (side == Side::kKey ? 0 : 1);
-    writer.write(input.layer, tiers_.rows(input.layer, side), runs, tiers_.pool(input.layer, side), bad);
+    writer.write(input.layer, tiers_.rows(input.layer, side), runs, tiers_.pool(input.layer, side),
+                 finite_.of(input.layer, side));
   }
 }
 
@@ -126,17 +126,7 @@ void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, c
 void FallbackBackend::check_finite(const AttentionInput& input) const {
   const bool one_by_one = input.batch->tokens() <= std::ssize(input.batch->ids);
   if (one_by_one && input.layer + 1 < static_cast<std::int64_t>(sigma_.size())) return;
-  const at::Tensor bad = bad_.to(at::kCPU);
-  for (std::int64_t layer = 0; layer <= input.layer; ++layer) {
-    for (const Side side : kSides) {
-      const std::int64_t at = bad[layer][side == Side::kKey ? 0 : 1].item<std::int32_t>();
-      if (at == INT_MAX) continue;
-      throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(at % spec_.kv_heads) +
-                           (side == Side::kKey ? ", key" : ", value") + " of token " +
-                           std::to_string(at / spec_.kv_heads) +
-                           ": holds a NaN or an infinity; expected finite keys and values");
-    }
-  }
+  finite_.check(0, input.layer);
 }
 
 // Of each token of the call: the cache as it is when the token has been added.
