@@ -27,7 +27,7 @@ CurveAllocation allocate_closed_form(const Curves& curves, double bits);
 CurveAllocation allocate_estimates(const Curves& curves, double bits);
 
 // The widths to use. Where wholes were measured at this budget, the closed form's, unless the KL of the curves' is
-// lower by more than twice the standard error of the difference over the sequences (kClearlyBetter): what a few
+// lower by more than twice the standard error of the difference over eight sequences, and more of fewer: what a few
 // sequences cannot tell apart is decided by moments of all prompts, which carry over to other text. The whole's KL is
 // predicted then. Without a whole, allocate_estimates(). All three are exact (allocate_profiles()), whose errors they
 // throw.

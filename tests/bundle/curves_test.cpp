@@ -64,12 +64,17 @@ TEST(Curves, TheBetterWholeIsTaken) {
   Curves c = made_curves();
   const std::vector<Widths> one(2, Widths{1, 0, 0, 0}), two(2, Widths{2, 0, 0, 0});
   c.wholes.push_back({1.5, "curves", two, one, 0.2, 0.02, {0.1, 0.3}});
-  c.wholes.push_back({1.5, "closed_form", one, two, 0.3, 0.01, {0.18, 0.42}});  // gains .08 and .12: .1 +- .02
+  c.wholes.push_back({1.5, "closed_form", one, two, 0.3, 0.01, {0.19, 0.41}});  // gains .09 and .11: .1 +- .01
   const CurveAllocation best = allocate_curves(c, 1.5);
   EXPECT_EQ(best.key, two);
   EXPECT_EQ(best.value, one);
   EXPECT_EQ(best.predicted, (PredictedKl{0.2, 0.02, 2048, 64, 256}));
-  c.wholes[1].sequences = {0.15, 0.55};  // gains .05 and .25: .15 +- .1, too little to tell
+  c.wholes[1].sequences = {0.18, 0.42};  // gains .08 and .12: .1 +- .02, five errors, but of two sequences
+  EXPECT_EQ(allocate_curves(c, 1.5).key, one);
+  c.wholes[0].sequences.assign(8, 0.0);
+  c.wholes[1].sequences = {0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1};  // .05 +- .019: more than two errors, of eight
+  EXPECT_EQ(allocate_curves(c, 1.5).key, two);
+  c.wholes[1].sequences[7] = c.wholes[1].sequences[5] = 0.0;  // .025 +- .016
   EXPECT_EQ(allocate_curves(c, 1.5).key, one);
   EXPECT_EQ(allocate_curves(c, 1.625).key[1], (Widths{4, 4, 2, 2}));
 }
