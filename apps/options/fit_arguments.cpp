@@ -1,5 +1,6 @@
 #include "apps/options/fit_arguments.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -177,13 +178,24 @@ void choose_own_text(FitArguments& a) {
   log_info("with --stream-layers the model writes no calibration text beside the prompts (--own-text)");
 }
 
+bool measures_by_default(const FitArguments& a, const ModelConfig& model) {
+  if (model.state_width() != model.hidden) return false;  // refuse_carried_rows()
+  if (!a.collect.prompts.empty() || !a.curves.text.empty() || !a.curves.file.empty()) return true;
+  // On text that the model wrote, curves gain below these bits, and from them on mislead (docs/results-quality.md).
+  constexpr double kClosedFrom = 1.5;
+  double least = a.bits > 0.0 ? a.bits : a.fit.bits;
+  if (!a.pareto.empty()) least = *std::min_element(a.pareto.begin(), a.pareto.end());
+  if (least < kClosedFrom) return true;
+  log_info("widths are chosen by the closed form, as curves on text that the model writes itself would mislead");
+  return false;
+}
+
 void choose_for_model(FitArguments& a, const ModelConfig& model) {
   a.curves.collects = true;
   const ExportFormat* format = find_export_format(a.form);
   if (!a.method_given && (format == nullptr || !format->published())) a.fit.method = preferred_method().id;
   if (a.curves.allocate == "auto" && fitted_method(a.fit.method).allocates_bits) {
-    const bool measurable = model.state_width() == model.hidden;  // refuse_carried_rows()
-    a.curves.allocate = measurable ? "measured" : "closed";
+    a.curves.allocate = measures_by_default(a, model) ? "measured" : "closed";
   }
   a.statistics = statistics_beside(a.common.output).string();
   if (!a.far_pairs_given) a.collect.far_pairs = a.window_text;
@@ -225,7 +237,7 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
   const AllocatorRow* allocator = find_allocator(a.curves.allocate);
   const bool weights = allocator != nullptr && allocator->input != AllocatorInput::kStatistics;
   const bool text = weights && allocator->input == AllocatorInput::kText;
-  const char* why = "is for measured curves, and none are measured here";
+  const char* why = "is for measured curves, and none are measured here (--allocate measured does)";
   if (!text) refuse_options(app, {"--text", "--curve-context", "--curve-sequences"}, why);
   if (a.curves.collects) return;
   if (!weights) refuse_options(app, {"--model", "--revision"}, why);

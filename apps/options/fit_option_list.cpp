@@ -112,11 +112,13 @@ std::vector<std::string> allocate_choices() {
 }
 
 void add_curve_options(CLI::App& app, FitArguments& a) {
-  app.add_option("--allocate", a.curves.allocate,
-                 "Waterfill: widths by the closed form, or by KL measured for each layer and side, on --model and "
-                 "--text (default: measured with --text or --curves and where statistics are collected, else closed); "
-                 "for comparison, as other papers choose them:" +
-                     allocator_help())
+  app.add_option(
+         "--allocate", a.curves.allocate,
+         "Waterfill: widths by the closed form, or by KL measured for each layer and side, on --model and "
+         "--text (default: measured with --text or --curves, where statistics are collected from prompts, and below "
+         "1.5 bits; else closed); "
+         "for comparison, as other papers choose them:" +
+             allocator_help())
       ->check(CLI::IsMember(allocate_choices()));
   app.add_option("--model", a.common.model,
                  "The model: without a statistics file they are collected from it first and kept as "

@@ -146,7 +146,7 @@ def test_a_base_model_without_chat_template(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_anywhere_the_bytes_are_the_same(number, line, tmp_path):
     """Text, statistics, curves and fit: a run that is stopped at random moments ends with the files of one that is not."""
-    run = lambda folder: line(tmp_path / folder / "b", "--checkpoint-seconds", 0, *CURVES)
+    run = lambda folder: line(tmp_path / folder / "b", "--checkpoint-seconds", 0, "--allocate", "measured", *CURVES)
     (tmp_path / "whole").mkdir()
     begin = time.monotonic()
     succeed(*run("whole"))
@@ -188,7 +188,7 @@ def test_a_run_that_was_killed_while_it_cleaned_up_is_cleaned_up_after(line, sma
 
 def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path):
     """--resume finds the bundle, of which nothing is measured again; another bundle is not taken for it."""
-    run = line(tmp_path / "b", *CURVES)
+    run = line(tmp_path / "b", "--allocate", "measured", *CURVES)
     succeed(*run)
     expected = files_of(tmp_path)
     again = succeed(*run, "--resume")
@@ -279,8 +279,10 @@ def test_text_that_memory_has_no_room_for(model, small, tmp_path):
 def test_a_dry_run_writes_nothing(line, small, tmp_path):
     with_prompts = succeed(*line(tmp_path / "b", "--prompts", small, *PROMPTS_ALONE, "--dry-run", *CURVES))
     assert "480 tokens in 4 sequences" in with_prompts.out and "curves " in with_prompts.out
-    own = succeed(*line(tmp_path / "b", "--dry-run", *CURVES))
-    assert "which the model writes itself" in own.out and "500 tokens" in own.out
+    own = succeed(*line(tmp_path / "b", "--dry-run", "--allocate", "measured", *CURVES))
+    assert "which the model writes itself" in own.out and "500 tokens" in own.out and "curves " in own.out
+    high, low = succeed(*line(tmp_path / "b", "--dry-run")), succeed(*line(tmp_path / "b", "--dry-run", "--pareto", "2.25,1", *CURVES))
+    assert "curves " not in high.out and "by the closed form" in high.err and "curves " in low.out, f"{high}\n{low}"
     plan = json.loads(succeed(*line(tmp_path / "b", "--dry-run", "--json", "--method", "oscar")).out)
     assert plan["dry_run"] and plan["own_text"] and plan["plan"]["tokens"] == 500 and "curves" not in plan
     assert not list(tmp_path.iterdir())
