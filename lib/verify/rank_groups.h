@@ -13,7 +13,8 @@ namespace oscar {
 
 // The rank of each group. probed: sequences that layer errors are measured on; they count twice, as they cost about as
 // much again. The other groups go, in their order, to the rank with the least tokens so far (ties: the lowest).
-std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks);
+// spectra: the last rank measures them behind its groups, and gets fewer.
+std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks, bool spectra);
 
 // Brings the records of all groups into the work directory of rank 0, checked. rows: of a record.
 void gather_groups(Ranks& ranks, const VerifyWork& work, const ScoreLayout& layout, const std::vector<int>& owners,

@@ -36,6 +36,7 @@ struct RunnerOptions {
   const VerifyWork* work = nullptr;  // null: nothing is saved
   Timeline* timeline = nullptr;      // verify_phases.h; null: nothing is measured
   Ranks* ranks = nullptr;            // that share the sequences; needs `work`
+  bool spectra = false;              // which the last of them measures behind its sequences
   // Pages are checked beside the passes of the first sequence, as on a GPU always; on the CPU both want its cores.
   bool background_checks = false;
 };

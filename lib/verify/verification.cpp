@@ -290,6 +290,7 @@ RunnerOptions Verification::runner_options(const VerifyReport& report) const {
   options.work = work_.get();
   options.timeline = request_.timeline;
   options.ranks = request_.ranks;
+  options.spectra = !judged_.empty();
   return options;
 }
 
