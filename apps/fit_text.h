@@ -10,7 +10,7 @@ namespace oscar {
 class OwnText {
  public:
   // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
-  // UsageError for options that contradict it. Opens nothing for writing.
+  // UsageError for options that contradict it, EnvironmentError where the device cannot. Opens nothing for writing.
   OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common, const fs::path& file,
           const fs::path& work_dir, std::int64_t tokens);
 

@@ -209,12 +209,15 @@ StoredPages PagedAttention::stored(std::int64_t layer, std::int64_t sequence_id,
   return backend_->stored(layer, sequence_id, side);
 }
 
-std::string decode_unsupported(const KvMethod& method, const ModelConfig& model, at::Device device) {
+std::string decode_fault(const KvMethod& method, const ModelConfig& model, at::Device device) {
   if (!device.is_cuda() || !method.paged()) return "";
-  const std::string reason = method.one_vector ? "the kernels read keys and values apart, latent attention caches one "
-                                                 "vector for both"
-                             : method.logit_correction && method.quantised ? "the kernels have no logit correction"
-                                                                           : cuda_decode_unsupported(method, model);
+  if (method.one_vector) return "the kernels read keys and values apart, latent attention caches one vector for both";
+  if (method.logit_correction && method.quantised) return "the kernels have no logit correction";
+  return cuda_decode_unsupported(method, model);
+}
+
+std::string decode_unsupported(const KvMethod& method, const ModelConfig& model, at::Device device) {
+  const std::string reason = decode_fault(method, model, device);
   return reason.empty() ? reason
                         : "the decode path of method '" + method.id + "' cannot run on " + device.str() + ": " +
                               reason + "; pass --device cpu, or --path prefill";

@@ -74,7 +74,9 @@ class PagedAttention : public Attention {
   RecurrentStates states_;
 };
 
-// Why the decode path cannot run this method on the device: one sentence with what to do; empty when it can.
+// Why the decode path cannot run this method on the device: a clause without a full stop; empty when it can.
+std::string decode_fault(const KvMethod& method, const ModelConfig& model, at::Device device);
+// The same as one sentence with what to do in oscar-verify.
 std::string decode_unsupported(const KvMethod& method, const ModelConfig& model, at::Device device);
 // A note for people where the general kernel of a GPU runs, with the reason; empty elsewhere.
 std::string decode_note(const KvMethod& method, const ModelConfig& model, at::Device device);

@@ -20,6 +20,10 @@ namespace {
 
 constexpr const char* kRowsFile = "rows.json";
 
+KvMethod text_method(const ModelConfig& model) {
+  return make_method(method_with(MethodRole::kBaseline).id, model, nullptr, CacheWindows{});
+}
+
 RunDirectory open_run(const TextRequest& request, bool resume) {
   return {request.work_dir, request.identity, resume,
           RunInputs{{"model", "is of another model (its fingerprint differs)"},
@@ -74,7 +78,7 @@ class TextWriter {
         book_(book),
         request_(request),
         run_(open_run(request, request.resume)),
-        method_(make_method(method_with(MethodRole::kBaseline).id, decoder.config(), nullptr, CacheWindows{})),
+        method_(text_method(decoder.config())),
         progress_("text", static_cast<std::uint64_t>(request.shape.tokens()), "tokens") {}
 
   TextRows write() {
@@ -218,8 +222,12 @@ TextShape text_shape(std::int64_t tokens, std::int64_t longest) {
   return shape;
 }
 
+std::string text_fault(const ModelConfig& model, at::Device device) {
+  return decode_fault(text_method(model), model, device);
+}
+
 std::uint64_t text_bytes(const ModelConfig& model, const TextShape& shape) {
-  const KvMethod method = make_method(method_with(MethodRole::kBaseline).id, model, nullptr, CacheWindows{});
+  const KvMethod method = text_method(model);
   const auto rows = static_cast<std::uint64_t>(std::min(shape.batch_rows, shape.rows));
   // The cache grows in steps: while it does, old and new pages are there.
   const std::uint64_t cache = 2 * allocated_bytes(method, model, shape.row_tokens);

@@ -304,6 +304,17 @@ def check_exports(name, model, tool, folder, logits):
     assert 0 < (found - expected).abs().max() < 1e-4 * (expected.max() - expected.min())
 
 
+def fit_in_one_command(name, model, tool, folder):
+    """Prompts, text that the model writes beside them, and curves: what comes of nothing but the names of files."""
+    writes = name not in READ_ANOTHER and not (name in LATENT and DEVICE != "cpu")
+    curves = ["--curve-context", 96, "--curve-sequences", 1] if name not in READ_ANOTHER else []
+    tool("oscar-fit", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "one", "--tokens", sum(LENGTHS), "--seq-len",
+         max(LENGTHS), "--windows", "8,24", "--bits", 2.5, *curves, "--device", DEVICE, "--dtype", "float32", "-q")
+    manifest = json.loads((folder / "one" / "oscar_bundle.json").read_text())
+    assert manifest["method"] == "waterfill" and (folder / "one.prompts.jsonl").exists() == writes
+    assert manifest["provenance"]["options"]["allocate"] == ("closed" if name in READ_ANOTHER else "measured")
+
+
 def test_commands(case, tool, tmp_path, oscar_logits):
     name, model, (_, seen) = case
     if name not in WHOLE + LATENT:
@@ -322,6 +333,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
             if what in "kv":
                 assert relative(tensors[f"layers.{layer}.{what}_sum"], x.sum((0, 2))) < 1e-5, (layer, what)
 
+    fit_in_one_command(name, model, tool, tmp_path)
     if name in LATENT:
         check_latent(model, tensors, statistics, tool, tmp_path)
         return
