@@ -210,7 +210,8 @@ def test_own_text_beside_prompts(line, model, small, tmp_path):
     """The text comes first and takes nothing of the prompts' budget; two commands give the same statistics."""
     assert planned(line(tmp_path / "b", "--prompts", small, *CURVES)) == 480 + 4 * 500, "waterfill: four times the budget"
     assert "--own-text 0" in succeed(*line(tmp_path / "b", "--prompts", small, *CURVES), "--dry-run").err
-    for none in (["--method", "oscar"], ["--method", "balanced"], ["--allocate", "closed"], ["--own-text", 0, *CURVES], ["--stream-layers", *CURVES]):
+    for none in (["--method", "oscar"], ["--method", "balanced"], ["--allocate", "closed"], ["--own-text", 0, *CURVES], ["--stream-layers", *CURVES],
+                 ["--bits", 1.25, *CURVES], ["--pareto", "2.25,1", *CURVES]):
         assert planned(line(tmp_path / "b", "--prompts", small, *none)) == 480, none
     run = line(tmp_path / "b", "--prompts", small, "--own-text", 256, "--method", "balanced")
     plan = json.loads(succeed(*run, "--dry-run", "--json").out)
