@@ -1,5 +1,4 @@
 // oscar-fit: statistics of oscar-collect -> a bundle of rotations and clip ratios.
-#include <algorithm>
 #include <future>
 #include <optional>
 #include <string>
@@ -138,13 +137,6 @@ void require_shared_work(const FitArguments& a, bool measures) {
                                       : "start this fit without torchrun"));
 }
 
-// Bits of the bundles that will be made, ascending.
-std::vector<double> curve_budgets(const FitArguments& a) {
-  std::vector<double> budgets = a.pareto.empty() ? std::vector<double>{a.fit.bits} : a.pareto;
-  std::sort(budgets.begin(), budgets.end());
-  return budgets;
-}
-
 WidthSource width_source(const Statistics& statistics, const FileHash& sha256, FitArguments& a) {
   if (const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method)) {
     // A dry run does not run the model: its table is that of the closed form.
@@ -156,7 +148,7 @@ WidthSource width_source(const Statistics& statistics, const FileHash& sha256, F
   const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
   return {
-      curves_for(statistics, hash_of(sha256, a), a.fit, a.windows, a.common, a.curves, curve_budgets(a), a.text_hashes),
+      curves_for(statistics, hash_of(sha256, a), a.fit, a.windows, a.common, a.curves, budgets_of(a), a.text_hashes),
       nullptr,
       {},
       Json::object()};
@@ -212,7 +204,7 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
     a.curves.loaded = model.curve_text(a.windows, a.curves);
   }
   if (measures) {
-    curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, curve_budgets(a).size());
+    curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, budgets_of(a).size());
   }
   if (a.common.dry_run) {
     model.print_plan(curves);
@@ -286,7 +278,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     if (measures) {
       const Checkpoint checkpoint = open_model_of(statistics, a.common);
       plan.curves = plan_curves(checkpoint, a.fit.device, a.common, load_curve_text(checkpoint, a.windows, a.curves),
-                                curve_budgets(a).size());
+                                budgets_of(a).size());
     }
     if (told(a)) print_fit_plan(plan, a.common.output, a.common.json);
     return 0;

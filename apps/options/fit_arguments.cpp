@@ -169,19 +169,21 @@ void choose_bits(FitArguments& a, std::int64_t head_dim) {
   for (const double bits : a.pareto) require_budget(bits, static_cast<int>(head_dim));
 }
 
+std::vector<double> budgets_of(const FitArguments& a) {
+  std::vector<double> budgets = a.pareto;
+  if (budgets.empty()) budgets.push_back(a.bits > 0.0 ? a.bits : a.fit.bits);
+  std::sort(budgets.begin(), budgets.end());
+  return budgets;
+}
+
 // From these bits on text of the model's own gains: beside prompts on other kinds of text than theirs, where below it
 // costs too much on their own; and alone curves on it mislead, where below they gain (docs/results-quality.md).
 constexpr double kOwnTextGains = 1.5;
 
-double least_bits(const FitArguments& a) {
-  if (!a.pareto.empty()) return *std::min_element(a.pareto.begin(), a.pareto.end());
-  return a.bits > 0.0 ? a.bits : a.fit.bits;
-}
-
 // Text of the model's own is measured to pay where waterfill measures its curves.
 void choose_own_text(FitArguments& a) {
-  const bool pays =
-      fitted_method(a.fit.method).allocates_bits && a.curves.allocate == "measured" && least_bits(a) >= kOwnTextGains;
+  const bool pays = fitted_method(a.fit.method).allocates_bits && a.curves.allocate == "measured" &&
+                    budgets_of(a).front() >= kOwnTextGains;
   if (pays && !a.curves.stream_layers) return;  // by the budget of the prompts
   a.collect.own_tokens = 0;
   if (!pays) return;
@@ -191,7 +193,7 @@ void choose_own_text(FitArguments& a) {
 bool measures_by_default(const FitArguments& a, const ModelConfig& model) {
   if (model.state_width() != model.hidden) return false;  // refuse_carried_rows()
   if (!a.collect.prompts.empty() || !a.curves.text.empty() || !a.curves.file.empty()) return true;
-  if (least_bits(a) < kOwnTextGains) return true;
+  if (budgets_of(a).front() < kOwnTextGains) return true;
   log_info("widths are chosen by the closed form, as curves on text that the model writes itself would mislead");
   return false;
 }

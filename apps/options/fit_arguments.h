@@ -44,6 +44,8 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& arguments, boo
 
 // --bits and --pareto for this head size: a budget, or the group of a uniform code. UsageError.
 void choose_bits(FitArguments& arguments, std::int64_t head_dim);
+// Bits of the bundles that will be made, ascending.
+std::vector<double> budgets_of(const FitArguments& arguments);
 void check_context(const FitArguments& arguments);
 void choose_context(FitArguments& arguments, const Statistics& statistics);
 
