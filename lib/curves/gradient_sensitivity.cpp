@@ -71,7 +71,8 @@ void backward(Decoder& decoder, const SensitivityRequest& request, bool weights,
   for (std::int64_t layer = layers; layer-- > 0;) {
     for (std::size_t s = 0; s < gradient.size(); ++s) {
       const at::Tensor& hidden = entering[static_cast<std::size_t>(layer)][s];
-      const LayerGradient found = layer_gradient(decoder, layer, hidden, gradient[s], far, {.weights = weights});
+      const LayerGradient found =
+          layer_gradient(decoder, layer, hidden, batch_of(hidden.size(0)), gradient[s], far, {.weights = weights});
       if (decoder.config().holds_kv(layer)) visit(layer, hidden, found);  // others only pass gradients on
       gradient[s] = found.hidden;
       step();

@@ -20,6 +20,7 @@ struct DecoderOptions {
   at::Device device = at::kCPU;
   bool stream_layers = false;  // layers are loaded on demand; at most one is resident, on a GPU two
   bool prefetch = false;       // stream_layers on a GPU: copy the next layer while one computes
+  bool descending = false;     // prefetch: the layer before a layer is the next one
   // Ranks that load the same layers in the same order: the way of large tensors to the GPU.
   ByteGather* gather = nullptr;
 };

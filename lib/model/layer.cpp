@@ -97,23 +97,6 @@ at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWe
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
-  at::Tensor wide = x.to(at::kFloat);
-  if (kind == NormKind::kCentred) wide = wide - wide.mean(-1, true);
-  const at::Tensor normed = wide * wide.square().mean(-1, true).add_(eps).rsqrt_();
-  if (!weight.defined()) return normed.to(x.scalar_type());
-  switch (kind) {
-    case NormKind::kRounded:
-      return normed.to(x.scalar_type()).mul_(weight);
-    case NormKind::kWide:
-    case NormKind::kCentred:
-      return (normed * weight.to(at::kFloat)).to(x.scalar_type());
-    case NormKind::kOnePlus:
-      return (normed * (weight.to(at::kFloat) + 1.0)).to(x.scalar_type());
-  }
-  throw std::logic_error("a kind of norm without a case");
-}
-
 void activate_(at::Tensor& gate, Activation activation) {
   if (activation == Activation::kSilu) {
     at::silu_(gate);

@@ -1,6 +1,7 @@
 #include "model/layer_prefetch.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include "model/weights.h"
 
@@ -15,9 +16,9 @@ LayerPrefetch::~LayerPrefetch() {
 
 void LayerPrefetch::begin(std::int64_t layer) {
   next_ = layer;
-  if (layer >= checkpoint_.config().layers) return;
-  copy_ = std::async(std::launch::async, [this, layer] {
-    const c10::InferenceMode no_gradients;
+  if (layer < 0 || layer >= checkpoint_.config().layers) return;
+  copy_ = std::async(std::launch::async, [this, layer, inference = c10::InferenceMode::is_enabled()] {
+    const c10::InferenceMode as_the_caller(inference);
     return load_layer_on(stream_, checkpoint_, family_, layer, options_);
   });
 }
@@ -27,7 +28,7 @@ LayerWeights LayerPrefetch::take(std::int64_t layer) {
   if (copy_.valid()) loaded = copy_.get();
   LayerWeights weights = loaded && next_ == layer ? take_loaded(std::move(*loaded), options_.device)
                                                   : load_layer_weights(checkpoint_, family_, layer, options_);
-  begin(layer + 1);
+  begin(options_.descending ? layer - 1 : layer + 1);
   return weights;
 }
 

@@ -16,8 +16,8 @@ class LayerPrefetch {
   LayerPrefetch(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options);
   ~LayerPrefetch();  // waits for the copy under way
 
-  // Weights of a layer, ready for the current stream, and the next layer's copy begun. Errors of a load come out of the
-  // call that asks for its layer.
+  // Weights of a layer, ready for the current stream, and the next layer's copy begun, under InferenceMode where the
+  // caller is. Errors of a load come out of the call that asks for its layer.
   LayerWeights take(std::int64_t layer);
 
  private:

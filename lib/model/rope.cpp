@@ -1,6 +1,8 @@
 #include "model/rope.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -89,6 +91,39 @@ at::Tensor positions_of(const SequenceBatch& batch) {
   return positions;
 }
 
+// Each product is rounded to the activation dtype before the sum, as in transformers: no fused multiply-add.
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleaved) {
+  const std::int64_t pairs = cos.size(-1), rest = x.size(-1) - 2 * pairs;
+  const auto half = [&](const at::Tensor& t, std::int64_t which) {
+    return interleaved ? t.slice(-1, which, 2 * pairs, 2) : t.narrow(-1, which * pairs, pairs);
+  };
+  const at::Tensor first = half(x, 0), second = half(x, 1);
+  at::Tensor out = at::empty_like(x, at::MemoryFormat::Contiguous);
+  at::Tensor out_first = half(out, 0), out_second = half(out, 1);
+  at::mul_out(out_first, first, cos).sub_(second * sin);
+  at::mul_out(out_second, second, cos).add_(first * sin);
+  if (rest > 0) out.narrow(-1, 2 * pairs, rest).copy_(x.narrow(-1, 2 * pairs, rest));
+  return out;
+}
+
+// A rotation's gradient is turned back. Autograd would follow views of the result one by one, each with a copy of all
+// of it.
+class Rotation : public torch::autograd::Function<Rotation> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin, bool interleaved) {
+    ctx->save_for_backward({cos, sin});
+    ctx->saved_data["interleaved"] = interleaved;
+    return rotated(x, cos, sin, interleaved);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const auto table = ctx->get_saved_variables();
+    return {rotated(gradients[0], table[0], -table[1], ctx->saved_data["interleaved"].toBool()), {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position) {
@@ -171,23 +206,10 @@ RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& ba
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
   if (!table.cos.defined()) return x;
-  const std::int64_t pairs = table.cos.size(-1), rest = x.size(-1) - 2 * pairs;
-  const auto half = [&](const at::Tensor& t, std::int64_t which) {
-    return table.interleaved ? t.slice(-1, which, 2 * pairs, 2) : t.narrow(-1, which * pairs, pairs);
-  };
-  const at::Tensor first = half(x, 0), second = half(x, 1);
-  at::Tensor rotated = at::empty_like(x, at::MemoryFormat::Contiguous);
-  // Each product is rounded to the activation dtype before the sum, as in transformers: no fused multiply-add.
-  // Copied and multiplied in place, and one view after the other, so that autograd can follow (lib/statistics):
-  // functions with an output argument have no gradient, and a view must be younger than what was written into its base.
-  at::Tensor out_first = half(rotated, 0);
-  out_first.copy_(first).mul_(table.cos);
-  out_first.sub_(second * table.sin);
-  at::Tensor out_second = half(rotated, 1);
-  out_second.copy_(second).mul_(table.cos);
-  out_second.add_(first * table.sin);
-  if (rest > 0) rotated.narrow(-1, 2 * pairs, rest).copy_(x.narrow(-1, 2 * pairs, rest));
-  return rotated;
+  if (c10::GradMode::is_enabled() && x.requires_grad()) {
+    return Rotation::apply(x, table.cos, table.sin, table.interleaved);
+  }
+  return rotated(x, table.cos, table.sin, table.interleaved);
 }
 
 }  // namespace oscar

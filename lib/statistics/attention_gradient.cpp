@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace oscar {
 namespace {
@@ -63,10 +64,8 @@ void add_by_pairs(at::Tensor& far, at::Tensor& near, const at::Tensor& weights, 
   add(near, b.far_end, b.reach, {});
 }
 
-}  // namespace
-
-AttentionGradient attention_gradient(const AttentionInput& input, const at::Tensor& output, const at::Tensor& gradient,
-                                     const FarPairs& pairs, bool queries) {
+AttentionGradient of_one_sequence(const AttentionInput& input, const at::Tensor& output, const at::Tensor& gradient,
+                                  const FarPairs& pairs, bool queries) {
   const std::int64_t tokens = input.q.size(0), query_heads = input.q.size(1), kv_heads = input.k.size(1);
   const std::int64_t gqa_group = query_heads / kv_heads, window = input.sliding_window, chunk = input.chunk;
   const at::Tensor k = input.k.to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
@@ -123,6 +122,30 @@ AttentionGradient attention_gradient(const AttentionInput& input, const at::Tens
   out.k = near_k.add_(far_k).transpose(0, 1).contiguous();
   out.v = near_v.add_(far_v).transpose(0, 1).contiguous();
   return out;
+}
+
+}  // namespace
+
+AttentionGradient attention_gradient(const AttentionInput& input, const at::Tensor& output, const at::Tensor& gradient,
+                                     const FarPairs& pairs, bool queries) {
+  const std::vector<std::int64_t>& lengths = input.batch->lengths;
+  if (lengths.size() == 1) return of_one_sequence(input, output, gradient, pairs, queries);
+  std::vector<AttentionGradient> parts;
+  std::int64_t first = 0;
+  for (const std::int64_t length : lengths) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, length); };
+    AttentionInput one = input;
+    one.q = part(input.q), one.k = part(input.k), one.v = part(input.v);
+    if (length > 0) parts.push_back(of_one_sequence(one, part(output), part(gradient), pairs, queries));
+    first += length;
+  }
+  const auto joined = [&](at::Tensor AttentionGradient::*member) {
+    std::vector<at::Tensor> all;
+    for (const AttentionGradient& part : parts) all.push_back(part.*member);
+    return at::cat(all);
+  };
+  using G = AttentionGradient;
+  return {queries ? joined(&G::q) : at::Tensor(), joined(&G::k), joined(&G::v), joined(&G::far_k), joined(&G::far_v)};
 }
 
 }  // namespace oscar

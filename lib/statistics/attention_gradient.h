@@ -13,15 +13,15 @@
 
 namespace oscar {
 
-// All FP32.
+// FP32, q of any float type.
 struct AttentionGradient {
   at::Tensor q;             // [T, Hq, d]; undefined unless asked for
   at::Tensor k, v;          // [T, Hkv, d] through all pairs
   at::Tensor far_k, far_v;  // [T, Hkv, d] through far pairs
 };
 
-// One whole sequence: input.q [T, Hq, d], k and v [T, Hkv, d]; output and gradient [T, Hq, d] of any float type.
-// queries: those of q, too, a fifth of the work.
+// Whole sequences, input.batch of them: input.q [T, Hq, d], k and v [T, Hkv, d]; output and gradient [T, Hq, d] of any
+// float type. queries: those of q, too, a fifth of the work.
 AttentionGradient attention_gradient(const AttentionInput& input, const at::Tensor& output, const at::Tensor& gradient,
                                      const FarPairs& pairs, bool queries = true);
 

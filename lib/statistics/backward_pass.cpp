@@ -3,204 +3,167 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/errors.h"
 #include "statistics/attention_outputs.h"
-#include "statistics/kl_labels.h"
+#include "statistics/moment_observer.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kLogits = std::int64_t{1} << 20, kGpuLogits = std::int64_t{1} << 27;  // held at once
 
-bool finite(const at::Tensor& a, const at::Tensor& b) { return (a.isfinite().all() & b.isfinite().all()).item<bool>(); }
-
-class KlTask : public BackwardTask {
- public:
-  KlTask(const ModelConfig& config, const PromptSet& prompts, const CollectOptions& options)
-      : prompts_(prompts), options_(options), metric_(config.kv_heads, config.head_dim, options.device) {}
-
-  LabelRange labels(const Piece& piece) const override {
-    return {options_.far.sink + options_.far.recent, piece.length};
-  }
-  at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& states, const Piece& piece,
-                            std::int64_t first) const override {
-    std::vector<double> draws;
-    for (std::int64_t row = first; row < first + states.size(0); ++row) {
-      draws.push_back(label_draw(options_.seed, prompts_.sha256, piece.sequence, row));
-    }
-    return drawn_label_gradient(decoder, states, at::tensor(at::ArrayRef<double>(draws), at::kDouble));
-  }
-  void begin_layer(const LayerMoments* partial) override { metric_.begin_layer(partial); }
-  bool add(const LayerGradient& gradient, const Piece& piece, const Unrotation::Rows& rows) override {
-    if (!finite(gradient.far_k, gradient.far_v)) return false;
-    const LabelRange range = labels(piece);
-    metric_.add(gradient, rows, range.last - range.first);
-    return true;
-  }
-  void store(LayerMoments& out) const override { metric_.store(out); }
-  void finish(LayerMoments& out) const override { metric_.finish(out); }
-
- private:
-  const PromptSet& prompts_;
-  const CollectOptions& options_;
-  KlAccumulator metric_;
-};
-
-class RowGradientTask : public BackwardTask {
- public:
-  RowGradientTask(const ModelConfig& config, const PromptSet& prompts, const CollectOptions& options,
-                  const std::vector<SampledToken>& sample)
-      : prompts_(prompts), rows_(config.kv_heads, config.head_dim, common_rope(config), sample, options.device) {}
-
-  // The last token of a sequence has no next one.
-  LabelRange labels(const Piece& piece) const override { return {0, piece.length - 1}; }
-  at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& states, const Piece& piece,
-                            std::int64_t first) const override {
-    const auto* next = prompts_.prompts[piece.prompt].ids.data() + piece.offset + first + 1;
-    const std::vector<std::int64_t> ids(next, next + states.size(0));
-    const at::Tensor labels = at::tensor(at::ArrayRef<std::int64_t>(ids), at::kLong);
-    return oscar::label_gradient(decoder, states, labels.to(states.device()));
-  }
-  void begin_layer(const LayerMoments* partial) override { rows_.begin_layer(partial); }
-  bool add(const LayerGradient& gradient, const Piece& piece, const Unrotation::Rows& rows) override {
-    if (!finite(gradient.k, gradient.v)) return false;
-    rows_.add(gradient, piece, rows);
-    return true;
-  }
-  void store(LayerMoments& out) const override { rows_.store(out); }
-  void finish(LayerMoments& out) const override { rows_.store(out); }
-
- private:
-  const PromptSet& prompts_;
-  RowGradients rows_;
-};
-
 }  // namespace
 
-std::int64_t kl_labels(const TokenPlan& plan, const FarPairs& pairs) {
+std::int64_t labels_of(const BackwardTask& task, const TokenPlan& plan, const Step& step) {
   std::int64_t labels = 0;
-  for (const Piece& piece : plan.pieces) labels += std::max<std::int64_t>(piece.length - pairs.sink - pairs.recent, 0);
-  return pairs.enabled ? labels : 0;
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    const LabelRange range = task.labels(plan.pieces[i]);
+    if (!range.empty()) labels += range.last - range.first;
+  }
+  return labels;
 }
 
-std::unique_ptr<BackwardTask> make_kl_task(const ModelConfig& config, const PromptSet& prompts,
-                                           const CollectOptions& options) {
-  return std::make_unique<KlTask>(config, prompts, options);
-}
-
-std::unique_ptr<BackwardTask> make_row_gradient_task(const ModelConfig& config, const PromptSet& prompts,
-                                                     const CollectOptions& options,
-                                                     const std::vector<SampledToken>& sample) {
-  return std::make_unique<RowGradientTask>(config, prompts, options, sample);
-}
-
-BackwardPass::BackwardPass(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
-                           const CollectOptions& options, WorkDirectory& work, BackwardTask& task, std::int64_t base,
+BackwardPass::BackwardPass(const Run& run, BackwardTask& task, std::string name, std::int64_t base, bool last,
                            Hooks hooks)
-    : config_(checkpoint.config()),
-      prompts_(prompts),
-      plan_(plan),
-      options_(options),
-      work_(work),
+    : run_(run),
+      config_(run.checkpoint.config()),
       task_(task),
+      name_(std::move(name)),
       base_(base),
+      last_(last),
       hooks_(std::move(hooks)),
-      decoder_(checkpoint, DecoderOptions{options.dtype, options.device, /*stream_layers=*/true}),
-      unrotation_(common_rope(config_), options.device) {}
+      decoder_(run.checkpoint, DecoderOptions{.dtype = run.options.dtype,
+                                              .device = run.options.device,
+                                              .stream_layers = true,
+                                              .prefetch = true,
+                                              .descending = true}),
+      unrotation_(common_rope(config_), run.options.device) {}
 
-Spool BackwardPass::hidden(std::int64_t layer) const {
-  return Spool(work_.file("hidden-" + std::to_string(layer) + ".bin"), plan_.tokens, {config_.hidden}, options_.dtype,
-               /*keep=*/true);
-}
-
-// What the stage at `point` writes: dL/d of its input.
-Spool BackwardPass::gradients(std::int64_t point, bool keep) const {
-  const std::int64_t turn = (point - base_) % 2;
-  return Spool(work_.file("gradient-" + std::to_string(turn) + ".bin"), plan_.tokens, {config_.hidden}, at::kFloat,
-               keep);
+// Of the stages before `stage`, and of its own first steps.
+void BackwardPass::open_gradients(std::int64_t stage, std::int64_t step) {
+  const HiddenStates::Shape shape{.rows = run_.plan.tokens,
+                                  .hidden = config_.hidden,
+                                  .dtype = at::kFloat,
+                                  .device = run_.options.device,
+                                  .held = run_.states.held(),
+                                  .keep_all = false,
+                                  .name = name_};
+  if (stage == 0 && step == 0) {
+    gradients_.emplace(run_.work, shape);
+    return;
+  }
+  std::int64_t left = 0;
+  if (step > 0) {
+    const Step& done = run_.plan.steps[static_cast<std::size_t>(step - 1)];
+    left = done.position + done.tokens;
+  }
+  gradients_.emplace(run_.work, shape, stage - 1, left);
 }
 
 void BackwardPass::run(std::int64_t point, std::int64_t step, const LayerMoments* sums) {
-  for (; point < base_ + backward_points(config_.layers); ++point, step = 0, sums = nullptr) {
-    if (point == base_) {
-      start(step);
+  const std::int64_t stages = backward_points(config_.layers);
+  open_gradients(point - base_, step);
+  for (std::int64_t stage = point - base_; stage < stages; ++stage, step = 0, sums = nullptr) {
+    gradients_->begin(stage);
+    if (stage == 0) {
+      draw_labels(step);
     } else {
-      run_layer(point, step, step > 0 ? sums : nullptr);
+      run_layer(stage, step, step > 0 ? sums : nullptr);
     }
+    end_stage(stage);
   }
 }
 
-void BackwardPass::checkpoint(std::int64_t point, std::size_t piece, Spool& written, const BackwardTask* sums) {
-  if (!hooks_.due()) return;
-  written.sync();
-  LayerMoments partial;
-  if (sums != nullptr) sums->store(partial);
-  hooks_.save(point, static_cast<std::int64_t>(piece) + 1, partial);
-}
-
-void BackwardPass::start(std::int64_t first) {
-  const Spool in = hidden(config_.layers);
-  Spool out = gradients(base_, first > 0);
-  const std::int64_t rows =
-      std::max<std::int64_t>((options_.device.is_cuda() ? kGpuLogits : kLogits) / config_.vocabulary, 1);
-  for (auto i = static_cast<std::size_t>(first); i < plan_.pieces.size(); ++i) {
-    const Piece& piece = plan_.pieces[i];
-    const LabelRange range = task_.labels(piece);
-    if (range.empty()) continue;
-    at::Tensor gradient = at::zeros({piece.length, config_.hidden}, at::kFloat);
-    for (std::int64_t t = range.first; t < range.last; t += rows) {
-      const std::int64_t count = std::min(rows, range.last - t);
-      const at::Tensor states = in.read(piece.position + t, count).to(options_.device);
-      gradient.narrow(0, t, count).copy_(task_.label_gradient(decoder_, states, piece, t));
+void BackwardPass::draw_labels(std::int64_t first) {
+  const bool gpu = run_.options.device.is_cuda();
+  const std::int64_t most = std::max<std::int64_t>((gpu ? kGpuLogits : kLogits) / config_.vocabulary, 1);
+  for (auto i = static_cast<std::size_t>(first); i < run_.plan.steps.size(); ++i) {
+    const Step& step = run_.plan.steps[i];
+    if (labels_of(task_, run_.plan, step) == 0) continue;
+    const at::Tensor states = run_.states.read(config_.layers, step.position, step.tokens);
+    at::Tensor gradient = at::zeros(states.sizes(), states.options().dtype(at::kFloat));
+    for (std::size_t p = step.first; p < step.first + step.count; ++p) {
+      const Piece& piece = run_.plan.pieces[p];
+      const LabelRange range = task_.labels(piece);
+      for (std::int64_t t = range.first; t < range.last; t += most) {
+        const std::int64_t count = std::min(most, range.last - t), row = piece.position - step.position + t;
+        gradient.narrow(0, row, count).copy_(task_.label_gradient(decoder_, states.narrow(0, row, count), piece, t));
+      }
     }
-    if (!gradient.isfinite().all().item<bool>()) {
-      throw NumericalError("the gradient of labels at the output of the last layer holds NaN or infinity in " +
-                           prompts_.prompts[piece.prompt].source + "; check the checkpoint, or try --dtype float32");
-    }
-    out.write(piece.position, gradient);
-    checkpoint(base_, i, out, nullptr);
-    hooks_.tick(base_, piece.length);
+    gradients_->write(0, step.position, gradient);
+    after_step(0, i, gradient.isfinite().all(1), nullptr);
   }
-  out.sync();
-  hooks_.save(base_ + 1, 0, {});
 }
 
-void BackwardPass::run_layer(std::int64_t point, std::int64_t first, const LayerMoments* sums) {
-  const std::int64_t layer = backward_layer(config_.layers, base_, point);
-  const Spool states = hidden(layer), in = gradients(point - 1, true);
-  Spool out = gradients(point, first > 0);
+void BackwardPass::run_layer(std::int64_t stage, std::int64_t first, const LayerMoments* sums) {
+  const std::int64_t layer = backward_layer(config_.layers, 0, stage);
   const bool holds_kv = config_.holds_kv(layer);  // else the gradient only passes through
   GradientRequest request{.hidden = layer > 0};
-  const std::optional<Spool> outputs =
-      AttentionOutputs::open(work_, layer, plan_.tokens, {config_.query_heads, config_.head_dim}, options_.dtype);
+  const std::optional<Spool> outputs = AttentionOutputs::open(
+      run_.work, layer, run_.plan.tokens, {config_.query_heads, config_.head_dim}, run_.options.dtype);
   if (holds_kv) task_.begin_layer(sums);
-  for (auto i = static_cast<std::size_t>(first); i < plan_.pieces.size(); ++i) {
-    const Piece& piece = plan_.pieces[i];
-    if (task_.labels(piece).empty()) continue;
-    if (outputs) request.output = outputs->read(piece.position, piece.length).to(options_.device);
+  for (auto i = static_cast<std::size_t>(first); i < run_.plan.steps.size(); ++i) {
+    const Step& step = run_.plan.steps[i];
+    const std::int64_t labels = labels_of(task_, run_.plan, step);
+    if (labels == 0) continue;
+    if (outputs) request.output = outputs->read(step.position, step.tokens).to(run_.options.device);
+    const SequenceBatch batch = batch_of(run_.plan, step);
     const LayerGradient gradient =
-        layer_gradient(decoder_, layer, states.read(piece.position, piece.length).to(options_.device),
-                       in.read(piece.position, piece.length).to(options_.device), options_.far, request);
-    if (holds_kv && !task_.add(gradient, piece, unrotation_.rows_of({{0}, {piece.length}, {0}}))) {
-      throw NumericalError("layer " + std::to_string(layer) +
-                           ": the gradient of keys or values holds NaN or infinity in " +
-                           prompts_.prompts[piece.prompt].source + "; check the checkpoint, or try --dtype float32");
-    }
-    if (gradient.hidden.defined()) out.write(piece.position, gradient.hidden);
-    checkpoint(point, i, out, holds_kv ? &task_ : nullptr);
-    hooks_.tick(point, piece.length);
+        layer_gradient(decoder_, layer, run_.states.read(layer, step.position, step.tokens), batch,
+                       gradients_->read(stage - 1, step.position, step.tokens), run_.options.far, request);
+    if (holds_kv) task_.add(gradient, step, labels, unrotation_.rows_of(batch));
+    if (gradient.hidden.defined()) gradients_->write(stage, step.position, gradient.hidden);
+    after_step(stage, i, holds_kv ? task_.finite_rows(gradient) : gradient.hidden.isfinite().all(1),
+               holds_kv ? &task_ : nullptr);
   }
-  out.sync();
-  if (holds_kv) {
-    LayerMoments moments = work_.load_layer(layer);
-    task_.finish(moments);
-    work_.save_layer(layer, moments);
+  if (!holds_kv) return;
+  LayerMoments moments = run_.finished.take(layer);
+  task_.finish(moments);
+  run_.finished.put_back(layer, std::move(moments));
+}
+
+void BackwardPass::after_step(std::int64_t stage, std::size_t step, const at::Tensor& finite,
+                              const BackwardTask* sums) {
+  Shown shown{&run_.plan.steps[step], finite, LateNumber(finite.all().to(at::kDouble))};
+  check_behind(stage);
+  behind_ = std::move(shown);
+  if (hooks_.due(gradients_->unsaved_bytes() + run_.states.unsaved_bytes())) {
+    check_behind(stage);
+    LayerMoments partial;
+    if (sums != nullptr) sums->store(partial);
+    save(stage, static_cast<std::int64_t>(step) + 1, partial);
   }
-  hooks_.save(point + 1, 0, {});
+  hooks_.tick(base_ + stage, run_.plan.steps[step].tokens);
+}
+
+void BackwardPass::check_behind(std::int64_t stage) {
+  const std::optional<Shown> shown = std::exchange(behind_, std::nullopt);
+  if (!shown || shown->all.value() != 0.0) return;
+  const std::int64_t row = shown->rows.logical_not().nonzero()[0][0].item<std::int64_t>();
+  const std::string what = stage == 0
+                               ? "the gradient of labels at the output of the last layer"
+                               : "layer " + std::to_string(backward_layer(config_.layers, 0, stage)) + ": the gradient";
+  throw NumericalError(what + " holds NaN or infinity for " + describe_row(run_.prompts, run_.plan, *shown->step, row) +
+                       "; check the checkpoint, or try --dtype float32");
+}
+
+// Where hidden states are on disk, so is everything that the next stage goes on from.
+void BackwardPass::end_stage(std::int64_t stage) {
+  check_behind(stage);
+  if (run_.states.held() && !hooks_.due(gradients_->unsaved_bytes() + run_.states.unsaved_bytes())) return;
+  save(stage + 1, 0, {});
+  if (stage + 1 == backward_points(config_.layers)) gradients_->remove_files();
+}
+
+void BackwardPass::save(std::int64_t stage, std::int64_t step, const LayerMoments& sums) {
+  for (const std::int64_t each : {stage - 1, stage}) gradients_->save(each);
+  // The states of layers that this pass is through with are not read again behind the last one.
+  run_.states.save(last_ ? std::max<std::int64_t>(backward_layer(config_.layers, 0, stage), 0) : config_.layers);
+  run_.finished.save();
+  hooks_.save(base_ + stage, step, sums);
+  gradients_->saved_state(stage - 1);
 }
 
 }  // namespace oscar

@@ -12,7 +12,7 @@
 #include "model/device_memory.h"
 #include "model/weights.h"
 #include "statistics/accumulator.h"
-#include "statistics/backward_pass.h"
+#include "statistics/backward_task.h"
 #include "statistics/layer_gradient.h"
 #include "statistics/mirrored_spool.h"
 
@@ -58,15 +58,21 @@ std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_
   return t * hidden * (4 * width + 4) + carried + std::max(attention, mlp + experts);
 }
 
+std::int64_t longest_step(const TokenPlan& plan) {
+  std::int64_t longest = 0;
+  for (const Step& step : plan.steps) longest = std::max(longest, step.tokens);
+  return longest;
+}
+
 // Backward passes of a run.
 int backward_passes(const TokenPlan& plan, const CollectOptions& options) {
   return (options.kl && kl_labels(plan, options.far) > 0 ? 1 : 0) + (options.row_gradients ? 1 : 0);
 }
 
-// Backward pass of one layer on the longest sequence: what its graph keeps, and gradients in FP32. 0 without it.
+// Backward pass of one layer on the longest step: what its graph keeps, and gradients in FP32. 0 without it.
 std::uint64_t gradient_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
   if (backward_passes(plan, options) == 0) return 0;
-  const auto t = static_cast<std::uint64_t>(std::min(plan.longest, options.seq_len));
+  const auto t = static_cast<std::uint64_t>(longest_step(plan));
   const std::uint64_t width = c10::elementSize(options.dtype), hidden = static_cast<std::uint64_t>(c.hidden);
   const auto heads = static_cast<std::uint64_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
   const std::uint64_t graph = t * (8 * hidden + 6 * heads + 5 * static_cast<std::uint64_t>(c.intermediate)) * width;
@@ -99,6 +105,12 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
          dequantisation_bytes(checkpoint, options.device) + kLibraries;
 }
 
+// Hidden states of all layers, and gradients by them as they come and go.
+std::uint64_t all_state_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
+  const auto hidden = static_cast<std::uint64_t>(plan.tokens) * static_cast<std::uint64_t>(c.state_width());
+  return hidden * ((static_cast<std::uint64_t>(c.layers) + 1) * c10::elementSize(options.dtype) + 2 * sizeof(float));
+}
+
 // The backward pass of the first layer with attention on these hidden states.
 double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, const CollectOptions& options) {
   const c10::InferenceMode off(false);
@@ -107,7 +119,7 @@ double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, 
   double best = 0;
   for (int repeat = 0; repeat < 2; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
-    layer_gradient(decoder, decoder.config().kv_layer(0), states, gradient, options.far)
+    layer_gradient(decoder, decoder.config().kv_layer(0), states, {{0}, {states.size(0)}, {0}}, gradient, options.far)
         .hidden.sum()
         .item<float>();  // item: waits for a GPU
     best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -125,12 +137,6 @@ std::int64_t largest_kv_layer(const Checkpoint& checkpoint) {
     if (elements[static_cast<std::size_t>(layer)] > elements[static_cast<std::size_t>(largest)]) largest = layer;
   }
   return largest;
-}
-
-std::int64_t longest_step(const TokenPlan& plan) {
-  std::int64_t longest = 0;
-  for (const Step& step : plan.steps) longest = std::max(longest, step.tokens);
-  return longest;
 }
 
 }  // namespace
@@ -175,6 +181,13 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
     e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
   }
   return e;
+}
+
+bool holds_all_states(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
+  if (!options.device.is_cuda()) return false;
+  const std::uint64_t needed =
+      gpu_bytes(checkpoint, plan, options, longest_step(plan)) + all_state_bytes(checkpoint.config(), plan, options);
+  return needed <= free_device_bytes(options.device) / 10 * 9;
 }
 
 void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,

@@ -32,13 +32,16 @@ bool is_run_file(const std::string& name) {
     if (digits.size() < fewest || digits.size() > 9) return -1;
     return digits.find_first_not_of("0123456789") == std::string::npos ? std::stoll(digits) : -1;
   };
-  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), gradient = number("gradient-", 1),
-                     outputs = number("attention-", 1), share = number("share-", 1), part = number("part-", 4);
+  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), outputs = number("attention-", 1),
+                     share = number("share-", 1), part = number("part-", 4);
+  for (const std::string pass : {"kl-gradient-", "row-gradient-"}) {
+    const std::int64_t stage = number(pass, 1);
+    if (stage >= 0 && name == pass + std::to_string(stage) + ".bin") return true;
+  }
   return (layer >= 0 && name == layer_name(layer)) || (part >= 0 && name == rank_layer_name(part)) ||
          (share > 0 && name == share_name(static_cast<int>(share))) ||
          (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin") ||
-         (outputs >= 0 && name == "attention-" + std::to_string(outputs) + ".bin") ||
-         (gradient >= 0 && gradient < 2 && name == "gradient-" + std::to_string(gradient) + ".bin");
+         (outputs >= 0 && name == "attention-" + std::to_string(outputs) + ".bin");
 }
 
 // Named tensors of a file and their memory, until it is written.

@@ -8,7 +8,8 @@
 //   kv.bin                     K and V of the layer
 //   attention-3.bin            with a backward pass on a CPU: outputs of a layer's attention; attention.bin: of the
 //                              layer at work
-//   gradient-0.bin, -1.bin     backward pass: dL/d of the hidden states after and before the layer, by turns
+//   kl-gradient-3.bin          backward pass: dL/d of the hidden states that enter stage 3 of it (hidden_states.h);
+//                              row-gradient-3.bin: of that of the row gradients
 //   part-0003.safetensors      what a rank found in a layer, for rank 0 on the same machine
 //   share.safetensors          what a rank found beside that; on another machine than rank 0, all of it
 //   share-1.safetensors, ...   in the directory of rank 0: those from other machines
@@ -29,7 +30,7 @@
 namespace oscar {
 
 // The first `step` steps of `layer` are done; everything before that layer is done. Backward passes go on from there
-// (run_points.h), and their steps are sequences.
+// (run_points.h), and their steps are those of the plan, too.
 struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0

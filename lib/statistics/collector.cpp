@@ -16,6 +16,7 @@
 #include "model/latent_attention.h"
 #include "statistics/attention_outputs.h"
 #include "statistics/backward_pass.h"
+#include "statistics/collect_estimate.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_ranks.h"
 #include "statistics/collect_report.h"
@@ -35,16 +36,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
 constexpr std::size_t kStepsToTrim = 16;  // of the heap
-
-SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
-  SequenceBatch batch;
-  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
-    batch.ids.push_back(static_cast<std::int64_t>(i));
-    batch.lengths.push_back(plan.pieces[i].length);
-    batch.starts.push_back(0);
-  }
-  return batch;
-}
+constexpr double kDiskRate = 1e9;         // bytes per second that a disk is taken to write
 
 class Collector {
  public:
@@ -67,6 +59,7 @@ class Collector {
     report_.kl_labels = options.kl ? kl_labels(plan, options.far) : 0;
     // Prompts too short for any far pair leave no metric behind.
     points_ = {config_.layers, report_.kl_labels > 0, options.row_gradients};
+    holds_all_ = points_.has_backward() && holds_all_states(checkpoint, plan, options);
   }
 
   CollectReport run() {
@@ -84,12 +77,12 @@ class Collector {
     if (forward) run_layers(point);
     const ResumePoint* behind = forward ? nullptr : &*point;
     if (points_.kl) {
-      run_backward(*make_kl_task(config_, prompts_, options_), points_.kl_base(), phase::kKlMetric, behind,
-                   report_.kl_seconds);
+      run_backward(*make_kl_task(config_, prompts_, options_), "kl-gradient", points_.kl_base(), phase::kKlMetric,
+                   behind, report_.kl_seconds);
     }
     if (points_.row_gradients) {
-      run_backward(*make_row_gradient_task(config_, prompts_, options_, sample_), points_.row_gradient_base(),
-                   phase::kRowGradients, behind, report_.row_gradient_seconds);
+      run_backward(*make_row_gradient_task(config_, prompts_, options_, sample_), "row-gradient",
+                   points_.row_gradient_base(), phase::kRowGradients, behind, report_.row_gradient_seconds);
     }
     write_statistics();
     report_.seconds = now() - start;
@@ -123,13 +116,13 @@ class Collector {
     std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
     hidden_ = keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
                    : std::make_unique<HiddenStates>(work_, states_shape());
-    finished_.defer(hidden_->held() && !points_.has_backward());
     if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
                                                    options_.dtype, options_.device, done);
     opening.reset();
     opening.emplace(timeline(), phase::kMoments);
+    finished_.defer(hidden_->held());
     FullAttention attention;
     MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device, timeline());
     if (points_.has_backward() && !options_.device.is_cuda()) {
@@ -160,8 +153,11 @@ class Collector {
     const Timeline::Phase weights(timeline(), phase::kWeights);
     finished_.begin(config_, options_.far, options_.dtype);
     decoder_ = std::make_unique<Decoder>(
-        checkpoint_, DecoderOptions{options_.dtype, options_.device, /*stream_layers=*/true, /*prefetch=*/true,
-                                    delivery_ && delivery_->together() ? options_.gather : nullptr});
+        checkpoint_, DecoderOptions{.dtype = options_.dtype,
+                                    .device = options_.device,
+                                    .stream_layers = true,
+                                    .prefetch = true,
+                                    .gather = delivery_ && delivery_->together() ? options_.gather : nullptr});
   }
 
   void begin_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
@@ -179,7 +175,8 @@ class Collector {
     HiddenStates::Shape shape{plan_.tokens, config_.state_width(), options_.dtype, options_.device,
                               false,        points_.has_backward()};
     const std::uint64_t bytes = c10::elementSize(shape.dtype) * static_cast<std::uint64_t>(shape.rows * shape.hidden);
-    shape.held = options_.hold_states || (shape.device.is_cuda() && bytes <= kMostMirrorBytes);
+    shape.held =
+        options_.hold_states || (shape.device.is_cuda() && (shape.keep_all ? holds_all_ : bytes <= kMostMirrorBytes));
     return shape;
   }
 
@@ -204,25 +201,26 @@ class Collector {
     return keys_values_->read(first, count);
   }
 
-  // One backward pass, whose points begin at `base`; name: of its phase. from: where to go on; null: from its
-  // beginning.
-  void run_backward(BackwardTask& task, std::int64_t base, const char* name, const ResumePoint* from, double& seconds) {
+  // One backward pass, whose points begin at `base`; files: name of those of its gradients. from: where to go on; null:
+  // from its beginning.
+  void run_backward(BackwardTask& task, const char* files, std::int64_t base, const char* name, const ResumePoint* from,
+                    double& seconds) {
     const std::int64_t layers = config_.layers, end = base + backward_points(layers);
     if (from != nullptr && from->layer >= end) return;
     if (from != nullptr && from->layer < base) from = nullptr;
     const Timeline::Phase backward(timeline(), name);
     const c10::InferenceMode off(false);
     const double start = now();
-    std::int64_t tokens = 0;
-    for (const Piece& piece : plan_.pieces) {
-      if (!task.labels(piece).empty()) tokens += piece.length;
-    }
     const std::int64_t point = from == nullptr ? base : from->layer;
-    hidden_.reset(), keys_values_.reset();
+    keys_values_.reset();
+    if (!hidden_) hidden_ = std::make_unique<HiddenStates>(work_, states_shape(), layers, 0);
+    finished_.defer(hidden_->held());
+    std::int64_t tokens = 0;
+    for (const Step& step : plan_.steps) tokens += labels_of(task, plan_, step) > 0 ? step.tokens : 0;
     Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");
     BackwardPass::Hooks hooks;
     hooks.save = [&](std::int64_t at, std::int64_t step, const LayerMoments& sums) { save_point(at, step, sums); };
-    hooks.due = [&] { return interrupt_requested() || due(); };
+    hooks.due = [&](std::uint64_t unsaved) { return interrupt_requested() || due(unsaved); };
     hooks.tick = [&](std::int64_t at, std::int64_t done) {
       progress.set_note(at == base ? "labels"
                                    : "layer " + std::to_string(backward_layer(layers, base, at) + 1) + "/" +
@@ -231,7 +229,8 @@ class Collector {
       if (interrupt_requested()) throw interrupted();
       if (options_.after_step) options_.after_step();
     };
-    BackwardPass(checkpoint_, prompts_, plan_, options_, work_, task, base, hooks)
+    BackwardPass(BackwardPass::Run{checkpoint_, prompts_, plan_, options_, work_, *hidden_, finished_}, task, files,
+                 base, end == points_.last(), hooks)
         .run(point, from == nullptr ? 0 : from->step, from == nullptr ? nullptr : &from->sums);
     progress.finish();
     seconds = now() - start;
@@ -296,7 +295,11 @@ class Collector {
     return next;
   }
 
-  bool due() const { return now() - saved_ >= options_.checkpoint_seconds; }
+  // unsaved: bytes in memory that a checkpoint would write. It may take a fifth of the time.
+  bool due(std::uint64_t unsaved) const {
+    return now() - saved_ >= std::max(options_.checkpoint_seconds, 4 * static_cast<double>(unsaved) / kDiskRate);
+  }
+  bool due() const { return due(hidden_->unsaved_bytes()); }
 
   // The state in which `layer` begins. Behind the last one nothing but a backward pass reads hidden states.
   void save_start(std::int64_t layer) {
@@ -402,6 +405,7 @@ class Collector {
   bool saved_inside_ = false;              // behind some of its steps
   std::optional<ShareDelivery> delivery_;  // of a rank
   RunPoints points_;
+  bool holds_all_ = false;  // the states of all layers, for a backward pass on a GPU
   CollectReport report_;
   // Deferred where hidden states are in memory: then a state is saved when it is due. The last member: its thread uses
   // the others.

@@ -59,9 +59,16 @@ void FinishedLayers::save() {
   unsaved_.clear();
 }
 
+void FinishedLayers::put_back(std::int64_t layer, LayerMoments moments) {
+  unsaved_[layer] = std::move(moments);
+  if (!deferred_) save();
+}
+
 LayerMoments FinishedLayers::take(std::int64_t layer) {
+  wait();
   const auto unsaved = unsaved_.find(layer);
   LayerMoments moments = unsaved != unsaved_.end() ? std::move(unsaved->second) : work_.load_layer(layer);
+  if (unsaved != unsaved_.end()) unsaved_.erase(unsaved);
   if (reports_[static_cast<std::size_t>(layer)].q_trace == 0) {
     const Timeline::Phase spectra(timeline_, phase::kSpectra);
     describe_layer(moments, layer, reports_[static_cast<std::size_t>(layer)]);

@@ -1,11 +1,13 @@
 #include "statistics/hidden_states.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 namespace oscar {
 
 HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work_(work), shape_(shape) {
   if (shape_.keep_all || shape_.held) return;
+  remove_others(0, 1);
   free_.push_back(open(1, false));
   free_.push_back(open(0, false));
 }
@@ -13,25 +15,29 @@ HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work
 HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left)
     : work_(work), shape_(shape), saved_layer_(layer) {
   if (!shape_.keep_all) remove_others(layer, left > 0 ? layer + 1 : layer);
-  resume(layer, shape_.rows);
+  for (std::int64_t before = 0; shape_.keep_all && before < layer; ++before) resume(before, shape_.rows, false);
+  if (layer >= 0) resume(layer, shape_.rows, shape_.held);
   if (left > 0) {
-    resume(layer + 1, left);
+    resume(layer + 1, left, shape_.held);
   } else if (!shape_.keep_all && !shape_.held) {
     free_.push_back(open(layer + 1, false));
   }
 }
 
-// A run that was killed while it saved its state may have left a file of a later layer.
+// A run that was killed while it saved its state may have left a file of a later layer, and a pass before this one its
+// last ones.
 void HiddenStates::remove_others(std::int64_t first, std::int64_t last) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(work_.path())) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("hidden-") || entry.path() == path_of(first) || entry.path() == path_of(last)) continue;
+    if (!name.starts_with(shape_.name + "-") || entry.path() == path_of(first) || entry.path() == path_of(last)) {
+      continue;
+    }
     fs::remove(entry.path());
   }
 }
 
 fs::path HiddenStates::path_of(std::int64_t layer) const {
-  return work_.file("hidden-" + std::to_string(layer) + ".bin");
+  return work_.file(shape_.name + "-" + std::to_string(layer) + ".bin");
 }
 
 std::unique_ptr<Spool> HiddenStates::open(std::int64_t layer, bool keep) const {
@@ -47,39 +53,48 @@ std::unique_ptr<Spool> HiddenStates::file_for(std::int64_t layer) {
   return file;
 }
 
-void HiddenStates::resume(std::int64_t layer, std::int64_t rows) {
-  States& s = of(layer);
-  s.layer = layer;
+// Not a tensor of InferenceMode, under which the forward pass fills it: the graph of a backward pass begins at it.
+at::Tensor HiddenStates::new_memory() const {
+  const c10::InferenceMode off(false);
+  return at::empty({shape_.rows, shape_.hidden}, at::TensorOptions(shape_.dtype).device(shape_.device));
+}
+
+void HiddenStates::resume(std::int64_t layer, std::int64_t rows, bool in_memory) {
+  States& s = states_[layer];
   s.file = open(layer, true);
   s.written = s.saved = rows;
-  if (!shape_.held) return;
-  s.memory = at::empty({shape_.rows, shape_.hidden}, at::TensorOptions(shape_.dtype).device(shape_.device));
+  if (!in_memory) return;
+  s.memory = new_memory();
   s.memory.narrow(0, 0, rows).copy_(s.file->read(0, rows));
 }
 
+// The states of a layer that is not asked for again: memory and file serve for others.
+void HiddenStates::drop(std::int64_t layer, States& next) {
+  const auto old = states_.find(layer);
+  if (old == states_.end()) return;
+  next.memory = std::move(old->second.memory);
+  if (old->second.file && layer == saved_layer_) {
+    needed_ = {layer, std::move(old->second.file)};
+  } else if (old->second.file) {
+    free_.push_back(std::move(old->second.file));
+  }
+  states_.erase(old);
+}
+
 void HiddenStates::begin(std::int64_t layer) {
-  States& s = of(layer);
-  if (s.layer == layer) return;
-  if (s.file && !shape_.keep_all) {
-    if (s.layer == saved_layer_) {
-      needed_ = {s.layer, std::move(s.file)};
-    } else {
-      free_.push_back(std::move(s.file));
-    }
-  }
-  s.file.reset();
-  s.layer = layer;
-  s.written = s.saved = 0;
-  if (shape_.held && !s.memory.defined()) {
-    s.memory = at::empty({shape_.rows, shape_.hidden}, at::TensorOptions(shape_.dtype).device(shape_.device));
-  }
+  if (states_.contains(layer)) return;
+  States s;
+  if (!shape_.keep_all) drop(layer - 2, s);
+  if (shape_.held && !s.memory.defined()) s.memory = new_memory();
   if (!shape_.held) s.file = file_for(layer);
+  states_.emplace(layer, std::move(s));
 }
 
 void HiddenStates::write(std::int64_t layer, std::int64_t first, const at::Tensor& rows) {
-  States& s = of(layer);
-  TORCH_CHECK(s.layer == layer && first <= s.written, "hidden states of layer ", layer, " have not begun");
-  if (shape_.held) {
+  const auto found = states_.find(layer);
+  TORCH_CHECK(found != states_.end(), shape_.name, " states of layer ", layer, " have not begun");
+  States& s = found->second;
+  if (s.memory.defined()) {
     s.memory.narrow(0, first, rows.size(0)).copy_(rows);
   } else {
     s.file->write(first, rows);
@@ -88,19 +103,41 @@ void HiddenStates::write(std::int64_t layer, std::int64_t first, const at::Tenso
 }
 
 at::Tensor HiddenStates::read(std::int64_t layer, std::int64_t first, std::int64_t count) const {
-  const States& s = of(layer);
-  TORCH_CHECK(s.layer == layer && first + count <= s.written, "hidden states of layer ", layer, " are not there");
-  return shape_.held ? s.memory.narrow(0, first, count) : s.file->read(first, count).to(shape_.device);
+  const auto found = states_.find(layer);
+  TORCH_CHECK(found != states_.end() && first + count <= found->second.written, shape_.name, " states of layer ", layer,
+              " are not there");
+  const States& s = found->second;
+  return s.memory.defined() ? s.memory.narrow(0, first, count) : s.file->read(first, count).to(shape_.device);
+}
+
+void HiddenStates::save_one(std::int64_t layer, States& s) {
+  if (s.file && s.saved == s.written) return;
+  if (!s.file) s.file = file_for(layer);
+  if (s.memory.defined()) s.file->write(s.saved, s.memory.narrow(0, s.saved, s.written - s.saved));
+  s.file->sync();
+  s.saved = s.written;
 }
 
 void HiddenStates::save(std::int64_t layer) {
-  States& s = of(layer);
-  if (!s.file) s.file = file_for(layer);
-  if (shape_.held && s.written > s.saved) {
-    s.file->write(s.saved, s.memory.narrow(0, s.saved, s.written - s.saved));
-    s.saved = s.written;
+  for (auto& [each, states] : states_) {
+    if (each == layer || (shape_.keep_all && each < layer)) save_one(each, states);
   }
-  s.file->sync();
+}
+
+std::uint64_t HiddenStates::unsaved_bytes() const {
+  const std::uint64_t row = c10::elementSize(shape_.dtype) * static_cast<std::uint64_t>(shape_.hidden);
+  std::uint64_t bytes = 0;
+  for (const auto& [layer, s] : states_) {
+    if (s.memory.defined()) bytes += row * static_cast<std::uint64_t>(s.written - s.saved);
+  }
+  return bytes;
+}
+
+void HiddenStates::remove_files() {
+  states_.clear();
+  free_.clear();
+  needed_.second.reset();
+  remove_others(-1, -1);
 }
 
 void HiddenStates::saved_state(std::int64_t layer) {

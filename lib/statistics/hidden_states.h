@@ -2,14 +2,18 @@
 // as far as they are. Held, they stay in the memory of the device and are written when the state of the run is saved;
 // otherwise they are on disk from the beginning. The states that enter layer i are in the file hidden-i.bin. Two files
 // serve by turns and never is one overwritten that the saved state goes on from, so that a run may be killed at any
-// moment. For a backward pass, which reads all states, each layer's file stays.
+// moment. For a backward pass, which reads all states, those of all layers stay.
+//
+// What such a pass hands from layer to layer, dL/d of hidden states, is kept by the same class in files of another
+// name: there "layer" is the stage of the pass, and stage i reads what stage i - 1 has written (backward_pass.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,44 +29,50 @@ class HiddenStates {
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
     bool held = false;      // in the memory of the device
-    bool keep_all = false;  // files of all layers
+    bool keep_all = false;  // those of all layers
+    std::string name = "hidden";
   };
 
   // A run without a saved state: room for two files is reserved (EnvironmentError: disk full), for states that are held
   // when the first state is saved: most runs end before.
   HiddenStates(const WorkDirectory& work, const Shape& shape);
-  // A run that goes on in `layer`, whose states are complete; `left`: rows of those that leave it. InputError when a
-  // file is missing or has another size.
+  // A run that goes on in `layer`, whose states are complete (-1: there are none); `left`: rows of those that leave it.
+  // InputError when a file is missing or has another size.
   HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left);
 
   bool held() const { return shape_.held; }
 
   // The states that enter `layer` follow, and those of layer - 2 are not asked for again. No-op where they have begun.
   void begin(std::int64_t layer);
-  void write(std::int64_t layer, std::int64_t first, const at::Tensor& rows);         // in order
+  // In order; rows that are never read may be left out.
+  void write(std::int64_t layer, std::int64_t first, const at::Tensor& rows);
   at::Tensor read(std::int64_t layer, std::int64_t first, std::int64_t count) const;  // on the device
-  void save(std::int64_t layer);  // what was written of them survives a power cut after this
+  // What was written of them survives a power cut after this; where all stay, of the layers before, too.
+  void save(std::int64_t layer);
+  std::uint64_t unsaved_bytes() const;  // in memory alone
 
   // A state was saved that goes on in `layer`: older files are free.
   void saved_state(std::int64_t layer);
+  void remove_files();  // a state was saved that needs none of them; the last call
 
  private:
   struct States {
-    std::int64_t layer = -1, written = 0, saved = 0;  // rows
-    at::Tensor memory;                                // [rows, hidden]; undefined: in the file alone
-    std::unique_ptr<Spool> file;                      // null: no file has them yet
+    std::int64_t written = 0, saved = 0;  // rows
+    at::Tensor memory;                    // [rows, hidden]; undefined: in the file alone
+    std::unique_ptr<Spool> file;          // null: no file has them yet
   };
-  States& of(std::int64_t layer) { return states_[static_cast<std::size_t>(layer % 2)]; }
-  const States& of(std::int64_t layer) const { return states_[static_cast<std::size_t>(layer % 2)]; }
   std::unique_ptr<Spool> open(std::int64_t layer, bool keep) const;
   std::unique_ptr<Spool> file_for(std::int64_t layer);
-  void resume(std::int64_t layer, std::int64_t rows);
+  at::Tensor new_memory() const;
+  void resume(std::int64_t layer, std::int64_t rows, bool in_memory);
+  void drop(std::int64_t layer, States& next);
+  void save_one(std::int64_t layer, States& states);
   void remove_others(std::int64_t first, std::int64_t last) const;
   fs::path path_of(std::int64_t layer) const;
 
   const WorkDirectory& work_;
   Shape shape_;
-  std::array<States, 2> states_;
+  std::map<std::int64_t, States> states_;  // of layers that may be asked for
   std::int64_t saved_layer_ = -1;
   std::pair<std::int64_t, std::unique_ptr<Spool>> needed_{-1, nullptr};  // by the saved state alone
   std::vector<std::unique_ptr<Spool>> free_;

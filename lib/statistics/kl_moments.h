@@ -19,7 +19,7 @@ class KlAccumulator {
   KlAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device);
 
   void begin_layer(const LayerMoments* partial);  // partial: null, or sums to go on from
-  // One sequence, and the labels that it had. rows: of its positions.
+  // Packed sequences, and the labels that they had. rows: of their positions.
   void add(const LayerGradient& gradient, const Unrotation::Rows& rows, std::int64_t labels);
   void store(LayerMoments& out) const;   // kl_k_gram, kl_pre_k_gram, kl_v_gram, kl_count as they are
   void finish(LayerMoments& out) const;  // the same, grams made exactly symmetric

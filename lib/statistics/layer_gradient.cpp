@@ -4,8 +4,11 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "statistics/flash_gradient.h"
 
 namespace oscar {
 namespace {
@@ -21,18 +24,36 @@ class CutAttention : public Attention {
     values.k = input.k.detach();
     values.v = input.v.detach();
     const c10::AutoGradMode off(false);
-    output_ = known_.defined() ? known_.detach() : inner_.attend(values).detach();
+    if (known_.defined()) {
+      output_ = known_.detach();
+    } else if (flash_gradient_runs(values)) {
+      flash_ = flash_output(values);
+      output_ = flash_->out.detach();
+    } else {
+      output_ = inner_.attend(values).detach();
+    }
     output_.requires_grad_(true);
     return output_;
   }
   const AttentionInput& input() const { return input_; }
   const at::Tensor& output() const { return output_; }
+  // Of the attention's input, [T, Hq, d]: dL/d of its output. queries: those of q, too.
+  AttentionGradient backward(const at::Tensor& gradient, const FarPairs& pairs, bool queries) const {
+    AttentionInput values = input_;
+    values.q = input_.q.detach();
+    values.k = input_.k.detach();
+    values.v = input_.v.detach();
+    const c10::AutoGradMode off(false);
+    return flash_ ? flash_gradient(values, *flash_, gradient, pairs, queries)
+                  : attention_gradient(values, output_.detach(), gradient, pairs, queries);
+  }
 
  private:
   FullAttention inner_;
   at::Tensor known_;
   AttentionInput input_;  // with the graph that made it
   at::Tensor output_;
+  std::optional<FlashOutput> flash_;  // where the output was computed so
 };
 
 // Weights that take part in a graph while this lives.
@@ -53,8 +74,8 @@ class Followed {
 
 }  // namespace
 
-LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
-                             const FarPairs& pairs, const GradientRequest& request) {
+LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
+                             const at::Tensor& gradient, const FarPairs& pairs, const GradientRequest& request) {
   const c10::AutoGradMode on(true);
   std::vector<at::Tensor> followed;
   const bool holds_kv = decoder.config().holds_kv(layer);
@@ -62,8 +83,6 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const bool own_values = decoder.config().projects_values(layer);  // else one weight has both gradients
   if (request.weights && holds_kv && own_values) followed.push_back(decoder.layer_weights(layer).v);
   const Followed scope(followed);
-  const std::int64_t tokens = hidden.size(0);
-  const SequenceBatch batch{{0}, {tokens}, {0}};
   at::Tensor in = hidden.detach();
   in.requires_grad_(true);
   CutAttention attention(holds_kv ? request.output : at::Tensor());
@@ -79,20 +98,14 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const auto after = torch::autograd::grad({out}, {attention.output(), in}, {gradient.to(out.scalar_type())},
                                            /*retain_graph=*/true);
   const bool before_attention = request.hidden || request.weights;
-  AttentionInput values = attention.input();
-  const at::Tensor q = values.q, k = values.k, v = values.v;
-  values.q = q.detach();
-  values.k = k.detach();
-  values.v = v.detach();
-  const AttentionGradient inner = [&] {
-    const c10::AutoGradMode off(false);
-    return attention_gradient(values, attention.output().detach(), after[0], pairs, before_attention);
-  }();
+  const AttentionInput& input = attention.input();
+  const AttentionGradient inner = attention.backward(after[0], pairs, before_attention);
   if (!before_attention) return {{}, inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
   const auto type = out.scalar_type();
   std::vector<at::Tensor> inputs{in};
   inputs.insert(inputs.end(), followed.begin(), followed.end());
-  const auto before = torch::autograd::grad({q, k, v}, inputs, {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
+  const auto before = torch::autograd::grad({input.q, input.k, input.v}, inputs,
+                                            {inner.q.to(type), inner.k.to(type), inner.v.to(type)});
   LayerGradient found{
       after[1].to(at::kFloat) + before[0].to(at::kFloat), inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
   if (request.weights) {

@@ -1,6 +1,6 @@
-// Backward pass of one decoder layer on one sequence. The layer's own code runs once more under autograd with its graph
-// cut at the attention, whose gradient is written out (attention_gradient.h); so a layer's graph holds nothing of size
-// [T, T], and families differ here no more than in the forward pass.
+// Backward pass of one decoder layer on packed sequences. The layer's own code runs once more under autograd with its
+// graph cut at the attention, whose gradient is written out (attention_gradient.h); so a layer's graph holds nothing of
+// size [T, T], and families differ here no more than in the forward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,10 +26,10 @@ struct GradientRequest {
   at::Tensor output{};   // [T, Hq, d] of the layer's attention, where it is known; undefined: it is computed again
 };
 
-// hidden [T, hidden]: the layer's input, of a sequence from position 0. gradient [T, hidden]: dL/d of its output, of
+// hidden [T, hidden]: the layer's input, of sequences from position 0. gradient [T, hidden]: dL/d of its output, of
 // any float type. In a layer without a KV cache only `hidden` is found. Not under InferenceMode, and the decoder's
 // weights were not loaded under it.
-LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const at::Tensor& gradient,
-                             const FarPairs& pairs, const GradientRequest& request = {});
+LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Tensor& hidden, const SequenceBatch& batch,
+                             const at::Tensor& gradient, const FarPairs& pairs, const GradientRequest& request = {});
 
 }  // namespace oscar

@@ -9,7 +9,7 @@ namespace oscar {
 namespace {
 
 void check_place(const ResumePoint& point, const RunPoints& points, const TokenPlan& plan, const std::string& where) {
-  const auto steps = static_cast<std::int64_t>(points.in_forward(point.layer) ? plan.steps.size() : plan.pieces.size());
+  const auto steps = static_cast<std::int64_t>(plan.steps.size());
   if (point.layer <= points.last() && point.step <= (point.layer < points.last() ? steps : 0)) return;
   throw InputError(where + ": names layer " + std::to_string(point.layer) + " and step " + std::to_string(point.step) +
                    ", the run has " + std::to_string(points.layers) + " layers of " + std::to_string(steps) +

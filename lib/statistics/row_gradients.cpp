@@ -28,11 +28,11 @@ void RowGradients::begin_layer(const LayerMoments* partial) {
   v_.copy_(partial->rows_v_squared_gradient);
 }
 
-void RowGradients::add(const LayerGradient& gradient, const Piece& piece, const Unrotation::Rows& rows) {
+void RowGradients::add(const LayerGradient& gradient, const Step& step, const Unrotation::Rows& rows) {
   std::vector<std::int64_t> from, to;
-  const auto begin = std::lower_bound(by_token_.begin(), by_token_.end(), std::pair{piece.position, std::int64_t{0}});
-  for (auto it = begin; it != by_token_.end() && it->first < piece.position + piece.length; ++it) {
-    from.push_back(it->first - piece.position);
+  const auto begin = std::lower_bound(by_token_.begin(), by_token_.end(), std::pair{step.position, std::int64_t{0}});
+  for (auto it = begin; it != by_token_.end() && it->first < step.position + step.tokens; ++it) {
+    from.push_back(it->first - step.position);
     to.push_back(it->second);
   }
   if (from.empty()) return;

@@ -26,8 +26,8 @@ class RowGradients {
                const std::vector<SampledToken>& sample, at::Device device);
 
   void begin_layer(const LayerMoments* partial);  // partial: null, or rows to go on from
-  // gradient.k and v [T, Hkv, d] of one sequence; rows: the rotations of its positions.
-  void add(const LayerGradient& gradient, const Piece& piece, const Unrotation::Rows& rows);
+  // gradient.k and v [T, Hkv, d] of a step; rows: the rotations of its positions.
+  void add(const LayerGradient& gradient, const Step& step, const Unrotation::Rows& rows);
   void store(LayerMoments& out) const;  // rows_*_squared_gradient; zeros where no label follows
 
  private:

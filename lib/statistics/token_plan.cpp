@@ -73,6 +73,16 @@ TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::in
   return plan;
 }
 
+SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
+  SequenceBatch batch;
+  for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+    batch.ids.push_back(static_cast<std::int64_t>(i));
+    batch.lengths.push_back(plan.pieces[i].length);
+    batch.starts.push_back(0);
+  }
+  return batch;
+}
+
 std::vector<std::int32_t> step_ids(const PromptSet& prompts, const TokenPlan& plan, const Step& step) {
   std::vector<std::int32_t> ids;
   ids.reserve(static_cast<std::size_t>(step.tokens));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "model/attention.h"
 #include "text/prompts.h"
 
 namespace oscar {
@@ -49,6 +50,9 @@ struct TokenPlan {
 };
 
 TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len);
+
+// The sequences of a step, from position 0, named by their number in the plan.
+SequenceBatch batch_of(const TokenPlan& plan, const Step& step);
 
 // The ids of a step, piece after piece.
 std::vector<std::int32_t> step_ids(const PromptSet& prompts, const TokenPlan& plan, const Step& step);

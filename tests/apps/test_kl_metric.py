@@ -82,7 +82,7 @@ def test_refusals(kl, model, tmp_path):
 def test_killed_in_the_backward_pass_it_resumes_to_the_same_bytes(kl, model, tmp_path):
     line = ["collect", "--model", model, "--prompts", kl / "a.jsonl", "--far-pairs", WINDOWS, "--metric", "kl", "--checkpoint-seconds", 0]
     output = tmp_path / "s"
-    for stage in ("gradient-0.bin", "gradient-1.bin"):  # labels are being drawn; the last layer runs backward
+    for stage in ("kl-gradient-0.bin", "kl-gradient-2.bin"):  # labels are being drawn; the layer before the last one runs backward
         process = subprocess.Popen(command(*line, "-o", output, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             while process.poll() is None and not (tmp_path / "s.work" / stage).exists():
@@ -91,7 +91,7 @@ def test_killed_in_the_backward_pass_it_resumes_to_the_same_bytes(kl, model, tmp
             process.kill()
             process.wait()
         assert not output.exists()
-    assert (tmp_path / "s.work" / "gradient-0.bin").exists()
+    assert list((tmp_path / "s.work").glob("kl-gradient-*.bin"))
     succeed(*line, "-o", output, "--resume")
     assert output.read_bytes() == (kl / "a").read_bytes()
     assert not (tmp_path / "s.work").exists()

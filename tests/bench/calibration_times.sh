@@ -6,8 +6,8 @@
 #   tests/bench/calibration_times.sh WORK BIN [PART...]
 #
 # WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: folder of the executables. PART: collect,
-# long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order. fit needs
-# collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
+# long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order; kl and
+# kl-long, the first two with --metric kl, only where asked for. fit needs collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
 # 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400), SEQUENCES (2) and ROWS
 # (naive2,kivi2-g128,oscar-tns) come from the environment.
 set -u
@@ -23,6 +23,18 @@ prepare --geometry "${GEOMETRY:-8b}"
 # The lines of some layers, with tokens per second: the first ones start up what all others use.
 layers() { grep -hE '^(layer  |time )' "$1.err" "$1.out" | sed -n '1,4p;34,37p'; }
 
+collect() {  # NAME STATISTICS PROMPTS TOKENS option...
+  local name=$1 out=$2 prompts=$3 tokens=$4
+  shift 4
+  timed "$name" "$bin/oscar-collect" --model "$model" --prompts "$prompts" --tokens "$tokens" --device "$device" \
+    -o "$work/$out.safetensors" --overwrite "$@"
+}
+
+long_prompts() {
+  "$python" -c 'import json, random; r = random.Random(1)
+for _ in range(30): print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(4000)]}))' >"$work/long.jsonl"
+}
+
 fit() {  # NAME option...
   local name=$1
   shift
@@ -32,16 +44,18 @@ fit() {  # NAME option...
 for part in "$@"; do
   case $part in
     collect)
-      timed collect "$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "${TOKENS:-30000}" \
-        --device "$device" -o "$work/statistics.safetensors" --overwrite
+      collect collect statistics "$root/sample_data/prompts.jsonl" "${TOKENS:-30000}"
       layers "$work/collect"
       ;;
     long)
-      "$python" -c 'import json, random; r = random.Random(1)
-for _ in range(30): print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(4000)]}))' >"$work/long.jsonl"
-      timed collect-long "$bin/oscar-collect" --model "$model" --prompts "$work/long.jsonl" --tokens 120000 --device "$device" \
-        -o "$work/long.safetensors" --overwrite
+      long_prompts
+      collect collect-long long "$work/long.jsonl" 120000
       layers "$work/collect-long"
+      ;;
+    kl) collect kl kl-statistics "$root/sample_data/prompts.jsonl" "${TOKENS:-30000}" --metric kl ;;
+    kl-long)
+      long_prompts
+      collect kl-long kl-long "$work/long.jsonl" 120000 --metric kl
       ;;
     fit)
       fit fitted-oscar --method oscar
@@ -61,7 +75,7 @@ for _ in range(30): print(json.dumps({"input_ids": [r.randrange(1000) for _ in r
         --device "$device" --report "$work/decode.json" --overwrite
       ;;
     *)
-      echo "part '$part' is not known; expected collect, long, fit, verify or decode" >&2
+      echo "part '$part' is not known; expected collect, long, kl, kl-long, fit, verify or decode" >&2
       exit 2
       ;;
   esac

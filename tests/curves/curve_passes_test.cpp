@@ -239,7 +239,8 @@ TEST_F(CurvePassesTest, FirstOrderScoresOfRows) {
       const std::int64_t next = ids[static_cast<std::size_t>(t) + 1];
       g.narrow(0, t, 1).copy_(label_gradient(*decoder_, out.narrow(0, t, 1), at::full({1}, next, at::kLong)));
     }
-    const LayerGradient found = layer_gradient(*decoder_, 4, hidden, g, {kWindows.sink, kWindows.recent, true});
+    const LayerGradient found =
+        layer_gradient(*decoder_, 4, hidden, {{0}, {hidden.size(0)}, {0}}, g, {kWindows.sink, kWindows.recent, true});
     const CachedRows keys = decoded_model_rows(method, 4, Side::kKey, last.input.k);
     const CachedRows values = decoded_model_rows(method, 4, Side::kValue, last.input.v);
     for (std::int64_t t = kWindows.sink; t < kTokens - kWindows.recent; ++t) {

@@ -77,6 +77,37 @@ void compare(const GradientCase& c) {
   near(found.far_v, expected[4], "far v");
 }
 
+// Packed sequences are those sequences one by one.
+TEST(AttentionGradient, PackedSequences) {
+  at::manual_seed(8);
+  SequenceBatch batch{{0, 1, 2}, {30, 7, 41}, {0, 0, 0}};
+  const FarPairs pairs{3, 5, true};
+  AttentionInput input;
+  input.batch = &batch;
+  input.q = at::randn({78, 4, 8});
+  input.k = at::randn({78, 2, 8});
+  input.v = at::randn({78, 2, 8});
+  input.scale = 0.35;
+  FullAttention attention;
+  const at::Tensor output = attention.attend(input), gradient = at::randn({78, 4, 8});
+  const AttentionGradient packed = attention_gradient(input, output, gradient, pairs);
+  std::int64_t first = 0;
+  for (const std::int64_t length : batch.lengths) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, length); };
+    SequenceBatch one{{0}, {length}, {0}};
+    AttentionInput alone = input;
+    alone.batch = &one;
+    alone.q = part(input.q), alone.k = part(input.k), alone.v = part(input.v);
+    const AttentionGradient found = attention_gradient(alone, part(output), part(gradient), pairs);
+    EXPECT_TRUE(part(packed.q).equal(found.q));
+    EXPECT_TRUE(part(packed.k).equal(found.k));
+    EXPECT_TRUE(part(packed.v).equal(found.v));
+    EXPECT_TRUE(part(packed.far_k).equal(found.far_k));
+    EXPECT_TRUE(part(packed.far_v).equal(found.far_v));
+    first += length;
+  }
+}
+
 TEST(AttentionGradient, FarPairsApart) { compare({}); }
 TEST(AttentionGradient, SeveralBlocksOfQueries) { compare({.tokens = 700, .pairs = {20, 300, true}}); }
 TEST(AttentionGradient, OneQueryHeadForEachKeyHead) { compare({.heads = 2, .kv_heads = 2}); }

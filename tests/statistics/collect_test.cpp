@@ -177,10 +177,13 @@ class CollectKl : public Collect {
     options_.rows = 8;
     const TokenPlan plan = make_token_plan(prompts_, options_.tokens, options_.seq_len);
     forward_ = 4 * static_cast<int>(plan.steps.size());
-    sequences_ = static_cast<int>(
-        std::count_if(plan.pieces.begin(), plan.pieces.end(), [](const Piece& p) { return p.length > 24; }));
+    for (const Step& step : plan.steps) {
+      const auto begin = plan.pieces.begin() + static_cast<std::ptrdiff_t>(step.first);
+      steps_ += std::any_of(begin, begin + static_cast<std::ptrdiff_t>(step.count),
+                            [](const Piece& p) { return p.length > 24; });
+    }
   }
-  int forward_ = 0, sequences_ = 0;  // calls of after_step: forward, and in each of the five stages behind
+  int forward_ = 0, steps_ = 0;  // calls of after_step: forward, and in each of the five stages behind
 };
 
 TEST_F(CollectKl, AddsItsFieldsAndChangesNoOther) {
@@ -209,15 +212,40 @@ TEST_F(CollectKl, StoppedAfterAnyStepItResumesBitForBit) {
   // With a checkpoint after every step, and after layers alone.
   const std::vector<std::pair<double, int>> stops = {{0.0, forward_ - 1},
                                                      {0.0, forward_ + 1},
-                                                     {0.0, forward_ + 2 * sequences_ + 2},
-                                                     {0.0, forward_ + 5 * sequences_},
-                                                     {1e9, forward_ + 2 * sequences_ + 2}};
+                                                     {0.0, forward_ + 2 * steps_ + 2},
+                                                     {0.0, forward_ + 5 * steps_},
+                                                     {1e9, forward_ + 2 * steps_ + 2}};
   for (const auto& [interval, n] : stops) {
     options_.checkpoint_seconds = interval;
     ASSERT_FALSE(run_until("part", n)) << n;
-    while (!run_until("part", 2 * sequences_)) continue;
+    while (!run_until("part", 2 * steps_)) continue;
     ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n;
     fs::remove(dir_ / "part");
+  }
+}
+
+// States of all layers and gradients in memory, as on a GPU that has room for them.
+TEST_F(CollectKl, HeldStatesResumeBitForBit) {
+  options_.row_gradients = true;
+  run("whole");
+  options_.hold_states = true;
+  run("held");
+  ASSERT_TRUE(bytes("whole") == bytes("held"));
+  options_.resume = true;
+  options_.work_dir = dir_ / "work";
+  for (const double interval : {0.0, 0.004, 1e9}) {
+    options_.checkpoint_seconds = interval;
+    for (const int n : {forward_ - 1, forward_ + steps_, forward_ + 3 * steps_ + 1, forward_ + 6 * steps_ + 2}) {
+      for (const int more : {n, 2 * steps_, 4 * steps_ + 1}) {
+        if (run_until("part", more)) break;
+      }
+      EXPECT_TRUE(interval < 1.0 || !fs::exists(dir_ / "work" / "point.safetensors"));
+      options_.after_step = nullptr;
+      if (!fs::exists(dir_ / "part")) run("part");
+      ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n << ", interval " << interval;
+      EXPECT_FALSE(fs::exists(dir_ / "work"));
+      fs::remove(dir_ / "part");
+    }
   }
 }
 
@@ -229,7 +257,7 @@ TEST_F(CollectKl, RowGradientsResumeBitForBit) {
     options_.kl = kl;
     options_.resume = false;
     run("whole");
-    const int behind = forward_ + (kl ? 5 * sequences_ : 0);  // the pass begins
+    const int behind = forward_ + (kl ? 5 * steps_ : 0);  // the pass begins
     options_.resume = true;
     for (const auto& [interval, n] :
          std::vector<std::pair<double, int>>{{0.0, behind + 1}, {0.0, behind + 14}, {1e9, behind + 14}}) {
@@ -288,7 +316,7 @@ TEST_F(CollectKl, PromptsWithoutFarPairsLeaveNoMetric) {
 TEST_F(CollectKl, AlteredSumsAreRefused) {
   options_.work_dir = dir_ / "work";
   options_.checkpoint_seconds = 0;
-  ASSERT_FALSE(run_until("out", forward_ + 2 * sequences_ + 2));  // layer 3 is done, layer 2 at work
+  ASSERT_FALSE(run_until("out", forward_ + 2 * steps_ + 2));  // layer 3 is done, layer 2 at work
   options_.after_step = nullptr;
   options_.resume = true;
   for (const char* file : {"point.safetensors", "layer-0003.safetensors"}) {
@@ -315,7 +343,7 @@ TEST_F(CollectKl, AlteredSumsAreRefused) {
       });
     }
   }
-  for (const char* name : {"gradient-0.bin", "gradient-1.bin", "hidden-2.bin"}) {
+  for (const char* name : {"kl-gradient-1.bin", "kl-gradient-2.bin", "hidden-2.bin"}) {
     const fs::path path = dir_ / "work" / name;
     const std::string good = read_file(path);
     fs::resize_file(path, fs::file_size(path) / 2);

@@ -102,7 +102,7 @@ class KlGradient : public testing::Test {
     g.narrow(0, t, 1).copy_(drawn_label_gradient(decoder_, last, draw_of(last, label)));
     LayerGradient out;
     for (std::int64_t l = 2; l >= layer; --l) {
-      out = layer_gradient(decoder_, l, hidden_[static_cast<std::size_t>(l)], g, kPairs);
+      out = layer_gradient(decoder_, l, hidden_[static_cast<std::size_t>(l)], batch_, g, kPairs);
       g = out.hidden;
     }
     return out;
@@ -168,7 +168,7 @@ TEST_F(KlGradient, WeightsOfKeysAndValues) {
   at::manual_seed(4);
   for (std::int64_t layer = 2; layer >= 0; --layer) {
     const LayerGradient found =
-        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs, {.weights = true});
+        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], batch_, g, kPairs, {.weights = true});
     const LayerWeights& weights = decoder_.layer_weights(layer);
     for (const bool key : {true, false}) {
       at::Tensor weight = key ? weights.k : weights.v;
@@ -186,8 +186,8 @@ TEST_F(KlGradient, WeightsOfKeysAndValues) {
         EXPECT_NEAR((up - down) / (2.0 * kStep), expected, 0.02 * std::abs(expected) + 2e-3) << layer << key;
       }
     }
-    EXPECT_FALSE(
-        layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], g, kPairs).weight_k.defined());
+    EXPECT_FALSE(layer_gradient(decoder_, layer, hidden_[static_cast<std::size_t>(layer)], batch_, g, kPairs)
+                     .weight_k.defined());
     g = found.hidden;
   }
 }
@@ -196,8 +196,8 @@ TEST_F(KlGradient, WeightsOfKeysAndValues) {
 TEST_F(KlGradient, OfRowsAlone) {
   at::manual_seed(5);
   const at::Tensor g = at::randn({kTokens, 24});
-  const LayerGradient whole = layer_gradient(decoder_, 0, hidden_[0], g, kPairs);
-  const LayerGradient rows = layer_gradient(decoder_, 0, hidden_[0], g, kPairs, {.hidden = false});
+  const LayerGradient whole = layer_gradient(decoder_, 0, hidden_[0], batch_, g, kPairs);
+  const LayerGradient rows = layer_gradient(decoder_, 0, hidden_[0], batch_, g, kPairs, {.hidden = false});
   EXPECT_TRUE(whole.hidden.defined());
   EXPECT_FALSE(rows.hidden.defined());
   EXPECT_TRUE(rows.far_k.equal(whole.far_k));
@@ -221,12 +221,12 @@ TEST_F(KlGradient, OfAKeptAttentionOutput) {
     const c10::AutoGradMode off(false);
     decoder_.run_layer(1, hidden_[1], batch_, watch);
   }
-  const LayerGradient again = layer_gradient(decoder_, 1, hidden_[1], g, kPairs);
-  const LayerGradient kept = layer_gradient(decoder_, 1, hidden_[1], g, kPairs, {.output = watch.seen});
+  const LayerGradient again = layer_gradient(decoder_, 1, hidden_[1], batch_, g, kPairs);
+  const LayerGradient kept = layer_gradient(decoder_, 1, hidden_[1], batch_, g, kPairs, {.output = watch.seen});
   EXPECT_TRUE(kept.hidden.equal(again.hidden));
   EXPECT_TRUE(kept.far_k.equal(again.far_k));
   EXPECT_TRUE(kept.far_v.equal(again.far_v));
-  const LayerGradient other = layer_gradient(decoder_, 1, hidden_[1], g, kPairs, {.output = watch.seen * 2});
+  const LayerGradient other = layer_gradient(decoder_, 1, hidden_[1], batch_, g, kPairs, {.output = watch.seen * 2});
   EXPECT_FALSE(other.far_k.equal(again.far_k));
 }
 
@@ -234,8 +234,8 @@ TEST_F(KlGradient, OfAKeptAttentionOutput) {
 TEST_F(KlGradient, BFloat16) {
   Decoder half(checkpoint_, {.dtype = at::kBFloat16});
   const at::Tensor g = at::randn({kTokens, 24});
-  const LayerGradient full = layer_gradient(decoder_, 1, hidden_[1], g, kPairs);
-  const LayerGradient rough = layer_gradient(half, 1, hidden_[1].to(at::kBFloat16), g, kPairs);
+  const LayerGradient full = layer_gradient(decoder_, 1, hidden_[1], batch_, g, kPairs);
+  const LayerGradient rough = layer_gradient(half, 1, hidden_[1].to(at::kBFloat16), batch_, g, kPairs);
   EXPECT_EQ(rough.hidden.scalar_type(), at::kFloat);
   EXPECT_LT(((rough.far_k - full.far_k).norm() / full.far_k.norm()).item<double>(), 0.05);
   EXPECT_LT(((rough.hidden - full.hidden).norm() / full.hidden.norm()).item<double>(), 0.05);
