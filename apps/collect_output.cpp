@@ -122,7 +122,7 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
                 " tokens): no far-pair metrics were written; oscar-fit falls back to "
                 "Q^T Q and W_O^T W_O");
   }
-  if (options.kl && r.kl_labels == 0 && gap) {
+  if (options.kl && r.kl_probes == 0 && gap) {
     log_warning("no sequence is longer than both windows of --far-pairs: no KL metric was written");
   }
   std::ostringstream text;
@@ -151,7 +151,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["moment_seconds"] = r.moment_seconds;
     out["forward_seconds"] = r.forward_seconds;
     out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
-    if (options.kl) out["kl"] = {{"labels", r.kl_labels}, {"seconds", r.kl_seconds}};
+    if (options.kl) out["kl"] = {{"probes", r.kl_probes}, {"seconds", r.kl_seconds}};
     if (options.row_gradients) out["row_gradients"] = {{"seconds", r.row_gradient_seconds}};
     out["layers"] = Json::array();
     for (const LayerReport& layer : r.layers) {

@@ -55,11 +55,10 @@ std::string row(const std::string& name, const CapturedEnergy* energy, const Sid
 std::string table(const FitResult& result, bool key) {
   std::string text =
       key ? "keys: error of held-out rows, as queries read it" : "values: error of held-out rows, as W_O reads it";
-  const bool kl = result.metric == MetricSource::kKl;
   text += "; relative to the rows";
-  if (result.far()) text += kl ? ", and in nats of KL" : ", and as a share of the residual stream";
+  if (result.far()) text += ", and as a share of the residual stream";
   text += "\nlayer  energy in d/16      identity  Hadamard   no clip       fit         clip  ";
-  text += result.far() ? (kl ? "     nats  one clip\n" : "    share  one clip\n") : "\n";
+  text += result.far() ? "    share  one clip\n" : "\n";
   SidePrediction sum;
   const bool captured = result.layers.front().key_spectrum.lambda.empty();
   for (const LayerFit& layer : result.layers) {
@@ -72,7 +71,7 @@ std::string table(const FitResult& result, bool key) {
   }
   if (!result.far()) return text;
   const float one = key ? result.global_key_clip : result.global_value_clip;
-  text += (kl ? "sum of nats " : "sum of shares ") + number(sum.error, "%.3g") + "; with one clip for all layers (" +
+  text += "sum of shares " + number(sum.error, "%.3g") + "; with one clip for all layers (" +
           (one > 0.0f ? number(one, "%.3f") : std::string("off")) + "): " + number(sum.one_clip_error, "%.3g") + "\n";
   return text;
 }
@@ -92,7 +91,7 @@ std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
   switch (result.metric) {
     case MetricSource::kKl:
-      text += "nats; metric: the KL\n";
+      text += "units of the residual stream; metric: the KL\n";
       break;
     case MetricSource::kFarPairs:
       text += "units of the residual stream; metric: far pairs\n";

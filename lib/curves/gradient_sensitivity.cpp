@@ -10,8 +10,8 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
-#include "statistics/kl_labels.h"
 #include "statistics/layer_gradient.h"
+#include "statistics/output_gradient.h"
 
 namespace oscar {
 namespace {

@@ -19,7 +19,7 @@ struct SidePrediction {
   double hadamard = 0.0;        // Hadamard matrix, no clip
   double unclipped = 0.0;       // the fit without its clip
   double fit = 0.0;             // the fit
-  double error = 0.0;           // the fit, in units of error_unit(); sums over layers mean something
+  double error = 0.0;           // the fit, in units of residual_power(); sums over layers mean something
   double one_clip_error = 0.0;  // the same with the one clip of the model in place of its own
 };
 
@@ -34,7 +34,7 @@ struct SideSpectrum {
   std::vector<double> lambda;          // [4] mean of each block, over heads; [1] for head sizes without blocks
   double gain = 1.0;                   // AM/GM of lambda^2 over the channels
   double condition = 1.0;              // largest of the heads
-  double error = 0.0;                  // predicted error in units of error_unit()
+  double error = 0.0;                  // predicted error in units of residual_power()
   std::vector<double> profile_errors;  // blocks: the same for each of falling_profiles(); else empty
   double share = 0.0;                  // of the sum of errors over layers and sides
   TransformCheck check;                // sampled rows through the transform, nothing quantised: the worst head

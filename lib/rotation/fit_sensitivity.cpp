@@ -51,7 +51,7 @@ Sensitivities row_variances(const FitResult& fit) {
 Sensitivities side_losses(const Statistics& statistics, const FitResult& fit) {
   return for_each_place(fit, [&](const SideTransform& side, bool, std::size_t layer) {
     const double loss = lambda_of(side).square().sum().item<double>();
-    return std::vector<double>{loss / error_unit(statistics, layer, fit.metric)};
+    return std::vector<double>{loss / residual_power(statistics, layer)};
   });
 }
 

@@ -18,9 +18,9 @@ Sensitivities output_variances(const FitResult& fit);
 // model's basis, whatever queries or W_O read. [places][4 S].
 Sensitivities row_variances(const FitResult& fit);
 
-// RateQuant: first-order loss of a side without bits, tr(covariance x metric) over error_unit(), summed over heads. The
-// metric is the fit's: far pairs by default, which all statistics have and which is a gradient of the layer's output;
-// with --metric kl the squared gradient of the model's log probability itself. [places][1].
+// RateQuant: first-order loss of a side without bits, tr(covariance x metric) over residual_power(), summed over heads.
+// The metric is the fit's: far pairs by default, which all statistics have and which is a gradient of the layer's
+// output; with --metric kl the squared gradient of the model's log probability itself. [places][1].
 Sensitivities side_losses(const Statistics& statistics, const FitResult& fit);
 
 // Those of an allocator with input kStatistics. std::invalid_argument for another.

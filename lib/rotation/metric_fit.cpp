@@ -212,7 +212,7 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     out.transform.rotated_mean = rotated[layer];
     out.transform.clip = {0.0f};
     out.lambda = at::stack(lambda).expand({s.kv_heads, d}).contiguous();
-    out.residual = error_unit(s, layer, moments[layer].source);
+    out.residual = residual_power(s, layer);
     at::Tensor logits;
     if (side == Side::kKey)
       logits = logit_moment(s, layer, moment_choice(o, o.value_target, centred, rotated[layer]).served);

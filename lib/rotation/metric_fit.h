@@ -16,7 +16,7 @@ struct MetricSide {
   at::Tensor lambda;               // [Hkv, d] descending: the common diagonal of rows and metric, in error units
   SideEnergy energy;               // of four blocks of d/4 of each head, over R
   double gain = 1.0;               // AM/GM of lambda^2, mean over heads of its logarithm: what allocation can win
-  double residual = 1.0;           // R: error_unit()
+  double residual = 1.0;           // R: residual_power()
   std::vector<double> conditions;  // [S]
   TransformCheck check;            // the worst of the heads; zeros where the statistics have no rows
 };

@@ -47,7 +47,7 @@ SideCosts side_costs(const Statistics& statistics, Side side, MetricSource sourc
       }
     }
     costs.metric[layer] = std::move(metric);
-    costs.residual[layer] = error_unit(statistics, layer, moments.source);
+    costs.residual[layer] = residual_power(statistics, layer);
   });
   return costs;
 }

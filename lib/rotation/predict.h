@@ -12,11 +12,11 @@ namespace oscar {
 CapturedEnergy captured_energy(const at::Tensor& heads, const at::Tensor& vectors);
 
 // What errors in the rows of one side cost, layer by layer. far: both are those of far pairs, so errors / residual of
-// all layers are in one unit, the share of the residual stream's energy that they disturb (metric of the KL: nats), and
-// may be added up. Otherwise metrics of different layers have nothing in common.
+// all layers are in one unit, the share of the residual stream's energy that they disturb, and may be added up.
+// Otherwise metrics of different layers have nothing in common.
 struct SideCosts {
   std::vector<at::Tensor> metric;  // [layer] [Hkv, d, d]: side_moments.h; the identity where nothing reads the rows
-  std::vector<double> residual;    // [layer] error_unit()
+  std::vector<double> residual;    // [layer] residual_power()
   bool far = false;
   // Of one layer, per token: comparable between layers where `far`, else relative to the layer's own signal.
   double cost(std::size_t layer, const ErrorSum& sum, std::int64_t tokens) const;

@@ -167,7 +167,7 @@ Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistic
       const MomentChoice choice = moment_choice(options, options.value_target, old.mean.defined(), old.rotated_mean);
       const SideMoments moments = side_moments(s, i, side, choice);
       const at::Tensor query_moment = side == Side::kKey ? logit_moment(s, i, choice.served) : at::Tensor();
-      const double residual = error_unit(s, i, out.metric);
+      const double residual = residual_power(s, i);
       const std::vector<HeadBasis> heads = bases(fitted[i].transform, side, moments, query_moment);
       SideRegret& regret = side == Side::kKey ? out.layers[i].key : out.layers[i].value;
       regret.bundle = predicted_side_error(old, old.widths, side, moments, query_moment, residual);

@@ -40,6 +40,12 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
   return m.wo_gram;
 }
 
+// The metric, times what makes errors of this covariance cost as much as in `other`, all heads together.
+at::Tensor of_size(const at::Tensor& metric, const at::Tensor& other, const at::Tensor& covariance) {
+  const double size = (metric * covariance).sum().item<double>();
+  return size > 0.0 ? metric * ((other * covariance).sum().item<double>() / size) : other;
+}
+
 }  // namespace
 
 const char* metric_name(MetricSource source) {
@@ -54,7 +60,7 @@ bool has_kl(const Statistics& s) {
 }
 
 MetricSource used_metric(const Statistics& s, MetricSource source) {
-  if (source == MetricSource::kKl && !has_kl(s)) {
+  if (source == MetricSource::kKl && !(has_kl(s) && has_far_pairs(s))) {
     throw InputError(
         "the statistics hold no KL metric; collect them again with oscar-collect --metric kl and sequences longer than "
         "both windows, or fit with --metric far-pairs");
@@ -66,10 +72,6 @@ MetricSource used_metric(const Statistics& s, MetricSource source) {
   }
   if (source != MetricSource::kAuto) return source;
   return has_far_pairs(s) ? MetricSource::kFarPairs : MetricSource::kMoments;
-}
-
-double error_unit(const Statistics& s, std::size_t layer, MetricSource used) {
-  return used == MetricSource::kKl ? 2.0 : residual_power(s, layer);
 }
 
 bool has_far_pairs(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_far_pairs); }
@@ -92,13 +94,15 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   // About the mean: of rows before RoPE where positions are averaged, which then add how far they turn that mean.
   const at::Tensor covariance = without_rounding(second - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), second);
   out.source = used_metric(s, choice.source);
-  if (out.source == MetricSource::kKl) {
-    out.metric = (!key ? m.kl_v_gram : turned ? m.kl_pre_k_gram : m.kl_k_gram) / m.kl_count[0].item<double>();
-  } else if (out.source == MetricSource::kFarPairs) {
+  if (out.source == MetricSource::kMoments) {
+    out.metric = turned ? m.pre_q_gram / tokens : plain_metric(s, layer, side, choice.value_target);
+  } else {
     const at::Tensor& metric = !key ? m.far_v_weight : turned ? m.far_pre_q_gram : m.far_q_gram;
     out.metric = metric / m.far_count[0].item<double>();
-  } else {
-    out.metric = turned ? m.pre_q_gram / tokens : plain_metric(s, layer, side, choice.value_target);
+  }
+  if (out.source == MetricSource::kKl) {
+    const at::Tensor& kl = !key ? m.kl_v_gram : turned ? m.kl_pre_k_gram : m.kl_k_gram;
+    out.metric = of_size(kl, out.metric, covariance);
   }
   if (!turned) {
     out.covariance = choice.centred ? covariance : second;

@@ -27,7 +27,9 @@ MetricSource used_metric(const Statistics& statistics, MetricSource source);
 struct SideMoments {
   at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
   at::Tensor covariance;  // about the mean, or about zero when not centred
-  // E |error in the layer's output|^2 = tr(error covariance x metric); of the KL: nats = half of that trace.
+  // E |error in the layer's output|^2 = tr(error covariance x metric), in the size of the residual_power(). That of the
+  // KL weighs directions and heads by what errors do to the model's distribution; a side as a whole weighs what it does
+  // by far pairs, because the nats of a side are right for small errors alone.
   at::Tensor metric;
   MetricSource source = MetricSource::kMoments;  // of the metric
 };
@@ -43,8 +45,8 @@ struct MomentChoice {
 
 // InputError when a metric, or moments before RoPE, are asked for and absent. For keys the metric is per
 // token of the layer: far-pair Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: far-pair
-// mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target. Of the KL: sum of g^T g over the
-// labels.
+// mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target. Of the KL: g^T g,
+// scaled (SideMoments::metric).
 SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
 
 // What an error in a key does to the logits of queries, whatever weight these have: the second moment of scale q over
@@ -61,10 +63,6 @@ bool has_far_pairs(const Statistics& statistics);
 // know them): what the next norm divides by. Format 1 knows only that after the MLP, which is no measure for the
 // weight of errors: method waterfill does not take it. 1 where nothing is known.
 double residual_power(const Statistics& statistics, std::size_t layer);
-
-// What errors in this metric are divided by, so that those of all layers add up: residual_power(), or 2 for the metric
-// of the KL, whose errors are then nats.
-double error_unit(const Statistics& statistics, std::size_t layer, MetricSource used);
 
 // True when the statistics hold the KL metric.
 bool has_kl(const Statistics& statistics);

@@ -16,13 +16,13 @@ constexpr std::int64_t kLogits = std::int64_t{1} << 20, kGpuLogits = std::int64_
 
 }  // namespace
 
-std::int64_t labels_of(const BackwardTask& task, const TokenPlan& plan, const Step& step) {
-  std::int64_t labels = 0;
+std::int64_t starts_of(const BackwardTask& task, const TokenPlan& plan, const Step& step) {
+  std::int64_t starts = 0;
   for (std::size_t i = step.first; i < step.first + step.count; ++i) {
-    const LabelRange range = task.labels(plan.pieces[i]);
-    if (!range.empty()) labels += range.last - range.first;
+    const TokenRange range = task.starts(plan.pieces[i]);
+    if (!range.empty()) starts += range.last - range.first;
   }
-  return labels;
+  return starts;
 }
 
 BackwardPass::BackwardPass(const Run& run, BackwardTask& task, std::string name, std::int64_t base, bool last,
@@ -68,7 +68,7 @@ void BackwardPass::run(std::int64_t point, std::int64_t step, const LayerMoments
   for (std::int64_t stage = point - base_; stage < stages; ++stage, step = 0, sums = nullptr) {
     gradients_->begin(stage);
     if (stage == 0) {
-      draw_labels(step);
+      start(step);
     } else {
       run_layer(stage, step, step > 0 ? sums : nullptr);
     }
@@ -76,20 +76,20 @@ void BackwardPass::run(std::int64_t point, std::int64_t step, const LayerMoments
   }
 }
 
-void BackwardPass::draw_labels(std::int64_t first) {
+void BackwardPass::start(std::int64_t first) {
   const bool gpu = run_.options.device.is_cuda();
   const std::int64_t most = std::max<std::int64_t>((gpu ? kGpuLogits : kLogits) / config_.vocabulary, 1);
   for (auto i = static_cast<std::size_t>(first); i < run_.plan.steps.size(); ++i) {
     const Step& step = run_.plan.steps[i];
-    if (labels_of(task_, run_.plan, step) == 0) continue;
+    if (starts_of(task_, run_.plan, step) == 0) continue;
     const at::Tensor states = run_.states.read(config_.layers, step.position, step.tokens);
     at::Tensor gradient = at::zeros(states.sizes(), states.options().dtype(at::kFloat));
     for (std::size_t p = step.first; p < step.first + step.count; ++p) {
       const Piece& piece = run_.plan.pieces[p];
-      const LabelRange range = task_.labels(piece);
+      const TokenRange range = task_.starts(piece);
       for (std::int64_t t = range.first; t < range.last; t += most) {
         const std::int64_t count = std::min(most, range.last - t), row = piece.position - step.position + t;
-        gradient.narrow(0, row, count).copy_(task_.label_gradient(decoder_, states.narrow(0, row, count), piece, t));
+        gradient.narrow(0, row, count).copy_(task_.output_gradient(decoder_, states.narrow(0, row, count), piece, t));
       }
     }
     gradients_->write(0, step.position, gradient);
@@ -106,14 +106,14 @@ void BackwardPass::run_layer(std::int64_t stage, std::int64_t first, const Layer
   if (holds_kv) task_.begin_layer(sums);
   for (auto i = static_cast<std::size_t>(first); i < run_.plan.steps.size(); ++i) {
     const Step& step = run_.plan.steps[i];
-    const std::int64_t labels = labels_of(task_, run_.plan, step);
-    if (labels == 0) continue;
+    const std::int64_t starts = starts_of(task_, run_.plan, step);
+    if (starts == 0) continue;
     if (outputs) request.output = outputs->read(step.position, step.tokens).to(run_.options.device);
     const SequenceBatch batch = batch_of(run_.plan, step);
     const LayerGradient gradient =
         layer_gradient(decoder_, layer, run_.states.read(layer, step.position, step.tokens), batch,
                        gradients_->read(stage - 1, step.position, step.tokens), run_.options.far, request);
-    if (holds_kv) task_.add(gradient, step, labels, unrotation_.rows_of(batch));
+    if (holds_kv) task_.add(gradient, step, starts, unrotation_.rows_of(batch));
     if (gradient.hidden.defined()) gradients_->write(stage, step.position, gradient.hidden);
     after_step(stage, i, holds_kv ? task_.finite_rows(gradient) : gradient.hidden.isfinite().all(1),
                holds_kv ? &task_ : nullptr);
@@ -143,7 +143,7 @@ void BackwardPass::check_behind(std::int64_t stage) {
   if (!shown || shown->all.value() != 0.0) return;
   const std::int64_t row = shown->rows.logical_not().nonzero()[0][0].item<std::int64_t>();
   const std::string what = stage == 0
-                               ? "the gradient of labels at the output of the last layer"
+                               ? "the gradient at the output of the last layer"
                                : "layer " + std::to_string(backward_layer(config_.layers, 0, stage)) + ": the gradient";
   throw NumericalError(what + " holds NaN or infinity for " + describe_row(run_.prompts, run_.plan, *shown->step, row) +
                        "; check the checkpoint, or try --dtype float32");

@@ -1,6 +1,6 @@
-// The backward passes of oscar-collect, behind the forward pass: each starts from labels at the output of the last
-// layer, then the layers run backward one by one over the hidden states that the forward pass has kept, each with the
-// weights and the graph of one step in memory. A pass has stages: the labels, then the layers from the last one on.
+// The backward passes of oscar-collect, behind the forward pass: each starts at the outputs of the last layer,
+// then the layers run backward one by one over the hidden states that the forward pass has kept, each with the
+// weights and the graph of one step in memory. A pass has stages: the outputs, then the layers from the last one on.
 // What flows from stage to stage is dL/d of the hidden states. A pass costs about as much as two more forward passes:
 // one again, without the attention whose outputs were kept (attention_outputs.h), one backward.
 #pragma once
@@ -19,8 +19,8 @@
 
 namespace oscar {
 
-// Labels of the sequences of a step.
-std::int64_t labels_of(const BackwardTask& task, const TokenPlan& plan, const Step& step);
+// Tokens of a step that the pass starts from.
+std::int64_t starts_of(const BackwardTask& task, const TokenPlan& plan, const Step& step);
 
 class BackwardPass {
  public:
@@ -55,7 +55,7 @@ class BackwardPass {
     LateNumber all;
   };
   void open_gradients(std::int64_t stage, std::int64_t step);
-  void draw_labels(std::int64_t first);
+  void start(std::int64_t first);
   void run_layer(std::int64_t stage, std::int64_t first, const LayerMoments* sums);
   void after_step(std::int64_t stage, std::size_t step, const at::Tensor& finite, const BackwardTask* sums);
   void check_behind(std::int64_t stage);

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "statistics/kl_labels.h"
 #include "statistics/kl_moments.h"
+#include "statistics/output_gradient.h"
 #include "statistics/row_gradients.h"
 
 namespace oscar {
@@ -19,22 +19,25 @@ at::Tensor finite_rows_of(const at::Tensor& a, const at::Tensor& b) {  // [T, H,
 class KlTask : public BackwardTask {
  public:
   KlTask(const ModelConfig& config, const PromptSet& prompts, const CollectOptions& options)
-      : prompts_(prompts), options_(options), metric_(config.kv_heads, config.head_dim, options.device) {}
+      : prompts_(prompts),
+        options_(options),
+        signs_(options.seed, config.vocabulary, options.device),
+        metric_(config.kv_heads, config.head_dim, options.device) {}
 
-  LabelRange labels(const Piece& piece) const override {
+  TokenRange starts(const Piece& piece) const override {
     return {options_.far.sink + options_.far.recent, piece.length};
   }
-  at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& states, const Piece& piece,
-                            std::int64_t first) const override {
-    std::vector<double> draws;
+  at::Tensor output_gradient(const Decoder& decoder, const at::Tensor& states, const Piece& piece,
+                             std::int64_t first) const override {
+    std::vector<std::int64_t> places;
     for (std::int64_t row = first; row < first + states.size(0); ++row) {
-      draws.push_back(label_draw(options_.seed, prompts_.sha256, piece.sequence, row));
+      places.push_back(ProbeSigns::place(options_.seed, prompts_.sha256, piece.sequence, row));
     }
-    return drawn_label_gradient(decoder, states, at::tensor(at::ArrayRef<double>(draws), at::kDouble));
+    return probe_gradient(decoder, states, signs_.at_places(at::tensor(at::ArrayRef<std::int64_t>(places), at::kLong)));
   }
   void begin_layer(const LayerMoments* partial) override { metric_.begin_layer(partial); }
-  void add(const LayerGradient& gradient, const Step&, std::int64_t labels, const Unrotation::Rows& rows) override {
-    metric_.add(gradient, rows, labels);
+  void add(const LayerGradient& gradient, const Step&, std::int64_t starts, const Unrotation::Rows& rows) override {
+    metric_.add(gradient, rows, starts);
   }
   at::Tensor finite_rows(const LayerGradient& gradient) const override {
     return finite_rows_of(gradient.far_k, gradient.far_v);
@@ -45,6 +48,7 @@ class KlTask : public BackwardTask {
  private:
   const PromptSet& prompts_;
   const CollectOptions& options_;
+  ProbeSigns signs_;
   KlAccumulator metric_;
 };
 
@@ -55,13 +59,13 @@ class RowGradientTask : public BackwardTask {
       : prompts_(prompts), rows_(config.kv_heads, config.head_dim, common_rope(config), sample, options.device) {}
 
   // The last token of a sequence has no next one.
-  LabelRange labels(const Piece& piece) const override { return {0, piece.length - 1}; }
-  at::Tensor label_gradient(const Decoder& decoder, const at::Tensor& states, const Piece& piece,
-                            std::int64_t first) const override {
+  TokenRange starts(const Piece& piece) const override { return {0, piece.length - 1}; }
+  at::Tensor output_gradient(const Decoder& decoder, const at::Tensor& states, const Piece& piece,
+                             std::int64_t first) const override {
     const auto* next = prompts_.prompts[piece.prompt].ids.data() + piece.offset + first + 1;
     const std::vector<std::int64_t> ids(next, next + states.size(0));
     const at::Tensor labels = at::tensor(at::ArrayRef<std::int64_t>(ids), at::kLong);
-    return oscar::label_gradient(decoder, states, labels.to(states.device()));
+    return label_gradient(decoder, states, labels.to(states.device()));
   }
   void begin_layer(const LayerMoments* partial) override { rows_.begin_layer(partial); }
   void add(const LayerGradient& gradient, const Step& step, std::int64_t, const Unrotation::Rows& rows) override {
@@ -80,10 +84,10 @@ class RowGradientTask : public BackwardTask {
 
 }  // namespace
 
-std::int64_t kl_labels(const TokenPlan& plan, const FarPairs& pairs) {
-  std::int64_t labels = 0;
-  for (const Piece& piece : plan.pieces) labels += std::max<std::int64_t>(piece.length - pairs.sink - pairs.recent, 0);
-  return pairs.enabled ? labels : 0;
+std::int64_t kl_probes(const TokenPlan& plan, const FarPairs& pairs) {
+  std::int64_t probes = 0;
+  for (const Piece& piece : plan.pieces) probes += std::max<std::int64_t>(piece.length - pairs.sink - pairs.recent, 0);
+  return pairs.enabled ? probes : 0;
 }
 
 std::unique_ptr<BackwardTask> make_kl_task(const ModelConfig& config, const PromptSet& prompts,

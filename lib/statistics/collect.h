@@ -63,7 +63,7 @@ struct CollectReport {
   double far_seconds = 0;           // of these, in the far-pair metrics
   double far_queries = 0;           // queries that had a far key; 0: no metrics were written
   double kl_seconds = 0;            // in the backward pass of the KL metric
-  std::int64_t kl_labels = 0;       // labels drawn for it; 0: no KL metric was written
+  std::int64_t kl_probes = 0;       // probes that it was made of; 0: no KL metric was written
   double row_gradient_seconds = 0;  // in the backward pass of the row gradients
   double moment_seconds = 0;        // of these, in the moments (sums, sample, K and V spool, energy pass)
   double forward_seconds = 0;       // of these, in the layers' forward pass; on a GPU these three are times of the GPU

@@ -66,7 +66,7 @@ std::int64_t longest_step(const TokenPlan& plan) {
 
 // Backward passes of a run.
 int backward_passes(const TokenPlan& plan, const CollectOptions& options) {
-  return (options.kl && kl_labels(plan, options.far) > 0 ? 1 : 0) + (options.row_gradients ? 1 : 0);
+  return (options.kl && kl_probes(plan, options.far) > 0 ? 1 : 0) + (options.row_gradients ? 1 : 0);
 }
 
 // Backward pass of one layer on the longest step: what its graph keeps, and gradients in FP32. 0 without it.

@@ -56,9 +56,9 @@ class Collector {
     std::vector<SampledSequence> sequences;
     for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
     sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
-    report_.kl_labels = options.kl ? kl_labels(plan, options.far) : 0;
+    report_.kl_probes = options.kl ? kl_probes(plan, options.far) : 0;
     // Prompts too short for any far pair leave no metric behind.
-    points_ = {config_.layers, report_.kl_labels > 0, options.row_gradients};
+    points_ = {config_.layers, report_.kl_probes > 0, options.row_gradients};
     holds_all_ = points_.has_backward() && holds_all_states(checkpoint, plan, options);
   }
 
@@ -216,13 +216,13 @@ class Collector {
     if (!hidden_) hidden_ = std::make_unique<HiddenStates>(work_, states_shape(), layers, 0);
     finished_.defer(hidden_->held());
     std::int64_t tokens = 0;
-    for (const Step& step : plan_.steps) tokens += labels_of(task, plan_, step) > 0 ? step.tokens : 0;
+    for (const Step& step : plan_.steps) tokens += starts_of(task, plan_, step) > 0 ? step.tokens : 0;
     Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");
     BackwardPass::Hooks hooks;
     hooks.save = [&](std::int64_t at, std::int64_t step, const LayerMoments& sums) { save_point(at, step, sums); };
     hooks.due = [&](std::uint64_t unsaved) { return interrupt_requested() || due(unsaved); };
     hooks.tick = [&](std::int64_t at, std::int64_t done) {
-      progress.set_note(at == base ? "labels"
+      progress.set_note(at == base ? "outputs"
                                    : "layer " + std::to_string(backward_layer(layers, base, at) + 1) + "/" +
                                          std::to_string(layers) + ", backward");
       progress.advance(static_cast<std::uint64_t>(done));

@@ -1,6 +1,6 @@
 // Where a collecting run can go on (ResumePoint::layer): a point for each layer of the forward pass, then those of each
 // backward pass, then the end. L layers: points 0 to L - 1 are the layers; a backward pass whose points begin at `base`
-// has its labels there and the layers L - 1 to 0 behind them.
+// has its outputs there and the layers L - 1 to 0 behind them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace oscar {
 
 inline constexpr std::int64_t backward_points(std::int64_t layers) { return layers + 1; }
 
-// The layer at work in a point of that pass; L at its labels.
+// The layer at work in a point of that pass; L at its outputs.
 inline constexpr std::int64_t backward_layer(std::int64_t layers, std::int64_t base, std::int64_t point) {
   return layers - (point - base);
 }
@@ -25,7 +25,7 @@ struct RunPoints {
 
   bool in_forward(std::int64_t point) const { return point < layers; }
   bool in_kl(std::int64_t point) const { return point > layers && point < row_gradient_base(); }
-  // Forward or backward; L where labels are made.
+  // Forward or backward; L where a backward pass starts.
   std::int64_t layer_at(std::int64_t point) const {
     if (in_forward(point)) return point;
     return backward_layer(layers, in_kl(point) ? kl_base() : row_gradient_base(), point);

@@ -93,7 +93,7 @@ void check_kl_sums(const LayerMoments& sums, const StateFacts& run, const std::s
     }
     require_form(t, {1}, at::kDouble, where, field.name);
     if (!(t[0].item<double>() > 0) || t[0].item<double>() > static_cast<double>(run.facts.tokens)) {
-      damaged(where, field.name, "is no count of labels");
+      damaged(where, field.name, "is no count of probes");
     }
   }
 }

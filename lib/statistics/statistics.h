@@ -39,12 +39,12 @@ struct LayerMoments {
   at::Tensor far_v_weight;    // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
   at::Tensor far_pre_q_gram;  // [Hkv, d, d]  as far_q_gram, of the queries before RoPE (from format 2 on)
   at::Tensor far_count;       // [2] queries with a far key; pairs of a query and a far key
-  // The KL metric (optional, all or none; kl_moments.h): g the gradient, through far pairs, of log p summed over labels
-  // that were drawn from the model.
+  // The KL metric (optional, all or none; kl_moments.h): g the gradient, through far pairs, of z . logits summed over
+  // tokens, z a probe of their distribution.
   at::Tensor kl_k_gram;      // [Hkv, d, d]  sum over tokens of g^T g, g to the key after RoPE
   at::Tensor kl_pre_k_gram;  // [Hkv, d, d]  the same, g turned back to position 0
   at::Tensor kl_v_gram;      // [Hkv, d, d]  g to the value
-  at::Tensor kl_count;       // [1] labels
+  at::Tensor kl_count;       // [1] probes
   // From format 2 on. Rows before RoPE: what attention saw, turned back to position 0 (unrotation.h).
   at::Tensor pre_q_gram;  // [Hkv, d, d]  as q_gram
   at::Tensor pre_k_gram;  // [Hkv, d, d]  as k_gram

@@ -105,10 +105,10 @@ void check_kl(const Statistics& s, std::size_t i, const std::string& where) {
       continue;
     }
     check_shape(t, {1}, at::kDouble, where, prefix + field.name);
-    const double labels = t[0].item<double>();
-    if (!(labels > 0.0) || labels > static_cast<double>(s.tokens) || labels != s.layers[0].kl_count[0].item<double>()) {
+    const double probes = t[0].item<double>();
+    if (!(probes > 0.0) || probes > static_cast<double>(s.tokens) || probes != s.layers[0].kl_count[0].item<double>()) {
       refuse(where, prefix + field.name,
-             "is no count of labels, the same in all layers, among " + std::to_string(s.tokens) + " tokens");
+             "is no count of probes, the same in all layers, among " + std::to_string(s.tokens) + " tokens");
     }
   }
 }

@@ -7,7 +7,8 @@ from .numbers import headings, with_error
 from .rows import BITS, label
 
 TARGETS = [("closed-2.25", "balanced", 0.35), ("measured-2.25", "balanced", 0.3), ("measured-1.5", "balanced", 0.65),
-           ("closed-1.0", "oscar", 1.0), ("measured-1.0", "oscar", 1.0)]
+           ("closed-1.0", "oscar", 1.0), ("measured-1.0", "oscar", 1.0), ("command-2.25", "balanced", 0.3),
+           ("command-1.5", "balanced", 0.65), ("command-1.0", "oscar", 1.0)]
 
 
 def measure(model, rows, sequences, needles):
@@ -75,7 +76,7 @@ def target_lines(models, kl):
         if any(ratios):
             cells = ["" if r is None else f"{r:.2f}" if r <= most else f"**{r:.2f}**" for r in ratios]
             lines.append(f"| `{row}` / `{base}`, at most {most:g} | " + " | ".join(cells) + " |")
-    for kind in ("closed", "measured"):
+    for kind in ("closed", "measured", "command"):
         cells = []
         for name in models:
             values = [(b, kl[name][f"{kind}-{b}"]) for b in BITS if f"{kind}-{b}" in kl[name]]

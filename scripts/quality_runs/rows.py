@@ -6,16 +6,16 @@ ALLOCATOR_BITS = ["2.25", "1.5", "1.0"]
 FIELD_BITS = ["2.25", "1.5", "1.25", "1.0"]
 FIELD = ["naive2", "hadamard2", "kivi2-g128", "oscar-tns-g128", "turboquant2", "turboquant2.5", "nsn", "nsn2"]
 CODEBOOKS = ["cq4x8", "cq8x10", "cq8x8", "tasq", "nova", "nova1b", "pq1", "rvq1.5"]
-GROUPS = ["default", "oscar", "balanced", "closed", "measured", "kl", "more", "allocators", "field", "uncalibrated", "codebooks"]
+GROUPS = ["default", "oscar", "balanced", "closed", "measured", "command", "kl", "more", "allocators", "field", "uncalibrated", "codebooks"]
 GROUPS_HELP = (
-    "more: oscar-head, encoder feedback, center mean on measured curves; allocators: those of other papers beside closed and "
+    "command: what oscar-fit makes of a model and prompts; more: oscar-head, encoder feedback, center mean on measured curves; allocators: those of other papers beside closed and "
     "measured, at three budgets; uncalibrated, codebooks: parts of field; field: all methods between 1 and 2.5 bits")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """needs: "" statistics alone; "no fit": the name is a method of oscar-verify; "model": the model's weights; "own text beside": the kind's prompts and text that the model writes itself; "text":
-    the model and its calibration text; "rows": statistics with many sampled rows and their gradients; "own text": no
+    """needs: "" statistics alone; "no fit": the name is a method of oscar-verify; "model": the model's weights; "own text beside": the kind's prompts and text that the model writes itself; "prompts": no
+    statistics, model and prompts in one command; "text": the model and its calibration text; "rows": statistics with many sampled rows and their gradients; "own text": no
     statistics, the model writes its own; the name of another row: the statistics that this one left beside its bundle.
     budgets: one measurement serves the rows of all these bits, whose names end in them. own_tokens: of text that the model writes."""
 
@@ -43,7 +43,7 @@ def allocator(name, needs, bits):
 
 
 def rows_of(groups):
-    groups = {"oscar", "balanced", "closed", "measured"} if groups == ["default"] else set(groups)
+    groups = {"oscar", "balanced", "closed", "measured", "command"} if groups == ["default"] else set(groups)
     field = "field" in groups
     rows = []
     if field or "uncalibrated" in groups:
@@ -61,10 +61,13 @@ def rows_of(groups):
     for kind, make in (("closed", closed), ("measured", measured)):
         if groups & {kind, "allocators", "field"}:
             rows += [make(b) for b in (BITS if kind in groups else FIELD_BITS if field else ALLOCATOR_BITS)]
+    if "command" in groups:
+        rows += [Row(f"command-{b}", waterfill(b), "prompts") for b in BITS]
     if "kl" in groups:
         kl = ("--metric", "kl")
         rows += [Row("oscar-kl", kl), Row("balanced-kl", ("--method", "balanced", *kl))]
         rows += [Row(f"closed-kl-{b}", waterfill(b, *kl)) for b in BITS]
+        rows += [measured(b, "measured-kl", *kl) for b in BITS]
     if "allocators" in groups:
         others = [("aatc", ""), ("spectra", ""), ("ratequant", ""), ("spectral", "model")]
         others += [(name, "text") for name in ("modelopt", "kvtuner", "pmkvq", "kvmix")]
@@ -78,5 +81,5 @@ def rows_of(groups):
 
 def label(name):
     """A row's name in the documents."""
-    kind = {"closed": "closed form", "measured": "measured curves"}.get(name.rsplit("-", 1)[0])
+    kind = {"closed": "closed form", "measured": "measured curves", "command": "in one command"}.get(name.rsplit("-", 1)[0])
     return f"`waterfill` {kind}" if kind else f"`{name}`"

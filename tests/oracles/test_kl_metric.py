@@ -1,5 +1,5 @@
-"""The KL metric of oscar-collect --metric kl against full autograd of the model in PyTorch, with the labels drawn anew from
-their definition (docs/format-statistics.md)."""
+"""The KL metric of oscar-collect --metric kl against full autograd of the model in PyTorch, with the probes of each token's distribution made
+anew from their definition (docs/format-statistics.md)."""
 import json
 import os
 
@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors")
 
-SEQ_LEN, TOKENS = 80, 420
+SEQ_LEN, TOKENS, SEED = 80, 420, 3
 SINK, RECENT = 6, 20  # windows of the far pairs
 MASK = (1 << 64) - 1
-LABEL_STREAM = 0x6B6C2D6C6162656C
+PLACES = 1 << 20
+SIGN_STREAM, PLACE_STREAM = 0x6B6C2D7369676E73, 0x6B6C2D706C616365
 
 
 def relative(a, b):
@@ -31,12 +32,19 @@ def bits(seed, stream, n):
     return mix64(mix64(mix64(seed) ^ stream) ^ n)
 
 
-def draw(seed, sha, sequence, position):
+def signs(seed, vocabulary):
+    """The table of signs, which has 2^20 places where a token's may begin."""
+    words = [bits(seed, SIGN_STREAM, n) for n in range((PLACES + vocabulary + 62) // 64)]
+    table = np.unpackbits(np.array(words, "<u8").view(np.uint8), bitorder="little")[:PLACES + vocabulary - 1]
+    return torch.from_numpy(2.0 * table - 1.0)
+
+
+def place(seed, sha, sequence, position):
     fold = 0xCBF29CE484222325
     for c in sha.encode():
         fold = ((fold ^ c) * 0x100000001B3) & MASK
     priority = bits(seed, mix64(fold) ^ sequence, position)
-    return (bits(LABEL_STREAM, priority, 0) >> 11) * 2.0**-53
+    return bits(PLACE_STREAM, priority, 0) >> 44
 
 
 @pytest.fixture(scope="module", params=["tiny-llama", "tiny-qwen2", "tiny-qwen3"])
@@ -56,34 +64,8 @@ def case(request, tool, tmp_path_factory):
         with safetensors.safe_open(file, "pt") as f:
             return {name: f.get_tensor(name) for name in f.keys()}, json.loads(f.metadata()["oscar"])
 
-    _, plain = collect(folder / "plain.safetensors")
-    seed = clear_seed(model, sequences, plain["parts"][0]["prompts"]["sha256"])
-    tensors, metadata = collect(folder / "s.safetensors", "--metric", "kl", "--seed", seed)
-    return model, sequences, tensors, metadata, seed
-
-
-def clear_seed(directory, sequences, sha):
-    """A seed of which no draw lies near the border of two labels: in FP32 another machine would draw the other one."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64).eval()
-    borders = {}
-    with torch.no_grad():
-        for number, ids in enumerate(sequences):
-            cumulative = model(torch.tensor([ids])).logits[0].softmax(-1).cumsum(-1)
-            for t in range(SINK + RECENT, len(ids)):
-                borders[number, t] = np.concatenate([[-1.0], (cumulative[t] / cumulative[t, -1]).numpy()])
-
-    def nearest(seed):
-        smallest = 1.0
-        for (number, t), border in borders.items():
-            at = draw(seed, sha, number, t)
-            above = int(np.searchsorted(border, at))
-            smallest = min(smallest, border[above] - at, at - border[above - 1])
-        return smallest
-
-    distances = {seed: nearest(seed) for seed in range(1, 201)}
-    best = max(distances, key=distances.get)
-    print(f"seed {best}: no draw nearer to a border than {distances[best]:.1e}")
-    return best
+    tensors, metadata = collect(folder / "s.safetensors", "--metric", "kl", "--seed", SEED)
+    return model, sequences, tensors, metadata
 
 
 class FarAttention:
@@ -115,34 +97,36 @@ def undo_rope(x, cos, sin):
 
 
 def test_full_autograd(case):
-    directory, sequences, tensors, metadata, seed = case
+    directory, sequences, tensors, metadata = case
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64).eval().requires_grad_(False)
     attention = FarAttention(model)
     sha = metadata["parts"][0]["prompts"]["sha256"]
-    sums, labels = {}, 0
+    table, sums, probes = signs(SEED, model.config.vocab_size), {}, 0
     for number, ids in enumerate(sequences):
         if len(ids) <= SINK + RECENT:
             continue
         hidden = model.model.embed_tokens(torch.tensor([ids])).requires_grad_(True)
-        log_p = model(inputs_embeds=hidden, use_cache=False).logits[0].log_softmax(-1)
+        logits = model(inputs_embeds=hidden, use_cache=False).logits[0]
+        root = logits.detach().softmax(-1).sqrt()
         cos, sin = (x[0] for x in model.model.rotary_emb(hidden, torch.arange(len(ids))[None]))
         total = 0
         for t in range(SINK + RECENT, len(ids)):
-            cumulative = log_p[t].detach().exp().cumsum(0)
-            total = total + log_p[t, int((cumulative > draw(seed, sha, number, t) * cumulative[-1]).nonzero()[0])]
-            labels += 1
+            at = place(SEED, sha, number, t)
+            signed = root[t] * table[at:at + root.shape[1]]
+            total = total + logits[t] @ (signed - root[t]**2 * signed.sum())
+            probes += 1
         total.backward()
         for layer in attention.keys:
             key, value = attention.keys[layer].grad[0], attention.values[layer].grad[0]
             for name, g in (("kl_k_gram", key), ("kl_pre_k_gram", undo_rope(key, cos, sin)), ("kl_v_gram", value)):
                 name = f"layers.{layer}.{name}"
                 sums[name] = sums.get(name, 0) + g.mT @ g
-    assert labels > 200 and len(sums) == 3 * model.config.num_hidden_layers
+    assert probes > 200 and len(sums) == 3 * model.config.num_hidden_layers
     errors = {}
     for name, expected in sums.items():
         assert tensors[name].dtype == torch.float64 and tensors[name].shape == expected.shape
         errors[name] = max(relative(tensors[name][h], expected[h]) for h in range(expected.shape[0]))
-        assert float(tensors[name.rsplit(".", 1)[0] + ".kl_count"]) == labels
+        assert float(tensors[name.rsplit(".", 1)[0] + ".kl_count"]) == probes
     print(max(errors.values()))
     assert {name: error for name, error in errors.items() if error > 1e-4} == {}
     assert metadata["parts"][0]["options"]["metric"] == "kl"

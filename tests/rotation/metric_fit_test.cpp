@@ -331,8 +331,8 @@ TEST(MetricFit, NoisyLogitsNeverGetOneBitAlone) {
   }
 }
 
-// A metric of the KL that is half of the far-pair metric over the residual stream predicts the same errors, as nats,
-// and so chooses the same transforms and widths.
+// A metric of the KL in the shape of the far-pair metric, of whatever size in each layer and side, predicts the same
+// errors and so chooses the same transforms and widths.
 TEST(MetricFit, KlMetricTakesThePlaceOfFarPairs) {
   at::manual_seed(12);
   Statistics s = made_statistics({random_made_rows(1000, 4, 2, 64), random_made_rows(1000, 4, 2, 64)});
@@ -348,9 +348,10 @@ TEST(MetricFit, KlMetricTakesThePlaceOfFarPairs) {
     m.far_pre_q_gram = m.far_q_gram.clone();
     m.far_v_weight = m.wo_gram.clone();
     m.far_count = at::tensor({500.0, 4000.0}, at::kDouble);
-    m.kl_k_gram = m.far_q_gram * (2.0 * 300.0 / 500.0 / 100.0);  // the residual stream has power 100
+    const double size = &m == &s.layers[0] ? 3.0 : 1e-4;
+    m.kl_k_gram = m.far_q_gram * size;
     m.kl_pre_k_gram = m.kl_k_gram.clone();
-    m.kl_v_gram = m.far_v_weight * (2.0 * 300.0 / 500.0 / 100.0);
+    m.kl_v_gram = m.far_v_weight * (20.0 * size);
     m.kl_count = at::tensor({300.0}, at::kDouble);
   }
   for (const char* method : {"balanced", "waterfill"}) {
@@ -381,6 +382,9 @@ TEST(MetricFit, KlMetricIsTheTargetOfOscar) {
     m.kl_k_gram = m.kl_pre_k_gram = copy(m.k_gram);
     m.kl_v_gram = copy(m.v_gram);
     m.kl_count = at::tensor({1.0}, at::kDouble);
+    m.far_q_gram = m.far_pre_q_gram = copy(m.q_gram);
+    m.far_v_weight = copy(m.wo_gram);
+    m.far_count = at::tensor({500.0, 4000.0}, at::kDouble);
   }
   expected.layers[0].q_gram = copy(s.layers[0].k_gram);
   expected.layers[0].o_gram = copy(s.layers[0].v_gram);
@@ -391,7 +395,7 @@ TEST(MetricFit, KlMetricIsTheTargetOfOscar) {
   const FitResult kl = fit(s, o);
   EXPECT_LT(largest(kl.layers[0].transform.key.forward - target.layers[0].transform.key.forward), 1e-5);
   EXPECT_LT(largest(kl.layers[0].transform.value.forward - target.layers[0].transform.value.forward), 1e-5);
-  o.metric = MetricSource::kAuto;
+  o.metric = MetricSource::kMoments;
   EXPECT_GT(largest(fit(s, o).layers[0].transform.key.forward - kl.layers[0].transform.key.forward), 1e-2);
 }
 

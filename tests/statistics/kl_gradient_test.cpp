@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "model/tiny_checkpoint.h"
-#include "statistics/kl_labels.h"
 #include "statistics/layer_gradient.h"
+#include "statistics/output_gradient.h"
 #include "support/temp_directory.h"
 
 namespace oscar {
@@ -16,36 +16,37 @@ namespace {
 constexpr std::int64_t kTokens = 13, kVocabulary = 31;
 const FarPairs kPairs{2, 4, true};
 
-TEST(KlLabels, TheFirstLabelAboveTheDraw) {
-  const at::Tensor p = at::tensor({0.25, 0.0, 0.5, 0.25}, at::kDouble);
-  const at::Tensor draws = at::tensor({0.0, 0.24, 0.26, 0.74, 0.76, 0.9999999}, at::kDouble);
-  const at::Tensor labels = draw_labels(p.to(at::kFloat).expand({6, 4}), draws);
-  EXPECT_TRUE(labels.equal(at::tensor({0, 0, 2, 2, 3, 3}, at::kLong))) << labels;
+at::Tensor places_of(std::int64_t n) {
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < n; ++i) places.push_back(ProbeSigns::place(1, "set", 2, i));
+  return at::tensor(at::ArrayRef<std::int64_t>(places), at::kLong);
 }
 
-// Fifteen blocks and a shorter one; draws in the middle of what chooses each label.
-TEST(KlLabels, EveryLabelOfALargerVocabularyHasItsDraws) {
-  at::manual_seed(6);
-  constexpr std::int64_t kLabels = 1000;
-  const at::Tensor p = at::softmax(at::randn({kLabels}), -1);
-  const at::Tensor wide = p.to(at::kDouble), cumulative = wide.cumsum(0);
-  const at::Tensor draws = (cumulative - 0.5 * wide) / cumulative[-1];
-  EXPECT_TRUE(draw_labels(p.expand({kLabels, kLabels}), draws).equal(at::arange(kLabels)));
+TEST(FisherProbe, SignsBeginAtThePlaceOfTheToken) {
+  const ProbeSigns signs(3, 150, at::kCPU);
+  const at::Tensor found = signs.at_places(at::tensor({7, 20, (1 << 20) - 1}, at::kLong));
+  EXPECT_EQ(found.sizes(), at::IntArrayRef({3, 150}));
+  EXPECT_TRUE(found.abs().eq(1.0).all().item<bool>());
+  EXPECT_TRUE(found[0].slice(0, 13).equal(found[1].slice(0, 0, 137)));  // one table
+  EXPECT_LT(found.mean().abs().item<double>(), 0.15);
+  EXPECT_FALSE(found.equal(ProbeSigns(4, 150, at::kCPU).at_places(at::tensor({7, 20, (1 << 20) - 1}, at::kLong))));
+  EXPECT_NE(ProbeSigns::place(1, "set", 2, 3), ProbeSigns::place(2, "set", 2, 3));
+  EXPECT_NE(ProbeSigns::place(1, "set", 2, 3), ProbeSigns::place(1, "other", 2, 3));
+  EXPECT_NE(ProbeSigns::place(1, "set", 2, 3), ProbeSigns::place(1, "set", 3, 3));
 }
 
-TEST(KlLabels, FollowTheDistribution) {
-  at::manual_seed(3);
-  const at::Tensor logits = at::randn({8}) * 1.5;
-  const std::int64_t n = 40000;
-  std::vector<double> draws;
-  for (std::int64_t i = 0; i < n; ++i) draws.push_back(label_draw(1, "set", 2, i));
-  const at::Tensor labels =
-      draw_labels(at::softmax(logits, -1).expand({n, 8}), at::tensor(at::ArrayRef<double>(draws), at::kDouble));
-  const at::Tensor share = at::bincount(labels, {}, 8).to(at::kDouble) / static_cast<double>(n);
-  EXPECT_LT((share - at::softmax(logits.to(at::kDouble), -1)).abs().max().item<double>(), 0.01);
-  EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(2, "set", 2, 3));
-  EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(1, "other", 2, 3));
-  EXPECT_NE(label_draw(1, "set", 2, 3), label_draw(1, "set", 3, 3));
+// Over many tokens the second moment is the Fisher matrix of the logits, and the mean is zero.
+TEST(FisherProbe, HasTheFisherMatrix) {
+  constexpr std::int64_t kTokensOfOne = 40000;
+  at::manual_seed(1);
+  const at::Tensor p = at::softmax(at::randn({8}) * 2.0, -1);
+  const at::Tensor z =
+      fisher_probe(p.expand({kTokensOfOne, 8}), ProbeSigns(5, 8, at::kCPU).at_places(places_of(kTokensOfOne)));
+  const at::Tensor wide = z.to(at::kDouble), exact = p.to(at::kDouble);
+  const at::Tensor expected = exact.diag() - exact.outer(exact);
+  EXPECT_LT((wide.t().matmul(wide) / kTokensOfOne - expected).abs().max().item<double>(), 0.005);
+  EXPECT_LT(wide.mean(0).abs().max().item<double>(), 0.01);
+  EXPECT_LT(wide.sum(-1).abs().max().item<double>(), 1e-5);  // probabilities sum to one
 }
 
 // In one layer far pairs read keys and values with something added.
@@ -88,18 +89,11 @@ class KlGradient : public testing::Test {
     return at::log_softmax(decoder_.logits(decoder_.forward(ids_, batch_, attention)).to(at::kDouble), -1);
   }
 
-  // [1]: the draw in the middle of those that choose this label.
-  at::Tensor draw_of(const at::Tensor& hidden, std::int64_t label) const {
-    const c10::AutoGradMode off(false);
-    const at::Tensor p = at::softmax(decoder_.logits(decoder_.final_norm(hidden)).to(at::kDouble), -1).select(0, 0);
-    return (p.narrow(0, 0, label).sum() + 0.5 * p[label]).reshape({1});
-  }
-
   // d log p(label at position t) / d far keys and values of `layer`.
   LayerGradient gradient(std::int64_t layer, std::int64_t t, std::int64_t label) {
     at::Tensor g = at::zeros({kTokens, 24});
     const at::Tensor last = hidden_[3].narrow(0, t, 1);
-    g.narrow(0, t, 1).copy_(drawn_label_gradient(decoder_, last, draw_of(last, label)));
+    g.narrow(0, t, 1).copy_(label_gradient(decoder_, last, at::tensor({label}, at::kLong)));
     LayerGradient out;
     for (std::int64_t l = 2; l >= layer; --l) {
       out = layer_gradient(decoder_, l, hidden_[static_cast<std::size_t>(l)], batch_, g, kPairs);
