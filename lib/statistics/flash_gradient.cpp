@@ -116,10 +116,11 @@ at::Tensor far_slopes(const AttentionInput& input, const Ends& queries, const Fl
 
 }  // namespace
 
-bool flash_gradient_runs(const AttentionInput& input) {
+bool flash_gradient_runs(const AttentionInput& input, const FarPairs& pairs) {
   const std::int64_t d = input.q.size(2);
-  return input.q.is_cuda() && input.q.scalar_type() == at::kBFloat16 && input.chunk == 0 && input.soft_cap == 0.0 &&
-         !input.sinks.defined() && d == input.k.size(2) && d == input.v.size(2) && d % 8 == 0 && d <= 256;
+  return pairs.recent > 0 && input.q.is_cuda() && input.q.scalar_type() == at::kBFloat16 && input.chunk == 0 &&
+         input.soft_cap == 0.0 && !input.sinks.defined() && d == input.k.size(2) && d == input.v.size(2) &&
+         d % 8 == 0 && d <= 256;
 }
 
 FlashOutput flash_output(const AttentionInput& input) {

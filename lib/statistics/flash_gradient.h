@@ -15,8 +15,8 @@
 namespace oscar {
 
 // Whether it computes this layer: input in BF16 on a GPU, without chunks, soft cap and sink logits; one head size of up
-// to 256, a multiple of 8.
-bool flash_gradient_runs(const AttentionInput& input);
+// to 256, a multiple of 8; near pairs in every row.
+bool flash_gradient_runs(const AttentionInput& input, const FarPairs& pairs);
 
 struct FlashOutput {
   at::Tensor out, lse;  // [T, Hq, d]; log-sum-exps, [Hq, T] FP32

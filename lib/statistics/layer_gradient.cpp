@@ -13,20 +13,23 @@
 namespace oscar {
 namespace {
 
+AttentionInput without_graph(const AttentionInput& input) {
+  AttentionInput values = input;
+  values.q = input.q.detach(), values.k = input.k.detach(), values.v = input.v.detach();
+  return values;
+}
+
 // Exact attention whose output starts a graph of its own. output: what the attention gives, where it is known.
 class CutAttention : public Attention {
  public:
-  explicit CutAttention(at::Tensor output) : known_(std::move(output)) {}
+  CutAttention(at::Tensor output, const FarPairs& pairs) : known_(std::move(output)), pairs_(pairs) {}
   at::Tensor attend(const AttentionInput& input) override {
     input_ = input;
-    AttentionInput values = input;
-    values.q = input.q.detach();
-    values.k = input.k.detach();
-    values.v = input.v.detach();
+    const AttentionInput values = without_graph(input);
     const c10::AutoGradMode off(false);
     if (known_.defined()) {
       output_ = known_.detach();
-    } else if (flash_gradient_runs(values)) {
+    } else if (flash_gradient_runs(values, pairs_)) {
       flash_ = flash_output(values);
       output_ = flash_->out.detach();
     } else {
@@ -38,19 +41,17 @@ class CutAttention : public Attention {
   const AttentionInput& input() const { return input_; }
   const at::Tensor& output() const { return output_; }
   // Of the attention's input, [T, Hq, d]: dL/d of its output. queries: those of q, too.
-  AttentionGradient backward(const at::Tensor& gradient, const FarPairs& pairs, bool queries) const {
-    AttentionInput values = input_;
-    values.q = input_.q.detach();
-    values.k = input_.k.detach();
-    values.v = input_.v.detach();
+  AttentionGradient backward(const at::Tensor& gradient, bool queries) const {
+    const AttentionInput values = without_graph(input_);
     const c10::AutoGradMode off(false);
-    return flash_ ? flash_gradient(values, *flash_, gradient, pairs, queries)
-                  : attention_gradient(values, output_.detach(), gradient, pairs, queries);
+    return flash_ ? flash_gradient(values, *flash_, gradient, pairs_, queries)
+                  : attention_gradient(values, output_.detach(), gradient, pairs_, queries);
   }
 
  private:
   FullAttention inner_;
   at::Tensor known_;
+  FarPairs pairs_;
   AttentionInput input_;  // with the graph that made it
   at::Tensor output_;
   std::optional<FlashOutput> flash_;  // where the output was computed so
@@ -85,7 +86,7 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
   const Followed scope(followed);
   at::Tensor in = hidden.detach();
   in.requires_grad_(true);
-  CutAttention attention(holds_kv ? request.output : at::Tensor());
+  CutAttention attention(holds_kv ? request.output : at::Tensor(), pairs);
   const at::Tensor out = decoder.run_layer(layer, in, batch, attention);
   if (!holds_kv) {
     const auto whole = torch::autograd::grad({out}, {in}, {gradient.to(out.scalar_type())});
@@ -99,7 +100,7 @@ LayerGradient layer_gradient(Decoder& decoder, std::int64_t layer, const at::Ten
                                            /*retain_graph=*/true);
   const bool before_attention = request.hidden || request.weights;
   const AttentionInput& input = attention.input();
-  const AttentionGradient inner = attention.backward(after[0], pairs, before_attention);
+  const AttentionGradient inner = attention.backward(after[0], before_attention);
   if (!before_attention) return {{}, inner.far_k, inner.far_v, inner.k, inner.v, {}, {}};
   const auto type = out.scalar_type();
   std::vector<at::Tensor> inputs{in};

@@ -47,7 +47,8 @@ void compare(const FlashCase& c) {
   OSCAR_NEEDS_GPU();
   SequenceBatch batch;
   const AttentionInput input = input_of(c, batch);
-  ASSERT_TRUE(flash_gradient_runs(input));
+  ASSERT_TRUE(flash_gradient_runs(input, c.pairs));
+  EXPECT_FALSE(flash_gradient_runs(input, {16, 0, true}));
   const FlashOutput output = flash_output(input);
   const at::Tensor gradient = at::randn_like(input.q);
   const AttentionGradient found = flash_gradient(input, output, gradient, c.pairs);
