@@ -4,9 +4,9 @@
 // Fisher matrix of the distribution p in its logits: a small change of anything that logits depend on, with the
 // gradient g of the sum of all z . logits to it, costs KL(p || p') = E[(e . g)^2] / 2 (Martens, arXiv 1412.1193,
 // section 9). z of different tokens are independent with mean zero, so one pass with a z for every token serves all of
-// them. With signs s in {-1, 1}, z = sqrt(p) s - p (sum of sqrt(p) s). One-hot vectors of drawn labels less p have the
-// same second moment, but where p is peaked nearly all z are near zero and a rare one is not: of tiny-qwen3's metrics
-// two seeds differed by half to twice their norm.
+// them. With signs s in {-1, 1}, z = sqrt(p) s - p (sum of sqrt(p) s).
+// One-hot vectors of drawn labels less p have the same second moment, but a rounding of p may draw another label:
+// metrics of BF16 and FP32 differed by .3 to .8 of their norm, and by .01 to .09 with signs (tiny-qwen3).
 #pragma once
 
 #include <ATen/core/Tensor.h>
