@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 #include "model/experts.h"
 #include "model/gated_delta_net.h"

@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
-#include <stdexcept>
 #include <tuple>
 
 #include "model/layer.h"
@@ -17,21 +16,19 @@ struct Normed {
   at::Tensor out, scale;  // as x; what each row was multiplied by, FP32, [.., 1]
 };
 
+// What rows are multiplied by, FP32.
+at::Tensor wide_weight(const at::Tensor& weight, NormKind kind) {
+  const at::Tensor wide = weight.to(at::kFloat);
+  return kind == NormKind::kOnePlus ? wide + 1.0 : wide;
+}
+
 Normed norm_of(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
   at::Tensor wide = x.to(at::kFloat);
   if (kind == NormKind::kCentred) wide = wide - wide.mean(-1, true);
   const at::Tensor scale = wide.square().mean(-1, true).add_(eps).rsqrt_(), normed = wide * scale;
   if (!weight.defined()) return {normed.to(x.scalar_type()), scale};
-  switch (kind) {
-    case NormKind::kRounded:
-      return {normed.to(x.scalar_type()).mul_(weight), scale};
-    case NormKind::kWide:
-    case NormKind::kCentred:
-      return {(normed * weight.to(at::kFloat)).to(x.scalar_type()), scale};
-    case NormKind::kOnePlus:
-      return {(normed * (weight.to(at::kFloat) + 1.0)).to(x.scalar_type()), scale};
-  }
-  throw std::logic_error("a kind of norm without a case");
+  if (kind == NormKind::kRounded) return {normed.to(x.scalar_type()).mul_(weight), scale};
+  return {(normed * wide_weight(weight, kind)).to(x.scalar_type()), scale};
 }
 
 // y = s x w, s = (mean(x^2) + eps)^-1/2: dL/dx = s (g w) - x s^3 mean(g w x). Weights have no gradient.
@@ -51,9 +48,9 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
                                                  torch::autograd::variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &scale = saved[2], &g = gradients[0];
-    const bool one_plus = static_cast<NormKind>(ctx->saved_data["kind"].toInt()) == NormKind::kOnePlus;
+    const auto kind = static_cast<NormKind>(ctx->saved_data["kind"].toInt());
     const std::int64_t n = x.size(-1);
-    if (x.is_cuda() && weight.defined() && !one_plus && weight.scalar_type() == x.scalar_type()) {
+    if (x.is_cuda() && weight.defined() && kind != NormKind::kOnePlus && weight.scalar_type() == x.scalar_type()) {
       return {
           std::get<0>(at::_fused_rms_norm_backward(g.contiguous(), x.contiguous(), {n}, scale, weight, {true, false})),
           {},
@@ -61,7 +58,7 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
           {}};
     }
     at::Tensor weighed = g.to(at::kFloat);
-    if (weight.defined()) weighed = weighed * (one_plus ? weight.to(at::kFloat) + 1.0 : weight.to(at::kFloat));
+    if (weight.defined()) weighed = weighed * wide_weight(weight, kind);
     const at::Tensor wide = x.to(at::kFloat);
     const at::Tensor along = (weighed * wide).mean(-1, true).mul_(scale.pow(3));
     return {(weighed * scale).sub_(wide * along).to(x.scalar_type()), {}, {}, {}};

@@ -129,7 +129,7 @@ void BackwardPass::after_step(std::int64_t stage, std::size_t step, const at::Te
   Shown shown{&run_.plan.steps[step], finite, LateNumber(finite.all().to(at::kDouble))};
   check_behind(stage);
   behind_ = std::move(shown);
-  if (hooks_.due(gradients_->unsaved_bytes() + run_.states.unsaved_bytes())) {
+  if (due()) {
     check_behind(stage);
     LayerMoments partial;
     if (sums != nullptr) sums->store(partial);
@@ -137,6 +137,8 @@ void BackwardPass::after_step(std::int64_t stage, std::size_t step, const at::Te
   }
   hooks_.tick(base_ + stage, run_.plan.steps[step].tokens);
 }
+
+bool BackwardPass::due() const { return hooks_.due(gradients_->unsaved_bytes() + run_.states.unsaved_bytes()); }
 
 void BackwardPass::check_behind(std::int64_t stage) {
   const std::optional<Shown> shown = std::exchange(behind_, std::nullopt);
@@ -152,7 +154,7 @@ void BackwardPass::check_behind(std::int64_t stage) {
 // Where hidden states are on disk, so is everything that the next stage goes on from.
 void BackwardPass::end_stage(std::int64_t stage) {
   check_behind(stage);
-  if (run_.states.held() && !hooks_.due(gradients_->unsaved_bytes() + run_.states.unsaved_bytes())) return;
+  if (run_.states.held() && !due()) return;
   save(stage + 1, 0, {});
   if (stage + 1 == backward_points(config_.layers)) gradients_->remove_files();
 }

@@ -58,6 +58,7 @@ class BackwardPass {
   void start(std::int64_t first);
   void run_layer(std::int64_t stage, std::int64_t first, const LayerMoments* sums);
   void after_step(std::int64_t stage, std::size_t step, const at::Tensor& finite, const BackwardTask* sums);
+  bool due() const;
   void check_behind(std::int64_t stage);
   void end_stage(std::int64_t stage);
   void save(std::int64_t stage, std::int64_t step, const LayerMoments& sums);

@@ -69,6 +69,13 @@ int backward_passes(const TokenPlan& plan, const CollectOptions& options) {
   return (options.kl && kl_probes(plan, options.far) > 0 ? 1 : 0) + (options.row_gradients ? 1 : 0);
 }
 
+// Hidden states between the layers: of two by turns; with a backward pass of all, and gradients by two of them.
+std::uint64_t state_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
+  const auto values = static_cast<std::uint64_t>(plan.tokens) * static_cast<std::uint64_t>(c.state_width());
+  const std::uint64_t width = c10::elementSize(options.dtype), layers = static_cast<std::uint64_t>(c.layers);
+  return backward_passes(plan, options) > 0 ? values * ((layers + 1) * width + 2 * sizeof(float)) : values * 2 * width;
+}
+
 // Backward pass of one layer on the longest step: what its graph keeps, and gradients in FP32. 0 without it.
 std::uint64_t gradient_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
   if (backward_passes(plan, options) == 0) return 0;
@@ -105,12 +112,6 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
          dequantisation_bytes(checkpoint, options.device) + kLibraries;
 }
 
-// Hidden states of all layers, and gradients by them as they come and go.
-std::uint64_t all_state_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
-  const auto hidden = static_cast<std::uint64_t>(plan.tokens) * static_cast<std::uint64_t>(c.state_width());
-  return hidden * ((static_cast<std::uint64_t>(c.layers) + 1) * c10::elementSize(options.dtype) + 2 * sizeof(float));
-}
-
 // The backward pass of the first layer with attention on these hidden states.
 double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, const CollectOptions& options) {
   const c10::InferenceMode off(false);
@@ -144,7 +145,7 @@ std::int64_t largest_kv_layer(const Checkpoint& checkpoint) {
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
   const ModelConfig& c = checkpoint.config();
   const std::uint64_t width = c10::elementSize(options.dtype);
-  const auto layers = static_cast<std::uint64_t>(c.layers), tokens = static_cast<std::uint64_t>(plan.tokens);
+  const auto tokens = static_cast<std::uint64_t>(plan.tokens);
   const auto d = static_cast<std::uint64_t>(c.head_dim), hkv = static_cast<std::uint64_t>(c.kv_heads);
   const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
 
@@ -163,13 +164,11 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
       grams * gram + 3 * hkv * d * 8 +
       rows * (static_cast<std::uint64_t>(c.query_heads) + (options.row_gradients ? 4 : 2) * hkv) * d * 4;
   e.output_bytes = static_cast<std::uint64_t>(c.kv_layers()) * layer_bytes + rows * 16 + d * 4;
-  const auto hidden = static_cast<std::uint64_t>(c.state_width());
-  const bool backward = backward_passes(plan, options) > 0;  // hidden states of all layers, and gradients by turns
-  const std::uint64_t states = backward ? layers + 1 : 2, gradients = backward ? 2 * sizeof(float) : 0;
   // Outputs of the attention (attention_outputs.h).
-  const std::uint64_t outputs =
-      backward && !options.device.is_cuda() ? static_cast<std::uint64_t>(c.kv_layers() * c.query_heads) * d : 0;
-  e.disk_bytes = tokens * (width * (states * hidden + 2 * hkv * d + outputs) + gradients * hidden) + 2 * e.output_bytes;
+  const std::uint64_t outputs = backward_passes(plan, options) > 0 && !options.device.is_cuda()
+                                    ? static_cast<std::uint64_t>(c.kv_layers() * c.query_heads) * d
+                                    : 0;
+  e.disk_bytes = state_bytes(c, plan, options) + tokens * width * (2 * hkv * d + outputs) + 2 * e.output_bytes;
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));
@@ -186,7 +185,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
 bool holds_all_states(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
   if (!options.device.is_cuda()) return false;
   const std::uint64_t needed =
-      gpu_bytes(checkpoint, plan, options, longest_step(plan)) + all_state_bytes(checkpoint.config(), plan, options);
+      gpu_bytes(checkpoint, plan, options, longest_step(plan)) + state_bytes(checkpoint.config(), plan, options);
   return needed <= free_device_bytes(options.device) / 10 * 9;
 }
 

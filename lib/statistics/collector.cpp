@@ -114,15 +114,14 @@ class Collector {
         point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
     const std::int64_t first = keep ? point->layer : 0;
     std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
-    hidden_ = keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
-                   : std::make_unique<HiddenStates>(work_, states_shape());
+    keep_states(keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
+                     : std::make_unique<HiddenStates>(work_, states_shape()));
     if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
     keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
                                                    std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
                                                    options_.dtype, options_.device, done);
     opening.reset();
     opening.emplace(timeline(), phase::kMoments);
-    finished_.defer(hidden_->held());
     FullAttention attention;
     MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device, timeline());
     if (points_.has_backward() && !options_.device.is_cuda()) {
@@ -180,6 +179,11 @@ class Collector {
     return shape;
   }
 
+  // Finished layers are written where the states are: with them in memory, when the state of the run is saved.
+  void keep_states(std::unique_ptr<HiddenStates> states) {
+    hidden_ = std::move(states);
+    finished_.defer(hidden_->held());
+  }
   void begin_states(std::int64_t layer) {
     const Timeline::Phase opening(timeline(), phase::kSpool);
     hidden_->begin(layer);
@@ -213,8 +217,7 @@ class Collector {
     const double start = now();
     const std::int64_t point = from == nullptr ? base : from->layer;
     keys_values_.reset();
-    if (!hidden_) hidden_ = std::make_unique<HiddenStates>(work_, states_shape(), layers, 0);
-    finished_.defer(hidden_->held());
+    if (!hidden_) keep_states(std::make_unique<HiddenStates>(work_, states_shape(), layers, 0));
     std::int64_t tokens = 0;
     for (const Step& step : plan_.steps) tokens += starts_of(task, plan_, step) > 0 ? step.tokens : 0;
     Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");

@@ -20,8 +20,8 @@ def fit_front(model, row):
     stem, at = row.name.rsplit("-", 1)[0], row.options.index("--bits")
     front = model.file(stem)
     options = [*row.options[:at], "--pareto", ",".join(row.budgets), *row.options[at + 2:]]
-    run(FIT, model.statistics(kl="kl" in row.options), "-o", front, "-q", "--overwrite", *(["--resume"] if "measured" in row.options else []), *options,
-        *needed(model, row))
+    resume = ["--resume"] if "measured" in row.options else []
+    run(FIT, model.statistics(kl="kl" in row.options), "-o", front, "-q", "--overwrite", *resume, *options, *needed(model, row))
     for bits in row.budgets:
         (front / f"bits-{float(bits):g}").rename(model.file(f"{stem}-{bits}"))
     front.rmdir()
@@ -29,7 +29,7 @@ def fit_front(model, row):
 
 def source(model, row, rows, kind):
     """The statistics that a row is fitted to; none where they are collected in the same run."""
-    if row.needs in ("own text", "own text beside", "prompts"):
+    if row.needs in ("own text", "prompts"):
         return []
     if any(row.needs == other.name for other in rows):
         return [model.file(f"{row.needs}.statistics.safetensors")]
@@ -46,10 +46,9 @@ def needed(model, row, kind=None):
         return ["--model", model.path, "--text", model.calibration_text(kind), *curves, *model.on_device()]
     if row.needs == "own text":
         return ["--model", model.path, "--tokens", row.own_tokens, *curves, *model.on_device()]
-    if row.needs == "own text beside":
-        return ["--model", model.path, "--prompts", model.prompts(kind), "--own-text", row.own_tokens, *curves, *model.on_device()]
     if row.needs == "prompts":
-        return ["--model", model.path, "--prompts", model.prompts(kind), *curves, *model.on_device()]
+        own = ["--own-text", row.own_tokens] if row.own_tokens else []
+        return ["--model", model.path, "--prompts", model.prompts(kind), *own, *curves, *model.on_device()]
     of_model = ["--model", model.path] if row.needs == "model" else []
     count = ["--rows", model.settings["rows"]] if row.needs == "rows" and model.settings.get("rows") else []
     return [*of_model, *count, "--device", model.device]

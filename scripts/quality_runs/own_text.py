@@ -12,7 +12,7 @@ def named(bits, allocate, seed):
     options = (*waterfill(bits, "--allocate", allocate), "--seed", seed)
     mark = "" if allocate == "closed" else f"{allocate}-"
     return ([Row(f"own-{mark}{tokens}-{seed}-{bits}", options, "own text", own_tokens=tokens) for tokens in ALONE[allocate]]
-            + [Row(f"beside-{mark}{tokens}-{seed}-{bits}", options, "own text beside", own_tokens=tokens) for tokens in BESIDE[allocate]])
+            + [Row(f"beside-{mark}{tokens}-{seed}-{bits}", options, "prompts", own_tokens=tokens) for tokens in BESIDE[allocate]])
 
 
 def prompts_alone(bits, allocate):

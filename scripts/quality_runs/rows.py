@@ -6,18 +6,21 @@ ALLOCATOR_BITS = ["2.25", "1.5", "1.0"]
 FIELD_BITS = ["2.25", "1.5", "1.25", "1.0"]
 FIELD = ["naive2", "hadamard2", "kivi2-g128", "oscar-tns-g128", "turboquant2", "turboquant2.5", "nsn", "nsn2"]
 CODEBOOKS = ["cq4x8", "cq8x10", "cq8x8", "tasq", "nova", "nova1b", "pq1", "rvq1.5"]
-GROUPS = ["default", "oscar", "balanced", "closed", "measured", "command", "kl", "more", "allocators", "field", "uncalibrated", "codebooks"]
+GROUPS = ["default", "oscar", "balanced", "closed", "measured", "command", "kl", "more", "allocators", "field", "uncalibrated",
+          "codebooks"]
 GROUPS_HELP = (
-    "command: what oscar-fit makes of a model and prompts; more: oscar-head, encoder feedback, center mean on measured curves; allocators: those of other papers beside closed and "
-    "measured, at three budgets; uncalibrated, codebooks: parts of field; field: all methods between 1 and 2.5 bits")
+    "command: what oscar-fit makes of a model and prompts; more: oscar-head, encoder feedback, center mean on measured curves; "
+    "allocators: those of other papers beside closed and measured, at three budgets; uncalibrated, codebooks: parts of field; field: all methods between 1 and 2.5 bits")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """needs: "" statistics alone; "no fit": the name is a method of oscar-verify; "model": the model's weights; "own text beside": the kind's prompts and text that the model writes itself; "prompts": no
-    statistics, model and prompts in one command; "text": the model and its calibration text; "rows": statistics with many sampled rows and their gradients; "own text": no
-    statistics, the model writes its own; the name of another row: the statistics that this one left beside its bundle.
-    budgets: one measurement serves the rows of all these bits, whose names end in them. own_tokens: of text that the model writes."""
+    """needs: "" statistics alone; "no fit": the name is a method of oscar-verify; "model": the model's weights; "prompts":
+    no statistics, the model and the kind's prompts in one command; "text": the model and its calibration text; "rows":
+    statistics with many sampled rows and their gradients; "own text": no statistics, the model writes its own; the name of
+    another row: the statistics that this one left beside its bundle.
+    budgets: one measurement serves the rows of all these bits, whose names end in them.
+    own_tokens: of text that the model writes; 0 beside prompts: what oscar-fit takes by default."""
 
     name: str
     options: tuple = ()

@@ -18,7 +18,7 @@ def name_of(kind, bits, allocate, own=0):
 def rows_of(kind, bits, allocate):
     options = waterfill(bits, "--allocate", allocate)
     alone = "text" if allocate == "measured" else ""
-    return [Row(name_of(kind, bits, allocate, own), options, "own text beside" if own else alone, own_tokens=own) for own in OWN[allocate]]
+    return [Row(name_of(kind, bits, allocate, own), options, "prompts" if own else alone, own_tokens=own) for own in OWN[allocate]]
 
 
 def measure(model, bits, allocate, sequences):

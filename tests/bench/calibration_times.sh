@@ -7,11 +7,11 @@
 #
 # WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: folder of the executables. PART: collect,
 # long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order; kl and
-# kl-long, the first two with --metric kl, only where asked for. fit needs collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
-# 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400), SEQUENCES (2) and ROWS
-# (naive2,kivi2-g128,oscar-tns) come from the environment.
+# kl-long, the first two with --metric kl, only where asked for. fit needs collect; verify and decode need fit. DEVICE (default
+# cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default 30000), GEOMETRY (default 8b), and of the decode
+# path CONTEXT (default 400), SEQUENCES (2) and ROWS (naive2,kivi2-g128,oscar-tns) come from the environment.
 set -u
-[ $# -ge 2 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" && work=$(cd "$1" && pwd) && bin=$(cd "$2" && pwd) || exit 2
 shift 2

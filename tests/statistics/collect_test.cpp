@@ -86,6 +86,31 @@ class Collect : public testing::Test {
     }
   }
 
+  // A run whose states are in memory gives the bytes of one whose states are in files, also when it is stopped after so
+  // many steps and then twice more, after those of `again`.
+  void expect_held_states_resume(const std::vector<int>& stops, std::pair<int, int> again) {
+    run("whole");
+    options_.hold_states = true;
+    run("held");
+    ASSERT_TRUE(bytes("whole") == bytes("held"));
+    options_.resume = true;
+    options_.work_dir = dir_ / "work";
+    for (const double interval : {0.0, 0.004, 1e9}) {
+      options_.checkpoint_seconds = interval;
+      for (const int n : stops) {
+        for (const int more : {n, again.first, again.second}) {
+          if (run_until("part", more)) break;
+        }
+        EXPECT_TRUE(interval < 1.0 || !fs::exists(dir_ / "work" / "point.safetensors"));
+        options_.after_step = nullptr;
+        if (!fs::exists(dir_ / "part")) run("part");
+        ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n << ", interval " << interval;
+        EXPECT_FALSE(fs::exists(dir_ / "work"));
+        fs::remove(dir_ / "part");
+      }
+    }
+  }
+
   std::string bytes(const std::string& name) const { return read_file(dir_ / name); }
   template <typename E>
   std::string refusal(const std::string& output) {
@@ -146,28 +171,7 @@ TEST_F(Collect, StoppedAfterAnyStepItResumesBitForBit) {
 }
 
 // Hidden states in memory, as on a GPU: states are saved when they are due alone, and none at all may be.
-TEST_F(Collect, HeldStatesResumeBitForBit) {
-  run("whole");
-  options_.hold_states = true;
-  run("held");
-  ASSERT_TRUE(bytes("whole") == bytes("held"));
-  options_.resume = true;
-  options_.work_dir = dir_ / "work";
-  for (const double interval : {0.0, 0.004, 1e9}) {
-    options_.checkpoint_seconds = interval;
-    for (const int n : {1, 6, 7, 13, 15, 20}) {
-      for (const int more : {n, 4, 9}) {
-        if (run_until("part", more)) break;
-      }
-      EXPECT_TRUE(interval < 1.0 || !fs::exists(dir_ / "work" / "point.safetensors"));
-      options_.after_step = nullptr;
-      if (!fs::exists(dir_ / "part")) run("part");
-      ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n << ", interval " << interval;
-      EXPECT_FALSE(fs::exists(dir_ / "work"));
-      fs::remove(dir_ / "part");
-    }
-  }
-}
+TEST_F(Collect, HeldStatesResumeBitForBit) { expect_held_states_resume({1, 6, 7, 13, 15, 20}, {4, 9}); }
 
 class CollectKl : public Collect {
  protected:
@@ -227,26 +231,8 @@ TEST_F(CollectKl, StoppedAfterAnyStepItResumesBitForBit) {
 // States of all layers and gradients in memory, as on a GPU that has room for them.
 TEST_F(CollectKl, HeldStatesResumeBitForBit) {
   options_.row_gradients = true;
-  run("whole");
-  options_.hold_states = true;
-  run("held");
-  ASSERT_TRUE(bytes("whole") == bytes("held"));
-  options_.resume = true;
-  options_.work_dir = dir_ / "work";
-  for (const double interval : {0.0, 0.004, 1e9}) {
-    options_.checkpoint_seconds = interval;
-    for (const int n : {forward_ - 1, forward_ + steps_, forward_ + 3 * steps_ + 1, forward_ + 6 * steps_ + 2}) {
-      for (const int more : {n, 2 * steps_, 4 * steps_ + 1}) {
-        if (run_until("part", more)) break;
-      }
-      EXPECT_TRUE(interval < 1.0 || !fs::exists(dir_ / "work" / "point.safetensors"));
-      options_.after_step = nullptr;
-      if (!fs::exists(dir_ / "part")) run("part");
-      ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n << ", interval " << interval;
-      EXPECT_FALSE(fs::exists(dir_ / "work"));
-      fs::remove(dir_ / "part");
-    }
-  }
+  expect_held_states_resume({forward_ - 1, forward_ + steps_, forward_ + 3 * steps_ + 1, forward_ + 6 * steps_ + 2},
+                            {2 * steps_, 4 * steps_ + 1});
 }
 
 // Behind the pass of the KL metric and alone, also with sequences that have no far pair.
