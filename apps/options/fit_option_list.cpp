@@ -74,7 +74,7 @@ void add_code_options(CLI::App& app, FitArguments& a) {
   app.add_option(
          "--encoder", a.encoder,
          "How scales and codes are chosen; engines that read published files use minmax; feedback also lets the "
-         "errors of channels cancel where queries and W_O read them (CPU only)")
+         "errors of channels cancel where queries and W_O read them")
       ->check(CLI::IsMember({"auto", "minmax", "search", "feedback"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,

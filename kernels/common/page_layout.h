@@ -1,5 +1,5 @@
 // A page of the quantised cache: kPageTokens tokens of one (layer, KV head), keys and values, contiguous bytes. Plain
-// data and constexpr functions, shared by the CPU runtime and the CUDA kernels.
+// data and constexpr functions, shared by the CPU cache and the CUDA kernels.
 //
 // Sections, each a multiple of 16 bytes, in this order:
 //   key planes | key parameters | value planes | value parameters

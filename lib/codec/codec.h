@@ -1,4 +1,4 @@
-// The codec of one row (one token of one KV head): the specification that prefill path, runtime pages and CUDA kernels
+// The codec of one row (one token of one KV head): the specification that prefill path, cache pages and CUDA kernels
 // follow bit for bit. Byte-level description: docs/format-codec.md; golden vectors: sample_data/golden/.
 //
 // A layout (layout/row_code.h) says what is stored, and is all a reader needs. An encoder says how the stored numbers

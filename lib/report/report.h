@@ -41,7 +41,7 @@ struct BundleFacts {
   std::optional<double> key_clip, value_clip;  // the ratio that ran in all layers and heads, 0: off; empty: they differ
   std::string clip_source;                     // bundle | option | file | default
   std::vector<LayerClip> layer_clips;          // where a ratio differs between layers or heads
-  std::string served_as;                       // the form that was judged: served_form.h of the bundle's library
+  std::string served_as;                       // the form that was judged: export/served_form.h
   std::vector<std::string> served_changes;     // what the form changes of the bundle as fitted; empty: nothing
   std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
   std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing

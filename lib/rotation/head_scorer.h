@@ -38,7 +38,7 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
 class HeadScorer {
  public:
   virtual ~HeadScorer() = default;
-  // clip: rho of the codec. The rows that are quantised are the BF16-rounded transformed rows, as in the runtime.
+  // clip: rho of the codec. The rows that are quantised are the BF16-rounded transformed rows, as in the cache.
   virtual ErrorSum score(float clip) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Rotations and other transforms of keys and values as data, shared by fit, bundle, runtime and export.
+// Rotations and other transforms of keys and values as data, shared by fit, bundle, cache and export.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 """The codec of rows in torch, bit for bit that of the toolchain's lib/codec; the arithmetic is defined in
-schemas/README.md. A row is one token of one KV head, d channels. Tensors are [..., H, d]: heads have their own clip
+docs/format-codec.md. A row is one token of one KV head, d channels. Tensors are [..., H, d]: heads have their own clip
 ratios, deviations and metrics, all other dimensions are tokens."""
 import dataclasses
 

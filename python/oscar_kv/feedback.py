@@ -1,5 +1,5 @@
 """Encoder `feedback`: steps of single codes that make the errors of a block's channels cancel in the metric that weighs
-them. Defined in schemas/README.md of the toolchain; readers never see it."""
+them. Defined in docs/format-codec.md of the toolchain; readers never see it."""
 import dataclasses
 
 import torch

@@ -1,4 +1,4 @@
-"""Single-precision arithmetic whose every operation is rounded on its own, in the orders that schemas/README.md of the
+"""Single-precision arithmetic whose every operation is rounded on its own, in the orders that docs/format-codec.md of the
 toolchain fixes, on tensors whose last dimension is a row."""
 import torch
 

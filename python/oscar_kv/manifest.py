@@ -1,5 +1,5 @@
 """oscar_bundle.json with every field checked: what bundle.py then reads, and the names and shapes of its tensors. The
-format is described in schemas/README.md of the toolchain; errors are those of its C++ reader."""
+format is described in docs/format-bundle.md of the toolchain; errors are those of its C++ reader."""
 import dataclasses
 import hashlib
 import json
@@ -262,6 +262,6 @@ def _canonical(value):
 
 
 def numbers_sha256(document):
-    """SHA-256 of what the numbers of a bundle depend on: schemas/README.md, `numbers_sha256`."""
+    """SHA-256 of what the numbers of a bundle depend on: docs/format-bundle.md, `numbers_sha256`."""
     numbers = {key: document[key] for key in NUMBERS} | {"fingerprint": document["model"]["fingerprint"]}
     return hashlib.sha256(_canonical(numbers).encode("utf-8", "surrogatepass")).hexdigest()
