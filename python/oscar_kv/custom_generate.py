@@ -4,6 +4,7 @@ import hashlib
 import pathlib
 import weakref
 
+from . import cache_use
 from .errors import InputError, quoted
 from .manifest import NAME
 from .transformers_attach import activate, detach, prepare
@@ -52,6 +53,6 @@ def generate_with(model, manifest_sha256, folder, inputs, arguments):
     activate(model, ready)
     try:
         # Not model.generate: from_pretrained() puts the exported function there.
-        return type(model).generate(model, *inputs, **arguments)
+        return cache_use.checked(ready, type(model).generate)(model, *inputs, **arguments)
     finally:
         detach(model)

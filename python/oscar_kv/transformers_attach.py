@@ -1,7 +1,6 @@
 """attach(): a model of transformers generates with the cache of a bundle. Only documented hooks are used: a registered
 attention function and mask, a Cache of our own, and the instance's own way to prepare a cache for generate()."""
 import dataclasses
-import pathlib
 import sys
 import types
 import warnings
@@ -11,12 +10,16 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask
 
+from . import cache_use
+from .adapters import check_adapters, warn_of_adapters
 from .bundle import Bundle, check_geometry, load_bundle
+from .checkpoint_place import checkpoint_of
 from .errors import InputError
-from .fingerprint import checkpoint_fingerprint, first_values
+from .fingerprint import checkpoint_fingerprint
+from .loaded_weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection
 from .manifest import left_out_layers
 from .model_families import GEMMA4
-from .offload import device_of, held, is_offloaded
+from .offload import held, is_offloaded
 from .page_layout import PAGE_TOKENS
 from .paged_kv import LayerCode
 from .step_graphs import Recorder, recorder_of, wrapped
@@ -24,6 +27,7 @@ from .tiers import Tiers
 from .transform import Phases
 from .transformers_attention import attention, rule_of
 from .transformers_cache import CACHE_NAME, OscarCache
+from .unwrap import unwrapped
 
 NAME, ATTRIBUTE = "oscar", "_oscar_attached"
 # A mask function of flash attention gives None or [B, keys], which is all that padding needs here.
@@ -42,7 +46,11 @@ class Attached:
         self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # but their windows
         self.max_tokens, self.flush = max_tokens, flush
         self.graphs = None          # step_graphs.Recorder where steps are recorded
-        self.implementation = self.forward = None  # the model's own, while it is active; forward: of the instance, if it has one
+        self.implementation = None  # the model's own, while it is active
+        self.own = {}               # methods that the instance had before, by their names; None: only its class has one
+        self.hook = None            # of the model's forward
+        self.call = None            # (cache, its columns before) of the generate() that runs
+        self.warned = False         # of a forward of many tokens
         coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
@@ -50,34 +58,14 @@ class Attached:
         return Tiers(code, self.flush)
 
 
-def _key_projection(module):
-    """(name, projection) of what makes keys; Phi-3 has one for queries, keys and values. (None, None): no attention module."""
-    return next(((name, getattr(module, name)) for name in ("k_proj", "qkv_proj") if hasattr(module, name)), (None, None))
-
-
 def _attention_modules(model):
     """The attention module of each decoder layer, by its index."""
     found = {}
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
-        if isinstance(index, int) and _key_projection(module)[1] is not None:
+        if isinstance(index, int) and key_projection(module)[1] is not None:
             found[index] = module
     return found
-
-
-def _checkpoint_of(model, checkpoint):
-    """The directory that the model was loaded from."""
-    name = checkpoint if checkpoint is not None else getattr(model, "name_or_path", "")
-    if name and pathlib.Path(name).is_dir():
-        return pathlib.Path(name)
-    if name and checkpoint is None:
-        from huggingface_hub import try_to_load_from_cache
-        revision = getattr(model.config, "_commit_hash", None)
-        cached = try_to_load_from_cache(str(name), "config.json", revision=revision)
-        if isinstance(cached, str):
-            return pathlib.Path(cached).parent
-    raise InputError(f"the checkpoint of the model ('{name}') is not found, so the bundle's fingerprint cannot be compared; "
-                     "pass checkpoint=DIR")
 
 
 def _phases(model):
@@ -173,32 +161,26 @@ def _check_model(model, bundle, modules):
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
                          "cannot serve it")
     for index, module in modules.items():
-        dtype = _key_projection(module)[1].weight.dtype
-        if dtype not in (torch.bfloat16, torch.float32):
+        dtype = computed_in(key_projection(module)[1], model)
+        if dtype not in COMPUTED_IN:
             raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or float32; "
                              "load the model with dtype=torch.bfloat16")
 
 
-def _check_weights(model, modules, directory):
-    """A model that only has the name of its checkpoint (other weights, trained further) is told by samples of its own."""
-    names = {id(module): name for name, module in model.named_modules()}
-    for index, module in modules.items():
-        name, projection = _key_projection(module)
-        weight = held(projection, "weight")
-        stored = first_values(directory, f"{names[id(module)]}.{name}.weight", 64)
-        if stored is None:
-            continue
-        if not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:64].cpu()):
-            raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
-                             "fitted on; pass checkpoint=DIR, or fit a bundle for this model")
-
-
-def _check_generation(attached, config, mode, tokens, cache):
+def _check_generation(model, attached, config, mode, tokens, cache):
+    check_adapters(_attention_modules(model))
+    if config.use_cache is False:
+        raise InputError("use_cache is false (in this call, in generation_config.json or in config.json), so that generate() would run "
+                         f"without the attached bundle; pass use_cache=True, or {cache_use.AROUND}")
+    if cache is not None and not isinstance(cache, OscarCache):
+        raise InputError(f"{CACHE_NAME} is a {type(cache).__name__}, so that generate() would run without the attached bundle; pass "
+                         f"oscar_kv.new_cache(model), or {cache_use.AROUND}")
     mode = str(getattr(mode, "value", mode))
     if mode not in ("greedy_search", "sample") or (config.num_beams or 1) > 1:
         raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot take tokens back or copy "
                          "sequences; use greedy search or sampling, or detach() first")
-    if config.cache_implementation is not None:
+    # A checkpoint that names one says what its authors would take without a bundle.
+    if config.cache_implementation not in (None, getattr(model.generation_config, "cache_implementation", None)):
         raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave it out, or "
                          "detach() first")
     if attached.max_tokens is not None and tokens > attached.max_tokens:
@@ -209,15 +191,14 @@ def _check_generation(attached, config, mode, tokens, cache):
 
 
 def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs):
-    """generate() asks its model for a cache: ours, unless the caller brought one or wants none."""
+    """generate() asks its model for a cache: ours, new or brought by the caller."""
     attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get(CACHE_NAME)
-    if generation_config.use_cache is not False and (cache is None or isinstance(cache, OscarCache)):
-        _check_generation(attached, generation_config, generation_mode, max_cache_length, cache)
-        if cache is None:
-            model_kwargs[CACHE_NAME] = OscarCache(attached)
-            return None
-    own = type(self)._prepare_cache_for_generation
-    return own(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs)
+    _check_generation(self, attached, generation_config, generation_mode, max_cache_length, cache)
+    if cache is None:
+        cache = model_kwargs[CACHE_NAME] = OscarCache(attached)
+    else:
+        cache._is_user_defined = True  # as transformers marks it
+    attached.call = cache, cache_use.columns(cache)
 
 
 def _warn_of_reference(attached, group):
@@ -250,31 +231,47 @@ def _recorder(model, attached, graphs):
     return None if reason is not None else recorder_of(attached.codes[0].device)
 
 
+def _directory(model, checkpoint):
+    """Of the checkpoint that the model was loaded from."""
+    if checkpoint is not None:
+        return checkpoint_of(checkpoint)
+    return checkpoint_of(getattr(model, "name_or_path", ""), getattr(model.config, "_commit_hash", None))
+
+
 def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
     """Checks that a bundle fits the model, which stays as it is. Returns what activate() takes; arguments as attach()."""
+    model = unwrapped(model)
     if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
         raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
     bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
     modules = _attention_modules(model)
+    check_adapters(modules)
     _check_model(model, bundle, modules)
     if bundle.fingerprint:
-        directory, first = _checkpoint_of(model, checkpoint), bundle.layers[0]
+        directory, first = _directory(model, checkpoint), bundle.layers[0]
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
-        _check_weights(model, modules, directory)
+        check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     kept = kept_layers(model.config.get_text_config(decoder=True))
     exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]
     codes = [None] * geometry(model)[0]
     for layer in [*bundle.layers, *exact]:
-        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of(_key_projection(modules[layer.layer])[1], "weight"))
+        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(key_projection(modules[layer.layer])[1]))
     attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
     _warn_of_reference(attached, _group(model))
+    warn_of_adapters(model)
     return attached
 
 
+def _replace(model, attached, name, method):
+    attached.own[name] = model.__dict__.get(name)  # accelerate puts a forward there, an export its generate
+    setattr(model, name, method)
+
+
 def activate(model, attached):
-    """The model generates with what prepare() made, until detach(). Returns the model."""
+    """The model generates with what prepare() made, until detach(). Returns what was given, also where that is a wrapper."""
+    given, model = model, unwrapped(model)
     if getattr(model, ATTRIBUTE, None) is not None:
         raise InputError("the model has a bundle attached already; detach() it first")
     attached.implementation = model.config._attn_implementation
@@ -282,15 +279,22 @@ def activate(model, attached):
     if model.config._attn_implementation != NAME:
         raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot serve it")
     setattr(model, ATTRIBUTE, attached)
-    model._prepare_cache_for_generation = types.MethodType(_prepare, model)
-    attached.forward = model.__dict__.get("forward")  # accelerate puts one there
+    _replace(model, attached, "_prepare_cache_for_generation", types.MethodType(_prepare, model))
+    if hasattr(model, "generate"):
+        _replace(model, attached, "generate", cache_use.checked(attached, model.generate))
+        for name in ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager"):
+            if hasattr(model, name):
+                _replace(model, attached, name, cache_use.refuse_continuous_batching)
     if attached.graphs is not None:
-        model.forward = wrapped(model, attached, model.forward)
-    return model
+        _replace(model, attached, "forward", wrapped(model, attached, model.forward))
+    cache_use.serve(attached)
+    attached.hook = model.register_forward_pre_hook(cache_use.watch_forward(attached, CACHE_NAME), with_kwargs=True)
+    return given
 
 
 def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
-    """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on.
+    """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on, also where it stands in a wrapper of
+    peft, torch.compile, DataParallel or accelerate. A generate() that would leave the cache out is an InputError.
 
     bundle: a directory of oscar-fit, or a Bundle. checkpoint: the directory that the model was loaded from, where it cannot
     be found by its name; its fingerprint must be the bundle's. max_tokens: refuse longer sequences before they start.
@@ -301,21 +305,25 @@ def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=N
 
 
 def detach(model):
-    """The model as it was before attach()."""
+    """The model as it was before attach(). Returns what was given."""
+    given, model = model, unwrapped(model)
     attached = _attached(model)
     model.set_attn_implementation(attached.implementation)
-    del model._prepare_cache_for_generation
-    if attached.forward is not None:
-        model.forward = attached.forward
-    else:
-        model.__dict__.pop("forward", None)
+    attached.hook.remove()
+    cache_use.release(attached)
+    for name, method in attached.own.items():
+        if method is not None:
+            setattr(model, name, method)
+        else:
+            model.__dict__.pop(name, None)
+    attached.own = {}
     delattr(model, ATTRIBUTE)
-    return model
+    return given
 
 
 def new_cache(model):
     """An empty cache for several turns: generate(..., past_key_values=cache) or model(..., past_key_values=cache)."""
-    return OscarCache(_attached(model))
+    return OscarCache(_attached(unwrapped(model)))
 
 
 def _attached(model):

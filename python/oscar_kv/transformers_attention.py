@@ -3,6 +3,7 @@ cache. A chunk of a prompt: raw keys and values of the chunk by SDPA, what came 
 log-sum-exp; then the chunk is appended."""
 import torch
 
+from . import cache_use
 from .attention_rule import Rule
 from .chunk_attention import causal_parts, plain, whole
 from .errors import InputError
@@ -18,6 +19,7 @@ def rule_of(module, window=None, cap=None, sinks=None):
     return Rule(window or 0, (config.attention_chunk_size or 0) if chunked else 0, float(cap or 0.0), sinks)
 
 
+@torch.compiler.disable  # the cache counts in Python; a compiled model is cut here
 def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **kwargs):
     """The signature of AttentionInterface: query [B, Hq, q, d] -> ([B, q, Hq, d], None)."""
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -33,6 +35,7 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         causal = kwargs.get("is_causal")
         if not (getattr(module, "is_causal", True) if causal is None else causal):  # the encoder of images beside the decoder
             return whole(query, key, value, attention_mask, scale).transpose(1, 2), None
+        cache_use.without_cache(module, query.shape[2], key.shape[2])
         return plain(query, key, value, attention_mask, scale, rule).transpose(1, 2), None
     if module not in layer.owner.attached.modules:
         raise InputError("the cache was made for another model; make one with oscar_kv.new_cache(model)")

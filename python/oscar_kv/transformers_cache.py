@@ -2,6 +2,7 @@
 and returns them with a reference to the layer, by which the attention function (transformers_attention.py) finds the
 cache; it appends them once it has attended."""
 import contextlib
+import copy
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
@@ -15,9 +16,9 @@ CARRIER = "_oscar_layer"
 CACHE_NAME = next(iter(getattr(generation, "ALL_CACHE_NAMES", ["past_key_values"])))
 
 
-def _refuse(what):
+def _refuse(what, why="a 2-bit cache cannot take tokens back or copy sequences; generate without it"):
     def method(self, *args, **kwargs):
-        raise InputError(f"{what}: a 2-bit cache cannot take tokens back or copy sequences; generate without it")
+        raise InputError(f"{what}: {why}")
 
     return method
 
@@ -48,6 +49,7 @@ class OscarLayer(CacheLayerMixin):
         self.kv = PagedKV(code, self.owner.table(batch), self.owner.attached.flush)
         self.is_initialized = True
 
+    @torch.compiler.disable
     def update(self, key_states, value_states, *args, **kwargs):
         if self.pending is not None:
             raise InputError(f"layer {self.index}: the model attended without this cache; attach() the bundle to the model "
@@ -204,6 +206,35 @@ class OscarCache(Cache):
     def allocated_bytes(self):
         """Bytes of windows and pages in all layers."""
         return sum(layer.kv.allocated_bytes() for layer in self.paged if layer.kv is not None)
+
+    @property
+    def nbytes(self):
+        return self.allocated_bytes()
+
+    def __repr__(self):
+        """What it holds, and what the same tokens take in BF16."""
+        bundle, filled = self.attached.bundle, [layer.kv for layer in self.paged if layer.kv is not None]
+        if not filled or not any(filled[0].lengths):
+            return f"OscarCache(empty, method {bundle.method}, {len(self.paged)} of {len(self.layers)} layers)"
+        lengths = filled[0].lengths
+        full = 4 * sum(kv.code.layer.kv_heads * kv.code.layer.head_dim * sum(kv.lengths) for kv in filled)
+        of = f"{lengths[0]:,} tokens" if len(lengths) == 1 else f"{len(lengths)} sequences of up to {max(lengths):,} tokens"
+        coded = sum(max(0, kv.quantised_end(n) - bundle.sink) for kv in filled[:1] for n in kv.lengths)
+        return (f"OscarCache({of}, {coded:,} of {sum(lengths):,} tokens coded, method {bundle.method}, {len(self.paged)} of "
+                f"{len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)")
+
+    def __deepcopy__(self, memo):
+        """A cache of its own with the same tokens, for several continuations of one prompt. What attach() made is shared."""
+        if any(layer.pending is not None for layer in self.paged):
+            raise InputError("the cache holds keys that its model has not attended to; copy it between calls of the model")
+        memo[id(self.attached)] = self.attached
+        memo |= {id(code): code for code in self.attached.codes if code is not None}
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        fresh = dict(_mask=(None, None), _held=(None, None), steps=None)  # of the masks and the recorded steps of this cache
+        twin.__dict__.update(fresh | {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in fresh})
+        return twin
+
+    __copy__ = _refuse("copy.copy", "both caches would write the same pages; use copy.deepcopy")
 
     def reset(self):
         self.steps = None

@@ -1,0 +1,91 @@
+"""Whether what runs after attach() really uses its cache. Results of the BF16 cache must never pass for those of 2 bits, so that
+every way around the cache ends in one sentence, and a forward that reads no cache by its nature in one warning."""
+import functools
+import warnings
+import weakref
+
+from torch import nn
+
+from .errors import InputError
+
+_serving = weakref.WeakKeyDictionary()  # attention module -> weak reference to the Attached that serves it
+
+AROUND = "detach() the bundle to run without it"
+
+
+def serve(attached):
+    """From now on attached answers for its attention modules."""
+    for module in attached.modules:
+        _serving[module] = weakref.ref(attached)
+
+
+def release(attached):
+    for module in attached.modules:
+        _serving.pop(module, None)
+
+
+def without_cache(module, queries, keys):
+    """An attention module runs without a cache of ours, on so many tokens. InputError: it has a cache of another kind."""
+    attached = _serving.get(module, lambda: None)() if isinstance(module, nn.Module) else None
+    if attached is None:
+        return
+    if keys > queries:
+        raise InputError(f"a bundle is attached to the model, but layer {module.layer_idx} read {keys - queries} tokens from a cache of "
+                         f"another kind; pass past_key_values=oscar_kv.new_cache(model), or {AROUND}")
+    if queries > 1:
+        warn_of_one_forward(attached)
+
+
+def warn_of_one_forward(attached):
+    """Once for each attach()."""
+    if not attached.warned:
+        attached.warned = True
+        warnings.warn("oscar-kv: many tokens in one forward attend to each other in BF16, so that perplexity or logits of this forward do "
+                      "not show what the 2-bit cache costs; feed chunks of a few tokens with past_key_values=oscar_kv.new_cache(model), or "
+                      "use python -m oscar_kv.lm_eval", stacklevel=3)
+
+
+def watch_forward(attached, cache_name):
+    """A hook for nn.Module.register_forward_pre_hook: a loss over a prompt in one forward is that of BF16, although a cache is there."""
+    def hook(module, args, kwargs):
+        if kwargs.get("labels") is not None and getattr(kwargs.get(cache_name), "attached", None) is attached:
+            warn_of_one_forward(attached)
+
+    return hook
+
+
+def checked(attached, generate):
+    """generate() of a model, which must use the cache of attached. attached.call is set when transformers asks for a cache."""
+    @functools.wraps(generate)
+    def checked_generate(*args, **kwargs):
+        attached.call = None
+        try:
+            made = generate(*args, **kwargs)
+            cache, before = attached.call or (None, None)
+        finally:
+            attached.call = None
+        check_use(cache, before)
+        return made
+
+    checked_generate.oscar_kv = True
+    return checked_generate
+
+
+def columns(cache):
+    return [layer.columns for layer in cache.paged]
+
+
+def check_use(cache, before):
+    """InputError unless every layer of the cache has taken tokens. before: columns(cache) before the call."""
+    if cache is None:
+        raise InputError("generate() did not ask for the cache of the attached bundle, so its result is that of another cache; call "
+                         f"generate() of the model itself, or {AROUND}")
+    unused = next((layer.index for layer, n in zip(cache.paged, before) if layer.columns <= n), None)
+    if unused is not None:
+        raise InputError(f"generate() ran, but layer {unused} put no token into the cache of the attached bundle, so its result is that of "
+                         f"another cache; attach() the bundle after all changes to the model (attention function, gradient checkpointing), or {AROUND}")
+
+
+def refuse_continuous_batching(*args, **kwargs):
+    raise InputError(f"continuous batching (generate_batch) brings a cache of its own, which would leave the attached bundle out; call "
+                     f"generate(), or {AROUND}")

@@ -1,0 +1,31 @@
+"""The directory of the checkpoint that a model was loaded from: a folder, or a snapshot in the Hugging Face cache."""
+import pathlib
+
+from .errors import InputError, quoted
+
+
+def _snapshots(name):
+    """Folders with a config.json of a repository in the cache, whatever its refs say: a download of one commit leaves none."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    folder = pathlib.Path(HF_HUB_CACHE) / ("models--" + name.replace("/", "--")) / "snapshots"
+    return sorted(path for path in folder.iterdir() if (path / "config.json").is_file()) if folder.is_dir() else []
+
+
+def checkpoint_of(name, revision=None, hint="pass checkpoint=DIR"):
+    """name: of a folder or a repository, or empty; revision: its commit or branch, where known. InputError: it is not on this machine,
+    or in several versions."""
+    name = str(name or "")
+    if name and pathlib.Path(name).is_dir():
+        return pathlib.Path(name)
+    found = []
+    if name and name.count("/") <= 1 and not name.startswith((".", "/")):
+        from huggingface_hub import try_to_load_from_cache
+        cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        if isinstance(cached, str):
+            return pathlib.Path(cached).parent
+        found = _snapshots(name) if revision is None else []
+    if len(found) > 1:
+        raise InputError(f"the Hugging Face cache holds {len(found)} versions of {quoted(name)} and does not say which is the main one; {hint}")
+    if not found:
+        raise InputError(f"the checkpoint of the model ({quoted(name)}) is not found, so the bundle's fingerprint cannot be compared; {hint}")
+    return found[0]

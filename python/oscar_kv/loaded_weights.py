@@ -1,0 +1,74 @@
+"""What the weights of a loaded model tell: the projection that makes keys, the type in which it computes, and whether its numbers are
+those of the checkpoint. Layers that were loaded in 4 or 8 bits (bitsandbytes, AWQ, GPTQ, HQQ, FP8, compressed-tensors, torchao) hold
+codes in place of a weight; their keys and values are activations of the model's own type."""
+import torch
+
+from .adapters import base_of
+from .errors import InputError
+from .fingerprint import first_values
+from .offload import device_of, held
+
+COMPUTED_IN = (torch.bfloat16, torch.float32)
+FLOATS = (torch.bfloat16, torch.float32, torch.float16, torch.float64)
+SAMPLE = 64
+
+
+def key_projection(module):
+    """(name, projection) of what makes keys; Phi-3 has one for queries, keys and values. (None, None): no attention module."""
+    for name in ("k_proj", "qkv_proj"):
+        if hasattr(module, name):
+            return name, base_of(getattr(module, name))
+    return None, None
+
+
+def plain_weight(projection):
+    """The weight of a projection, None where it holds codes. InputError where it is one piece of a weight."""
+    weight = getattr(projection, "weight", None)
+    if not isinstance(weight, torch.Tensor):
+        return None
+    if hasattr(weight, "device_mesh"):
+        raise InputError("the weights of the model are divided among devices (tensor parallelism or FSDP), and oscar-kv reads whole "
+                         "projections; load the model without tp_plan and sharding")
+    plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and weight.dtype in FLOATS
+    return weight if plain and weight.dim() == 2 and not hasattr(weight, "quant_state") else None
+
+
+def computed_in(projection, model):
+    """The type of the keys that a projection makes."""
+    weight = plain_weight(projection)
+    return weight.dtype if weight is not None else model.get_input_embeddings().weight.dtype
+
+
+def device_of_keys(projection):
+    """Where a projection runs."""
+    tensors = dict(projection.named_parameters(recurse=False)) | dict(projection.named_buffers(recurse=False))
+    name = "weight" if isinstance(getattr(projection, "weight", None), torch.Tensor) else next(iter(tensors), None)
+    if name is None:
+        raise InputError(f"a {type(projection).__name__} that makes keys holds no tensors, so the device of its layer is not known; "
+                         "oscar-kv cannot serve it")
+    return device_of(projection, name)
+
+
+def _samples(model, names, index, module):
+    """(name in the checkpoint, tensor) of what is compared of a layer: its key projection, or its norms where that holds codes."""
+    name, projection = key_projection(module)
+    if plain_weight(projection) is not None:
+        return [(f"{names[id(module)]}.{name}.weight", held(projection, "weight"))]
+    layer = names[id(module)].rpartition(".")[0]
+    found = []
+    for name, child in model.get_submodule(layer).named_modules():
+        weight = getattr(child, "weight", None)
+        if isinstance(weight, torch.Tensor) and weight.dim() == 1 and weight.dtype in FLOATS:
+            found.append((f"{layer}.{name}.weight", held(child, "weight")))
+    return found
+
+
+def check_weights(model, modules, directory):
+    """InputError where samples of a model in memory differ from its checkpoint: it only has the name of it, or was trained further."""
+    names = {id(module): name for name, module in model.named_modules()}
+    for index, module in modules.items():
+        for name, weight in _samples(model, names, index, module):
+            stored = first_values(directory, name, SAMPLE)
+            if stored is not None and not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:SAMPLE].cpu()):
+                raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
+                                 "fitted on; pass checkpoint=DIR, or fit a bundle for this model")
