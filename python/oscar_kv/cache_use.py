@@ -14,9 +14,10 @@ AROUND = "detach() the bundle to run without it"
 
 
 def serve(attached):
-    """From now on attached answers for its attention modules."""
+    """From now on attached answers for its attention modules, but for those whose layers keep a cache of transformers."""
     for module in attached.modules:
-        _serving[module] = weakref.ref(attached)
+        if attached.codes[module.layer_idx] is not None:
+            _serving[module] = weakref.ref(attached)
 
 
 def release(attached):
