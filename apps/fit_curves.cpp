@@ -44,6 +44,14 @@ Json hashes_beside(const fs::path& file, const Curves& curves) {
   return found;
 }
 
+// The fit without predictions: transforms, and how rows and metric spread over their channels.
+FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
+  FitOptions quick = options;
+  quick.max_rows = 0;
+  quick.on_step = nullptr;
+  return fit(statistics, quick);
+}
+
 // Curves of an earlier run, which must be of this fit.
 Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options,
                    const CacheWindows& windows, const std::string& file) {
@@ -69,13 +77,6 @@ Curves read_curves(const Statistics& statistics, const std::string& sha256, cons
 
 fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common) {
   return arguments.work_dir.empty() ? beside_output(common.output, ".curves.work") : fs::path(arguments.work_dir);
-}
-
-FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
-  FitOptions quick = options;
-  quick.max_rows = 0;
-  quick.on_step = nullptr;
-  return fit(statistics, quick);
 }
 
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common) {

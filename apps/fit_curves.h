@@ -62,9 +62,6 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
 CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
                           const PromptSet* prompts = nullptr, const std::string& prompts_name = {});
 
-// The fit without predictions: transforms, and how rows and metric spread over their channels.
-FitResult quick_fit(const Statistics& statistics, const FitOptions& options);
-
 // The model of --model. InputError when the statistics are of another one.
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common);
 

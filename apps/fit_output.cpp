@@ -11,7 +11,6 @@
 #include "bundle/model_card.h"
 #include "export/served_form.h"
 #include "registry/registry.h"
-#include "rotation/allocators.h"
 #include "rotation/fit.h"
 #include "statistics/left_out.h"
 
@@ -128,12 +127,6 @@ std::string spectrum_table(const FitResult& result) {
          line("  values  ", values);
 }
 
-// The allocator of another paper that chose a bundle's widths; null: none did.
-const AllocatorRow* allocator_of(const Bundle& bundle) {
-  const Json& options = bundle.provenance.at("options");
-  return options.contains("allocate") ? find_allocator(options.at("allocate").get<std::string>()) : nullptr;
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -246,9 +239,6 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
     text << "predicted KL of the whole " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
          << " at context " << predicted->context << ": the sum of the measured curves\n";
-  }
-  if (const AllocatorRow* allocator = allocator_of(bundle)) {
-    text << "widths as " << allocator->source << " chooses them: " << allocator->summary << "\n";
   }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   if (const std::string others = left_out_text(read_left_out(bundle.model, layers, output)); !others.empty()) {

@@ -4,7 +4,6 @@
 #include <string>
 #include <thread>
 
-#include "apps/fit_allocator.h"
 #include "apps/fit_check.h"
 #include "apps/fit_curves.h"
 #include "apps/fit_model.h"
@@ -21,6 +20,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "bundle/bundle_files.h"
+#include "bundle/curve_allocation.h"
 #include "bundle/from_fit.h"
 #include "bundle/manifest.h"
 #include "export/served_form.h"
@@ -79,21 +79,25 @@ Fitted fit_bundle(const Statistics& statistics, const FileHash& sha256, FitArgum
 }
 
 // The fit is told the widths, and the bundle what curves promise.
-Fitted fit_allocated(const Statistics& statistics, const FileHash& sha256, const WidthSource& source, FitArguments& a) {
-  const std::optional<PredictedKl> predicted = set_widths(source, statistics.head_dim, a.fit);
-  Fitted fitted = fit_bundle(statistics, sha256, a);
-  if (predicted) add_curves(fitted.bundle, source.measured->curves, *predicted);
-  if (a.text_hashes && !source.text_hashes.empty()) {
-    fitted.bundle.calibration_hashes.push_back({{"prompts", source.text_hashes}});
+Fitted fit_allocated(const Statistics& statistics, const FileHash& sha256, const std::optional<MeasuredCurves>& curves,
+                     FitArguments& a) {
+  std::optional<PredictedKl> predicted;
+  if (curves) {
+    const CurveAllocation widths = allocate_curves(curves->curves, a.fit.bits);
+    a.fit.key_profiles = widths.key;
+    a.fit.value_profiles = widths.value;
+    predicted = widths.predicted;
   }
+  Fitted fitted = fit_bundle(statistics, sha256, a);
+  if (predicted) add_curves(fitted.bundle, curves->curves, *predicted);
   return fitted;
 }
 
 // fit_allocated() when `written` bundles of a run are complete, which an interruption leaves there.
-Fitted fit_next(const Statistics& statistics, const FileHash& sha256, const WidthSource& widths, FitArguments& a,
-                std::size_t written) {
+Fitted fit_next(const Statistics& statistics, const FileHash& sha256, const std::optional<MeasuredCurves>& curves,
+                FitArguments& a, std::size_t written) {
   try {
-    return fit_allocated(statistics, sha256, widths, a);
+    return fit_allocated(statistics, sha256, curves, a);
   } catch (const InterruptedError&) {
     if (written == 0) throw;
     throw InterruptedError("interrupted; " + std::to_string(written) + " of " + std::to_string(a.pareto.size()) +
@@ -137,52 +141,43 @@ void require_shared_work(const FitArguments& a, bool measures) {
                                       : "start this fit without torchrun"));
 }
 
-WidthSource width_source(const Statistics& statistics, const FileHash& sha256, FitArguments& a) {
-  if (const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method)) {
-    // A dry run does not run the model: its table is that of the closed form.
-    if (a.common.dry_run && allocator->input == AllocatorInput::kText) return {};
-    const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
-    return allocator_source(*allocator, statistics, a.fit, a.windows, a.common, a.curves);
-  }
+std::optional<MeasuredCurves> measured_curves(const Statistics& statistics, const FileHash& sha256, FitArguments& a) {
+  // A dry run does not run the model: its table is that of the closed form.
   if (!uses_curves(a.curves, a.common, a.fit.method) || (a.common.dry_run && a.curves.file.empty())) return {};
   const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
-  return {
-      curves_for(statistics, hash_of(sha256, a), a.fit, a.windows, a.common, a.curves, budgets_of(a), a.text_hashes),
-      nullptr,
-      {},
-      Json::object()};
+  return curves_for(statistics, hash_of(sha256, a), a.fit, a.windows, a.common, a.curves, budgets_of(a), a.text_hashes);
 }
 
 // One bundle for each budget, and a table of what they are predicted to cost.
 void fit_pareto(FitArguments& a, const Statistics& statistics, const FileHash& sha256) {
-  const WidthSource widths = width_source(statistics, sha256, a);
-  if (!told(a)) return remove_state(widths.measured, a);
+  const std::optional<MeasuredCurves> curves = measured_curves(statistics, sha256, a);
+  if (!told(a)) return remove_state(curves, a);
   std::vector<ParetoRow> rows;
   for (const double bits : a.pareto) {
     a.fit.bits = bits;
-    const Fitted fitted = fit_next(statistics, sha256, widths, a, a.common.dry_run ? 0 : rows.size());
+    const Fitted fitted = fit_next(statistics, sha256, curves, a, a.common.dry_run ? 0 : rows.size());
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
     const fs::path directory = pareto_directory(a, bits);
     if (!a.common.dry_run) {
       make_directory(a.common.output);
-      save_fitted(fitted.bundle, widths.measured, directory, a);
+      save_fitted(fitted.bundle, curves, directory, a);
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory.string()));
   }
-  remove_state(widths.measured, a);
+  remove_state(curves, a);
   print_pareto(rows, a.common.dry_run, a.common.json);
 }
 
 void fit_one(FitArguments& a, const Statistics& statistics, const FileHash& sha256) {
-  const WidthSource widths = width_source(statistics, sha256, a);
-  if (!told(a)) return remove_state(widths.measured, a);
-  const Fitted fitted = fit_allocated(statistics, sha256, widths, a);
+  const std::optional<MeasuredCurves> curves = measured_curves(statistics, sha256, a);
+  if (!told(a)) return remove_state(curves, a);
+  const Fitted fitted = fit_allocated(statistics, sha256, curves, a);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
-  save_fitted(fitted.bundle, widths.measured, a.common.output, a);
-  remove_state(widths.measured, a);
+  save_fitted(fitted.bundle, curves, a.common.output, a);
+  remove_state(curves, a);
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json);
 }
 
@@ -199,11 +194,8 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
   }
   std::optional<CurvePlan> curves;
   const at::Device device = a.collect.options.device;
-  const AllocatorRow* allocator = find_allocator(a.fit.allocate);
-  if (measures || (allocator != nullptr && allocator->input == AllocatorInput::kText)) {
-    a.curves.loaded = model.curve_text(a.windows, a.curves);
-  }
   if (measures) {
+    a.curves.loaded = model.curve_text(a.windows, a.curves);
     curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, budgets_of(a).size());
   }
   if (a.common.dry_run) {
@@ -230,8 +222,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   }
   parse_options(a);
   const bool curves = uses_curves(a.curves, a.common, a.fit.method), measures = curves && a.curves.file.empty();
-  const AllocatorRow* allocator = asked_allocator(a.curves, a.common, a.fit.method);
-  a.fit.allocate = curves ? "measured" : allocator != nullptr ? allocator->id : "closed";
+  a.fit.allocate = curves ? "measured" : "closed";
   if (config && config->is_latent()) require_one_code(a.fit);
   if (config && measures) refuse_carried_rows(*config, "measuring curves");
   refuse_idle_options(app, a, measures);

@@ -54,19 +54,10 @@ Widths widths_of(const SideTransform& side) {
   return widths;
 }
 
-// The name of what shared out the widths of a bundle; empty where its options do not say.
-std::string allocator_of(const Bundle& bundle) {
-  if (!bundle.provenance.is_object()) return {};
-  const Json options = bundle.provenance.value("options", Json::object());
-  const auto found = options.is_object() ? options.find("allocate") : options.end();
-  return found != options.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 // How the widths of a bundle were chosen, and what its curves promise.
 void add_allocation_facts(const Bundle& bundle, const fs::path& directory, BundleFacts& facts) {
   facts.prediction = prediction_of(bundle, directory.string());
   facts.curves = load_curves(directory, bundle);
-  facts.allocator = allocator_of(bundle);
   for (const LayerTransform& layer : bundle.layers) {
     if (!layer.key.blocks() || !layer.value.blocks()) return;
   }

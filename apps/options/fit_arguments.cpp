@@ -9,7 +9,6 @@
 #include "base/errors.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
-#include "rotation/allocators.h"
 #include "rotation/codebook_fit.h"
 #include "rotation/fit.h"
 #include "rotation/waterfill.h"
@@ -242,15 +241,10 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
                    "is for collecting statistics, and a statistics file is given: drop one of the two");
   }
   if (measures) return;
-  const AllocatorRow* allocator = find_allocator(a.curves.allocate);
-  const bool weights = allocator != nullptr && allocator->input != AllocatorInput::kStatistics;
-  const bool text = weights && allocator->input == AllocatorInput::kText;
   const char* why = "is for measured curves, and none are measured here (--allocate measured does)";
-  if (!text) refuse_options(app, {"--text", "--curve-context", "--curve-sequences"}, why);
+  refuse_options(app, {"--text", "--curve-context", "--curve-sequences"}, why);
   if (a.curves.collects) return;
-  if (!weights) refuse_options(app, {"--model", "--revision"}, why);
-  if (!text) refuse_options(app, {"--dtype", "--stream-layers"}, why);
-  refuse_options(app, {"--work-dir", "--resume"}, why);
+  refuse_options(app, {"--model", "--revision", "--dtype", "--stream-layers", "--work-dir", "--resume"}, why);
 }
 
 void note_given_options(const CLI::App& app, FitArguments& a) {

@@ -1,5 +1,4 @@
 // The options of oscar-fit, in the order of --help.
-#include "apps/fit_allocator.h"
 #include "apps/options/fit_arguments.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
@@ -105,21 +104,13 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
       ->default_str("on");
 }
 
-std::vector<std::string> allocate_choices() {
-  std::vector<std::string> choices = {"auto", "closed", "measured"};
-  for (const AllocatorRow& row : allocators()) choices.push_back(row.id);
-  return choices;
-}
-
 void add_curve_options(CLI::App& app, FitArguments& a) {
   app.add_option(
          "--allocate", a.curves.allocate,
          "Waterfill: widths by the closed form, or by KL measured for each layer and side, on --model and "
          "--text (default: measured with --text or --curves, where statistics are collected from prompts, and below "
-         "1.5 bits; else closed); "
-         "for comparison, as other papers choose them:" +
-             allocator_help())
-      ->check(CLI::IsMember(allocate_choices()));
+         "1.5 bits; else closed)")
+      ->check(CLI::IsMember({"auto", "closed", "measured"}));
   app.add_option("--model", a.common.model,
                  "The model: without a statistics file they are collected from it first and kept as "
                  "OUTPUT.statistics.safetensors; else the model that they are of, to measure curves on")

@@ -20,7 +20,8 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
       ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.text,
-                 "Text to score: one UTF-8 document, or .jsonl rows of input_ids (required, but for --check-only, methods and plan)")
+                 "Text to score: one UTF-8 document, or .jsonl rows of input_ids (required, but for --check-only, "
+                 "methods and plan)")
       ->type_name("FILE");
   app.add_option(
          "--methods", a.request.methods,

@@ -116,25 +116,14 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   return result;
 }
 
-std::vector<double> CurvePasses::measure_layers(Attention& attention, std::int64_t first, std::int64_t last,
-                                                const std::string& where) {
-  std::vector<double> kl;
-  for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    const std::vector<at::Tensor> versions = run_behind(s, 1, attention, first, last, 1);
-    kl.push_back(mean_divergences(decoder_, baseline(s), versions, where).front());
-  }
-  return kl;
-}
-
-std::vector<double> CurvePasses::measure_layer(const KvMethod& method, std::int64_t layer) {
-  SimulatedPrefillAttention attention(method);
-  const std::int64_t number = decoder_.config().kv_layer(layer);
-  return measure_layers(attention, number, number, "layer " + std::to_string(number));
-}
-
 std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {
   SimulatedPrefillAttention attention(method);
-  return measure_layers(attention, 0, decoder_.config().layers - 1, "all layers");
+  std::vector<double> kl;
+  for (std::size_t s = 0; s < sequences_.size(); ++s) {
+    const std::vector<at::Tensor> versions = run_behind(s, 1, attention, 0, decoder_.config().layers - 1, 1);
+    kl.push_back(mean_divergences(decoder_, baseline(s), versions, "all layers").front());
+  }
+  return kl;
 }
 
 std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptions& options, std::int64_t sequences,

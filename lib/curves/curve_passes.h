@@ -37,10 +37,6 @@ class CurvePasses {
   // InterruptedError on SIGINT; NumericalError naming layer and side.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles);
 
-  // Mean KL of each sequence with keys and values of one layer as the method has them, and exact ones elsewhere; the
-  // rounding of activations is in it. Errors as above.
-  std::vector<double> measure_layer(const KvMethod& method, std::int64_t layer);
-
   // Mean KL of each sequence with all sides of all layers as the method has them; the rounding of activations is in it.
   // InterruptedError on SIGINT; NumericalError.
   std::vector<double> measure_whole(const KvMethod& method);
@@ -50,9 +46,6 @@ class CurvePasses {
                                     std::int64_t context, std::int64_t profiles);
 
  private:
-  // Layers from `first` on with `attention`, those behind `last` with an exact cache: mean KL of each sequence.
-  std::vector<double> measure_layers(Attention& attention, std::int64_t first, std::int64_t last,
-                                     const std::string& where);
   // Of sequence s in `copies` copies through layers from `first` on, those behind `last` with an exact cache: the rows
   // that count of each copy, behind the final norm. [copies][R, hidden]; progress: of each layer
   std::vector<at::Tensor> run_behind(std::size_t s, std::int64_t copies, Attention& attention, std::int64_t first,

@@ -46,7 +46,6 @@ struct BundleFacts {
   std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
   std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
   std::optional<Curves> curves;                // that its widths were allocated by
-  std::string allocator;  // oscar-fit --allocate that chose its widths; empty: none, or it was not recorded
   std::vector<Widths> key_widths, value_widths;                 // [L] bits of the blocks; empty where a side has none
   bool simulated() const { return served_as == "simulation"; }  // kSimulatedForm of served_form.h
 };

@@ -107,9 +107,6 @@ std::string report_html(const VerifyReport& report) {
   if (const std::string plots = html::curve_plots(report); !plots.empty()) {
     page += "<h2>Where the bytes go</h2>\n" + plots;
   }
-  if (const std::string comparison = html::allocation_comparison(report); !comparison.empty()) {
-    page += "<h2>Allocators side by side</h2>\n" + comparison;
-  }
   if (const std::string plots = html::spectrum_plots(report); !plots.empty()) {
     page += "<h2>Spectra before and after the rotation</h2>\n" + plots;
   }

@@ -50,16 +50,14 @@ void require_one_code(const FitOptions& o) {
     throw UsageError("--method " + o.method + " codes keys and values apart" + why +
                      "fit oscar, balanced or waterfill");
   }
-  if ((o.allocate == "closed" || o.allocate == "measured") && o.key_profiles == o.value_profiles) return;
-  throw UsageError("--allocate " + o.allocate + " chooses widths for keys and values apart" + why +
-                   "fit with --allocate measured or closed");
 }
 
 void check_latent_options(const Statistics& s, const FitOptions& o) {
   if (latent_parts(s).rank == 0) return;
   require_one_code(o);
   const std::string why = ": latent attention keeps one vector for keys and values";
-  if (o.key_widths != o.value_widths) throw UsageError("widths of keys and values differ" + why);
+  if (o.key_widths != o.value_widths || o.key_profiles != o.value_profiles)
+    throw UsageError("widths of keys and values differ" + why);
   if (o.clip == ClipMode::kFixed && o.key_clip != o.value_clip) {
     throw UsageError("clip ratios of keys and values differ" + why + "; pass the same twice");
   }

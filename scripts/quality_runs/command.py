@@ -17,7 +17,7 @@ def parse(description):
     parser.add_argument("--rows", nargs="+", choices=GROUPS, default=["default"], help=GROUPS_HELP)
     parser.add_argument("--sequences", type=int, default=12, help="of 2,048 tokens; other contexts score as many tokens; "
                         "--shift without --texts: 6")
-    parser.add_argument("--curve-sequences", type=int, help="of measured curves and allocators on text")
+    parser.add_argument("--curve-sequences", type=int, help="of measured curves")
     parser.add_argument("--codebook-rows", type=int, help="sampled tokens that codebooks are learned from (default: all, up to 32,768)")
     parser.add_argument("--needles", type=int, default=30, help="0: none")
     parser.add_argument("--shift", action="store_true", help="kinds of text instead of methods")

@@ -2,15 +2,14 @@
 import dataclasses
 
 BITS = ["3", "2.25", "1.75", "1.5", "1.25", "1.0", "0.75"]
-ALLOCATOR_BITS = ["2.25", "1.5", "1.0"]
 FIELD_BITS = ["2.25", "1.5", "1.25", "1.0"]
 FIELD = ["naive2", "hadamard2", "kivi2-g128", "oscar-tns-g128", "turboquant2", "turboquant2.5", "nsn", "nsn2"]
 CODEBOOKS = ["cq4x8", "cq8x10", "cq8x8", "tasq", "nova", "nova1b", "pq1", "rvq1.5"]
-GROUPS = ["default", "oscar", "balanced", "closed", "measured", "command", "kl", "more", "allocators", "field", "uncalibrated",
+GROUPS = ["default", "oscar", "balanced", "closed", "measured", "command", "kl", "more", "field", "uncalibrated",
           "codebooks"]
 GROUPS_HELP = (
     "command: what oscar-fit makes of a model and prompts; more: oscar-head, encoder feedback, center mean on measured curves; "
-    "allocators: those of other papers beside closed and measured, at three budgets; uncalibrated, codebooks: parts of field; field: all methods between 1 and 2.5 bits")
+    "uncalibrated, codebooks: parts of field; field: all methods between 1 and 2.5 bits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +40,6 @@ def measured(bits, name="measured", *more):
     return Row(f"{name}-{bits}", waterfill(bits, "--allocate", "measured", *more), "text", tuple(BITS))
 
 
-def allocator(name, needs, bits):
-    return Row(f"{name}-{bits}", waterfill(bits, "--allocate", name), needs, tuple(ALLOCATOR_BITS) if needs == "text" else ())
-
-
 def rows_of(groups):
     groups = {"oscar", "balanced", "closed", "measured", "command"} if groups == ["default"] else set(groups)
     field = "field" in groups
@@ -62,8 +57,8 @@ def rows_of(groups):
     if "balanced" in groups and not field:
         rows += [Row("balanced", ("--method", "balanced"))]
     for kind, make in (("closed", closed), ("measured", measured)):
-        if groups & {kind, "allocators", "field"}:
-            rows += [make(b) for b in (BITS if kind in groups else FIELD_BITS if field else ALLOCATOR_BITS)]
+        if groups & {kind, "field"}:
+            rows += [make(b) for b in (BITS if kind in groups else FIELD_BITS)]
     if "command" in groups:
         rows += [Row(f"command-{b}", waterfill(b), "prompts") for b in BITS]
     if "kl" in groups:
@@ -71,10 +66,6 @@ def rows_of(groups):
         rows += [Row("oscar-kl", kl), Row("balanced-kl", ("--method", "balanced", *kl))]
         rows += [Row(f"closed-kl-{b}", waterfill(b, *kl)) for b in BITS]
         rows += [measured(b, "measured-kl", *kl) for b in BITS]
-    if "allocators" in groups:
-        others = [("aatc", ""), ("spectra", ""), ("ratequant", ""), ("spectral", "model")]
-        others += [(name, "text") for name in ("modelopt", "kvtuner", "pmkvq", "kvmix")]
-        rows += [allocator(name, needs, b) for name, needs in others for b in ALLOCATOR_BITS]
     if "more" in groups:
         rows += [Row("oscar-head", ("--scope", "head")), Row("balanced-feedback", ("--method", "balanced", "--encoder", "feedback"))]
         rows += [measured(b, f"measured-{name}", *option) for name, option in

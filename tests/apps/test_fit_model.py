@@ -75,10 +75,6 @@ def test_methods_and_formats_that_measure_nothing(line, small, tmp_path):
     assert manifest_of(tmp_path / "b")["method"] == "oscar"
     succeed(*line(tmp_path / "c", "--prompts", small, "--allocate", "closed", "--bits", 1.5))
     assert manifest_of(tmp_path / "c")["method"] == "waterfill" and not (tmp_path / "c" / "curves.json").exists()
-    # The allocator of another paper runs the model on the prompts.
-    succeed(*line(tmp_path / "d", "--prompts", small, "--allocate", "kvtuner", "--bits", 1.5, *CURVES))
-    assert manifest_of(tmp_path / "d")["provenance"]["options"]["allocate"] == "kvtuner"
-    assert not (tmp_path / "d" / "curves.json").exists()
     far = metadata_of(tmp_path / "a.statistics.safetensors")["parts"][0]["options"]["far_pairs"]
     assert far == {"sink": 16, "recent": 32}, "far pairs are those behind the windows of the bundle"
 

@@ -114,50 +114,6 @@ def test_pareto_writes_what_single_fits_write(far, tmp_path):
     assert "predicted error" in table and not (tmp_path / "t").exists()
 
 
-# What each needs besides statistics.
-OTHER_ALLOCATORS = {"aatc": [], "spectra": [], "ratequant": [], "spectral": ["--model"]} | dict.fromkeys(
-    ["modelopt", "kvtuner", "pmkvq", "kvmix"], ["--model", "--text"])
-
-
-@pytest.mark.parametrize("allocator", OTHER_ALLOCATORS)
-def test_allocators_of_other_papers(allocator, far, model, text, tmp_path):
-    more = [x for option in OTHER_ALLOCATORS[allocator] for x in (option, model if option == "--model" else text)]
-    if "--text" in more:
-        more += ["--curve-context", 96, "--curve-sequences", 1, "--windows", "8,24"]
-    fit = ["fit", far, "--method", "waterfill", "--allocate", allocator, *more]
-    rows = json.loads(succeed(*fit, "-o", tmp_path / "p", "--pareto", "1.5,2.5", "--json").out)["pareto"]
-    for row in rows:
-        manifest = manifest_of(tmp_path / "p" / f"bits-{row['budget']:g}")
-        assert 0.25 < bits_of(manifest) <= 1e-9 + row["budget"] and manifest["provenance"]["options"]["allocate"] == allocator
-    result = succeed(*fit, "-o", tmp_path / "b", "--bits", 1.5)
-    assert "widths as " in result.out and "chooses them" in result.out
-    one, of_pareto = (tmp_path / folder / "rotations.safetensors" for folder in ("b", "p/bits-1.5"))
-    assert one.read_bytes() == of_pareto.read_bytes()
-    assert json.loads(succeed(*fit, "-o", tmp_path / "j", "--json").out)["allocate"] == allocator
-    assert "served without loss" in result.out
-    succeed("verify", "--bundle", tmp_path / "b", "--check-only", "--model", model)
-    assert "dry run" in succeed(*fit, "-o", tmp_path / "d", "--pareto", "1,2", "--dry-run").out
-
-
-def test_allocators_that_lack_something(far, model, text, tmp_path):
-    fit = ["fit", far, "-o", tmp_path / "b", "--method", "waterfill"]
-    for allocator, options in OTHER_ALLOCATORS.items():
-        if options:
-            refuse(USAGE, *fit, "--allocate", allocator, names=["--allocate " + allocator, "add " + " and ".join(options)])
-            if "--text" in options:
-                refuse(USAGE, *fit, "--allocate", allocator, "--model", model, names="add --model and --text")
-                refuse(USAGE, *fit, "--allocate", allocator, "--model", model, "--text", text, "--resume", names="--resume")
-        else:
-            refuse(USAGE, *fit, "--allocate", allocator, "--model", model, names="--model")
-        refuse(USAGE, "fit", far, "-o", tmp_path / "b", "--allocate", allocator, names=[allocator, "--method waterfill"])
-        refuse(USAGE, *fit, "--allocate", allocator, "--model", model, "--curves", text, names=[allocator, "are not used"])
-    refuse(USAGE, *fit, "--allocate", "spectral", "--model", model, "--text", text, names="--text")
-    refuse(USAGE, *fit, "--allocate", "greedy", names="greedy")
-    assert not (tmp_path / "b").exists()
-    succeed("fit", far, "-o", tmp_path / "c", "--method", "waterfill")
-    assert manifest_of(tmp_path / "c")["provenance"]["options"]["allocate"] == "closed"
-
-
 def test_options_reach_the_fit(far, tmp_path):
     def fit(name, *options):
         succeed("fit", far, "-o", tmp_path / name, "--method", "balanced", *options)

@@ -6,19 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <optional>
 
 #include "attention/reconstruction.h"
 #include "base/random.h"
 #include "bundle/from_fit.h"
-#include "curves/gradient_sensitivity.h"
-#include "curves/layer_sensitivity.h"
 #include "rotation/block_widths.h"
 #include "rotation/fit.h"
 #include "statistics/collect.h"
-#include "statistics/layer_gradient.h"
-#include "statistics/output_gradient.h"
 #include "support/metric_fit_options.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
@@ -39,11 +33,10 @@ std::vector<std::int32_t> random_ids(std::uint64_t seed, std::int64_t count) {
   return ids;
 }
 
-// Query by query: rows of one side, or of both, as the cache gives them, in the model's own basis; the other in BF16.
+// Query by query: rows of one side as the cache gives them, in the model's own basis; the other side in BF16.
 class OneLayerReference : public Attention {
  public:
-  // side: nothing for both
-  OneLayerReference(const KvMethod& method, std::int64_t layer, std::optional<Side> side)
+  OneLayerReference(const KvMethod& method, std::int64_t layer, Side side)
       : method_(method), layer_(layer), side_(side) {}
   at::Tensor attend(const AttentionInput& input) override {
     if (input.layer != layer_) return exact_.attend(input);
@@ -63,7 +56,7 @@ class OneLayerReference : public Attention {
 
  private:
   CachedRows rows_of(Side side, const at::Tensor& rows) const {
-    if (!side_ || *side_ == side) return decoded_model_rows(method_, layer_, side, rows);
+    if (side_ == side) return decoded_model_rows(method_, layer_, side, rows);
     return {rows.to(at::kBFloat16).to(at::kFloat).transpose(0, 1), {}, kWindows};
   }
 
@@ -80,19 +73,8 @@ class OneLayerReference : public Attention {
 
   const KvMethod& method_;
   std::int64_t layer_;
-  std::optional<Side> side_;
+  Side side_;
   ExactCacheAttention exact_;
-};
-
-// Keeps what `inner` is given and gives.
-class KeptOutput : public AttentionObserver {
- public:
-  using AttentionObserver::AttentionObserver;
-  AttentionInput input;
-  at::Tensor output;
-
- private:
-  void observe(const AttentionInput& in, const at::Tensor& out) override { input = in, output = out; }
 };
 
 class CurvePassesTest : public testing::Test {
@@ -122,7 +104,7 @@ class CurvePassesTest : public testing::Test {
   static void TearDownTestSuite() { delete bundle_, delete rope_bundle_, delete decoder_, delete checkpoint_; }
 
   // Mean KL of a sequence in FP64, by the attention above.
-  static double reference(const Bundle& bundle, std::int64_t layer, std::optional<Side> side, const Widths& widths,
+  static double reference(const Bundle& bundle, std::int64_t layer, Side side, const Widths& widths,
                           const std::vector<std::int32_t>& ids) {
     Bundle one = bundle;
     for (LayerTransform& l : one.layers) {
@@ -176,87 +158,6 @@ TEST_F(CurvePassesTest, EqualsOneSideCodedWrittenOut) {
       EXPECT_GT(result.kl[0][0], 10.0 * result.kl[3][0]);
     }
   }
-}
-
-// Allocators of other papers quantise a layer on both sides.
-TEST_F(CurvePassesTest, OneLayerCodedOnBothSides) {
-  const Sensitivities kl = tied_layer_kl(*decoder_, *bundle_, {sequences_, kWindows});
-  ASSERT_EQ(kl.size(), 5u);
-  for (const std::size_t layer : {1u, 4u}) {
-    for (std::size_t i = 0; i < kWholeWidths.size(); ++i) {
-      const std::uint8_t w = kWholeWidths[i];
-      double expected = 0.0;
-      for (const std::vector<std::int32_t>& ids : sequences_) {
-        expected += reference(*bundle_, static_cast<std::int64_t>(layer), {}, {w, w, w, w}, ids) / 2.0;
-      }
-      EXPECT_NEAR(kl[layer][i], expected, 1e-2 * expected + 1e-7) << "layer " << layer << ", " << int{w} << " bits";
-    }
-    EXPECT_GT(kl[layer][0], 10.0 * kl[layer][3]);
-  }
-}
-
-TEST_F(CurvePassesTest, PairsOfWidthsByTheAttentionOutput) {
-  const Sensitivities errors = pair_output_errors(*decoder_, *bundle_, {sequences_, kWindows});
-  ASSERT_EQ(errors.size(), 5u);
-  // Keys at 2 bits and values at 1 in layer 0, query by query.
-  const KvMethod method = whole_width_method(*bundle_, checkpoint_->config(), kWindows, 2, 1);
-  OneLayerReference exact(method, 99, {}), coded(method, 0, {});
-  std::vector<double> relative;
-  for (const std::vector<std::int32_t>& ids : sequences_) {
-    KeptOutput kept_exact(exact), kept_coded(coded);
-    decoder_->run_layer(0, decoder_->embed(ids), {{0}, {kTokens}, {0}}, kept_exact);
-    decoder_->run_layer(0, decoder_->embed(ids), {{0}, {kTokens}, {0}}, kept_coded);
-    for (std::int64_t i = kWindows.sink + kWindows.recent; i < kTokens; ++i) {
-      for (std::int64_t h = 0; h < kept_exact.output.size(1); ++h) {
-        const at::Tensor o = kept_exact.output[i][h];
-        relative.push_back((kept_coded.output[i][h] - o).norm().item<double>() / o.norm().item<double>());
-      }
-    }
-  }
-  const double expected = std::accumulate(relative.begin(), relative.end(), 0.0) / static_cast<double>(relative.size());
-  EXPECT_NEAR(errors[0][2 * 4 + 1], expected, 1e-3 * expected);
-  for (const std::vector<double>& layer : errors) {
-    // One bit may be worse than none: noise in the logits. Four bits are best for either side.
-    for (const std::size_t pair : {0u, 5u, 10u, 4u * 1u + 3u, 4u * 3u + 1u}) EXPECT_GT(layer[pair], layer[15]);
-  }
-}
-
-// Of the last layer, row by row; layer_gradient() has tests of its own.
-TEST_F(CurvePassesTest, FirstOrderScoresOfRows) {
-  const Sensitivities scores = first_order_scores(*decoder_, *bundle_, {sequences_, kWindows});
-  ASSERT_EQ(scores.size(), 10u);
-  const KvMethod method = whole_width_method(*bundle_, checkpoint_->config(), kWindows, 1, 1);
-  double sums[2] = {0.0, 0.0};
-  std::int64_t rows = 0;
-  for (const std::vector<std::int32_t>& ids : sequences_) {
-    FullAttention full;
-    at::Tensor hidden = decoder_->embed(ids);
-    for (std::int64_t l = 0; l < 4; ++l) hidden = decoder_->run_layer(l, hidden, {{0}, {kTokens}, {0}}, full);
-    KeptOutput last(full);
-    const at::Tensor out = decoder_->run_layer(4, hidden, {{0}, {kTokens}, {0}}, last);
-    at::Tensor g = at::zeros_like(out);  // the last token has no label
-    for (std::int64_t t = 0; t + 1 < kTokens; ++t) {
-      const std::int64_t next = ids[static_cast<std::size_t>(t) + 1];
-      g.narrow(0, t, 1).copy_(label_gradient(*decoder_, out.narrow(0, t, 1), at::full({1}, next, at::kLong)));
-    }
-    const LayerGradient found =
-        layer_gradient(*decoder_, 4, hidden, {{0}, {hidden.size(0)}, {0}}, g, {kWindows.sink, kWindows.recent, true});
-    const CachedRows keys = decoded_model_rows(method, 4, Side::kKey, last.input.k);
-    const CachedRows values = decoded_model_rows(method, 4, Side::kValue, last.input.v);
-    for (std::int64_t t = kWindows.sink; t < kTokens - kWindows.recent; ++t) {
-      for (std::int64_t h = 0; h < last.input.k.size(1); ++h, ++rows) {
-        const auto change = [&](const at::Tensor& gradient, const CachedRows& coded, const at::Tensor& x) {
-          return std::abs(at::dot(gradient[t][h], coded.coded[h][t] - x[t][h]).item<double>());
-        };
-        sums[0] += change(found.far_k, keys, last.input.k);
-        sums[1] += change(found.far_v, values, last.input.v);
-      }
-    }
-  }
-  for (const std::size_t side : {0u, 1u}) {
-    EXPECT_NEAR(scores[8 + side][1], sums[side] / static_cast<double>(rows), 1e-3 * scores[8 + side][1]);
-  }
-  for (const std::vector<double>& place : scores) EXPECT_GT(place[0], 2.0 * place[3]);
 }
 
 TEST_F(CurvePassesTest, ProfilesDoNotSeeEachOther) {

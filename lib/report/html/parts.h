@@ -42,9 +42,7 @@ std::string size_plots(const VerifyReport& report);
 std::string kl_bars(const VerifyReport& report, std::vector<const MethodReport*> methods, const std::string& caption);
 std::string spectrum_plots(const VerifyReport& report);  // of channels before and after the rotation; empty without
 std::string curve_plots(const VerifyReport& report);     // measured curves and what was chosen; empty without curves
-// Allocators side by side: predicted and measured KL, widths by layer. Empty with fewer than two bundles of widths.
-std::string allocation_comparison(const VerifyReport& report);
-std::string widths_text(const Widths& widths);  // "4-2-1-0"
+std::string widths_text(const Widths& widths);           // "4-2-1-0"
 // The methods that no other beats in bits and KL, by ascending bits.
 std::vector<const MethodReport*> pareto_front(const std::vector<const MethodReport*>& methods);
 
