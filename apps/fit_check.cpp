@@ -98,9 +98,6 @@ CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
 
 int run_check(const CheckArguments& a, bool json) {
   const Bundle bundle = load_bundle(a.bundle);
-  if (codebook_bytes(bundle.layers) > 0) {
-    throw InputError(a.bundle + ": holds codebooks, whose regret is not predicted: judge them with oscar-verify");
-  }
   const FitOptions options = fit_options_of(bundle);
   Statistics collected = load_statistics(a.statistics);
   const std::vector<LeftOutLayer> left_out = read_left_out(bundle.model, collected.model_layers(), a.bundle);

@@ -203,7 +203,6 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     Json out = {{"format_version", 1}, {"output", output}, {"method", bundle.method}, {"scope", bundle.scope}};
     out["statistics"] = statistics;
     out["bits_per_element"] = bundle_bits_per_element(bundle);
-    if (const std::uint64_t bytes = codebook_bytes(bundle.layers); bytes > 0) out["codebook_bytes"] = bytes;
     out["global_clip"] = {{"key", json_float(result.global_key_clip)}, {"value", json_float(result.global_value_clip)}};
     Json clips = Json::array();
     for (const LayerFit& layer : result.layers) {
@@ -224,15 +223,11 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     print_result(dump_json(out));
     return;
   }
-  const std::uint64_t codebooks = codebook_bytes(bundle.layers);
   const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
   std::ostringstream text;
   if (spectra) text << spectrum_table(result) << "\n";
   if (result.held_out_rows > 0) {
     text << table(result, true) << "\n" << table(result, false) << "\n";
-  } else if (codebooks > 0) {
-    text << "codebooks of " << format_bytes(codebooks) << ", learned from " << result.fit_rows
-         << " sampled rows of each layer; their errors are not predicted\n";
   } else {
     text << "no sampled rows in the statistics: no errors are predicted\n";
   }
@@ -248,8 +243,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
        << " bits per quantised element\n";
   const std::string form = lossless_form(bundle).format;
-  text << (codebooks > 0            ? "no engine serves codebooks: judge them with oscar-verify\n"
-           : form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"
+  text << (form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"
                                     : "served without loss as " + form + "\n");
   print_summary(text.str());
 }

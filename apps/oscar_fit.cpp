@@ -28,7 +28,6 @@
 #include "registry/registry.h"
 #include "rotation/fit.h"
 #include "rotation/fit_phases.h"
-#include "rotation/latent_fit.h"
 #include "rotation/waterfill.h"
 #include "statistics/collect_phases.h"
 #include "statistics/shard_merge.h"
@@ -223,7 +222,6 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   parse_options(a);
   const bool curves = uses_curves(a.curves, a.common, a.fit.method), measures = curves && a.curves.file.empty();
   a.fit.allocate = curves ? "measured" : "closed";
-  if (config && config->is_latent()) require_one_code(a.fit);
   if (config && measures) refuse_carried_rows(*config, "measuring curves");
   refuse_idle_options(app, a, measures);
   require_shared_work(a, measures);
@@ -253,7 +251,6 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   const std::vector<LeftOutLayer> windowed = windowed_layers(collected, a.windows, a.statistics);
   const Statistics statistics = without_layers(std::move(collected), windowed);
   reading.reset();
-  if (latent_parts(statistics).rank > 0) require_one_code(a.fit);
   if (is_shard(statistics)) {
     log_warning(a.statistics + ": is " + shard_name(statistics) +
                 " of a run, so the fit sees a part of its tokens; add up all shards with oscar-collect merge");

@@ -9,7 +9,6 @@
 #include "base/errors.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
-#include "rotation/codebook_fit.h"
 #include "rotation/fit.h"
 #include "rotation/waterfill.h"
 
@@ -102,7 +101,6 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
 }  // namespace
 
 void parse_options(FitArguments& a) {
-  if (a.rows_given) a.fit.codebook_rows = a.fit.max_rows;
   if (!a.form.empty()) choose_for_format(a);
   a.collect.metric = a.metric == "kl" ? "kl" : "far-pairs";  // where statistics are collected
   if (a.metric == "kl" && a.value_target != "auto") {
@@ -208,10 +206,6 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   if (!a.far_pairs_given) a.collect.far_pairs = a.window_text;
   CollectOptions& options = a.collect.options;
   options.rows = static_cast<std::int64_t>(a.fit.max_rows);
-  // Heads are not known yet: as if each had a codebook of its own, which needs the most tokens.
-  const MethodRow& method = fitted_method(a.fit.method);
-  if (method.codebooks && !a.rows_given) options.rows = codebook_tokens(*method.codebooks, 1);
-  options.row_gradients = method.codebooks && method.codebooks->weighted();
   options.text_hashes = a.text_hashes;
   a.collect.stream_layers = a.curves.stream_layers;
   if (!a.collect.prompts.empty() && !a.collect.own_tokens) choose_own_text(a);
@@ -225,13 +219,6 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
   const std::string unused = "is not used by --method " + method.id + ": ";
   if (!method.metric_aware()) {
     refuse_options(app, {"--exponent", "--damping"}, unused + "it is for balanced and waterfill");
-  }
-  if (method.codebooks) {
-    refuse_options(app, {"--center", "--bits", "--for"}, unused + "its codebooks are as its paper has them");
-    if (method.codebooks->key.coded() && method.codebooks->value.coded()) {
-      refuse_options(app, {"--clip", "--scope", "--value-target", "--encoder"},
-                     unused + "it is for 2-bit codes, and keys and values both have codebooks");
-    }
   }
   if (!method.takes_widths) refuse_options(app, {"--widths"}, unused + "it is for balanced");
   if (!a.curves.collects) {
@@ -250,8 +237,6 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
 void note_given_options(const CLI::App& app, FitArguments& a) {
   a.method_given = app.get_option("--method")->count() > 0;
   a.far_pairs_given = app.get_option("--far-pairs")->count() > 0;
-  a.rows_given = app.get_option("--rows")->count() > 0;
-  a.collect.rows_given = true;  // the method decides
   a.collect.tokens_given = app.get_option("--tokens")->count() > 0;
 }
 

@@ -26,7 +26,7 @@ struct FitArguments {
   std::vector<double> pareto;
   CurveArguments curves;
   CollectArguments collect;  // with --model in place of statistics
-  bool far_pairs_given = false, rows_given = false;
+  bool far_pairs_given = false;
   CheckArguments check;
 };
 

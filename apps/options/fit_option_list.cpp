@@ -95,7 +95,7 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
                  "(default: the model's maximum, at most 131072)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
   app.add_option("--rows", a.fit.max_rows,
-                 "Sampled tokens used for the clip search (default: 512) and for codebooks (default: all)")
+                 "Sampled tokens used for the clip search")
       ->check(whole_number(32, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,

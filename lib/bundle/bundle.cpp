@@ -47,11 +47,6 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
       add(tensor_name(layer.layer, key, "eigenvalues"), side.eigenvalues);
       add(tensor_name(layer.layer, key, "sigma"), side.sigma);
       add(tensor_name(layer.layer, key, "metric"), side.metric);
-      if (!side.codebook) continue;
-      add(tensor_name(layer.layer, key, "codebook"), side.codebook->first);
-      add(tensor_name(layer.layer, key, "codebook2"), side.codebook->second);
-      add(tensor_name(layer.layer, key, "codebook_errors"), side.codebook->errors);
-      add(tensor_name(layer.layer, key, "codebook_profile"), side.codebook->profile);
     }
   }
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
@@ -117,13 +112,6 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
       side.eigenvalues = optional(tensor_name(layer.layer, key, "eigenvalues"));
       side.sigma = optional(tensor_name(layer.layer, key, "sigma"));
       side.metric = optional(tensor_name(layer.layer, key, "metric"));
-      if (!side.codebook) continue;
-      auto codebook = std::make_shared<Codebook>(*side.codebook);
-      codebook->first = optional(tensor_name(layer.layer, key, "codebook"));
-      codebook->second = optional(tensor_name(layer.layer, key, "codebook2"));
-      codebook->errors = optional(tensor_name(layer.layer, key, "codebook_errors"));
-      codebook->profile = optional(tensor_name(layer.layer, key, "codebook_profile"));
-      side.codebook = std::move(codebook);
     }
   }
 }

@@ -15,9 +15,9 @@
 
 namespace oscar {
 
-// 2: block widths; 3: metrics of encoder feedback, rotated means; 4: codebooks. Bundles are written as the lowest
+// 2: block widths; 3: metrics of encoder feedback, rotated means. Bundles are written as the lowest
 // version that can carry them.
-inline constexpr std::int64_t kBundleFormatVersion = 4;
+inline constexpr std::int64_t kBundleFormatVersion = 3;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";
 inline constexpr const char* kCardName = "README.md";

@@ -68,33 +68,6 @@ void check_metric(const SideTransform& side, const std::string& name, std::int64
   }
 }
 
-// Codebooks whose shapes fit the side and whose numbers are those of their type.
-void check_codebook(const Codebook& codebook, const std::string& name, std::int64_t d, std::int64_t heads,
-                    std::vector<std::string>& faults) {
-  for (const at::Tensor* stage : {&codebook.first, &codebook.second}) {
-    if (stage == &codebook.second && !stage->defined()) continue;
-    const bool fits = stage->defined() && stage->dim() == 4 && (stage->size(0) == 1 || stage->size(0) == heads) &&
-                      stage->size(1) * stage->size(3) == d && stage->size(0) == codebook.first.size(0) &&
-                      stage->size(3) == codebook.first.size(3);
-    if (!fits) {
-      faults.push_back(name + " codebook has a wrong shape");
-    } else if (!finite(*stage)) {
-      faults.push_back(name + " codebook holds NaN or infinity");
-    } else if (!are_centroids(*stage, codebook.type)) {
-      faults.push_back(name + " codebook holds numbers that are not " + to_string(codebook.type));
-    }
-  }
-  if (!codebook.errors.defined() || !faults.empty()) return;
-  const auto are_squares = [](const at::Tensor& x) { return finite(x) && x.min().item<float>() >= 0.0f; };
-  const at::Tensor& first = codebook.first;
-  if (codebook.errors.sizes() != first.sizes().slice(0, 3) || !codebook.profile.defined() ||
-      codebook.profile.sizes() != at::IntArrayRef{first.size(0), first.size(1), first.size(3)}) {
-    faults.push_back(name + " codebook has errors of a wrong shape");
-  } else if (!are_squares(codebook.errors) || !are_squares(codebook.profile)) {
-    faults.push_back(name + " codebook has errors that are no mean squares");
-  }
-}
-
 void check_side(const LayerTransform& layer, bool key, std::vector<std::string>& faults) {
   const SideTransform& side = key ? layer.key : layer.value;
   const std::string name = "layer " + std::to_string(layer.layer) + (key ? " key" : " value");
@@ -124,7 +97,6 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
     faults.push_back(name + " eigenvalues have a wrong shape");
   }
   if (side.blocks()) check_blocks(side, name, d, heads, faults);
-  if (side.codebook) check_codebook(*side.codebook, name, d, heads, faults);
   if (side.clip.size() != 1 && side.clip.size() != static_cast<std::size_t>(heads)) {
     faults.push_back(name + " has " + std::to_string(side.clip.size()) + " clip ratios, expected 1 or " +
                      std::to_string(heads));
@@ -168,9 +140,9 @@ void check_one_vector(const LayerTransform& layer, std::vector<std::string>& fau
     faults.push_back("layer " + std::to_string(layer.layer) +
                      ": the transforms or codes of keys and values differ, and the model caches one vector for both");
   }
-  if (key.rotated_mean || key.codebook || value.codebook) {
+  if (key.rotated_mean) {
     faults.push_back("layer " + std::to_string(layer.layer) +
-                     " has a rotated mean or codebooks, which one vector for keys and values cannot have");
+                     " has a rotated mean, which one vector for keys and values cannot have");
   }
 }
 

@@ -65,7 +65,7 @@ Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric)
   constexpr const char* kCenters[] = {"none", "key", "mean", "rope", "auto"};
   json["center"] = kCenters[static_cast<std::size_t>(o.center)];
   const MethodRow& method = fitted_method(o.method);
-  if (method.metric_aware() || method.codebooks || metric == MetricSource::kKl) json["metric"] = metric_name(metric);
+  if (method.metric_aware() || metric == MetricSource::kKl) json["metric"] = metric_name(metric);
   if (method.metric_aware()) {
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;
@@ -77,12 +77,6 @@ Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric)
   }
   json["group"] = o.quant_group > 0 ? o.quant_group : s.head_dim;
   json["max_rows"] = o.max_rows;
-  if (method.codebooks) {
-    json["codebook_rows"] = o.codebook_rows;
-    if (method.codebooks->weighted()) {
-      json["codebook_weights"] = s.layers[0].rows_v_squared_gradient.defined() ? "gradients" : "metric";
-    }
-  }
   return json;
 }
 
@@ -93,9 +87,7 @@ Json report_json(const FitResult& result) {
   for (const LayerFit& layer : result.layers) {
     Json entry;
     entry["layer"] = layer.transform.layer;
-    if (layer.transform.key.codebook || layer.transform.value.codebook) {
-      // Nothing is predicted of codebooks.
-    } else if (layer.key_spectrum.lambda.empty()) {
+    if (layer.key_spectrum.lambda.empty()) {
       entry["captured_energy"] = {{"key", energy_json(layer.key_energy)}, {"value", energy_json(layer.value_energy)}};
     } else {
       entry["spectrum"] = {{"key", spectrum_json(layer.key_spectrum, layer.transform.key)},

@@ -10,7 +10,6 @@
 #include "base/foreign_text.h"
 #include "base/hash.h"
 #include "base/json_range.h"
-#include "bundle/manifest_codebook.h"
 #include "checkpoint/model_name.h"
 #include "codec/feedback.h"
 #include "registry/registry.h"
@@ -32,8 +31,6 @@ Json side_to_json(const SideTransform& side) {
   for (const float rho : side.clip) clip.push_back(json_float(rho));
   json["clip"] = std::move(clip);
   if (side.blocks()) json["widths"] = side.widths;
-  if (side.codebook) json["codebook"] = codebook_to_json(*side.codebook);
-  if (side.uniform_bits != 2) json["bits"] = side.uniform_bits;
   return json;
 }
 
@@ -91,15 +88,7 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
   manifest.tensors[tensor_name(layer.layer, key, "eigenvalues")] = {heads, d};
   if (!orthogonal) manifest.tensors[tensor_name(layer.layer, key, "inverse_or_query")] = {heads, d, d};
   if (centered) manifest.tensors[tensor_name(layer.layer, key, "mean")] = {layer.kv_heads, d};
-  if (json.contains("codebook")) read_codebook(json_object(json, "codebook", where), where, layer, key, manifest);
-  if (json.contains("bits")) {
-    if (side.codebook || json.contains("widths")) {
-      throw InputError(where + ": 'bits' is for a side without 'widths' and 'codebook'");
-    }
-    side.uniform_bits = static_cast<int>(json_int_within(json, "bits", where, 1, 2));
-  }
   if (!json.contains("widths")) return;
-  if (side.codebook) throw InputError(where + ": has both 'widths' and a 'codebook', expected one of them");
   side.widths = read_widths(json_array(json, "widths", where), where);
   if (d % 32 != 0 || d > kMaxHeadDim) {
     throw InputError(where + ": has block widths, which need a head_dim that 32 divides, up to " +
@@ -152,19 +141,9 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
 
 bool has_blocks(const LayerTransform& layer) { return layer.key.blocks() || layer.value.blocks(); }
 
-bool has_codebook(const LayerTransform& layer) { return layer.key.codebook || layer.value.codebook; }
-
-bool has_two_levels(const LayerTransform& layer) {
-  return layer.key.uniform_bits != 2 || layer.value.uniform_bits != 2;
-}
-
-// "uniform", "blocks" or "codebook": what the sides of the layers call for.
+// "blocks" where a side has widths, else "uniform".
 std::string layout_of(const Bundle& bundle) {
-  const auto any = [&](bool (*has)(const LayerTransform&)) {
-    return std::any_of(bundle.layers.begin(), bundle.layers.end(), has);
-  };
-  if (any(has_codebook)) return "codebook";
-  return any(has_blocks) ? "blocks" : "uniform";
+  return std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks) ? "blocks" : "uniform";
 }
 
 void read_code(const Json& json, const std::string& where, Bundle& bundle) {
@@ -176,12 +155,6 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   if (layout != expected) {
     throw InputError(where + ": code layout " + quote_name(layout) +
                      " is not known, or not that of the layers; expected '" + expected + "'");
-  }
-  if (expected == "codebook" && std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks)) {
-    throw InputError(where + ": has codebooks beside block widths, which no method has");
-  }
-  if (expected != "codebook" && std::any_of(bundle.layers.begin(), bundle.layers.end(), has_two_levels)) {
-    throw InputError(where + ": has a side of 1 bit without codebooks on the other side, which no method has");
   }
   if (expected == "uniform") {
     const std::int64_t bits = json_int(code, "bits", where);
@@ -296,8 +269,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   const std::string layout = layout_of(bundle);
   const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
                                    [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  json["format_version"] = layout == "codebook"                      ? 4
-                           : rotated || bundle.encoder == "feedback" ? 3
+  json["format_version"] = rotated || bundle.encoder == "feedback" ? 3
                            : layout == "blocks"                      ? 2
                                                                      : 1;
   json["method"] = bundle.method;
@@ -339,6 +311,10 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
     throw InputError(where + ": 'format' is " + quote_name(format) + ", expected '" + std::string(kFormatName) + "'");
   }
   const std::int64_t version = json_int(json, "format_version", where);
+  if (const Json code = json_member(json, "code"); json_member(code, "layout") == "codebook") {
+    throw InputError(where + ": holds learned codebooks, which this version does not read; fit a bundle with --method "
+                     "oscar or waterfill");
+  }
   if (version > kBundleFormatVersion) {
     throw InputError(where + ": format_version " + std::to_string(version) + " is newer than the " +
                      std::to_string(kBundleFormatVersion) + " this program reads; update the toolchain");

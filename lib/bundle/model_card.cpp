@@ -59,9 +59,7 @@ double bundle_bits_per_element(const Bundle& bundle) {
     for (const SideTransform* side : {&layer.key, &layer.value}) {
       const double d = static_cast<double>(layer.head_dim);
       const double group = bundle.quant_group > 0 ? static_cast<double>(bundle.quant_group) : d;
-      const double each = side->codebook   ? side->codebook->bits_per_element(layer.kv_heads)
-                          : side->blocks() ? side->code(layer.head_dim, 0).bits_per_element()
-                                           : side->uniform_bits + 32.0 / group;
+      const double each = side->blocks() ? side->code(layer.head_dim, 0).bits_per_element() : 2.0 + 32.0 / group;
       const double count = d * static_cast<double>(layer.kv_heads);
       bits += each * count, elements += count;
     }
@@ -94,13 +92,10 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   row(out, "not in the bundle", markdown_text(left_out_text(read_left_out(bundle.model, layers, "the bundle"))));
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));
-  const std::uint64_t codebooks = codebook_bytes(bundle.layers);
   row(out, "code",
-      (codebooks > 0 ? "learned codebooks of " + format_bytes(codebooks)
-                     : "2 bits, group " +
-                           (bundle.quant_group > 0 ? std::to_string(bundle.quant_group) : std::string("whole head"))) +
-          ", " + decimals(bundle_bits_per_element(bundle), 3) + " bits per quantised element" +
-          (codebooks > 0 ? std::string() : ", encoder " + bundle.encoder));
+      "2 bits, group " + (bundle.quant_group > 0 ? std::to_string(bundle.quant_group) : std::string("whole head")) +
+          ", " + decimals(bundle_bits_per_element(bundle), 3) + " bits per quantised element, encoder " +
+          bundle.encoder);
   row(out, "windows",
       "first " + std::to_string(bundle.windows.sink) + " and last " + std::to_string(bundle.windows.recent) +
           " tokens in BF16");
@@ -137,9 +132,7 @@ std::string provenance_section(const Bundle& bundle) {
 
 std::string bundle_card(const Bundle& bundle) {
   std::ostringstream out;
-  const bool codebooks = codebook_bytes(bundle.layers) > 0;
-  out << card_head(bundle, codebooks ? "KV-cache codebooks" : "2-bit KV-cache rotations");
-  if (codebooks) out << "Codebooks are for `oscar-verify` alone: no engine reads them.\n\n";
+  out << card_head(bundle, "2-bit KV-cache rotations");
   if (bundle.one_vector())
     out << "Bundles of latent attention are for `oscar-verify` alone: no engine reads them yet.\n\n";
   out << "Written by `oscar-fit`. `" << kManifestName << "` is the manifest, `" << kRotationsName

@@ -18,9 +18,4 @@ std::shared_ptr<const RowsCoder> transform_coder();
 // the model.
 std::shared_ptr<const RowsCoder> spec_coder(const MethodSpec& description, const ModelConfig& model);
 
-// Learned codebooks (methods/codebook_engine.h), whose rows stay in the model's basis. layers: those of the bundle;
-// group, encoder: of sides without a codebook. InputError for keys before RoPE that the model cannot turn back.
-std::shared_ptr<const RowsCoder> codebook_coder(std::vector<LayerTransform> layers, std::int64_t group, Encoder encoder,
-                                                const ModelConfig& model);
-
 }  // namespace oscar

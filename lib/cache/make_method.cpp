@@ -39,11 +39,6 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
   method.key_encoder = method.value_encoder = parse_encoder(bundle.encoder);
   method.places = places_of(bundle, model);
-  if (codebook_bytes(bundle.layers) > 0) {
-    require_apart("The bundle's method " + bundle.method, model);
-    method.coder = codebook_coder(bundle.layers, bundle.quant_group, method.key_encoder, model);
-    return;
-  }
   method.layers = bundle.layers;
   for (const LayerTransform& layer : bundle.layers) {
     LayerCode code;

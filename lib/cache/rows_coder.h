@@ -1,6 +1,6 @@
 // How a method codes the rows of a cache: all that differs between codes of transformed rows (coders.h:
-// transform_coder()), the description of another paper's method, and learned codebooks. make_method.cpp chooses a coder
-// for each method, everything else calls it: nothing outside asks where a method comes from.
+// transform_coder()) and the description of another paper's method. make_method.cpp chooses a coder for each method,
+// everything else calls it: nothing outside asks where a method comes from.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,6 @@ struct CodedRows {
 enum class KeyErrors : std::uint8_t {
   kTold,     // RowsCoder::code() gives their variance
   kNone,     // they add none to the logits: decoded keys keep their norm
-  kNotTold,  // codebooks that an earlier version fitted do not say
 };
 
 // A coder knows what is its own; windows, transforms and layers that are left out are those of the method that it is
@@ -47,8 +46,6 @@ class RowsCoder {
   virtual double bits_per_element_at(const KvMethod& method, std::int64_t context) const = 0;
   // Of a quantised method: oscar::held_bytes() of kv_method.h.
   virtual std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const = 0;
-  // Of tables that all tokens share, with what tells the errors of keys or without.
-  virtual std::uint64_t table_bytes(bool /*with_errors*/) const { return 0; }
 
   // rows: [T, Hkv, d] FP32 in the basis of the cache, the tokens from position 0 on; on the CPU, or, unless
   // row_by_row(), on a GPU, where variances are not asked for. NumericalError when a row is not finite.

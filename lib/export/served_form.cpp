@@ -11,11 +11,6 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
 }
 
 std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle) {
-  if (codebook_bytes(bundle.layers) > 0) {
-    return "the bundle has codebooks (method " + bundle.method + "), which format " + format.id +
-           " cannot carry and no engine reads: judge it with oscar-verify, and fit with --method oscar or waterfill to "
-           "serve";
-  }
   if (bundle.one_vector()) {
     return "the bundle is for the one vector of latent attention, which format " + format.id +
            " cannot carry and no engine reads yet: judge it with oscar-verify";
@@ -36,7 +31,7 @@ ServedForm served_form(const Bundle& bundle, const std::string& format) {
 }
 
 ServedForm lossless_form(const Bundle& bundle) {
-  if (codebook_bytes(bundle.layers) > 0 || bundle.one_vector()) return {kSimulatedForm, bundle, {}};
+  if (bundle.one_vector()) return {kSimulatedForm, bundle, {}};
   for (const ExportFormat& format : export_formats()) {
     if (unsupported(format, bundle)) continue;
     ServedForm form = form_of(format, bundle);

@@ -7,8 +7,8 @@
 //   transformers  the bundle as it is: clip ratios of each layer and head, its own encoder and layout
 //   absorbed      the bundle as it is, its value transform inside the weights of a checkpoint
 //
-// Bundles with codebooks and those of latent attention have no such form, nor has waterfill in a model with layers of
-// linear attention: the judge alone computes with them, as kSimulatedForm.
+// Bundles of latent attention have no such form, nor has waterfill in a model with layers of linear attention:
+// the judge alone computes with them, as kSimulatedForm.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ struct ServedForm {
 ServedForm served_form(const Bundle& bundle, const std::string& format);
 
 // The first of export_formats() (export_format.h) that carries the bundle and loses nothing; transformers carries every
-// bundle without codebooks of a model without latent attention and without layers that read the cache of another one.
+// bundle of a model without latent attention and without layers that read the cache of another one.
 ServedForm lossless_form(const Bundle& bundle);
 
 // "one pair of clip ratios ...; encoder minmax ..."

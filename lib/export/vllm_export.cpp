@@ -43,7 +43,6 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
            "fit " +
            "with --center mean, or use format transformers";
   }
-  if (layer.key.codebook || layer.value.codebook) return name + "codebooks, which no engine reads";
   return std::nullopt;
 }
 

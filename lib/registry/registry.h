@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "registry/codebook_spec.h"
 #include "registry/method_spec.h"
 
 namespace oscar {
@@ -49,16 +48,15 @@ struct MethodRow {
   std::string head_id{};  // of reports, where each KV head of the bundle has a matrix; empty: the id
 
   std::optional<MethodSpec> description{};  // of another paper's method, which the engine executes
-  std::optional<CodebookSpec> codebooks{};  // of a method whose codebooks oscar-fit learns
 
   bool fitted() const { return !fit_summary.empty(); }
   bool needs_bundle() const { return fitted(); }
   bool metric_aware() const { return transform == MethodTransform::kBalanced; }  // fitted to rows and metric
   bool data_free() const {
-    return !codebooks && (transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard);
+    return transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard;
   }
   // The decode path has pages for it.
-  bool paged() const { return !codebooks && (!description || has_pages(*description)); }
+  bool paged() const { return !description || has_pages(*description); }
   bool two_bit() const { return description && description->key.bits == 2 && description->value.bits == 2; }
 };
 

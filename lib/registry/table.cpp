@@ -2,7 +2,6 @@
 // code at decode time: `recent` counts the current token, which a method without a window codes before it is read
 // (recent 0), and which the block methods read before it is coded (recent 1); `flush` is the block that leaves the
 // full-precision buffer at once.
-#include "registry/codebook_methods.h"
 #include "registry/registry.h"
 
 namespace oscar {
@@ -252,7 +251,6 @@ std::vector<MethodSpec> other_methods() {
 
 std::vector<MethodRow> build() {
   std::vector<MethodRow> rows = own_methods();
-  for (MethodRow& row : codebook_methods()) rows.push_back(std::move(row));
   for (MethodSpec& other : other_methods()) {
     rows.push_back({.id = other.id, .summary = other.summary, .source = other.source, .description = std::move(other)});
   }

@@ -119,7 +119,6 @@ struct MethodReport {
   double code_bits = 0;               // bits per element of a quantised token, parameters included
   double bits_per_element = 0;        // at the tested context, windows included
   double token_bytes = 0;             // of a quantised token in one layer, parameters included; 0: not counted
-  std::uint64_t codebook_bytes = 0;   // of learned codebooks, all layers, which are in no other figure; 0: none
   std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence of the tested context, all layers
   QualityMetrics quality;
   std::vector<PositionBucket> by_position;

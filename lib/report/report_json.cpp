@@ -267,7 +267,6 @@ std::string report_json(const VerifyReport& r) {
   Json methods = Json::array();
   for (const MethodReport& m : r.methods) {
     methods.push_back(method_json(m));
-    if (m.codebook_bytes > 0) methods.back()["codebook_bytes"] = m.codebook_bytes;
     if (m.token_bytes > 0) methods.back()["token_bytes"] = number(m.token_bytes);
   }
   Json bundles = Json::array();

@@ -78,11 +78,6 @@ std::string report_markdown(const VerifyReport& r) {
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";
   }
   for (const MethodReport& m : r.methods) {
-    if (m.codebook_bytes == 0) continue;
-    text += "- codebooks of " + markdown_text(m.id) + ": " + grouped(static_cast<std::int64_t>(m.codebook_bytes)) +
-            " bytes, in no other figure\n";
-  }
-  for (const MethodReport& m : r.methods) {
     if (m.quantised && m.comparison != "common") {
       text += "- settings of " + markdown_text(m.id) + " (" + m.comparison + ", " + m.path +
               "): " + markdown_text(m.settings) + "\n";

@@ -164,11 +164,6 @@ std::string report_table(const VerifyReport& report) {
     text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
   }
   for (const MethodReport& m : report.methods) {
-    if (m.codebook_bytes == 0) continue;
-    text += "codebooks of " + m.id + ": " + grouped(static_cast<std::int64_t>(m.codebook_bytes)) +
-            " bytes, once for all sequences and in no other figure\n";
-  }
-  for (const MethodReport& m : report.methods) {
     if (m.quantised && m.comparison != "common")
       text += "settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings + "\n";
   }

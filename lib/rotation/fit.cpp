@@ -8,7 +8,6 @@
 #include "registry/registry.h"
 #include "rotation/balanced_fit.h"
 #include "rotation/clip_search.h"
-#include "rotation/codebook_fit.h"
 #include "rotation/feedback_metric.h"
 #include "rotation/fit_phases.h"
 #include "rotation/fit_rows.h"
@@ -185,7 +184,6 @@ std::int64_t default_context(const Statistics& s) {
 }
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
-  if (fitted_method(o.method).codebooks) return codebook_steps(s, o);
   const std::int64_t heads = static_cast<std::int64_t>(s.layers.size()) * s.kv_heads;
   const std::int64_t held_out = split_rows(s, 0, o.sink, o.max_rows).held_out.tokens();
   return (o.clip == ClipMode::kSearch && held_out >= kFewestRows ? 2 * heads : 0) + (held_out > 0 ? 2 * heads : 0);
@@ -206,7 +204,6 @@ FitResult fit(const Statistics& given, const FitOptions& o) {
   const Timeline::Phase fitting(o.timeline, phase::kTransforms);
   check_moments(given);
   check_options(given, o);
-  if (method.codebooks) return numbered(fit_codebooks(given, o), given);
   const bool one_vector = latent_parts(given).rank > 0;
   const Statistics summed = one_vector ? summed_statistics(given, o) : Statistics();
   const Statistics& s = one_vector ? summed : given;

@@ -36,10 +36,8 @@ struct FitOptions {
   std::int64_t context = 0;
   bool one_clip = false;           // one ratio a side for the whole model, as published formats carry; kSearch
   std::int64_t max_rows = 512;     // sampled tokens used, both halves together
-  std::int64_t codebook_rows = 0;  // sampled tokens that codebooks are learned from; 0: all
-  std::int64_t row_buffer = std::int64_t{1} << 29;  // bytes of those that are held at a time, of one layer and side
   Encoder encoder = Encoder::kMinMax;
-  c10::Device device = c10::kCPU;  // of the eigensolver and of k-means; the search runs on the CPU
+  c10::Device device = c10::kCPU;  // of the eigensolver; the search runs on the CPU
   Center center = Center::kNone;
   // What weighs errors: in balanced and waterfill, and in the clip search. kKl: oscar's rotations are eigenvectors of
   // the metric of the KL, too.

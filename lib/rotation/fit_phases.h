@@ -7,7 +7,7 @@ namespace oscar::phase {
 inline constexpr const char* kOwnText = "own text";         // that the model writes
 inline constexpr const char* kStatistics = "statistics";    // read, and hashed for the bundle's record
 inline constexpr const char* kCurves = "curves";            // measured
-inline constexpr const char* kTransforms = "transforms";    // and widths, metrics of the encoder, learned codebooks
+inline constexpr const char* kTransforms = "transforms";    // and widths, metrics of the encoder
 inline constexpr const char* kClips = "clips";              // their search
 inline constexpr const char* kPredictions = "predictions";  // of errors, over the sampled rows
 

@@ -44,17 +44,8 @@ LatentParts latent_parts(const Statistics& s) {
   return parts;
 }
 
-void require_one_code(const FitOptions& o) {
-  const std::string why = ", and latent attention caches one vector for both: ";
-  if (fitted_method(o.method).codebooks) {
-    throw UsageError("--method " + o.method + " codes keys and values apart" + why +
-                     "fit oscar, balanced or waterfill");
-  }
-}
-
 void check_latent_options(const Statistics& s, const FitOptions& o) {
   if (latent_parts(s).rank == 0) return;
-  require_one_code(o);
   const std::string why = ": latent attention keeps one vector for keys and values";
   if (o.key_widths != o.value_widths || o.key_profiles != o.value_profiles)
     throw UsageError("widths of keys and values differ" + why);

@@ -20,12 +20,7 @@ struct LatentParts {
 // InputError where the parts do not make up one head of head_dim channels.
 LatentParts latent_parts(const Statistics& statistics);
 
-// UsageError for codebooks, and for widths of keys and values that are chosen apart. Of a model with latent attention;
-// for who knows that before there are statistics.
-void require_one_code(const FitOptions& options);
-
-// The same for statistics of latent attention, and UsageError for other options that would treat keys and values
-// differently. Nothing for other statistics.
+// UsageError for options that would treat keys and values differently, where the statistics are of latent attention.
 void check_latent_options(const Statistics& statistics, const FitOptions& options);
 
 // Statistics in which the keys are the one vector, with the summed metric, and both parts apart. Far-pair metrics are

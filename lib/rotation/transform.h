@@ -5,11 +5,9 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "codec/codec.h"
-#include "rotation/codebook.h"
 
 namespace oscar {
 
@@ -28,14 +26,9 @@ struct SideTransform {
   // for all heads, with the deviation of each head's blocks.
   std::vector<std::uint8_t> widths;  // empty or [4]
   at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
-  // Beside codebooks on the other side: 2, or 1 for two levels (codec/two_levels.h), which no cache holds.
-  int uniform_bits = 2;
   // Encoder feedback: the metric of errors in the basis of the cache, of each head and block of n channels (n = d/4
   // with `widths`, else the quantisation group), mean diagonal 1.
   at::Tensor metric;  // undefined, or [Hkv, d, n] F32
-  // Learned codebooks in place of such codes: rows are coded in the basis of `forward`. Where these are of rows before
-  // RoPE, so are the transform and the mean. Judged alone (methods/codebook_engine.h): no cache holds such rows.
-  std::shared_ptr<const Codebook> codebook;  // null: none
   bool orthogonal() const { return !query_side.defined() && !inverse.defined(); }
   // What makes up for `forward` on this side: the query side of keys, the inverse of values.
   at::Tensor& back(Side side) { return side == Side::kKey ? query_side : inverse; }
@@ -48,26 +41,10 @@ struct SideTransform {
   }
 };
 
-// Bits of a coded element of a side, scales included; group: of layout uniform.
-inline double bits_per_element(const SideTransform& side, std::int64_t kv_heads, std::int64_t head_dim,
-                               std::int64_t group) {
-  if (side.codebook) return side.codebook->bits_per_element(kv_heads);
-  return side.code(head_dim, group).bits_per_element() - (2 - side.uniform_bits);
-}
-
 struct LayerTransform {
   std::int64_t layer = 0;  // global layer id
   std::int64_t head_dim = 0, kv_heads = 0;
   SideTransform key, value;
 };
-
-// Bytes of the codebooks of all layers, as their types store centroids; 0: there are none.
-inline std::uint64_t codebook_bytes(const std::vector<LayerTransform>& layers) {
-  std::uint64_t bytes = 0;
-  for (const LayerTransform& layer : layers) {
-    for (const SideTransform* side : {&layer.key, &layer.value}) bytes += side->codebook ? side->codebook->bytes() : 0;
-  }
-  return bytes;
-}
 
 }  // namespace oscar

@@ -133,8 +133,6 @@ class Selector {
 
   void add_native(const std::string& id, const std::string& comparison) {
     KvMethod m = native(id);
-    const MethodRow* row = find_method(method_of(id));
-    if (comparison == "authors" && row != nullptr && row->codebooks) m.windows = row->codebooks->windows;
     if (comparison == "bytes" && m.quantised &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
       const double elements = static_cast<double>(m.vectors() * m.held_layers(model_) * model_.kv_heads *

@@ -36,14 +36,6 @@ std::vector<ListedMethod> list_methods(const ModelConfig* model) {
       } catch (const UsageError& e) {
         m.does_not_fit = e.what();
       }
-    } else if (row.codebooks) {
-      m.bits = bits_per_element(*row.codebooks, heads, d);
-      m.windows = windows_text(row.codebooks->windows);
-      try {
-        if (model != nullptr) require_apart("Method " + row.id, *model);
-      } catch (const UsageError& e) {
-        m.does_not_fit = e.what();
-      }
     } else {
       m.bits = row.quantised ? uniform_code(d).bits_per_element() : 16.0;
     }

@@ -222,14 +222,7 @@ void Verification::choose_methods() {
   selection_ = select_methods(comparison, model, named, expanded);
   for (ComparedMethod& c : selection_.methods) {
     if (!request_.logit_correction || !c.method.quantised) continue;
-    const KeyErrors errors = c.method.coder->key_errors();
-    if (errors == KeyErrors::kNotTold) {
-      throw UsageError(
-          "the codebooks of '" + c.method.id +
-          "' do not tell the errors in their cells, because an earlier version fitted them: fit the bundle "
-          "again, or leave out --logit-correction");
-    }
-    if (errors == KeyErrors::kNone) {
+    if (c.method.coder->key_errors() == KeyErrors::kNone) {
       c.settings += ", logits as they are: decoded keys keep their norm";
       continue;
     }
@@ -313,7 +306,6 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
-  m.codebook_bytes = scored.method->coder->table_bytes(scored.method->logit_correction);
   m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
   m.quality = summarise(scores, bootstrap);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);

@@ -202,8 +202,8 @@ def parse_manifest(document, where):
     version = fields.integer("format_version")
     code = document.get("code")
     if isinstance(code, dict) and code.get("layout") == "codebook":
-        raise InputError(f"{where}: holds codebooks, which no cache reads; judge it with oscar-verify, and fit with --method "
-                         "oscar or waterfill to serve")
+        raise InputError(f"{where}: holds learned codebooks, which this version does not read; fit a bundle with "
+                         "--method oscar or waterfill")
     facts = document.get("model")
     if isinstance(facts, dict) and "latent" in facts:
         raise InputError(f"{where}: is for the one vector of latent attention, which no cache of this package holds; judge it "

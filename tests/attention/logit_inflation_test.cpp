@@ -8,8 +8,6 @@
 #include "attention/logit_noise.h"
 #include "attention/reconstruction.h"
 #include "attention/scenario.h"
-#include "rotation/codebook_points.h"
-#include "rotation/k_means.h"
 
 namespace oscar {
 namespace {
@@ -69,60 +67,6 @@ TEST(LogitInflation, CodesThatKeepTheNormOfKeysHaveNone) {
   const at::Tensor rows = normal(3, {64, 1, kWide});
   EXPECT_FALSE(method.coder->code(method, kLayer, Side::kKey, rows, true).variance.defined());
   EXPECT_LT(std::abs(inflation_of(method).coded), 0.003);
-}
-
-// A method with codebooks of 64 centroids for each 8 channels, learned from Gaussian rows times `transform`.
-KvMethod codebook_method(const CodebookSide& spec, SideTransform transform) {
-  const ModelConfig model = model_of_one_head();
-  const std::int64_t groups = kWide / 8;
-  auto codebook = std::make_shared<Codebook>();
-  codebook->before_rope = spec.before_rope, codebook->scale = spec.scale;
-  at::Tensor rows = at::matmul(normal(31, {1, 6000, kWide}), transform.forward);
-  if (spec.scale != RowScale::kNone) rows = rows / row_scales(rows, spec.scale);
-  const TensorPoints points({points_of(rows, groups, false), {}});
-  codebook->first = as_centroids(k_means(points, 64, {}, {.seed = 1, .steps = 10}, at::kCPU).view({1, groups, 64, 8}),
-                                 codebook->type);
-  if (spec.second > 0) {
-    const ResidualPoints left(points, codebook->first, at::kCPU);
-    codebook->second = as_centroids(k_means(left, spec.second, {}, {.seed = 1, .steps = 10}, at::kCPU), codebook->type)
-                           .view({1, groups, spec.second, 8});
-  }
-  set_errors(*codebook, points, at::kCPU);
-  transform.codebook = codebook;
-  std::vector<LayerTransform> layers;
-  for (std::int64_t i = 0; i < model.layers; ++i) layers.push_back({i, kWide, 1, transform, {}});
-  KvMethod method;
-  method.id = "test";
-  method.coder = codebook_coder(std::move(layers), 0, Encoder::kMinMax, model);
-  return method;
-}
-
-TEST(LogitInflation, CodebooksOfLearnedMeansDeflateAndTheErrorsOfTheirCellsSayByHowMuch) {
-  SideTransform plain, stretched, turned;
-  plain.forward = at::eye(kWide).unsqueeze(0);
-  turned.forward = orthogonal(7, 1, kWide);
-  const at::Tensor stretch = (normal(8, {kWide}) * 0.5).exp();
-  stretched.forward = at::diag(stretch).unsqueeze(0), stretched.query_side = at::diag(1 / stretch).unsqueeze(0);
-  SideTransform joint = turned;  // neither orthogonal nor diagonal
-  joint.forward = (turned.forward * stretch).contiguous(), joint.query_side = (turned.forward / stretch).contiguous();
-
-  struct Case {
-    const char* like;
-    CodebookSide spec;
-    SideTransform transform;
-  };
-  CodebookSide cq{.channels = 8, .centroids = 64}, tasq, nova, product, residual;
-  product = nova = residual = cq;
-  cq.before_rope = true;
-  tasq = cq, tasq.scale = RowScale::kToken;
-  nova.scale = RowScale::kHead;
-  residual.second = 16;
-  for (const Case& c : {Case{"cq", cq, plain}, Case{"tasq", tasq, stretched}, Case{"nova", nova, joint},
-                        Case{"pq1", product, turned}, Case{"rvq1.5", residual, turned}}) {
-    const Inflation found = inflation_of(codebook_method(c.spec, c.transform));
-    EXPECT_LT(found.coded, -0.05) << c.like << ": what varies within cells is lost";
-    EXPECT_LT(std::abs(found.corrected), 0.25 * std::abs(found.coded)) << c.like;
-  }
 }
 
 }  // namespace

@@ -61,20 +61,4 @@ inline Bundle blocks_bundle(std::int64_t layers = 2, std::int64_t d = 32) {
   return bundle;
 }
 
-// With codebooks of keys: 16 centroids for each 4 channels, and 4 for what they leave.
-inline Bundle codebook_bundle(std::int64_t layers = 2, std::int64_t d = 16) {
-  Bundle bundle = small_bundle(layers, d);
-  bundle.method = "rvq1.5";
-  for (LayerTransform& layer : bundle.layers) {
-    auto codebook = std::make_shared<Codebook>();
-    codebook->scale = RowScale::kToken, codebook->before_rope = true;
-    codebook->first = as_centroids(at::randn({layer.kv_heads, d / 4, 16, 4}), codebook->type);
-    codebook->second = as_centroids(at::randn({layer.kv_heads, d / 4, 4, 4}), codebook->type);
-    codebook->errors = at::rand({layer.kv_heads, d / 4, 16});
-    codebook->profile = at::rand({layer.kv_heads, d / 4, 4});
-    layer.key.codebook = std::move(codebook);
-  }
-  return bundle;
-}
-
 }  // namespace oscar

@@ -32,10 +32,7 @@ std::vector<std::string> seeds() {
   return {
       manifest("1", uniform, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0.96]})"),
       manifest("3", uniform, R"({"heads":2,"orthogonal":false,"centered":true,"rotated_mean":true,"clip":[0.9,1]})"),
-      manifest("2", blocks, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0],"widths":[4,2,1,0]})"),
-      manifest("4", R"({"layout":"codebook","group":0,"encoder":"minmax"})",
-               R"({"heads":2,"orthogonal":false,"centered":false,"clip":[0],"codebook":{"heads":2,"channels":8,)"
-               R"("centroids":1024,"second":16,"before_rope":true,"scale":"token","type":"float16"}})")};
+      manifest("2", blocks, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0],"widths":[4,2,1,0]})")};
 }
 
 void read_input(std::string_view bytes) {

@@ -200,14 +200,9 @@ def test_a_key_passes_at_most_eight_files():
 # Files that may say where a method comes from: what is asked there, by the folders and files that may ask it.
 ORIGINS = {
     r"\bMethodEngine\b": ("lib/methods/", "lib/cache/spec_coder.cpp"),
-    r"\bCodebookEngine\b": ("lib/methods/", "lib/cache/codebook_coder.cpp"),
-    r"\b(?:spec|codebook)_coder\(": ("lib/cache/coders.h", "lib/cache/spec_coder.cpp", "lib/cache/codebook_coder.cpp",
-                                     "lib/cache/make_method.cpp"),
+    r"\bspec_coder\(": ("lib/cache/coders.h", "lib/cache/spec_coder.cpp", "lib/cache/make_method.cpp"),
     r"(?:\.|->)engine\b": (),
     r"\bdynamic_(?:pointer_)?cast\b": ("apps/",),  # of exceptions
-    # Rows of the registry: what oscar-fit fits, and what is listed.
-    r"(?:\.|->)codebooks\b": ("lib/registry/", "lib/rotation/", "lib/bundle/from_fit.cpp", "lib/verify/method_list.cpp",
-                              "lib/verify/comparison.cpp", "apps/options/fit_arguments.cpp"),
 }
 
 

@@ -219,11 +219,6 @@ def fit_from_latent_model(model, statistics, tool, folder):
     tool(*smaller, "--method", "waterfill", "--bits", 1.5, "--windows", "8,24", "-q")  # another budget needs no pass
     narrow = json.loads((folder / "smaller" / "oscar_bundle.json").read_text())
     assert narrow["provenance"]["prediction"]["kl"] > manifest["provenance"]["prediction"]["kl"]
-    for options in (["--allocate", "kvtuner"], ["--method", "cq8x8"]):
-        assert "latent attention caches one vector" in tool(*collects[:-2], *options, "-o", folder / "none", code=2)
-    apart = ["--method", "waterfill", "--allocate", "spectral", "-o", folder / "none"]
-    assert "latent attention caches one vector" in tool(shared[0], statistics, *shared[1:], *apart, code=2)
-    assert not (folder / "none").exists() and not (folder / "none.statistics.safetensors").exists()
 
 
 def check_latent_curves(bundle, manifest):

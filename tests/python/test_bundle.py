@@ -160,7 +160,7 @@ CASES = {
     "NaN in the manifest": (raw(MANIFEST, lambda d: d.replace(b"0.0", b"NaN", 1)), "NaN, which is no JSON"),
     "newer": (put("format_version", 99), "newer than the 3"),
     "latent": (put("model.latent", {"rank": 12, "rotated": 4}), "one vector of latent attention"),
-    "codebooks": (put("code", {"layout": "codebook", "group": 0, "encoder": "minmax"}), "holds codebooks, which no cache reads"),
+    "codebooks": (put("code", {"layout": "codebook", "group": 0, "encoder": "minmax"}), "holds learned codebooks"),
     "version is text": (put("format_version", "1"), "'format_version' is '\"1\"'"),
     "no layers": (put("layers", []), "0 entries"),
     "layers missing": (put("layers", ...), "'layers' is missing"),

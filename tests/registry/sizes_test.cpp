@@ -12,23 +12,6 @@ double mean_bits(const char* id, int heads = 8, int d = 128) {
   return 0.5 * (bits_per_element(m->key, heads, d) + bits_per_element(m->value, heads, d));
 }
 
-double codebook_mean(const char* id, int heads = 8, int d = 128) {
-  return bits_per_element(*find_method(id)->codebooks, heads, d);
-}
-
-// TaSQ counts 1.266 for keys and 1.25 for values, NOVA-KV 2.125 and 2.25, OSCAR's fork 1.0 and 1.5 for keys.
-TEST(Sizes, OfCodebooksAreThePublishedOnes) {
-  EXPECT_DOUBLE_EQ(codebook_mean("cq8x10"), 1.25);
-  EXPECT_DOUBLE_EQ(codebook_mean("cq8x8"), 1.0);
-  EXPECT_DOUBLE_EQ(codebook_mean("cq4x8"), 2.0);
-  EXPECT_DOUBLE_EQ(codebook_mean("tasq"), 0.5 * (1.265625 + 1.25));
-  EXPECT_DOUBLE_EQ(codebook_mean("tasq", 2, 64), 0.5 * (1.375 + 1.25));
-  EXPECT_DOUBLE_EQ(codebook_mean("nova"), 0.5 * (2.125 + 2.25));
-  EXPECT_DOUBLE_EQ(codebook_mean("nova1b"), 0.5 * (1.375 + 1.25));
-  EXPECT_DOUBLE_EQ(codebook_mean("pq1"), 0.5 * (1.0 + 2.25));
-  EXPECT_DOUBLE_EQ(codebook_mean("rvq1.5"), 0.5 * (1.5 + 2.25));
-}
-
 TEST(Sizes, AreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(mean_bits("fp8"), 8.0);
   EXPECT_DOUBLE_EQ(mean_bits("q8_0"), 8.5);
