@@ -122,9 +122,6 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
                 " tokens): no far-pair metrics were written; oscar-fit falls back to "
                 "Q^T Q and W_O^T W_O");
   }
-  if (options.kl && r.kl_probes == 0 && gap) {
-    log_warning("no sequence is longer than both windows of --far-pairs: no KL metric was written");
-  }
   std::ostringstream text;
   text << "wrote      " << options.output.string() << "\n"
        << "collected  " << counts(plan) << "\n";
@@ -134,10 +131,6 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
        << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
        << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
        << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics"
-       << (options.kl ? ", " + number(100 * r.kl_seconds / r.seconds, "%.0f%%") + " in the KL metric" : std::string())
-       << (options.row_gradients
-               ? ", " + number(100 * r.row_gradient_seconds / r.seconds, "%.0f%%") + " in the row gradients"
-               : std::string())
        << "\n";
   return text.str();
 }
@@ -151,8 +144,6 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["moment_seconds"] = r.moment_seconds;
     out["forward_seconds"] = r.forward_seconds;
     out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
-    if (options.kl) out["kl"] = {{"probes", r.kl_probes}, {"seconds", r.kl_seconds}};
-    if (options.row_gradients) out["row_gradients"] = {{"seconds", r.row_gradient_seconds}};
     out["layers"] = Json::array();
     for (const LayerReport& layer : r.layers) {
       out["layers"].push_back({{"layer", layer.layer},

@@ -89,9 +89,6 @@ std::string widths_text(const SideTransform& side) {
 std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
   switch (result.metric) {
-    case MetricSource::kKl:
-      text += "units of the residual stream; metric: the KL\n";
-      break;
     case MetricSource::kFarPairs:
       text += "units of the residual stream; metric: far pairs\n";
       break;
@@ -244,7 +241,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
        << " bits per quantised element\n";
   const std::string form = lossless_form(bundle).format;
   text << (form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"
-                                    : "served without loss as " + form + "\n");
+                                  : "served without loss as " + form + "\n");
   print_summary(text.str());
 }
 

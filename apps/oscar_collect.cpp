@@ -41,21 +41,10 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
   add_prompts_option(
       app, a, "Calibration prompts: .jsonl rows or .txt documents, also .gz; - reads rows from stdin (required)");
   add_prompt_options(app, a);
-  app.add_option("--rows", a.options.rows,
-                 "Sampled tokens for each layer, for the clip search and for codebooks (cq8x10: 32768)")
+  app.add_option("--rows", a.options.rows, "Sampled tokens for each layer, for the clip search")
       ->capture_default_str()
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 20));
-  app.add_option("--metric", a.metric,
-                 "What weighs errors besides plain moments: the far-pair metrics (far-pairs), or the exact one of the "
-                 "KL, too (kl): a backward pass over all layers, with hidden states of all layers on disk")
-      ->capture_default_str()
-      ->transform(metric_alias())
-      ->check(CLI::IsMember({"far-pairs", "kl"}));
-  app.add_flag(
-      "--row-gradients", a.options.row_gradients,
-      "Squared gradients of the sampled keys and values, by which cq and tasq weigh their codebooks: a backward "
-      "pass over all layers. Without --rows and --tokens it samples 32768 of as many tokens");
   app.add_option("--shard", a.shard,
                  "Collect the i-th of N shares of the run, for job arrays: merge adds all N files up to what one run "
                  "would write")
@@ -67,7 +56,6 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
                "Record hashes of documents and passages, which tell whether a text was calibrated on; without them no "
                "one can test that, neither you nor others")
       ->default_str("on");
-  app.add_flag("--stream-layers")->group("");  // what is now always done; hidden, for scripts of before
 }
 
 // Reads the prompts and plans the run.
@@ -173,7 +161,7 @@ int main_collect(int argc, char** argv) {
   merge->add_flag("--allow-same-prompts", a.merge.same_prompts, "Accept parts with the same prompt set");
   merge->add_flag("--allow-mixed-dtypes", a.merge.mixed_dtypes, "Accept parts collected in different precisions");
   merge->add_flag("--allow-missing-far-pairs", a.merge.missing_far_pairs,
-                  "Accept parts without far pairs or without the KL metric beside parts that have them");
+                  "Accept parts without far pairs beside parts that have them");
   merge
       ->add_option("--decay", a.decay,
                    "Moving window over traffic: parts are given from the oldest to the newest, and each counts D times "
@@ -187,7 +175,6 @@ int main_collect(int argc, char** argv) {
   app.require_subcommand(0, 1);
 
   return run_app(app, a.common, argc, argv, [&] {
-    a.collect.rows_given = app.get_option("--rows")->count() > 0;
     a.collect.tokens_given = app.get_option("--tokens")->count() > 0;
     if (merge->parsed()) {
       refuse_other_options(app, {"--output", "--overwrite", "--dry-run"}, "is not used by merge: drop it");

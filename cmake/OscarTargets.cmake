@@ -114,8 +114,7 @@ set(OSCAR_LONG_CASES
   WriteText.TokensFollowTheModelsOwnDistribution
   WriteText.ARunThatStoppedWritesTheSameRows
   HostileTokenizer.WorkIsBounded
-  Collect.HeldStatesResumeBitForBit
-  CollectKl.RowGradientsResumeBitForBit)
+  Collect.HeldStatesResumeBitForBit)
 
 # Entries of CTest that take minutes start first (COST), so that no core waits for the last of them.
 function(oscar_add_gtest name)

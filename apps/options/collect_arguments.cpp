@@ -10,8 +10,6 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kCodebookTokens = 32 * 1024;  // 32 rows for each of 1,024 centroids, as CQ has
-
 FarPairs parse_far_pairs(const std::string& text) {
   FarPairs pairs;
   if (text == "none") {
@@ -66,8 +64,6 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
   options.overwrite = common.overwrite;
   options.seed = common.seed;
   options.far = parse_far_pairs(a.far_pairs);
-  options.kl = a.metric == "kl";
-  if (options.row_gradients && !a.rows_given) options.rows = kCodebookTokens;  // they are for codebooks
   if (!a.tokens_given) options.tokens = std::max(options.tokens, options.rows);
   options.shard = parse_shard(a.shard);
   if (const Ranks* ranks = options.ranks; ranks != nullptr) {
@@ -79,9 +75,6 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
       throw UsageError("--prompts -: standard input reaches one rank alone; pass a file that all ranks can read");
     }
     options.shard = {ranks->rank() + 1, ranks->count()};
-  }
-  if (options.kl && !options.far.enabled) {
-    throw UsageError("--metric kl is for far pairs, and --far-pairs none leaves none: drop one of the two");
   }
   options.tool_version = tool_version();
   const std::int64_t limit = checkpoint.config().max_position;

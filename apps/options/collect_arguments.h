@@ -16,8 +16,8 @@ namespace oscar {
 struct CollectArguments {
   CollectOptions options;
   std::vector<std::string> prompts;  // files, or "-"
-  std::string date, far_pairs = "64,256", metric = "far-pairs", shard = "1/1";
-  bool rows_given = false, tokens_given = false;
+  std::string date, far_pairs = "64,256", shard = "1/1";
+  bool tokens_given = false;
   // oscar-fit: that the model writes itself beside the prompts; by their budget where none are given.
   std::optional<std::int64_t> own_tokens;
   bool stream_layers = false;  // oscar-fit: passes other than those of collecting keep one layer's weights

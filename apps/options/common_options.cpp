@@ -182,15 +182,6 @@ int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const 
   return with_enough_stack([&] { return run_parsed(app, options, argc, argv, body); });
 }
 
-CLI::Validator metric_alias() {
-  return CLI::Validator(
-      [](std::string& text) {
-        if (text == "fisher") text = "far-pairs";
-        return std::string();
-      },
-      "", "metric_alias");
-}
-
 CLI::Validator real_number(double least, double most) {
   const auto check = [least, most](std::string& text) -> std::string {
     double value = 0.0;

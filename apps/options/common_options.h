@@ -47,9 +47,6 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 // Checks a finite number from `least` to `most`.
 CLI::Validator real_number(double least, double most);
 
-// --metric: "fisher", the name of the far-pair metrics in files and in older commands, becomes "far-pairs".
-CLI::Validator metric_alias();
-
 std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
 

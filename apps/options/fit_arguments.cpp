@@ -91,7 +91,6 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
     if (option == "auto") option = value;
   };
   choose(a.scope, method.metric_aware() ? "head" : "layer");
-  choose(a.value_target, method.metric_aware() ? "output" : "exact");
   choose(a.encoder, method.metric_aware() ? "search" : "minmax");
   // Methods that allocate bits choose the mean for each layer (rotation/key_centre.h).
   if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
@@ -102,26 +101,16 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
 
 void parse_options(FitArguments& a) {
   if (!a.form.empty()) choose_for_format(a);
-  a.collect.metric = a.metric == "kl" ? "kl" : "far-pairs";  // where statistics are collected
-  if (a.metric == "kl" && a.value_target != "auto") {
-    throw UsageError("--value-target " + a.value_target + " is not used by --metric kl: drop one of the two");
-  }
   choose_form_of_method(a, fitted_method(a.fit.method));
   choose_defaults(a, fitted_method(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
-  a.fit.value_target = a.value_target == "energy"   ? ValueTarget::kEnergy
-                       : a.value_target == "output" ? ValueTarget::kOutput
-                                                    : ValueTarget::kExact;
+  a.fit.value_target = fitted_method(a.fit.method).metric_aware() ? ValueTarget::kOutput : ValueTarget::kExact;
   a.fit.encoder = parse_encoder(a.encoder);
   a.fit.center = a.center == "mean"   ? Center::kMean
                  : a.center == "key"  ? Center::kKey
                  : a.center == "rope" ? Center::kRope
                  : a.center == "auto" ? Center::kAuto
                                       : Center::kNone;
-  a.fit.metric = a.metric == "far-pairs" ? MetricSource::kFarPairs
-                 : a.metric == "moments" ? MetricSource::kMoments
-                 : a.metric == "kl"      ? MetricSource::kKl
-                                         : MetricSource::kAuto;
   if (!a.widths.empty()) {
     const std::size_t comma = a.widths.find(',');
     a.fit.key_widths = parse_widths(a.widths.substr(0, comma));

@@ -17,8 +17,8 @@ struct FitArguments {
   CommonOptions common;
   FitOptions fit;
   CacheWindows windows;
-  std::string statistics, scope = "auto", value_target = "auto", clip = "auto", window_text = "64,256";
-  std::string encoder = "auto", center = "auto", metric = "auto", widths, form;
+  std::string statistics, scope = "auto", clip = "auto", window_text = "64,256";
+  std::string encoder = "auto", center = "auto", widths, form;
   bool method_given = false;
   double bits = 0.0;
   bool text_hashes = true;

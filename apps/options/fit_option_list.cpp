@@ -36,25 +36,11 @@ void add_transform_options(CLI::App& app, FitArguments& a) {
   app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "layer", "head"}))
       ->capture_default_str();
-  app.add_option(
-         "--value-target,--value-metric", a.value_target,
-         "What the value side is fitted to: V^T S^T S V (exact; oscar), its proxy (energy), or W_O^T W_O (output; "
-         "balanced, waterfill)")
-      ->check(CLI::IsMember({"auto", "exact", "energy", "output"}))
-      ->capture_default_str();
   app.add_option("--center", a.center,
                  "Store keys (key) or keys and values (mean) without the mean of their head (balanced: mean); rope: "
                  "mean, but of "
                  "the keys before RoPE, rotated to each position (waterfill: in the layers where it pays, else mean)")
       ->check(CLI::IsMember({"auto", "none", "key", "mean", "rope"}))
-      ->capture_default_str();
-  app.add_option(
-         "--metric", a.metric,
-         "What weighs errors in balanced and waterfill and in the clip search: the far-pair metrics of the statistics, "
-         "Q^T Q and the value target, or the exact metric of the KL (kl, of oscar-collect --metric kl), which also "
-         "takes the place of oscar's targets")
-      ->transform(metric_alias())
-      ->check(CLI::IsMember({"auto", "far-pairs", "moments", "kl"}))
       ->capture_default_str();
   app.add_option("--damping", a.fit.damping, "Damping of balanced and waterfill, relative to the diagonals")
       ->check(real_number(0.0, 0.1))
@@ -94,8 +80,7 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
                  "prompts were; keys are fitted to their mean over these positions. 0: to the positions of the prompts "
                  "(default: the model's maximum, at most 131072)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
-  app.add_option("--rows", a.fit.max_rows,
-                 "Sampled tokens used for the clip search")
+  app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(whole_number(32, std::uint64_t{1} << 20))
       ->capture_default_str();
   app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,

@@ -65,7 +65,7 @@ Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric)
   constexpr const char* kCenters[] = {"none", "key", "mean", "rope", "auto"};
   json["center"] = kCenters[static_cast<std::size_t>(o.center)];
   const MethodRow& method = fitted_method(o.method);
-  if (method.metric_aware() || metric == MetricSource::kKl) json["metric"] = metric_name(metric);
+  if (method.metric_aware()) json["metric"] = metric_name(metric);
   if (method.metric_aware()) {
     json["damping"] = o.damping;
     json["exponent"] = o.exponent;

@@ -269,9 +269,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   const std::string layout = layout_of(bundle);
   const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
                                    [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  json["format_version"] = rotated || bundle.encoder == "feedback" ? 3
-                           : layout == "blocks"                      ? 2
-                                                                     : 1;
+  json["format_version"] = rotated || bundle.encoder == "feedback" ? 3 : layout == "blocks" ? 2 : 1;
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
@@ -312,7 +310,8 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   }
   const std::int64_t version = json_int(json, "format_version", where);
   if (const Json code = json_member(json, "code"); json_member(code, "layout") == "codebook") {
-    throw InputError(where + ": holds learned codebooks, which this version does not read; fit a bundle with --method "
+    throw InputError(where +
+                     ": holds learned codebooks, which this version does not read; fit a bundle with --method "
                      "oscar or waterfill");
   }
   if (version > kBundleFormatVersion) {

@@ -45,9 +45,8 @@ FitOptions fit_options_of(const Bundle& bundle) {
   o.method = bundle.method;
   const MethodRow& method = fitted_method(o.method);
   o.scope = named<Scope, 2>(json, "scope", {{{"layer", Scope::kLayer}, {"head", Scope::kHead}}});
-  o.value_target = named<ValueTarget, 3>(json, "value_target",
+  o.value_target = named<ValueTarget, 2>(json, "value_target",
                                          {{{value_target_name(ValueTarget::kExact), ValueTarget::kExact},
-                                           {value_target_name(ValueTarget::kEnergy), ValueTarget::kEnergy},
                                            {value_target_name(ValueTarget::kOutput), ValueTarget::kOutput}}});
   o.center = named<Center, 5>(json, "center",
                               {{{"none", Center::kNone},
@@ -59,10 +58,9 @@ FitOptions fit_options_of(const Bundle& bundle) {
   o.clip = ClipMode::kNone;
   o.quant_group = bundle.quant_group;
   if (!method.metric_aware()) return o;
-  o.metric = named<MetricSource, 3>(json, "metric",
+  o.metric = named<MetricSource, 2>(json, "metric",
                                     {{{metric_name(MetricSource::kFarPairs), MetricSource::kFarPairs},
-                                      {metric_name(MetricSource::kMoments), MetricSource::kMoments},
-                                      {metric_name(MetricSource::kKl), MetricSource::kKl}}});
+                                      {metric_name(MetricSource::kMoments), MetricSource::kMoments}}});
   o.damping = number(json, "damping", 0.0, 0.1);
   o.exponent = number(json, "exponent", 0.0, 1.0);
   if (json.contains("context")) o.context = static_cast<std::int64_t>(number(json, "context", 0.0, 1 << 30));

@@ -27,8 +27,8 @@ struct CodedRows {
 
 // What a method can tell of the errors of decoded keys.
 enum class KeyErrors : std::uint8_t {
-  kTold,     // RowsCoder::code() gives their variance
-  kNone,     // they add none to the logits: decoded keys keep their norm
+  kTold,  // RowsCoder::code() gives their variance
+  kNone,  // they add none to the logits: decoded keys keep their norm
 };
 
 // A coder knows what is its own; windows, transforms and layers that are left out are those of the method that it is

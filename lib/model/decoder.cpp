@@ -180,10 +180,7 @@ at::Tensor Decoder::logits(const at::Tensor& normed) const {
   load_head();
   at::Tensor logits = at::linear(normed, impl_->head).to(at::kFloat);
   if (config().logit_scale > 0.0) logits.mul_(config().logit_scale);
-  if (const double cap = config().final_soft_cap; cap > 0.0) {
-    logits.div_(cap).tanh_();
-    logits = logits.requires_grad() ? logits * cap : logits.mul_(cap);  // backward still needs what tanh gave
-  }
+  if (const double cap = config().final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);
   return logits;
 }
 

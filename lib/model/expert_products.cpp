@@ -62,7 +62,7 @@ at::Tensor grouped_experts(const ExpertRows& rows, const LayerWeights& w, const 
 bool can_group(const at::Tensor& x, const LayerWeights& w) {
   constexpr std::int64_t kAligned = 8;
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && w.expert_gate_up.scalar_type() == at::kBFloat16 &&
-         x.size(1) % kAligned == 0 && w.expert_down.size(2) % kAligned == 0 && !x.requires_grad();
+         x.size(1) % kAligned == 0 && w.expert_down.size(2) % kAligned == 0;
 }
 
 }  // namespace oscar

@@ -23,7 +23,7 @@ at::Tensor looped_experts(const ExpertRows& rows, const LayerWeights& weights, c
 at::Tensor grouped_experts(const ExpertRows& rows, const LayerWeights& weights, const ExpertConfig& config,
                            ExpertGate kind, Activation activation);
 
-// Whether grouped_experts() may stand for looped_experts(): as above, and no gradient is asked for.
+// Whether grouped_experts() may take the place of looped_experts(): as above.
 bool can_group(const at::Tensor& x, const LayerWeights& weights);
 
 }  // namespace oscar

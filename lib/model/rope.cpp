@@ -1,8 +1,6 @@
 #include "model/rope.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -106,24 +104,6 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
   return out;
 }
 
-// A rotation's gradient is turned back. Autograd would follow views of the result one by one, each with a copy of all
-// of it.
-class Rotation : public torch::autograd::Function<Rotation> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos,
-                            const at::Tensor& sin, bool interleaved) {
-    ctx->save_for_backward({cos, sin});
-    ctx->saved_data["interleaved"] = interleaved;
-    return rotated(x, cos, sin, interleaved);
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list gradients) {
-    const auto table = ctx->get_saved_variables();
-    return {rotated(gradients[0], table[0], -table[1], ctx->saved_data["interleaved"].toBool()), {}, {}, {}};
-  }
-};
-
 }  // namespace
 
 RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_position) {
@@ -206,9 +186,6 @@ RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& ba
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
   if (!table.cos.defined()) return x;
-  if (c10::GradMode::is_enabled() && x.requires_grad()) {
-    return Rotation::apply(x, table.cos, table.sin, table.interleaved);
-  }
   return rotated(x, table.cos, table.sin, table.interleaved);
 }
 

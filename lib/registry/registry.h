@@ -52,9 +52,7 @@ struct MethodRow {
   bool fitted() const { return !fit_summary.empty(); }
   bool needs_bundle() const { return fitted(); }
   bool metric_aware() const { return transform == MethodTransform::kBalanced; }  // fitted to rows and metric
-  bool data_free() const {
-    return transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard;
-  }
+  bool data_free() const { return transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard; }
   // The decode path has pages for it.
   bool paged() const { return !description || has_pages(*description); }
   bool two_bit() const { return description && description->key.bits == 2 && description->value.bits == 2; }

@@ -95,12 +95,7 @@ void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<st
 }
 
 // Statistics without what these methods are fitted to.
-void note_old_statistics(const Statistics& s, const FitOptions& o, FitResult& result) {
-  if (o.context == 0 && !has_pre_rope(s)) {
-    result.warnings.push_back(
-        "the statistics are of format 1, without moments before RoPE: keys are fitted to the positions of the "
-        "calibration prompts, and get worse in longer contexts; collect again with this version");
-  }
+void note_missing_metrics(const FitOptions& o, FitResult& result) {
   if (!result.far() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
         "the statistics hold no far-pair metrics: Q^T Q and W_O^T W_O take their place, and layers are weighed "
@@ -128,7 +123,7 @@ void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result
 void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
   const MetricModel model = fit_metric(s, o, result.warnings);
   note_rotating_mean(s, o, result.warnings);
-  note_old_statistics(s, o, result);
+  note_missing_metrics(o, result);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     result.layers.emplace_back().transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads,
                                               model.key[layer].transform, model.value[layer].transform};

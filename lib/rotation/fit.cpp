@@ -50,12 +50,6 @@ void check_options(const Statistics& s, const FitOptions& o) {
   if (!o.key_widths.empty() && !method.takes_widths) {
     throw UsageError("fixed block widths are for --method balanced; " + o.method + " does not take them");
   }
-  if (method.allocates_bits && !s.layers.front().attention_residual.defined()) {
-    throw InputError(
-        "the statistics are of format 1, which measured the residual stream after the MLP: method waterfill would give "
-        "the wrong layers their bits; collect the statistics again with this version (methods oscar and balanced still "
-        "take these)");
-  }
   if (o.context < 0) throw UsageError("--context " + std::to_string(o.context) + " is no number of tokens");
   if (s.rope_reach > 0 && o.context > s.rope_reach) {
     throw InputError("--context " + std::to_string(o.context) + " is beyond " + std::to_string(s.rope_reach) +
@@ -180,7 +174,7 @@ void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRo
 std::int64_t default_context(const Statistics& s) {
   constexpr std::int64_t kMost = 131072;
   const std::int64_t reach = s.rope_reach > 0 ? s.rope_reach : kMost;
-  return has_pre_rope(s) ? std::min({s.max_position, kMost, reach}) : 0;
+  return std::min({s.max_position, kMost, reach});
 }
 
 std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {

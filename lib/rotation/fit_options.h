@@ -34,13 +34,12 @@ struct FitOptions {
   // Keys of balanced and waterfill are fitted to the positions of a context of this many tokens; 0: to those of the
   // calibration prompts.
   std::int64_t context = 0;
-  bool one_clip = false;           // one ratio a side for the whole model, as published formats carry; kSearch
-  std::int64_t max_rows = 512;     // sampled tokens used, both halves together
+  bool one_clip = false;        // one ratio a side for the whole model, as published formats carry; kSearch
+  std::int64_t max_rows = 512;  // sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
   c10::Device device = c10::kCPU;  // of the eigensolver; the search runs on the CPU
   Center center = Center::kNone;
-  // What weighs errors: in balanced and waterfill, and in the clip search. kKl: oscar's rotations are eigenvectors of
-  // the metric of the KL, too.
+  // What weighs errors: in balanced and waterfill, and in the clip search.
   MetricSource metric = MetricSource::kAuto;
   // Methods balanced and waterfill.
   double damping = 1e-3;                               // of the diagonals

@@ -18,7 +18,7 @@ double key_weight(const Statistics& s, const FitOptions& o, std::size_t layer, b
 
 }  // namespace
 
-bool can_rotate_means(const Statistics& s) { return has_pre_rope(s) && 2 * s.rope_frequency.size(0) == s.head_dim; }
+bool can_rotate_means(const Statistics& s) { return 2 * s.rope_frequency.size(0) == s.head_dim; }
 
 std::vector<double> rotated_mean_gains(const Statistics& s, const FitOptions& o) {
   std::vector<double> gains(s.layers.size());

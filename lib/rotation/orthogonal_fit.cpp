@@ -26,18 +26,15 @@ OrthogonalSide fit_side(const Statistics& s, const FitOptions& o, Side side, std
   OrthogonalSide result;
   std::vector<at::Tensor> targets;
   std::vector<std::string> names;
-  const bool kl = o.metric == MetricSource::kKl;
   result.heads.resize(s.layers.size());
   targets.resize(s.layers.size());
   for_each_layer(s.layers.size(), [&](std::size_t layer) {
-    result.heads[layer] = kl ? side_moments(s, layer, side, {o.value_target, o.metric, false, false, {}}).metric
-                             : head_moments(s, layer, side, o.value_target);
+    result.heads[layer] = head_moments(s, layer, side, o.value_target);
     targets[layer] = scope_moments(result.heads[layer], o.scope);
   });
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     for (std::string& name :
-         kl ? kl_target_names(static_cast<std::int64_t>(layer), side, o.scope, s.kv_heads)
-            : target_names(static_cast<std::int64_t>(layer), side, o.value_target, o.scope, s.kv_heads)) {
+         target_names(static_cast<std::int64_t>(layer), side, o.value_target, o.scope, s.kv_heads)) {
       names.push_back(std::move(name));
     }
   }

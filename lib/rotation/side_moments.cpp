@@ -12,10 +12,6 @@
 namespace oscar {
 namespace {
 
-constexpr const char* kNoPreRope =
-    "the statistics are of format 1, without moments before RoPE, which --context and --center rope need: collect them "
-    "again with this version, or fit with --context 0 and --center mean";
-
 // What is left of a channel's second moment once its mean is gone, where that is rounding: it never varies.
 constexpr double kRounding = 1e-12;
 
@@ -36,39 +32,20 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
   if (side == Side::kKey) return m.q_gram / tokens;
   if (value_target == ValueTarget::kExact) return m.o_gram / tokens;
-  if (value_target == ValueTarget::kEnergy) return m.energy_gram / tokens;
   return m.wo_gram;
-}
-
-// The metric, times what makes errors of this covariance cost as much as in `other`, all heads together.
-at::Tensor of_size(const at::Tensor& metric, const at::Tensor& other, const at::Tensor& covariance) {
-  const double size = (metric * covariance).sum().item<double>();
-  return size > 0.0 ? metric * ((other * covariance).sum().item<double>() / size) : other;
 }
 
 }  // namespace
 
 const char* metric_name(MetricSource source) {
-  constexpr const char* kNames[] = {"auto", "fisher", "moments", "kl"};
+  constexpr const char* kNames[] = {"auto", "fisher", "moments"};
   return kNames[static_cast<std::size_t>(source)];
 }
 
-bool has_kl(const Statistics& s) {
-  return std::all_of(s.layers.begin(), s.layers.end(), [](const LayerMoments& m) {
-    return m.kl_k_gram.defined() && m.kl_pre_k_gram.defined() && m.kl_v_gram.defined() && m.kl_count.defined();
-  });
-}
-
 MetricSource used_metric(const Statistics& s, MetricSource source) {
-  if (source == MetricSource::kKl && !(has_kl(s) && has_far_pairs(s))) {
-    throw InputError(
-        "the statistics hold no KL metric; collect them again with oscar-collect --metric kl and sequences longer than "
-        "both windows, or fit with --metric far-pairs");
-  }
   if (source == MetricSource::kFarPairs && !has_far_pairs(s)) {
     throw InputError(
-        "the statistics hold no far-pair metrics; collect them again with sequences longer than both windows, "
-        "or fit with --metric moments");
+        "the statistics hold no far-pair metrics; collect them again with sequences longer than both windows");
   }
   if (source != MetricSource::kAuto) return source;
   return has_far_pairs(s) ? MetricSource::kFarPairs : MetricSource::kMoments;
@@ -76,17 +53,10 @@ MetricSource used_metric(const Statistics& s, MetricSource source) {
 
 bool has_far_pairs(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_far_pairs); }
 
-bool has_pre_rope(const Statistics& s) {
-  return s.rope_frequency.defined() && std::all_of(s.layers.begin(), s.layers.end(), [](const LayerMoments& m) {
-           return m.pre_k_gram.defined() && m.pre_k_sum.defined() && m.pre_q_gram.defined();
-         });
-}
-
 SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, const MomentChoice& choice) {
   const LayerMoments& m = s.layers[layer];
   const bool key = side == Side::kKey, turned = key && choice.served.count > 0;
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
-  if ((turned || (key && choice.rotated)) && !has_pre_rope(s)) throw InputError(kNoPreRope);
   if (key && choice.rotated && !turned) throw std::invalid_argument("a rotated mean needs positions");
   SideMoments out;
   const at::Tensor second = (!key ? m.v_gram : turned ? m.pre_k_gram : m.k_gram) / tokens;
@@ -99,10 +69,6 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   } else {
     const at::Tensor& metric = !key ? m.far_v_weight : turned ? m.far_pre_q_gram : m.far_q_gram;
     out.metric = metric / m.far_count[0].item<double>();
-  }
-  if (out.source == MetricSource::kKl) {
-    const at::Tensor& kl = !key ? m.kl_v_gram : turned ? m.kl_pre_k_gram : m.kl_k_gram;
-    out.metric = of_size(kl, out.metric, covariance);
   }
   if (!turned) {
     out.covariance = choice.centred ? covariance : second;
@@ -127,7 +93,6 @@ at::Tensor logit_moment(const Statistics& s, std::size_t layer, const Positions&
   const double queries = static_cast<double>(std::max<std::int64_t>(s.tokens, 1) * (s.query_heads / s.kv_heads));
   const double scale = s.attention_scale > 0.0 ? s.attention_scale : 1.0 / std::sqrt(static_cast<double>(s.head_dim));
   if (served.count == 0) return m.q_gram * (scale * scale / queries);
-  if (!has_pre_rope(s)) throw InputError(kNoPreRope);
   const PositionAverage average(s.rope_frequency, s.rope_scale, s.head_dim, served);
   return average.second_moment(m.pre_q_gram * (scale * scale / queries));
 }

@@ -14,11 +14,10 @@
 namespace oscar {
 
 // Which metric weighs errors: the far-pair metrics of the statistics (what an error moves in the layer's output
-// once the token is quantised), the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target), or that of
-// the KL (what an error does to the model's distribution of the next token; lib/statistics/kl_moments.h).
-enum class MetricSource { kAuto, kFarPairs, kMoments, kKl };  // kAuto: far pairs where the statistics have it
+// once the token is quantised), or the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target).
+enum class MetricSource { kAuto, kFarPairs, kMoments };  // kAuto: far pairs where the statistics have it
 
-const char* metric_name(MetricSource source);  // "auto", "fisher", "moments", "kl"
+const char* metric_name(MetricSource source);  // "auto", "fisher", "moments"
 
 // What a choice comes to, never kAuto. InputError for a metric that is asked for and absent.
 MetricSource used_metric(const Statistics& statistics, MetricSource source);
@@ -27,9 +26,7 @@ MetricSource used_metric(const Statistics& statistics, MetricSource source);
 struct SideMoments {
   at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
   at::Tensor covariance;  // about the mean, or about zero when not centred
-  // E |error in the layer's output|^2 = tr(error covariance x metric), in the size of the residual_power(). That of the
-  // KL weighs directions and heads by what errors do to the model's distribution; a side as a whole weighs what it does
-  // by far pairs, because the nats of a side are right for small errors alone.
+  // E |error in the layer's output|^2 = tr(error covariance x metric), in the size of the residual_power().
   at::Tensor metric;
   MetricSource source = MetricSource::kMoments;  // of the metric
 };
@@ -43,29 +40,21 @@ struct MomentChoice {
   Positions served;
 };
 
-// InputError when a metric, or moments before RoPE, are asked for and absent. For keys the metric is per
+// InputError when a metric is asked for and absent. For keys the metric is per
 // token of the layer: far-pair Q = mean over far queries of sum_j w_ij q^T q / d; plain Q^T Q / T. Values: far-pair
-// mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target. Of the KL: g^T g,
-// scaled (SideMoments::metric).
+// mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain W_O^T W_O or the value target.
 SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
 
 // What an error in a key does to the logits of queries, whatever weight these have: the second moment of scale q over
 // all queries of the group, [Hkv, d, d]; at the served positions, or as collected.
 at::Tensor logit_moment(const Statistics& statistics, std::size_t layer, const Positions& served);
 
-// True when the statistics hold moments before RoPE.
-bool has_pre_rope(const Statistics& statistics);
-
 // True when every layer holds far-pair metrics of at least one far query.
 bool has_far_pairs(const Statistics& statistics);
 
 // Mean squared norm of the residual stream where the attention output is added (over far tokens where the statistics
-// know them): what the next norm divides by. Format 1 knows only that after the MLP, which is no measure for the
-// weight of errors: method waterfill does not take it. 1 where nothing is known.
+// know them): what the next norm divides by. 1 where nothing is known.
 double residual_power(const Statistics& statistics, std::size_t layer);
-
-// True when the statistics hold the KL metric.
-bool has_kl(const Statistics& statistics);
 
 // A covariance that rounding left indefinite, made definite: with channels scaled to unit deviation, eigenvalues below
 // the size of the most negative one are raised to it, which is what can be told from noise. Large means that were taken

@@ -13,8 +13,7 @@ namespace {
 
 const char* gram_name(Side side, ValueTarget value_target) {
   if (side == Side::kKey) return "q_gram";
-  if (value_target == ValueTarget::kOutput) return "wo_gram";
-  return value_target == ValueTarget::kExact ? "o_gram" : "energy_gram";
+  return value_target == ValueTarget::kOutput ? "wo_gram" : "o_gram";
 }
 
 std::vector<std::string> names_of(const std::string& base, Scope scope, std::int64_t kv_heads) {
@@ -42,26 +41,14 @@ void check_tensor(const at::Tensor& tensor, const std::string& name, at::IntArra
 
 }  // namespace
 
-const char* value_target_name(ValueTarget target) {
-  switch (target) {
-    case ValueTarget::kExact:
-      return "exact";
-    case ValueTarget::kEnergy:
-      return "energy";
-    case ValueTarget::kOutput:
-      break;
-  }
-  return "output";
-}
+const char* value_target_name(ValueTarget target) { return target == ValueTarget::kExact ? "exact" : "output"; }
 
 at::Tensor head_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target) {
   const LayerMoments& moments = statistics.layers[layer];
   const double tokens = static_cast<double>(std::max<std::int64_t>(statistics.tokens, 1));
   const double gqa_group = static_cast<double>(statistics.query_heads / statistics.kv_heads);
   if (side == Side::kKey) return moments.q_gram / (tokens * gqa_group);
-  if (value_target == ValueTarget::kExact) return moments.o_gram / (tokens * gqa_group);
-  if (value_target == ValueTarget::kOutput) return moments.wo_gram / gqa_group;
-  return moments.energy_gram / tokens;
+  return (value_target == ValueTarget::kOutput ? moments.wo_gram : moments.o_gram / tokens) / gqa_group;
 }
 
 at::Tensor scope_moments(const at::Tensor& heads, Scope scope) {
@@ -71,11 +58,6 @@ at::Tensor scope_moments(const at::Tensor& heads, Scope scope) {
 std::vector<std::string> target_names(std::int64_t layer, Side side, ValueTarget value_target, Scope scope,
                                       std::int64_t kv_heads) {
   return names_of("layers." + std::to_string(layer) + "." + gram_name(side, value_target), scope, kv_heads);
-}
-
-std::vector<std::string> kl_target_names(std::int64_t layer, Side side, Scope scope, std::int64_t kv_heads) {
-  const char* gram = side == Side::kKey ? ".kl_k_gram" : ".kl_v_gram";
-  return names_of("layers." + std::to_string(layer) + gram, scope, kv_heads);
 }
 
 void check_moments(const Statistics& statistics) {

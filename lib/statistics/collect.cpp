@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/output_file.h"
 #include "model/device_settle.h"
-#include "model/latent_attention.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_ranks.h"
 #include "statistics/collect_work.h"
@@ -27,9 +26,8 @@ std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
 }  // namespace
 
 std::vector<std::string> collect_phases() {
-  return {phase::kStarting, phase::kPrompts,  phase::kWeights,      phase::kForward, phase::kMoments,
-          phase::kFarPairs, phase::kKlMetric, phase::kRowGradients, phase::kSpool,   phase::kSync,
-          phase::kSpectra,  phase::kRanks,    phase::kSaving};
+  return {phase::kStarting, phase::kPrompts, phase::kWeights, phase::kForward, phase::kMoments, phase::kFarPairs,
+          phase::kSpool,    phase::kSync,    phase::kSpectra, phase::kRanks,   phase::kSaving};
 }
 
 fs::path run_directory_of(const CollectOptions& options) {
@@ -46,10 +44,6 @@ fs::path work_directory_of(const CollectOptions& options) {
 
 CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                       const CollectOptions& options) {
-  if (options.kl) refuse_latent(checkpoint.config(), "--metric kl");
-  if (options.row_gradients) refuse_latent(checkpoint.config(), "--row-gradients");
-  if (options.kl) refuse_carried_rows(checkpoint.config(), "--metric kl");
-  if (options.row_gradients) refuse_carried_rows(checkpoint.config(), "--row-gradients");
   if (is_first_rank(options.ranks)) {
     require_output_file(options.output, options.overwrite);
     const AtomicFile probe(options.output);  // fails now, not after hours, where the output cannot be written
@@ -76,7 +70,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
     if (plan.tokens > 0) {
       report = run_collector(checkpoint, prompts, plan, options, fingerprint, work);
     } else {  // more ranks than steps
-      ShareDelivery(options, work, -1, 0, false).finish(empty_shard(checkpoint, fingerprint, prompts, plan, options));
+      ShareDelivery(options, work, -1, 0).finish(empty_shard(checkpoint, fingerprint, prompts, plan, options));
     }
     const Timeline::Phase saving(options.timeline, phase::kSaving);
     work.remove();

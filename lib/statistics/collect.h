@@ -28,9 +28,7 @@ struct CollectOptions {
   std::int64_t seq_len = 4096;
   std::int64_t rows = 512;  // of the sample, for each layer
   std::uint64_t seed = 0;
-  FarPairs far;                // the far-pair metrics
-  bool kl = false;             // the KL metric (kl_moments.h), too; needs far pairs
-  bool row_gradients = false;  // squared gradients of the sampled rows (row_gradients.h), too
+  FarPairs far;  // the far-pair metrics
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   Shard shard;                   // which share of the run: of the plan that collect() is given, too
@@ -59,14 +57,11 @@ struct LayerReport {
 struct CollectReport {
   std::vector<LayerReport> layers;
   bool resumed = false;
-  double seconds = 0;               // of this process, all layers
-  double far_seconds = 0;           // of these, in the far-pair metrics
-  double far_queries = 0;           // queries that had a far key; 0: no metrics were written
-  double kl_seconds = 0;            // in the backward pass of the KL metric
-  std::int64_t kl_probes = 0;       // probes that it was made of; 0: no KL metric was written
-  double row_gradient_seconds = 0;  // in the backward pass of the row gradients
-  double moment_seconds = 0;        // of these, in the moments (sums, sample, K and V spool, energy pass)
-  double forward_seconds = 0;       // of these, in the layers' forward pass; on a GPU these three are times of the GPU
+  double seconds = 0;          // of this process, all layers
+  double far_seconds = 0;      // of these, in the far-pair metrics
+  double far_queries = 0;      // queries that had a far key; 0: no metrics were written
+  double moment_seconds = 0;   // of these, in the moments (sums, sample, K and V spool, energy pass)
+  double forward_seconds = 0;  // of these, in the layers' forward pass; on a GPU these three are times of the GPU
 };
 
 // Collects and writes options.output; for an empty plan (a shard without sequences) a file without sums, and a report

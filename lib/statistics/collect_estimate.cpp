@@ -12,8 +12,6 @@
 #include "model/device_memory.h"
 #include "model/weights.h"
 #include "statistics/accumulator.h"
-#include "statistics/backward_task.h"
-#include "statistics/layer_gradient.h"
 #include "statistics/mirrored_spool.h"
 
 namespace oscar {
@@ -64,29 +62,10 @@ std::int64_t longest_step(const TokenPlan& plan) {
   return longest;
 }
 
-// Backward passes of a run.
-int backward_passes(const TokenPlan& plan, const CollectOptions& options) {
-  return (options.kl && kl_probes(plan, options.far) > 0 ? 1 : 0) + (options.row_gradients ? 1 : 0);
-}
-
-// Hidden states between the layers: of two by turns; with a backward pass of all, and gradients by two of them.
+// Hidden states between the layers: of two by turns.
 std::uint64_t state_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
   const auto values = static_cast<std::uint64_t>(plan.tokens) * static_cast<std::uint64_t>(c.state_width());
-  const std::uint64_t width = c10::elementSize(options.dtype), layers = static_cast<std::uint64_t>(c.layers);
-  return backward_passes(plan, options) > 0 ? values * ((layers + 1) * width + 2 * sizeof(float)) : values * 2 * width;
-}
-
-// Backward pass of one layer on the longest step: what its graph keeps, and gradients in FP32. 0 without it.
-std::uint64_t gradient_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
-  if (backward_passes(plan, options) == 0) return 0;
-  const auto t = static_cast<std::uint64_t>(longest_step(plan));
-  const std::uint64_t width = c10::elementSize(options.dtype), hidden = static_cast<std::uint64_t>(c.hidden);
-  const auto heads = static_cast<std::uint64_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
-  const std::uint64_t graph = t * (8 * hidden + 6 * heads + 5 * static_cast<std::uint64_t>(c.intermediate)) * width;
-  const auto rows = static_cast<std::uint64_t>(std::min(options.rows, plan.tokens));
-  const std::uint64_t sampled =
-      options.row_gradients ? 8 * rows * static_cast<std::uint64_t>(c.kv_heads * c.head_dim) : 0;
-  return graph + 4 * t * (4 * hidden + 4 * heads) + sampled;
+  return values * 2 * c10::elementSize(options.dtype);
 }
 
 // What a run of steps of at most `step` tokens holds on a GPU.
@@ -106,26 +85,8 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
   constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
   const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
-  const std::uint64_t backward = gradient_bytes(c, plan, options);
   // The next layer is dequantised while one computes.
-  return weights + std::max(forward, backward > 0 ? backward + far : 0) +
-         dequantisation_bytes(checkpoint, options.device) + kLibraries;
-}
-
-// The backward pass of the first layer with attention on these hidden states.
-double gradient_seconds(const Checkpoint& checkpoint, const at::Tensor& hidden, const CollectOptions& options) {
-  const c10::InferenceMode off(false);
-  Decoder decoder(checkpoint, {options.dtype, options.device, true});
-  const at::Tensor states = hidden.clone(), gradient = at::ones_like(states);
-  double best = 0;
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    layer_gradient(decoder, decoder.config().kv_layer(0), states, {{0}, {states.size(0)}, {0}}, gradient, options.far)
-        .hidden.sum()
-        .item<float>();  // item: waits for a GPU
-    best = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  return best;
+  return weights + forward + dequantisation_bytes(checkpoint, options.device) + kLibraries;
 }
 
 // Of those with a cache the one with the most weights: where first layers are dense, one with experts.
@@ -157,21 +118,16 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.stored_bytes = checkpoint.weight_bytes();
 
   const std::uint64_t gram = hkv * d * d * 8;
-  // Eight moments of every layer, three of far pairs where there are some, and as many of the KL metric.
+  // Eight moments of every layer, and three of far pairs where there are some.
   const bool far = options.far.enabled && plan.longest > options.far.sink + options.far.recent;
-  const std::uint64_t grams = !far ? 8 : options.kl ? 14 : 11;
+  const std::uint64_t grams = far ? 11 : 8;
   const std::uint64_t layer_bytes =
-      grams * gram + 3 * hkv * d * 8 +
-      rows * (static_cast<std::uint64_t>(c.query_heads) + (options.row_gradients ? 4 : 2) * hkv) * d * 4;
+      grams * gram + 3 * hkv * d * 8 + rows * (static_cast<std::uint64_t>(c.query_heads) + 2 * hkv) * d * 4;
   e.output_bytes = static_cast<std::uint64_t>(c.kv_layers()) * layer_bytes + rows * 16 + d * 4;
-  // Outputs of the attention (attention_outputs.h).
-  const std::uint64_t outputs = backward_passes(plan, options) > 0 && !options.device.is_cuda()
-                                    ? static_cast<std::uint64_t>(c.kv_layers() * c.query_heads) * d
-                                    : 0;
-  e.disk_bytes = state_bytes(c, plan, options) + tokens * width * (2 * hkv * d + outputs) + 2 * e.output_bytes;
+  e.disk_bytes = state_bytes(c, plan, options) + tokens * width * 2 * hkv * d + 2 * e.output_bytes;
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
-  const std::uint64_t working = std::max(step_bytes(c, longest_step(plan), width), gradient_bytes(c, plan, options));
+  const std::uint64_t working = step_bytes(c, longest_step(plan), width);
   const std::uint64_t loading = dequantisation_bytes(checkpoint, options.device);
   const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that no file has yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
@@ -180,13 +136,6 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
     e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
   }
   return e;
-}
-
-bool holds_all_states(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
-  if (!options.device.is_cuda()) return false;
-  const std::uint64_t needed =
-      gpu_bytes(checkpoint, plan, options, longest_step(plan)) + state_bytes(checkpoint.config(), plan, options);
-  return needed <= free_device_bytes(options.device) / 10 * 9;
 }
 
 void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
@@ -225,7 +174,6 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
     decoder.run_layer(layer, hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
     best = since(start);
   }
-  if (const int passes = backward_passes(plan, options)) best += passes * gradient_seconds(checkpoint, hidden, options);
   const double computing = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens);
   // A GPU copies the next layer while it computes.
   const double loading = estimate.load_seconds;

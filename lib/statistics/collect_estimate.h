@@ -25,10 +25,6 @@ struct CollectEstimate {
 // Bytes alone: cheap, loads no weights. InputError where the index of absent shards lacks a tensor.
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
 
-// Whether the hidden states of all layers, which a backward pass reads, may stay on the GPU: they fit into what is free
-// of it now. Otherwise they are in files.
-bool holds_all_states(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
-
 // Adds the time, unless from_index: loads the largest layer and runs one short piece through it, moments included.
 // Writes nothing.
 void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,

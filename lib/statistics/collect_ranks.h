@@ -20,10 +20,8 @@ void require_same_everywhere(Ranks& ranks, const Json& identity);
 // rank 0 adds it up beside the layers that follow, so that little is left to do at the end.
 class ShareDelivery {
  public:
-  // Called by all ranks. layer: with which this one begins; -1: it loads none. tokens: of its share. early: layers are
-  // final when they are added, because no backward pass follows.
-  ShareDelivery(const CollectOptions& options, const WorkDirectory& work, std::int64_t layer, std::int64_t tokens,
-                bool early);
+  // Called by all ranks. layer: with which this one begins; -1: it loads none. tokens: of its share.
+  ShareDelivery(const CollectOptions& options, const WorkDirectory& work, std::int64_t layer, std::int64_t tokens);
   ~ShareDelivery();
 
   // Whether all ranks begin with the same layer, so that they can load weights together.

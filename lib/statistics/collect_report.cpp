@@ -50,7 +50,6 @@ void describe_whole(const Statistics& whole, CollectReport& report) {
   });
   for (const LayerMoments& m : whole.layers) {
     if (m.far_count.defined()) report.far_queries = std::max(report.far_queries, m.far_count[0].item<double>());
-    if (m.kl_count.defined()) report.kl_probes = m.kl_count[0].item<std::int64_t>();
   }
 }
 

@@ -25,23 +25,18 @@ std::string layer_name(std::int64_t layer, const char* kind = "layer") {
 }
 
 bool is_run_file(const std::string& name) {
-  if (name == kPoint || name == "kv.bin" || name == "attention.bin" || name == share_name(0)) return true;
+  if (name == kPoint || name == "kv.bin" || name == share_name(0)) return true;
   const auto number = [&](const std::string& prefix, std::size_t fewest) -> std::int64_t {  // -1: none
     if (!name.starts_with(prefix)) return -1;
     const std::string digits = name.substr(prefix.size(), name.find('.') - prefix.size());
     if (digits.size() < fewest || digits.size() > 9) return -1;
     return digits.find_first_not_of("0123456789") == std::string::npos ? std::stoll(digits) : -1;
   };
-  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), outputs = number("attention-", 1),
-                     share = number("share-", 1), part = number("part-", 4);
-  for (const std::string pass : {"kl-gradient-", "row-gradient-"}) {
-    const std::int64_t stage = number(pass, 1);
-    if (stage >= 0 && name == pass + std::to_string(stage) + ".bin") return true;
-  }
+  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), share = number("share-", 1),
+                     part = number("part-", 4);
   return (layer >= 0 && name == layer_name(layer)) || (part >= 0 && name == rank_layer_name(part)) ||
          (share > 0 && name == share_name(static_cast<int>(share))) ||
-         (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin") ||
-         (outputs >= 0 && name == "attention-" + std::to_string(outputs) + ".bin");
+         (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin");
 }
 
 // Named tensors of a file and their memory, until it is written.
@@ -65,9 +60,7 @@ struct TensorFile {
   void add_layer(const LayerMoments& moments) {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
     for (const RowField& field : kRowFields) add(std::string("rows_") + field.name, moments.*field.tensor);
-    for (const RowField& field : kRowGradientFields) add(std::string("rows_") + field.name, moments.*field.tensor);
     for (const MetricField& field : kFarPairFields) add(field.name, moments.*field.tensor);
-    for (const MetricField& field : kKlFields) add(field.name, moments.*field.tensor);
     for (const EnergyField& field : kEnergyFields) add(field.name, moments.*field.tensor);
   }
 };
@@ -88,11 +81,7 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   LayerMoments out;
   for (const MomentField& field : kMomentFields) out.*field.tensor = tensor_of(file, field.name);
   for (const RowField& field : kRowFields) out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
-  for (const RowField& field : kRowGradientFields) {
-    out.*field.tensor = tensor_of(file, std::string("rows_") + field.name);
-  }
   for (const MetricField& field : kFarPairFields) out.*field.tensor = tensor_of(file, field.name);
-  for (const MetricField& field : kKlFields) out.*field.tensor = tensor_of(file, field.name);
   for (const EnergyField& field : kEnergyFields) out.*field.tensor = tensor_of(file, field.name);
   return out;
 }

@@ -4,12 +4,8 @@
 //   point.safetensors          where to go on: layer, step, and the running sums of that layer
 //   layer-0003.safetensors     the finished moments of a layer
 //   hidden-3.bin               hidden states that enter a layer (hidden_states.h): of the layer of the point and, where
-//                              steps of it are done, the next; with a backward pass all of them stay
+//                              steps of it are done, the next
 //   kv.bin                     K and V of the layer
-//   attention-3.bin            with a backward pass on a CPU: outputs of a layer's attention; attention.bin: of the
-//                              layer at work
-//   kl-gradient-3.bin          backward pass: dL/d of the hidden states that enter stage 3 of it (hidden_states.h);
-//                              row-gradient-3.bin: of that of the row gradients
 //   part-0003.safetensors      what a rank found in a layer, for rank 0 on the same machine
 //   share.safetensors          what a rank found beside that; on another machine than rank 0, all of it
 //   share-1.safetensors, ...   in the directory of rank 0: those from other machines
@@ -29,8 +25,7 @@
 
 namespace oscar {
 
-// The first `step` steps of `layer` are done; everything before that layer is done. Backward passes go on from there
-// (run_points.h), and their steps are those of the plan, too.
+// The first `step` steps of `layer` are done; everything before that layer is done.
 struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0

@@ -14,9 +14,6 @@
 #include "model/carried_rows.h"
 #include "model/decoder.h"
 #include "model/latent_attention.h"
-#include "statistics/attention_outputs.h"
-#include "statistics/backward_pass.h"
-#include "statistics/collect_estimate.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_ranks.h"
 #include "statistics/collect_report.h"
@@ -56,34 +53,20 @@ class Collector {
     std::vector<SampledSequence> sequences;
     for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
     sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
-    report_.kl_probes = options.kl ? kl_probes(plan, options.far) : 0;
-    // Prompts too short for any far pair leave no metric behind.
-    points_ = {config_.layers, report_.kl_probes > 0, options.row_gradients};
-    holds_all_ = points_.has_backward() && holds_all_states(checkpoint, plan, options);
   }
 
   CollectReport run() {
     const double start = now();
     std::optional<ResumePoint> point = work_.load_point();
-    if (point) check_resume_point(*point, state_facts(), points_, config_, plan_, work_);
+    if (point) check_resume_point(*point, state_facts(), config_, plan_, work_);
     report_.resumed = point.has_value();
     report_.layers.resize(static_cast<std::size_t>(config_.layers));
     if (point) embedding_energy_ = point->embedding_energy;
-    const bool forward = !point || points_.in_forward(point->layer);
     if (options_.ranks != nullptr) {
-      delivery_.emplace(options_, work_, point ? point->layer : 0, plan_.tokens, !points_.has_backward());
+      delivery_.emplace(options_, work_, point ? point->layer : 0, plan_.tokens);
       finished_.when_done([this](std::int64_t layer, const LayerMoments& moments) { delivery_->add(layer, moments); });
     }
-    if (forward) run_layers(point);
-    const ResumePoint* behind = forward ? nullptr : &*point;
-    if (points_.kl) {
-      run_backward(*make_kl_task(config_, prompts_, options_), "kl-gradient", points_.kl_base(), phase::kKlMetric,
-                   behind, report_.kl_seconds);
-    }
-    if (points_.row_gradients) {
-      run_backward(*make_row_gradient_task(config_, prompts_, options_, sample_), "row-gradient",
-                   points_.row_gradient_base(), phase::kRowGradients, behind, report_.row_gradient_seconds);
-    }
+    if (!point || point->layer < config_.layers) run_layers(point);
     write_statistics();
     report_.seconds = now() - start;
     return report_;
@@ -124,11 +107,6 @@ class Collector {
     opening.emplace(timeline(), phase::kMoments);
     FullAttention attention;
     MomentObserver observer(attention, config_, prompts_, plan_, sample_, options_.far, options_.device, timeline());
-    if (points_.has_backward() && !options_.device.is_cuda()) {
-      outputs_ = std::make_unique<AttentionOutputs>(work_, plan_.tokens,
-                                                    std::vector<std::int64_t>{config_.query_heads, config_.head_dim});
-      observer.keep_outputs(outputs_.get());
-    }
     opening.reset();
 
     if (!point) embed();
@@ -171,11 +149,9 @@ class Collector {
   }
 
   HiddenStates::Shape states_shape() const {
-    HiddenStates::Shape shape{plan_.tokens, config_.state_width(), options_.dtype, options_.device,
-                              false,        points_.has_backward()};
+    HiddenStates::Shape shape{plan_.tokens, config_.state_width(), options_.dtype, options_.device, false};
     const std::uint64_t bytes = c10::elementSize(shape.dtype) * static_cast<std::uint64_t>(shape.rows * shape.hidden);
-    shape.held =
-        options_.hold_states || (shape.device.is_cuda() && (shape.keep_all ? holds_all_ : bytes <= kMostMirrorBytes));
+    shape.held = options_.hold_states || (shape.device.is_cuda() && bytes <= kMostMirrorBytes);
     return shape;
   }
 
@@ -205,40 +181,6 @@ class Collector {
     return keys_values_->read(first, count);
   }
 
-  // One backward pass, whose points begin at `base`; files: name of those of its gradients. from: where to go on; null:
-  // from its beginning.
-  void run_backward(BackwardTask& task, const char* files, std::int64_t base, const char* name, const ResumePoint* from,
-                    double& seconds) {
-    const std::int64_t layers = config_.layers, end = base + backward_points(layers);
-    if (from != nullptr && from->layer >= end) return;
-    if (from != nullptr && from->layer < base) from = nullptr;
-    const Timeline::Phase backward(timeline(), name);
-    const c10::InferenceMode off(false);
-    const double start = now();
-    const std::int64_t point = from == nullptr ? base : from->layer;
-    keys_values_.reset();
-    if (!hidden_) keep_states(std::make_unique<HiddenStates>(work_, states_shape(), layers, 0));
-    std::int64_t tokens = 0;
-    for (const Step& step : plan_.steps) tokens += starts_of(task, plan_, step) > 0 ? step.tokens : 0;
-    Progress progress(name, static_cast<std::uint64_t>(tokens * (end - point)), "layer-tokens");
-    BackwardPass::Hooks hooks;
-    hooks.save = [&](std::int64_t at, std::int64_t step, const LayerMoments& sums) { save_point(at, step, sums); };
-    hooks.due = [&](std::uint64_t unsaved) { return interrupt_requested() || due(unsaved); };
-    hooks.tick = [&](std::int64_t at, std::int64_t done) {
-      progress.set_note(at == base ? "outputs"
-                                   : "layer " + std::to_string(backward_layer(layers, base, at) + 1) + "/" +
-                                         std::to_string(layers) + ", backward");
-      progress.advance(static_cast<std::uint64_t>(done));
-      if (interrupt_requested()) throw interrupted();
-      if (options_.after_step) options_.after_step();
-    };
-    BackwardPass(BackwardPass::Run{checkpoint_, prompts_, plan_, options_, work_, *hidden_, finished_}, task, files,
-                 base, end == points_.last(), hooks)
-        .run(point, from == nullptr ? 0 : from->step, from == nullptr ? nullptr : &from->sums);
-    progress.finish();
-    seconds = now() - start;
-  }
-
   void embed() {
     const Timeline::Phase forward(timeline(), phase::kForward);
     double energy = 0;
@@ -257,7 +199,6 @@ class Collector {
     begin_states(layer + 1);
     const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
     if (observed) begin_layer(layer, observer, from);
-    if (observed && outputs_) outputs_->begin_layer(layer, from == nullptr ? 0 : from->step);
     checks_.begin_layer(from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>());
     const double start = now();
     std::int64_t tokens = 0;
@@ -284,7 +225,6 @@ class Collector {
     checks_.check_behind(observer);
     report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
         static_cast<double>(tokens) / std::max(now() - start, 1e-9);
-    if (observed && outputs_) outputs_->finish_layer();
     if (observed) finished_.add(layer, finished_moments(layer, observer));
     // The states that leave the next layer would take the file of those that a state inside this one goes on from.
     if (!finished_.deferred() || saved_inside_ || due()) save_start(layer + 1);
@@ -298,15 +238,15 @@ class Collector {
     return next;
   }
 
-  // unsaved: bytes in memory that a checkpoint would write. It may take a fifth of the time.
-  bool due(std::uint64_t unsaved) const {
-    return now() - saved_ >= std::max(options_.checkpoint_seconds, 4 * static_cast<double>(unsaved) / kDiskRate);
+  // A checkpoint, which writes what is in memory alone, may take a fifth of the time.
+  bool due() const {
+    const double writing = static_cast<double>(hidden_->unsaved_bytes()) / kDiskRate;
+    return now() - saved_ >= std::max(options_.checkpoint_seconds, 4 * writing);
   }
-  bool due() const { return due(hidden_->unsaved_bytes()); }
 
-  // The state in which `layer` begins. Behind the last one nothing but a backward pass reads hidden states.
+  // The state in which `layer` begins. After the last one nothing reads hidden states.
   void save_start(std::int64_t layer) {
-    if (layer < config_.layers || points_.has_backward()) sync_states(layer);
+    if (layer < config_.layers) sync_states(layer);
     finished_.save();
     save_point(layer, 0, {});
   }
@@ -318,7 +258,6 @@ class Collector {
     {
       const Timeline::Phase syncing(timeline(), phase::kSync);
       keys_values_->sync();
-      if (outputs_) outputs_->sync();
     }
     const Timeline::Phase saving(timeline(), phase::kSaving);
     LayerMoments partial;
@@ -398,7 +337,6 @@ class Collector {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<HiddenStates> hidden_;
   std::unique_ptr<MirroredSpool> keys_values_;
-  std::unique_ptr<AttentionOutputs> outputs_;  // for a backward pass on a CPU
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   StepChecks checks_;
@@ -407,8 +345,6 @@ class Collector {
   std::int64_t saved_layer_ = -1;          // in which the saved state goes on; -1: none
   bool saved_inside_ = false;              // behind some of its steps
   std::optional<ShareDelivery> delivery_;  // of a rank
-  RunPoints points_;
-  bool holds_all_ = false;  // the states of all layers, for a backward pass on a GPU
   CollectReport report_;
   // Deferred where hidden states are in memory: then a state is saved when it is due. The last member: its thread uses
   // the others.

@@ -1,5 +1,5 @@
 // The passes of a collecting run (collect.h) over a plan with at least one sequence: forward layer by layer, then
-// backward, then the statistics are written.
+// the statistics are written.
 #pragma once
 
 #include <string>

@@ -59,11 +59,6 @@ void FinishedLayers::save() {
   unsaved_.clear();
 }
 
-void FinishedLayers::put_back(std::int64_t layer, LayerMoments moments) {
-  unsaved_[layer] = std::move(moments);
-  if (!deferred_) save();
-}
-
 LayerMoments FinishedLayers::take(std::int64_t layer) {
   wait();
   const auto unsaved = unsaved_.find(layer);

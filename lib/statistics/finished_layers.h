@@ -33,11 +33,10 @@ class FinishedLayers {
   // Called for each layer when it is on the CPU, where layers are finished beside the next one on their thread.
   void when_done(std::function<void(std::int64_t, const LayerMoments&)> told) { told_ = std::move(told); }
 
-  void add(std::int64_t layer, LayerMoments moments);       // as the observer leaves them, on the device; prints a line
-  void wait();                                              // until all are on the CPU
-  void save();                                              // those that are in no file
-  LayerMoments take(std::int64_t layer);                    // a layer that was added, by this run or by one before
-  void put_back(std::int64_t layer, LayerMoments moments);  // a layer that was taken and has more sums now
+  void add(std::int64_t layer, LayerMoments moments);  // as the observer leaves them, on the device; prints a line
+  void wait();                                         // until all are on the CPU
+  void save();                                         // those that are in no file
+  LayerMoments take(std::int64_t layer);               // a layer that was added, by this run or by one before
 
  private:
   void complete(std::int64_t layer, LayerMoments& moments);

@@ -1,12 +1,11 @@
 #include "statistics/hidden_states.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/InferenceMode.h>
 
 namespace oscar {
 
 HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work_(work), shape_(shape) {
-  if (shape_.keep_all || shape_.held) return;
+  if (shape_.held) return;
   remove_others(0, 1);
   free_.push_back(open(1, false));
   free_.push_back(open(0, false));
@@ -14,22 +13,20 @@ HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work
 
 HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left)
     : work_(work), shape_(shape), saved_layer_(layer) {
-  if (!shape_.keep_all) remove_others(layer, left > 0 ? layer + 1 : layer);
-  for (std::int64_t before = 0; shape_.keep_all && before < layer; ++before) resume(before, shape_.rows, false);
-  if (layer >= 0) resume(layer, shape_.rows, shape_.held);
+  remove_others(layer, left > 0 ? layer + 1 : layer);
+  resume(layer, shape_.rows, shape_.held);
   if (left > 0) {
     resume(layer + 1, left, shape_.held);
-  } else if (!shape_.keep_all && !shape_.held) {
+  } else if (!shape_.held) {
     free_.push_back(open(layer + 1, false));
   }
 }
 
-// A run that was killed while it saved its state may have left a file of a later layer, and a pass before this one its
-// last ones.
+// A run that was killed while it saved its state may have left a file of a later layer.
 void HiddenStates::remove_others(std::int64_t first, std::int64_t last) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(work_.path())) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(shape_.name + "-") || entry.path() == path_of(first) || entry.path() == path_of(last)) {
+    if (!name.starts_with("hidden-") || entry.path() == path_of(first) || entry.path() == path_of(last)) {
       continue;
     }
     fs::remove(entry.path());
@@ -37,7 +34,7 @@ void HiddenStates::remove_others(std::int64_t first, std::int64_t last) const {
 }
 
 fs::path HiddenStates::path_of(std::int64_t layer) const {
-  return work_.file(shape_.name + "-" + std::to_string(layer) + ".bin");
+  return work_.file("hidden-" + std::to_string(layer) + ".bin");
 }
 
 std::unique_ptr<Spool> HiddenStates::open(std::int64_t layer, bool keep) const {
@@ -53,9 +50,7 @@ std::unique_ptr<Spool> HiddenStates::file_for(std::int64_t layer) {
   return file;
 }
 
-// Not a tensor of InferenceMode, under which the forward pass fills it: the graph of a backward pass begins at it.
 at::Tensor HiddenStates::new_memory() const {
-  const c10::InferenceMode off(false);
   return at::empty({shape_.rows, shape_.hidden}, at::TensorOptions(shape_.dtype).device(shape_.device));
 }
 
@@ -84,7 +79,7 @@ void HiddenStates::drop(std::int64_t layer, States& next) {
 void HiddenStates::begin(std::int64_t layer) {
   if (states_.contains(layer)) return;
   States s;
-  if (!shape_.keep_all) drop(layer - 2, s);
+  drop(layer - 2, s);
   if (shape_.held && !s.memory.defined()) s.memory = new_memory();
   if (!shape_.held) s.file = file_for(layer);
   states_.emplace(layer, std::move(s));
@@ -92,7 +87,7 @@ void HiddenStates::begin(std::int64_t layer) {
 
 void HiddenStates::write(std::int64_t layer, std::int64_t first, const at::Tensor& rows) {
   const auto found = states_.find(layer);
-  TORCH_CHECK(found != states_.end(), shape_.name, " states of layer ", layer, " have not begun");
+  TORCH_CHECK(found != states_.end(), "hidden states of layer ", layer, " have not begun");
   States& s = found->second;
   if (s.memory.defined()) {
     s.memory.narrow(0, first, rows.size(0)).copy_(rows);
@@ -104,7 +99,7 @@ void HiddenStates::write(std::int64_t layer, std::int64_t first, const at::Tenso
 
 at::Tensor HiddenStates::read(std::int64_t layer, std::int64_t first, std::int64_t count) const {
   const auto found = states_.find(layer);
-  TORCH_CHECK(found != states_.end() && first + count <= found->second.written, shape_.name, " states of layer ", layer,
+  TORCH_CHECK(found != states_.end() && first + count <= found->second.written, "hidden states of layer ", layer,
               " are not there");
   const States& s = found->second;
   return s.memory.defined() ? s.memory.narrow(0, first, count) : s.file->read(first, count).to(shape_.device);
@@ -119,9 +114,7 @@ void HiddenStates::save_one(std::int64_t layer, States& s) {
 }
 
 void HiddenStates::save(std::int64_t layer) {
-  for (auto& [each, states] : states_) {
-    if (each == layer || (shape_.keep_all && each < layer)) save_one(each, states);
-  }
+  if (const auto found = states_.find(layer); found != states_.end()) save_one(layer, found->second);
 }
 
 std::uint64_t HiddenStates::unsaved_bytes() const {
@@ -131,13 +124,6 @@ std::uint64_t HiddenStates::unsaved_bytes() const {
     if (s.memory.defined()) bytes += row * static_cast<std::uint64_t>(s.written - s.saved);
   }
   return bytes;
-}
-
-void HiddenStates::remove_files() {
-  states_.clear();
-  free_.clear();
-  needed_.second.reset();
-  remove_others(-1, -1);
 }
 
 void HiddenStates::saved_state(std::int64_t layer) {

@@ -2,10 +2,7 @@
 // as far as they are. Held, they stay in the memory of the device and are written when the state of the run is saved;
 // otherwise they are on disk from the beginning. The states that enter layer i are in the file hidden-i.bin. Two files
 // serve by turns and never is one overwritten that the saved state goes on from, so that a run may be killed at any
-// moment. For a backward pass, which reads all states, those of all layers stay.
-//
-// What such a pass hands from layer to layer, dL/d of hidden states, is kept by the same class in files of another
-// name: there "layer" is the stage of the pass, and stage i reads what stage i - 1 has written (backward_pass.h).
+// moment.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,15 +25,13 @@ class HiddenStates {
     std::int64_t rows = 0, hidden = 0;
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
-    bool held = false;      // in the memory of the device
-    bool keep_all = false;  // those of all layers
-    std::string name = "hidden";
+    bool held = false;  // in the memory of the device
   };
 
   // A run without a saved state: room for two files is reserved (EnvironmentError: disk full), for states that are held
   // when the first state is saved: most runs end before.
   HiddenStates(const WorkDirectory& work, const Shape& shape);
-  // A run that goes on in `layer`, whose states are complete (-1: there are none); `left`: rows of those that leave it.
+  // A run that goes on in `layer`, whose states are complete; `left`: rows of those that leave it.
   // InputError when a file is missing or has another size.
   HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left);
 
@@ -47,13 +42,12 @@ class HiddenStates {
   // In order; rows that are never read may be left out.
   void write(std::int64_t layer, std::int64_t first, const at::Tensor& rows);
   at::Tensor read(std::int64_t layer, std::int64_t first, std::int64_t count) const;  // on the device
-  // What was written of them survives a power cut after this; where all stay, of the layers before, too.
+  // What was written of them survives a power cut after this.
   void save(std::int64_t layer);
   std::uint64_t unsaved_bytes() const;  // in memory alone
 
   // A state was saved that goes on in `layer`: older files are free.
   void saved_state(std::int64_t layer);
-  void remove_files();  // a state was saved that needs none of them; the last call
 
  private:
   struct States {

@@ -20,7 +20,7 @@ void for_tensors(LayerMoments& layer, Fn fn) {
       if ((layer.*field.tensor).defined()) fn(layer.*field.tensor);
     }
   };
-  all(kMomentFields), all(kFarPairFields), all(kKlFields), all(kEnergyFields), all(kRowFields), all(kRowGradientFields);
+  all(kMomentFields), all(kFarPairFields), all(kEnergyFields), all(kRowFields);
 }
 
 constexpr std::int64_t kAlignment = 64;

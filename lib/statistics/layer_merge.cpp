@@ -43,7 +43,6 @@ void merge_rows(const LayerParts& parts, const std::vector<RowSource>& rows, Lay
     if (positions) out.row_position.push_back(parts[source.part]->row_position[row]);
   }
   for (const RowField& field : kRowFields) out.*field.tensor = picked_rows(parts, rows, field.tensor);
-  for (const RowField& field : kRowGradientFields) out.*field.tensor = picked_rows(parts, rows, field.tensor);
 }
 
 }  // namespace
@@ -67,16 +66,14 @@ at::Tensor sum_if_all(const std::vector<at::Tensor>& tensors) {
   return all ? sum_present(tensors) : at::Tensor();
 }
 
-LayerMoments merge_layer(const LayerParts& parts, const std::vector<RowSource>& rows, std::int64_t format_version) {
+LayerMoments merge_layer(const LayerParts& parts, const std::vector<RowSource>& rows) {
   LayerMoments out;
   for (const MomentField& field : kMomentFields) {
-    if (field.since > format_version) continue;
     // W_O^T W_O is a property of the weights, not a sum over tokens.
     const bool once = field.tensor == &LayerMoments::wo_gram;
     out.*field.tensor = once ? (parts[0]->wo_gram).clone() : sum_present(tensors_of(parts, field.tensor));
   }
   for (const MetricField& field : kFarPairFields) out.*field.tensor = sum_present(tensors_of(parts, field.tensor));
-  for (const MetricField& field : kKlFields) out.*field.tensor = sum_present(tensors_of(parts, field.tensor));
   for (const EnergyField& field : kEnergyFields) out.*field.tensor = sum_if_all(tensors_of(parts, field.tensor));
   if (!rows.empty()) merge_rows(parts, rows, out);
   return out;

@@ -21,7 +21,7 @@ struct RowSource {
 std::vector<RowSource> merged_rows(const LayerParts& parts, std::int64_t requested);
 
 // Added up in the order of the parts, so that the same parts give the same bits. rows: none, or those of the sample.
-LayerMoments merge_layer(const LayerParts& parts, const std::vector<RowSource>& rows, std::int64_t format_version);
+LayerMoments merge_layer(const LayerParts& parts, const std::vector<RowSource>& rows);
 
 // The sum; undefined where one of the tensors is.
 at::Tensor sum_if_all(const std::vector<at::Tensor>& tensors);

@@ -92,7 +92,6 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   {
     const Timeline::Phase spool(timeline_, phase::kSpool);
     keys_values_->write(step_->position, keys_values);
-    if (outputs_ != nullptr) outputs_->write(step_->position, output);
   }
   watch_.stop();
   const Timeline::Phase far(timeline_, phase::kFarPairs);

@@ -12,7 +12,6 @@
 #include "checkpoint/model_config.h"
 #include "model/attention.h"
 #include "statistics/accumulator.h"
-#include "statistics/attention_outputs.h"
 #include "statistics/far_pairs.h"
 #include "statistics/late_number.h"
 #include "statistics/mirrored_spool.h"
@@ -36,7 +35,6 @@ class MomentObserver : public AttentionObserver {
   // partial: null: from zero. o_weight [hidden, Hq d] of the layer.
   void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
-  void keep_outputs(AttentionOutputs* to) { outputs_ = to; }      // null: nowhere
   void store_partial(LayerMoments& out) const;                    // for a checkpoint
   void finish_layer(LayerMoments& out) const;                     // without energy and W_O; on the device
   // What a step showed: it is checked apart from observe(), so that the GPU need not wait in the middle of the layer.
@@ -79,7 +77,6 @@ class MomentObserver : public AttentionObserver {
   const Step* step_ = nullptr;
   MirroredSpool* keys_values_ = nullptr;
   std::optional<Seen> seen_;
-  AttentionOutputs* outputs_ = nullptr;
   Stopwatch watch_, far_watch_;
   Timeline* timeline_;
 };

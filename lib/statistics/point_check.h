@@ -4,7 +4,6 @@
 
 #include "checkpoint/model_config.h"
 #include "statistics/collect_work.h"
-#include "statistics/run_points.h"
 #include "statistics/state_check.h"
 #include "statistics/token_plan.h"
 
@@ -12,7 +11,7 @@ namespace oscar {
 
 // The point, its running sums and every finished layer of the work directory. InputError naming the file and the fault;
 // says with log_info() where the run goes on.
-void check_resume_point(const ResumePoint& point, const StateFacts& run, const RunPoints& points,
-                        const ModelConfig& config, const TokenPlan& plan, const WorkDirectory& work);
+void check_resume_point(const ResumePoint& point, const StateFacts& run, const ModelConfig& config,
+                        const TokenPlan& plan, const WorkDirectory& work);
 
 }  // namespace oscar

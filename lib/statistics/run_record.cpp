@@ -38,8 +38,6 @@ Json options_record(const CollectOptions& options) {
                  {"far_pairs", std::move(far)},
                  {"dtype", dtype_text(options.dtype)},
                  {"device", options.device.is_cpu() ? "cpu" : "cuda"}};
-  if (options.kl) record["metric"] = "kl";
-  if (options.row_gradients) record["row_gradients"] = true;
   return record;
 }
 
@@ -48,8 +46,6 @@ Json options_record(const CollectOptions& options) {
 Json run_identity(const std::string& fingerprint, const PromptSet& prompts, const CollectOptions& options) {
   Json record = options_record(options);
   record["text_hashes"] = options.text_hashes;
-  record["metric"] = options.kl ? "kl" : "fisher";
-  record["row_gradients"] = options.row_gradients;
   record["shard"] = shard_text(options.shard);
   return {{"tool_version", options.tool_version},
           {"model", fingerprint},

@@ -76,8 +76,8 @@ struct ShareDelivery::Impl {
   std::atomic<bool> ends{false};
   std::optional<BackgroundJobs> jobs;  // the last member: they use the others
 
-  Impl(const CollectOptions& o, const WorkDirectory& w, bool e)
-      : options(o), work(w), ranks(*o.ranks), early(e && on_one_machine(*o.ranks)) {}
+  Impl(const CollectOptions& o, const WorkDirectory& w)
+      : options(o), work(w), ranks(*o.ranks), early(on_one_machine(*o.ranks)) {}
   ~Impl() { ends = true; }
 
   fs::path layer_file(std::size_t rank, std::int64_t layer) const { return all[rank].folder / rank_layer_name(layer); }
@@ -111,7 +111,7 @@ struct ShareDelivery::Impl {
     }
     LayerParts parts = {&own};
     for (const LayerMoments& part : found) parts.push_back(&part);
-    return merge_layer(parts, merged_rows(parts, options.rows), kStatisticsVersion);
+    return merge_layer(parts, merged_rows(parts, options.rows));
   }
 
   void leave(std::int64_t layer, const LayerMoments& moments) {
@@ -181,8 +181,8 @@ struct ShareDelivery::Impl {
 };
 
 ShareDelivery::ShareDelivery(const CollectOptions& options, const WorkDirectory& work, std::int64_t layer,
-                             std::int64_t tokens, bool early)
-    : impl_(std::make_unique<Impl>(options, work, early)) {
+                             std::int64_t tokens)
+    : impl_(std::make_unique<Impl>(options, work)) {
   impl_->remove_old();
   impl_->all = meet(*options.ranks, {layer, tokens, fs::absolute(work.path())});
   if (!impl_->early || !options.ranks->is_first()) return;

@@ -28,8 +28,6 @@ constexpr Shown kShown[] = {
     {"v", "V^T V", &LayerMoments::v_gram},
     {"o", "V^T S^T S V", &LayerMoments::o_gram},
     {"energy", "energy proxy", &LayerMoments::energy_gram},
-    {"kl_key", "KL of keys", &LayerMoments::kl_k_gram},  // where it was collected, as the next
-    {"kl_value", "KL of values", &LayerMoments::kl_v_gram},
 };
 
 // Mean over KV heads, for each token: traces of files of different length compare.
@@ -58,7 +56,6 @@ Json show_json(const Statistics& s) {
   for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
     Json entry = {{"layer", s.number(i)}};
     for (const Shown& shown : kShown) {
-      if (!(s.layers[i].*shown.gram).defined()) continue;
       const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);
       entry[shown.key] = {{"trace", spectrum.trace},
                           {"top8", spectrum.top8},
@@ -111,7 +108,6 @@ std::string show_text(const Statistics& s, bool utf8) {
       "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions, effective number of\n"
       "directions (participation ratio), and the eigenvalues from strongest to weakest (log scale, 6 decades).\n";
   for (const Shown& shown : kShown) {
-    if (!(s.layers[0].*shown.gram).defined()) continue;
     print("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
     for (std::size_t i = 0; i < s.layers.size(); ++i) {
       const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);

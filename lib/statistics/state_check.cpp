@@ -84,39 +84,13 @@ void check_running_sums(const LayerMoments& sums, const StateFacts& run, const s
   }
 }
 
-void check_kl_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where) {
-  for (const MetricField& field : kKlFields) {
-    const at::Tensor& t = sums.*field.tensor;
-    if (field.gram) {
-      require_gram(t, run.facts, where, field.name);
-      continue;
-    }
-    require_form(t, {1}, at::kDouble, where, field.name);
-    if (!(t[0].item<double>() > 0) || t[0].item<double>() > static_cast<double>(run.facts.tokens)) {
-      damaged(where, field.name, "is no count of probes");
-    }
-  }
-}
-
-void check_row_gradient_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where) {
-  const auto rows = static_cast<std::int64_t>(run.row_priority.size());
-  for (const RowField& field : kRowGradientFields) {
-    const std::string name = std::string("rows_") + field.name;
-    require_form(sums.*field.tensor, {rows, run.facts.kv_heads, run.facts.head_dim}, at::kFloat, where, name);
-    if (rows > 0 && (sums.*field.tensor).min().item<float>() < 0.0f) damaged(where, name, "holds a negative square");
-  }
-}
-
-void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where, bool kl,
-                          bool row_gradients) {
+void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where) {
   Statistics one = run.facts;
   one.layers = {moments};
   one.left_out.clear();  // the file itself says which layer it is of
   one.layers[0].row_priority = run.row_priority;
   one.layers[0].row_position = run.row_position;
   if (run.far_pairs != moments.far_count.defined()) damaged(where, "fisher_count", "is not there as the run has it");
-  if (kl && !moments.kl_count.defined()) damaged(where, "kl_count", "is missing");
-  if (row_gradients && !moments.rows_v_squared_gradient.defined()) damaged(where, "rows_v_fisher", "is missing");
   if (!moments.residual_energy.defined()) damaged(where, "residual_energy", "is missing");
   if (!moments.rows_q.defined()) damaged(where, "rows_q", "is missing");
   try {

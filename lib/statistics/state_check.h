@@ -20,14 +20,8 @@ struct StateFacts {
 // Running sums of a layer in the middle. InputError naming `where`, the tensor and the fault.
 void check_running_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where);
 
-// Running sums of the KL metric, or gradients of rows, of a layer in the middle. InputError as above.
-void check_kl_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where);
-void check_row_gradient_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where);
-
-// A finished layer: as check_statistics() judges one in a statistics file; kl, row_gradients: these are
-// there, too. InputError.
-void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where, bool kl = false,
-                          bool row_gradients = false);
+// A finished layer, by the rules of check_statistics(). InputError.
+void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where);
 
 // [2] FP64: an energy, and the run's tokens. InputError.
 void check_energy_sum(const at::Tensor& energy, const StateFacts& run, const std::string& where,

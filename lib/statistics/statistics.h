@@ -24,28 +24,18 @@ struct LayerMoments {
   at::Tensor energy_gram;  // [Hkv, d, d]  published proxy: sum_t w_t v_t^T v_t, w_t = k_t C_Q k_t^T, mean 1 per head
   at::Tensor wo_gram;      // [Hkv, d, d]  sum over the group's query heads of W_O block: W^T W in head coordinates
   // Row sample for clip search, FP32: a deterministic bottom-k sample of tokens. R rows.
-  at::Tensor rows_q;  // [R, Hq, d]
-  at::Tensor rows_k;  // [R, Hkv, d]
-  at::Tensor rows_v;  // [R, Hkv, d]
-  // Squared gradients of those rows (optional, both or none; row_gradients.h): of the log-probability of the true next
-  // tokens, through all pairs. FP32.
-  at::Tensor rows_pre_k_squared_gradient;   // [R, Hkv, d]  to the key before RoPE
-  at::Tensor rows_v_squared_gradient;       // [R, Hkv, d]  to the value
+  at::Tensor rows_q;                        // [R, Hq, d]
+  at::Tensor rows_k;                        // [R, Hkv, d]
+  at::Tensor rows_v;                        // [R, Hkv, d]
   std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
   std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
   // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.
   // w_ij = p_ij^2 |W_O (v_j - o_i)|^2, p the softmax weights, |W_O x|^2 of the query head's own columns.
   at::Tensor far_q_gram;      // [Hkv, d, d]  sum over far queries and the group of (sum_j w_ij) q_i^T q_i scale^2
   at::Tensor far_v_weight;    // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
-  at::Tensor far_pre_q_gram;  // [Hkv, d, d]  as far_q_gram, of the queries before RoPE (from format 2 on)
+  at::Tensor far_pre_q_gram;  // [Hkv, d, d]  as far_q_gram, of the queries before RoPE
   at::Tensor far_count;       // [2] queries with a far key; pairs of a query and a far key
-  // The KL metric (optional, all or none; kl_moments.h): g the gradient, through far pairs, of z . logits summed over
-  // tokens, z a probe of their distribution.
-  at::Tensor kl_k_gram;      // [Hkv, d, d]  sum over tokens of g^T g, g to the key after RoPE
-  at::Tensor kl_pre_k_gram;  // [Hkv, d, d]  the same, g turned back to position 0
-  at::Tensor kl_v_gram;      // [Hkv, d, d]  g to the value
-  at::Tensor kl_count;       // [1] probes
-  // From format 2 on. Rows before RoPE: what attention saw, turned back to position 0 (unrotation.h).
+  // Rows before RoPE: what attention saw, turned back to position 0 (unrotation.h).
   at::Tensor pre_q_gram;  // [Hkv, d, d]  as q_gram
   at::Tensor pre_k_gram;  // [Hkv, d, d]  as k_gram
   at::Tensor pre_k_sum;   // [Hkv, d]
@@ -66,13 +56,10 @@ struct LeftOutLayer {
 inline constexpr std::int64_t kStatisticsVersion = 2;
 
 struct Statistics {
-  // 1: without what LayerMoments and the facts below have "from format 2 on".
-  std::int64_t format_version = kStatisticsVersion;
   std::string model_fingerprint, model_name, architecture;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;
   std::int64_t tokens = 0;      // summed over prompts; 0: a shard that got no sequence, whose layers have no tensors
   at::Tensor embedding_energy;  // [2] as residual_energy, of the residual stream that enters layer 0
-  // From format 2 on.
   at::Tensor rope_frequency;    // [P] FP64 radians per token; channel i < P turns with i + P, channels from 2 P on stay
   double rope_scale = 1.0;      // what RoPE multiplies turning channels of q and k by (yarn, longrope)
   std::int64_t rope_reach = 0;  // longest context that RoPE has these frequencies for (longrope, dynamic); 0: any
@@ -101,10 +88,9 @@ void check_statistics(const Statistics& statistics, const std::string& where);
 
 // What merge_statistics() lets pass because it was told to.
 struct MergeOptions {
-  bool same_prompts = false;  // two parts of one prompt set
-  bool mixed_dtypes = false;  // parts collected in other precisions: sums of differently rounded activations
-  // Parts without far-pair metrics, or without gradients of their rows, beside parts with them.
-  bool missing_far_pairs = false;
+  bool same_prompts = false;       // two parts of one prompt set
+  bool mixed_dtypes = false;       // parts collected in other precisions: sums of differently rounded activations
+  bool missing_far_pairs = false;  // parts without far-pair metrics beside parts with them
 };
 
 // Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.

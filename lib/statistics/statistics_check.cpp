@@ -70,7 +70,6 @@ void check_far_pairs(const Statistics& s, std::size_t i, const std::string& wher
   const LayerMoments& layer = s.layers[i];
   const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
   for (const MetricField& field : kFarPairFields) {
-    if (field.since > s.format_version) continue;
     const at::Tensor& t = layer.*field.tensor;
     if (t.defined() != s.layers[0].far_count.defined()) {
       refuse(where, prefix + field.name, "is there alone; the sums of far pairs come all together or not at all");
@@ -90,32 +89,7 @@ void check_far_pairs(const Statistics& s, std::size_t i, const std::string& wher
   }
 }
 
-void check_kl(const Statistics& s, std::size_t i, const std::string& where) {
-  const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
-  for (const MetricField& field : kKlFields) {
-    const at::Tensor& t = layer.*field.tensor;
-    if (t.defined() != s.layers[0].kl_count.defined()) {
-      refuse(where, prefix + field.name, "is there alone; the sums of the KL metric come all together or not at all");
-    }
-    if (!t.defined()) continue;
-    if (field.gram) {
-      check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
-      check_gram(t, where, prefix + field.name);
-      continue;
-    }
-    check_shape(t, {1}, at::kDouble, where, prefix + field.name);
-    const double probes = t[0].item<double>();
-    if (!(probes > 0.0) || probes > static_cast<double>(s.tokens) || probes != s.layers[0].kl_count[0].item<double>()) {
-      refuse(where, prefix + field.name,
-             "is no count of probes, the same in all layers, among " + std::to_string(s.tokens) + " tokens");
-    }
-  }
-}
-
-// Facts of the model that came with format 2.
 void check_model_facts(const Statistics& s, const std::string& where) {
-  if (s.format_version < 2) return;
   const auto positive = [](double value) { return value > 0.0 && value < 1e6; };
   if (!positive(s.attention_scale) || !positive(s.rope_scale) || s.max_position < 0 || s.max_position > kMaxTokens) {
     throw InputError(where + ": impossible facts of the model: attention_scale " + std::to_string(s.attention_scale) +
@@ -144,7 +118,6 @@ void check_turned(const at::Tensor& before, const at::Tensor& after, const Stati
 }
 
 void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where) {
-  if (s.format_version < 2) return;
   const LayerMoments& layer = s.layers[i];
   const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
   check_sum(layer.pre_k_sum, layer.pre_k_gram, s.tokens, where, prefix + "pre_k_sum");
@@ -153,13 +126,9 @@ void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where
   if (layer.far_q_gram.defined()) {
     check_turned(layer.far_pre_q_gram, layer.far_q_gram, s, where, prefix + "fisher_pre_q_gram");
   }
-  if (layer.kl_k_gram.defined()) {
-    check_turned(layer.kl_pre_k_gram, layer.kl_k_gram, s, where, prefix + "kl_pre_k_gram");
-  }
 }
 
 void check_attention_residual(const Statistics& s, std::size_t i, const std::string& where) {
-  if (s.format_version < 2) return;
   const at::Tensor& t = s.layers[i].attention_residual;
   const std::string name = "layers." + std::to_string(s.number(i)) + ".attention_residual";
   check_shape(t, {2, 2}, at::kDouble, where, name);
@@ -192,26 +161,10 @@ void check_rows(const Statistics& s, std::size_t i, const std::string& where) {
   }
 }
 
-void check_row_gradients(const Statistics& s, std::size_t i, const std::string& where) {
-  const LayerMoments& layer = s.layers[i];
-  const std::string prefix = "rows." + std::to_string(s.number(i)) + ".";
-  for (const RowField& field : kRowGradientFields) {
-    const at::Tensor& t = layer.*field.tensor;
-    if (t.defined() != s.layers[0].rows_v_squared_gradient.defined()) {
-      refuse(where, prefix + field.name, "is there alone; gradients of the rows come all together or not at all");
-    }
-    if (!t.defined()) continue;
-    if (!layer.rows_k.defined()) refuse(where, prefix + field.name, "is there without the rows that it is of");
-    check_shape(t, layer.rows_k.sizes(), at::kFloat, where, prefix + field.name);
-    if (t.numel() > 0 && t.min().item<float>() < 0.0f) refuse(where, prefix + field.name, "holds a negative square");
-  }
-}
-
 void check_layer(const Statistics& s, std::size_t i, const std::string& where) {
   const LayerMoments& layer = s.layers[i];
   const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
   for (const MomentField& field : kMomentFields) {
-    if (field.since > s.format_version) continue;
     const at::Tensor& t = layer.*field.tensor;
     if (field.gram) {
       check_shape(t, {s.kv_heads, s.head_dim, s.head_dim}, at::kDouble, where, prefix + field.name);
@@ -223,14 +176,12 @@ void check_layer(const Statistics& s, std::size_t i, const std::string& where) {
   check_sum(layer.k_sum, layer.k_gram, s.tokens, where, prefix + "k_sum");
   check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
   check_far_pairs(s, i, where);
-  check_kl(s, i, where);
   check_pre_rope(s, i, where);
   check_attention_residual(s, i, where);
   if (layer.residual_energy.defined()) {
     check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
   }
   check_rows(s, i, where);
-  check_row_gradients(s, i, where);
 }
 
 }  // namespace
@@ -267,9 +218,6 @@ void check_statistics(const Statistics& s, const std::string& where) {
   const bool empty = s.tokens == 0 && is_shard(s);
   if (!empty && !in(s.tokens, kMaxTokens)) {
     throw InputError(where + ": " + std::to_string(s.tokens) + " tokens is not a count of calibration tokens");
-  }
-  if (s.format_version < 1 || s.format_version > kStatisticsVersion) {
-    throw InputError(where + ": format " + std::to_string(s.format_version) + " is none that this program knows");
   }
   check_model_facts(s, where);
   if (empty) return;  // it has no sums

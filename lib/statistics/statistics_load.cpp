@@ -78,9 +78,11 @@ class TensorReader {
   }
   void refuse_strangers() const {
     for (const TensorView& view : file_.tensors()) {
-      if (!seen_.contains(view.name)) {
-        throw InputError(where() + ": unexpected tensor '" + view.name + "' in a statistics file");
-      }
+      if (seen_.contains(view.name)) continue;
+      const bool gradients = view.name.ends_with("_fisher") || view.name.find(".kl_") != std::string::npos;
+      throw InputError(where() + (gradients ? ": holds gradients ('" + view.name +
+                                                  "'), which this version does not use; collect the statistics again"
+                                            : ": unexpected tensor '" + view.name + "' in a statistics file"));
     }
   }
   std::string where() const { return file_.path().string(); }
@@ -135,6 +137,10 @@ Json read_metadata(const SafetensorsFile& file) {
     throw InputError(where + ": was written in statistics format " + version + ", this program reads up to " +
                      std::to_string(kStatisticsVersion) + "; use a newer oscar");
   }
+  if (std::stoll(version) < kStatisticsVersion) {
+    throw InputError(where + ": was written in statistics format " + version + ", this program reads format " +
+                     std::to_string(kStatisticsVersion) + "; collect the statistics again");
+  }
   return parse_json(entry(file, "oscar"), where + " (metadata)");
 }
 
@@ -166,12 +172,6 @@ void check_part(const Json& part, const std::string& where) {
   if (part.contains("options")) json_object(part, "options", where);
 }
 
-// The parts of the metadata that fit, tune, merge and show rely on.
-// Format 1 had the residual stream after the MLP as a third number of fisher_count: not what errors are weighed by.
-void drop_energy_after_mlp(at::Tensor& count) {
-  if (count.defined() && count.dim() == 1 && count.size(0) == 3) count = count.narrow(0, 0, 2).clone();
-}
-
 // The parts of the metadata that merge and show rely on.
 void check_records(const Json& metadata, const std::string& where) {
   json_string(json_object(metadata, "model", where), "revision", where, "");
@@ -197,8 +197,7 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
   const std::string where = file.path().string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
-  s.format_version = std::stoll(entry(file, "format_version"));
-  if (json_int_within(s.metadata, "format_version", where, 1, 1000000) != s.format_version) {
+  if (json_int_within(s.metadata, "format_version", where, 1, 1000000) != kStatisticsVersion) {
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }
   const Json& model = json_object(s.metadata, "model", where);
@@ -212,12 +211,10 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
   s.hidden = json_int_within(model, "hidden", where, 1, kMaxHidden);
   s.tokens = json_int_within(s.metadata, "tokens", where, is_shard(s) ? 0 : 1, kMaxTokens);
 
-  if (s.format_version >= 2) {
-    s.max_position = json_int(model, "max_position", where);
-    s.attention_scale = json_number(model, "attention_scale", where);
-    s.rope_scale = json_number(model, "rope_scale", where);
-    if (model.contains("rope_reach")) s.rope_reach = json_int_within(model, "rope_reach", where, 1, kMaxTokens);
-  }
+  s.max_position = json_int(model, "max_position", where);
+  s.attention_scale = json_number(model, "attention_scale", where);
+  s.rope_scale = json_number(model, "rope_scale", where);
+  if (model.contains("rope_reach")) s.rope_reach = json_int_within(model, "rope_reach", where, 1, kMaxTokens);
   check_records(s.metadata, where);
   require_shard_alone(s.metadata, where);
 
@@ -225,41 +222,23 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
   const auto priority = reader.list<std::uint64_t>("rows.priority", DType::kU64);
   const auto position = reader.list<std::int64_t>("rows.position", DType::kI64);
   s.embedding_energy = reader.optional("embedding_energy", DType::kF64);
-  if (s.format_version >= 2) {
-    s.rope_frequency = reader.required("rope_frequency", DType::kF64);
-  } else {
-    for (const char* name : {"phase_gram", "phase_frequency"}) reader.find(name);  // no longer of use
-  }
+  s.rope_frequency = reader.required("rope_frequency", DType::kF64);
   s.left_out = read_left_out(model, layers, where);
   s.layers.resize(static_cast<std::size_t>(layers) - s.left_out.size());
   for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
     LayerMoments& layer = s.layers[i];
     const std::string number = std::to_string(s.number(i)), prefix = "layers." + number + ".";
     for (const MomentField& field : kMomentFields) {
-      if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.required(prefix + field.name, DType::kF64);
     }
     for (const MetricField& field : kFarPairFields) {
-      if (field.since > s.format_version) continue;
       layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
     }
-    for (const MetricField& field : kKlFields) {
-      if (s.format_version >= 2) layer.*field.tensor = reader.optional(prefix + field.name, DType::kF64);
-    }
     for (const EnergyField& field : kEnergyFields) {
-      if (field.since > s.format_version) continue;
       layer.*field.tensor = field.required ? reader.required(prefix + field.name, DType::kF64)
                                            : reader.optional(prefix + field.name, DType::kF64);
     }
-    if (s.format_version < 2) {
-      reader.find(prefix + "k_phase");
-      drop_energy_after_mlp(layer.far_count);
-    }
     for (const RowField& field : kRowFields) {
-      layer.*field.tensor = reader.rows("rows." + number + "." + field.name);
-    }
-    for (const RowField& field : kRowGradientFields) {
-      if (s.format_version < 2) break;
       layer.*field.tensor = reader.rows("rows." + number + "." + field.name);
     }
     layer.row_priority = priority;

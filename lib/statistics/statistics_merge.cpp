@@ -39,9 +39,6 @@ void require_same_model(const Statistics& a, const Statistics& b) {
         "the statistics have different frequencies of RoPE, which follow from the longest sequence of a run with this "
         "model; collect the prompts in one run, or in runs on the same side of its original length");
   }
-  if (a.format_version == b.format_version) return;
-  throw InputError("the statistics have different formats, " + std::to_string(a.format_version) + " and " +
-                   std::to_string(b.format_version) + ", which hold different sums; collect the older ones again");
 }
 
 Json parts_of(const Statistics& s) {
@@ -122,29 +119,15 @@ void require_same_dtype(const std::vector<Statistics>& parts) {
   }
 }
 
-// Metrics of some parts only would weigh the tokens of those parts alone. count: the field that tells who has them.
-void require_everywhere(const std::vector<Statistics>& parts, at::Tensor LayerMoments::*count, const std::string& what,
-                        const std::string& option) {
-  const auto has = [count](const Statistics& s) { return (s.layers[0].*count).defined(); };
+// Metrics of some parts only would weigh the tokens of those parts alone.
+void require_far_pairs(const std::vector<Statistics>& parts) {
+  const auto has = [](const Statistics& s) { return s.layers[0].far_count.defined(); };
   if (std::none_of(parts.begin(), parts.end(), has)) return;
   const auto without = std::find_if_not(parts.begin(), parts.end(), has);
   if (without == parts.end()) return;
   throw InputError("part " + std::to_string(without - parts.begin() + 1) + " of " + std::to_string(parts.size()) +
-                   " has no " + what +
-                   " and others have: these metrics would be of their tokens alone; collect it "
-                   "with " +
-                   option + " and prompts longer than its windows, or pass --allow-missing-far-pairs");
-}
-
-// Rows whose gradients are unknown cannot stand beside others in a weighted codebook: all have them, or none.
-void require_row_gradients(const std::vector<Statistics>& parts) {
-  const auto has = [](const Statistics& s) { return s.layers[0].rows_v_squared_gradient.defined(); };
-  if (std::none_of(parts.begin(), parts.end(), has)) return;
-  const auto without = std::find_if_not(parts.begin(), parts.end(), has);
-  if (without == parts.end()) return;
-  throw InputError("part " + std::to_string(without - parts.begin() + 1) + " of " + std::to_string(parts.size()) +
-                   " has no gradients of its sampled rows and others have: collect it with --row-gradients, or pass "
-                   "--allow-missing-far-pairs, which drops those of the others");
+                   " has no far pairs and others have: these metrics would be of their tokens alone; collect it with "
+                   "--far-pairs and prompts longer than its windows, or pass --allow-missing-far-pairs");
 }
 
 std::vector<LayerMoments> merge_layers(const std::vector<Statistics>& parts) {
@@ -156,7 +139,7 @@ std::vector<LayerMoments> merge_layers(const std::vector<Statistics>& parts) {
   std::vector<LayerMoments> layers(parts[0].layers.size());
   parallel_tasks(std::ssize(layers), [&](std::int64_t at) {
     const auto i = static_cast<std::size_t>(at);
-    layers[i] = merge_layer(layer_of(parts, i), rows, parts[0].format_version);
+    layers[i] = merge_layer(layer_of(parts, i), rows);
   });
   return layers;
 }
@@ -170,9 +153,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
 
   if (!options.mixed_dtypes) require_same_dtype(parts);
   if (!options.missing_far_pairs) {
-    require_everywhere(parts, &LayerMoments::far_count, "far pairs", "--far-pairs");
-    require_everywhere(parts, &LayerMoments::kl_count, "KL metric", "--metric kl");
-    require_row_gradients(parts);
+    require_far_pairs(parts);
   }
   require_same_far_pairs(parts);
   const Statistics& first = parts[0];
@@ -187,7 +168,6 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   out.head_dim = first.head_dim;
   out.hidden = first.hidden;
   out.left_out = first.left_out;
-  out.format_version = first.format_version;
   out.rope_frequency = first.rope_frequency;
   out.rope_scale = first.rope_scale;
   out.rope_reach = first.rope_reach;

@@ -40,7 +40,7 @@ class ViewList {
 
 Json statistics_metadata(const Statistics& s) {
   Json out;
-  out["format_version"] = s.format_version;
+  out["format_version"] = kStatisticsVersion;
   const Json given = s.metadata.is_object() ? s.metadata : Json::object();
   if (given.contains("tool")) out["tool"] = given["tool"];
   Json model = given.value("model", Json::object());
@@ -54,13 +54,11 @@ Json statistics_metadata(const Statistics& s) {
   model["kv_heads"] = s.kv_heads;
   model["head_dim"] = s.head_dim;
   model["hidden"] = s.hidden;
-  if (s.format_version >= 2) {
-    model["max_position"] = s.max_position;
-    model["attention_scale"] = s.attention_scale;
-    model["rope_scale"] = s.rope_scale;
-    model.erase("rope_reach");
-    if (s.rope_reach > 0) model["rope_reach"] = s.rope_reach;
-  }
+  model["max_position"] = s.max_position;
+  model["attention_scale"] = s.attention_scale;
+  model["rope_scale"] = s.rope_scale;
+  model.erase("rope_reach");
+  if (s.rope_reach > 0) model["rope_reach"] = s.rope_reach;
   out["model"] = std::move(model);
   out["tokens"] = s.tokens;
   for (const auto& item : given.items()) {
@@ -76,12 +74,9 @@ void save_statistics(const Statistics& s, const fs::path& path, bool durable) {
     const LayerMoments& layer = s.layers[i];
     const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
     for (const MomentField& field : kMomentFields) {
-      if (field.since <= s.format_version) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
+      views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     }
     for (const MetricField& field : kFarPairFields) {
-      if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
-    }
-    for (const MetricField& field : kKlFields) {
       if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     }
     for (const EnergyField& field : kEnergyFields) {
@@ -90,10 +85,6 @@ void save_statistics(const Statistics& s, const fs::path& path, bool durable) {
     if (!layer.rows_q.defined()) continue;
     for (const RowField& field : kRowFields) {
       views.add("rows." + std::to_string(s.number(i)) + "." + field.name, layer.*field.tensor, DType::kF32);
-    }
-    for (const RowField& field : kRowGradientFields) {
-      const at::Tensor& t = layer.*field.tensor;
-      if (t.defined()) views.add("rows." + std::to_string(s.number(i)) + "." + field.name, t, DType::kF32);
     }
   }
   if (s.embedding_energy.defined()) views.add("embedding_energy", s.embedding_energy, DType::kF64);
@@ -104,7 +95,7 @@ void save_statistics(const Statistics& s, const fs::path& path, bool durable) {
   }
   write_safetensors(path, views.take(),
                     {{"format", kStatisticsFormat},
-                     {"format_version", std::to_string(s.format_version)},
+                     {"format_version", std::to_string(kStatisticsVersion)},
                      {"oscar", statistics_metadata(s).dump()}},
                     durable);
 }

@@ -32,10 +32,6 @@ void weigh_rows(LayerMoments& layer, double weight, std::int64_t tokens) {
     at::Tensor& t = layer.*field.tensor;
     t = t.narrow(0, 0, rows).contiguous();
   }
-  for (const RowField& field : kRowGradientFields) {
-    at::Tensor& t = layer.*field.tensor;
-    if (t.defined()) t = t.narrow(0, 0, rows).contiguous();
-  }
 }
 
 void weigh(at::Tensor& sum, double factor) {
@@ -79,7 +75,6 @@ Statistics weighted_statistics(const Statistics& s, double weight) {
       if (field.tensor != &LayerMoments::wo_gram) weigh(layer.*field.tensor, factor);  // a property of the weights
     }
     for (const MetricField& field : kFarPairFields) weigh(layer.*field.tensor, factor);
-    for (const MetricField& field : kKlFields) weigh(layer.*field.tensor, factor);
     weigh_residual(layer.attention_residual, factor, out.tokens);
     weigh_energy(layer.residual_energy, factor, out.tokens);
     weigh_rows(layer, factor, out.tokens);

@@ -120,17 +120,10 @@ def test_options_reach_the_fit(far, tmp_path):
         return manifest_of(tmp_path / name)["provenance"]["options"], (tmp_path / name / "rotations.safetensors").read_bytes()
 
     plain = fit("plain")
-    for name, options, key, value in (("exponent", ["--exponent", "0.5"], "exponent", 0.5), ("damping", ["--damping", "0.02"], "damping", 0.02),
-                                      ("metric", ["--metric", "moments"], "metric", "moments")):
+    for name, options, key, value in (("exponent", ["--exponent", "0.5"], "exponent", 0.5), ("damping", ["--damping", "0.02"], "damping", 0.02)):
         found = fit(name, *options)
         assert found[0][key] == value and found[0] | {key: plain[0][key]} == plain[0]
         assert found[1] != plain[1]
-    # Without the far-pair metrics the value metric is what was asked for: output is the default of balanced.
-    targets = {t: fit(t, "--metric", "moments", "--value-metric", t) for t in ("output", "exact", "energy")}
-    assert targets["output"] == fit("default", "--metric", "moments")
-    assert len({data for _, data in targets.values()}) == 3
-    succeed("fit", far, "-o", tmp_path / "oscar", "--value-metric", "output")
-    assert manifest_of(tmp_path / "oscar")["provenance"]["options"]["value_target"] == "output"
 
 
 def test_context_is_that_of_the_model_where_nothing_is_said(far, tmp_path):
@@ -150,8 +143,6 @@ def test_statistics_without_the_metrics_say_so(statistics, tmp_path):
     result = succeed("fit", statistics, "-o", tmp_path / "b", "--method", "waterfill")
     assert "no far-pair metrics: Q^T Q and W_O^T W_O take their place" in result.err
     assert "metric: Q^T Q and the value target" in result.out
-    for name in ("far-pairs", "fisher"):  # the second is what older commands say
-        refuse(BAD_INPUT, "fit", statistics, "-o", tmp_path / "c", "--method", "waterfill", "--metric", name, names="far-pair")
 
 
 def test_refusals(far, model, tmp_path):

@@ -154,7 +154,7 @@ def test_a_checkpoint_instead_of_statistics(model, tmp_path):
     refuse(BAD_INPUT, "fit", model / "model.safetensors", "-o", tmp_path / "bundle", names="model.safetensors")
 
 
-@pytest.mark.parametrize("arguments", [["--method", "magic"], ["--scope", "token"], ["--value-target", "none"], ["--clip", "2,3"],
+@pytest.mark.parametrize("arguments", [["--method", "magic"], ["--scope", "token"], ["--clip", "2,3"],
                                        ["--clip", "x"], ["--windows", "64"], ["--windows", "-1,256"], ["--windows", "a,b"],
                                        ["--bits", "-2"], ["--nonsense"]])
 def test_wrong_options(arguments, statistics, tmp_path):

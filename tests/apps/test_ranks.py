@@ -115,10 +115,10 @@ def test_two_ranks_are_two_shards_and_one_run(line, shards, tmp_path):
 
 
 def test_a_rank_whose_sequences_have_no_far_pairs(model, tmp_path):
-    """Its layers alone do not tell that its zeros are no sums; the old spelling of an option of before is taken."""
+    """Its layers alone do not tell that its zeros are no sums."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"input_ids": list(range(40, 40 + n))}) + "\n" for n in (96, 18, 20, 19, 17)))
-    line = ["collect", "--model", model, "--prompts", rows, "--tokens", 170, "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20", "--stream-layers"]
+    line = ["collect", "--model", model, "--prompts", rows, "--tokens", 170, "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20"]
     for i in (1, 2):
         succeed(*line, "-o", tmp_path / str(i), "--shard", f"{i}/2")
     assert [any("fisher" in name for name in content(tmp_path / str(i))[0]) for i in (1, 2)] == [True, False]
@@ -127,14 +127,13 @@ def test_a_rank_whose_sequences_have_no_far_pairs(model, tmp_path):
     assert (tmp_path / "ranks").read_bytes() == (tmp_path / "both").read_bytes()
 
 
-def test_backward_passes_and_more_ranks_than_steps(line, tmp_path):
-    more = ["--metric", "kl", "--row-gradients"]
-    text = succeed_ranks(line(tmp_path / "s", *more, tokens=130), ranks=3).out  # two steps
+def test_more_ranks_than_steps(line, tmp_path):
+    text = succeed_ranks(line(tmp_path / "s", tokens=130), ranks=3).out  # two steps
     assert "collected  130 tokens" in text
-    succeed(*line(tmp_path / "one", *more, tokens=130))
+    succeed(*line(tmp_path / "one", tokens=130))
     (tensors, metadata), (expected, _) = content(tmp_path / "s"), content(tmp_path / "one")
     assert [s["tokens"] for s in metadata["parts"][0]["shards"]] == [96, 34, 0]
-    assert tensors.keys() == expected.keys() and any("kl_k_gram" in name for name in tensors)
+    assert tensors.keys() == expected.keys()
 
 
 def test_a_killed_rank_ends_all_and_the_run_goes_on(line, shards, tmp_path):

@@ -6,10 +6,10 @@
 #   tests/bench/calibration_times.sh WORK BIN [PART...]
 #
 # WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: folder of the executables. PART: collect,
-# long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order; kl and
-# kl-long, the first two with --metric kl, only where asked for. fit needs collect; verify and decode need fit. DEVICE (default
-# cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default 30000), GEOMETRY (default 8b), and of the decode
-# path CONTEXT (default 400), SEQUENCES (2) and ROWS (naive2,kivi2-g128,oscar-tns) come from the environment.
+# long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order. fit needs
+# collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
+# 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400), SEQUENCES (2) and ROWS
+# (naive2,kivi2-g128,oscar-tns) come from the environment.
 set -u
 [ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -52,11 +52,6 @@ for part in "$@"; do
       collect collect-long long "$work/long.jsonl" 120000
       layers "$work/collect-long"
       ;;
-    kl) collect kl kl-statistics "$root/sample_data/prompts.jsonl" "${TOKENS:-30000}" --metric kl ;;
-    kl-long)
-      long_prompts
-      collect kl-long kl-long "$work/long.jsonl" 120000 --metric kl
-      ;;
     fit)
       fit fitted-oscar --method oscar
       fit fitted-waterfill --method waterfill
@@ -75,7 +70,7 @@ for part in "$@"; do
         --device "$device" --report "$work/decode.json" --overwrite
       ;;
     *)
-      echo "part '$part' is not known; expected collect, long, kl, kl-long, fit, verify or decode" >&2
+      echo "part '$part' is not known; expected collect, long, fit, verify or decode" >&2
       exit 2
       ;;
   esac

@@ -15,7 +15,6 @@ std::vector<std::string> seeds() {
   RandomRows small;
   small.layers = 1, small.query_heads = 2, small.kv_heads = 1, small.head_dim = 2, small.tokens = 6, small.rows = 3;
   Statistics s = random_statistics(small);
-  add_kl_metric(s, 2.0);
   s.metadata["model"] = {{"revision", ""}};
   Json& prompts = s.metadata["parts"][0]["prompts"];
   prompts["files"] = {"p.jsonl"};

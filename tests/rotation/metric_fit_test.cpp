@@ -292,31 +292,6 @@ TEST(MetricFit, KeysAloneMayBeCentred) {
   EXPECT_FALSE(t.value.mean.defined());
 }
 
-// Rows of format 1: oscar and balanced as ever, waterfill says what to do.
-TEST(MetricFit, StatisticsOfFormatOne) {
-  at::manual_seed(16);
-  Statistics s = made_statistics({random_made_rows(500, 4, 2, 64)});
-  s.format_version = 1;
-  s.rope_frequency = at::Tensor();
-  LayerMoments& m = s.layers[0];
-  m.attention_residual = m.pre_q_gram = m.pre_k_gram = m.pre_k_sum = at::Tensor();
-  const FitResult balanced = fit(s, metric_fit_options("balanced"));
-  EXPECT_THAT(balanced.warnings, Contains(HasSubstr("format 1")));
-  EXPECT_EQ(default_context(s), 0);
-  FitOptions o = metric_fit_options("oscar");
-  o.value_target = ValueTarget::kExact;
-  EXPECT_NO_THROW(fit(s, o));
-  try {
-    fit(s, metric_fit_options("waterfill"));
-    FAIL();
-  } catch (const InputError& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("format 1"), HasSubstr("collect the statistics again")));
-  }
-  o = metric_fit_options("balanced");
-  o.context = 4096;
-  EXPECT_THROW(fit(s, o), InputError);
-}
-
 // Queries so large that one bit in the strongest block would drown the logits in noise.
 TEST(MetricFit, NoisyLogitsNeverGetOneBitAlone) {
   at::manual_seed(17);
@@ -329,74 +304,6 @@ TEST(MetricFit, NoisyLogitsNeverGetOneBitAlone) {
     const std::vector<std::uint8_t> widths = fit(s, o).layers[0].transform.key.widths;
     EXPECT_NE(widths, (std::vector<std::uint8_t>{1, 0, 0, 0})) << bits;
   }
-}
-
-// A metric of the KL in the shape of the far-pair metric, of whatever size in each layer and side, predicts the same
-// errors and so chooses the same transforms and widths.
-TEST(MetricFit, KlMetricTakesThePlaceOfFarPairs) {
-  at::manual_seed(12);
-  Statistics s = made_statistics({random_made_rows(1000, 4, 2, 64), random_made_rows(1000, 4, 2, 64)});
-  EXPECT_THROW(
-      {
-        FitOptions o = metric_fit_options("waterfill");
-        o.metric = MetricSource::kKl;
-        fit(s, o);
-      },
-      InputError);
-  for (LayerMoments& m : s.layers) {
-    m.far_q_gram = exactly_symmetric(m.q_gram * at::linspace(0.5, 2.0, 2, at::kDouble).view({2, 1, 1}));
-    m.far_pre_q_gram = m.far_q_gram.clone();
-    m.far_v_weight = m.wo_gram.clone();
-    m.far_count = at::tensor({500.0, 4000.0}, at::kDouble);
-    const double size = &m == &s.layers[0] ? 3.0 : 1e-4;
-    m.kl_k_gram = m.far_q_gram * size;
-    m.kl_pre_k_gram = m.kl_k_gram.clone();
-    m.kl_v_gram = m.far_v_weight * (20.0 * size);
-    m.kl_count = at::tensor({300.0}, at::kDouble);
-  }
-  for (const char* method : {"balanced", "waterfill"}) {
-    FitOptions o = metric_fit_options(method);
-    const FitResult far = fit(s, o);
-    o.metric = MetricSource::kKl;
-    const FitResult kl = fit(s, o);
-    EXPECT_EQ(far.metric, MetricSource::kFarPairs);
-    EXPECT_EQ(kl.metric, MetricSource::kKl);
-    for (std::size_t i = 0; i < far.layers.size(); ++i) {
-      const SideSpectrum &a = far.layers[i].key_spectrum, &b = kl.layers[i].key_spectrum;
-      EXPECT_NEAR(a.error / b.error, 1.0, 1e-6);
-      EXPECT_NEAR(far.layers[i].value_spectrum.error / kl.layers[i].value_spectrum.error, 1.0, 1e-6);
-      EXPECT_EQ(far.layers[i].transform.key.widths, kl.layers[i].transform.key.widths);
-      EXPECT_EQ(far.layers[i].transform.value.widths, kl.layers[i].transform.value.widths);
-    }
-  }
-}
-
-// Orthogonal rotations are eigenvectors of the metric of the KL, in place of the published targets.
-TEST(MetricFit, KlMetricIsTheTargetOfOscar) {
-  at::manual_seed(13);
-  Statistics s = made_statistics({random_made_rows(1000, 4, 2, 64)});
-  const auto copy = [](const at::Tensor& m) { return m.clone(); };
-  Statistics expected = s;
-  for (Statistics* each : {&s, &expected}) {
-    LayerMoments& m = each->layers[0];
-    m.kl_k_gram = m.kl_pre_k_gram = copy(m.k_gram);
-    m.kl_v_gram = copy(m.v_gram);
-    m.kl_count = at::tensor({1.0}, at::kDouble);
-    m.far_q_gram = m.far_pre_q_gram = copy(m.q_gram);
-    m.far_v_weight = copy(m.wo_gram);
-    m.far_count = at::tensor({500.0, 4000.0}, at::kDouble);
-  }
-  expected.layers[0].q_gram = copy(s.layers[0].k_gram);
-  expected.layers[0].o_gram = copy(s.layers[0].v_gram);
-  FitOptions o;
-  o.clip = ClipMode::kNone;
-  const FitResult target = fit(expected, o);
-  o.metric = MetricSource::kKl;
-  const FitResult kl = fit(s, o);
-  EXPECT_LT(largest(kl.layers[0].transform.key.forward - target.layers[0].transform.key.forward), 1e-5);
-  EXPECT_LT(largest(kl.layers[0].transform.value.forward - target.layers[0].transform.value.forward), 1e-5);
-  o.metric = MetricSource::kMoments;
-  EXPECT_GT(largest(fit(s, o).layers[0].transform.key.forward - kl.layers[0].transform.key.forward), 1e-2);
 }
 
 TEST(MetricFit, RefusesContradictions) {

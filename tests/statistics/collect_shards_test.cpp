@@ -1,4 +1,4 @@
-// Shards of a run on the sample model: what they add up to, the KL metric included, and stopping one.
+// Shards of a run on the sample model: what they add up to, and stopping one.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,7 +53,6 @@ class CollectShards : public testing::Test {
 double relative(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
 
 TEST_F(CollectShards, AddUpToTheWholeRun) {
-  options_.kl = true;
   run("whole", {1, 1});
   std::vector<Statistics> shards;
   std::vector<std::string> names;
@@ -74,7 +73,6 @@ TEST_F(CollectShards, AddUpToTheWholeRun) {
       EXPECT_LT(relative(a.*f.tensor, b.*f.tensor), most) << f.name;
     }
     for (const MetricField& f : kFarPairFields) EXPECT_LT(relative(a.*f.tensor, b.*f.tensor), 1e-12) << f.name;
-    for (const MetricField& f : kKlFields) EXPECT_LT(relative(a.*f.tensor, b.*f.tensor), 1e-12) << f.name;
     for (const EnergyField& f : kEnergyFields) EXPECT_LT(relative(a.*f.tensor, b.*f.tensor), 1e-12) << f.name;
     EXPECT_EQ(a.row_priority, b.row_priority);
     EXPECT_EQ(a.row_position, b.row_position);

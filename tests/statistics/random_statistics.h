@@ -21,19 +21,6 @@ struct RandomRows {
   int seed = 1;  // also names the prompt set
 };
 
-// The KL metric, which is optional: of random gradients.
-inline void add_kl_metric(Statistics& s, double labels = 10.0) {
-  for (LayerMoments& layer : s.layers) {
-    at::Tensor key = at::zeros({s.kv_heads, s.head_dim, s.head_dim}, at::kDouble), value = key.clone();
-    add_gram(key, at::randn({20, s.kv_heads, s.head_dim}));
-    add_gram(value, at::randn({20, s.kv_heads, s.head_dim}));
-    layer.kl_k_gram = exactly_symmetric(key);
-    layer.kl_pre_k_gram = layer.kl_k_gram.clone();  // nothing turns
-    layer.kl_v_gram = exactly_symmetric(value);
-    layer.kl_count = at::tensor({labels}, at::kDouble);
-  }
-}
-
 inline Statistics random_statistics(const RandomRows& r) {
   at::manual_seed(0);  // the weights are the model's: equal for every prompt set
   const at::Tensor wo = at::randn({32, r.query_heads * r.head_dim});

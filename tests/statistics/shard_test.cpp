@@ -190,7 +190,6 @@ TEST_F(ShardMerge, OtherRunsAreRefusedByName) {
   refused([&] { part(1)["shard"]["of"] = 4; }, "b: shard 2 of 4 is of another run than a: a is shard 1 of 3");
   refused([&] { part(1)["options"]["seed"] = 7; }, b + "--seed differs, 7 and 0");
   refused([&] { part(1)["options"]["seq_len"] = 32; }, b + "--seq-len differs, 32 and 64");
-  refused([&] { part(1)["options"]["metric"] = "kl"; }, b + "--metric differs, \"kl\" and nothing");
   refused([&] { part(1)["options"].erase("dtype"); }, b + "--dtype differs, nothing and \"float32\"");
   refused([&] { part(1)["prompts"]["date"] = "2026-01-01"; }, b + "the prompts are recorded differently");
   refused([&] { part(1)["tool_version"] = "2"; }, b + "the versions of oscar-collect differ, \"2\" and \"1\"");

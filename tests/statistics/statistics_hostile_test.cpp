@@ -64,15 +64,6 @@ class HostileStatistics : public testing::Test {
     return refusal();
   }
 
-  // A good statistics with the KL metric that `change` has made bad; with its metric written past the writer's checks.
-  std::string with_kl(const std::function<void(std::vector<OwnedTensor>&)>& change) {
-    Statistics s = random_statistics({});
-    add_kl_metric(s);
-    save_statistics(s, path());
-    rewrite_tensors(path(), change);
-    return refusal();
-  }
-
   // Writes a good file in which one tensor's values were changed.
   std::string with_values(const std::string& name, const std::function<void(at::Tensor&)>& change) {
     at::Tensor t;
@@ -232,33 +223,15 @@ TEST_F(HostileStatistics, FlippedBytesNeverCrash) {
   }
 }
 
-TEST_F(HostileStatistics, KlMetric) {
-  EXPECT_EQ(with_kl([](auto&) {}), "accepted");
-  for (const char* name : {"kl_k_gram", "kl_pre_k_gram", "kl_v_gram", "kl_count"}) {
-    for (const int layer : {0, 1}) {
-      const std::string full = "layers." + std::to_string(layer) + "." + name;
-      const auto changed = [&](const std::function<void(OwnedTensor&)>& change) {
-        return with_kl([&](std::vector<OwnedTensor>& all) {
-          for (OwnedTensor& t : all) {
-            if (t.name == full) change(t);
-          }
-        });
-      };
-      for (const Alteration& a : alterations()) {
-        if (full.ends_with("kl_count") && std::string(a.name) == "one element") continue;  // it has one
-        EXPECT_THAT(changed(a.apply), HasSubstr("layers.")) << full << ": " << a.name;
-      }
-      EXPECT_THAT(with_kl([&](auto& all) { std::erase_if(all, [&](const auto& t) { return t.name == full; }); }),
-                  HasSubstr("come all together or not at all"))
-          << full;
-      EXPECT_THAT(changed([](OwnedTensor& t) { t.name += "s"; }), HasSubstr("unexpected tensor")) << full;
-      const auto first_set_to = [&](double value) {
-        return changed([&](OwnedTensor& t) { std::memcpy(t.data.data(), &value, sizeof value); });
-      };
-      EXPECT_THAT(first_set_to(-1.0), HasSubstr(full)) << full;
-      if (full.ends_with("kl_v_gram")) continue;  // no other sum is of the same rows
-      EXPECT_THAT(first_set_to(1e12), HasSubstr("layers.")) << full;
-    }
+// Files of earlier versions say what they hold and what to do.
+TEST_F(HostileStatistics, WhatIsNoLongerUsedIsNamed) {
+  for (const char* name : {"layers.0.kl_k_gram", "rows.1.v_fisher"}) {
+    const std::string refused = with_tensors([&](std::vector<TensorView>& all) {
+      all.push_back(all.front());
+      all.back().name = name;
+    });
+    EXPECT_THAT(refused, testing::AllOf(HasSubstr("holds gradients"), HasSubstr(name),
+                                        HasSubstr("collect the statistics again")));
   }
 }
 

@@ -25,7 +25,6 @@ void expect_equal(const Statistics& a, const Statistics& b) {
   EXPECT_EQ(a.hidden, b.hidden);
   ASSERT_EQ(a.layers.size(), b.layers.size());
   EXPECT_TRUE(a.embedding_energy.equal(b.embedding_energy));
-  EXPECT_EQ(a.format_version, b.format_version);
   EXPECT_TRUE(a.rope_frequency.equal(b.rope_frequency));
   EXPECT_EQ(a.rope_scale, b.rope_scale);
   EXPECT_EQ(a.attention_scale, b.attention_scale);
@@ -129,101 +128,11 @@ TEST(Statistics, LayersInsideTheRecentWindowAreLeftOutByTheirNumbers) {
   EXPECT_TRUE(windowed_layers(s, {8, 17, 1}, "s").empty());
 }
 
-TEST(Statistics, TheKlMetricIsKeptAndAddsUp) {
-  TempDirectory dir;
-  Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
-  add_kl_metric(a, 10.0);
-  save_statistics(a, dir / "a.safetensors");
-  const Statistics back = load_statistics(dir / "a.safetensors");
-  const std::string refusal = message_of([&] { merge_statistics({a, b}); });
-  EXPECT_THAT(refusal, AllOf(HasSubstr("part 2 of 2 has no KL metric"), HasSubstr("--metric kl")));
-  add_kl_metric(b, 7.0);
-  const Statistics both = merge_statistics({a, b}), half = weighted_statistics(a, 0.5);
-  EXPECT_EQ(both.layers[1].kl_count[0].item<double>(), 17.0);
-  EXPECT_EQ(half.layers[1].kl_count[0].item<double>(), 5.0);
-  for (const MetricField& f : kKlFields) {
-    EXPECT_TRUE((back.layers[1].*f.tensor).equal(a.layers[1].*f.tensor)) << f.name;
-    EXPECT_TRUE((both.layers[1].*f.tensor).allclose(a.layers[1].*f.tensor + b.layers[1].*f.tensor)) << f.name;
-    EXPECT_TRUE((half.layers[1].*f.tensor).allclose(a.layers[1].*f.tensor * 0.5)) << f.name;
-  }
-}
-
-TEST(Statistics, GradientsOfRowsStayWithTheirRows) {
-  TempDirectory dir;
-  Statistics a = random_statistics({.seed = 1}), b = random_statistics({.seed = 2});
-  const auto add = [](Statistics& s) {
-    for (LayerMoments& m : s.layers)
-      m.rows_pre_k_squared_gradient = m.rows_k.square(), m.rows_v_squared_gradient = m.rows_v.square();
-  };
-  add(a);
-  save_statistics(a, dir / "a.safetensors");
-  EXPECT_TRUE(load_statistics(dir / "a.safetensors")
-                  .layers[1]
-                  .rows_v_squared_gradient.equal(a.layers[1].rows_v_squared_gradient));
-  const std::string refusal = message_of([&] { merge_statistics({a, b}); });
-  EXPECT_THAT(refusal, AllOf(HasSubstr("part 2 of 2 has no gradients"), HasSubstr("--row-gradients")));
-  EXPECT_FALSE(merge_statistics({a, b}, {.missing_far_pairs = true}).layers[0].rows_v_squared_gradient.defined());
-  add(b);
-  for (const Statistics& s : {merge_statistics({a, b}), weighted_statistics(a, 0.5)}) {
-    EXPECT_TRUE(s.layers[1].rows_pre_k_squared_gradient.equal(s.layers[1].rows_k.square()));
-    EXPECT_TRUE(s.layers[1].rows_v_squared_gradient.equal(s.layers[1].rows_v.square()));
-  }
-  Statistics bad = a;
-  bad.layers[1].rows_v_squared_gradient = at::Tensor();
-  EXPECT_THAT(message_of([&] { save_statistics(bad, dir / "b"); }), HasSubstr("rows.1.v_fisher"));
-  bad.layers[1].rows_v_squared_gradient = -a.layers[1].rows_v_squared_gradient;
-  EXPECT_THAT(message_of([&] { save_statistics(bad, dir / "b"); }), HasSubstr("negative square"));
-  bad.layers[1].rows_v_squared_gradient = a.layers[1].rows_v_squared_gradient.narrow(0, 0, 1);
-  EXPECT_THAT(message_of([&] { save_statistics(bad, dir / "b"); }), HasSubstr("has shape [1,"));
-}
-
 TEST(Statistics, EqualContentGivesEqualBytes) {
   TempDirectory dir;
   save_statistics(random_statistics({}), dir / "a.safetensors");
   save_statistics(load_statistics(dir / "a.safetensors"), dir / "b.safetensors");
   EXPECT_TRUE(read_file(dir / "a.safetensors") == read_file(dir / "b.safetensors"));
-}
-
-// A file as format 1 had it: sums of the rope_phases, which are no longer of use, and the residual stream after the MLP
-// as the third number of fisher_count.
-TEST(Statistics, FormatOneIsRead) {
-  TempDirectory dir;
-  Statistics s = random_statistics({});
-  s.format_version = 1;
-  for (LayerMoments& m : s.layers) {
-    m.pre_q_gram = m.pre_k_gram = m.pre_k_sum = m.attention_residual = at::Tensor();
-    m.far_q_gram = m.q_gram.clone(), m.far_v_weight = m.wo_gram.clone();
-    m.far_count = at::tensor({10.0, 40.0}, at::kDouble);
-  }
-  s.rope_frequency = at::Tensor();
-  const fs::path path = dir / "a.safetensors";
-  save_statistics(s, path);
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  std::vector<TensorView> tensors = file.tensors();
-  const at::Tensor cross = at::randn({2, 8, 8}, at::kDouble), count = at::tensor({10.0, 40.0, 99.0}, at::kDouble);
-  const auto bytes = [](const at::Tensor& t) {
-    return std::span(static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes());
-  };
-  for (TensorView& view : tensors) {
-    if (view.name.ends_with("fisher_count")) view.shape = {3}, view.data = bytes(count);
-  }
-  for (const char* name : {"layers.0.k_phase", "layers.1.k_phase"}) {
-    tensors.push_back({name, DType::kF64, {2, 8, 8}, bytes(cross)});
-  }
-  tensors.push_back({"phase_gram", DType::kF64, {8, 8}, bytes(cross[0])});
-  tensors.push_back({"phase_frequency", DType::kF64, {4}, bytes(cross[0][0].narrow(0, 0, 4))});
-  write_safetensors(dir / "b.safetensors", tensors, file.metadata());
-  const Statistics back = load_statistics(dir / "b.safetensors");
-  EXPECT_EQ(back.format_version, 1);
-  EXPECT_TRUE(back.layers[1].far_count.equal(s.layers[1].far_count));
-  EXPECT_FALSE(back.layers[0].attention_residual.defined());
-  EXPECT_THAT(message_of([&] {
-                merge_statistics({back, random_statistics({.seed = 2})});
-              }),
-              HasSubstr("different formats, 1 and 2"));
-  Statistics other = back;
-  other.metadata["parts"][0]["prompts"]["sha256"] = std::string(64, 'c');
-  EXPECT_EQ(merge_statistics({back, other}).format_version, 1);
 }
 
 TEST(Statistics, OptionalPartsMayBeAbsent) {
