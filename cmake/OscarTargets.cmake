@@ -106,7 +106,6 @@ endfunction()
 # Cases that the sanitizers' build leaves out: they compare distributions, work or bytes of long runs by code that shorter cases run
 # there, too, and took a third of the time of their programs.
 set(OSCAR_LONG_CASES
-  LogitInflation.*
   DecoderPaths.PrefillAndDecodeAgreeForEveryMethod
   Runner.OutliersBreakTheUnrotatedCodeMost
   Runner.NeedlesAreFoundByBothPaths

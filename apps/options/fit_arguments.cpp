@@ -7,6 +7,7 @@
 #include "apps/fit_model.h"
 #include "apps/options/pair_options.h"
 #include "base/errors.h"
+#include "base/log.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
 #include "rotation/fit.h"

@@ -60,8 +60,6 @@ void add_measurement_options(CLI::App& app, VerifyArguments& a) {
   app.add_option("--max-sequences", a.request.max_sequences, "Sequences to score; 0: all")
       ->capture_default_str()
       ->check(whole_number(0, kMostTokens));
-  app.add_flag("--logit-correction", a.request.logit_correction,
-               "Take back from the logits of coded keys what their codes are expected to do to weights");
   app.add_option("--tasks", a.request.tasks,
                  "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, cwe, fwe, copy, or all")
       ->delimiter(',')

@@ -212,7 +212,6 @@ StoredPages PagedAttention::stored(std::int64_t layer, std::int64_t sequence_id,
 std::string decode_fault(const KvMethod& method, const ModelConfig& model, at::Device device) {
   if (!device.is_cuda() || !method.paged()) return "";
   if (method.one_vector) return "the kernels read keys and values apart, latent attention caches one vector for both";
-  if (method.logit_correction && method.quantised) return "the kernels have no logit correction";
   return cuda_decode_unsupported(method, model);
 }
 

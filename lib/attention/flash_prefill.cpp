@@ -49,7 +49,7 @@ AttentionPart causal(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 bool flash_prefill_runs(const AttentionInput& input, const CachedRows& keys, const CachedRows& values) {
   if (!input.q.is_cuda() || input.q.scalar_type() != at::kBFloat16) return false;
-  if (!input.sees_all() || input.soft_cap > 0.0 || input.sinks.defined() || keys.noise.defined()) return false;
+  if (!input.sees_all() || input.soft_cap > 0.0 || input.sinks.defined()) return false;
   const std::int64_t d = keys.plain.size(2);
   if (d != values.plain.size(2) || d % 8 != 0 || d > 256) return false;
   const CacheWindows &k = keys.windows, &v = values.windows;

@@ -13,8 +13,8 @@
 
 namespace oscar {
 
-// Whether it computes this layer: input in BF16 on a GPU, without sliding window, chunks, soft cap, sink logits and
-// logit correction; one head size of up to 256; codes that leave the windows one token after another, on both sides at
+// Whether it computes this layer: input in BF16 on a GPU, without sliding window, chunks, soft cap and sink logits;
+// one head size of up to 256; codes that leave the windows one token after another, on both sides at
 // once where both are coded.
 bool flash_prefill_runs(const AttentionInput& input, const CachedRows& keys, const CachedRows& values);
 

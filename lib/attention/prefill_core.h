@@ -14,9 +14,6 @@ struct CachedRows {
   at::Tensor plain;  // [Hkv, T, d] FP32 contiguous
   at::Tensor coded;  // the same; undefined: every query reads plain rows
   CacheWindows windows;
-  // Keys under logit correction: [Hkv, T, G] FP32, the variance of a channel's error in each of G equal runs of
-  // channels of the codes' basis (logit_noise.h). Undefined: none is known, or none is asked for.
-  at::Tensor noise{};
 };
 
 // Keys with a rotated mean get it back: mean_rows() of basis.h, to plain and coded rows.

@@ -27,11 +27,9 @@ at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side
 CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   const RowsCoder& coder = *method.coder;
   const SideTransform* transform = method.transform(layer, side);
-  const bool coded = method.quantised_at(layer), with_noise = method.logit_correction && side == Side::kKey && coded;
-  // The kernels give no steps, and are not built for the long vector of latent attention: such rows are made on the
-  // CPU, as are all variances.
-  const bool on_device = rows.is_cuda() && !with_noise;
+  const bool coded = method.quantised_at(layer), on_device = rows.is_cuda();
   const bool by_kernels = coded && coder.row_by_row();
+  // The kernels are not built for the long vector of latent attention: such rows are made on the CPU.
   if (on_device && by_kernels && !method.one_vector) {
     return decoded_rows_on_device(method, layer, side, rows);
   }
@@ -46,9 +44,7 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const auto heads_first = [&](const at::Tensor& x) { return x.transpose(0, 1).contiguous().to(rows.device()); };
   CachedRows cached{heads_first(stored), {}, method.windows_of(side)};
   if (!coded) return cached;
-  const CodedRows read = coder.code(method, layer, side, stored, with_noise);
-  cached.coded = heads_first(read.rows);
-  if (read.variance.defined()) cached.noise = heads_first(read.variance);
+  cached.coded = heads_first(coder.code(method, layer, side, stored));
   return cached;
 }
 

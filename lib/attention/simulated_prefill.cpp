@@ -7,7 +7,6 @@
 #include "attention/begin_step.h"
 #include "attention/cached_attention.h"
 #include "attention/flash_prefill.h"
-#include "attention/logit_noise.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
 #include "base/timeline.h"
@@ -44,13 +43,7 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
       offset += length;
       continue;
     }
-    at::Tensor asked = part(step.q);
-    if (keys.noise.defined()) {
-      const std::int64_t runs = keys.noise.size(2);
-      asked = at::cat({asked, noise_queries(method_, input.layer, part(step.q), runs, input.scale)}, 2);
-      add_noise(keys);
-    }
-    part(step.output).copy_(attend_cached(input, asked, keys, values, part(step.shift), part(step.weight_sum)));
+    part(step.output).copy_(attend_cached(input, part(step.q), keys, values, part(step.shift), part(step.weight_sum)));
     offset += length;
   }
   return model_outputs(method_, input, step);

@@ -58,11 +58,6 @@ class CachePages {
   // basis of the codes.
   virtual void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const = 0;
 
-  // Keys: adds factor sum_g v_tg |q_h,g|^2 to each of these dots, v_tg the variance of the errors of token t's channels
-  // in scale group g (uniform_error() of codec.h) and q_h,g the query's channels there.
-  virtual void add_noise(const std::uint8_t* page, int head, int count, const float* q, int queries, float factor,
-                         float* dots) const = 0;
-
   // Values, summed in three steps into sums [queries, sum_width()], the first d of which are the result:
   // a reader adds BF16 rows to them; add() gathers sum_t weights[h * tokens() + t] vhat_t there or behind, where sums
   // over codes need it; finish() brings everything into the first d.

@@ -219,24 +219,6 @@ void KiviPages::dots(const std::uint8_t* page, int head, int count, const float*
   }
 }
 
-void KiviPages::add_noise(const std::uint8_t* page, int head, int count, const float* q, int queries, float factor,
-                          float* dots) const {
-  const std::uint8_t* codes = head_page(page, head);
-  std::vector<float> variance(static_cast<std::size_t>(d_));  // of the channels of one token
-  for (int t = 0; t < count; ++t) {
-    for (int c = 0; c < d_; ++c) {
-      float scale = 0, offset = 0;
-      params(codes, channel_axis_ ? c : t, (channel_axis_ ? t : c) / group_, scale, offset);
-      variance[static_cast<std::size_t>(c)] = uniform_error(scale * norm(page, t));
-    }
-    for (int h = 0; h < queries; ++h) {
-      float sum = 0.0f;
-      for (int c = 0; c < d_; ++c) sum += q[h * d_ + c] * q[h * d_ + c] * variance[static_cast<std::size_t>(c)];
-      dots[h * kTokens + t] += factor * sum;
-    }
-  }
-}
-
 void KiviPages::add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
                     float* sums) const {
   std::vector<float> rows(static_cast<std::size_t>(count) * static_cast<std::size_t>(d_));

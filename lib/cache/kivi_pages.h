@@ -34,8 +34,6 @@ class KiviPages : public CachePages {
   bool rotates() const override { return order_ > 0; }
   void to_code_basis(float* rows, std::int64_t queries) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
-  void add_noise(const std::uint8_t* page, int head, int count, const float* q, int queries, float factor,
-                 float* dots) const override;
   // Sums over codes are kept behind those over BF16 rows, whose basis is another.
   int sum_width() const override { return 2 * d_; }
   void add(const std::uint8_t* page, int head, int count, const float* weights, int queries,

@@ -35,7 +35,6 @@ struct KvMethod {
   // Of a model with latent attention: a token caches one vector, which is key and value. Codes, encoders and clips are
   // those of the keys, scales are chosen as those of values; the value transform is the keys' with its way back.
   bool one_vector = false;
-  bool logit_correction = false;  // readers take the noise of coded keys out of their logits (attention/logit_noise.h)
   CacheWindows windows;
   std::optional<CacheWindows> value_windows;  // where those of values are others, as some papers have them
   std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null

@@ -150,26 +150,6 @@ void RowPages::dots(const std::uint8_t* page, int head, int count, const float* 
   }
 }
 
-void RowPages::add_noise(const std::uint8_t* page, int head, int count, const float* q, int queries, float factor,
-                         float* dots) const {
-  const std::uint8_t* of_head = page + head * page_.bytes();
-  for (std::size_t g = 0; g < runs_.size(); ++g) {
-    const auto [channel, channels, plane] = runs_[g];
-    float noise[kPageTokens];
-    for (int t = 0; t < count; ++t) {
-      noise[t] =
-          factor *
-          uniform_error(read_param(layout_, of_head, t, static_cast<int>(g), sigma_.data() + head * kBands).scale);
-    }
-    for (int h = 0; h < queries; ++h) {
-      const float* x = q + h * layout_.head_dim + channel;
-      float energy = 0.0f;
-      for (int i = 0; i < channels; ++i) energy += x[i] * x[i];
-      for (int t = 0; t < count; ++t) dots[h * kPageTokens + t] += noise[t] * energy;
-    }
-  }
-}
-
 // sum_t w_t s_t l_t and, apart, sum_t w_t s_t z_t.
 void RowPages::add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
                    float* sums) const {

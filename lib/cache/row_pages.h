@@ -35,8 +35,6 @@ class RowPages : public CachePages {
   bool by_head() const override { return !codecs_.empty() && codecs_.front().encoder == Encoder::kFeedback; }
   void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
-  void add_noise(const std::uint8_t* page, int head, int count, const float* q, int queries, float factor,
-                 float* dots) const override;
   // Sums over codes lie with those over BF16 rows; behind them the zero points, a float for each run of channels with a
   // scale.
   int sum_width() const override { return layout_.head_dim + static_cast<int>(runs_.size()); }

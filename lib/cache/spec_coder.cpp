@@ -29,16 +29,10 @@ class SpecCoder : public RowsCoder {
   std::uint64_t held_bytes(const KvMethod&, const ModelConfig&, std::int64_t context) const override {
     return engine_.allocated_bytes(context);
   }
-  CodedRows code(const KvMethod&, std::int64_t, Side side, const at::Tensor& rows, bool with_variance) const override {
-    CodedRows coded{engine_.reconstruct(side, rows)};
-    if (with_variance) coded.variance = engine_.added_variance(side, rows);
-    return coded;
+  at::Tensor code(const KvMethod&, std::int64_t, Side side, const at::Tensor& rows) const override {
+    return engine_.reconstruct(side, rows);
   }
   bool row_by_row() const override { return false; }
-  KeyErrors key_errors() const override {
-    return engine_.adds_variance(Side::kKey) ? KeyErrors::kTold : KeyErrors::kNone;
-  }
-  at::Tensor code_basis(std::int64_t, const at::Tensor& q) const override { return engine_.code_basis(Side::kKey, q); }
   std::string no_pages() const override { return has_pages(engine_.description()) ? "" : "has no pages"; }
   std::optional<KvCacheSpec> pages(const KvMethod&, const ModelConfig& model) const override;
 

@@ -12,13 +12,11 @@
 namespace oscar {
 namespace {
 
-// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone. steps: undefined, or
-// zeros [T, Hkv, G] for the step between levels in each run of channels that shares a scale.
+// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone.
 at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
-                          std::int64_t begin, std::int64_t end, at::Tensor& steps) {
-  const std::int64_t heads = rows.size(1), d = rows.size(2), runs = steps.defined() ? steps.size(2) : 0;
+                          std::int64_t begin, std::int64_t end) {
+  const std::int64_t heads = rows.size(1), d = rows.size(2);
   at::Tensor out = rows.clone();
-  float* step = steps.defined() ? steps.mutable_data_ptr<float>() : nullptr;
   constexpr std::int64_t kRows = 64;
   const std::int64_t blocks = (std::max<std::int64_t>(end - begin, 0) + kRows - 1) / kRows;
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
@@ -26,8 +24,7 @@ at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side,
       const std::int64_t head = i % heads, first = begin + i / heads * kRows, row = first * heads + head;
       try {
         quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + row * d,
-                      std::min(kRows, end - first), heads * d, out.data_ptr<float>() + row * d, heads * d,
-                      step != nullptr ? step + row * runs : nullptr, heads * runs);
+                      std::min(kRows, end - first), heads * d, out.data_ptr<float>() + row * d, heads * d);
       } catch (const NumericalError& e) {
         throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
                              (side == Side::kKey ? ", keys" : ", values") + " from token " + std::to_string(first) +
@@ -48,8 +45,10 @@ class TransformCoder : public RowsCoder {
     return bits_with_windows(method.bits_per_element(), method.windows, context);
   }
   std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const override;
-  CodedRows code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
-                 bool with_variance) const override;
+  at::Tensor code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) const override {
+    const CacheWindows& windows = method.windows_of(side);
+    return quantised_rows(method, layer, side, rows, windows.sink, windows.quantised_end(rows.size(0)));
+  }
   bool row_by_row() const override { return true; }
   std::string no_pages() const override { return ""; }
   std::optional<KvCacheSpec> pages(const KvMethod& method, const ModelConfig& model) const override;
@@ -74,20 +73,6 @@ std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConf
     if (!method.left_out_at(layer)) bytes += static_cast<std::uint64_t>(pages * method.page(layer).bytes()) + full;
   }
   return bytes;
-}
-
-CodedRows TransformCoder::code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
-                               bool with_variance) const {
-  const CacheWindows& windows = method.windows_of(side);
-  at::Tensor steps;
-  if (with_variance) {
-    const RowCode& code = method.code(layer, side);
-    steps = at::zeros({rows.size(0), rows.size(1), code.head_dim / code.scale_channels()});
-  }
-  CodedRows coded;
-  coded.rows = quantised_rows(method, layer, side, rows, windows.sink, windows.quantised_end(rows.size(0)), steps);
-  if (with_variance) coded.variance = steps.square() / 12.0;  // uniform_error() of codec.h
-  return coded;
 }
 
 std::optional<KvCacheSpec> TransformCoder::pages(const KvMethod& method, const ModelConfig& model) const {

@@ -165,13 +165,6 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
   }
 }
 
-void row_steps(const RowCodec& codec, const std::uint8_t* params, float* steps) {
-  for (std::size_t b = 0; b < kBands; ++b) {
-    const bool coded = codec.code.widths[b] > 0;
-    steps[b] = coded ? scale_value(static_cast<std::int8_t>(*params++), codec.sigma[b]) : 0.0f;
-  }
-}
-
 void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
   std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
   std::size_t bit = 0, channel = 0;

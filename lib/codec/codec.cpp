@@ -20,13 +20,12 @@ struct LayoutCodec {
   decltype(&uniform::decode_rows) decode;
   decltype(&uniform::pack_codes) pack;
   decltype(&uniform::unpack_codes) unpack;
-  decltype(&uniform::row_steps) steps;
 };
 
 // One row for each layout, in the order of Layout.
 constexpr LayoutCodec kCodecs[] = {
-    {uniform::encode_rows, uniform::decode_rows, uniform::pack_codes, uniform::unpack_codes, uniform::row_steps},
-    {blocks::encode_rows, blocks::decode_rows, blocks::pack_codes, blocks::unpack_codes, blocks::row_steps},
+    {uniform::encode_rows, uniform::decode_rows, uniform::pack_codes, uniform::unpack_codes},
+    {blocks::encode_rows, blocks::decode_rows, blocks::pack_codes, blocks::unpack_codes},
 };
 
 const LayoutCodec& of(const RowCode& code) { return kCodecs[static_cast<std::size_t>(code.layout)]; }
@@ -87,11 +86,6 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
 
 void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
                    std::int64_t out_stride) {
-  quantise_rows(codec, rows, n, stride, out, out_stride, nullptr, 0);
-}
-
-void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
-                   std::int64_t out_stride, float* steps, std::int64_t step_stride) {
   constexpr std::int64_t kBatch = 16;  // rows whose codes stay in the first-level cache between the two steps
   std::uint8_t codes[kBatch * kMaxHeadDim], params[kBatch * kMaxHeadDim * 4];
   check_codec(codec);
@@ -104,9 +98,6 @@ void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std
     const bool sound = of(codec.code).encode(codec, rows + r * stride, batch, stride, codes, params, &bad);
     if (!sound) refuse_row(rows + (r + bad) * stride, r + bad, static_cast<int>(d));
     decode_rows(codec, codes, params, batch, out + r * out_stride, out_stride);
-    for (std::int64_t i = 0; steps != nullptr && i < batch; ++i) {
-      of(codec.code).steps(codec, params + i * codec.code.param_bytes(), steps + (r + i) * step_stride);
-    }
   }
 }
 

@@ -54,13 +54,6 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
 // decode(encode(row)) of each row, without the codes. `out` may be `rows`. The hot loop of clip search.
 void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
                    std::int64_t out_stride);
-// The same, and the steps between neighbouring levels that the stored parameters tell, [n, d / scale_channels()] with
-// `step_stride` floats from row to row; 0 for a block of width 0.
-void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
-                   std::int64_t out_stride, float* steps, std::int64_t step_stride);
-
-// Variance of an error spread evenly over a step: what a scale alone tells of the error of its channels.
-inline float uniform_error(float step) { return step * step / 12.0f; }
 
 // Clip of one row over all d: threshold = ascending |x| at index min(int(rho d), d - 1), the product in single
 // precision; x clamped to +-threshold. rho <= 0 or rho >= 1: off. In place. NumericalError for NaN or infinity.

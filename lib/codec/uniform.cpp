@@ -230,13 +230,6 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
   }
 }
 
-void row_steps(const RowCodec& codec, const std::uint8_t* params, float* steps) {
-  const bool half = codec.code.params == ParamType::kFloat16;
-  for (int g = 0; g < codec.code.quant_groups(); ++g) {
-    steps[g] = half ? float16_value(load16(params + 4 * g)) : bfloat16_value(load16(params + 4 * g));
-  }
-}
-
 void pack_codes(const RowCode&, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
   const std::size_t quarter = bytes.size();
   for (std::size_t b = 0; b < quarter; ++b) {

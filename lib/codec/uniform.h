@@ -14,9 +14,6 @@ bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride);
 
-// Steps of one row, [groups].
-void row_steps(const RowCodec& codec, const std::uint8_t* params, float* steps);
-
 // pack_codes() and unpack_codes() of codec.h for this layout.
 void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
 void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);

@@ -40,9 +40,8 @@ at::Tensor channel_order(const at::Tensor& flat) {
   return std::get<1>(flat.narrow(0, 0, count).to(at::kDouble).sum(0).sort(/*stable=*/true, 0, false));
 }
 
-// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous. added: undefined, or zeros like
-// rows, on the CPU, where each coded value gets what its code adds to the variance.
-void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor& added) {
+// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous.
+void code_rows(const SideCode& side, bool is_value, at::Tensor& rows) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
@@ -50,12 +49,10 @@ void code_rows(const SideCode& side, bool is_value, at::Tensor& rows, at::Tensor
   if (rows.is_cuda()) return code_rows_on_device(side, is_value, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
-  auto* adds = added.defined() ? added.mutable_data_ptr<float>() : nullptr;
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t head = i % heads, first = i / heads * step, at = ((begin + first) * heads + head) * d;
-      code_tile(side, is_value, data + at, std::min(step, count - first), d, heads * d,
-                adds != nullptr ? adds + at : nullptr);
+      code_tile(side, is_value, data + at, std::min(step, count - first), d, heads * d);
     }
   });
 }
@@ -190,14 +187,14 @@ at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
 
 // Rows after their code, still in its basis, and what leads back.
 struct MethodEngine::Coded {
-  at::Tensor rows, added;  // [T, H, d]; added: to the variance, where asked for
-  at::Tensor order;        // [H d] channels by place, where the method sorts them
-  at::Tensor norm;         // [T, 1, 1] where tokens were divided by theirs, [T, H, 1] where those of a head were
-  at::Tensor shift;        // [T, H, d] mean of the tile in the model's basis, before it is multiplied by the norm
-  at::Tensor matrix;       // of kRandom
+  at::Tensor rows;    // [T, H, d]
+  at::Tensor order;   // [H d] channels by place, where the method sorts them
+  at::Tensor norm;    // [T, 1, 1] where tokens were divided by theirs, [T, H, 1] where those of a head were
+  at::Tensor shift;   // [T, H, d] mean of the tile in the model's basis, before it is multiplied by the norm
+  at::Tensor matrix;  // of kRandom
 };
 
-MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows, bool with_variance) const {
+MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows) const {
   const SideCode& s = side(which);
   if (!at::isfinite(rows).all().item<bool>()) {
     throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
@@ -230,8 +227,7 @@ MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows,
     x = x / coded.norm;
   }
   coded.rows = x.contiguous().clone();
-  if (with_variance) coded.added = at::zeros_like(coded.rows);
-  code_rows(s, which == Side::kValue, coded.rows, coded.added);
+  code_rows(s, which == Side::kValue, coded.rows);
   return coded;
 }
 
@@ -247,7 +243,7 @@ at::Tensor MethodEngine::in_head_order(const Coded& coded, const at::Tensor& x) 
 at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   const SideCode& s = side(which);
   if (rows.is_cuda() && s.shift_tile > 0) return reconstruct(which, rows.cpu()).to(rows.device());  // no kernel
-  const Coded coded = coded_rows(which, rows, false);
+  const Coded coded = coded_rows(which, rows);
   at::Tensor x = coded.norm.defined() ? coded.rows * coded.norm : coded.rows;
   x = in_head_order(coded, x);
   if (const std::int64_t order = hadamard_order(s); order > 0) x = transformed(x.contiguous(), order);
@@ -255,35 +251,6 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   if (coded.shift.defined()) return (x + coded.shift * coded.norm).contiguous();
   if (s.before_rope) x = apply_rope(x, inverse_frequency_, 1.0) * attention_factor_;
   return x.contiguous();
-}
-
-at::Tensor MethodEngine::added_variance(Side which, const at::Tensor& rows) const {
-  const SideCode& s = side(which);
-  if (!adds_variance(which)) return {};
-  const Coded coded = coded_rows(which, rows, true);
-  at::Tensor variance = coded.added;
-  if (coded.norm.defined()) variance = variance * coded.norm.square();
-  variance = in_head_order(coded, variance);
-  // Each part of a boosted row has a rotation of its own, which spreads what its code adds evenly over its channels.
-  if (coded.matrix.defined() && s.boosted_share > 0)
-    return multiplied(variance, coded.matrix.square().transpose(1, 2).contiguous());
-  const bool before_rope = coded_before_rope(s);
-  const bool spread = s.basis == CacheBasis::kGroupedHeads || s.basis == CacheBasis::kRandom || before_rope;
-  if (!spread) {
-    const bool apart = s.axis == CacheAxis::kChannel || s.code == CacheCode::kFloat8;  // each channel on its own
-    const std::int64_t run = apart ? 1 : s.group == 0 ? head_dim_ : s.group;
-    return variance.slice(2, 0, head_dim_, std::min(run, head_dim_)).contiguous();
-  }
-  const std::int64_t mixed = std::max<std::int64_t>(hadamard_order(s) / head_dim_, 1);  // heads
-  const double factor = before_rope ? attention_factor_ * attention_factor_ : 1.0;
-  const at::Tensor mean = variance.reshape({rows.size(0), heads_ / mixed, mixed * head_dim_}).mean(2, true) * factor;
-  return mean.repeat_interleave(mixed, 1).contiguous();
-}
-
-at::Tensor MethodEngine::code_basis(Side which, const at::Tensor& x) const {
-  const SideCode& s = side(which);
-  if (s.basis != CacheBasis::kHadamard || coded_before_rope(s)) return x;
-  return transformed(x.contiguous(), hadamard_order(s));
 }
 
 double MethodEngine::held(std::int64_t tokens) const {

@@ -42,24 +42,13 @@ class MethodEngine {
   // not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
-  // What reconstruct() adds to the variance of keys or values, as far as scales and codes tell it (code_tile()): [T, H,
-  // G] FP32, of a channel in each of G equal runs of channels of code_basis(), 0 in rows that are not coded. Undefined
-  // where it is 0 everywhere (adds_variance()). What the way back spreads over several heads, or over planes of RoPE,
-  // counts with the mean of what it is mixed from, which each channel has then. rows: on the CPU.
-  at::Tensor added_variance(Side side, const at::Tensor& rows) const;
-
-  bool adds_variance(Side which) const { return oscar::adds_variance(side(which)); }  // tile_codes.h
-
-  // Rows x of [T, H, d] in the basis in which each head has the variances above: its Hadamard transform or x.
-  at::Tensor code_basis(Side side, const at::Tensor& x) const;
-
   // Memory of one sequence of `tokens` tokens, in bytes, all layers: held_bytes() of both sides.
   std::uint64_t allocated_bytes(std::int64_t tokens) const;
 
  private:
   struct Coded;
   double held(std::int64_t tokens) const;  // allocated_bytes before it is rounded up
-  Coded coded_rows(Side which, const at::Tensor& rows, bool with_variance) const;
+  Coded coded_rows(Side which, const at::Tensor& rows) const;
   at::Tensor in_head_order(const Coded& coded, const at::Tensor& x) const;
   std::int64_t hadamard_order(const SideCode& side) const;
   at::Tensor basis_matrix(const at::Tensor& rows) const;

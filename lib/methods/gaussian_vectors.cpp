@@ -128,27 +128,6 @@ const std::vector<float>& gaussian_vectors(int bits) {
   return vectors;
 }
 
-double gaussian_vector_error(int bits) {
-  const auto measured = [](int b) {
-    const std::vector<float> x = samples(b == 2, kSeed + 1);
-    const std::vector<float>& vectors = gaussian_vectors(b);
-    double row = 0, coded = 0, both = 0;  // signs of magnitudes change none of them
-    for (std::size_t i = 0; i < x.size(); i += kVectorChannels) {
-      const float* v = vectors.data() + nearest(search_table(b), x.data() + i) * kVectorChannels;
-      row += dot(x.data() + i, x.data() + i, kVectorChannels);
-      coded += dot(v, v, kVectorChannels);
-      both += dot(x.data() + i, v, kVectorChannels);
-    }
-    return 1.0 - both * both / (row * coded);
-  };
-  if (bits == 2) {
-    static const double magnitudes = measured(2);
-    return magnitudes;
-  }
-  static const double plain = measured(bits);
-  return plain;
-}
-
 void gaussian_vector_code(float* x, std::int64_t n, int bits) {
   const double energy = dot(x, x, n);
   const float up = static_cast<float>(std::sqrt(static_cast<double>(n) / energy));

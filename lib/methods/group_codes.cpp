@@ -168,11 +168,6 @@ OSCAR_VECTOR_CLONES void float8_e4m3(float* x, std::int64_t n) {
   }
 }
 
-float float8_e4m3_step(float coded) {
-  const std::int32_t exponent = std::max(std::bit_cast<std::int32_t>(std::fabs(coded)) >> 23, 127 - 6);
-  return std::bit_cast<float>((exponent - 3) << 23);
-}
-
 float float8_e4m3(float value) {
   float8_e4m3(&value, 1);
   return value;

@@ -26,6 +26,5 @@ float symmetric4(float* x, std::int64_t n);  // ggml q4_0
 
 void float8_e4m3(float* x, std::int64_t n);  // nearest, ties to even, saturating at +-448
 float float8_e4m3(float value);
-float float8_e4m3_step(float coded);  // between the numbers about one of them, away from zero
 
 }  // namespace oscar::group_codes

@@ -96,17 +96,6 @@ const std::vector<double>& lloyd_max_centroids(int bits) {
   return tables[b];
 }
 
-double lloyd_max_distortion(int bits) {
-  const std::vector<double>& c = lloyd_max_centroids(bits);
-  double coded = 0;  // of the positive half
-  for (std::size_t i = c.size() / 2; i < c.size(); ++i) {
-    const double below = i == c.size() / 2 ? 0.0 : 0.5 * (c[i - 1] + c[i]);
-    const double beyond = i + 1 == c.size() ? 0.0 : upper_tail(0.5 * (c[i] + c[i + 1]));
-    coded += (upper_tail(below) - beyond) * c[i] * c[i];
-  }
-  return 1.0 - 2.0 * coded;
-}
-
 float lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
   const double norm = std::sqrt(sum_of_squares(x, n));
   const float stored = group_codes::stored_half(static_cast<float>(norm));

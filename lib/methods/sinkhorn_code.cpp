@@ -103,7 +103,7 @@ Scales balance(const float* tile, std::size_t rows, std::size_t columns) {
 
 }  // namespace
 
-void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, bool is_value, float* added) {
+void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, bool is_value) {
   const auto rows = static_cast<std::size_t>(tokens), columns = static_cast<std::size_t>(d);
   const Scales scales = balance(tile, rows, columns);
   std::vector<float> row(rows), column(columns), group;
@@ -116,20 +116,16 @@ void sinkhorn_code(float* tile, std::int64_t tokens, std::int64_t d, int bits, b
     group.resize(columns);
     for (std::size_t r = 0; r < rows; ++r) {
       for (std::size_t c = 0; c < columns; ++c) group[c] = tile[r * columns + c] / column[c];
-      const float step = group_codes::uniform(group.data(), d, bits);
+      group_codes::uniform(group.data(), d, bits);
       for (std::size_t c = 0; c < columns; ++c) tile[r * columns + c] = group[c] * column[c];
-      for (std::size_t c = 0; added != nullptr && c < columns; ++c) {
-        added[r * columns + c] = uniform_error(step * column[c]);
-      }
     }
     return;
   }
   group.resize(rows);
   for (std::size_t c = 0; c < columns; ++c) {
     for (std::size_t r = 0; r < rows; ++r) group[r] = tile[r * columns + c] / row[r];
-    const float step = group_codes::uniform(group.data(), tokens, bits);
+    group_codes::uniform(group.data(), tokens, bits);
     for (std::size_t r = 0; r < rows; ++r) tile[r * columns + c] = group[r] * row[r];
-    for (std::size_t r = 0; added != nullptr && r < rows; ++r) added[r * columns + c] = uniform_error(step * row[r]);
   }
 }
 

@@ -163,7 +163,6 @@ struct VerifyReport {
   std::int64_t sink = 64, recent = 256;
   std::string dtype, device;
   std::uint64_t seed = 0;
-  bool logit_correction = false;  // of coded keys, in every method
   std::int64_t bootstrap_samples = 0;
   double bootstrap_level = 0.95;
   std::int64_t layer_error_sequences = 0;
@@ -185,9 +184,6 @@ std::vector<const TaskScore*> task_columns(const VerifyReport& report);
 std::string share_text(const TaskScore& task);
 // What "+-" and brackets in tables stand for, without a full stop.
 std::string interval_note(const VerifyReport& report);
-// Of a run with logit correction, without a full stop.
-inline constexpr const char* kCorrectionNote =
-    "logits of coded keys are corrected for what their codes are expected to do to weights (--logit-correction)";
 // For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
 std::vector<std::string> seen_notes(const VerifyReport& report);
 // "1.8": KL over the last quarter of the positions over that of the second (metrics.h); "-" for BF16 and for rows

@@ -73,7 +73,6 @@ std::string provenance(const VerifyReport& r) {
                               "% of the positions: those from " + std::to_string(r.scoring.first_position) +
                               " on, whose query sees at least one quantised key");
   text += entry("arithmetic", escape(r.dtype) + " on " + escape(r.device) + ", seed " + std::to_string(r.seed));
-  if (r.logit_correction) text += entry("logit correction", kCorrectionNote);
   text += entry("intervals", percent(r.bootstrap_level, 0) + "%, " + grouped(r.bootstrap_samples) +
                                  " bootstrap samples over sequences");
   text += entry("tool", "oscar-verify " + escape(r.tool_version));

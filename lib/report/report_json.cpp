@@ -271,29 +271,27 @@ std::string report_json(const VerifyReport& r) {
   }
   Json bundles = Json::array();
   for (const BundleFacts& b : r.bundles) bundles.push_back(bundle_json(b));
-  const Json report = {
-      {"format_version", kReportFormatVersion},
-      {"tool", "oscar-verify " + r.tool_version},
-      {"command", r.command},
-      {"model", model_json(r.model)},
-      {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
-      {"bundles", bundles},
-      {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
-      {"context", r.scoring.context},
-      {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
-      {"scoring", scoring_json(r)},
-      {"options",
-       {{"dtype", r.dtype}, {"device", r.device}, {"seed", r.seed}, {"logit_correction", r.logit_correction}}},
-      {"bootstrap", {{"samples", r.bootstrap_samples}, {"level", number(r.bootstrap_level)}}},
-      {"layer_error_sequences", r.layer_error_sequences},
-      {"target_bits", optional_number(r.target_bits)},
-      {"methods", methods},
-      {"left_out", left_out_json(r.left_out)},
-      {"spectra", spectra_json(r.spectra)},
-      {"baseline", baseline_json(r)},
-      {"gates", gates_json(r.gates)},
-      {"self_checks", checks_json(r.checks)},
-      {"pass", r.pass}};
+  const Json report = {{"format_version", kReportFormatVersion},
+                       {"tool", "oscar-verify " + r.tool_version},
+                       {"command", r.command},
+                       {"model", model_json(r.model)},
+                       {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
+                       {"bundles", bundles},
+                       {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
+                       {"context", r.scoring.context},
+                       {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
+                       {"scoring", scoring_json(r)},
+                       {"options", {{"dtype", r.dtype}, {"device", r.device}, {"seed", r.seed}}},
+                       {"bootstrap", {{"samples", r.bootstrap_samples}, {"level", number(r.bootstrap_level)}}},
+                       {"layer_error_sequences", r.layer_error_sequences},
+                       {"target_bits", optional_number(r.target_bits)},
+                       {"methods", methods},
+                       {"left_out", left_out_json(r.left_out)},
+                       {"spectra", spectra_json(r.spectra)},
+                       {"baseline", baseline_json(r)},
+                       {"gates", gates_json(r.gates)},
+                       {"self_checks", checks_json(r.checks)},
+                       {"pass", r.pass}};
   return dump_json(report);
 }
 

@@ -72,7 +72,6 @@ std::string report_markdown(const VerifyReport& r) {
           " at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";
   if (const std::string latent = latent_text(r); !latent.empty()) text += "- " + markdown_text(latent) + "\n";
-  if (r.logit_correction) text += std::string("With logit correction: ") + kCorrectionNote + ".\n";
   if (r.target_bits) {
     text +=
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";

@@ -159,7 +159,6 @@ std::string report_table(const VerifyReport& report) {
   if (const std::string latent = latent_text(report); !latent.empty()) text += latent + "\n";
   text += "+-95%: " + interval_note(report) + "\n";
   text += "growth: KL over the last quarter of the scored positions over that of the second\n";
-  if (report.logit_correction) text += std::string(kCorrectionNote) + "\n";
   if (report.target_bits) {
     text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
   }

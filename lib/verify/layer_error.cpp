@@ -9,7 +9,6 @@
 
 #include "attention/basis.h"
 #include "attention/column_range.h"
-#include "attention/logit_noise.h"
 #include "attention/reconstruction.h"
 
 namespace oscar {
@@ -157,18 +156,11 @@ LayerErrors::LayerErrors(const AttentionInput& input, const CacheWindows& tiers)
 LayerErrors::~LayerErrors() = default;
 
 // rows: the keys as they are read.
-void LayerErrors::add_queries(const Queries& exact, const KvMethod& method, const CachedRows& rows,
-                              LayerErrorSums& sums) const {
+void LayerErrors::add_queries(const Queries& exact, const CachedRows& rows, LayerErrorSums& sums) const {
   const std::int64_t kv_heads = input_.k.size(1);
   const Visible& seen = exact.seen;
   const at::Tensor coded = head_logits(exact.q, rows.coded);
-  at::Tensor read = coded;  // what the softmax takes of them
-  if (rows.noise.defined()) {
-    const at::Tensor cached = rotate_queries(exact.q, method.transform(input_.layer, Side::kKey), kv_heads);
-    const std::int64_t runs = rows.noise.size(2);
-    read = coded + head_logits(noise_queries(method, input_.layer, cached, runs, input_.scale), rows.noise);
-  }
-  const at::Tensor stored = at::where(seen.coded.gt(0.5f), read, head_logits(exact.q, rows.plain));
+  const at::Tensor stored = at::where(seen.coded.gt(0.5f), coded, head_logits(exact.q, rows.plain));
   const at::Tensor s = centred(coded, exact.visible), difference = centred(coded - exact.logits, exact.visible);
   const at::Tensor log_q = log_weights(stored, input_, seen.any);
   const at::Tensor &p = exact.weights, lost = p - log_q.exp();
@@ -211,13 +203,13 @@ void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
       const CacheWindows& w = queries->windows;
       return w.sink == windows.sink && w.recent == windows.recent && w.flush == windows.flush;
     });
-    if (known != queries_.end()) return add_queries(**known, method, rows, sums);
+    if (known != queries_.end()) return add_queries(**known, rows, sums);
     queries_.push_back(std::make_unique<Queries>(input_, keys_, positions, windows, tiers_));
-    return add_queries(*queries_.back(), method, rows, sums);
+    return add_queries(*queries_.back(), rows, sums);
   }
   for (std::int64_t at = 0; at < std::ssize(positions); at += step) {
     const auto begin = positions.begin() + at, end = begin + std::min(step, std::ssize(positions) - at);
-    add_queries(Queries(input_, keys_, {begin, end}, windows, tiers_), method, rows, sums);
+    add_queries(Queries(input_, keys_, {begin, end}, windows, tiers_), rows, sums);
   }
 }
 

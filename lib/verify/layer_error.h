@@ -50,7 +50,7 @@ class LayerErrors {
   struct Queries;
   static Visible visible_columns(const std::vector<std::int64_t>& positions, const AttentionInput& input,
                                  const CacheWindows& coded, const CacheWindows& tiers);
-  void add_queries(const Queries& exact, const KvMethod& method, const CachedRows& rows, LayerErrorSums& sums) const;
+  void add_queries(const Queries& exact, const CachedRows& rows, LayerErrorSums& sums) const;
 
   const AttentionInput& input_;
   CacheWindows tiers_;

@@ -14,9 +14,7 @@ constexpr double kContexts = 2.0;  // KL grows with the coded share: contexts fa
 constexpr double kFloor = 1e-5;    // nats, below which sums of roundings are compared
 constexpr double kErrors = 2.0;    // standard errors by which the ratio may be off
 
-// Predictions are of logits as the codes give them.
 bool comparable(const VerifyReport& r, const PredictedKl& p) {
-  if (r.logit_correction) return false;
   const double ratio = static_cast<double>(r.scoring.context) / static_cast<double>(p.context);
   return p.sink == r.sink && p.recent == r.recent && ratio <= kContexts && ratio >= 1.0 / kContexts;
 }
@@ -48,7 +46,7 @@ SelfCheck prediction_check(const VerifyReport& report) {
       if (!comparable(report, p)) {
         if (!check.pass) {
           check.detail = detail + " for context " + grouped(p.context) + " and windows " + std::to_string(p.sink) +
-                         "," + std::to_string(p.recent) + " without logit correction, not those of this run";
+                         "," + std::to_string(p.recent) + ", not those of this run";
         }
         continue;
       }

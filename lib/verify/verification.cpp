@@ -220,15 +220,6 @@ void Verification::choose_methods() {
   }
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
-  for (ComparedMethod& c : selection_.methods) {
-    if (!request_.logit_correction || !c.method.quantised) continue;
-    if (c.method.coder->key_errors() == KeyErrors::kNone) {
-      c.settings += ", logits as they are: decoded keys keep their norm";
-      continue;
-    }
-    c.method.logit_correction = true;
-    c.settings += ", logits corrected";
-  }
   for (const LeftOut& l : selection_.left_out) {
     if (!contains(judged_, l.id)) continue;
     throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgement: it " +

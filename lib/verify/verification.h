@@ -32,8 +32,7 @@ struct VerifyRequest {
   std::vector<std::string> comparisons{"common"};
   std::optional<double> bits;  // target of the comparison at equal bytes
   bool prefill = true, decode = false;
-  std::int64_t decode_last = 0;   // tokens of each sequence on the decode path, the only ones scored; 0: all
-  bool logit_correction = false;  // of coded keys, for every method (attention/logit_noise.h)
+  std::int64_t decode_last = 0;  // tokens of each sequence on the decode path, the only ones scored; 0: all
   std::int64_t context = 2048;
   std::int64_t tokens = 32768;     // of the text, at most; 0: all
   std::int64_t max_sequences = 0;  // 0: all

@@ -134,7 +134,6 @@ VerifyReport Verification::empty_report() const {
   r.dtype = request_.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32";
   r.device = request_.decoder.device.str();
   r.seed = request_.seed;
-  r.logit_correction = request_.logit_correction;
   r.bootstrap_samples = request_.bootstrap_samples;
   r.layer_error_sequences =
       std::min<std::int64_t>(std::max<std::int64_t>(request_.layer_sequences, 1), std::ssize(set_.sequences));
@@ -194,7 +193,6 @@ Json Verification::run_identity() const {
                      {"task_prompts", r.task_prompts},
                      {"layer_sequences", r.layer_sequences},
                      {"seed", r.seed},
-                     {"logit_correction", r.logit_correction},
                      {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
                      {"device", r.decoder.device.str()}}}};
   if (r.decode_last > 0) identity["options"]["decode_last"] = r.decode_last;

@@ -48,24 +48,6 @@ def test_rows_and_gates(pair, line, tmp_path):
     assert "Spectra before and after" in files[1].read_text()
 
 
-def test_logit_correction_runs_in_both_paths_and_is_recorded(pair, line, tmp_path):
-    reports = []
-    for flags in ([], ["--logit-correction"]):
-        file = tmp_path / f"{len(flags)}.json"
-        result = run(*line[:-1], "oscar,oscar-tns", "--bundle", pair / "by-layer", "--path", "both", "--report", file, *flags)
-        assert result.code in (DONE, GATE_FAILED), str(result)
-        assert ("--logit-correction" in result.out) == bool(flags)
-        reports.append(json.loads(file.read_text()))
-    assert [r["options"]["logit_correction"] for r in reports] == [False, True]
-    checks = {c["name"]: c for c in reports[1]["self_checks"]}
-    assert checks["writer_reader"]["pass"] is True and checks["prefill_decode"]["pass"] is True, checks
-    for plain, corrected in zip(*(r["methods"] for r in reports)):
-        assert (plain["id"], plain["path"]) == (corrected["id"], corrected["path"])
-        assert plain["kl"] != corrected["kl"]
-        assert corrected["settings"] == plain["settings"] + ", logits corrected"
-        growth = corrected["kl_growth"]
-        assert growth["ratio"] == pytest.approx(growth["late"]["kl"] / max(growth["early"]["kl"], 1e-5), rel=1e-6)
-
 
 def test_verbose_says_where_the_time_went(pair, line, tmp_path):
     reports = [tmp_path / "quiet.json", tmp_path / "verbose.json"]

@@ -69,7 +69,7 @@ def test_other_options_are_refused_with_the_difference(line, reference, tmp_path
         pytest.skip("the run was not interrupted in the middle")
     before = tree(tmp_path)
     refuse(USAGE, *line(tmp_path, *work), names="--resume")
-    for change in (["--seed", 5], ["--max-sequences", 1], ["--bits", 3.5], ["--logit-correction"]):
+    for change in (["--seed", 5], ["--max-sequences", 1], ["--bits", 3.5]):
         assert change[0] in refuse(USAGE, *line(tmp_path, *work, "--resume", *change))
     assert tree(tmp_path) == before
     for name in tree(tmp_path / "work"):

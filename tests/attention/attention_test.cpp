@@ -32,23 +32,6 @@ at::Tensor attend(Attention& attention, Call& call, std::int64_t layer = 0) {
 
 double difference(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
 
-// Variance of the error of each channel, from the scales of the rows: [T, d] FP64. rows: [T, d], uniform layout.
-at::Tensor key_noise(const KvMethod& method, std::int64_t layer, std::int64_t head, const at::Tensor& rows) {
-  const RowCodec codec = method.codec(layer, Side::kKey, head);
-  at::Tensor noise = at::zeros(rows.sizes(), at::kDouble);
-  if (codec.code.layout != Layout::kUniform) return noise;
-  for (std::int64_t t = 0; t < rows.size(0); ++t) {
-    const std::span<const float> row(rows.const_data_ptr<float>() + t * rows.size(1),
-                                     static_cast<std::size_t>(rows.size(1)));
-    const EncodedRow encoded = encode_row(row, codec.code, codec.clip, codec.encoder, codec.side);
-    for (std::int64_t c = 0; c < rows.size(1); ++c) {
-      const double step = encoded.scale[static_cast<std::size_t>(c / codec.code.quant_group)];
-      noise[t][c] = step * step / 12.0;
-    }
-  }
-  return noise;
-}
-
 // Query by query, from the definitions: codec, windows, transforms.
 at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0) {
   const AttentionInput& in = call.input;
@@ -72,7 +55,6 @@ at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0)
       };
       const at::Tensor k = rows(in.k, Side::kKey, false), v = rows(in.v, Side::kValue, false);
       const at::Tensor kq = rows(in.k, Side::kKey, true), vq = rows(in.v, Side::kValue, true);
-      const at::Tensor noise = key_noise(s.method, layer, kv, k.to(at::kFloat));
       const SideTransform* kt = s.method.transform(layer, Side::kKey);
       const SideTransform* vt = s.method.transform(layer, Side::kValue);
       for (std::int64_t i = 0; i < length; ++i) {
@@ -92,9 +74,6 @@ at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0)
           if (in.chunk > 0 && i / in.chunk != j / in.chunk) continue;
           const bool quantised = s.method.quantised && j >= s.method.windows.sink && j < end;
           double x = in.scale * at::dot(q, (quantised ? kq : k)[j]).item<double>() + shift;
-          if (quantised && s.method.logit_correction) {
-            x -= 0.5 * in.scale * in.scale * at::dot(q.square(), noise[j]).item<double>();
-          }
           if (in.soft_cap > 0) x = in.soft_cap * std::tanh(x / in.soft_cap);
           o += std::exp(x) * (quantised ? vq : v)[j];
           seen += std::exp(x);
@@ -124,7 +103,6 @@ TEST(CachedAttention, BothPathsEqualTheDefinition) {
       if (seed % 20 == 11) call.input.chunk = 9;
       if (seed % 30 == 1) call.input.soft_cap = 2.0;
       if (seed % 40 == 1) call.input.sinks = normal(seed + 5, {s.model.query_heads});
-      s.method.logit_correction = seed % 20 == 11;
       const at::Tensor expected = textbook(s, call, 1);
       SimulatedPrefillAttention prefill(s.method);
       PagedAttention decode(s.method, s.model);
@@ -168,13 +146,6 @@ TEST(CachedAttention, BlockWidthsRunInBothPaths) {
       if (d == 32) {
         EXPECT_LT(difference(a, textbook(s, call, layer)), 5e-3);
       }
-      KvMethod corrected = s.method;
-      corrected.logit_correction = true;
-      SimulatedPrefillAttention corrected_prefill(corrected);
-      PagedAttention corrected_decode(corrected, s.model);
-      const at::Tensor c = attend(corrected_prefill, call, layer), e = attend(corrected_decode, call, layer);
-      EXPECT_LT(difference(e, c), 2e-6) << d;
-      EXPECT_GT(difference(c, a), 1e-3) << d;
     }
   }
 }

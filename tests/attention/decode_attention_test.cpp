@@ -119,29 +119,6 @@ TEST(DecodeAttention, EmptyTiers) {
   }
 }
 
-TEST(DecodeAttention, LogitCorrectionTakesTheNoiseOfCodedKeysAway) {
-  std::uint64_t seed = 400;
-  for (const int d : {64, 96}) {
-    for (const RowCode& key :
-         {uniform_code(d), uniform_code(d, 32, ParamType::kBFloat16), band_code(d, {2, 1, 1, 0})}) {
-      CacheShape shape{.batch = 3, .kv_heads = 2, .group = 2, .head_dim = d, .body = 130};
-      shape.key = key, shape.value = uniform_code(d);
-      shape.logit_correction = true;
-      check(shape, ++seed);
-      shape.soft_cap = 2.0f, shape.shift = true;
-      check(shape, ++seed);
-    }
-  }
-  CacheShape shape{.batch = 1, .head_dim = 64, .ragged = false};
-  shape.key = shape.value = uniform_code(64);
-  RandomCache cache(shape, 9);
-  decode_attention_reference(cache.params);
-  const std::vector<double> without(cache.output.begin(), cache.output.end());
-  cache.params.logit_correction = true;
-  decode_attention_reference(cache.params);
-  EXPECT_GT(relative_error(cache.output, without), 1e-2);
-}
-
 TEST(DecodeAttention, BothReadersAddLogitsOfPositions) {
   CacheShape shape{.batch = 2, .kv_heads = 2, .group = 3, .head_dim = 64, .body = 150};
   shape.key = shape.value = uniform_code(64);

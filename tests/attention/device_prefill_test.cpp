@@ -127,8 +127,8 @@ TEST_F(DevicePrefill, EveryMethodOfOtherPapers) {
     compare(s, call, 2e-3);
     for (const Side side : {Side::kKey, Side::kValue}) {
       const at::Tensor rows = side == Side::kKey ? call.input.k : call.input.v;
-      const at::Tensor expected = s.method.coder->code(s.method, 4, side, rows, false).rows;
-      const at::Tensor found = s.method.coder->code(s.method, 4, side, rows.to(gpu_), false).rows.to(at::kCPU);
+      const at::Tensor expected = s.method.coder->code(s.method, 4, side, rows);
+      const at::Tensor found = s.method.coder->code(s.method, 4, side, rows.to(gpu_)).to(at::kCPU);
       const at::Tensor changed = (found - expected).abs().gt(1e-4 * expected.abs().max());
       EXPECT_LT(changed.to(at::kDouble).mean().item<double>(), 2e-3);
       EXPECT_GT((expected - rows).abs().max().item<double>(), 1e-4);  // something was coded

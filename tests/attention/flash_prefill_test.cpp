@@ -70,7 +70,6 @@ TEST(FlashPrefill, RunsWhereTiersAreCausalRuns) {
   EXPECT_TRUE(refused([](AttentionInput& i, Rows&) { i.sliding_window = 40; }));
   EXPECT_TRUE(refused([](AttentionInput& i, Rows&) { i.soft_cap = 20.0; }));
   EXPECT_TRUE(refused([](AttentionInput& i, Rows&) { i.sinks = at::zeros({6}); }));
-  EXPECT_TRUE(refused([](AttentionInput&, Rows& r) { r.keys.noise = at::zeros({2, 300, 1}); }));
   EXPECT_TRUE(refused([](AttentionInput&, Rows& r) { r.keys.windows.flush = 8; }));
   EXPECT_TRUE(refused([](AttentionInput&, Rows& r) { r.values.windows.sink = 0; }));
 

@@ -22,7 +22,7 @@ struct CacheShape {
   bool ragged = true;
   float soft_cap = 0.0f;
   int sliding_window = 0, chunk = 0;
-  bool sink_logits = false, shift = false, logit_correction = false;
+  bool sink_logits = false, shift = false;
 };
 
 class RandomCache {
@@ -47,7 +47,6 @@ class RandomCache {
     params.key_sigma = key_sigma.data(), params.value_sigma = value_sigma.data();
     if (shape.sink_logits) params.sink_logits = sinks.data();
     if (shape.shift) params.logit_shift = shifts.data();
-    params.logit_correction = shape.logit_correction;
     params.sequences = views.data(), params.pages = pool.data();
   }
 
@@ -71,11 +70,7 @@ class RandomCache {
           const float* k = keys.data() + (j * shape_.kv_heads + h / shape_.group) * d;
           double x = 0.0;
           for (int i = 0; i < d; ++i) x += double{q[i]} * k[i];
-          const float* step = steps_[static_cast<std::size_t>(b)].data() + (j * shape_.kv_heads + h / shape_.group) * d;
-          double variance = 0.0;  // of the logit
-          for (int i = 0; i < d; ++i) variance += std::pow(double{params.softmax_scale} * q[i] * step[i], 2) / 12.0;
           x = x * params.softmax_scale + (shape_.shift ? shifts[head] : 0.0f);
-          if (shape_.logit_correction) x -= 0.5 * variance;
           if (shape_.soft_cap > 0.0f) x = shape_.soft_cap * std::tanh(x / shape_.soft_cap);
           logits.push_back(std::exp(x));
           total += logits.back();
@@ -111,21 +106,6 @@ class RandomCache {
     std::copy_n(sigma.begin() + head * kBands, kBands, codec.sigma.begin());
     return codec;
   }
-  // How far the decoded channel moves when its code does: the step of its scale. 0 where the channel has no code.
-  static float step_of(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* row_params, int channel) {
-    const RowCode& code = codec.code;
-    const int width =
-        code.layout == Layout::kBlocks ? code.widths[static_cast<std::size_t>(channel / code.band_channels())] : 2;
-    if (width == 0) return 0.0f;
-    std::vector<std::uint8_t> other(codes, codes + code.head_dim);
-    std::vector<float> low(other.size()), high(other.size());
-    const auto at = static_cast<std::size_t>(channel);
-    other[at] = 0;
-    decode_rows(codec, other.data(), row_params, 1, low.data(), 0);
-    other[at] = static_cast<std::uint8_t>((1 << width) - 1);
-    decode_rows(codec, other.data(), row_params, 1, high.data(), 0);
-    return (high[at] - low[at]) / static_cast<float>((1 << width) - 1);
-  }
   std::vector<float> normal(std::size_t n, float size) {
     std::normal_distribution<float> gauss(0.0f, size);
     std::vector<float> out(n);
@@ -148,7 +128,6 @@ class RandomCache {
           const std::uint16_t bits = bfloat16_bits(values[static_cast<std::size_t>(i)]);
           storage[static_cast<std::size_t>((tier.first + t) % tier.capacity * row + i)] = bits;
           dense.push_back(bfloat16_value(bits));
-          if (side == Side::kKey) steps_[b].push_back(0.0f);
         }
       }
       (side == Side::kKey ? tier.key : tier.value) = storage.data();
@@ -165,7 +144,7 @@ class RandomCache {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
     std::shuffle(ids.begin(), ids.end(), random_);
     pool.assign(ids.size() * static_cast<std::size_t>(kv * bytes), 0xff);  // unused slots hold NaN parameters
-    views.resize(body.size()), keys_.resize(body.size()), values_.resize(body.size()), steps_.resize(body.size());
+    views.resize(body.size()), keys_.resize(body.size()), values_.resize(body.size());
     std::size_t next = 0;
     for (std::size_t b = 0; b < body.size(); ++b) {
       views[b] = {};
@@ -174,7 +153,7 @@ class RandomCache {
       for (int t = 0; t < body[b]; t += kPageTokens) table.push_back(ids[next++]);
       for (const Side side : {Side::kKey, Side::kValue}) {
         const std::vector<float> rows = normal(static_cast<std::size_t>(body[b] * kv * d), 1.0f);
-        std::vector<float> decoded(rows.size()), steps(rows.size(), 0.0f);
+        std::vector<float> decoded(rows.size());
         for (int h = 0; h < kv; ++h) {
           const RowCodec codec = this->codec(side, h);
           std::vector<std::uint8_t> codes(static_cast<std::size_t>(d)), row_params(kMaxHeadDim);
@@ -182,16 +161,12 @@ class RandomCache {
             const auto at = static_cast<std::size_t>((t * kv + h) * d);
             encode_rows(codec, rows.data() + at, 1, 0, codes.data(), row_params.data());
             decode_rows(codec, codes.data(), row_params.data(), 1, decoded.data() + at, 0);
-            for (int i = 0; i < d; ++i) {
-              steps[at + static_cast<std::size_t>(i)] = step_of(codec, codes.data(), row_params.data(), i);
-            }
             std::uint8_t* page = pool.data() + (table[static_cast<std::size_t>(t / kPageTokens)] * kv + h) * bytes;
             (side == Side::kKey ? key_pages : value_pages).put(page, t % kPageTokens, codes.data(), row_params.data());
           }
         }
         auto& dense = side == Side::kKey ? keys_[b] : values_[b];
         dense.insert(dense.end(), decoded.begin(), decoded.end());
-        if (side == Side::kKey) steps_[b].insert(steps_[b].end(), steps.begin(), steps.end());
       }
       views[b].body_tokens = body[b], views[b].page_table = table.data();
       // The current token is always cached: at least one BF16 token at the end unless the body ends the sequence.
@@ -204,7 +179,7 @@ class RandomCache {
   std::mt19937_64 random_;
   std::vector<std::vector<std::uint16_t>> windows_;
   std::vector<std::vector<std::int32_t>> tables_;
-  std::vector<std::vector<float>> keys_, values_, steps_;  // [B] of [tokens, Hkv, d]; steps of keys, 0 in windows
+  std::vector<std::vector<float>> keys_, values_;  // [B] of [tokens, Hkv, d]
 };
 
 }  // namespace oscar

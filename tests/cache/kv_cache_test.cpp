@@ -32,7 +32,6 @@ class PlainPages : public CachePages {
     return x;
   }
   void dots(const std::uint8_t*, int, int, const float*, int, float*) const override { FAIL(); }
-  void add_noise(const std::uint8_t*, int, int, const float*, int, float, float*) const override { FAIL(); }
   int sum_width() const override { return 1; }
   void add(const std::uint8_t*, int, int, const float*, int, float*) const override { FAIL(); }
   void finish(float*, int) const override { FAIL(); }

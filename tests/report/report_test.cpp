@@ -56,15 +56,6 @@ TEST(ReportTable, GrowthAndLogitCorrectionAreInEveryForm) {
   EXPECT_EQ(j["methods"][2]["kl_growth"]["ratio"], 3.7);
   EXPECT_EQ(j["methods"][2]["kl_growth"]["early"]["tokens"], 16);
   EXPECT_EQ(j["methods"][0]["kl_growth"], nullptr) << "BF16 has no KL that could grow";
-  EXPECT_EQ(j["options"]["logit_correction"], false);
-  for (const std::string& text : {report_table(r), report_markdown(r), report_html(r)}) {
-    EXPECT_THAT(text, Not(HasSubstr("--logit-correction")));
-  }
-  r.logit_correction = true;
-  EXPECT_EQ(parse_json(report_json(r), "report")["options"]["logit_correction"], true);
-  for (const std::string& text : {report_table(r), report_markdown(r), report_html(r)}) {
-    EXPECT_THAT(text, HasSubstr("--logit-correction"));
-  }
 }
 
 TEST(ReportTable, OneRowForEachMethod) {

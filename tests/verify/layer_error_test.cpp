@@ -67,29 +67,6 @@ TEST(LayerError, RowsOnTheGridHaveNone) {
   EXPECT_NEAR(sums.result(0).mean.attention_output, 0, 1e-6);
 }
 
-// Two channels that no query reads make the steps of all of them long: noise of about four in the variance of logits
-// beside a window in BF16. Coded keys take weight from the window, which the correction gives back.
-TEST(LayerError, LogitCorrectionBringsTheAttentionWeightsNearer) {
-  double plain = 0, corrected = 0, lost = 0, lost_corrected = 0;
-  for (std::uint64_t seed = 10; seed < 18; ++seed) {
-    Input in(seed);
-    in.input.scale = 0.35;
-    in.input.k.narrow(2, 0, 2).mul_(12.0);
-    in.input.q.narrow(2, 0, 2).zero_();
-    KvMethod hadamard = make_method("hadamard2", small_model(), nullptr, {4, 40, 1});
-    LayerErrorSums without, with;
-    LayerErrors(in.input, {4, 40, 1}).add_weights(hadamard, without);
-    hadamard.logit_correction = true;
-    LayerErrors(in.input, {4, 40, 1}).add_weights(hadamard, with);
-    plain += without.result(0).mean.attention_kl, corrected += with.result(0).mean.attention_kl;
-    lost += without.result(0).mean.recent_mass_lost, lost_corrected += with.result(0).mean.recent_mass_lost;
-    EXPECT_EQ(with.result(0).mean.k_logit, without.result(0).mean.k_logit) << "the codes are the same";
-  }
-  EXPECT_GT(lost / 8, 0.1) << "the window loses weight";
-  EXPECT_LT(std::abs(lost_corrected), 0.5 * lost);
-  EXPECT_LT(corrected, 0.9 * plain);
-}
-
 TEST(LayerError, LogitErrorEqualsThePlainDoubleLoop) {
   Input in(2);
   const CacheWindows windows{4, 8, 1};

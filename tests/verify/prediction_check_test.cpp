@@ -87,9 +87,6 @@ TEST(PredictionCheck, NotApplicableElsewhere) {
   r.recent = 128;
   EXPECT_EQ(prediction_check(r).pass, std::nullopt);
   r = made_report(1.0);
-  r.logit_correction = true;
-  EXPECT_EQ(prediction_check(r).pass, std::nullopt);
-  r = made_report(1.0);
   r.methods[0].path = "decode";
   EXPECT_EQ(prediction_check(r).pass, std::nullopt);
   r = made_report(1.0);

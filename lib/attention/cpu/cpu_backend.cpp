@@ -68,7 +68,6 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
   p.softmax_scale = static_cast<float>(input.scale), p.soft_cap = static_cast<float>(input.soft_cap);
   p.sliding_window = static_cast<std::int32_t>(input.sliding_window);
   p.chunk = static_cast<std::int32_t>(input.chunk);
-  p.logit_correction = method_.logit_correction;
   p.query = queries.data();
   p.sink_logits = x.sinks.defined() ? x.sinks.const_data_ptr<float>() : nullptr;
   p.logit_shift = x.shift.defined() ? shifts.data() : nullptr;

@@ -56,16 +56,13 @@ double key_dot(const Head& head, std::int64_t body_token) {
     const ScaleRun& run = head.key_runs[static_cast<std::size_t>(g)];
     const PlaneLayout& plane = side.plane[run.plane];
     const LevelScale param = read_param(side, page, token, g, head.sigma(head.p.key_sigma));
-    double levels = 0.0, sum = 0.0, energy = 0.0;
+    double levels = 0.0, sum = 0.0;
     for (int i = run.first_channel; i < run.first_channel + run.channels; ++i) {
       const int code = code_at(page, plane, plane.key_bit(token, i - plane.first_channel));
       levels += static_cast<double>(q[i]) * (code + static_cast<double>(level_offset(side, plane.width)));
       sum += q[i];
-      energy += static_cast<double>(q[i]) * q[i];
     }
     dot += param.scale * (levels - param.zero * sum);
-    const double variance = static_cast<double>(param.scale) * param.scale / 12.0;
-    if (head.p.logit_correction) dot -= 0.5 * head.p.softmax_scale * variance * energy;
   }
   return dot;
 }

@@ -48,9 +48,6 @@ class GroupAttention {
       if (sink + i + n <= first_) continue;
       const std::uint8_t* page = p_.pages + s_.page_table[i / tile_] * keys_.bytes();
       keys_.dots(page, kv_head_, n, coded_query_.data(), group_, logits_.data());
-      if (p_.logit_correction) {  // the dots are scaled later
-        keys_.add_noise(page, kv_head_, n, coded_query_.data(), group_, -0.5f * p_.softmax_scale, logits_.data());
-      }
       softmax(n, sink + i);
       values_.add(page, kv_head_, n, weights_.data(), group_, sums_.data());
     }

@@ -71,10 +71,6 @@ void Heads::logits(const SideView& keys, const PositionLogits* positions) {
   });
   for_each_page(keys, [&](std::int64_t j, std::int64_t count, const std::uint8_t* page) {
     keys.pages->dots(page, static_cast<int>(kv_head), static_cast<int>(count), coded.data(), queries, dots.data());
-    if (p.logit_correction) {  // the queries are scaled already
-      keys.pages->add_noise(page, static_cast<int>(kv_head), static_cast<int>(count), coded.data(), queries, -0.5f,
-                            dots.data());
-    }
     for (std::int64_t h = 0; h < gqa_group; ++h) {
       std::copy_n(dots.begin() + h * keys.pages->tokens(), count, weights.begin() + h * n + j);
     }

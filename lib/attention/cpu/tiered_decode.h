@@ -3,10 +3,9 @@
 // kernels/decode/decode_attention.h. Raw pointers, no Torch.
 //
 // For sequence b and query head h with KV head h / (Hq / Hkv), over the cached tokens j in order of position:
-//   logit_j = softmax_scale <q, khat_j> + logit_shift - s_j^2 / 2, then soft_cap tanh(logit / soft_cap) where soft_cap
-//   > 0 o = sum_j p_j vhat_j,  p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit))
-// s_j^2 = softmax_scale^2 sum_g v_jg |q_g|^2 with logit_correction and for coded tokens (attention/logit_noise.h), else
-// 0. Tokens 0 .. sink - 1 and the last `recent` ones are BF16, those between are codes in pages. Scales and zero points
+//   logit_j = softmax_scale <q, khat_j> + logit_shift, then soft_cap tanh(logit / soft_cap) where soft_cap > 0
+//   o = sum_j p_j vhat_j,  p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit))
+// Tokens 0 .. sink - 1 and the last `recent` ones are BF16, those between are codes in pages. Scales and zero points
 // stay outside the dots: <q, khat> = s (<q, c> - z sum q), sum_j p_j vhat_j = sum_j w_j c_j - sum_j w_j z_j, w = p s.
 #pragma once
 
@@ -44,7 +43,6 @@ struct TieredDecodeParams {
   const float* query = nullptr;        // [B, Hq, d], in the basis of the keys
   const float* sink_logits = nullptr;  // null, or [Hq]: joins the denominator
   const float* logit_shift = nullptr;  // null, or [B, Hq]: softmax_scale <q, mean key> where keys are stored centred
-  bool logit_correction = false;
   const SequenceView* sequences = nullptr;  // [B]
   const std::uint8_t* pages = nullptr;      // [pages, Hkv, page.bytes()]
   PageLayout page;
