@@ -43,19 +43,6 @@ std::vector<std::uint8_t> parse_widths(const std::string& text) {
   return widths;
 }
 
-// What a method of a fixed form is made of.
-void choose_form_of_method(FitArguments& a, const MethodRow& method) {
-  const auto choose = [&](std::string& option, const char* flag, const std::string& form, bool fixed) {
-    if (option == "auto" && !form.empty()) option = form;
-    if (!fixed || form.empty() || option == form) return;
-    throw UsageError(std::string(flag) + " " + option + " is not what --method " + method.id + " means, which is " +
-                     form + "; drop it, or fit another method");
-  };
-  choose(a.scope, "--scope", method.fit_scope, true);
-  choose(a.center, "--center", method.fit_center, true);
-  choose(a.clip, "--clip", method.fit_clip, false);
-}
-
 // What a published format can carry is fitted; what it cannot and was asked for all the same is refused.
 void choose_for_format(FitArguments& a) {
   const ExportFormat* format = find_export_format(a.form);
@@ -66,7 +53,6 @@ void choose_for_format(FitArguments& a) {
   if (!format->published()) return;
   if (!a.method_given) a.fit.method = format->method;
   const MethodRow& method = fitted_method(a.fit.method);
-  choose_form_of_method(a, method);
   if (!format->carries(method) || !a.widths.empty()) {
     throw UsageError("--for " + a.form + " cannot carry method " + a.fit.method +
                      (a.widths.empty() ? "" : " with --widths") + "; fit with --method " + format->method);
@@ -102,7 +88,6 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
 
 void parse_options(FitArguments& a) {
   if (!a.form.empty()) choose_for_format(a);
-  choose_form_of_method(a, fitted_method(a.fit.method));
   choose_defaults(a, fitted_method(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
   a.fit.value_target = fitted_method(a.fit.method).metric_aware() ? ValueTarget::kOutput : ValueTarget::kExact;

@@ -11,17 +11,14 @@ __global__ void __launch_bounds__(kThreads) token_kernel(const __grid_constant__
   const std::int64_t index = (blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x) / 32;
   if (index >= p.tokens * p.heads * groups) return;
   float* row = p.rows + index / groups * p.head_dim + p.first_channel;
-  code_group(WarpGroup{row + index % groups * p.quant_group, p.quant_group, static_cast<int>(threadIdx.x & 31)}, p,
-             p.bits);
+  code_group(WarpGroup{row + index % groups * p.quant_group, p.quant_group, static_cast<int>(threadIdx.x & 31)}, p);
 }
 
 __global__ void __launch_bounds__(kThreads) channel_kernel(const __grid_constant__ CodeTilesParams p) {
   const std::int64_t index = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x;
   const std::int64_t width = static_cast<std::int64_t>(p.heads) * p.head_dim;
   if (index >= p.tokens / p.quant_group * width) return;
-  const int bits = p.boosted != nullptr && p.boosted[index] != 0 ? p.boosted_bits : p.bits;
-  code_group(ThreadGroup{p.rows + index / width * p.quant_group * width + index % width, p.quant_group, width}, p,
-             bits);
+  code_group(ThreadGroup{p.rows + index / width * p.quant_group * width + index % width, p.quant_group, width}, p);
 }
 
 unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }

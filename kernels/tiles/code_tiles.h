@@ -1,6 +1,6 @@
 // Codes of the methods of other papers on a GPU: each value is replaced by what a reader of the cache gets back. CPU
-// reference: code_tile() of lib/methods/tile_codes.h; the same bits for all codes but Lloyd-Max and Sinkhorn, whose
-// FP64 sums and logarithms may differ in the last place. Raw pointers, no LibTorch.
+// reference: code_tile() of lib/methods/tile_codes.h; the same bits for all codes but Lloyd-Max, whose FP64 sums may
+// differ in the last place. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 namespace oscar::kernels {
 
 // As CacheCode of lib/registry/method_spec.h, which says what each one is.
-enum class TileCode : std::int32_t { kUniform, kIntegerZero, kSymmetric8, kSymmetric4, kFloat8, kLloydMax };
+enum class TileCode : std::int32_t { kUniform, kIntegerZero, kSymmetric4, kFloat8, kLloydMax };
 
 // Letters: T tokens, H heads, D head_dim. All pointers are device pointers.
 struct CodeTilesParams {
@@ -25,25 +25,11 @@ struct CodeTilesParams {
   std::int32_t quant_group = 0;
   TileCode code = TileCode::kUniform;
   std::int32_t bits = 2;
-  float clip = 1.0f;  // kIntegerZero
-  // Channel axis: [T / quant_group, H, D] 1 where a group has boosted_bits instead, or null.
-  const std::uint8_t* boosted = nullptr;
-  std::int32_t boosted_bits = 0;
+  float clip = 1.0f;                  // kIntegerZero
   const double* centroids = nullptr;  // [2^bits] ascending, kLloydMax
-  bool unit_norm = false;             // kLloydMax
 };
 
 // cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronise. Equal inputs give equal bytes.
 cudaError_t code_tiles(const CodeTilesParams& params, cudaStream_t stream);
-
-// KVarN's codes of tiles of `tile` tokens (T a multiple of it, tile and head_dim at most 256). value_side: codes along
-// the channels of a token, else along the tokens of a channel. Reference: sinkhorn_code().
-struct SinkhornTilesParams {
-  float* rows = nullptr;  // [T, H, D] FP32, coded in place
-  std::int64_t tokens = 0;
-  std::int32_t heads = 0, head_dim = 0, tile = 0, bits = 2;
-  bool value_side = false;
-};
-cudaError_t sinkhorn_tiles(const SinkhornTilesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

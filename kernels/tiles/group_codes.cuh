@@ -105,13 +105,6 @@ __device__ __forceinline__ float largest_magnitude(const G& g) {
 }
 
 template <class G>
-__device__ __forceinline__ void code_symmetric8(const G& g) {
-  const float scale = largest_magnitude(g) / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  const float stored = stored_half(scale);
-  for (int i = g.begin(); i < g.n; i += g.step()) g.at(i) = roundf(g.at(i) * inverse) * stored;
-}
-
-template <class G>
 __device__ __forceinline__ void code_symmetric4(const G& g) {
   const float largest = largest_magnitude(g);
   int first = g.n - 1;  // of the values of largest magnitude
@@ -148,7 +141,6 @@ __device__ __forceinline__ void code_lloyd_max(const G& g, const CodeTilesParams
   const float stored = stored_half(static_cast<float>(norm));
   const double up = sqrt(static_cast<double>(g.n)) / norm;
   const int last = (1 << p.bits) - 1;
-  double decoded = 0.0;
   for (int i = g.begin(); i < g.n; i += g.step()) {
     const double y = g.at(i) * up;
     int above = 0, end = last;  // the first centroid that is not below y, at most the last
@@ -161,24 +153,19 @@ __device__ __forceinline__ void code_lloyd_max(const G& g, const CodeTilesParams
       }
     }
     if (above > 0 && y - p.centroids[above - 1] <= p.centroids[above] - y) --above;
-    const double nearest = p.centroids[above];
-    g.at(i) = static_cast<float>(nearest);
-    decoded += nearest * nearest;
+    g.at(i) = static_cast<float>(p.centroids[above]);
   }
-  decoded = g.reduce(decoded, add);
-  const double down = p.unit_norm ? 1.0 / sqrt(decoded) : 1.0 / sqrt(static_cast<double>(g.n));
+  const double down = 1.0 / sqrt(static_cast<double>(g.n));
   for (int i = g.begin(); i < g.n; i += g.step()) g.at(i) = static_cast<float>(g.at(i) * down * stored);
 }
 
 template <class G>
-__device__ __forceinline__ void code_group(const G& g, const CodeTilesParams& p, int bits) {
+__device__ __forceinline__ void code_group(const G& g, const CodeTilesParams& p) {
   switch (p.code) {
     case TileCode::kUniform:
-      return code_uniform(g, bits);
+      return code_uniform(g, p.bits);
     case TileCode::kIntegerZero:
-      return code_integer_zero(g, bits, p.clip);
-    case TileCode::kSymmetric8:
-      return code_symmetric8(g);
+      return code_integer_zero(g, p.bits, p.clip);
     case TileCode::kSymmetric4:
       return code_symmetric4(g);
     case TileCode::kFloat8:

@@ -64,7 +64,7 @@ KiviPages::KiviPages(const SideCode& side, int kv_heads, int head_dim)
       line_(channel_axis_ ? kTokens : head_dim),
       group_(side.group == 0 ? line_ : std::min(side.group, line_)),
       lines_(channel_axis_ ? head_dim : kTokens),
-      order_(side.basis == CacheBasis::kHadamard ? hadamard_order_of(side, head_dim) : 0),
+      order_(side.basis == CacheBasis::kHadamard ? hadamard_order_of(head_dim) : 0),
       norm_bytes_(side.token_norm ? kTokens * 4 : 0),
       code_bytes_(std::int64_t{lines_} * line_ * bits_ / 8),
       param_bytes_(std::int64_t{lines_} * (line_ / group_) * 4) {}

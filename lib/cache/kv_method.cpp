@@ -45,9 +45,7 @@ RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) cons
   return codec;
 }
 
-bool KvMethod::quantised_at(std::int64_t layer) const {
-  return quantised && coder->quantised(layer) && !left_out_at(layer);
-}
+bool KvMethod::quantised_at(std::int64_t layer) const { return quantised && !left_out_at(layer); }
 
 PageLayout KvMethod::page(std::int64_t layer) const {
   const RowCode& key = code(layer, Side::kKey);

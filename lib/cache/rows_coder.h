@@ -24,7 +24,6 @@ class RowsCoder {
   virtual ~RowsCoder() = default;
 
   virtual std::string settings(const KvMethod& method, const ModelConfig& model) const = 0;  // in words, for reports
-  virtual bool quantised(std::int64_t /*layer*/) const { return true; }  // false: the layer stays in BF16
 
   // Of a quantised token, parameters included; mean over the layers that the method holds.
   virtual double bits_per_element(const KvMethod& method) const = 0;

@@ -21,7 +21,6 @@ class SpecCoder : public RowsCoder {
     return "groups of " + by_side(group_text(engine_.side(Side::kKey), model.head_dim),
                                   group_text(engine_.side(Side::kValue), model.head_dim));
   }
-  bool quantised(std::int64_t layer) const override { return engine_.quantised(layer); }
   double bits_per_element(const KvMethod&) const override { return engine_.bits_per_element(); }
   double bits_per_element_at(const KvMethod&, std::int64_t context) const override {
     return engine_.bits_per_element_at(context);

@@ -12,7 +12,7 @@ namespace oscar {
 
 // rows: [T, H, d] FP32 contiguous on a GPU, T a multiple of tile_tokens(side); coded in place. EnvironmentError where
 // the kernels are not built for the size.
-void code_rows_on_device(const SideCode& side, bool is_value, const at::Tensor& rows);
+void code_rows_on_device(const SideCode& side, const at::Tensor& rows);
 
 // Hadamard transform of blocks of `order` channels of rows [T, H, d] FP32 contiguous on a GPU, in place: the same bits
 // as hadamard_rows().

@@ -8,51 +8,30 @@
 
 #include "base/errors.h"
 #include "methods/device_codes.h"
-#include "methods/gaussian_vectors.h"
 #include "methods/group_codes.h"
 #include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
-#include "model/rope.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::int64_t kCalibrationTokens = 128;
 
-// Tiles that lose their mean do so before RoPE, but what is left is coded behind it.
-bool coded_before_rope(const SideCode& s) { return s.before_rope && s.shift_tile == 0; }
-
 at::Tensor as_float(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
-// [..., d] rotated by the positions of the tokens, half-split pairs; sign -1 undoes it.
-at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& inverse_frequency, double sign) {
-  const std::int64_t tokens = x.size(0), half = x.size(2) / 2;
-  const at::Tensor positions = at::arange(tokens, x.options().dtype(at::kFloat));
-  const at::Tensor angle = positions.unsqueeze(1) * inverse_frequency.to(x.device()).unsqueeze(0);  // [T, d/2]
-  const at::Tensor cos = angle.cos().unsqueeze(1), sin = angle.sin().unsqueeze(1) * sign;
-  const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
-  return at::cat({a * cos - b * sin, b * cos + a * sin}, 2);
-}
-
-// Channels of [T, C] in ascending order of their sum over the first tokens.
-at::Tensor channel_order(const at::Tensor& flat) {
-  const std::int64_t count = std::min(kCalibrationTokens, flat.size(0));
-  return std::get<1>(flat.narrow(0, 0, count).to(at::kDouble).sum(0).sort(/*stable=*/true, 0, false));
-}
-
 // Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous.
-void code_rows(const SideCode& side, bool is_value, at::Tensor& rows) {
+void code_rows(const SideCode& side, at::Tensor& rows) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
   if (count <= 0) return;
-  if (rows.is_cuda()) return code_rows_on_device(side, is_value, rows.narrow(0, begin, count));
+  if (rows.is_cuda()) return code_rows_on_device(side, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
   at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t head = i % heads, first = i / heads * step, at = ((begin + first) * heads + head) * d;
-      code_tile(side, is_value, data + at, std::min(step, count - first), d, heads * d);
+      code_tile(side, data + at, std::min(step, count - first), d, heads * d);
     }
   });
 }
@@ -82,29 +61,6 @@ at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
   return norms;
 }
 
-// Complete tiles of x, [T, H, d] contiguous, from the sink on are normalised and lose their mean, in place. Returns the
-// norms [T, H, 1] and means [T, H, d], 1 and 0 elsewhere.
-std::pair<at::Tensor, at::Tensor> normalised_and_shifted(const SideCode& side, at::Tensor& x) {
-  const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2), tile = side.shift_tile;
-  const std::int64_t begin = std::min(side.windows.sink, tokens), tiles = (tokens - begin) / tile;
-  x = x.contiguous().clone();
-  at::Tensor norm = at::ones({tokens, heads, 1}), mean = at::zeros({tokens, heads, d});
-  auto *rows = x.mutable_data_ptr<float>(), *norms = norm.mutable_data_ptr<float>(),
-       *means = mean.mutable_data_ptr<float>();
-  at::parallel_for(0, tiles * heads, 1, [&](std::int64_t from, std::int64_t to) {
-    std::vector<float> of_tile(static_cast<std::size_t>(tile)), of_channel(static_cast<std::size_t>(d));
-    for (std::int64_t i = from; i < to; ++i) {
-      const std::int64_t first = (begin + i / heads * tile) * heads + i % heads;  // row of [T, H]
-      normalise_and_shift(rows + first * d, tile, d, heads * d, of_tile.data(), of_channel.data());
-      for (std::int64_t t = 0; t < tile; ++t) {
-        norms[first + t * heads] = of_tile[static_cast<std::size_t>(t)];
-        std::copy_n(of_channel.data(), d, means + (first + t * heads) * d);
-      }
-    }
-  });
-  return {norm, mean};
-}
-
 // [T, H, d] times m: [n, w, w], one matrix of all heads or of parts of w channels, or one for each head.
 at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
   const std::int64_t width = m.size(1);
@@ -122,14 +78,12 @@ void require_apart(const std::string& what, const ModelConfig& model) {
 
 void require_fit(const MethodSpec& description, const ModelConfig& model) {
   require_apart("Method " + description.id, model);
-  require_fit(description, static_cast<int>(model.kv_heads), static_cast<int>(model.head_dim));
+  require_fit(description, static_cast<int>(model.head_dim));
 }
 
 MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& model)
     : description_(description), layers_(model.kv_layers()), heads_(model.kv_heads), head_dim_(model.head_dim) {
   require_fit(description, model);
-  // A model with fewer than four layers for each protected one has no inner layers worth the name: all are coded.
-  boundary_ = layers_ >= 4 * description.boundary_layers ? description.boundary_layers : 0;
   for (const SideCode* s : {&description_.key, &description_.value}) {
     if (s->basis != CacheBasis::kRandom || random_.defined() || random_low_.defined()) continue;
     if (s->boosted_share > 0) {
@@ -140,15 +94,7 @@ MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& mod
       random_ = as_float(random_orthogonal(head_dim_, kRotationSeed));
     }
   }
-  if (description_.key.before_rope) {
-    require_full_rope(model, "The method " + description.id + ", which codes keys before RoPE,");
-    const RopeFrequencies frequencies = common_rope(model);
-    inverse_frequency_ = frequencies.inverse.to(at::kFloat);
-    attention_factor_ = frequencies.attention_factor;
-  }
 }
-
-bool MethodEngine::quantised(std::int64_t layer) const { return layer >= boundary_ && layer < layers_ - boundary_; }
 
 double MethodEngine::bits_per_element() const {
   const int heads = static_cast<int>(heads_), d = static_cast<int>(head_dim_);
@@ -161,11 +107,9 @@ double MethodEngine::bits_per_element_at(std::int64_t context) const {
   return 8.0 * held(context) / elements;
 }
 
-// Order of the Hadamard blocks of a row; 0: the basis is none.
+// Order of the Hadamard blocks of a row; 0: the basis is another.
 std::int64_t MethodEngine::hadamard_order(const SideCode& side) const {
-  if (side.basis == CacheBasis::kHadamard) return hadamard_order_of(side, head_dim_);
-  if (side.basis == CacheBasis::kGroupedHeads) return std::min<std::int64_t>(side.basis_size, heads_) * head_dim_;
-  return 0;
+  return side.basis == CacheBasis::kHadamard ? hadamard_order_of(head_dim_) : 0;
 }
 
 // Of kRandom: [n, w, w], n matrices for as many parts of w channels each, or one for all parts.
@@ -185,71 +129,29 @@ at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
   return matrices;
 }
 
-// Rows after their code, still in its basis, and what leads back.
-struct MethodEngine::Coded {
-  at::Tensor rows;    // [T, H, d]
-  at::Tensor order;   // [H d] channels by place, where the method sorts them
-  at::Tensor norm;    // [T, 1, 1] where tokens were divided by theirs, [T, H, 1] where those of a head were
-  at::Tensor shift;   // [T, H, d] mean of the tile in the model's basis, before it is multiplied by the norm
-  at::Tensor matrix;  // of kRandom
-};
-
-MethodEngine::Coded MethodEngine::coded_rows(Side which, const at::Tensor& rows) const {
+at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
   const SideCode& s = side(which);
   if (!at::isfinite(rows).all().item<bool>()) {
     throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
                          "' are not finite (NaN or infinity)");
   }
-  const std::int64_t tokens = rows.size(0);
-  Coded coded;
-  at::Tensor x = rows.to(at::kFloat).contiguous();
-  if (s.before_rope) x = apply_rope(x, inverse_frequency_, -1.0) / attention_factor_;
-  if (s.shift_tile > 0) {
-    std::tie(coded.norm, coded.shift) = normalised_and_shifted(s, x);
-    if (s.before_rope) {
-      x = apply_rope(x, inverse_frequency_, 1.0);
-      coded.shift = apply_rope(coded.shift, inverse_frequency_, 1.0);
-      coded.norm = coded.norm * attention_factor_;
-    }
-  }
-  if (const std::int64_t order = hadamard_order(s); order > 0) {
+  const std::int64_t order = hadamard_order(s);
+  at::Tensor x = rows.to(at::kFloat).contiguous(), matrix, norm;
+  if (order > 0) {
     x = transformed(x, order);
-  } else if (s.basis != CacheBasis::kNone) {
-    coded.matrix = basis_matrix(x);
-    x = multiplied(x, coded.matrix);
-  }
-  if (s.reorder) {
-    coded.order = channel_order(x.reshape({tokens, heads_ * head_dim_}));
-    x = x.reshape({tokens, heads_ * head_dim_}).index_select(1, coded.order).view({tokens, heads_, head_dim_});
+  } else if (s.basis == CacheBasis::kRandom) {
+    matrix = basis_matrix(x);
+    x = multiplied(x, matrix);
   }
   if (s.token_norm) {
-    coded.norm = token_norms(x);
-    x = x / coded.norm;
+    norm = token_norms(x);
+    x = x / norm;
   }
-  coded.rows = x.contiguous().clone();
-  code_rows(s, which == Side::kValue, coded.rows);
-  return coded;
-}
-
-// [T, H, d] as sorted, back where the channels were.
-at::Tensor MethodEngine::in_head_order(const Coded& coded, const at::Tensor& x) const {
-  if (!coded.order.defined()) return x;
-  const std::int64_t tokens = x.size(0);
-  at::Tensor back = at::empty({tokens, heads_ * head_dim_}, x.options());
-  back.index_copy_(1, coded.order, x.reshape({tokens, heads_ * head_dim_}));
-  return back.view({tokens, heads_, head_dim_});
-}
-
-at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
-  const SideCode& s = side(which);
-  if (rows.is_cuda() && s.shift_tile > 0) return reconstruct(which, rows.cpu()).to(rows.device());  // no kernel
-  const Coded coded = coded_rows(which, rows);
-  at::Tensor x = coded.norm.defined() ? coded.rows * coded.norm : coded.rows;
-  x = in_head_order(coded, x);
-  if (const std::int64_t order = hadamard_order(s); order > 0) x = transformed(x.contiguous(), order);
-  if (coded.matrix.defined()) x = multiplied(x.contiguous(), coded.matrix.transpose(1, 2).contiguous());
-  if (coded.shift.defined()) return (x + coded.shift * coded.norm).contiguous();
-  if (s.before_rope) x = apply_rope(x, inverse_frequency_, 1.0) * attention_factor_;
+  x = x.contiguous().clone();
+  code_rows(s, x);
+  if (norm.defined()) x = x * norm;
+  if (order > 0) return transformed(x.contiguous(), order);  // its own inverse
+  if (matrix.defined()) x = multiplied(x.contiguous(), matrix.transpose(1, 2).contiguous());
   return x.contiguous();
 }
 
@@ -259,8 +161,7 @@ double MethodEngine::held(std::int64_t tokens) const {
   for (const SideCode* s : {&description_.key, &description_.value}) {
     coded += held_bytes(*s, paged, static_cast<int>(heads_), static_cast<int>(head_dim_), tokens);
   }
-  const double full = 4.0 * static_cast<double>(heads_ * head_dim_ * tokens);  // both sides in BF16
-  return static_cast<double>(layers_ - 2 * boundary_) * coded + 2.0 * static_cast<double>(boundary_) * full;
+  return static_cast<double>(layers_) * coded;
 }
 
 std::uint64_t MethodEngine::allocated_bytes(std::int64_t tokens) const {

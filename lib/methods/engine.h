@@ -1,7 +1,7 @@
 // Executes a method description on the keys or values of one sequence: what a reader of the cache would get back, in
 // the model's own basis. Causal for every token from position 128 on: a group is coded when its last token has arrived
-// (the windows say which groups a query sees coded), and what the authors calibrate on data (channel order, outlier
-// channels) is taken from the first 128 tokens of the sequence.
+// (the windows say which groups a query sees coded), and what the authors calibrate on data (outlier channels) is
+// taken from the first 128 tokens of the sequence.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +31,7 @@ class MethodEngine {
 
   const MethodSpec& description() const { return description_; }
   const SideCode& side(Side side) const { return side == Side::kKey ? description_.key : description_.value; }
-  bool quantised(std::int64_t layer) const;  // false for boundary layers, which stay in BF16
-  // Bits of one element of a coded token, boundary layers left out; mean of keys and values.
+  // Bits of one element of a coded token; mean of keys and values.
   double bits_per_element() const;
   // What a sequence of `context` tokens holds (allocated_bytes), over its elements.
   double bits_per_element_at(std::int64_t context) const;
@@ -46,19 +45,14 @@ class MethodEngine {
   std::uint64_t allocated_bytes(std::int64_t tokens) const;
 
  private:
-  struct Coded;
   double held(std::int64_t tokens) const;  // allocated_bytes before it is rounded up
-  Coded coded_rows(Side which, const at::Tensor& rows) const;
-  at::Tensor in_head_order(const Coded& coded, const at::Tensor& x) const;
   std::int64_t hadamard_order(const SideCode& side) const;
   at::Tensor basis_matrix(const at::Tensor& rows) const;
 
   MethodSpec description_;
-  std::int64_t layers_, heads_, head_dim_, boundary_;
+  std::int64_t layers_, heads_, head_dim_;
   at::Tensor random_;                       // [d, d] FP32, kRandom without boosted channels
   at::Tensor random_low_, random_boosted_;  // of the two parts otherwise
-  at::Tensor inverse_frequency_;            // [d/2], keys before RoPE
-  double attention_factor_ = 1.0;
 };
 
 // [n, n] FP64 orthogonal: Q of the QR factorisation of a Gaussian matrix with a positive diagonal of R, seeded.

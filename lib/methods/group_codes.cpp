@@ -59,13 +59,6 @@ OSCAR_VECTOR_CLONES void decode(const GroupParams& params, const std::uint8_t* c
   for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(codes[i]) * params.scale + params.offset;
 }
 
-OSCAR_VECTOR_CLONES void symmetric8_rows(float* x, std::int64_t n, float inverse, float stored) {
-  for (std::int64_t i = 0; i < n; ++i) {  // ties away from zero, as in C
-    const float v = x[i] * inverse, whole = std::trunc(v), rest = std::fabs(v - whole);
-    x[i] = (whole + (rest >= 0.5f ? std::copysign(1.0f, v) : 0.0f)) * stored;
-  }
-}
-
 OSCAR_VECTOR_CLONES void symmetric4_rows(float* x, std::int64_t n, float inverse, float stored) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float code = std::trunc(x[i] * inverse + 8.5f);
@@ -124,36 +117,25 @@ GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float 
   return {scale, stored_half(-zero * scale)};  // the offset is stored in place of z
 }
 
-float uniform(float* x, std::int64_t n, int bits) {
+void uniform(float* x, std::int64_t n, int bits) {
   CodeBuffer codes(n);
   const GroupParams params = encode_uniform(x, n, bits, codes.data());
   decode(params, codes.data(), n, x);
-  return params.scale;
 }
 
-float integer_zero(float* x, std::int64_t n, int bits, float clip) {
+void integer_zero(float* x, std::int64_t n, int bits, float clip) {
   CodeBuffer codes(n);
   const GroupParams params = encode_integer_zero(x, n, bits, clip, codes.data());
   decode(params, codes.data(), n, x);
-  return params.scale;
 }
 
-float symmetric8(float* x, std::int64_t n) {
-  const Range r = range_of(x, n);
-  const float largest = std::max(std::fabs(r.low), std::fabs(r.high));
-  const float scale = largest / 127.0f, stored = stored_half(scale);
-  symmetric8_rows(x, n, scale > 0 ? 1.0f / scale : 0.0f, stored);
-  return stored;
-}
-
-float symmetric4(float* x, std::int64_t n) {
+void symmetric4(float* x, std::int64_t n) {
   float extreme = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
   const float scale = extreme / -8.0f, stored = stored_half(scale);
   symmetric4_rows(x, n, scale != 0 ? 1.0f / scale : 0.0f, stored);
-  return std::fabs(stored);
 }
 
 OSCAR_VECTOR_CLONES void float8_e4m3(float* x, std::int64_t n) {

@@ -18,12 +18,9 @@ GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float 
 // What a token is divided by before it is coded: its norm over all heads, n values; never below 1e-4 (OScaR).
 float token_norm(const float* row, std::int64_t n);
 
-// These return the step between neighbouring levels.
-float uniform(float* x, std::int64_t n, int bits);
-float integer_zero(float* x, std::int64_t n, int bits, float clip);
-float symmetric8(float* x, std::int64_t n);  // ggml q8_0
-float symmetric4(float* x, std::int64_t n);  // ggml q4_0
-
+void uniform(float* x, std::int64_t n, int bits);
+void integer_zero(float* x, std::int64_t n, int bits, float clip);
+void symmetric4(float* x, std::int64_t n);   // ggml q4_0
 void float8_e4m3(float* x, std::int64_t n);  // nearest, ties to even, saturating at +-448
 float float8_e4m3(float value);
 

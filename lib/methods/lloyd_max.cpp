@@ -96,26 +96,22 @@ const std::vector<double>& lloyd_max_centroids(int bits) {
   return tables[b];
 }
 
-float lloyd_max_code(float* x, std::int64_t n, int bits, bool unit_norm) {
+void lloyd_max_code(float* x, std::int64_t n, int bits) {
   const double norm = std::sqrt(sum_of_squares(x, n));
   const float stored = group_codes::stored_half(static_cast<float>(norm));
-  if (norm == 0) return 0.0f;
+  if (norm == 0) return;
   const Table& table = table_of(bits);
   const auto up = static_cast<float>(std::sqrt(static_cast<double>(n)) / norm);
-  double decoded = 0;
   for (std::int64_t first = 0; first < n; first += kStrip) {
     const std::int64_t count = std::min(kStrip, n - first);
     std::int32_t index[kStrip];
     nearest(x + first, count, up, table.middle, index);
     for (std::int64_t i = 0; i < count; ++i) {
-      const double centroid = table.centroid[static_cast<std::size_t>(index[i])];
-      x[first + i] = static_cast<float>(centroid);
-      decoded += centroid * centroid;
+      x[first + i] = static_cast<float>(table.centroid[static_cast<std::size_t>(index[i])]);
     }
   }
-  const double down = unit_norm ? 1.0 / std::sqrt(decoded) : 1.0 / std::sqrt(static_cast<double>(n));
+  const double down = 1.0 / std::sqrt(static_cast<double>(n));
   for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(x[i] * down * stored);
-  return stored;
 }
 
 }  // namespace oscar

@@ -8,40 +8,16 @@
 namespace oscar {
 namespace {
 
-constexpr int kSinkhornTile = 128;
-
 [[noreturn]] void refuse(const MethodSpec& method, const char* side, const std::string& reason) {
   throw UsageError("method '" + method.id + "' does not fit the model (" + side + "): " + reason +
                    "; leave it out of --methods");
 }
 
-void require_side(const MethodSpec& method, const SideCode& side, const char* name, int heads, int d) {
+void require_side(const MethodSpec& method, const SideCode& side, const char* name, int d) {
   const int group = side.group == 0 || side.axis == CacheAxis::kChannel ? d : side.group;
   if (group < d && d % group != 0) {
     refuse(method, name,
            "groups of " + std::to_string(group) + " channels do not divide the head size " + std::to_string(d));
-  }
-  if (side.basis == CacheBasis::kHadamard && side.basis_size > 0 && d % side.basis_size != 0) {
-    refuse(method, name,
-           "its Hadamard blocks of " + std::to_string(side.basis_size) + " do not divide the head size " +
-               std::to_string(d));
-  }
-  if (side.shift_tile > 0 && d % kShiftGroup != 0) {
-    refuse(method, name,
-           "the scales of its means, one for " + std::to_string(kShiftGroup) +
-               " channels, do not divide the head size " + std::to_string(d));
-  }
-  const bool power = (d & (d - 1)) == 0;
-  if (side.basis == CacheBasis::kGroupedHeads) {
-    if (!power) refuse(method, name, "a Hadamard matrix over heads of size " + std::to_string(d) + " is not defined");
-    if (heads > side.basis_size && heads % side.basis_size != 0) {
-      refuse(method, name,
-             std::to_string(heads) + " KV heads are no multiple of its groups of " + std::to_string(side.basis_size) +
-                 " heads");
-    }
-    if (heads < side.basis_size && (heads & (heads - 1)) != 0) {
-      refuse(method, name, "a Hadamard matrix over " + std::to_string(heads) + " heads is not defined");
-    }
   }
 }
 
@@ -53,29 +29,19 @@ double parameter_bits(const SideCode& side, int d) {
     case CacheCode::kUniform:
     case CacheCode::kIntegerZero:
       return 32.0 / group;
-    case CacheCode::kBoosted:
-      return 32.0 / group + 8.0 * side.boosted_share / group;  // and a byte with the index of each boosted channel
-    case CacheCode::kSymmetric8:
     case CacheCode::kSymmetric4:
       return 16.0 / group;
     case CacheCode::kFloat8:
       return 0.0;
     case CacheCode::kLloydMax:
       return 16.0 * (side.boosted_share > 0 ? 2 : 1) / d;
-    case CacheCode::kGaussianVector:
-      return 16.0 / d;
-    case CacheCode::kSinkhorn:
-      return 0.0;  // see bits_per_element
   }
   return 0.0;
 }
 
 }  // namespace
 
-std::int64_t hadamard_order_of(const SideCode& side, std::int64_t head_dim) {
-  const std::int64_t width = side.basis_size == 0 ? head_dim : side.basis_size;
-  return width & -width;
-}
+std::int64_t hadamard_order_of(std::int64_t head_dim) { return head_dim & -head_dim; }
 
 bool has_pages(const MethodSpec& method) {
   for (const SideCode* s : {&method.key, &method.value}) {
@@ -83,32 +49,18 @@ bool has_pages(const MethodSpec& method) {
     const bool basis = s->basis == CacheBasis::kNone || s->basis == CacheBasis::kHadamard;
     const bool bits = s->bits == 2 || s->bits == 4;
     const bool group = s->axis == CacheAxis::kToken || (s->group >= 32 && 128 % s->group == 0);
-    if (!code || !basis || !bits || !group || s->before_rope || s->reorder) return false;
+    if (!code || !basis || !bits || !group) return false;
     if (s->axis == CacheAxis::kChannel && s->windows.flush % s->group != 0) return false;
   }
-  return method.boundary_layers == 0;
+  return true;
 }
 
-int tile_tokens(const SideCode& side) {
-  if (side.code == CacheCode::kSinkhorn) return kSinkhornTile;
-  if (side.shift_tile > 0) return side.shift_tile;
-  return side.axis == CacheAxis::kChannel ? side.group : 1;
-}
+int tile_tokens(const SideCode& side) { return side.axis == CacheAxis::kChannel ? side.group : 1; }
 
 double bits_per_element(const SideCode& side, int heads, int head_dim) {
   double bits = side.bits + side.boosted_share * (side.boosted_bits - side.bits) + parameter_bits(side, head_dim);
   if (side.boosted_share == 0.0) bits = side.bits + parameter_bits(side, head_dim);
-  if (side.shift_tile > 0) {
-    // A norm for each token and a mean for each channel, both with scale and offset in FP16.
-    bits += (kShiftBits + 32.0 / side.shift_tile) / head_dim + (kShiftBits + 32.0 / kShiftGroup) / side.shift_tile;
-  }
   if (side.token_norm) bits += 32.0 / (static_cast<double>(heads) * head_dim);
-  if (side.code == CacheCode::kSinkhorn) {
-    // s and min of each channel (keys) or token (values), and the scale of each line of the other axis.
-    const double lines =
-        side.axis == CacheAxis::kChannel ? 2.0 * head_dim + kSinkhornTile : head_dim + 2.0 * kSinkhornTile;
-    bits += 16.0 * lines / (kSinkhornTile * static_cast<double>(head_dim));
-  }
   return bits;
 }
 
@@ -121,9 +73,9 @@ double held_bytes(const SideCode& side, bool paged, int heads, int head_dim, std
   return bits * static_cast<double>(heads) * head_dim / 8.0;
 }
 
-void require_fit(const MethodSpec& method, int heads, int head_dim) {
-  require_side(method, method.key, "keys", heads, head_dim);
-  require_side(method, method.value, "values", heads, head_dim);
+void require_fit(const MethodSpec& method, int head_dim) {
+  require_side(method, method.key, "keys", head_dim);
+  require_side(method, method.value, "values", head_dim);
 }
 
 }  // namespace oscar

@@ -37,12 +37,10 @@ struct MethodRow {
   bool quantised = true;    // false: every token stays in BF16
   MethodTransform transform = MethodTransform::kIdentity;
 
-  std::string fit_summary{};  // the transform, for oscar-fit --help; empty: oscar-fit does not know the method
-  std::string fit_scope{}, fit_center{};  // --scope and --center of oscar-fit that the name stands for; empty: free
-  std::string fit_clip{};                 // --clip where none is given; empty: as of the transform
-  bool allocates_bits = false;            // block widths that share out a budget of --bits
-  bool takes_widths = false;              // block widths of --widths, the same in all layers
-  bool preferred = false;                 // what oscar-fit takes where it collects the statistics itself
+  std::string fit_summary{};    // the transform, for oscar-fit --help; empty: oscar-fit does not know the method
+  bool allocates_bits = false;  // block widths that share out a budget of --bits
+  bool takes_widths = false;    // block widths of --widths, the same in all layers
+  bool preferred = false;       // what oscar-fit takes where it collects the statistics itself
   std::string key_objective{}, value_objective{};  // names in published files; empty: the id
   std::string head_objective{};                    // the same where each KV head has a matrix; empty: the id
   std::string head_id{};  // of reports, where each KV head of the bundle has a matrix; empty: the id

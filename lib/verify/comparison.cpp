@@ -206,17 +206,13 @@ std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const
   MethodSpec m = method;
   const int heads = static_cast<int>(model.kv_heads), d = static_cast<int>(model.head_dim);
   const double elements = static_cast<double>(model.kv_heads * model.head_dim * context);
-  // Boundary layers in BF16 leave less for the inner ones.
-  const double layers = static_cast<double>(model.kv_layers());
-  const double inner = model.kv_layers() >= 4 * m.boundary_layers ? (layers - 2.0 * m.boundary_layers) / layers : 1.0;
-  const double target = (bits - (1.0 - inner) * 16.0) / inner;
   *least = INFINITY;
   for (;;) {
     const bool paged = has_pages(m);
     const auto find = [&](const SideCode& side) {
       const std::int64_t flush = tile_tokens(side);
       // A block is read in full precision before it is coded.
-      return windows_for_bits(target, context, flush > 1 ? 1 : 0, flush, [&](const CacheWindows& windows) {
+      return windows_for_bits(bits, context, flush > 1 ? 1 : 0, flush, [&](const CacheWindows& windows) {
         SideCode at = side;
         at.windows = windows;
         return 8.0 * held_bytes(at, paged, heads, d, context) / elements;
@@ -224,7 +220,7 @@ std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const
     };
     const FoundWindows k = find(m.key), v = find(m.value);
     // Either side has to come down to the target; the best of all groups counts.
-    *least = std::min(*least, inner * std::max(k.least_bits, v.least_bits) + (1.0 - inner) * 16.0);
+    *least = std::min(*least, std::max(k.least_bits, v.least_bits));
     if (k.windows && v.windows) {
       // Sinks of both sides are equal, so that tiles of both sides hold the same tokens.
       const std::int64_t sink = std::min(k.windows->sink, v.windows->sink);

@@ -36,26 +36,6 @@ def far(tmp_path_factory, model):
     return folder / "s"
 
 
-def test_oscar2_center_is_oscar_for_each_head_with_centred_keys(statistics, model, text, tmp_path):
-    succeed("fit", statistics, "-o", tmp_path / "named", "--method", "oscar2-center")
-    succeed("fit", statistics, "-o", tmp_path / "plain", "--scope", "head", "--center", "key", "--clip", "0.96,0.92")
-    named, plain = manifest_of(tmp_path / "named"), manifest_of(tmp_path / "plain")
-    assert (named["method"], named["scope"], plain["method"]) == ("oscar2-center", "head", "oscar")
-    assert named["layers"] == plain["layers"]
-    assert bits_of(named) == 2.5  # 2.25 at head size 128
-    tensors = [(tmp_path / name / "rotations.safetensors").read_bytes() for name in ("named", "plain")]
-    assert tensors[0] == tensors[1]
-    for option, other, form in (("--scope", "layer", "head"), ("--center", "mean", "key")):
-        message = refuse(USAGE, "fit", statistics, "-o", tmp_path / "x", "--method", "oscar2-center", option, other)
-        assert f"{option} {other}" in message and form in message
-    # What a format cannot carry is refused, and not fitted under the name without it.
-    assert "--scope head" in refuse(USAGE, "fit", statistics, "-o", tmp_path / "x", "--method", "oscar2-center", "--for", "sglang")
-    result = succeed("verify", "--model", model, "--bundle", tmp_path / "named", "--text", text, "--context", 400,
-                     "--max-sequences", 1, "--methods", "bf16,naive2,oscar2-center", "--report", tmp_path / "r.json")
-    rows = {m["id"]: m for m in json.loads((tmp_path / "r.json").read_text())["methods"]}
-    assert rows["oscar2-center"]["judged"] and "oscar2-center *" in result.out
-
-
 def test_verbose_says_where_the_time_went(statistics, model, tmp_path):
     quiet = succeed("fit", statistics, "-o", tmp_path / "quiet")
     rows = phases_of(succeed("fit", statistics, "-o", tmp_path / "bundle", "-v"))

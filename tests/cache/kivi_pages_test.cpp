@@ -40,9 +40,7 @@ AttentionInput random_input(std::int64_t tokens, std::int64_t d, const SequenceB
 
 class PagedMethod : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Table, PagedMethod,
-                         testing::Values("oscar-tns", "oscar-tns-g128", "kivi2", "kivi2-g128", "kivi2-sink", "quarot2",
-                                         "saw4"),
+INSTANTIATE_TEST_SUITE_P(Table, PagedMethod, testing::Values("oscar-tns", "kivi2", "kivi2-g128", "quarot2"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -62,11 +60,9 @@ TEST_P(PagedMethod, AgreesWithTheSimulatedPrefill) {
       PagedAttention paged(method, model(d));
       SimulatedPrefillAttention simulated(method);
       const at::Tensor a = paged.attend(input), b = simulated.attend(input);
-      // saw4 was once seen 2.4e-5 apart, most likely by a code that rounding flipped.
-      const double limit = GetParam() == "saw4" ? 2e-4 : 1e-5;
-      EXPECT_LT(((a - b).norm() / b.norm()).item<double>(), limit) << "head size " << d << ", variant " << variant;
+      EXPECT_LT(((a - b).norm() / b.norm()).item<double>(), 1e-5) << "head size " << d << ", variant " << variant;
       FullAttention exact;
-      if (variant == 0 && GetParam() != "saw4") {
+      if (variant == 0) {
         EXPECT_GT(((a - exact.attend(input)).norm() / b.norm()).item<double>(), 0.05) << "nothing was coded";
       }
       const KvCacheSpec spec = cache_spec(method, model(d));
@@ -109,16 +105,15 @@ TEST(KiviPages, BytesAreThoseOfTheDescription) {
   // 128 tokens of 128 channels: 2 bits each, and two 16-bit values for each channel and 32 tokens: 3 bits an element.
   EXPECT_EQ(KiviPages(tns.key, 1, 128).head_bytes(), 128 * 128 * 3 / 8);
   EXPECT_EQ(KiviPages(tns.value, 1, 128).head_bytes(), 128 * 128 * 3 / 8);
-  EXPECT_EQ(KiviPages(find_method_spec("oscar-tns-g128")->key, 1, 128).head_bytes(), 128 * 128 * 9 / 32);
+  EXPECT_EQ(KiviPages(find_method_spec("kivi2-g128")->key, 1, 128).head_bytes(), 128 * 128 * 9 / 32);
 }
 
 TEST(KiviPages, RowsAndDotsAreThoseThatWereWritten) {
-  for (const char* id : {"oscar-tns", "kivi2-g128", "saw4", "quarot2"}) {
+  for (const char* id : {"oscar-tns", "kivi2-g128", "quarot2"}) {
     const MethodSpec& m = *find_method_spec(id);
     for (const SideCode* side : {&m.key, &m.value}) {
       for (const int d : {64, 96, 128}) {
         if (side->axis == CacheAxis::kToken && side->group > 0 && d % side->group != 0) continue;
-        if (side->basis_size > 0 && d % side->basis_size != 0) continue;  // require_fit() refuses them, too
         const KiviPages pages(*side, 1, d);
         std::vector<std::uint8_t> page(static_cast<std::size_t>(pages.bytes()), 0xff);
         const at::Tensor x = normal(4, {128, d}), q = normal(5, {3, d});
@@ -127,7 +122,7 @@ TEST(KiviPages, RowsAndDotsAreThoseThatWereWritten) {
         at::Tensor y = at::empty({128, d}), dots = at::empty({3, 128});
         pages.read(page.data(), 0, 128, y.mutable_data_ptr<float>());
         pages.to_code_basis(x.mutable_data_ptr<float>(), 128);  // what was written, in the basis of what is read
-        EXPECT_LT(((x - y).norm() / x.norm()).item<double>(), side->bits == 2 ? 0.6 : 0.15) << id << " " << d;
+        EXPECT_LT(((x - y).norm() / x.norm()).item<double>(), 0.6) << id << " " << d;
         EXPECT_GT(((x - y).norm() / x.norm()).item<double>(), 0.02) << id;
         pages.dots(page.data(), 0, 128, q.const_data_ptr<float>(), 3, dots.mutable_data_ptr<float>());
         EXPECT_LT((dots - at::mm(q, y.t())).abs().max().item<double>(), 1e-4) << id << " " << d;

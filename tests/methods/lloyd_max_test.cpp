@@ -32,16 +32,13 @@ TEST(LloydMax, ARowOfCentroidsIsAFixedPointUpToItsNorm) {
   for (const float v : x) norm += static_cast<double>(v) * v;
   norm = std::sqrt(norm);
   std::vector<float> y = x;
-  lloyd_max_code(y.data(), 4, 2, false);
+  lloyd_max_code(y.data(), 4, 2);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(y[i], c[i] * norm / 2, 2e-3);
-  y = x;
-  lloyd_max_code(y.data(), 4, 2, true);  // the norm is right again
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(y[i], x[i], 2e-3);
 }
 
 TEST(LloydMax, ZeroStaysZero) {
   std::vector<float> x(8, 0.0f);
-  lloyd_max_code(x.data(), 8, 2, true);
+  lloyd_max_code(x.data(), 8, 2);
   for (const float v : x) EXPECT_EQ(v, 0.0f);
 }
 

@@ -14,13 +14,9 @@ constexpr std::int64_t kTokens = 1280, kHeads = 2, kDim = 128;
 struct Figures {
   double relative_mse, cosine, gain, tolerance = 0.01;
 };
-constexpr Figures kMinMax2g32{.154, .933, 1.015}, kMinMax2{.251, .896, 1.010}, kMinMax3{.0457, .978, 1.00, 0.02},
-    kMinMax4{.0100, .995, 1.00, 0.02}, kIntegerZero2g32{.165, .927, 1.00}, kIntegerZero2{.253, .892, .992},
-    kLloyd2{.116, .9402, .886}, kLloyd3{.0340, .983, .968, 0.02}, kLloyd4{.0093, .995, .991, 0.03},
-    // Scaled back to norm 1: gain = cosine = 1 - relMSE / 2.
-    kUnit3{.0342, .983, .983, 0.02}, kUnit4{.0094, .9953, .9953, 0.03},
+constexpr Figures kMinMax2g32{.154, .933, 1.015}, kMinMax2{.251, .896, 1.010}, kIntegerZero2g32{.165, .927, 1.00},
     // A quarter of the channels with one bit more; these are the ones of most energy.
-    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03}, kLloyd35{.75 * .034 + .25 * .0093, .986, .973, 0.04};
+    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03};
 
 struct MethodAnchor {
   const char* id;
@@ -52,22 +48,16 @@ TEST_P(MethodOnGaussianRows, LandsOnItsFigures) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Methods, MethodOnGaussianRows,
-    testing::Values(MethodAnchor{"saw4", kMinMax4, kMinMax4}, MethodAnchor{"kivi2", kMinMax2g32, kMinMax2g32},
-                    MethodAnchor{"kivi2-g128", kMinMax2, kMinMax2}, MethodAnchor{"kivi2-sink", kMinMax2, kMinMax2},
-                    MethodAnchor{"oscar-tns", kIntegerZero2g32, kIntegerZero2g32},
-                    MethodAnchor{"oscar-tns-g128", kIntegerZero2, kIntegerZero2},
-                    MethodAnchor{"turboquant2", kLloyd2, kLloyd2}, MethodAnchor{"turboquant2.5", kLloyd25, kLloyd25},
-                    MethodAnchor{"turboquant3", kLloyd3, kLloyd3}, MethodAnchor{"turboquant3.5", kLloyd35, kLloyd35},
-                    MethodAnchor{"turboquant4", kLloyd4, kLloyd4}, MethodAnchor{"turboquant_4bit_nc", kUnit4, kMinMax4},
-                    MethodAnchor{"turboquant_k3v4_nc", kUnit3, kMinMax4},
-                    MethodAnchor{"turboquant_3bit_nc", kUnit3, kMinMax3}),
-    [](const auto& info) {
-      std::string name = info.param.id;
-      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Methods, MethodOnGaussianRows,
+                         testing::Values(MethodAnchor{"kivi2", kMinMax2g32, kMinMax2g32},
+                                         MethodAnchor{"kivi2-g128", kMinMax2, kMinMax2},
+                                         MethodAnchor{"oscar-tns", kIntegerZero2g32, kIntegerZero2g32},
+                                         MethodAnchor{"turboquant2.5", kLloyd25, kLloyd25}),
+                         [](const auto& info) {
+                           std::string name = info.param.id;
+                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace oscar

@@ -3,7 +3,6 @@
 //   methods_tool code ID T H D FILE        -> FILE holds K, then V, [T, H, D] f32; writes FILE.out with what a reader
 //   gets
 //                                             back, and bits and windows as JSON on stdout. RoPE: theta 10000, default.
-//   methods_tool vectors BITS FILE         -> writes the universal codebook [256, 8] f32, of magnitudes for 2 bits
 //   methods_tool random N PART FILE        -> writes the random rotation [N, N] f64; PART 0 or 1
 #include <ATen/ATen.h>
 
@@ -13,7 +12,6 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "methods/engine.h"
-#include "methods/gaussian_vectors.h"
 #include "registry/registry.h"
 
 namespace oscar {
@@ -68,11 +66,6 @@ int main(int argc, char** argv) {
   }
   if (mode == "code" && argc == 7)
     return code(argv[2], std::stoll(argv[3]), std::stoll(argv[4]), std::stoll(argv[5]), argv[6]);
-  if (mode == "vectors" && argc == 4) {
-    const std::vector<float>& vectors = gaussian_vectors(std::stoi(argv[2]));
-    write_file_atomic(argv[3], {reinterpret_cast<const char*>(vectors.data()), vectors.size() * sizeof(float)});
-    return 0;
-  }
   if (mode == "random" && argc == 5) {
     std::string bytes;
     write_tensor(random_orthogonal(std::stoll(argv[2]), kRotationSeed + std::stoull(argv[3])), bytes);

@@ -133,7 +133,7 @@ def test_what_the_command_writes_is_valid(tool, tmp_path):
     sample = pathlib.Path(__file__).parents[2] / "sample_data"
     path = tmp_path / "r.json"
     tool("oscar-verify", "--model", sample / "tiny-qwen3", "--text", sample / "heldout.txt", "--context", 384, "--max-sequences", 1,
-         "--layer-sequences", 1, "--methods", "bf16,naive2,kivi2,q8_0,turboquant3", "--compare", "authors,common,bytes", "--bits", 13.9,
+         "--layer-sequences", 1, "--methods", "bf16,naive2,kivi2,fp8,turboquant2.5", "--compare", "authors,common,bytes", "--bits", 13.9,
          "--tasks", "niah,vt", "--task-lengths", 400, "--task-prompts", 1, "--report", path, "--device", "cpu", "-q")
     report = json.loads(path.read_text())
     assert errors(report) == []

@@ -17,19 +17,19 @@ namespace {
 
 // Many methods close together, and needles at two lengths: what a page has to lay out at its worst.
 VerifyReport crowded(VerifyReport report) {
-  const char* names[] = {"rotatekv2",
+  const char* names[] = {"fp8",
                          "oscar-tns",
                          "turboquant2.5",
-                         "kitty2",
+                         "q4_0",
                          "kivi2",
-                         "oscar-tns-g128",
-                         "turboquant2",
-                         "kvarn2",
+                         "oscar-layer",
+                         "oscar-head",
+                         "balanced",
                          "quarot2",
                          "hadamard2",
                          "bundle-of-layer-rotations",
                          "kivi2-g128",
-                         "saw4"};
+                         "waterfill"};
   double scale = 0.011, bits = 2.6;
   for (const char* name : names) {
     MethodReport m = sample_method(name, scale *= 1.12, false);

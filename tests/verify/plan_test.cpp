@@ -29,7 +29,6 @@ TEST(Plan, PublishedSizesOfAnEightBillionModel) {
   EXPECT_NEAR(gib("bf16"), 18.0, 0.01);
   EXPECT_NEAR(gib("fp8"), 9.0, 0.01);
   EXPECT_NEAR(gib("oscar"), 2.57, 0.01);
-  EXPECT_NEAR(gib("saw4"), 4.78, 0.01);
   EXPECT_EQ(row_of(plan, "bf16").cells[0].batch, 3);
   EXPECT_EQ(row_of(plan, "oscar").longest_context, 131072);
   EXPECT_EQ(plan.rows.back().id, "bf16");  // the largest last

@@ -10,7 +10,7 @@ namespace {
 
 }  // namespace
 
-void code_rows_on_device(const SideCode&, bool, const at::Tensor&) { refuse(); }
+void code_rows_on_device(const SideCode&, const at::Tensor&) { refuse(); }
 void hadamard_on_device(const at::Tensor&, std::int64_t) { refuse(); }
 at::Tensor token_norms_on_device(const at::Tensor&) { refuse(); }
 
