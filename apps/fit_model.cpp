@@ -19,7 +19,7 @@ namespace oscar {
 namespace {
 
 // Text of the model's own over the budget of the prompts, in tokens. With a quarter of it, bundles still lost up to 1.4
-// times on traffic of another kind; with this they lose little (docs/results-quality.md).
+// times on traffic of another kind; with this they lose little (docs/results.md).
 constexpr std::int64_t kOwnTextTimes = 4;
 
 }  // namespace
@@ -102,7 +102,7 @@ void ModelRun::read_prompts() {
 }
 
 // Curves that were measured on own text, too, gave widths up to 3 times worse on the kind of the prompts
-// (docs/results-quality.md).
+// (docs/results.md).
 CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments& curves) const {
   std::int64_t given = 0;
   for (const Prompt& prompt : given_.prompts) given += std::ssize(prompt.ids);

@@ -17,7 +17,7 @@ depend on floating-point rounding, so the files are kept in the repository and t
     python scripts/make_model_texts.py [MODEL...]     # some minutes for each model
 
 With `--heldout N` it writes only held-out texts, N sequences of each kind and as many of both, which share no 24 tokens in a row with
-prompts.jsonl: for `scripts/quality --texts`, where six sequences leave too much to chance.
+prompts.jsonl: for evaluations where six sequences leave too much to chance.
 
     python scripts/make_model_texts.py --heldout 48 --output build/heldout --device cuda
 """

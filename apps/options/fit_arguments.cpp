@@ -149,7 +149,7 @@ std::vector<double> budgets_of(const FitArguments& a) {
 }
 
 // From these bits on text of the model's own gains: beside prompts on other kinds of text than theirs, where below it
-// costs too much on their own; and alone curves on it mislead, where below they gain (docs/results-quality.md).
+// costs too much on their own; and alone curves on it mislead, where below they gain (docs/results.md).
 constexpr double kOwnTextGains = 1.5;
 
 // Text of the model's own is measured to pay where waterfill measures its curves.

@@ -29,7 +29,7 @@ const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
 
 RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) const {
   const Side side = one_vector ? Side::kKey : asked;
-  // A vector that is key and value is scaled as values are, for the least squared error (docs/results-quality.md): with
+  // A vector that is key and value is scaled as values are, for the least squared error (docs/results.md): with
   // the keys' scales without bias, waterfill lost more on every made model.
   RowCodec codec{.code = code(layer, side), .side = one_vector ? Side::kValue : side};
   codec.encoder = side == Side::kKey ? key_encoder : value_encoder;

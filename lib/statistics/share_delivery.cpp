@@ -18,6 +18,7 @@
 #include "statistics/layer_merge.h"
 #include "statistics/parallel_tasks.h"
 #include "statistics/shard_merge.h"
+#include "statistics/statistics_format.h"
 
 namespace oscar {
 

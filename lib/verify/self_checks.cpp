@@ -19,7 +19,7 @@ constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2, kReaderLimitGpu =
 // Mean KL between the paths, as a share of the method's own KL to the baseline, and its floor. Rounding differs between
 // the paths; a key on the edge between two codes may take the other one, and the next layers carry that on. In BF16
 // the rounding of activations alone makes up to .0010 (oscar-tns on tiny-qwen3, H100).
-// In BF16 the paths' inputs differ by its rounding, which flips codes: up to .23 of a method's KL was seen (saw4).
+// In BF16 the paths' inputs differ by its rounding, which flips codes: up to .23 of a method's KL was seen.
 constexpr double kPathShare = 0.1, kPathShareBf16 = 0.4, kPathFloor = 1e-5, kPathFloorBf16 = 2e-3;
 
 // A cache this far from the baseline (nats) has lost the model, and the layers turn rounding into different wrong
