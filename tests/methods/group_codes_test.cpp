@@ -32,7 +32,6 @@ TEST(GroupCodes, ConstantAndZeroGroups) {
   EXPECT_EQ(x, std::vector<float>(6, 0.25f));
   std::fill(x.begin(), x.end(), 0.0f);
   group_codes::symmetric4(x.data(), 6);
-  group_codes::symmetric8(x.data(), 6);
   group_codes::integer_zero(x.data(), 6, 2, 1.0f);
   for (const float v : x) EXPECT_NEAR(v, 0.0f, 1e-3f);
 }
