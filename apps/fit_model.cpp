@@ -133,8 +133,8 @@ bool ModelRun::take_earlier() const {
   const Statistics found = load_statistics(options.output);
   const std::string fingerprint = checkpoint_.fingerprint();
   const Statistics wanted = statistics_header(checkpoint_, fingerprint, prompts_, run_.plan, options, 0);
-  const bool same =
-      found.model_fingerprint == fingerprint && found.metadata.value("parts", Json()) == wanted.metadata["parts"];
+  const bool same = found.model_fingerprint == checkpoint_.fingerprint_like(found.model_fingerprint) &&
+                    found.metadata.value("parts", Json()) == wanted.metadata["parts"];
   if (!same && options.overwrite) return false;
   if (!same) {
     throw UsageError(options.output.string() +

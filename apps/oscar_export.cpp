@@ -70,11 +70,12 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
     format.check_model(checkpoint, bundle);
     return checkpoint;
   }
-  const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
+  const auto faults =
+      check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
+  // A folder has a name on the author's machine alone, and cards are passed on.
   const ModelLocation& location = checkpoint.location();
-  a.options.model_path =
-      location.revision.empty() ? fs::absolute(location.directory).lexically_normal().string() : location.name;
+  if (!location.revision.empty()) a.options.model_path = location.name;
   return checkpoint;
 }
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "base/canonical_json.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/hash.h"
@@ -225,29 +226,11 @@ void check_latent(const Bundle& bundle, const std::string& where) {
 constexpr const char* kNumbers[] = {"code",   "files",  "format_version", "global_clip", "hadamard_block",
                                     "layers", "method", "scope",          "windows"};  // sorted
 
-// One text for one content, whichever program wrote the JSON.
-nlohmann::json sorted(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  nlohmann::json out;
-  if (value.is_object()) {
-    out = nlohmann::json::object();
-    for (const auto& [key, item] : value.items()) out[key] = sorted(item);
-  } else if (value.is_array()) {
-    out = nlohmann::json::array();
-    for (const Json& item : value) out.push_back(sorted(item));
-  } else if (value.is_string()) {
-    out = value.get<std::string>();
-  } else if (value.is_boolean()) {
-    out = value.get<bool>();
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string manifest_numbers_sha256(const Json& manifest) {
   nlohmann::json numbers = nlohmann::json::object();
-  for (const char* key : kNumbers) numbers[key] = sorted(manifest.at(key));
+  for (const char* key : kNumbers) numbers[key] = sorted_json(manifest.at(key));
   numbers["fingerprint"] = manifest.at("model").at("fingerprint").get<std::string>();
   return sha256_hex(numbers.dump());
 }

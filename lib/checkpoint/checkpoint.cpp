@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "checkpoint/canonical_config.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {
@@ -28,7 +29,9 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
   Checkpoint checkpoint;
   checkpoint.location_ = location;
   const fs::path config = location.directory / "config.json";
-  checkpoint.config_ = parse_model_config(read_json(config, kMaxConfig), config.string());
+  const Json document = read_json(config, kMaxConfig);
+  checkpoint.config_ = parse_model_config(document, config.string());
+  checkpoint.canonical_config_ = canonical_config(document);
 
   const fs::path single = location.directory / "model.safetensors";
   const fs::path index = location.directory / "model.safetensors.index.json";
@@ -75,7 +78,9 @@ Checkpoint Checkpoint::open_index(const ModelLocation& location) {
   Checkpoint checkpoint;
   checkpoint.location_ = location;
   const fs::path config = location.directory / "config.json";
-  checkpoint.config_ = parse_model_config(read_json(config, kMaxConfig), config.string());
+  const Json document = read_json(config, kMaxConfig);
+  checkpoint.config_ = parse_model_config(document, config.string());
+  checkpoint.canonical_config_ = canonical_config(document);
   checkpoint.bytes_of_index_ = parse_total_size(text, index.string());
   for (const auto& [tensor, file] : weight_map)
     checkpoint.names_only_.push_back({.name = tensor, .shape = {}, .data = {}});

@@ -37,15 +37,19 @@ class Checkpoint {
   std::uint64_t weight_bytes() const;                 // 0: the index does not say
   bool has_shards() const { return names_only_.empty(); }
 
-  // "sha256:<hex>" over the architecture's geometry, every tensor's name, dtype and shape, and samples of 4 KiB from
-  // the start, middle and end of its data: a fine-tune of the same architecture has another fingerprint, and reading
-  // it costs little even for large models.
+  // "v2:sha256:<hex>" over config.json without the keys that programs rewrite (canonical_config.h), every tensor's
+  // name, dtype and shape, and samples of 4 KiB from the start, middle and end of its data: a fine-tune of the same
+  // architecture has another fingerprint, and reading it costs little even for large models.
   std::string fingerprint() const;
+  // In the version that `other` has, so that the two can be compared: version 1, "sha256:<hex>", of older files holds
+  // the geometry as it was read from config.json in place of the file.
+  std::string fingerprint_like(const std::string& other) const;
 
  private:
   Checkpoint() = default;
   ModelLocation location_;
   ModelConfig config_;
+  std::string canonical_config_;
   std::vector<SafetensorsFile> shards_;
   std::vector<TensorView> names_only_;  // of an index whose shards are absent
   std::uint64_t bytes_of_index_ = 0;

@@ -78,8 +78,7 @@ std::string served_model(const Bundle& bundle, const std::string& model_path) {
 
 std::string unknown_folder_note(const std::string& model) {
   if (!model.starts_with(kUnknownFolder)) return "";
-  return std::string("`") + kUnknownFolder +
-         "` stands for the folder that holds the model; `oscar-export --model` writes it.\n\n";
+  return std::string("`") + kUnknownFolder + "` stands for the folder that holds the model on your machine.\n\n";
 }
 
 std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {

@@ -12,11 +12,11 @@ struct ExportCard {
   std::string format;                // id of a row of export_formats()
   int version = 1;                   // of the rotation files: 1, 2 or 3
   std::string key_file, value_file;  // names in the export's directory
-  std::string model_path;            // of the serve command: org/name or an absolute path; empty: by the bundle's name
+  std::string model_path;            // of the serve command: org/name; empty: by the bundle's name
   std::vector<std::string> changes;  // what the format changed of the bundle as fitted
 };
 
-// The model of a serve command: org/name, or the absolute path of a directory. model_path: as ExportCard has it.
+// The model of a serve command: org/name, or a path that stands for a directory. model_path: as ExportCard has it.
 std::string served_model(const Bundle& bundle, const std::string& model_path);
 
 // What a path that nobody knows stands for; empty for every other model.

@@ -1,18 +1,15 @@
 """python -m oscar_kv MODEL BUNDLE: generates with the 2-bit cache of a bundle, and again with the BF16 cache, and says what
 both hold. It shows on any machine that a bundle and a model go together; oscar-verify measures how well."""
-import argparse
-import pathlib
+import os
 import sys
 
-from . import InputError, attach, detach, new_cache
-from .errors import escaped
+from . import InputError, attach, detach, load_bundle, new_cache
+from .errors import EnvironmentFault, NumericalError, quoted
+from .exits import Parser, ended
+from .fingerprint import checkpoint_fingerprint
+from .foreign_files import read_file
 
-INPUT_EXIT = 3  # as the toolchain's commands have it
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        super().error(escaped(message))
+MOST_PROMPT = 64 << 20  # bytes
 
 
 def parse(arguments):
@@ -29,23 +26,45 @@ def parse(arguments):
     for name in ("prompt_tokens", "max_new_tokens"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected at least 1")
+    try:
+        (options.prompt or "").encode()
+    except UnicodeEncodeError:
+        parser.error("--prompt is not UTF-8; pass text in UTF-8")
+    try:
+        import torch
+        torch.device(options.device)
+    except RuntimeError:
+        parser.error(f"--device {quoted(options.device)} is no device of torch, expected cpu, cuda or cuda:N")
     return options
 
 
-def prompt_ids(options, model):
-    """[1, T] token ids."""
-    from transformers import AutoTokenizer
-    text = options.prompt
-    if text is None:
-        try:
-            text = pathlib.Path(options.prompt_file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{options.prompt_file}: cannot be read as text ({error}); pass a file in UTF-8") from error
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    ids = tokenizer(text, return_tensors="pt").input_ids[:, :options.prompt_tokens]
-    if ids.shape[1] == 0:
-        raise InputError("the prompt has no tokens; pass a longer one")
-    return ids.to(model.device), tokenizer
+def check_device(name):
+    import torch
+    device = torch.device(name)
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise EnvironmentFault(f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; choose cpu, or a machine with a GPU")
+    if device.type not in ("cpu", "cuda"):
+        raise EnvironmentFault(f"--device {name}: oscar-kv was run on cpu and cuda only; choose one of them")
+
+
+def prompt_text(options):
+    if options.prompt is not None:
+        return options.prompt
+    try:
+        return read_file(options.prompt_file, MOST_PROMPT).decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{options.prompt_file}: cannot be read as text; pass a file in UTF-8") from None
+
+
+def of_transformers(name, load):
+    """load() of transformers, which may raise anything at a checkpoint that is damaged."""
+    try:
+        return load()
+    except (MemoryError, NumericalError):
+        raise
+    except Exception as error:
+        first = str(error).split("\n")[0]
+        raise InputError(f"{name}: transformers cannot load it ({type(error).__name__}: {first})") from error
 
 
 def bf16_bytes(model, tokens):
@@ -63,37 +82,37 @@ def shown(text):
 
 def run(options):
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16).to(options.device).eval()
-    ids, tokenizer = prompt_ids(options, model)
+    check_device(options.device)
+    text, bundle = prompt_text(options), load_bundle(options.bundle)
+    if os.path.isdir(options.model):
+        checkpoint_fingerprint(options.model)  # hostile files end in a sentence before transformers opens them
+    tokenizer = of_transformers(options.model, lambda: AutoTokenizer.from_pretrained(options.model))
+    model = of_transformers(options.model, lambda: AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16))
+    model = model.to(options.device).eval()
+    ids = tokenizer(text, return_tensors="pt").input_ids[:, :options.prompt_tokens].to(model.device)
+    if ids.shape[1] == 0:
+        raise InputError("the prompt has no tokens; pass a longer one")
     greedy = dict(do_sample=False, max_new_tokens=options.max_new_tokens, attention_mask=torch.ones_like(ids),
                   pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
     base = model.generate(ids, **greedy)[0, ids.shape[1]:].tolist()
-    attach(model, options.bundle)
+    attach(model, bundle)
     cache = new_cache(model)
     answer = model.generate(ids, past_key_values=cache, **greedy)[0, ids.shape[1]:].tolist()
     detach(model)
-    held, full = cache.allocated_bytes(), bf16_bytes(model, cache.get_seq_length())
+    held, full = cache.nbytes, bf16_bytes(model, cache.get_seq_length())
     same = next((i for i, (a, b) in enumerate(zip(answer, base)) if a != b), min(len(answer), len(base)))
     print(shown(tokenizer.decode(answer)))
-    print(f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes, {full:,} in BF16 ({full / held:.2f} times as many)")
+    print(f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes; the BF16 cache has {full:,} bytes, {full / held:.2f} times the size")
     print(f"the first {same} of {len(answer)} generated tokens are those of the BF16 cache")
 
 
 def main(arguments=None):
     options = parse(arguments)
-    try:
-        run(options)
-    except InputError as error:
-        print(f"error: {escaped(error)}", file=sys.stderr)
-        return INPUT_EXIT
-    except (OSError, ValueError) as error:  # of transformers: no such model, or one that it cannot read
-        print(escaped(f"error: {options.model}: transformers cannot load it ({error})"), file=sys.stderr)
-        return INPUT_EXIT
-    return 0
+    return ended(lambda: run(options))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """A bundle of oscar-fit as tensors, with the checks of the C++ reader, and slices of it for tensor parallelism."""
 import dataclasses
-import hashlib
+import os
 import pathlib
 import warnings
 
 import torch
 
 from . import manifest as manifest_file
-from .errors import InputError
+from .errors import InputError, escaped, quoted
+from .fingerprint import VERSION_1
+from .foreign_files import RegularFile, is_present
 from .manifest import CARD, HASHES, NAME, ROTATIONS, left_out_layers, parse_manifest, tensor_name
 from .safetensors_file import SafetensorsFile
 from .strict_json import read_json
@@ -49,37 +51,35 @@ class Bundle:
         return dataclasses.replace(self, layers=layers)
 
 
-def _sha256(path):
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _check_files(manifest, directory):
+    """The rotations, open: what was hashed is what is read."""
+    rotations = None
     for name, (size, digest) in manifest.files.items():
         path = directory / name
         if name == CARD:
-            if not path.is_file() or _sha256(path) != digest:
-                warnings.warn(f"{path}: is not the model card that was written with this bundle", stacklevel=3)
+            if not os.path.isfile(path) or RegularFile(path).sha256() != digest:
+                warnings.warn(f"{escaped(path)}: is not the model card that was written with this bundle", stacklevel=3)
             continue
-        if not path.is_file():
+        if not is_present(path):
             if name == HASHES:  # may be deleted before a bundle is passed on
                 continue
             raise InputError(f"{path}: is missing; the manifest lists it")
-        if path.stat().st_size != size:
-            raise InputError(f"{path}: has {path.stat().st_size} bytes, the manifest says {size}; copy or fit the bundle again")
-        found = _sha256(path)
+        file = RegularFile(path)
+        if file.size != size:
+            raise InputError(f"{path}: has {file.size} bytes, the manifest says {size}; copy or fit the bundle again")
+        found = file.sha256()
         if found != digest:
             raise InputError(f"{path}: sha256 is {found}, the manifest says {digest}; copy or fit the bundle again")
+        if name == ROTATIONS:
+            rotations = file
+    return rotations
 
 
-def _read_tensors(manifest, path):
-    file = SafetensorsFile(path)
+def _read_tensors(manifest, rotations):
+    file, path = SafetensorsFile(rotations.path, rotations), rotations.path
     for name in file.entries:
         if name not in manifest.tensors:
-            raise InputError(f"{path}: holds the tensor '{name}', which the manifest does not mention")
+            raise InputError(f"{path}: holds the tensor {quoted(name)}, which the manifest does not mention")
     for layer in manifest.layers:
         for key, side in ((True, layer.key), (False, layer.value)):
             for field, part in (("forward", "forward"), ("inverse", "inverse_or_query"), ("mean", "mean"),
@@ -130,15 +130,14 @@ def _side_faults(side, key, name, head_dim, group):
 def load_bundle(path):
     """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
     directory = pathlib.Path(path)
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         raise InputError(f"{directory}: is not a directory, expected a bundle written by oscar-fit")
     path = directory / NAME
-    if not path.exists():
+    if not is_present(path):
         raise InputError(f"{directory}: holds no {NAME}, expected a bundle written by oscar-fit")
     document = read_json(path, MOST_MANIFEST)
     manifest = parse_manifest(document, path)
-    _check_files(manifest, directory)
-    _read_tensors(manifest, directory / ROTATIONS)
+    _read_tensors(manifest, _check_files(manifest, directory))
     faults = []
     for layer in manifest.layers:
         for key, side in ((True, layer.key), (False, layer.value)):
@@ -171,6 +170,9 @@ def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
     missing = next((i for i in range(layers) if i not in present), None)
     if missing is not None:
         raise InputError(f"{bundle.path}: the bundle lacks layer {missing} of the model's {layers}; fit all layers")
+    if bundle.fingerprint.startswith(VERSION_1) and fingerprint:
+        raise InputError(f"{bundle.path}: the bundle has a fingerprint of version 1, which only the commands can compare with a "
+                         "checkpoint (oscar-verify --check-only --model DIR); collect and fit again with this release")
     if bundle.fingerprint and fingerprint and bundle.fingerprint != fingerprint:
         raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, found "
                          f"{fingerprint}); fit a bundle for this one")

@@ -1,11 +1,12 @@
 """What the generate() of `oscar-export --format transformers` calls: transformers loads that function from a folder
 custom_generate, of a model or by itself, without a word about where it was. The bundle is looked for beside the model."""
-import hashlib
+import os
 import pathlib
 import weakref
 
 from . import cache_use
 from .errors import InputError, quoted
+from .foreign_files import RegularFile
 from .manifest import NAME
 from .transformers_attach import activate, detach, prepare
 
@@ -32,10 +33,10 @@ def _beside(model):
 def find_bundle(model, manifest_sha256, folder=None):
     """The folder of the bundle whose manifest has this digest. InputError: there is none, or another one."""
     place = pathlib.Path(folder) if folder is not None else _beside(model)
-    if place is None or not (place / NAME).is_file():
+    if place is None or not os.path.isfile(place / NAME):
         raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or repository of "
                          f"the model ({quoted(str(getattr(model, 'name_or_path', '')))}), or pass oscar_bundle=DIR to generate()")
-    found = hashlib.sha256((place / NAME).read_bytes()).hexdigest()
+    found = RegularFile(place / NAME).sha256()
     if found != manifest_sha256:
         raise InputError(f"{place / NAME}: is not the bundle that this generate() was exported with (sha256 {found}, expected "
                          f"{manifest_sha256}); copy both folders from one export")

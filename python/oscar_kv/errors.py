@@ -3,7 +3,15 @@ was expected and what to do."""
 
 
 class InputError(ValueError):
-    """A bundle, a model or an argument that cannot be used."""
+    """A bundle, a model or an argument that cannot be used. Names of files and tensors in its message are foreign text: nothing of it
+    reaches a terminal as anything but text, whoever prints it."""
+
+    def __init__(self, message):
+        super().__init__(escaped(message))
+
+
+class EnvironmentFault(RuntimeError):
+    """The machine lacks something: a GPU, memory, a command."""
 
 
 class NumericalError(ArithmeticError):

@@ -1,55 +1,105 @@
-"""The fingerprint of a checkpoint on disk, as the toolchain writes it into a bundle: geometry, rotary parameters and a
-sample of every tensor's bytes. lib/checkpoint/fingerprint.cpp is the definition, and model_families.py the first part."""
+"""The fingerprint of a checkpoint on disk, as the toolchain writes it into a bundle: config.json without what programs rewrite, then
+names, types, shapes and samples of all tensors. lib/checkpoint/fingerprint.cpp is the definition."""
 import hashlib
 import pathlib
 
 import torch
 
+from .canonical_json import canonical_json
 from .errors import InputError, quoted
-from .model_families import geometry_text
+from .foreign_files import CHUNK, is_present
 from .safetensors_file import SafetensorsFile
 from .strict_json import Fields, read_json
 
 SAMPLE = 4096
+VERSION_1, VERSION_2 = "sha256:", "v2:sha256:"
+MOST_CONFIG, MOST_INDEX = 4 << 20, 128 << 20
+
+# Keys of config.json that change while the model stays the same; lib/checkpoint/canonical_config.cpp has the same list.
+VOLATILE = frozenset((
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation", "auto_map",
+    "bos_token_id", "dtype", "eos_token_id", "output_attentions", "output_hidden_states", "pad_token_id", "return_dict", "torch_dtype",
+    "torchscript", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache"))
 
 
-def _tensors(directory):
-    """name -> file that holds it."""
+def _without_volatile(config):
+    return {key: _without_volatile(value) if isinstance(value, dict) and key.endswith("_config") and key != "quantization_config" else value
+            for key, value in config.items() if key not in VOLATILE}
+
+
+def canonical_config(config):
+    """The text of a config.json that identifies its model."""
+    return canonical_json(_without_volatile(config))
+
+
+def _shards(index):
+    """The files that an index names, each inside the folder of the checkpoint."""
+    placed = Fields(read_json(index, MOST_INDEX), index).object("weight_map").value
+    for tensor, name in placed.items():
+        if not isinstance(name, str):
+            raise InputError(f"{index}: the shard of the tensor {quoted(tensor)} is no name of a file")
+        if not name or name.startswith("/") or name.endswith("/") or len(name) > 1024 or "\0" in name or "\\" in name or ".." in name.split("/"):
+            raise InputError(f"{index}: the file {quoted(name)} of the tensor {quoted(tensor)} is not inside the checkpoint's directory")
+    return sorted(set(placed.values()))
+
+
+def _same(one, other, name):
+    """Whether two files hold the same tensor under a name."""
+    if one is other:
+        return True
+    a, b = one.entries[name], other.entries[name]
+    if (a.dtype, a.shape, a.end - a.begin) != (b.dtype, b.shape, b.end - b.begin):
+        return False
+    return all(one.bytes_of(name, at, CHUNK) == other.bytes_of(name, at, CHUNK) for at in range(0, a.end - a.begin, CHUNK))
+
+
+def tensors_of(directory):
+    """name -> SafetensorsFile that holds it, of all shards of a checkpoint: what an index says of single tensors does not count."""
+    directory = pathlib.Path(directory)
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
-    if single.exists():
+    if is_present(single):
         file = SafetensorsFile(single)
         return {name: file for name in file.entries}
-    if not index.exists():
+    if not is_present(index):
         raise InputError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the fingerprint of "
                          "the checkpoint is taken from them")
-    placed = Fields(read_json(index, 128 << 20), index).object("weight_map").value
-    files = {name: SafetensorsFile(directory / name) for name in set(placed.values())}
-    for tensor, name in placed.items():
-        if tensor not in files[name].entries:
-            raise InputError(f"{index}: the shard {quoted(name)} lacks the tensor {quoted(tensor)}; complete the checkpoint")
-    return {tensor: files[name] for tensor, name in placed.items()}
+    held, opened = {}, set()
+    for name in _shards(index):
+        if not is_present(directory / name):
+            raise InputError(f"{index}: the shard {quoted(name)} is missing; complete the checkpoint")
+        file = SafetensorsFile(directory / name)
+        if file.identity in opened:  # one file under two names
+            continue
+        opened.add(file.identity)
+        for tensor in file.entries:
+            if not _same(held.setdefault(tensor, file), file, tensor):
+                raise InputError(f"{directory}: two shards hold the tensor {quoted(tensor)} with different numbers, and engines do not "
+                                 "agree which of them counts; remove one of them")
+    return held
 
 
 def checkpoint_fingerprint(directory):
-    """"sha256:..." of the checkpoint in a directory; reads 12 KiB of each tensor."""
+    """"v2:sha256:..." of the checkpoint in a directory; reads 12 KiB of each tensor."""
     directory = pathlib.Path(directory)
-    config = directory / "config.json"
-    digest = hashlib.sha256(geometry_text(read_json(config, 4 << 20), config).encode())
-    for name, file in sorted(_tensors(directory).items(), key=lambda item: item[0].encode()):
-        entry, data = file.entries[name], file.bytes_of(name)
+    path = directory / "config.json"
+    config = Fields(read_json(path, MOST_CONFIG), path).value
+    digest = hashlib.sha256(f"oscar-fingerprint-2\n{canonical_config(config)}\n".encode())
+    for name, file in sorted(tensors_of(directory).items(), key=lambda item: item[0].encode()):
+        entry = file.entries[name]
+        size = entry.end - entry.begin
         digest.update(f"{len(name.encode())}:{name} {entry.dtype} {entry.shape_text()}\n".encode())
-        if len(data) <= 3 * SAMPLE:
-            digest.update(data)
+        if size <= 3 * SAMPLE:
+            digest.update(file.bytes_of(name))
             continue
-        for start in (0, (len(data) - SAMPLE) // 2, len(data) - SAMPLE):
-            digest.update(data[start:start + SAMPLE])
-    return "sha256:" + digest.hexdigest()
+        for start in (0, (size - SAMPLE) // 2, size - SAMPLE):
+            digest.update(file.bytes_of(name, start, SAMPLE))
+    return VERSION_2 + digest.hexdigest()
 
 
-def first_values(directory, name, count):
-    """The first values of a tensor of the checkpoint, in the type that it is stored in; None where it has no such float."""
-    file = _tensors(pathlib.Path(directory)).get(name)
+def first_values(tensors, name, count):
+    """The first values of one of tensors_of(), in the type that it is stored in; None where there is no such float."""
+    file = tensors.get(name)
     kind = file and {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(file.entries[name].dtype)
     if not kind or file.entries[name].begin == file.entries[name].end:
         return None
-    return torch.frombuffer(bytearray(file.bytes_of(name)[:count * kind.itemsize]), dtype=kind)
+    return torch.frombuffer(bytearray(file.bytes_of(name, 0, count * kind.itemsize)), dtype=kind)

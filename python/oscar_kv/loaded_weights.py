@@ -5,7 +5,7 @@ import torch
 
 from .adapters import base_of
 from .errors import InputError
-from .fingerprint import first_values
+from .fingerprint import first_values, tensors_of
 from .offload import device_of, held
 
 COMPUTED_IN = (torch.bfloat16, torch.float32)
@@ -65,10 +65,11 @@ def _samples(model, names, index, module):
 
 def check_weights(model, modules, directory):
     """InputError where samples of a model in memory differ from its checkpoint: it only has the name of it, or was trained further."""
+    tensors = tensors_of(directory)
     names = {id(module): name for name, module in model.named_modules()}
     for index, module in modules.items():
         for name, weight in _samples(model, names, index, module):
-            stored = first_values(directory, name, SAMPLE)
+            stored = first_values(tensors, name, SAMPLE)
             if stored is not None and not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:SAMPLE].cpu()):
                 raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
                                  "fitted on; pass checkpoint=DIR, or fit a bundle for this model")

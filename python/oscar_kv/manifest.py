@@ -7,6 +7,7 @@ import re
 
 import torch
 
+from .canonical_json import canonical_json
 from .codec import MOST_HEAD_DIM, RowCode, validate
 from .errors import InputError, quoted
 from .strict_json import Fields
@@ -222,7 +223,7 @@ def parse_manifest(document, where):
     fingerprint, tensors = model.text("fingerprint"), {}
     layers = _layers(fields, tensors)
     encoder, group = _code(fields, layers, tensors)
-    total = model.integer("layers", default=MOST_LAYERS)
+    total = model.integer("layers", 1, MOST_LAYERS, default=MOST_LAYERS)
     if layers[-1].layer >= total:
         raise InputError(f"{where}: layer {layers[-1].layer} is beyond the model's {total} layers")
     _check_left_out(model, {layer.layer for layer in layers}, total)
@@ -238,30 +239,7 @@ def parse_manifest(document, where):
                     fields.text("numbers_sha256", ""))
 
 
-def _double_text(value):
-    value = float(value)
-    if 1e15 <= abs(value) < 1e16:  # the point where C++ turns to exponents, one digit before Python
-        digits = repr(value)[:-2].rstrip("0")
-        sign, digits = ("-", digits[1:]) if digits[0] == "-" else ("", digits)
-        return f"{sign}{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e+15"
-    return repr(value)
-
-
-def _canonical(value):
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return _double_text(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_canonical(k)}:{_canonical(value[k])}" for k in sorted(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_canonical, value)) + "]"
-    return "null"
-
-
 def numbers_sha256(document):
     """SHA-256 of what the numbers of a bundle depend on: docs/format-bundle.md, `numbers_sha256`."""
     numbers = {key: document[key] for key in NUMBERS} | {"fingerprint": document["model"]["fingerprint"]}
-    return hashlib.sha256(_canonical(numbers).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(canonical_json(numbers).encode()).hexdigest()

@@ -9,16 +9,19 @@ import shlex
 import subprocess
 import sys
 
-from .errors import InputError, escaped
+from .errors import InputError, escaped, quoted
+from .foreign_files import read_file
+from .exits import INPUT_EXIT, Parser
 from .vllm_plugin import BACKEND, BUNDLE_VARIABLE, CACHE_DTYPE
 
-INPUT_EXIT, WORSE_EXIT = 3, 1
+WORSE_EXIT = 1
 BATCHES = (1, 8, 32)
+MOST_RESULT = 256 << 20  # bytes
 MOST_LOSS = 2.0  # points of gsm8k (strict match) that the 2-bit cache may lose
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="python -m oscar_kv.serve_check", description=__doc__.split("\n\n")[0])
+    parser = Parser(prog="python -m oscar_kv.serve_check", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", help="directory or org/name, as vLLM takes it")
     parser.add_argument("bundle", help="bundle of oscar-fit for this model")
     parser.add_argument("-o", "--output", default="serve_check", metavar="DIR", help="where results go (default serve_check)")
@@ -30,6 +33,9 @@ def parse(arguments):
     parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the bundle's sink must be whole blocks of 64")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
     options = parser.parse_args(arguments)
+    if "," in options.model or options.model.startswith("-"):
+        parser.error(f"the model {quoted(options.model)} holds a comma or begins with '-', which the other tools would take for an option; "
+                     "name it by a link without one")
     for name in ("max_model_len", "tensor_parallel_size", "limit", "input_len", "output_len"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -71,8 +77,8 @@ def shown(command, environment):
 
 def _json(path):
     try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_file(path, MOST_RESULT).decode())
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not the result that was expected ({error}); look at the output of its command") from None
 
 
@@ -127,7 +133,7 @@ def run(options):
 def main(arguments=None):
     options = parse(arguments)
     try:
-        if not (pathlib.Path(options.bundle) / "oscar_bundle.json").is_file():
+        if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
             raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
         if options.dry_run:
             for _, _, command, environment, _ in plan(options):

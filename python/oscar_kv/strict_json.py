@@ -1,7 +1,38 @@
-"""JSON as the C++ reader takes it: UTF-8, no key twice in an object, no NaN, bounded depth."""
+"""JSON as the C++ reader takes it (lib/base/json.cpp): UTF-8, no key twice in an object, no NaN, bounded depth, numbers of 64 bits."""
 import json
+import re
 
 from .errors import InputError, quoted
+from .foreign_files import read_file
+
+MOST_DEPTH = 64
+MOST_VALUES = 20_000_000  # beyond these a file is no configuration, manifest or header
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _number(text, where):
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise InputError(f"{where}: the number {quoted(text, 40)} is too large")
+    return value
+
+
+def _whole(text, where):
+    """Whole numbers of 64 bits; longer ones become what a double holds of them."""
+    if len(text) <= 20 and -1 << 63 <= (value := int(text)) < 1 << 64:
+        return value
+    return _number(text, where)
+
+
+def _check_depth(value, where):
+    level = [value]
+    for depth in range(MOST_DEPTH + 1):
+        level = [v for v in level if type(v) in (dict, list)]
+        if not level:
+            return
+        if depth == MOST_DEPTH:
+            raise InputError(f"{where}: JSON is nested deeper than {MOST_DEPTH} levels")
+        level = [v for held in level for v in (held.values() if type(held) is dict else held)]
 
 
 def parse_json(data, where):
@@ -16,24 +47,29 @@ def parse_json(data, where):
     def constant(text):
         raise InputError(f"{where}: holds {text}, which is no JSON")
 
+    data = bytes(data)
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+        raise InputError(f"{where}: holds more than {MOST_VALUES} values, expected fewer")
     try:
-        return json.loads(bytes(data).decode("utf-8"), object_pairs_hook=once, parse_constant=constant)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=once, parse_constant=constant,
+                           parse_float=lambda text: _number(text, where), parse_int=lambda text: _whole(text, where))
     except UnicodeDecodeError:
         raise InputError(f"{where}: is not UTF-8") from None
     except RecursionError:
-        raise InputError(f"{where}: is nested too deeply") from None
+        raise InputError(f"{where}: JSON is nested deeper than {MOST_DEPTH} levels") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: is not JSON (line {error.lineno}: {error.msg})") from None
+    _check_depth(value, where)
+    if SURROGATE.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{where}: is not JSON (a \\u escape is one half of a surrogate pair)") from None
+    return value
 
 
 def read_json(path, most):
-    try:
-        size = path.stat().st_size
-        if size > most:
-            raise InputError(f"{path}: has {size} bytes, expected at most {most}")
-        return parse_json(path.read_bytes(), path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    return parse_json(read_file(path, most), path)
 
 
 class Fields:

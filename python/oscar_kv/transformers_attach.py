@@ -18,7 +18,6 @@ from .errors import InputError
 from .fingerprint import checkpoint_fingerprint
 from .loaded_weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection
 from .manifest import left_out_layers
-from .model_families import GEMMA4
 from .offload import held, is_offloaded
 from .page_layout import PAGE_TOKENS
 from .paged_kv import LayerCode
@@ -30,6 +29,7 @@ from .transformers_cache import CACHE_NAME, OscarCache
 from .unwrap import unwrapped
 
 NAME, ATTRIBUTE = "oscar", "_oscar_attached"
+GEMMA4 = ("gemma4_text", "gemma4_unified_text")
 # A mask function of flash attention gives None or [B, keys], which is all that padding needs here.
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, flash_attention_mask)

@@ -96,8 +96,8 @@ TEST_F(CheckpointTest, MapsAShardOfManyNamesOnce) {
 TEST_F(CheckpointTest, FingerprintTellsModelsApart) {
   write("model.safetensors", {tensor("a", 20000), tensor("b", 4)});
   const std::string first = open().fingerprint();
-  EXPECT_EQ(first.size(), 7u + 64u);
-  EXPECT_THAT(first, ::testing::StartsWith("sha256:"));
+  EXPECT_EQ(first.size(), 10u + 64u);
+  EXPECT_THAT(first, ::testing::StartsWith("v2:sha256:"));
   EXPECT_EQ(open().fingerprint(), first);
   for (const std::size_t place : {std::size_t{0}, std::size_t{10000}, std::size_t{19999}}) {
     data_[place] ^= std::byte{1};
@@ -113,10 +113,46 @@ TEST_F(CheckpointTest, FingerprintTellsModelsApart) {
   config.insert(config.size() - 1, R"(, "rope_theta": 20000.0)");
   write_file_atomic(dir_ / "config.json", config);
   EXPECT_NE(open().fingerprint(), first);
-  config = kConfig;  // the v5 spelling of the default changes nothing
-  config.insert(config.size() - 1, R"(, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"})");
-  write_file_atomic(dir_ / "config.json", config);
-  EXPECT_EQ(open().fingerprint(), first);
+}
+
+TEST_F(CheckpointTest, FingerprintLeavesOutWhatProgramsRewrite) {
+  write("model.safetensors", {tensor("a", 20000)});
+  const auto with = [&](const std::string& members) {
+    std::string config = kConfig;
+    config.insert(config.size() - 1, members);
+    write_file_atomic(dir_ / "config.json", config);
+    return open().fingerprint();
+  };
+  const std::string first = open().fingerprint();
+  EXPECT_EQ(
+      with(R"(, "transformers_version": "5.0", "torch_dtype": "bfloat16", "use_cache": false, "auto_map": {"a": "b"})"),
+      first);
+  EXPECT_NE(with(R"(, "any_other_key": 1)"), first);
+  EXPECT_EQ(with(R"(, "x_config": {"dtype": "float32"})"), with(R"(, "x_config": {})"));
+  EXPECT_NE(with(R"(, "x": {"dtype": "float32"})"), with(R"(, "x": {})"));
+  // One number however it is written, and keys in any order.
+  EXPECT_EQ(with(R"(, "p": 1000000, "q": [1.50, null, true])"), with(R"(, "q": [1.5, null, true], "p": 1e6)"));
+  EXPECT_NE(with(R"(, "q": [1.5, null])"), with(R"(, "q": [1.5])"));
+}
+
+// Bundles and statistics of earlier releases are compared by what they hold.
+TEST_F(CheckpointTest, FingerprintOfVersion1) {
+  write("model.safetensors", {tensor("a", 20000)});
+  const auto with = [&](const std::string& members) {
+    std::string config = kConfig;
+    config.insert(config.size() - 1, members);
+    write_file_atomic(dir_ / "config.json", config);
+    return open().fingerprint_like("sha256:of another model");
+  };
+  const std::string first = open().fingerprint_like("sha256:");
+  EXPECT_EQ(first.size(), 7u + 64u);
+  EXPECT_THAT(first, ::testing::StartsWith("sha256:"));
+  EXPECT_EQ(open().fingerprint_like(""), open().fingerprint());
+  EXPECT_EQ(open().fingerprint_like("v2:sha256:"), open().fingerprint());
+  // The v5 spelling of the default changes nothing.
+  EXPECT_EQ(with(R"(, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"})"), first);
+  EXPECT_EQ(with(R"(, "any_other_key": 1)"), first);
+  EXPECT_NE(with(R"(, "rope_theta": 20000.0)"), first);
 }
 
 TEST_F(CheckpointTest, MissingFiles) {

@@ -3,7 +3,7 @@
 //   checkpoint_tool copy FILE OUT      reads a safetensors file and writes it again
 //   checkpoint_tool check FILE...      "ok" or "refused: <reason>" for each file
 //   checkpoint_tool config FILE...     config.json as parsed, one JSON line for each file
-//   checkpoint_tool open DIR           fingerprint and tensor names of a checkpoint
+//   checkpoint_tool open DIR [LIKE]    fingerprint (in the version of LIKE) and tensor names of a checkpoint
 //   checkpoint_tool locate MODEL [REV] the directory, name and revision found
 #include <cstdio>
 #include <cstring>
@@ -86,9 +86,9 @@ int run(const std::vector<std::string>& args) {
         std::cout << "refused: " << e.what() << "\n";
       }
     }
-  } else if (command == "open" && args.size() == 2) {
+  } else if (command == "open" && args.size() >= 2) {
     const Checkpoint checkpoint = Checkpoint::open(locate_model(args[1]));
-    std::cout << checkpoint.fingerprint() << "\n";
+    std::cout << checkpoint.fingerprint_like(args.size() > 2 ? args[2] : "") << "\n";
     for (const std::string& name : checkpoint.names()) std::cout << name << "\n";
   } else if (command == "locate" && args.size() >= 2) {
     const ModelLocation found = locate_model(args[1], args.size() > 2 ? args[2] : "");

@@ -1,4 +1,5 @@
 """The bundle reader: the golden bundle and its tokens, slices of heads, and refusals of damaged bundles."""
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -93,7 +94,14 @@ def test_other_geometry(golden, facts, what):
 
 def test_other_fingerprint(golden):
     with pytest.raises(InputError, match="fitted on another model"):
-        check_geometry(golden, 2, 2, 32, "sha256:" + "1" * 64)
+        check_geometry(golden, 2, 2, 32, "v2:sha256:" + "1" * 64)
+
+
+def test_fingerprint_of_version_1(golden):
+    older = dataclasses.replace(golden, fingerprint="sha256:" + "0" * 64)
+    check_geometry(older, 2, 2, 32)
+    with pytest.raises(InputError, match="fingerprint of version 1, which only the commands can compare .* fit again with this release"):
+        check_geometry(older, 2, 2, 32, "v2:sha256:" + "0" * 64)
 
 
 def test_slice_beyond_the_heads(golden):
@@ -155,7 +163,7 @@ CASES = {
     "manifest cut": (raw(MANIFEST, lambda d: d[:len(d) // 2]), "not JSON"),
     "a list": (raw(MANIFEST, lambda d: b"[1]"), "no JSON object"),
     "a key twice": (raw(MANIFEST, lambda d: d.rstrip()[:-1] + b', "format_version": 1}'), "stands twice"),
-    "deep": (raw(MANIFEST, lambda d: b'{"a":' * 100000 + b"1" + b"}" * 100000), "nested too deeply"),
+    "deep": (raw(MANIFEST, lambda d: b'{"a":' * 100000 + b"1" + b"}" * 100000), "nested deeper than 64 levels"),
     "not UTF-8": (raw(MANIFEST, lambda d: d.replace(b'"', b'"\xff', 1)), "not UTF-8"),
     "NaN in the manifest": (raw(MANIFEST, lambda d: d.replace(b"0.0", b"NaN", 1)), "NaN, which is no JSON"),
     "newer": (put("format_version", 99), "newer than the 3"),

@@ -4,23 +4,23 @@ import pytest
 pytest.importorskip("torch")
 
 from oscar_kv import InputError, __main__ as command  # noqa: E402
-from oscar_kv.errors import escaped  # noqa: E402
+from oscar_kv.errors import NumericalError, escaped  # noqa: E402
 
 FOREIGN = "\x1b[31m\udcff\u202e\x85\n"
-SHOWN = r"\x1b[31m\xff\u202e\x85\n"
+SHOWN = r"\x1b[31m\xff\u202e"
 
 
 def test_escapes():
-    assert escaped("plain: 'é' \\") == "plain: 'é' \\" and escaped(FOREIGN) == SHOWN
+    assert escaped("plain: 'é' \\") == "plain: 'é' \\" and escaped(FOREIGN) == SHOWN + r"\x85\n"
 
 
-@pytest.mark.parametrize("kind", [InputError, OSError, ValueError])
-def test_errors_are_escaped(kind, monkeypatch, capsys):
+@pytest.mark.parametrize("kind,code", [(InputError, 3), (OSError, 4), (ValueError, 3), (RuntimeError, 3), (MemoryError, 4), (NumericalError, 5)])
+def test_errors_are_escaped(kind, code, monkeypatch, capsys):
     def fail(options):
-        raise kind(f"config.json: {FOREIGN}")
+        raise kind(f"config.json: {FOREIGN.strip() if kind in (ValueError, RuntimeError) else FOREIGN}")
 
     monkeypatch.setattr(command, "run", fail)
-    assert command.main([f"model{FOREIGN}", "bundle", "--prompt", "x"]) == 3
+    assert command.main([f"model{FOREIGN}", "bundle", "--prompt", "x"]) == code
     said = capsys.readouterr().err
     assert SHOWN in said and said.isascii() and said.endswith("\n") and all(c.isprintable() for c in said[:-1])
 

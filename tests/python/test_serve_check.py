@@ -68,6 +68,10 @@ def test_failures_are_told(broken, sentence, tmp_path, monkeypatch, capsys):
 def test_bad_arguments(tmp_path, capsys):
     assert serve_check.main(["org/model", str(tmp_path), "--dry-run"]) == 3
     assert "holds no oscar_bundle.json" in capsys.readouterr().err
+    for model in ("a,trust_remote_code=True", "--help-me"):
+        with pytest.raises(SystemExit) as end:
+            serve_check.main(["--dry-run", "--", model, BUNDLE])
+        assert end.value.code == 2 and "holds a comma or begins with '-'" in capsys.readouterr().err
     for arguments in (["--limit", "0"], ["--input-len", "16384"], ["--output-len", "x"]):
         with pytest.raises(SystemExit) as end:
             serve_check.main(["org/model", BUNDLE, *arguments])

@@ -96,7 +96,7 @@ def test_the_command(fit, capsys):
     given = [str(SAMPLES / "tiny-qwen3"), str(fit("tiny-qwen3", "--method", "waterfill")), "--prompt-file", str(SAMPLES / "heldout.txt")]
     assert main([*given, "--prompt-tokens", "300", "--max-new-tokens", "5"]) == 0
     out = capsys.readouterr().out
-    held, full, times = re.search(r"KV cache of 304 tokens: ([\d,]+) bytes, ([\d,]+) in BF16 \(([\d.]+) times as many\)", out).groups()
+    held, full, times = re.search(r"KV cache of 304 tokens: ([\d,]+) bytes; the BF16 cache has ([\d,]+) bytes, ([\d.]+) times the size", out).groups()
     assert int(full.replace(",", "")) == 2 * 2 * 4 * 2 * 128 * 304 and float(times) > 1.5, (held, times)
     assert re.search(r"the first [0-5] of 5 generated tokens are those of the BF16 cache", out)
     assert main([given[0], str(SAMPLES), "--prompt", "a"]) == 3
@@ -270,7 +270,7 @@ class TestRefusals:
 
     def test_fingerprint_of_other_weights(self, model, fit, tmp_path):
         other = load("tiny-qwen3-outliers")
-        with pytest.raises(InputError, match="fitted on another model .fingerprint sha256"):
+        with pytest.raises(InputError, match="fitted on another model .fingerprint v2:sha256"):
             oscar_kv.attach(other, fit("tiny-qwen3"))
         with pytest.raises(InputError, match="weights of layer 0 are not those of the checkpoint"):
             oscar_kv.attach(transformers.AutoModelForCausalLM.from_config(model.config), fit("tiny-qwen3"))

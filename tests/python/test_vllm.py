@@ -203,7 +203,7 @@ def test_pages_of_one_size_need_no_change_to_vllm(serve):
 
 
 def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatch):
-    monkeypatch.setattr(vllm_serving, "checkpoint_fingerprint", lambda path: "sha256:" + 64 * "0")
+    monkeypatch.setattr(vllm_serving, "checkpoint_fingerprint", lambda path: "v2:sha256:" + 64 * "0")
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):

@@ -70,7 +70,7 @@ SideTransform side(std::uint64_t seed, bool key, std::vector<std::uint8_t> width
 Bundle golden_bundle() {
   Bundle bundle;
   bundle.method = "waterfill", bundle.scope = "head", bundle.encoder = "search";
-  bundle.model_fingerprint = "sha256:" + std::string(64, '0');
+  bundle.model_fingerprint = "v2:sha256:" + std::string(64, '0');
   bundle.model = {{"name", "golden"},   {"architecture", "Qwen3ForCausalLM"},
                   {"layers", 2},        {"query_heads", 2 * kHeads},
                   {"kv_heads", kHeads}, {"head_dim", kDim}};

@@ -1,0 +1,49 @@
+#include "checkpoint/canonical_config.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/canonical_json.h"
+
+namespace oscar {
+namespace {
+
+// Who wrote the file, from where and for whose code; in which type and how a program shall run the model; which tokens
+// end a text. python/oscar_kv/fingerprint.py has the same list.
+constexpr std::string_view kVolatile[] = {"_attn_implementation",
+                                          "_attn_implementation_autoset",
+                                          "_commit_hash",
+                                          "_name_or_path",
+                                          "attn_implementation",
+                                          "auto_map",
+                                          "bos_token_id",
+                                          "dtype",
+                                          "eos_token_id",
+                                          "output_attentions",
+                                          "output_hidden_states",
+                                          "pad_token_id",
+                                          "return_dict",
+                                          "torch_dtype",
+                                          "torchscript",
+                                          "transformers_version",
+                                          "unsloth_fixed",
+                                          "unsloth_version",
+                                          "use_cache"};
+
+Json without_volatile(const Json& config) {
+  Json out = Json::object();
+  for (const auto& [key, value] : config.items()) {
+    if (std::find(std::begin(kVolatile), std::end(kVolatile), key) != std::end(kVolatile)) continue;
+    const bool part = value.is_object() && key.ends_with("_config") && key != "quantization_config";
+    out[key] = part ? without_volatile(value) : value;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string canonical_config(const Json& config) {
+  return canonical_json(config.is_object() ? without_volatile(config) : config);
+}
+
+}  // namespace oscar

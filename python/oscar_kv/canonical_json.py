@@ -1,0 +1,25 @@
+"""One text for one JSON value, whichever program wrote it: keys sorted, no spaces, every number a double in its shortest form.
+lib/base/canonical_json.cpp of the toolchain writes the same."""
+import json
+
+
+def _double_text(value):
+    value = float(value)
+    if 1e15 <= abs(value) < 1e16:  # the point where C++ turns to exponents, one digit before Python
+        digits = repr(abs(value)).replace(".", "").rstrip("0")
+        return f"{'-' if value < 0 else ''}{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e+15"
+    return repr(value)
+
+
+def canonical_json(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return _double_text(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{canonical_json(k)}:{canonical_json(value[k])}" for k in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical_json, value)) + "]"
+    return "null"

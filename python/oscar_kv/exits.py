@@ -1,0 +1,48 @@
+"""How `python -m` modules of this package end: with the exit codes of the four commands (docs/command-line.md) and one sentence in
+which nothing is what a terminal obeys."""
+import argparse
+import os
+import sys
+
+from .errors import EnvironmentFault, InputError, NumericalError, escaped
+
+INPUT_EXIT, ENVIRONMENT_EXIT, NUMERICAL_EXIT, INTERRUPTED_EXIT, READER_LEFT_EXIT = 3, 4, 5, 130, 141
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        super().error(escaped(message))
+
+
+def _say(text):
+    print(escaped(f"error: {text}"), file=sys.stderr)
+
+
+def ended(run):
+    """run() and the exit code that its errors mean."""
+    import torch
+    try:
+        code = run()
+        sys.stdout.flush()
+        return code or 0
+    except InputError as error:
+        _say(error)
+        return INPUT_EXIT
+    except (EnvironmentFault, MemoryError, torch.OutOfMemoryError) as error:
+        _say(str(error) or "out of memory; use a smaller model or fewer tokens")
+        return ENVIRONMENT_EXIT
+    except NumericalError as error:
+        _say(error)
+        return NUMERICAL_EXIT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        return READER_LEFT_EXIT
+    except OSError as error:
+        _say(error)
+        return ENVIRONMENT_EXIT
+    except (RuntimeError, ValueError) as error:  # of torch or transformers, about this model
+        _say(f"{type(error).__name__}: {str(error).split(chr(10))[0]}")
+        return INPUT_EXIT
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was written")
+        return INTERRUPTED_EXIT
