@@ -1,24 +1,73 @@
 #include "export/bundle_copy.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/open_regular.h"
 #include "bundle/bundle.h"
 #include "bundle/bundle_files.h"
+#include "bundle/calibration_hashes.h"
 
 namespace oscar {
+namespace {
+
+// What is hashed is what is written, whatever becomes of the file meanwhile. False, and nothing is written, where the
+// hash is another one.
+bool copy_hashed(const fs::path& from, const fs::path& to, const std::string& sha256) {
+  std::uint64_t size = 0;
+  const int fd = open_regular(from, &size);
+  AtomicFile out(to);
+  Sha256 hash;
+  std::string buffer(std::size_t{1} << 20, '\0');
+  for (;;) {
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const std::string why = std::strerror(errno);
+      ::close(fd);
+      throw InputError(from.string() + ": cannot be read (" + why + ")");
+    }
+    if (n == 0) break;
+    hash.update(buffer.data(), static_cast<std::size_t>(n));
+    out.write(buffer.data(), static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  if (hash.hex() != sha256) return false;
+  out.commit();
+  return true;
+}
+
+}  // namespace
 
 std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory) {
-  const Json manifest = read_json(bundle / kManifestName);
-  std::vector<std::string> names;
-  for (const fs::path& path : bundle_files(bundle)) {
-    const std::string file = path.lexically_relative(bundle).generic_string();
+  const std::string text = read_file(bundle / kManifestName);
+  const Json manifest = parse_json(text, (bundle / kManifestName).string());
+  const Json& listed = json_object(manifest, "files", (bundle / kManifestName).string());
+  const std::string folder = kBundleFolder;
+  make_directory(directory / folder);
+  write_file_atomic(directory / folder / kManifestName, text);
+  std::vector<std::string> names = {folder + "/" + kManifestName};
+  std::set<fs::path> known;  // names that were found to be plain
+  for (const fs::path& path : bundle_files(bundle)) known.insert(path.lexically_relative(bundle));
+  for (const auto& [file, entry] : listed.items()) {
+    if (file == kCalibrationHashesName) continue;
+    const fs::path path = bundle / file;
     std::error_code ec;
-    if (!fs::is_regular_file(path, ec)) continue;
-    if (file != kManifestName && sha256_file(path) != manifest["files"][file]["sha256"]) continue;
-    const std::string name = std::string(kBundleFolder) + "/" + file;
-    fs::create_directories((directory / name).parent_path());
-    fs::copy_file(bundle / file, directory / name);
-    names.push_back(name);
+    const bool here = known.contains(file) && fs::is_regular_file(path, ec);
+    if (here && copy_hashed(path, directory / folder / file, json_string(entry, "sha256", path.string()))) {
+      names.push_back(folder + "/" + file);
+    } else if (file != kCardName) {  // whose words may be anybody's own
+      throw InputError(path.string() +
+                       ": is not the file that the bundle's manifest lists; it was changed while it was "
+                       "copied, so export the bundle again");
+    }
   }
   return names;
 }

@@ -10,9 +10,10 @@ namespace oscar {
 
 constexpr const char* kBundleFolder = "oscar_bundle";
 
-// Copies into kBundleFolder of `directory` those files of a bundle whose content its manifest vouches for, and returns
-// their names there, "oscar_bundle/manifest.json" and so on. load_bundle() lets the card and the calibration hashes
-// pass with another content: from a stranger, they may be links to anything that the user can read.
+// Copies the files of a bundle that its manifest lists into kBundleFolder of `directory` and returns their names there,
+// "oscar_bundle/oscar_bundle.json" and so on. Each is read once, and what was hashed is what is written: InputError
+// where the hash is not the manifest's. Calibration hashes stay out, for exports are passed on; so does a card with
+// another content, which load_bundle() lets pass: from a stranger, it may be a link to anything that the user can read.
 std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory);
 
 }  // namespace oscar

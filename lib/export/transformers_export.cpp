@@ -14,13 +14,20 @@ namespace oscar {
 namespace {
 
 constexpr const char* kGenerate = "custom_generate/generate.py";
-constexpr const char* kRequirements = "custom_generate/requirements.txt";
 
-// `model` has no place among the others: from_pretrained() binds it by name, and people pass token ids by position.
+// No requirements.txt, and the import stands in a try: transformers would tell people to install the package by a name
+// that anybody may register. `model` has no place among the others: from_pretrained() binds it by name, and people pass
+// token ids by position.
 std::string generate_py(const std::string& tool_version, const std::string& manifest_sha256) {
   return "# Written by oscar-export " + tool_version +
          ". generate() of transformers with the 2-bit KV cache of the folder oscar_bundle.\n"
-         "from oscar_kv.custom_generate import generate_with\n"
+         "try:\n"
+         "    from oscar_kv.custom_generate import generate_with\n"
+         "except ImportError as error:\n"
+         "    raise ImportError(\"the 2-bit KV cache needs the Python package of the OSCAR toolchain, which is on no "
+         "package "
+         "index: \"\n"
+         "                      \"install the wheel that its scripts/wheel builds\") from error\n"
          "\n"
          "MANIFEST_SHA256 = \"" +
          manifest_sha256 +
@@ -37,7 +44,8 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
   std::ostringstream out;
   out << card_head(form.bundle, "2-bit KV cache for transformers")
       << "## Generate\n\n"
-         "The Python package oscar-kv serves the bundle (`pip install oscar_kv-*.whl`, built by `scripts/wheel`). Copy "
+         "The Python package oscar-kv serves the bundle (the wheel that `scripts/wheel` builds; it is on no package "
+         "index). Copy "
          "`custom_generate` and `oscar_bundle` into the model's directory or repository; a model that is loaded from "
          "there has the cache in its `generate()`:\n\n"
          "```python\nmodel = AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)\n"
@@ -75,11 +83,11 @@ std::vector<std::string> write_transformers(const ExportFormat&, const ServedFor
     fs::create_directories((target.path() / name).parent_path());
     write_file_atomic(target.path() / name, text);
   };
-  std::vector<std::string> names = {kCardName, kGenerate, kRequirements};
+  std::vector<std::string> names = copy_bundle(options.bundle, target.path());
   write(kCardName, card(form, options));
-  write(kGenerate, generate_py(options.tool_version, sha256_file(options.bundle / kManifestName)));
-  write(kRequirements, "oscar-kv>=" + options.tool_version + "\n");
-  for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
+  write(kGenerate,
+        generate_py(options.tool_version, sha256_file(target.path() / std::string(kBundleFolder) / kManifestName)));
+  names.insert(names.end(), {kCardName, kGenerate});
   names = write_checksums(target.path(), names);
   target.commit();
   return names;

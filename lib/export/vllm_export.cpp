@@ -57,7 +57,8 @@ std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
   const std::string model = served_model(form.bundle, options.model_path);
   std::ostringstream out;
   out << card_head(form.bundle, "2-bit KV cache for vLLM") << "## Serve\n\n"
-      << "The Python package oscar-kv (`pip install oscar_kv-*.whl`, built by `scripts/wheel`) is a plugin of vLLM "
+      << "The Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) is a plugin "
+         "of vLLM "
       << kRelease << ".x, which finds it by itself. In this folder:\n\n```console\n"
       << vllm_command(model) << "```\n\n"
       << unknown_folder_note(model)

@@ -1,10 +1,12 @@
 """oscar-kv: the 2-bit KV cache of the OSCAR toolchain for Python engines. The core (bundle, codec, paged_kv) needs torch
-alone; attach() and its relatives need transformers, which is imported when they are first asked for."""
+alone; attach() and its relatives need transformers, which is imported when they are first asked for; collect(), fit(), verify() and
+export() run the four commands."""
 from .bundle import Bundle, load_bundle
-from .errors import InputError, NumericalError
+from .commands import collect, export, fit, verify
+from .errors import EnvironmentFault, InputError, NumericalError
 
 __version__ = "0.1.0"
-__all__ = ["Bundle", "InputError", "NumericalError", "attach", "detach", "load_bundle", "new_cache"]
+__all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach", "collect", "detach", "export", "fit", "load_bundle", "new_cache", "verify"]
 
 
 def __getattr__(name):

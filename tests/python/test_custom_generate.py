@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 import pytest
 
@@ -23,14 +25,9 @@ GREEDY = dict(do_sample=False, pad_token_id=0, eos_token_id=None, max_new_tokens
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory):
-    """transformers asks the metadata of the installed package for what requirements.txt names; returns their folder."""
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "oscar_kv-0.1.0.dist-info").mkdir()
-    (folder / "oscar_kv-0.1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: oscar-kv\nVersion: 0.1.0\n")
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
+def no_copies():
+    """transformers copies what it loads; its copies go afterwards."""
+    yield
     shutil.rmtree(os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 
@@ -90,9 +87,10 @@ def test_files(bundle, exported, tmp_path):
     assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=exported).returncode == 0
     listed = {line.split("  ")[1] for line in (exported / "SHA256SUMS").read_text().splitlines()}
     assert listed == {str(p.relative_to(exported)) for p in exported.rglob("*") if p.is_file()} - {"SHA256SUMS"}
-    for path in bundle.iterdir():
+    assert (bundle / "calibration_hashes.json").exists() and not (exported / "oscar_bundle" / "calibration_hashes.json").exists()
+    for path in {*bundle.iterdir()} - {bundle / "calibration_hashes.json"}:
         assert (exported / "oscar_bundle" / path.name).read_bytes() == path.read_bytes()
-    assert (exported / "custom_generate" / "requirements.txt").read_text() == "oscar-kv>=0.1.0\n"
+    assert [path.name for path in (exported / "custom_generate").iterdir()] == ["generate.py"]  # no name for a package index
     assert "oscar-verify --as transformers" in (exported / "README.md").read_text()
     # Its own directory is written again, with one more file it is somebody else's.
     again = [bundle, "--format", "transformers", "-o", exported, "--overwrite"]
@@ -111,6 +109,40 @@ def test_links_of_a_stranger_are_not_followed(bundle, tmp_path):
     program("oscar-export", foreign, "--format", "transformers", "-o", tmp_path / "out")
     assert not (tmp_path / "out" / "oscar_bundle" / "README.md").exists()
     assert (tmp_path / "out" / "oscar_bundle" / "oscar_bundle.json").exists()
+
+
+def test_a_bundle_that_changes_while_it_is_copied(bundle, tmp_path):
+    """An export is whole or there is none: before, a file that was replaced at that moment was left out without a word."""
+    changing, stop = tmp_path / "changing", threading.Event()
+    shutil.copytree(bundle, changing)
+    path = changing / "rotations.safetensors"
+    data = path.read_bytes()
+
+    def swap():
+        while not stop.is_set():
+            for content in (data[:-1] + bytes([data[-1] ^ 1]), data):
+                (tmp_path / "new").write_bytes(content)
+                os.replace(tmp_path / "new", path)
+                time.sleep(0.002)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for i in range(12):
+            program("oscar-export", changing, "--format", "transformers", "-o", tmp_path / str(i), codes=(0, 3))
+            if (tmp_path / str(i)).exists():
+                assert (tmp_path / str(i) / "oscar_bundle" / "rotations.safetensors").read_bytes() == data, i
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_without_the_package(exported):
+    """Nobody is told to install a name from a package index."""
+    code = (exported / "custom_generate" / "generate.py").read_text()
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
+    assert "ImportError: the 2-bit KV cache needs the Python package of the OSCAR toolchain, which is on no package index" in done.stderr
+    assert "pip install" not in done.stderr + (exported / "README.md").read_text()
 
 
 def test_one_call(model, exported, ids, expected):
@@ -142,15 +174,14 @@ torch.save(torch.stack(answer.scores), sys.argv[2])
 """
 
 
-def test_a_hub_repository_carries_its_cache(carrier, ids, expected, installed, tmp_path):
+def test_a_hub_repository_carries_its_cache(carrier, ids, expected, tmp_path):
     commit = hashlib.sha1(b"commit").hexdigest()
     repository = tmp_path / "hub" / "models--org--small"
     shutil.copytree(carrier, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     torch.save(ids, tmp_path / "ids.pt")
-    paths = os.pathsep.join(map(str, (PACKAGE_PATH, installed)))
-    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": PACKAGE_PATH}
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "ids.pt", tmp_path / "scores.pt"], env=environment,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,97 @@
+"""The four commands from Python: each function runs the executable and returns what it prints with --json. Options are those of the
+command (docs/oscar-*.md of the toolchain) with underscores: fit("bundle", model=DIR, prompts="a.jsonl", far_pairs="64,256").
+A value True is an option without a value, False and None leave it out, a list repeats it."""
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+from .errors import EnvironmentFault, InputError, NumericalError
+from .strict_json import parse_json
+
+FOLDER_VARIABLE = "OSCAR_BIN"
+GATE_FAILED, USAGE, BAD_INPUT, ENVIRONMENT, NUMERICAL = 1, 2, 3, 4, 5
+
+
+def _executable(name):
+    folder = os.environ.get(FOLDER_VARIABLE)
+    found = shutil.which(name, path=folder) if folder else shutil.which(name)
+    if found is None:
+        raise EnvironmentFault(f"{name} is not in {folder or 'PATH'}; install the toolchain, or name the folder of its commands in "
+                               f"{FOLDER_VARIABLE}")
+    return found
+
+
+def _words(options):
+    words = []
+    for name, value in options.items():
+        option = "--" + name.rstrip("_").replace("_", "-")
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if one is True:
+                words.append(option)
+            elif one is not None and one is not False:
+                words.append(f"{option}={os.fspath(one) if isinstance(one, os.PathLike) else one}")
+    return words
+
+
+def _place(path):
+    """A file or folder as a word that cannot be taken for an option."""
+    path = os.fspath(path)
+    return os.path.join(".", path) if path.startswith("-") else path
+
+
+def _run(command, places, options, codes=(0,)):
+    """The JSON that the command prints. Progress and warnings go to sys.stderr as they come."""
+    words = [_executable(command), *map(_place, places), *_words(options), "--json"]
+    running = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said = []
+
+    def follow():
+        for line in running.stderr:
+            said.append(line.decode(errors="backslashreplace"))
+            sys.stderr.write(said[-1])
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    try:
+        out = running.stdout.read()
+        code = running.wait()
+    except BaseException:
+        running.terminate()
+        running.wait()
+        raise
+    finally:
+        follower.join()
+    if code in codes:
+        return parse_json(out, f"the result of {command}")
+    sentence = next((line.removeprefix("error: ").rstrip() for line in reversed(said) if line.startswith("error: ")),
+                    f"{command} ended with {code}")
+    if code == USAGE:
+        raise ValueError(sentence)
+    if code == BAD_INPUT:
+        raise InputError(sentence)
+    if code == NUMERICAL:
+        raise NumericalError(sentence)
+    raise EnvironmentFault(sentence)
+
+
+def collect(output, **options):
+    """oscar-collect: statistics of calibration prompts into the file `output`. Returns its plan and counts."""
+    return _run("oscar-collect", (), {"output": output, **options})
+
+
+def fit(output, statistics=None, **options):
+    """oscar-fit: a bundle in the folder `output`, from statistics or, with model=DIR, from prompts or text of the model's own. Returns the
+    method, the bits of an element, clips and errors of the layers."""
+    return _run("oscar-fit", () if statistics is None else (statistics,), {"output": output, **options})
+
+
+def verify(**options):
+    """oscar-verify: verify(model=DIR, bundle=DIR, text=FILE, context=N). Returns the report; a gate that failed is told there, under "gates"."""
+    return _run("oscar-verify", (), options, codes=(0, GATE_FAILED))
+
+
+def export(bundle, output, format, **options):
+    """oscar-export: the files of a serving engine in the folder `output`. Returns their names."""
+    return _run("oscar-export", (bundle,), {"output": output, "format": format, **options})
