@@ -126,9 +126,11 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
   text << "wrote      " << options.output.string() << "\n"
        << "collected  " << counts(plan) << "\n";
   if (plan.tokens == 0) return text.str();
-  text << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to " << number(100 * high, "%.0f%%")
-       << " of Q^T Q\n"
-       << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
+  if (log_level() == LogLevel::kVerbose) {
+    text << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
+         << number(100 * high, "%.0f%%") << " of Q^T Q\n";
+  }
+  text << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
        << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
        << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics"
        << "\n";

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "apps/fit_summary.h"
 #include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
@@ -222,9 +223,10 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   }
   const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
   std::ostringstream text;
-  if (spectra) text << spectrum_table(result) << "\n";
+  const bool details = log_level() == LogLevel::kVerbose;
+  if (details && spectra) text << spectrum_table(result) << "\n";
   if (result.held_out_rows > 0) {
-    text << table(result, true) << "\n" << table(result, false) << "\n";
+    if (details) text << table(result, true) << "\n" << table(result, false) << "\n";
   } else {
     text << "no sampled rows in the statistics: no errors are predicted\n";
   }
@@ -238,10 +240,11 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
-       << " bits per quantised element\n";
+       << " bits per quantised element\n"
+       << fit_summary(bundle, result);
   const std::string form = lossless_form(bundle).format;
   text << (form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"
-                                  : "served without loss as " + form + "\n");
+                                  : "format " + form + " carries it unchanged; oscar-verify tells its quality\n");
   print_summary(text.str());
 }
 

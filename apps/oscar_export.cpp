@@ -57,15 +57,15 @@ void warn_of_changes(const ServedForm& form, bool judged) {
 
 // The model of --model, compared with the bundle; null without one.
 std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const ExportFormat& format) {
-  if (format.rewrites_model() && a.common.model.empty()) {
-    throw UsageError("--format " + format.id + " needs --model, the checkpoint to rewrite");
+  if (format.needs_model() && a.common.model.empty()) {
+    throw UsageError("--format " + format.id + " needs --model, " + format.model_use);
   }
   if (!format.has_card && !a.report.empty()) {
     throw UsageError("--report is for formats with a model card; " + format.id + " keeps the model's own");
   }
   if (a.common.model.empty()) return std::nullopt;
   Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
-  if (format.rewrites_model()) {
+  if (format.rewrites_model) {
     check_roles(a, &checkpoint);
     format.check_model(checkpoint, bundle);
     return checkpoint;
@@ -73,6 +73,7 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
   const auto faults =
       check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
+  if (format.check_model != nullptr) format.check_model(checkpoint, bundle);
   // A folder has a name on the author's machine alone, and cards are passed on.
   const ModelLocation& location = checkpoint.location();
   if (!location.revision.empty()) a.options.model_path = location.name;
@@ -131,15 +132,16 @@ int main_export(int argc, char** argv) {
                  "Of the tensors that absorbed changes (auto: float32, bfloat16 where they were quantised)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
-  app.add_option("--model", a.common.model,
-                 "The model: checked against the bundle, and named in the serve command (required for absorbed)")
+  app.add_option(
+         "--model", a.common.model,
+         "The model: checked against the bundle, and named in the serve command (required for absorbed and vllm)")
       ->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);
   return run_app(app, a.common, argc, argv, [&] {
     require_alone("oscar-export");
     const ExportFormat* format = find_export_format(a.format);
-    if (format == nullptr || !format->rewrites_model()) {
+    if (format == nullptr || !format->rewrites_model) {
       refuse_options(app, {"--dtype"}, "is for --format absorbed: drop it");
     }
     if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");

@@ -25,7 +25,7 @@ namespace oscar {
 namespace {
 
 constexpr const char* kExample =
-    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --max-kl 0.05 --html report.html\n"
+    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --html report.html\n"
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --as sglang --text heldout.txt --report report.json\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
     "oscar-verify methods\n"
@@ -134,7 +134,11 @@ int measure(VerifyArguments& a, Verification& verification, const OutputFiles& o
   }
   if (told) {
     const Timeline::Phase reporting(a.request.timeline, verify_phase::kReport);
-    if (!outputs.to_stdout()) print_result(a.common.json ? report_json(report) : report_table(report));
+    if (!outputs.to_stdout()) {
+      print_result(a.common.json      ? report_json(report)
+                   : a.common.verbose ? report_details(report)
+                                      : report_table(report));
+    }
     for (const std::string& file : outputs.names()) log_info("wrote " + file);
   }
   log_timeline(a.request.timeline);
@@ -241,12 +245,21 @@ int main_verify(int argc, char** argv) {
   add_measurement_options(app, a);
   add_report_options(app, a);
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");
+  plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
+      ->type_name("DIR|org/name");
+  plan->add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
+  plan->add_option("--windows", a.windows, "BF16 tokens at the start and at the end (default: 64,256)")
+      ->type_name("SINK,RECENT");
   plan->add_option("--memory", a.memory, "Memory for weights and caches, as 24G, 24GiB or 80GB")->required();
   plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")
       ->delimiter(',')
       ->check(whole_number(1, kMostTokens));
   plan->fallthrough();
   CLI::App* methods = app.add_subcommand("methods", "List the methods with their bits, windows and sources");
+  methods
+      ->add_option("--model", a.common.model, "Model whose heads the bits and limits are of (default: 8 of size 128)")
+      ->type_name("DIR|org/name");
+  methods->add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   methods->fallthrough();
   app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);

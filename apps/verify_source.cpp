@@ -30,6 +30,23 @@ std::optional<double> one_clip(const Bundle& bundle, bool key) {
   return shortest(first);
 }
 
+// What a bundle's provenance says of its calibration; zeros where it says nothing.
+void add_calibration_facts(const Bundle& bundle, BundleFacts& facts) {
+  const auto number = [](const Json& object, const char* name) {
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    return object.is_object() && found != object.end() && found->is_number_unsigned() ? found->get<std::int64_t>()
+                                                                                      : std::int64_t{0};
+  };
+  if (!bundle.provenance.is_object()) return;
+  facts.calibration_tokens = number(bundle.provenance, "tokens");
+  const Json collection = bundle.provenance.value("collection", Json::object());
+  const Json parts = collection.is_object() ? collection.value("parts", Json::array()) : Json::array();
+  if (!parts.is_array()) return;
+  for (const Json& part : parts) {
+    facts.longest_calibration = std::max(facts.longest_calibration, number(part, "longest_sequence"));
+  }
+}
+
 BundleFacts facts_of(const Bundle& bundle) {
   BundleFacts facts;
   facts.method = bundle.method;
@@ -83,6 +100,7 @@ VerifySource load_bundle_source(const fs::path& directory, const std::string& fo
   source.facts.served_as = served.format;
   source.facts.served_changes = served.changes;
   source.facts.sha256 = bundle_hashes(directory);
+  add_calibration_facts(fitted, source.facts);
   if (served.changes.empty()) add_allocation_facts(fitted, directory, source.facts);
   source.bundle = std::move(served.bundle);
   return source;
@@ -140,7 +158,7 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
     const ExportFormat* format = find_export_format(source.facts.served_as);
-    if (format != nullptr && format->rewrites_model()) format->check_model(*checkpoint, *source.bundle);
+    if (format != nullptr && format->check_model != nullptr) format->check_model(*checkpoint, *source.bundle);
   }
   return source;
 }

@@ -87,6 +87,8 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
 }  // namespace
 
 void parse_options(FitArguments& a) {
+  // The same with statistics as with a model in their place; --for chooses below what its format carries.
+  if (!a.method_given) a.fit.method = preferred_method().id;
   if (!a.form.empty()) choose_for_format(a);
   choose_defaults(a, fitted_method(a.fit.method));
   a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;

@@ -30,8 +30,7 @@ void add_transform_options(CLI::App& app, FitArguments& a) {
   for (const MethodRow& row : method_registry()) {
     if (row.fitted()) methods += "\n  " + row.id + ": " + row.fit_summary;
   }
-  app.add_option("--method", a.fit.method,
-                 "Transform (default: waterfill where statistics are collected, else oscar):" + methods);
+  app.add_option("--method", a.fit.method, "Transform (default: waterfill, or what --for carries):" + methods);
   app.add_option("--for", a.form, format_help())->type_name("FORMAT");
   app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "layer", "head"}))

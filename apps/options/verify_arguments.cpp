@@ -1,6 +1,8 @@
 #include "apps/options/verify_arguments.h"
 
 #include "export/export_format.h"
+#include "report/number_text.h"
+#include "verify/gates.h"
 
 namespace oscar {
 void add_source_options(CLI::App& app, VerifyArguments& a) {
@@ -23,9 +25,9 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
                  "Text to score: one UTF-8 document, or .jsonl rows of input_ids (required, but for --check-only, "
                  "methods and plan)")
       ->type_name("FILE");
-  app.add_option(
-         "--methods", a.request.methods,
-         "Methods (oscar-verify methods lists them), or all, or 2bit (default: bf16,naive2,hadamard2 and the bundle's)")
+  app.add_option("--methods", a.request.methods,
+                 "Methods (oscar-verify methods lists them), or all, or 2bit (default: bf16 and the bundle's, without "
+                 "a bundle bf16,naive2,hadamard2)")
       ->delimiter(',')
       ->type_name("ID,...");
   app.add_option(
@@ -93,11 +95,15 @@ void add_report_options(CLI::App& app, VerifyArguments& a) {
   app.add_flag("--overwrite", a.common.overwrite, "Replace reports that exist");
   app.add_flag("--dry-run", a.common.dry_run, "Print the plan and measure nothing");
   GateLimits& gates = a.request.gates;
-  app.add_option("--max-kl", gates.max_kl, "Gate: mean KL to BF16 of the bundle's method, nats")->group("Gates");
+  app.add_option("--max-kl", gates.max_kl,
+                 "Gate: mean KL to BF16 of the bundle's method, nats (default, where no gate is named: " +
+                     significant(kDefaultMaxKl, 3) + ")")
+      ->group("Gates");
   app.add_option("--max-ppl-ratio", gates.max_ppl_ratio, "Gate: perplexity over that of BF16")->group("Gates");
   app.add_option("--min-top1", gates.min_top1, "Gate: share of tokens with BF16's top token, 0 to 1")->group("Gates");
   app.add_option("--max-kl-increase", gates.max_kl_increase, "Gate: mean KL over that of --baseline, nats")
       ->group("Gates");
+  app.add_flag("--no-gate", a.request.no_gate, "Measure without a gate")->group("Gates");
   app.add_option("--min-niah", gates.min_niah, "Gate: needle score at the worst length, 0 to 1")->group("Gates");
 }
 

@@ -36,12 +36,14 @@ struct ExportFormat {
   std::int64_t window_step = 1;       // BF16 windows are multiples of so many tokens
   bool has_card = false;              // a card with measured numbers and the serve command; else --report has no place
   std::string note{};                 // for people, when it is written
+  std::string model_use{};            // why it needs --model: "the checkpoint to rewrite"; empty: it does not
+  bool rewrites_model = false;        // what it writes is a checkpoint of its own
 
   // Why it cannot carry a bundle, one sentence with the nearest way out. Null: it carries every bundle.
   std::optional<std::string> (*unsupported)(const ExportFormat& format, const Bundle& bundle) = nullptr;
   // What an engine computes with. Null: the bundle as it is.
   ServedForm (*form)(const ExportFormat& format, const Bundle& bundle) = nullptr;
-  // Of a format that rewrites a checkpoint: InputError for one that it cannot. Null: it needs no checkpoint.
+  // InputError for a model that it cannot rewrite, or that its engine does not serve. Null: any model of the bundle.
   void (*check_model)(const Checkpoint& model, const Bundle& bundle) = nullptr;
   // "format sglang of 4 layers": what would be written.
   std::string (*plan)(const ServedForm& form, const ExportOptions& options) = nullptr;
@@ -50,7 +52,7 @@ struct ExportFormat {
                                     const ExportOptions& options) = nullptr;
 
   bool published() const { return version > 0; }
-  bool rewrites_model() const { return check_model != nullptr; }
+  bool needs_model() const { return !model_use.empty(); }
   // Whether it can carry what oscar-fit makes of statistics by this method.
   bool carries(const MethodRow& method) const {
     return !published() || (!method.allocates_bits && (general || !method.metric_aware()));

@@ -2,18 +2,17 @@
 
 #include <sstream>
 
+#include "base/errors.h"
 #include "base/shell.h"
 #include "bundle/model_card.h"
 #include "export/bundle_copy.h"
 #include "export/checksums.h"
 #include "export/export_card.h"
+#include "export/vllm_limits.h"
 
 namespace oscar {
 namespace {
 
-constexpr const char* kRelease = "0.33";    // that python/oscar_kv/vllm_plugin.py is written for
-constexpr std::int64_t kMostGroup = 16;     // query heads on a KV head: kernels/decode/decode_attention.h
-constexpr std::int64_t kMostWindow = 2048;  // tokens of sink and ring, in whole pages: python/oscar_kv/kernels.py
 constexpr std::int64_t kWindowPage = 64, kRingSlack = 15;
 
 std::string digits(std::int64_t n) { return std::to_string(n); }
@@ -23,10 +22,7 @@ std::int64_t window_pages(std::int64_t tokens) { return (tokens + kWindowPage - 
 std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int64_t group) {
   const std::string name = "layer " + digits(layer.layer) + " of the bundle has ";
   const std::int64_t d = layer.head_dim;
-  if (d != 64 && d != 128 && d != 256) {
-    return name + "head_dim " + digits(d) + "; the kernels that vLLM needs have 64, 128 and 256. Format transformers " +
-           "serves it";
-  }
+  if (const auto reason = vllm_head_refusal(d)) return name + *reason;
   if (layer.key.blocks() != layer.value.blocks()) {
     return name +
            "keys and values of two layouts, which the decode kernel does not read; fit both with one layout, or " +
@@ -59,7 +55,7 @@ std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
   out << card_head(form.bundle, "2-bit KV cache for vLLM") << "## Serve\n\n"
       << "The Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) is a plugin "
          "of vLLM "
-      << kRelease << ".x, which finds it by itself. In this folder:\n\n```console\n"
+      << kVllmRelease << ".x, which finds it by itself. In this folder:\n\n```console\n"
       << vllm_command(model) << "```\n\n"
       << unknown_folder_note(model)
       << "The adapter was tested with vLLM's own Python on a CPU; nobody has served with it yet. "
@@ -84,24 +80,25 @@ std::optional<std::string> vllm_unsupported(const ExportFormat&, const Bundle& b
   }
   const std::int64_t window =
       kWindowPage * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kRingSlack));
-  if (window > kMostWindow) {
+  if (window > kVllmMostWindow) {
     return "the bundle has BF16 windows of " + digits(bundle.windows.sink) + " and " + digits(bundle.windows.recent) +
-           " tokens, more than the decode kernel holds (" + digits(kMostWindow) +
+           " tokens, more than the decode kernel holds (" + digits(kVllmMostWindow) +
            " in whole pages); fit with shorter " + "--windows";
   }
   const Json& query_heads = bundle.model.contains("query_heads") ? bundle.model["query_heads"] : Json();
   const std::int64_t kv_heads = bundle.layers.empty() ? 0 : bundle.layers.front().kv_heads;
-  if (query_heads.is_number_integer() && kv_heads > 0 && query_heads.get<std::int64_t>() / kv_heads > kMostGroup) {
-    return "the model has " + digits(query_heads.get<std::int64_t>() / kv_heads) +
-           " query heads on a KV head, and the " + "decode kernel at most " + digits(kMostGroup) +
-           "; format transformers serves it";
-  }
-  return std::nullopt;
+  if (!query_heads.is_number_integer()) return std::nullopt;
+  const auto reason = vllm_group_refusal(query_heads.get<std::int64_t>(), kv_heads);
+  return reason ? std::optional("the model has " + *reason) : std::nullopt;
+}
+
+void vllm_check_model(const Checkpoint& model, const Bundle&) {
+  if (const auto reason = vllm_unsupported_model(model.config())) throw InputError(*reason);
 }
 
 std::string vllm_plan(const ServedForm& form, const ExportOptions&) {
   return "a bundle of " + digits(static_cast<std::int64_t>(form.bundle.layers.size())) +
-         " layers with the command for vLLM " + kRelease;
+         " layers with the command for vLLM " + kVllmRelease;
 }
 
 std::vector<std::string> write_vllm(const ExportFormat&, const ServedForm& form, const fs::path& directory,

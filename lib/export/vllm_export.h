@@ -11,8 +11,10 @@
 namespace oscar {
 
 // The functions of the row vllm of export_formats(). Refused are: head sizes, query heads on a KV head, windows,
-// layouts and groups that the decode kernel does not have, encoder feedback, and keys centred before RoPE.
+// layouts and groups that the decode kernel does not have, encoder feedback, and keys centered before RoPE; and models
+// with layers that vllm_limits.h names.
 std::optional<std::string> vllm_unsupported(const ExportFormat& format, const Bundle& bundle);
+void vllm_check_model(const Checkpoint& model, const Bundle& bundle);  // InputError
 std::string vllm_plan(const ServedForm& form, const ExportOptions& options);
 
 // Writes the directory whole or not at all; returns the names of its files.

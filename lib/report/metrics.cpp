@@ -138,6 +138,8 @@ QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const Boo
   for (const SequenceScores& s : sequences) same += std::count(s.same_top.begin(), s.same_top.end(), 1);
   m.same_top1 = static_cast<double>(same) / static_cast<double>(m.tokens);
   m.same_top1_error = proportion_error(m.same_top1, m.tokens);
+  m.same_top1_interval = bootstrap_mean(
+      sums(sequences, [](const SequenceScores& s, std::size_t t) { return 1.0 * s.same_top[t]; }), options);
   return m;
 }
 

@@ -46,7 +46,8 @@ struct QualityMetrics {
   double ppl_difference = 0, ppl_difference_error = 0;
   KlMetrics kl;
   DeltaPMetrics delta_p;
-  double same_top1 = 1, same_top1_error = 0;  // fraction of tokens
+  double same_top1 = 1, same_top1_error = 0;   // fraction of tokens
+  std::optional<Interval> same_top1_interval;  // bootstrap over sequences
 };
 
 // The scores of the first `sequences` sequences at positions from `first_position` on, which must be scored.

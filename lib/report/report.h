@@ -46,6 +46,7 @@ struct BundleFacts {
   std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
   std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
   std::optional<Curves> curves;                // that its widths were allocated by
+  std::int64_t calibration_tokens = 0, longest_calibration = 0;  // in all, and of one sequence; 0: not recorded
   std::vector<Widths> key_widths, value_widths;                 // [L] bits of the blocks; empty where a side has none
   bool simulated() const { return served_as == "simulation"; }  // kSimulatedForm of served_form.h
 };
@@ -56,6 +57,12 @@ struct LayerSpectrum {
   std::int64_t layer = 0;
   std::string side;  // key | value
   std::vector<double> before, after;
+};
+
+// One token of the scored text, and what is most probable in its place; as text, which may be any bytes.
+struct PassageToken {
+  std::string text, baseline, coded;
+  bool differs = false;  // the predictions are two tokens
 };
 
 struct TextFacts {
@@ -109,6 +116,12 @@ struct TaskScore {
   std::int64_t references = 0;  // strings that the prompts ask for
 };
 
+// Bytes of the BF16 cache over those of the method, for one sequence of this context, all layers.
+struct CacheRatio {
+  std::int64_t context = 0;  // tokens
+  double ratio = 0;
+};
+
 struct MethodReport {
   std::string id, source;
   std::string comparison;  // authors | common | bytes: whose windows, or whose bits, the method runs with
@@ -124,7 +137,8 @@ struct MethodReport {
   std::vector<PositionBucket> by_position;
   std::vector<LayerError> layers;
   std::vector<TaskScore> tasks;
-  std::optional<bool> passes_gates;  // as if it were judged; empty when there is no gate or it is BF16
+  std::vector<CacheRatio> ratios;    // of a quantized method, at the contexts that the model has
+  std::optional<bool> passes_gates;  // of a judged row; empty for others, and where no gate was set
 };
 
 // A method that was asked for and has no row.
@@ -144,6 +158,8 @@ struct GateResult {
   double limit = 0;
   std::optional<double> value;  // empty: could not be measured, which fails
   bool pass = false;
+  std::optional<double> bound{};  // end of the confidence interval that must keep the limit; empty: value must
+  std::string reason{};           // a value within its limit fails all the same: why, and what to do
 };
 
 struct SelfCheck {
@@ -170,13 +186,31 @@ struct VerifyReport {
   std::vector<MethodReport> methods;
   std::vector<LeftOut> left_out;
   std::vector<LayerSpectrum> spectra;  // of the first bundle; empty without one
+  std::vector<PassageToken> passage;   // of the first sequence, with the first bundle; empty without text or bundle
   std::string baseline;                // name of the earlier report; empty: none
   std::int64_t baseline_tokens = 0;    // that both reports scored: those of the earlier one
   std::vector<BaselineChange> changes;
   std::vector<GateResult> gates;
+  bool default_gate = false;       // no gate was asked for: the one that oscar-verify sets by itself
+  std::string undecided;           // why that one cannot tell, and what to do; then there is no gate. Else empty
+  std::vector<std::string> steps;  // what to do about a failed gate, the likeliest first
   std::vector<SelfCheck> checks;
   bool pass = false;  // every gate and every self check that ran
 };
+
+// "gate max_kl of oscar (prefill): 0.0123, at most 0.0201 with 95% confidence, limit 0.05; ...reason": one gate in
+// words.
+std::string gate_text(const VerifyReport& report, const GateResult& gate);
+// The run in one sentence for each judged row: tokens that change, perplexity, memory, and PASS or FAIL at its end.
+// Without a judged row none; without a gate the last word is "no gate".
+std::vector<std::string> verdict_sentences(const VerifyReport& report);
+// "2.9x smaller at 2K, 6.7x at 128K"; empty without ratios.
+std::string memory_text(const MethodReport& method);
+// The three judged layers that lose most, with their widths: "11 (.69, keys 0-0-0-0, values 0-0-0-0)"; empty without
+// layer errors.
+std::string worst_layers_text(const VerifyReport& report, const MethodReport& method);
+// The judged row of a bundle; null: none.
+const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& method);
 
 // The tasks of the report at their lengths, each once.
 std::vector<const TaskScore*> task_columns(const VerifyReport& report);
@@ -202,7 +236,9 @@ std::string report_json(const VerifyReport& report);
 std::string report_html(const VerifyReport& report);
 std::string report_markdown(const VerifyReport& report);  // for a model card or a pull request
 std::string report_junit(const VerifyReport& report);     // one test case for each gate and each check
-// The table for the terminal, with verdict lines below it.
+// For the terminal, at most 100 columns: the figures that decide, gates, next steps, and the verdict as the last line.
 std::string report_table(const VerifyReport& report);
+// The same with every column, note and self check, as wide as they are.
+std::string report_details(const VerifyReport& report);
 
 }  // namespace oscar

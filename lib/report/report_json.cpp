@@ -1,5 +1,6 @@
 // report.json, format version 1: schemas/report.schema.json. Members are written in a fixed order and numbers are
 // rounded to nine significant digits, so equal runs give byte-identical files.
+#include "base/foreign_text.h"
 #include "base/json.h"
 #include "report/number_text.h"
 #include "report/report.h"
@@ -167,6 +168,12 @@ Json growth_json(const MethodReport& m) {
           {"late", {{"kl", number(g->late)}, {"tokens", g->late_tokens}}}};
 }
 
+Json ratios_json(const std::vector<CacheRatio>& ratios) {
+  Json list = Json::array();
+  for (const CacheRatio& r : ratios) list.push_back({{"context", r.context}, {"ratio", number(r.ratio)}});
+  return list;
+}
+
 Json method_json(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
   return {{"id", m.id},
@@ -195,10 +202,12 @@ Json method_json(const MethodReport& m) {
           {"delta_p", delta_p_json(q.delta_p)},
           {"same_top1", number(q.same_top1)},
           {"same_top1_stderr", number(q.same_top1_error)},
+          {"same_top1_ci", interval(q.same_top1_interval)},
           {"kl_by_position", positions_json(m.by_position)},
           {"kl_growth", growth_json(m)},
           {"layers", layers_json(m.layers)},
           {"tasks", tasks_json(m.tasks)},
+          {"cache_ratios", ratios_json(m.ratios)},
           {"passes_gates", optional_bool(m.passes_gates)}};
 }
 
@@ -210,6 +219,8 @@ Json gates_json(const std::vector<GateResult>& gates) {
                     {"path", g.path},
                     {"limit", number(g.limit)},
                     {"value", optional_number(g.value)},
+                    {"bound", optional_number(g.bound)},
+                    {"reason", g.reason},
                     {"pass", g.pass}});
   }
   return list;
@@ -230,6 +241,15 @@ Json spectra_json(const std::vector<LayerSpectrum>& spectra) {
   Json list = Json::array();
   for (const LayerSpectrum& s : spectra) {
     list.push_back({{"layer", s.layer}, {"side", s.side}, {"before", numbers(s.before)}, {"after", numbers(s.after)}});
+  }
+  return list;
+}
+
+Json passage_json(const std::vector<PassageToken>& passage) {
+  Json list = Json::array();
+  for (const PassageToken& t : passage) {
+    list.push_back(
+        {{"text", escape_text(t.text)}, {"baseline", escape_text(t.baseline)}, {"coded", escape_text(t.coded)}});
   }
   return list;
 }
@@ -288,8 +308,12 @@ std::string report_json(const VerifyReport& r) {
                        {"methods", methods},
                        {"left_out", left_out_json(r.left_out)},
                        {"spectra", spectra_json(r.spectra)},
+                       {"passage", passage_json(r.passage)},
                        {"baseline", baseline_json(r)},
                        {"gates", gates_json(r.gates)},
+                       {"default_gate", r.default_gate},
+                       {"verdict", verdict_sentences(r)},
+                       {"next_steps", r.steps},
                        {"self_checks", checks_json(r.checks)},
                        {"pass", r.pass}};
   return dump_json(report);

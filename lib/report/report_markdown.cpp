@@ -36,11 +36,6 @@ std::string junit_case(const std::string& group, const std::string& name, std::o
   return text + "><failure message=\"" + html::escape(detail) + "\"/></testcase>\n";
 }
 
-std::string gate_text(const GateResult& g) {
-  return g.name + " of " + g.method + " (" + g.path + "): " + (g.value ? significant(*g.value, 5) : "not measured") +
-         ", limit " + significant(g.limit, 5);
-}
-
 // In which form a bundle was judged.
 std::string served_note(const BundleFacts& b) {
   std::string note = markdown_code(b.row);
@@ -61,6 +56,9 @@ std::string report_markdown(const VerifyReport& r) {
                      std::to_string(r.scoring.sequences) + " sequences of " + grouped(r.scoring.context) +
                      " tokens of " + markdown_code(r.text.name) + ", " + grouped(r.scoring.tokens) +
                      " tokens scored against the BF16 cache: " + verdict_of(r) + "\n\n";
+  for (const std::string& sentence : verdict_sentences(r)) text += markdown_text(sentence) + ".\n\n";
+  for (const std::string& step : r.steps) text += "- next: " + markdown_text(step) + "\n";
+  if (!r.steps.empty()) text += "\n";
   text +=
       "| method | compare | path | bits | bytes/sequence | KL mean (nats) ± 95% | KL 99% | growth | PPL ratio ± 95% | "
       "same top "
@@ -88,10 +86,10 @@ std::string report_markdown(const VerifyReport& r) {
   for (const TaskScore* t : task_columns(r)) text += "- " + markdown_text(baseline_share(*t)) + "\n";
   if (!r.gates.empty() || !r.checks.empty()) text += "\n";
   for (const GateResult& g : r.gates)
-    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + markdown_text(gate_text(g)) + "\n";
+    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + markdown_text(gate_text(r, g)) + "\n";
   for (const SelfCheck& c : r.checks) {
-    if (c.pass)
-      text += std::string(*c.pass ? "- pass: " : "- **FAIL**: ") + c.name + ": " + markdown_text(c.detail) + "\n";
+    const char* word = !c.pass ? "- not run: " : *c.pass ? "- pass: " : "- **FAIL**: ";
+    text += word + c.name + ": " + markdown_text(c.detail) + "\n";
   }
   if (!r.baseline.empty()) {
     text += "\nAgainst " + markdown_code(r.baseline) + ", on the " + grouped(r.baseline_tokens) +
@@ -118,7 +116,7 @@ std::string report_junit(const VerifyReport& r) {
     cases += junit_case(group, name, pass, detail);
   };
   for (const GateResult& g : r.gates) {
-    add("gate", g.name + " " + g.method + " " + g.path, g.pass, gate_text(g));
+    add("gate", g.name + " " + g.method + " " + g.path, g.pass, gate_text(r, g));
   }
   for (const SelfCheck& c : r.checks) add("check", c.name, c.pass, c.detail);
   return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"oscar-verify\" tests=\"" +

@@ -16,7 +16,8 @@ std::size_t width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
 }
 
-std::string format_rows(const std::vector<Row>& rows) {
+// names: columns that hold names, on the left.
+std::string format_rows(const std::vector<Row>& rows, std::size_t names) {
   std::vector<std::size_t> widths(rows.front().size(), 0);
   for (const Row& row : rows) {
     for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
@@ -27,7 +28,7 @@ std::string format_rows(const std::vector<Row>& rows) {
     for (std::size_t c = 0; c < row.size(); ++c) {
       const std::string pad(widths[c] - width(row[c]), ' ');
       if (c > 0) line += "  ";
-      line += c < 3 ? row[c] + pad : pad + row[c];  // names left, numbers right
+      line += c < names ? row[c] + pad : pad + row[c];  // names left, numbers right
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -49,10 +50,35 @@ std::string verdict(std::optional<bool> pass) {
   return *pass ? "pass" : "FAIL";
 }
 
-std::string limit_text(const GateResult& g) {
-  const bool upper = g.name.rfind("max_", 0) == 0;
-  return g.name + " of " + g.method + " (" + g.path + "): " + (g.value ? significant(*g.value, 4) : "not measured") +
-         (upper ? ", at most " : ", at least ") + significant(g.limit, 4) + " allowed";
+std::string ratio_text(double ratio) { return ratio < 100.0 ? fixed(ratio, 3) : significant(ratio, 3); }
+
+// "3.6x": bytes of the BF16 row over these.
+std::string smaller_text(const VerifyReport& report, const MethodReport& method) {
+  for (const MethodReport& m : report.methods) {
+    if (m.quantised || m.path != method.path || method.allocated_bytes == 0) continue;
+    return fixed(static_cast<double>(m.allocated_bytes) / static_cast<double>(method.allocated_bytes), 1) + "x";
+  }
+  return fixed(16.0 / method.bits_per_element, 1) + "x";
+}
+
+Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, bool both, bool gated) {
+  const QualityMetrics& q = m.quality;
+  Row row = {m.id + (m.judged ? " *" : "")};
+  if (compares) row.push_back(m.quantised ? m.comparison : "");
+  if (both) row.push_back(m.path);
+  row.insert(row.end(), {fixed(m.bits_per_element, 2), smaller_text(report, m), significant(q.kl.mean, 3),
+                         half_width(q.kl.mean, q.kl.interval), significant(q.ppl, 4), ratio_text(q.ppl_ratio),
+                         half_width(q.ppl_ratio, q.ppl_ratio_interval), percent(q.same_top1, 2) + "%"});
+  if (gated) row.push_back(m.passes_gates ? verdict(*m.passes_gates) : "-");
+  return row;
+}
+
+// What to do, and the verdict as the last line.
+std::string closing_lines(const VerifyReport& report) {
+  std::string text;
+  for (const std::string& step : report.steps) text += "next: " + step + "\n";
+  for (const std::string& sentence : verdict_sentences(report)) text += "verdict: " + sentence + "\n";
+  return text;
 }
 
 }  // namespace
@@ -121,7 +147,7 @@ std::string latent_text(const VerifyReport& report) {
   return text;
 }
 
-std::string report_table(const VerifyReport& report) {
+std::string report_details(const VerifyReport& report) {
   const std::vector<const TaskScore*> tasks = task_columns(report);
   const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
                                  [](const MethodReport& m) { return m.passes_gates.has_value(); });
@@ -151,7 +177,7 @@ std::string report_table(const VerifyReport& report) {
     if (gated) row.push_back(m.passes_gates ? (*m.passes_gates ? "pass" : "FAIL") : "-");
     rows.push_back(row);
   }
-  std::string text = format_rows(rows);
+  std::string text = format_rows(rows, 3);
   text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
           ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
           grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
@@ -180,9 +206,65 @@ std::string report_table(const VerifyReport& report) {
             significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
             fixed(c.ppl_ratio_now, 4) + "\n";
   }
-  for (const GateResult& g : report.gates) text += verdict(g.pass) + "  gate " + limit_text(g) + "\n";
+  for (const GateResult& g : report.gates) text += verdict(g.pass) + "  gate " + gate_text(report, g) + "\n";
   for (const SelfCheck& c : report.checks) text += verdict(c.pass) + "  check " + c.name + ": " + c.detail + "\n";
-  return text;
+  return text + closing_lines(report);
+}
+
+std::string report_table(const VerifyReport& report) {
+  const bool compares = std::any_of(report.methods.begin(), report.methods.end(), [](const MethodReport& m) {
+    return m.quantised && !m.comparison.empty() && m.comparison != "common";
+  });
+  const bool both = std::any_of(report.methods.begin(), report.methods.end(),
+                                [&](const MethodReport& m) { return m.path != report.methods.front().path; });
+  const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
+                                 [](const MethodReport& m) { return m.passes_gates.has_value(); });
+  Row header = {"method"};
+  if (compares) header.emplace_back("compare");
+  if (both) header.emplace_back("path");
+  const std::size_t names = header.size();
+  for (const char* name : {"bits", "smaller", "KL mean", "+-95%", "PPL", "ratio", "+-95%", "same top"}) {
+    header.emplace_back(name);
+  }
+  if (gated) header.emplace_back("gate");
+  std::vector<Row> rows = {header};
+  for (const MethodReport& m : report.methods) rows.push_back(short_row(report, m, compares, both, gated));
+  std::string text = format_rows(rows, names);
+  text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
+          ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
+  text += "scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
+          " sequences, those whose query sees a coded key; KL in nats\n";
+  for (const BundleFacts& b : report.bundles) {
+    text += "* judged: " + b.row +
+            (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it") + "\n";
+    for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
+  }
+  if (report.logit_correction) text += std::string(kCorrectionNote) + "\n";
+  for (const std::string& note : seen_notes(report)) text += "note: " + note + "\n";
+  for (const MethodReport& m : report.methods) {
+    for (const TaskScore& t : m.tasks) {
+      text += t.task + " " + std::to_string(t.length) + " of " + m.id + " (" + m.path +
+              "): " + (t.score ? share_text(t) : "unsolved by BF16") + "\n";
+    }
+  }
+  for (const TaskScore* t : task_columns(report)) text += baseline_share(*t) + "\n";
+  for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
+  for (const BaselineChange& c : report.changes) {
+    text += "against " + report.baseline + ": " + c.method + " (" + c.path + ") KL " + significant(c.kl_before, 4) +
+            " -> " + significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
+            fixed(c.ppl_ratio_now, 4) + "\n";
+  }
+  for (const GateResult& g : report.gates) text += verdict(g.pass) + "  gate " + gate_text(report, g) + "\n";
+  std::size_t passed = 0, idle = 0;
+  for (const SelfCheck& c : report.checks) {
+    if (c.pass && !*c.pass) text += "FAIL  check " + c.name + ": " + c.detail + "\n";
+    passed += c.pass.value_or(false) ? 1 : 0, idle += c.pass ? 0 : 1;
+  }
+  if (!report.checks.empty()) {
+    text += "self checks: " + std::to_string(passed) + " passed, " + std::to_string(idle) +
+            " had nothing to compare (-v tells which)\n";
+  }
+  return text + closing_lines(report);
 }
 
 }  // namespace oscar

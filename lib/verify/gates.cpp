@@ -27,12 +27,31 @@ std::optional<double> worst_needle_score(const MethodReport& method) {
   return worst;
 }
 
-GateResult at_most(const MethodReport& method, const char* name, double limit, std::optional<double> value) {
-  return {name, method.id, method.path, limit, value, value && *value <= limit};
+// Sequences at which an interval as wide for its number as this one would keep the limit; 0: more than anyone has.
+std::int64_t sequences_needed(double value, double bound, double limit, std::int64_t sequences) {
+  const double shrink = std::abs(bound - value) / std::abs(limit - value);
+  const double needed = std::ceil(static_cast<double>(sequences) * shrink * shrink);
+  return needed <= 100.0 * static_cast<double>(sequences) ? static_cast<std::int64_t>(needed) : 0;
 }
 
-GateResult at_least(const MethodReport& method, const char* name, double limit, std::optional<double> value) {
-  return {name, method.id, method.path, limit, value, value && *value >= limit};
+// sign: 1 for an upper limit, -1 for a lower one.
+GateResult judged_by_interval(const MethodReport& method, const char* name, double limit, double value,
+                              const std::optional<Interval>& interval, std::int64_t sequences, double sign) {
+  GateResult gate{name, method.id, method.path, limit, value, false};
+  if (interval) gate.bound = sign > 0 ? interval->high : interval->low;
+  if (!(sign * value <= sign * limit)) return gate;
+  if (sequences < kLeastSequences) {
+    gate.reason = "too few sequences to judge by: score at least " + std::to_string(kLeastSequences);
+  } else if (!gate.bound) {
+    gate.reason = "a gate needs the confidence interval: leave --bootstrap as it is";
+  } else if (sign * *gate.bound <= sign * limit) {
+    gate.pass = true;
+  } else {
+    const std::int64_t needed = sequences_needed(value, *gate.bound, limit, sequences);
+    gate.reason = "the interval is too wide: " + (needed > 0 ? "score at least " + grouped(needed) + " sequences"
+                                                             : "the value is too near the limit, spend more bits");
+  }
+  return gate;
 }
 
 }  // namespace
@@ -52,26 +71,36 @@ void check_gate_limits(const GateLimits& limits, bool has_judged_method, const s
   }
 }
 
-std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodReport& method) {
+std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodReport& method, std::int64_t sequences) {
   std::vector<GateResult> gates;
-  if (limits.max_kl) gates.push_back(at_most(method, "max_kl", *limits.max_kl, method.quality.kl.mean));
-  if (limits.max_ppl_ratio) {
-    gates.push_back(at_most(method, "max_ppl_ratio", *limits.max_ppl_ratio, method.quality.ppl_ratio));
+  const QualityMetrics& q = method.quality;
+  const auto add = [&](const std::optional<double>& limit, const char* name, double value,
+                       const std::optional<Interval>& interval, double sign) {
+    if (limit) gates.push_back(judged_by_interval(method, name, *limit, value, interval, sequences, sign));
+  };
+  add(limits.max_kl, "max_kl", q.kl.mean, q.kl.interval, 1);
+  add(limits.max_ppl_ratio, "max_ppl_ratio", q.ppl_ratio, q.ppl_ratio_interval, 1);
+  add(limits.min_top1, "min_top1", q.same_top1, q.same_top1_interval, -1);
+  if (limits.min_niah) {
+    const std::optional<double> score = worst_needle_score(method);
+    gates.push_back({"min_niah", method.id, method.path, *limits.min_niah, score, score && *score >= *limits.min_niah});
   }
-  if (limits.min_top1) gates.push_back(at_least(method, "min_top1", *limits.min_top1, method.quality.same_top1));
-  if (limits.min_niah) gates.push_back(at_least(method, "min_niah", *limits.min_niah, worst_needle_score(method)));
   return gates;
 }
 
 void apply_gates(const GateLimits& limits, VerifyReport& report) {
   report.gates.clear();
+  report.undecided.clear();
   bool pass = true;
   for (MethodReport& method : report.methods) {
     method.passes_gates.reset();
-    if (!limits.any() || !method.quantised) continue;
-    const std::vector<GateResult> gates = evaluate_gates(limits, method);
+    if (!limits.any() || !method.quantised || !method.judged) continue;
+    const std::vector<GateResult> gates = evaluate_gates(limits, method, report.scoring.sequences);
+    if (report.default_gate && !gates.front().reason.empty()) {
+      report.undecided = gates.front().reason;
+      continue;
+    }
     method.passes_gates = std::all_of(gates.begin(), gates.end(), [](const GateResult& g) { return g.pass; });
-    if (!method.judged) continue;
     pass = pass && *method.passes_gates;
     report.gates.insert(report.gates.end(), gates.begin(), gates.end());
   }

@@ -21,10 +21,18 @@ struct GateLimits {
 // UsageError for a limit outside its range, or on a metric that this run does not compute.
 void check_gate_limits(const GateLimits& limits, bool has_judged_method, const std::vector<std::string>& tasks);
 
-// All gates on one row of the report. A value that was not measured, and one that is not a number, fails.
-std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodReport& method);
+// The mean KL that a bundle may have where no gate is named: docs/quality.md says what it is worth.
+inline constexpr double kDefaultMaxKl = 0.05;
+// The bootstrap of fewer sequences says too little to let a bundle pass.
+inline constexpr std::int64_t kLeastSequences = 4;
 
-// Fills passes_gates of every quantised row, and report.gates from the judged ones; report.pass from gates and checks.
+// All gates on one row of the report. KL, perplexity and top token pass where the far end of their confidence interval
+// keeps the limit, of at least kLeastSequences sequences; the needle score is compared as it is. A value that was not
+// measured, and one that is not a number, fails.
+std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodReport& method, std::int64_t sequences);
+
+// Fills passes_gates of the judged rows, report.gates, and report.pass from gates and checks. A gate that was asked for
+// fails where it cannot tell; the default one (report.default_gate) is left out then, and report.undecided says why.
 void apply_gates(const GateLimits& limits, VerifyReport& report);
 
 }  // namespace oscar

@@ -96,8 +96,8 @@ MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint
       methods.push_back({row.id, [method = make_spec_method(*row.description, model)](std::int64_t context) {
                            return method.bits_per_element_at(context);
                          }});
-    } catch (const UsageError&) {
-      plan.do_not_fit.push_back(row.id);
+    } catch (const UsageError& e) {
+      plan.do_not_fit.push_back({row.id, e.what()});
     }
   }
   for (const PlannedMethod& m : methods) plan.rows.push_back(plan_row(m, model, plan));
@@ -113,21 +113,18 @@ std::string plan_table(const MemoryPlan& plan) {
   const auto pad = [](const std::string& s, std::size_t width) {
     return s + std::string(width > s.size() ? width - s.size() : 0, ' ');
   };
-  text += pad("method", 20);
-  for (const std::int64_t c : plan.contexts) text += pad("context " + grouped(c), 34);
-  text += "longest context\n";
+  text += pad("method", 20) + pad("bits", 7);
+  for (const std::int64_t c : plan.contexts) text += pad("at " + grouped(c), 18);
+  text += "longest\n";
   for (const PlanRow& row : plan.rows) {
-    text += pad(row.id, 20);
+    text += pad(row.id, 20) + pad(fixed(row.cells.back().bits, 2), 7);
     for (const PlanCell& c : row.cells) {
-      text += pad(fixed(c.bits, 2) + " bits, " + format_bytes(c.sequence_bytes) + ", batch " + grouped(c.batch), 34);
+      text += pad(format_bytes(c.sequence_bytes) + " x" + grouped(c.batch), 18);
     }
     text += grouped(row.longest_context) + "\n";
   }
-  if (!plan.do_not_fit.empty()) {
-    text += "do not fit the model's heads:";
-    for (const std::string& id : plan.do_not_fit) text += " " + id;
-    text += "\n";
-  }
+  text += "bits: per element at the longest context; then bytes of one sequence x how many fit; longest: context\n";
+  for (const PlanGap& gap : plan.do_not_fit) text += "left out: " + gap.id + ": " + gap.reason + "\n";
   return text;
 }
 
@@ -143,8 +140,10 @@ std::string plan_json(const MemoryPlan& plan) {
     }
     rows.push_back({{"id", row.id}, {"contexts", cells}, {"longest_context", row.longest_context}});
   }
+  Json gaps = Json::array();
+  for (const PlanGap& gap : plan.do_not_fit) gaps.push_back(gap.id);
   return dump_json(
-      Json{{"memory", plan.memory}, {"weights", plan.weights}, {"methods", rows}, {"do_not_fit", plan.do_not_fit}});
+      Json{{"memory", plan.memory}, {"weights", plan.weights}, {"methods", rows}, {"do_not_fit", std::move(gaps)}});
 }
 
 }  // namespace oscar

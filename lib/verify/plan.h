@@ -23,11 +23,16 @@ struct PlanRow {
   std::int64_t longest_context = 0;  // that one sequence can have, at most the model's
 };
 
+// A method that this model rules out: its heads, its rotary embedding.
+struct PlanGap {
+  std::string id, reason;
+};
+
 struct MemoryPlan {
   std::uint64_t memory = 0, weights = 0;
   std::vector<std::int64_t> contexts;
-  std::vector<PlanRow> rows;            // by ascending bytes at the longest context
-  std::vector<std::string> do_not_fit;  // methods that the model's heads rule out
+  std::vector<PlanRow> rows;  // by ascending bytes at the longest context
+  std::vector<PlanGap> do_not_fit;
 };
 
 // "24GiB", "80GB", "500000000". UsageError otherwise.

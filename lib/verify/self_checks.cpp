@@ -45,8 +45,8 @@ SelfCheck null_run(const RunnerResult& run) {
 
 SelfCheck negative_control(const VerifyReport& report) {
   const std::string& control = method_with(MethodRole::kNegativeControl).id;
-  SelfCheck check{"negative_control", "no bundle to compare " + control + " with", std::nullopt, std::nullopt,
-                  std::nullopt};
+  SelfCheck check{"negative_control", "no " + control + " beside a bundle (--methods " + control + ")", std::nullopt,
+                  std::nullopt, std::nullopt};
   for (const LeftOut& l : report.left_out) {
     if (l.id == control) check.detail = control + " was left out (" + l.comparison + "): " + l.reason;
   }

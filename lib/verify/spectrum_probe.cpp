@@ -45,32 +45,51 @@ LayerSpectrum spectrum_of(const SideRows& from, const ModelConfig& model, const 
           spectrum_of(cached)};
 }
 
-}  // namespace
-
-// The work is on the CPU, in steps too small for all threads: each layer and side has one.
-std::vector<LayerSpectrum> measure_spectra(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
-                                           const std::vector<std::int32_t>& ids) {
-  SimulatedPrefillAttention exact(baseline);
-  RowKeeper keeper(exact);
-  prefill_hidden(decoder, ids, {&keeper});
-  std::vector<LayerSpectrum> spectra(keeper.kept.size());
-  parallel_tasks(std::ssize(spectra), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    spectra[at] = spectrum_of(keeper.kept[at], decoder.config(), method);
-  });
-  return spectra;
+std::vector<std::int32_t> top_tokens(const Decoder& decoder, const at::Tensor& hidden, std::int64_t shown) {
+  const at::Tensor last = hidden.narrow(0, hidden.size(0) - shown, shown);
+  const at::Tensor top = decoder.logits(last).argmax(1).to(at::kCPU, at::kInt).contiguous();
+  return {top.const_data_ptr<std::int32_t>(), top.const_data_ptr<std::int32_t>() + top.numel()};
 }
 
-std::vector<LayerSpectrum> by_last_rank(Ranks* ranks, const std::function<std::vector<LayerSpectrum>()>& measure) {
+}  // namespace
+
+// The spectra are work of the CPU, in steps too small for all threads: each layer and side has one.
+JudgedProbe probe_judged(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
+                         const std::vector<std::int32_t>& ids, std::int64_t shown) {
+  SimulatedPrefillAttention exact(baseline), coded(method);
+  RowKeeper keeper(exact);
+  std::vector<Attention*> runs = {&keeper};
+  if (shown > 0) runs.push_back(&coded);
+  const std::vector<at::Tensor> hidden = prefill_hidden(decoder, ids, runs);
+  JudgedProbe probe;
+  probe.spectra.resize(keeper.kept.size());
+  parallel_tasks(std::ssize(probe.spectra), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    probe.spectra[at] = spectrum_of(keeper.kept[at], decoder.config(), method);
+  });
+  if (shown > 0) {
+    probe.baseline_top = top_tokens(decoder, hidden[0], shown);
+    probe.coded_top = top_tokens(decoder, hidden[1], shown);
+  }
+  return probe;
+}
+
+JudgedProbe by_last_rank(Ranks* ranks, const std::function<JudgedProbe()>& measure) {
   if (ranks == nullptr) return measure();
-  Json own = Json::array();
+  Json own;
   if (ranks->rank() == ranks->count() - 1) {
-    for (const LayerSpectrum& s : measure()) own.push_back({s.layer, s.side, s.before, s.after});
+    const JudgedProbe probe = measure();
+    Json spectra = Json::array();
+    for (const LayerSpectrum& s : probe.spectra) spectra.push_back({s.layer, s.side, s.before, s.after});
+    own = {{"spectra", std::move(spectra)}, {"baseline", probe.baseline_top}, {"coded", probe.coded_top}};
   }
   const std::vector<std::string> all = ranks->all_gather(own.dump());
-  std::vector<LayerSpectrum> spectra;
-  for (const Json& s : parse_json(all.back(), "the last rank")) spectra.push_back({s[0], s[1], s[2], s[3]});
-  return spectra;
+  const Json found = parse_json(all.back(), "the last rank");
+  JudgedProbe probe;
+  for (const Json& s : found["spectra"]) probe.spectra.push_back({s[0], s[1], s[2], s[3]});
+  probe.baseline_top = found["baseline"].get<std::vector<std::int32_t>>();
+  probe.coded_top = found["coded"].get<std::vector<std::int32_t>>();
+  return probe;
 }
 
 }  // namespace oscar

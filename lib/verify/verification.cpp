@@ -13,9 +13,9 @@
 #include "report/number_text.h"
 #include "text/prompts.h"
 #include "verify/decode_tail.h"
+#include "verify/next_steps.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
-#include "verify/spectrum_probe.h"
 #include "verify/task_runner.h"
 #include "verify/verify_phases.h"
 
@@ -23,7 +23,8 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kPositionBuckets = 24;
-constexpr std::size_t kSpectrumTokens = 2048;  // of the first sequence
+constexpr std::size_t kProbeTokens = 2048;   // of the first sequence
+constexpr std::int64_t kPassageTokens = 81;  // at their end
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
@@ -71,6 +72,7 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   request_.tasks = expand_tasks(request_.tasks);
   choose_methods();
   if (request_.decode) check_decode_path();
+  choose_gate();
   check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
   if (request_.gates.max_kl_increase && request_.baseline.empty()) {
     throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
@@ -140,6 +142,15 @@ void Verification::check_decode_path() const {
   }
 }
 
+// What is judged gets a gate, unless it is told that it has none.
+void Verification::choose_gate() {
+  const bool asked = request_.gates.any() || request_.gates.max_kl_increase;
+  if (request_.no_gate && asked) throw UsageError("--no-gate stands beside a gate: drop one of the two");
+  if (asked || request_.no_gate || judged_.empty()) return;
+  request_.gates.max_kl = kDefaultMaxKl;
+  default_gate_ = true;
+}
+
 void Verification::check_tasks() {
   const std::int64_t most = checkpoint_.config().max_position;
   refuse_repeats(request_.tasks, "--tasks");
@@ -165,6 +176,7 @@ void Verification::read_text(const LazyTokenizer& tokenizer) {
   // The context is checked before the text is read: it costs nothing.
   check_sequence_options(sequences, request_.windows);
   sequences.text_name = request_.text.string();
+  if (!rows) tokenizer_ = &tokenizer;
   const std::vector<std::int32_t> ids = rows ? *rows : load_text(request_.text, tokenizer.get());
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= model.vocabulary) {
@@ -188,7 +200,8 @@ void Verification::choose_methods() {
   std::vector<std::string>& ids = request_.methods;
   const std::vector<NamedBundle> named = name_bundles(bundles_, ids);
   if (ids.empty()) {
-    ids = default_methods();
+    // What a bundle beats is measured when it is asked for.
+    ids = named.empty() ? default_methods() : std::vector{method_with(MethodRole::kBaseline).id};
     for (const NamedBundle& n : named) {
       if (!contains(ids, n.id)) ids.push_back(n.id);
     }
@@ -212,12 +225,7 @@ void Verification::choose_methods() {
       throw UsageError("--methods leaves out '" + n.id + "', the method of the bundle: add it, or give no bundle");
     }
   }
-  const std::string &baseline = method_with(MethodRole::kBaseline).id,
-                    &control = method_with(MethodRole::kNegativeControl).id;
-  if (!judged_.empty() && judged_.front() != control && !contains(ids, control)) {
-    log_info(control + " is measured, too: it is the negative control of the bundle");
-    ids.insert(ids.begin() + (ids.front() == baseline ? 1 : 0), control);
-  }
+  const std::string& baseline = method_with(MethodRole::kBaseline).id;
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
   for (const LeftOut& l : selection_.left_out) {
@@ -301,6 +309,12 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.quality = summarise(scores, bootstrap);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);
   m.layers = result.layers[index];
+  for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
+    if (!m.quantised || context > checkpoint_.config().max_position) continue;
+    const auto whole = static_cast<double>(allocated_bytes(baseline_, checkpoint_.config(), context));
+    const auto coded = static_cast<double>(allocated_bytes(*scored.method, checkpoint_.config(), context));
+    m.ratios.push_back({context, whole / coded});
+  }
   return m;
 }
 
@@ -324,14 +338,32 @@ void Verification::run_tasks(Decoder& decoder, std::vector<MethodReport>& rows) 
   }
 }
 
-std::vector<LayerSpectrum> Verification::judged_spectra(Decoder& decoder) const {
+// The first tokens of the first sequence.
+JudgedProbe Verification::probe_text(Decoder& decoder) const {
   if (judged_.empty()) return {};
   const std::vector<const KvMethod*> methods = method_pointers();
   const auto judged =
       std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
   std::vector<std::int32_t> ids = set_.sequences.front();
-  ids.resize(std::min(ids.size(), kSpectrumTokens));
-  return measure_spectra(decoder, baseline_, **judged, ids);
+  ids.resize(std::min(ids.size(), kProbeTokens));
+  const std::int64_t coded = std::ssize(ids) - 1 - first_scored();  // positions that read a coded key
+  return probe_judged(decoder, baseline_, **judged, ids,
+                      tokenizer_ == nullptr ? 0 : std::clamp<std::int64_t>(coded, 0, kPassageTokens));
+}
+
+// In words: what the text says after each of the positions, and what either cache predicts.
+std::vector<PassageToken> Verification::passage(const JudgedProbe& probe) const {
+  std::vector<PassageToken> tokens;
+  if (probe.coded_top.empty()) return tokens;
+  const Tokenizer& tokenizer = tokenizer_->get();
+  const std::vector<std::int32_t>& ids = set_.sequences.front();
+  const std::size_t end = std::min(ids.size(), kProbeTokens), count = probe.coded_top.size();
+  for (std::size_t i = 0; i + 1 < count; ++i) {  // the last position of all has no token after it here
+    const std::int32_t next = ids[end - count + i + 1];
+    tokens.push_back({tokenizer.decode({next}, false), tokenizer.decode({probe.baseline_top[i]}, false),
+                      tokenizer.decode({probe.coded_top[i]}, false), probe.baseline_top[i] != probe.coded_top[i]});
+  }
+  return tokens;
 }
 
 VerifyReport Verification::measure() {
@@ -355,12 +387,15 @@ VerifyReport Verification::measure() {
   }
   run_tasks(decoder, report.methods);
   phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);
-  report.spectra = by_last_rank(request_.ranks, [&] { return judged_spectra(decoder); });
+  JudgedProbe probe = by_last_rank(request_.ranks, [&] { return probe_text(decoder); });
   if (!first) return report;
+  report.passage = passage(probe);
+  report.spectra = std::move(probe.spectra);
   phase.emplace(timeline, verify_phase::kChecks);
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   phase.emplace(timeline, verify_phase::kReport);
+  report.default_gate = default_gate_;
   apply_gates(request_.gates, report);
   if (earlier_) {
     earlier_->compare(report, request_.gates.max_kl_increase, [&](std::size_t row) {
@@ -368,6 +403,7 @@ VerifyReport Verification::measure() {
                        bootstrap);
     });
   }
+  report.steps = next_steps(report);
   return report;
 }
 

@@ -21,6 +21,7 @@
 #include "verify/divergence.h"
 #include "verify/gates.h"
 #include "verify/runner.h"
+#include "verify/spectrum_probe.h"
 #include "verify/verify_work.h"
 
 namespace oscar {
@@ -42,6 +43,7 @@ struct VerifyRequest {
   std::int64_t task_prompts = 20;          // of each task and length
   std::int64_t layer_sequences = 2;
   std::int64_t bootstrap_samples = 2000;
+  bool no_gate = false;  // none is set where none was asked for
   GateLimits gates;
   fs::path baseline;  // earlier report to compare with; empty: none
   std::uint64_t seed = 0;
@@ -81,11 +83,13 @@ class Verification {
   MethodReport method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
                              const BootstrapOptions& bootstrap) const;
   void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
-  std::vector<LayerSpectrum> judged_spectra(Decoder& decoder) const;
+  JudgedProbe probe_text(Decoder& decoder) const;
+  std::vector<PassageToken> passage(const JudgedProbe& probe) const;
   void check_request() const;
   void choose_methods();
   void check_decode_path() const;
   void check_tasks();
+  void choose_gate();
   void read_text(const LazyTokenizer& tokenizer);
   void require_memory() const;        // EnvironmentError, with what would fit, when the GPU has too little
   std::int64_t first_scored() const;  // position
@@ -94,6 +98,7 @@ class Verification {
   std::vector<const KvMethod*> method_pointers() const;
 
   const Checkpoint& checkpoint_;
+  const LazyTokenizer* tokenizer_ = nullptr;  // null: the text is rows of ids, which need none
   std::vector<JudgedBundle> bundles_;
   VerifyRequest request_;
   MethodSelection selection_;
@@ -104,6 +109,7 @@ class Verification {
   std::string text_sha256_;
   std::optional<BaselineReport> earlier_;
   std::unique_ptr<VerifyWork> work_;
+  bool default_gate_ = false;
 };
 
 }  // namespace oscar

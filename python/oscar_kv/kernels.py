@@ -11,8 +11,9 @@ import torch
 
 from . import ops
 from .page_layout import PAGE_TOKENS
+from .vllm_limits import HEAD_SIZES, MOST_GROUP, MOST_WINDOW
 
-HEAD_SIZES, MOST_GROUP, MOST_WINDOW_PAGES, TILES_OF_PAGE = (64, 128, 256), 16, 32, 4
+MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
 
 
 def library_path():

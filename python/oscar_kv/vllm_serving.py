@@ -18,6 +18,7 @@ from .paged_kv import LayerCode
 from .rope import phases_of
 from .slot_kv import SlotKV, SlotTable
 from .tiers import ring_pages
+from .vllm_limits import LAYERS, MODEL
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
 
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
@@ -77,11 +78,20 @@ def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_wind
         return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {num_heads // num_kv_heads}"
     if attn_type != "decoder":
         return f"attention of the type {attn_type} has no 2-bit cache"
-    for value, name in ((alibi_slopes, "ALiBi"), (sliding_window, "a sliding window"), (logits_soft_cap, "a soft cap on logits"),
-                        (sharing, "the cache of another layer"), (extra.get("sinks"), "learned sink logits")):
-        if value is not None and not (isinstance(value, (int, float)) and value == 0):
-            return f"layers with {name} are not served"
-    return None
+    values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap,
+              "kv_sharing_target_layer_name": sharing, "sinks": extra.get("sinks")}
+    return next((f"layers with {words} are not served" for name, words in LAYERS.items() if _is_set(values[name])), None)
+
+
+def _is_set(value):
+    return value is not None and not (isinstance(value, (int, float)) and value == 0)
+
+
+def model_refusal(text_config):
+    """One sentence for layers that no argument of AttentionImpl tells, or None. text_config: transformers' own."""
+    found = {"attention_chunk_size": getattr(text_config, "attention_chunk_size", None),
+             "linear_attention": "linear_attention" in (getattr(text_config, "layer_types", None) or ())}
+    return next((f"layers with {words} are not served" for name, words in MODEL.items() if _is_set(found[name])), None)
 
 
 def _checkpoint(config):
@@ -121,6 +131,8 @@ class Serving:
                 raise InputError(f"prefix caching is on, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and the bundle has "
                                  f"{bundle.sink}; fit with --windows 64,256, or pass --no-enable-prefix-caching")
             text = model.hf_text_config
+            if reason := model_refusal(text):
+                raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
             kv_heads = model.get_total_num_kv_heads()
             check_geometry(bundle, text.num_hidden_layers, kv_heads, model.get_head_size(),
                            checkpoint_fingerprint(_checkpoint(config)) if bundle.fingerprint else None)

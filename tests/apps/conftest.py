@@ -49,7 +49,7 @@ def statistics(tmp_path_factory, model, prompts):
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory, statistics):
     path = tmp_path_factory.mktemp("bundle") / "bundle"
-    harness.succeed("fit", statistics, "-o", path)
+    harness.succeed("fit", statistics, "--method", "oscar", "-o", path)
     return path
 
 

@@ -9,7 +9,7 @@ import harness
 from harness import run, succeed
 
 METHODS = {
-    "oscar": ["--scope", "head"],
+    "oscar": ["--method", "oscar", "--scope", "head"],
     "balanced": ["--method", "balanced"],
     "waterfill": ["--method", "waterfill", "--bits", "1.75"],
     "feedback": ["--method", "waterfill", "--encoder", "feedback", "--center", "rope"],

@@ -37,8 +37,8 @@ def far(tmp_path_factory, model):
 
 
 def test_verbose_says_where_the_time_went(statistics, model, tmp_path):
-    quiet = succeed("fit", statistics, "-o", tmp_path / "quiet")
-    rows = phases_of(succeed("fit", statistics, "-o", tmp_path / "bundle", "-v"))
+    quiet = succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "quiet")
+    rows = phases_of(succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle", "-v"))
     assert list(rows) == ["starting", "statistics", "transforms", "clips", "predictions", "saving", "other", "wall time"]
     assert abs(sum(rows.values()) - 2 * rows["wall time"]) < 0.01  # a row is rounded to milliseconds
     assert "where the time went" not in quiet.err
@@ -130,7 +130,7 @@ def test_refusals(far, model, tmp_path):
     for bits in ("0.1", "4.75", "9"):
         refuse(USAGE, *fit, "--method", "waterfill", "--bits", bits, names=["is not possible", bits])
     refuse(USAGE, *fit, "--method", "waterfill", "--pareto", "2,9", names="9")  # nor is the first one written
-    refuse(USAGE, *fit, "--bits", "2.3", names="is not possible")
+    refuse(USAGE, *fit, "--method", "oscar", "--bits", "2.3", names="is not possible")
     refuse(USAGE, *fit, "--method", "balanced", "--pareto", "2,3", names="--method waterfill")
     assert not (tmp_path / "b").exists()
     # Widths and transforms that do not fit: a bundle of another model, and widths that were edited.

@@ -284,7 +284,7 @@ def test_a_pickle_that_runs_code_is_not_run(published, tmp_path):
 def test_pair_of_different_models(published, tmp_path, prompts):
     wide = make_model(tmp_path / "wide", head_dim=128)
     succeed("collect", "--model", wide, "--prompts", prompts, "-o", tmp_path / "s.safetensors", "--seq-len", 128)
-    succeed("fit", tmp_path / "s.safetensors", "-o", tmp_path / "bundle")
+    succeed("fit", tmp_path / "s.safetensors", "--method", "oscar", "-o", tmp_path / "bundle")
     succeed("export", tmp_path / "bundle", "--format", "sglang", "-o", tmp_path / "out")
     values = next(p for p in (tmp_path / "out").glob("*.pt") if "v_rot" in p.name)
     refuse(BAD_INPUT, "verify", "--rotations", f"{published[0]},{values}", "--check-only")

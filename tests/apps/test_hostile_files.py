@@ -34,13 +34,13 @@ def put(path, content="precious"):
 def test_overwrite_leaves_other_files_of_the_folder_alone(foreign, copy, statistics, tmp_path):
     put(copy / foreign)
     before = tree(tmp_path)
-    refuse(USAGE, "fit", statistics, "-o", copy, "--overwrite", names=foreign.split("/")[0])
+    refuse(USAGE, "fit", statistics, "--method", "oscar", "-o", copy, "--overwrite", names=foreign.split("/")[0])
     assert tree(tmp_path) == before
     (copy / foreign).unlink()
     if "/" in foreign:
-        refuse(USAGE, "fit", statistics, "-o", copy, "--overwrite", names="thesis")  # an empty folder, too
+        refuse(USAGE, "fit", statistics, "--method", "oscar", "-o", copy, "--overwrite", names="thesis")  # an empty folder, too
         (copy / foreign).parent.rmdir()
-    succeed("fit", statistics, "-o", copy, "--overwrite")
+    succeed("fit", statistics, "--method", "oscar", "-o", copy, "--overwrite")
 
 
 def test_overwrite_of_the_folder_that_the_command_runs_in(copy, statistics):
@@ -59,7 +59,7 @@ def test_a_manifest_cannot_name_files_of_others(copy, statistics, tmp_path):
     for name in ("../outside.txt", str(outside), "sub", "sub/../sub/notes.txt"):
         manifest["files"][name] = entry
     (copy / "oscar_bundle.json").write_text(json.dumps(manifest))
-    refuse(USAGE, "fit", statistics, "-o", copy, "--overwrite")
+    refuse(USAGE, "fit", statistics, "--method", "oscar", "-o", copy, "--overwrite")
     assert outside.read_text() == inside.read_text() == "precious"
 
 
@@ -127,7 +127,7 @@ def test_two_reports_are_never_one(second, verify, tmp_path):
 def test_modes_are_kept(verify, copy, statistics, tmp_path):
     copy.chmod(0o700)
     (copy / "rotations.safetensors").chmod(0o600)
-    succeed("fit", statistics, "-o", copy, "--overwrite")
+    succeed("fit", statistics, "--method", "oscar", "-o", copy, "--overwrite")
     assert copy.stat().st_mode & 0o777 == 0o700
     assert (copy / "rotations.safetensors").stat().st_mode & 0o777 == 0o600
     shown = put(tmp_path / "shown.txt")
@@ -229,7 +229,7 @@ def test_temporaries_of_killed_fits_go_and_nothing_else_does(statistics, tmp_pat
         for _ in range(200):
             if subprocess.run(["flock", "-n", live, "true"]).returncode != 0:
                 break
-        succeed("fit", statistics, "-o", tmp_path / "bundle")
+        succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle")
     finally:
         holder.kill()
         holder.wait()
@@ -243,7 +243,7 @@ def test_equal_process_ids_do_not_collide(statistics, bundle, tmp_path):
     if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
         pytest.skip("this user cannot make process namespaces")
     for _ in range(3):
-        runs = [subprocess.Popen([*namespace, *command("fit", statistics, "-o", tmp_path / "out", "--overwrite")],
+        runs = [subprocess.Popen([*namespace, *command("fit", statistics, "--method", "oscar", "-o", tmp_path / "out", "--overwrite")],
                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for _ in range(2)]
         for process in runs:
             assert process.wait(timeout=120) == DONE, process.stderr.read()
@@ -277,7 +277,7 @@ def test_absorbed_copies_nothing_from_outside_the_checkpoint(statistics, bundle,
 
 def test_parents_of_outputs_are_made(verify, model, prompts, statistics, bundle, tmp_path):
     succeed("collect", "--model", model, "--prompts", prompts, "--seq-len", 128, "-o", tmp_path / "a" / "b" / "s.safetensors")
-    succeed("fit", statistics, "-o", tmp_path / "c" / "d" / "bundle")
+    succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "c" / "d" / "bundle")
     succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "e" / "f" / "serving")
     succeed(*verify, "--max-sequences", 1, "--bootstrap", 0, "--report", tmp_path / "g" / "r.json", "--html", tmp_path / "h" / "i" / "r.html")
     assert (tmp_path / "g" / "r.json").exists() and (tmp_path / "h" / "i" / "r.html").exists()
@@ -291,6 +291,6 @@ def test_a_dash_is_standard_output(verify, statistics, model, prompts, tmp_path)
     assert succeed("collect", "show", statistics, "-o", "-", cwd=tmp_path).out == succeed("collect", "show", statistics).out
     refuse(USAGE, *verify, "--report", "-", "--json", names=["--report -", "--json"], cwd=tmp_path)
     refuse(USAGE, *verify, "--report", "-", "--html", "-", names=["--report -", "--html -"], cwd=tmp_path)
-    refuse(USAGE, "fit", statistics, "-o", "-", names="standard output", cwd=tmp_path)
+    refuse(USAGE, "fit", statistics, "--method", "oscar", "-o", "-", names="standard output", cwd=tmp_path)
     refuse(USAGE, "collect", "--model", model, "--prompts", prompts, "-o", "-", names="standard output", cwd=tmp_path)
     assert tree(tmp_path) == {}

@@ -90,7 +90,7 @@ def test_a_folder_of_any_name_can_be_fitted_and_served(model, prompts, tmp_path)
     odd = tmp_path / "a $(touch PWNED) 'b' `c`"
     shutil.copytree(model, odd, symlinks=True)
     succeed("collect", "--model", odd, "--prompts", prompts, "-o", tmp_path / "s", "--seq-len", 128)
-    succeed("fit", tmp_path / "s", "-o", tmp_path / "b")
+    succeed("fit", tmp_path / "s", "--method", "oscar", "-o", tmp_path / "b")
     assert re.fullmatch(r"[A-Za-z0-9._-]+", json.loads((tmp_path / "b" / "oscar_bundle.json").read_text())["model"]["name"])
     succeed("export", tmp_path / "b", "--format", "sglang", "-o", tmp_path / "e", "--model", odd)
     given = arguments_of(serve_block(tmp_path / "e" / "README.md"), tmp_path / "e")
@@ -125,12 +125,12 @@ def test_a_card_of_many_rows_and_prompt_sets_stays_short(bundle, model, text, tm
 
 
 def test_hashes_of_the_text_can_be_left_out(statistics, model, prompts, bundle, tmp_path):
-    succeed("fit", statistics, "-o", tmp_path / "b", "--no-text-hashes")
+    succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "b", "--no-text-hashes")
     assert not (tmp_path / "b" / "calibration_hashes.json").exists()
     assert "calibration_hashes" not in (tmp_path / "b" / "oscar_bundle.json").read_text()
     succeed("collect", "--model", model, "--prompts", prompts, "-o", tmp_path / "s", "--seq-len", 128, "--no-text-hashes")
     assert b'passages' not in (tmp_path / "s").read_bytes()[:20000]
-    succeed("fit", tmp_path / "s", "-o", tmp_path / "c")
+    succeed("fit", tmp_path / "s", "--method", "oscar", "-o", tmp_path / "c")
     assert not (tmp_path / "c" / "calibration_hashes.json").exists()
     # A bundle whose file was deleted before it was passed on is sound; an edited one is not.
     shutil.copytree(bundle, tmp_path / "d")
@@ -160,9 +160,9 @@ def test_junit_is_xml_whatever_the_names(model, bundle, text, tmp_path):
     ["verify", "--model", "{model}", "--text", "{text}", "--context", 400, "--bits", 3],
     ["verify", "--model", "{model}", "--text", "{text}", "--context", 400, "--task-prompts", 3],
     ["verify", "--bundle", "{bundle}", "--check-only", "--revision", "main"],
-    ["fit", "{statistics}", "-o", "{out}", "--exponent", 0.5], ["fit", "{statistics}", "-o", "{out}", "--damping", 0.01],
-    ["fit", "{statistics}", "-o", "{out}", "--widths", "4211"], ["fit", "{statistics}", "-o", "{out}", "--model", "{model}"],
-    ["fit", "{statistics}", "-o", "{out}", "--curve-context", 128], ["fit", "{statistics}", "-o", "{out}", "--dtype", "float32"],
+    ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--exponent", 0.5], ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--damping", 0.01],
+    ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--widths", "4211"], ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--model", "{model}"],
+    ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--curve-context", 128], ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--dtype", "float32"],
     ["collect", "show", "{statistics}", "--seed", 3],
     ["collect", "merge", "{statistics}", "{statistics}", "-o", "{out}", "--tokens", 5],
     ["export", "{bundle}", "--format", "sglang", "-o", "{out}", "--dtype", "float32"], ["export", "{bundle}", "--format", "sglang", "-o", "{out}", "--revision", "x"],
@@ -186,6 +186,6 @@ def test_help_says_what_is_required(name):
 
 def test_quiet_prints_results_only_where_they_are_asked_for(statistics, bundle, tmp_path):
     assert succeed("fit", statistics, "-o", tmp_path / "a", "-q").out == ""
-    assert json.loads(succeed("fit", statistics, "-o", tmp_path / "b", "-q", "--json").out)["method"] == "oscar"
+    assert json.loads(succeed("fit", statistics, "-o", tmp_path / "b", "-q", "--json").out)["method"] == "waterfill"
     assert succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "c", "-q").out == ""
     assert "geometry" in succeed("collect", "show", statistics, "-q").out

@@ -107,7 +107,7 @@ def small_stack():
 @pytest.mark.skipif(os.environ.get("OSCAR_MAX_CASES", "0") != "0", reason="sanitizers need more stack before main")
 def test_a_small_stack_is_enough(verify, model, prompts, statistics, tmp_path):
     collect = ["collect", "--model", model, "--prompts", prompts, "--seq-len", 128, "-o", tmp_path / "s"]
-    for line in (collect, ["fit", statistics, "-o", tmp_path / "bundle"], [*verify, "--report", tmp_path / "r.json"]):
+    for line in (collect, ["fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle"], [*verify, "--report", tmp_path / "r.json"]):
         done = subprocess.run(command(*line), capture_output=True, text=True, timeout=300, preexec_fn=small_stack)
         assert done.returncode == DONE, done
 
@@ -135,7 +135,7 @@ HUGE = "99999999999999999999"
   + [("--clip", "nan,nan"), ("--clip", "0.9,inf"), ("--windows", f"64,{HUGE}")])
 def test_numbers_of_fit_are_refused_by_name(option, value, statistics, tmp_path):
     method = ["--method", "waterfill"] if option in ("--bits", "--pareto") else []
-    refuse(USAGE, "fit", statistics, "-o", tmp_path / "bundle", *method, option, value, names=option, timeout=60)
+    refuse(USAGE, "fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle", *method, option, value, names=option, timeout=60)
     assert tree(tmp_path) == {}
 
 

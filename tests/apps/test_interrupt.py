@@ -143,7 +143,7 @@ def test_two_runs_in_one_work_directory(line, reference, tmp_path):
 @pytest.mark.parametrize("name", ["fit", "verify"])
 def test_interrupt_leaves_nothing(name, statistics, bundle, model, text, tmp_path):
     if name == "fit":
-        arguments = ["fit", statistics, "-o", tmp_path / "bundle"]
+        arguments = ["fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle"]
     else:
         arguments = ["verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 512, "--report", tmp_path / "r.json",
                      "--html", tmp_path / "r.html"]

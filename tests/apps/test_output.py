@@ -13,7 +13,7 @@ def commands(model, prompts, statistics, bundle, text):
     verify = ["verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 512, "--methods", "oscar"]
     return {
         "collect": lambda o: ["collect", "--model", model, "--prompts", prompts, "--seq-len", 128, "-o", o],
-        "fit": lambda o: ["fit", statistics, "-o", o],
+        "fit": lambda o: ["fit", statistics, "--method", "oscar", "-o", o],
         "report": lambda o: [*verify, "--report", o],
         "html": lambda o: [*verify, "--html", o],
         "export": lambda o: ["export", bundle, "--format", "sglang", "-o", o],

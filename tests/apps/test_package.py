@@ -265,10 +265,10 @@ def test_four_commands_in_a_fresh_environment(venv, tmp_path):
         return succeed([venv / "bin" / arguments[0], *arguments[1:]], env=variables, cwd=tmp_path)
 
     command("oscar-collect", "--model", model, "--prompts", SAMPLE / "prompts.jsonl", "-o", "s.safetensors", "--tokens", 4000, "--seq-len", 1024)
-    command("oscar-fit", "s.safetensors", "-o", "bundle", "--for", "sglang")
-    command("oscar-verify", "--model", model, "--bundle", "bundle", "--as", "sglang", "--text", SAMPLE / "heldout.txt", "--context", 1024,
-            "--max-sequences", 1, "--methods", "oscar", "--bootstrap", 100, "--layer-sequences", 1, "--report", "report.json", "--html", "report.html")
-    command("oscar-export", "bundle", "--format", "sglang", "--report", "report.json", "-o", "serving")
+    command("oscar-fit", "s.safetensors", "-o", "bundle")
+    command("oscar-verify", "--model", model, "--bundle", "bundle", "--text", SAMPLE / "heldout.txt", "--context", 1024,
+            "--max-sequences", 1, "--bootstrap", 100, "--layer-sequences", 1, "--report", "report.json", "--html", "report.html")
+    command("oscar-export", "bundle", "--format", "transformers", "--report", "report.json", "-o", "serving")
     assert (tmp_path / "serving/SHA256SUMS").is_file()
 
 

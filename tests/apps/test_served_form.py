@@ -16,9 +16,9 @@ def sample(tmp_path_factory):
     """Statistics of the sample model whose layers need very different clips, and bundles of them."""
     folder = tmp_path_factory.mktemp("served")
     succeed("collect", "--model", OUTLIERS, "--prompts", SAMPLE / "prompts.jsonl", "-o", folder / "s", "--tokens", 6000, "-q")
-    succeed("fit", folder / "s", "-o", folder / "layers", "-q")
+    succeed("fit", folder / "s", "--method", "oscar", "-o", folder / "layers", "-q")
     succeed("fit", folder / "s", "-o", folder / "one", "--for", "sglang", "-q")
-    succeed("fit", folder / "s", "-o", folder / "pair", "--clip", "0.96,0.92", "-q")
+    succeed("fit", folder / "s", "--method", "oscar", "-o", folder / "pair", "--clip", "0.96,0.92", "-q")
     return folder
 
 
@@ -188,3 +188,20 @@ def test_edited_numbers_fail_the_check(bundle, tmp_path, change):
     del manifest["numbers_sha256"]  # older bundles have none
     path.write_text(json.dumps(manifest))
     succeed("verify", "--bundle", copy, "--check-only")
+
+
+def test_vllm_is_not_promised_what_its_adapter_refuses(sample, tmp_path):
+    """A model with sliding windows: no folder, no command, exit code 3; nor does oscar-verify judge it as vLLM serves it."""
+    windowed = tmp_path / "windowed"
+    shutil.copytree(OUTLIERS, windowed)
+    config = json.loads((windowed / "config.json").read_text())
+    (windowed / "config.json").write_text(json.dumps(config | {"use_sliding_window": True, "sliding_window": 400, "max_window_layers": 1,
+                                                               "layer_types": None}))
+    succeed("collect", "--model", windowed, "--prompts", SAMPLE / "prompts.jsonl", "-o", tmp_path / "s", "--tokens", 2000, "-q")
+    succeed("fit", tmp_path / "s", "-o", tmp_path / "b", "-q", "--method", "waterfill")
+    for program, arguments in (("export", [tmp_path / "b", "--format", "vllm", "-o", tmp_path / "out"]),
+                               ("verify", ["--bundle", tmp_path / "b", "--as", "vllm", "--text", SAMPLE / "heldout.txt", *QUICK])):
+        refuse(BAD_INPUT, program, *arguments, "--model", windowed, names="3 of the model's 4 layers have a sliding window")
+    assert not (tmp_path / "out").exists()
+    refuse(USAGE, "export", sample / "layers", "--format", "vllm", "-o", tmp_path / "out", names="needs --model")
+    succeed("export", sample / "layers", "--format", "vllm", "-o", tmp_path / "out", "--model", OUTLIERS)

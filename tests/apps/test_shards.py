@@ -77,7 +77,7 @@ def test_a_shard_is_the_same_bytes_again_and_knows_itself(folder, line, tmp_path
     assert part["tokens"] == metadata["tokens"] == done["plan"]["tokens"] < 850
     assert part["prompts"] == content(folder / "whole")[1]["parts"][0]["prompts"]
     assert "shard 2 of 3" in succeed("collect", "show", folder / "2").out
-    assert "warning" in succeed("fit", folder / "2", "-o", tmp_path / "bundle", "--dry-run").err
+    assert "warning" in succeed("fit", folder / "2", "--method", "oscar", "-o", tmp_path / "bundle", "--dry-run").err
 
 
 def test_one_of_one_is_the_whole_run(folder, line, tmp_path):

@@ -11,7 +11,7 @@ from harness import DONE, GATE_FAILED, USAGE, phases_of, refuse, run, succeed
 def pair(bundle, statistics, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     shutil.copytree(bundle, folder / "by-layer")
-    succeed("fit", statistics, "-o", folder / "by-head", "--scope", "head", "--encoder", "search")
+    succeed("fit", statistics, "--method", "oscar", "-o", folder / "by-head", "--scope", "head", "--encoder", "search")
     return folder
 
 

@@ -26,7 +26,7 @@ layers() { grep -hE '^(layer  |time )' "$1.err" "$1.out" | sed -n '1,4p;34,37p';
 collect() {  # NAME STATISTICS PROMPTS TOKENS option...
   local name=$1 out=$2 prompts=$3 tokens=$4
   shift 4
-  timed "$name" "$bin/oscar-collect" --model "$model" --prompts "$prompts" --tokens "$tokens" --device "$device" \
+  timed "$name" "$bin/oscar-collect" -v --model "$model" --prompts "$prompts" --tokens "$tokens" --device "$device" \
     -o "$work/$out.safetensors" --overwrite "$@"
 }
 
@@ -59,12 +59,12 @@ for part in "$@"; do
       fit feedback-oscar --method oscar --scope head --encoder feedback
       ;;
     verify)
-      timed verify "$bin/oscar-verify" --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
+      timed verify "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
         --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,turboquant2.5 \
         --max-sequences 2 --layer-sequences 1 --device "$device" --report "$work/verify.json" --overwrite
       ;;
     decode)
-      timed decode "$bin/oscar-verify" --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centred-oscar" \
+      timed decode "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centred-oscar" \
         --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2,kivi2-g128,oscar-tns}" \
         --path decode --context "${CONTEXT:-400}" --tokens 0 --max-sequences "${SEQUENCES:-2}" --windows 16,64 --layer-sequences 1 \
         --device "$device" --report "$work/decode.json" --overwrite

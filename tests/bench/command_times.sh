@@ -25,7 +25,7 @@ for bin in "$@"; do
   for method in oscar waterfill; do
     timed "fit-$method-$number" "$bin/oscar-fit" "$to/statistics.safetensors" --method $method --device "$device" -o "$to/fitted-$method"
   done
-  timed "verify-$number" "$bin/oscar-verify" --model "$model" --bundle "$to/fitted-oscar" --bundle "$to/fitted-waterfill" \
+  timed "verify-$number" "$bin/oscar-verify" --no-gate --model "$model" --bundle "$to/fitted-oscar" --bundle "$to/fitted-waterfill" \
     --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,turboquant2.5 \
     --max-sequences 2 --layer-sequences 1 --device "$device" --report "$to/report.json"
   [ $number -eq 1 ] && continue

@@ -59,7 +59,7 @@ collect() {  # NAME MODEL
 }
 
 verify() {  # NAME MODEL
-  run "$1" "$bin/oscar-verify" --model "$2" --bundle "$work/bundle-${1#verify-}" --text "$root/sample_data/heldout.txt" --stream-layers \
+  run "$1" "$bin/oscar-verify" --no-gate --model "$2" --bundle "$work/bundle-${1#verify-}" --text "$root/sample_data/heldout.txt" --stream-layers \
     --context "${CONTEXT:-2048}" --max-sequences "${SEQUENCES:-2}" --methods bf16,naive2,oscar --device "$device" \
     --report "$work/$1.json" --overwrite
 }
@@ -76,7 +76,7 @@ collect collect-cold "$model"
 collect collect-whole "$model"
 collect collect-short "$model-short"
 for length in whole short; do
-  run "fit-$length" "$bin/oscar-fit" "$work/collect-$length.safetensors" --device "$device" -o "$work/bundle-$length" --overwrite
+  run "fit-$length" "$bin/oscar-fit" "$work/collect-$length.safetensors" --method oscar --device "$device" -o "$work/bundle-$length" --overwrite
 done
 verify verify-whole "$model"
 verify verify-short "$model-short"

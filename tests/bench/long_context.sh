@@ -44,7 +44,7 @@ print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(int(sys.argv[1]
 run() {
   local name=$1 code=0
   shift
-  timeout "${LIMIT:-3600}" "$python" "$root/tests/bench/measured_run.py" "$results" "$name" "$bin/oscar-verify" --model "$long" \
+  timeout "${LIMIT:-3600}" "$python" "$root/tests/bench/measured_run.py" "$results" "$name" "$bin/oscar-verify" --no-gate --model "$long" \
     --bundle "$work/long-oscar" --bundle "$work/long-waterfill" --methods "${METHODS:-naive2}" --device "$device" --tokens 0 \
     --layer-sequences 1 --max-sequences 1 --report "$work/$name.json" --overwrite "$@" -v --no-progress \
     >"$work/$name.out" 2>"$work/$name.err" || code=$?

@@ -38,6 +38,6 @@ for _ in range(tokens // length): print(json.dumps({"input_ids": [r.randrange(10
 both ranks-collect "$bin/oscar-collect" --model "$model" --prompts "$work/ids.jsonl" --tokens "$tokens" --device "$device" \
   -o "$work/ranks-statistics.safetensors"
 "$bin/oscar-fit" "$work/ranks-statistics.safetensors" --method oscar --device "$device" -o "$work/ranks-bundle" --overwrite -q >/dev/null || exit
-both ranks-verify "$bin/oscar-verify" --model "$model" --bundle "$work/ranks-bundle" --text "$root/sample_data/heldout.txt" \
+both ranks-verify "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/ranks-bundle" --text "$root/sample_data/heldout.txt" \
   --methods bf16,naive2,oscar --context "${CONTEXT:-2048}" --tokens 0 --max-sequences "${SEQUENCES:-8}" --layer-sequences 1 \
   --device "$device" --report "$work/ranks-verify.json"

@@ -26,7 +26,7 @@ def statistics(tool, tmp_path_factory):
 def bundles(tool, statistics):
     folder = statistics.parent
     for scope in ("layer", "head"):
-        tool("oscar-fit", statistics, "-o", folder / scope, "--scope", scope, "-q")
+        tool("oscar-fit", statistics, "-o", folder / scope, "--method", "oscar", "--scope", scope, "-q")
     return {scope: folder / scope for scope in ("layer", "head")}
 
 

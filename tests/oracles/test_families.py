@@ -199,7 +199,7 @@ def check_latent(model, tensors, statistics, tool, folder):
             assert all(x[0, :rank, rank:].abs().max() == 0 and x[0, rank:, :rank].abs().max() == 0 for x in matrices)
     regret = json.loads(tool("oscar-fit", "check", folder / "waterfill-bundle", "--statistics", statistics, "--json"))
     assert regret["total"]["regret"] == pytest.approx(1.0, abs=1e-3)  # on the statistics of its own fit
-    assert "keeps one vector" in tool("oscar-fit", statistics, "-o", folder / "c", "--windows", "8,24", "--clip", "0.9,0.8", code=2)
+    assert "keeps one vector" in tool("oscar-fit", statistics, "--method", "oscar", "-o", folder / "c", "--windows", "8,24", "--clip", "0.9,0.8", code=2)
     fit_from_latent_model(model, statistics, tool, folder)
     verify_latent(model, [*(folder / f"{method}-bundle" for method in methods), folder / "straight"], config, tool, folder)
     for form in ("sglang", "sglang-v2", "sglang-v3", "transformers", "vllm", "absorbed"):
@@ -332,7 +332,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
     if name in LATENT:
         check_latent(model, tensors, statistics, tool, tmp_path)
         return
-    tool("oscar-fit", statistics, "-o", tmp_path / "bundle", "--windows", "8,24", "-q")
+    tool("oscar-fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle", "--windows", "8,24", "-q")
     text = tmp_path / "text.txt"
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
     # A rounding of one stored key may choose another expert at one position, which a mean over 57 of them shows: with experts

@@ -144,7 +144,7 @@ def folder(tool, tmp_path_factory):
     out = tmp_path_factory.mktemp("simulation")
     tool("oscar-collect", "--model", SAMPLE, "--prompts", ROOT / "prompts.jsonl", "-o", out / "s", "--tokens", 6000, "-q")
     for name, options in FITS.items():
-        tool("oscar-fit", out / "s", "-o", out / name, "--windows", f"{SINK},{RECENT}", *options, "-q")
+        tool("oscar-fit", out / "s", "-o", out / name, "--windows", f"{SINK},{RECENT}", *options, *(() if "--method" in options else ("--method", "oscar")), "-q")
     return out
 
 

@@ -63,7 +63,7 @@ window.addEventListener("load", function () {
   found.more = frame.dataset.more || "";
   found.cue = getComputedStyle(frame.querySelector(".cue")).display !== "none";
   found.shade = getComputedStyle(frame, "::after").opacity;
-  found.windows = Array.prototype.map.call(table.tBodies[0].rows, function (r) { return r.cells[r.cells.length - 1].textContent; });
+  found.windows = Array.prototype.map.call(document.querySelectorAll("table.sortable")[1].tBodies[0].rows, function (r) { return r.cells[r.cells.length - 1].textContent; });
   var button = table.tHead.rows[0].cells[kl].querySelector("button");
   button.click();
   found.ascending = values();
@@ -84,6 +84,11 @@ window.addEventListener("load", function () {
     var s = f.querySelector(".scroll");
     return s.scrollWidth > s.clientWidth + 1 && !f.dataset.more ? f.textContent.slice(0, 60) : "";
   }).filter(Boolean);
+  found.hidden = all(".frame", function (f) {
+    var s = f.querySelector(".scroll");
+    return s.scrollWidth > s.clientWidth + 1 ? f.textContent.slice(0, 60) : "";
+  }).filter(Boolean);
+  found.gates = all("table.bars .track s", box).length + all("svg .gate", box).length;
   found.requests = performance.getEntriesByType("resource").length;
   scroll.scrollLeft = 250;
   scroll.dispatchEvent(new Event("scroll"));  // the browser's own comes with its next frame
@@ -186,9 +191,13 @@ def test_tables_use_the_window(look):
     assert wide["more"] == "" and not wide["cue"], "everything is in sight"
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_hidden_columns_have_a_cue_and_the_method_stays(look, width):
-    found = look("crowded", width)
+@pytest.mark.parametrize("name", ["report", "crowded", "bytes"])
+def test_nothing_is_hidden_at_1280(look, name):
+    assert look(name, 1280)["hidden"] == []
+
+
+def test_hidden_columns_have_a_cue_and_the_method_stays(look):
+    found = look("crowded", 400)
     assert found["table"]["width"] > found["frame"]["width"]
     assert found["more"] == "right" and found["cue"] and float(found["shade"]) == 1
     assert found["scrolled"] == 250 and "left" in found["more_scrolled"]
@@ -210,12 +219,14 @@ def test_equal_bytes_are_sorted_bars_with_intervals(look, name, width):
     bars = found["bars"]
     assert found["labels"] == 0, "a scatter at one place of its axis"
     assert len(bars) >= 2 and [b["kl"] for b in bars] == sorted(b["kl"] for b in bars)
-    for shorter, longer in zip(bars, bars[1:]):
-        assert shorter["bar"]["width"] <= longer["bar"]["width"] + 0.5
+    for better, worse in zip(bars, bars[1:]):
+        assert better["bar"]["left"] <= worse["bar"]["left"] + 0.5
+    assert found["gates"] >= len(bars), "the gate's line in every plot of KL"
     for b in bars:
         assert b["track"]["right"] <= width and b["bar"]["width"] > 0
-        # The interval lies around the end of the bar, inside the track.
-        assert b["track"]["left"] - 1 <= b["interval"]["left"] <= b["bar"]["right"] + 1 <= b["interval"]["right"] + 2
+        # The interval lies around the middle of the dot, inside the track.
+        middle = (b["bar"]["left"] + b["bar"]["right"]) / 2
+        assert b["track"]["left"] - 1 <= b["interval"]["left"] <= middle + 1 <= b["interval"]["right"] + 2
         assert b["interval"]["right"] <= b["track"]["right"] + 1
 
 

@@ -70,7 +70,7 @@ def test_both_sides_of_the_original_length(name, tool, tmp_path):
     assert "different frequencies of RoPE" in tool("oscar-collect", "merge", files[SHORT], files[LONG], "-o", short, code=3)
     assert both["layers.0.pre_k_gram"].isfinite().all()
 
-    tool("oscar-fit", files[SHORT], "-o", tmp_path / "b0", "--windows", "8,24", "-q")
+    tool("oscar-fit", files[SHORT], "--method", "oscar", "-o", tmp_path / "b0", "--windows", "8,24", "-q")
     assert f"--context {LONG} is beyond {ORIGINAL} tokens" in tool(
         "oscar-fit", files[SHORT], "-o", tmp_path / "b1", "--windows", "8,24", "--method", "balanced", "--context", LONG, "-q", code=3)
     tool("oscar-fit", files[LONG], "-o", tmp_path / "bundle", "--windows", "8,24", "--method", "balanced", "--context", LONG, "-q")

@@ -78,7 +78,7 @@ def collect_and_fit(tool, model, folder):
     (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in sequences()))
     tool("oscar-collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "s.safetensors", "--tokens",
          sum(LENGTHS), "--seq-len", max(LENGTHS), "--rows", 50, "--far-pairs", "6,20", "--dtype", "float32", "--device", DEVICE, "-q")
-    tool("oscar-fit", folder / "s.safetensors", "-o", folder / "bundle", "--windows", "8,24", "-q")
+    tool("oscar-fit", folder / "s.safetensors", "--method", "oscar", "-o", folder / "bundle", "--windows", "8,24", "-q")
     return safetensors_torch.load_file(folder / "s.safetensors")
 
 

@@ -38,7 +38,8 @@ def fit(tmp_path_factory):
         key = (model, *options)
         if key not in bundles:
             bundles[key] = folder / f"bundle-{len(bundles)}"
-            program("oscar-fit", statistics[model], "-o", bundles[key], "--windows", "16,48", *options)
+            method = () if "--method" in options else ("--method", "oscar")
+            program("oscar-fit", statistics[model], "-o", bundles[key], "--windows", "16,48", *method, *options)
         return bundles[key]
 
     return make

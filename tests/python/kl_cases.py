@@ -9,7 +9,7 @@ import sys
 from conftest import SAMPLES, program
 
 CONTEXT, SEQUENCES, WINDOWS = 160, 8, (16, 48)
-CASES = {"uniform": ("tiny-qwen3", "oscar", ()), "blocks": ("tiny-llama", "waterfill", ("--method", "waterfill")),
+CASES = {"uniform": ("tiny-qwen3", "oscar", ("--method", "oscar")), "blocks": ("tiny-llama", "waterfill", ("--method", "waterfill")),
          "blocks-rope": ("tiny-qwen3", "waterfill", ("--method", "waterfill", "--center", "rope"))}
 
 

@@ -34,7 +34,7 @@ def rows_of(folder):
 def bundle_for(model, folder, windows=WINDOWS):
     program("oscar-collect", "--model", model, "--prompts", rows_of(folder), "-o", folder / "s", "--tokens", 214, "--seq-len", 150,
             "--rows", 200, "--far-pairs", "6,20", "--dtype", "float32", "--device", "cpu", "-q")
-    program("oscar-fit", folder / "s", "-o", folder / "bundle", "--windows", "%d,%d" % windows, "-q")
+    program("oscar-fit", folder / "s", "--method", "oscar", "-o", folder / "bundle", "--windows", "%d,%d" % windows, "-q")
     return folder / "bundle"
 
 

@@ -173,6 +173,11 @@ def test_layers_that_are_refused(serve):
             OscarImpl(*arguments)
     with pytest.raises(InputError, match="sink logits"):
         OscarImpl(4, 64, 1.0, 2, sinks=torch.zeros(4))
+    for fact, word in (({"attention_chunk_size": 8192}, "chunks"), ({"layer_types": ["full_attention", "linear_attention"]}, "linear attention")):
+        made = serve(random_bundle(d=64))
+        vars(made.model_config.hf_text_config).update(fact)
+        with pytest.raises(InputError, match=f"layers with .*{word}.* are not served"):
+            vllm_serving.Serving(made)
     with pytest.raises(InputError, match="centred before RoPE.*--center mean"):
         vllm_serving.Serving(serve(rotated_bundle()))  # a configuration without RoPE
 

@@ -49,7 +49,7 @@ TEST(ReportJson, EqualReportsAreByteIdentical) {
 TEST(ReportTable, GrowthAndLogitCorrectionAreInEveryForm) {
   VerifyReport r = sample_report({});
   r.methods[2].by_position = {{320, 336, 16, 9.0}, {336, 352, 16, 0.01}, {352, 368, 16, 9.0}, {368, 384, 16, 0.037}};
-  EXPECT_THAT(report_table(r), HasSubstr("  3.7  "));
+  EXPECT_THAT(report_details(r), HasSubstr("  3.7  "));
   EXPECT_THAT(report_markdown(r), HasSubstr("| 3.7 |"));
   EXPECT_THAT(report_html(r), HasSubstr("<td>3.7</td>"));
   const Json j = parse_json(report_json(r), "report");
@@ -59,11 +59,12 @@ TEST(ReportTable, GrowthAndLogitCorrectionAreInEveryForm) {
 }
 
 TEST(ReportTable, OneRowForEachMethod) {
-  const std::string table = report_table(sample_report({0.1, std::nullopt, std::nullopt, std::nullopt}));
+  const std::string table = report_table(sample_report({0.001, std::nullopt, std::nullopt, std::nullopt}));
   EXPECT_THAT(table, HasSubstr("naive2"));
   EXPECT_THAT(table, HasSubstr("oscar *"));
   EXPECT_THAT(table, HasSubstr("FAIL"));
-  EXPECT_THAT(table, HasSubstr("pass  gate max_kl of oscar"));
+  EXPECT_THAT(table, HasSubstr("FAIL  gate max_kl of oscar"));
+  EXPECT_THAT(table, HasSubstr("99.4%     -\n")) << "naive2 is not judged\n" << table;
   EXPECT_THAT(table, Not(HasSubstr("\x1b")));
 }
 
@@ -73,14 +74,14 @@ TEST(ReportTable, PlusMinusIsTheIntervalOfTheBootstrap) {
   r.methods[2].quality.kl.mean = 0.105;
   r.methods[2].quality.kl.standard_error = 0.016;
   r.methods[2].quality.kl.interval = Interval{0.049, 0.194};
-  EXPECT_THAT(report_table(r), HasSubstr("0.105  0.089"));
-  EXPECT_THAT(report_table(r), HasSubstr("+-95%: 95% interval, by bootstrap over the 2 sequences"));
+  EXPECT_THAT(report_table(r), HasSubstr("0.105   0.089"));
+  EXPECT_THAT(report_details(r), HasSubstr("+-95%: 95% interval, by bootstrap over the 4 sequences"));
   EXPECT_THAT(report_markdown(r), HasSubstr("0.105 ± 0.089"));
   EXPECT_THAT(report_html(r), HasSubstr("</span> &plusmn; 0.089"));
   r.methods[2].quality.kl.interval = std::nullopt;
   r.scoring.sequences = 1;
-  EXPECT_THAT(report_table(r), HasSubstr("0.105      - "));
-  EXPECT_THAT(report_table(r), HasSubstr("one sequence has none"));
+  EXPECT_THAT(report_details(r), HasSubstr("0.105      - "));
+  EXPECT_THAT(report_details(r), HasSubstr("one sequence has none"));
 }
 
 // What BF16 cannot do is said and counts for nobody; scores have their standard errors.
@@ -99,6 +100,62 @@ TEST(ReportTable, TasksThatTheBaselineFailsAreReportedApart) {
   EXPECT_THAT(report_table(r), HasSubstr("12% (2 to 47) of 8"));  // one of eight
   EXPECT_THAT(report_table(r), HasSubstr("100% (68 to 100) of 8"));
   EXPECT_THAT(report_markdown(r), HasSubstr("100% (68 to 100) of 8"));
+}
+
+// What a terminal of 100 columns shows: the last line is the verdict.
+TEST(ReportTable, EndsWithTheVerdictWithin100Columns) {
+  VerifyReport r = sample_report({0.1, 1.1, 0.1, std::nullopt});
+  r.methods[2].path = "decode";  // the widest table
+  r.methods[2].comparison = "authors";
+  r.gates[0].path = r.gates[1].path = r.gates[2].path = "decode";
+  const std::string table = report_table(r);
+  EXPECT_LE(table.substr(0, table.find("bits: ")).find('\n'), 100u);
+  const std::size_t last = table.rfind("verdict: ");
+  EXPECT_EQ(table.find('\n', last), table.size() - 1) << table;
+  EXPECT_THAT(table.substr(last), HasSubstr("perplexity 10.1"));
+  EXPECT_THAT(table.substr(last), HasSubstr("cache 2.9x smaller at 2K, 5.5x at 8K: PASS (KL at most "));
+  EXPECT_THAT(table.substr(last), HasSubstr(", limit 0.1)\n"));
+}
+
+TEST(Verdict, SaysWhyItFails) {
+  VerifyReport r = sample_report({0.001, {}, {}, {}});
+  const std::string failed = verdict_sentences(r).front();
+  EXPECT_THAT(failed, HasSubstr("25 of 100 tokens differ, perplexity "));
+  EXPECT_THAT(failed, HasSubstr(": FAIL (KL 0.0"));
+  r.gates.clear();
+  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr(": no gate was set"));
+  r.undecided = "too few sequences";
+  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr(": no verdict (too few sequences)"));
+  r.checks[0].pass = false;
+  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr(": FAIL (self check null_run)"));
+  r.methods[2].quality.same_top1 = 1.0 - 1.0 / 60;
+  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr("1 of 60 tokens differs"));
+  r.methods[2].judged = false;
+  EXPECT_TRUE(verdict_sentences(r).empty());
+}
+
+TEST(Verdict, WorstLayersComeFirstWithTheirWidths) {
+  VerifyReport r = sample_report({});
+  r.methods[2].layers[1].mean.attention_kl = 0.69;
+  EXPECT_THAT(worst_layers_text(r, r.methods[2]),
+              testing::StartsWith("1 (0.69; keys 0-0-0-0, values 4-2-1-0), 0 (0.001; keys 4-4-2-1"));
+  const std::string page = report_html(r);
+  EXPECT_LT(page.find("<th scope=\"row\">1</th><td>0-0-0-0</td>"),
+            page.find("<th scope=\"row\">0</th><td>4-4-2-1</td>"));
+}
+
+TEST(ReportHtml, PlotsHaveTheGateAndSamplesAreEscaped) {
+  VerifyReport r = sample_report({0.1, {}, {}, {}});
+  EXPECT_THAT(report_html(r), HasSubstr("class=\"gate\""));
+  EXPECT_THAT(report_html(r), HasSubstr("<s style="));
+  EXPECT_THAT(report_html(r), HasSubstr("<mark> &amp;</mark>"));
+  EXPECT_THAT(report_html(r), Not(HasSubstr("<b>")));
+  EXPECT_THAT(report_html(r), HasSubstr("2.9 times smaller at 2,048 tokens, 5.5 times smaller at 8,192"));
+  r = sample_report({});
+  EXPECT_THAT(report_html(r), Not(HasSubstr("<s style="))) << "no gate, no line";
+  r.steps = {"spend <more> bits"};
+  r.checks[0].pass = false;
+  EXPECT_THAT(report_html(r), HasSubstr("<li>spend &lt;more&gt; bits</li>"));
 }
 
 TEST(ReportHtml, IsOneSelfContainedPage) {

@@ -30,7 +30,8 @@ inline MethodReport sample_method(const std::string& id, double kl_scale, bool j
   m.code_bits = m.quantised ? 2.25 : 16;
   m.bits_per_element = m.quantised ? 13.75 * 320 / 384 + 2.25 : 16;
   m.allocated_bytes = m.quantised ? 300000 : 786432;
-  const std::vector<SequenceScores> scores = {sample_scores(kl_scale), sample_scores(0.5 * kl_scale)};
+  const std::vector<SequenceScores> scores = {sample_scores(kl_scale), sample_scores(0.5 * kl_scale),
+                                              sample_scores(kl_scale), sample_scores(0.5 * kl_scale)};
   m.quality = summarise(scores, {200, 0.95, 1});
   m.by_position = kl_by_position(scores, 320, 384, 4);
   if (m.quantised) {
@@ -74,7 +75,7 @@ inline VerifyReport sample_report(const GateLimits& limits) {
                 {}}};
   for (const char* side : {"key", "value"}) r.spectra.push_back({0, side, {9.0, 4.0, 1.0, 0.1}, {4.0, 3.0, 2.0, 1.0}});
   r.text = {"t.txt", hash, 1000};
-  r.scoring = {384, 2, 232, 320, 126, 126.0 / 766.0};
+  r.scoring = {384, 4, 232, 320, 252, 252.0 / 1532.0};
   r.dtype = "float32";
   r.device = "cpu";
   r.bootstrap_samples = 200;
@@ -83,6 +84,9 @@ inline VerifyReport sample_report(const GateLimits& limits) {
                sample_method("oscar", 0.01, true)};
   r.checks = {{"null_run", "the BF16 cache against itself", 0.0, 0.0, true},
               {"prefill_decode", "only one path ran", std::nullopt, std::nullopt, std::nullopt}};
+  r.methods[1].ratios = r.methods[2].ratios = {{2048, 2.9}, {8192, 5.5}};
+  r.bundles[0].key_widths = {{4, 4, 2, 1}, {0, 0, 0, 0}}, r.bundles[0].value_widths = {{2, 2, 1, 1}, {4, 2, 1, 0}};
+  r.passage = {{"The", " <b>", " <b>", false}, {" end", " end", " &", true}};
   apply_gates(limits, r);
   return r;
 }

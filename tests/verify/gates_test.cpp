@@ -18,6 +18,9 @@ MethodReport with_values(double kl, double ratio, double top1, std::optional<dou
   m.quality.kl.mean = kl;
   m.quality.ppl_ratio = ratio;
   m.quality.same_top1 = top1;
+  m.quality.kl.interval = Interval{kl, kl};
+  m.quality.ppl_ratio_interval = Interval{ratio, ratio};
+  m.quality.same_top1_interval = Interval{top1, top1};
   TaskScore task;
   task.task = "niah";
   task.score = niah;
@@ -29,7 +32,7 @@ TEST(Gates, TruthTable) {
   const GateLimits limits{0.1, 1.05, 0.9, 0.8};
   const auto verdicts = [&](const MethodReport& m) {
     std::vector<bool> v;
-    for (const GateResult& g : evaluate_gates(limits, m)) v.push_back(g.pass);
+    for (const GateResult& g : evaluate_gates(limits, m, 8)) v.push_back(g.pass);
     return v;
   };
   EXPECT_EQ(verdicts(with_values(0.1, 1.05, 0.9, 0.8)), (std::vector<bool>{true, true, true, true}));  // limits hold
@@ -40,9 +43,60 @@ TEST(Gates, TruthTable) {
   EXPECT_EQ(verdicts(with_values(0.0, 1.0, 1.0, std::nullopt)), (std::vector<bool>{true, true, true, false}));
 }
 
+// The interval's far end keeps the limit, or the gate fails and says how many sequences would tell.
+TEST(Gates, TheFarEndOfTheIntervalDecides) {
+  GateLimits limits{0.1, 1.05, 0.9, std::nullopt};
+  MethodReport m = with_values(0.05, 1.0, 0.95, std::nullopt);
+  m.quality.kl.interval = Interval{0.02, 0.15};         // twice as far from the mean as the limit: four times 8
+  m.quality.ppl_ratio_interval = Interval{0.9, 1.05};   // holds
+  m.quality.same_top1_interval = Interval{0.80, 0.99};  // three times as far: nine times 8
+  const std::vector<GateResult> gates = evaluate_gates(limits, m, 8);
+  EXPECT_FALSE(gates[0].pass);
+  EXPECT_EQ(gates[0].bound, 0.15);
+  EXPECT_EQ(gates[0].reason, "the interval is too wide: score at least 32 sequences");
+  EXPECT_TRUE(gates[1].pass) << gates[1].reason;
+  EXPECT_FALSE(gates[2].pass);
+  EXPECT_EQ(gates[2].reason, "the interval is too wide: score at least 72 sequences");
+  m.quality.kl.interval = Interval{0.02, 0.0999};
+  EXPECT_TRUE(evaluate_gates(limits, m, 8)[0].pass);
+  m.quality.kl.mean = 0.2;  // beyond the limit itself: more text would not help
+  EXPECT_FALSE(evaluate_gates(limits, m, 8)[0].pass);
+  EXPECT_EQ(evaluate_gates(limits, m, 8)[0].reason, "");
+}
+
+TEST(Gates, TooFewSequencesFail) {
+  const GateLimits limits{0.1, std::nullopt, std::nullopt, std::nullopt};
+  MethodReport m = with_values(0.05, 1.0, 1.0, std::nullopt);
+  EXPECT_FALSE(evaluate_gates(limits, m, 3)[0].pass);
+  EXPECT_EQ(evaluate_gates(limits, m, 3)[0].reason, "too few sequences to judge by: score at least 4");
+  EXPECT_TRUE(evaluate_gates(limits, m, 4)[0].pass);
+  m.quality.kl.interval.reset();  // --bootstrap 0
+  EXPECT_FALSE(evaluate_gates(limits, m, 4)[0].pass);
+  m.quality.kl.mean = 1.3;
+  EXPECT_FALSE(evaluate_gates(limits, m, 1)[0].pass);
+  EXPECT_EQ(evaluate_gates(limits, m, 1)[0].reason, "") << "one sequence is enough to see that";
+}
+
+TEST(Gates, TheDefaultOneSaysWhereItCannotTell) {
+  const GateLimits limits{kDefaultMaxKl, std::nullopt, std::nullopt, std::nullopt};
+  VerifyReport r = sample_report({});
+  r.default_gate = true;
+  apply_gates(limits, r);
+  EXPECT_EQ(r.gates.size(), 1u);
+  EXPECT_TRUE(r.pass);
+  r.scoring.sequences = 2;
+  apply_gates(limits, r);
+  EXPECT_TRUE(r.gates.empty());
+  EXPECT_TRUE(r.pass);
+  EXPECT_EQ(r.undecided, "too few sequences to judge by: score at least 4");
+  r.default_gate = false;  // asked for
+  apply_gates(limits, r);
+  EXPECT_FALSE(r.pass);
+}
+
 TEST(Gates, NotANumberFails) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const GateResult& g : evaluate_gates({0.1, 1.05, 0.9, std::nullopt}, with_values(nan, nan, nan, 1.0))) {
+  for (const GateResult& g : evaluate_gates({0.1, 1.05, 0.9, std::nullopt}, with_values(nan, nan, nan, 1.0), 8)) {
     EXPECT_FALSE(g.pass) << g.name;
   }
 }
@@ -53,8 +107,8 @@ TEST(Gates, WorstLengthCounts) {
   m.tasks[1].score = 0.5;
   GateLimits limits;
   limits.min_niah = 0.9;
-  EXPECT_EQ(evaluate_gates(limits, m)[0].value, 0.5);
-  EXPECT_FALSE(evaluate_gates(limits, m)[0].pass);
+  EXPECT_EQ(evaluate_gates(limits, m, 8)[0].value, 0.5);
+  EXPECT_FALSE(evaluate_gates(limits, m, 8)[0].pass);
 }
 
 TEST(Gates, OnlyTheJudgedMethodDecides) {
@@ -63,7 +117,7 @@ TEST(Gates, OnlyTheJudgedMethodDecides) {
   ASSERT_EQ(r.gates.size(), 1u);
   EXPECT_EQ(r.gates[0].method, "oscar");
   EXPECT_FALSE(r.methods[0].passes_gates.has_value());  // bf16
-  EXPECT_EQ(r.methods[1].passes_gates, false);          // naive2 would fail, and the report says so
+  EXPECT_FALSE(r.methods[1].passes_gates.has_value());  // naive2 is not judged
   EXPECT_EQ(r.methods[2].passes_gates, true);
   r = sample_report({0.001, std::nullopt, std::nullopt, std::nullopt});
   EXPECT_FALSE(r.pass);

@@ -26,6 +26,7 @@ std::string open_svg(const std::string& title, const std::string& description);
 std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks);
 std::string bits_labels(const Axis& x, const std::string& title);  // ticks below the plot, and the title of the axis
 double round_step(double high, int count);  // 1, 2 or 5 times a power of ten, about `count` of them up to `high`
+std::string limit_line(const Axis& y, double limit);  // the gate's, across the plot, with its number
 std::string marker(std::size_t series, double x, double y);
 
 }  // namespace oscar::html

@@ -85,12 +85,15 @@ std::string pareto_plot(const VerifyReport& report, const std::vector<const Meth
     low = std::min(low, p.kl), high = std::max(high, p.kl);
     most = std::max(most, p.bits), least = std::min(least, p.bits);
   }
+  const std::optional<double> limit = kl_limit(report);
+  if (limit && *limit > 0) low = std::min(low, *limit), high = std::max(high, *limit);
   const DecadeAxis decades = decade_axis(low, high, kPlotHeight - kPlotBottom, kPlotTop);
   const Axis x{std::floor(least * 2 - 0.5) / 2, std::ceil(most * 2 + 1.5) / 2, kPlotLeft, kPlotWidth - kPlotRight};
   std::string text = open_svg("Bits per element against mean KL to BF16",
                               "Each mark is one method; the line joins those that no other beats in both.");
   text += horizontal_grid(decades.axis, decades.ticks);
   text += bits_labels(x, "bits per element");
+  if (limit && *limit > 0) text += limit_line(decades.axis, *limit);
   std::string path;
   for (const MethodReport* m : pareto_front(methods)) {
     path += path.empty() ? "M" : "L";

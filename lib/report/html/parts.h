@@ -3,6 +3,7 @@
 // preference.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,7 +36,13 @@ std::string needle_grids(const VerifyReport& report);   // depth by length for e
 std::string provenance(const VerifyReport& report);
 
 std::string position_plot(const VerifyReport& report);  // KL against position, logarithmic; empty without data
-std::string layer_tables(const VerifyReport& report);   // errors of each layer as heat maps; empty without data
+// Errors of the judged rows, else of all: one row a layer, worst first, with its widths. Empty without data.
+std::string layer_tables(const VerifyReport& report);
+// The limit of the gate on the mean KL, which plots of KL draw as a line; empty without such a gate.
+std::optional<double> kl_limit(const VerifyReport& report);
+std::string passage_samples(const VerifyReport& report);  // what both caches predict, side by side; empty without text
+std::string memory_line(
+    const VerifyReport& report);  // how much smaller the cache is, by context; empty without a bundle
 // Bits against KL as points; where all methods of a comparison take equal bytes, KL as sorted bars instead. Empty with
 // fewer than two methods.
 std::string size_plots(const VerifyReport& report);

@@ -42,6 +42,13 @@ std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks) {
   return text;
 }
 
+std::string limit_line(const Axis& y, double limit) {
+  const std::string at = fixed(y.pixel(limit), 1);
+  return "<line class=\"gate\" x1=\"" + fixed(kPlotLeft, 1) + "\" x2=\"" + fixed(kPlotWidth - kPlotRight, 1) +
+         "\" y1=\"" + at + "\" y2=\"" + at + "\"/>" +
+         text_at(kPlotWidth - kPlotRight - 4, y.pixel(limit) - 5, "end", "gate " + significant(limit, 3)) + "\n";
+}
+
 std::string bits_labels(const Axis& x, const std::string& title) {
   std::string text;
   const double step = round_step(x.high - x.low, 8);
@@ -150,6 +157,8 @@ std::string position_plot(const VerifyReport& report) {
     if (positive) series.push_back(m);
   }
   if (series.empty()) return "";
+  const std::optional<double> limit = kl_limit(report);
+  if (limit && *limit > 0) low = std::min(low, *limit), high = std::max(high, *limit);
   const DecadeAxis decades = decade_axis(low, high, kPlotHeight - kPlotBottom, kPlotTop);
   const Axis& y = decades.axis;
   const Axis x{0, last, kPlotLeft, kPlotWidth - kPlotRight};
@@ -168,10 +177,11 @@ std::string position_plot(const VerifyReport& report) {
     text += text_at(x.pixel(tick), kPlotHeight - kPlotBottom + 16, "middle", significant(tick, 6));
   }
   text += text_at((kPlotLeft + kPlotWidth - kPlotRight) / 2, kPlotHeight - 8, "middle", "position") + "\n";
+  if (limit && *limit > 0) text += limit_line(y, *limit);
   for (const MethodReport* m : series) text += kl_line(report, *m, x, y);
   return legend(report, series) + "<figure>" + framed(text + "</svg>", "KL by position") +
          "<figcaption>Mean KL (nats, logarithmic) by position. A line that climbs is drift with "
-         "length.</figcaption></figure>\n";
+         "length. Queries in the gray part read nothing that is coded, so they are not scored.</figcaption></figure>\n";
 }
 
 }  // namespace oscar::html

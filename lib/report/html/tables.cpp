@@ -51,30 +51,37 @@ std::string row_note(const VerifyReport& report, const MethodReport& m) {
   return note.empty() ? "" : " <span class=\"faint\">(" + escape(note) + ")</span>";
 }
 
-// The figures that decide come first: on a narrow window they are what stays in sight.
+std::string name_cell(const VerifyReport& report, const MethodReport& m) {
+  return "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
+         row_note(report, m) + "</th>";
+}
+
+// The figures that decide.
 std::string method_row(const VerifyReport& report, const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = m.judged ? "<tr class=\"judged\">" : "<tr>";
-  row += "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
-         row_note(report, m) + "</th>";
+  std::string row = (m.judged ? "<tr class=\"judged\">" : "<tr>") + name_cell(report, m);
   row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
               half_width(q.kl.mean, q.kl.interval));
   row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
               half_width(q.ppl_ratio, q.ppl_ratio_interval));
+  row += cell(significant(q.ppl, 5));
   row += cell(percent(q.same_top1, 2) + "%");
   row += cell(fixed(m.bits_per_element, 2));
   row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" + escape(format_bytes(m.allocated_bytes)) +
          "</td>";
   row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
-  row += cell(task_summary(m), "text");
-  row += cell(significant(q.kl.median, 3)) + cell(significant(q.kl.p90, 3)) + cell(significant(q.kl.p95, 3)) +
-         cell(significant(q.kl.p99, 3));
-  row += cell(significant(q.kl.p999, 3)) + cell(significant(q.kl.max, 3)) + cell(growth_text(m));
-  row += cell(significant(q.ppl, 5));
-  row += cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
-  row += cell(m.quantised ? escape(m.comparison) : "&ndash;", "text") + cell(escape(m.path), "text");
-  row += cell(m.quantised ? escape(m.settings) : "&ndash;", "text");
-  return row + "</tr>\n";
+  return row + cell(task_summary(m), "text") + "</tr>\n";
+}
+
+std::string detail_row(const VerifyReport& report, const MethodReport& m) {
+  const QualityMetrics& q = m.quality;
+  std::string row = (m.judged ? "<tr class=\"judged\">" : "<tr>") + name_cell(report, m);
+  for (const double value : {q.kl.median, q.kl.p90, q.kl.p95, q.kl.p99, q.kl.p999, q.kl.max}) {
+    row += cell(significant(value, 3));
+  }
+  row += cell(growth_text(m)) + cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
+  const std::string settings = escape(m.settings) + (m.comparison.empty() ? "" : " (" + escape(m.comparison) + ")");
+  return row + cell(m.quantised ? settings : "&ndash;", "text wrap") + "</tr>\n";
 }
 
 // The tint says the share at a glance; the numbers in the cell say it to everyone.
@@ -107,81 +114,102 @@ std::string needle_grid(const MethodReport& m, const std::string& task) {
 }
 
 std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
-  std::string head = "<tr><th scope=\"col\" class=\"text\">depth of the needle</th>";
-  std::string total = "<tr><th scope=\"row\">all depths</th>";
-  std::vector<std::string> rows;
+  std::string text = "<table><caption><span>" + escape(shape.task) + ", " + std::to_string(shape.length) +
+                     " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) +
+                     " of " + std::to_string(shape.prompts) +
+                     " written), by depth of the needle</span></caption><thead><tr><th scope=\"col\">method</th>";
   for (const DepthScore& d : shape.depths) {
-    rows.push_back("<tr><th scope=\"row\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>");
+    text += "<th scope=\"col\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>";
   }
+  text += "<th scope=\"col\">all depths</th></tr></thead><tbody>\n";
   for (const MethodReport& m : report.methods) {
     for (const TaskScore& t : m.tasks) {
       if (t.task != shape.task || t.length != shape.length || t.depths.size() != shape.depths.size()) continue;
-      head += "<th scope=\"col\">" + escape(series_name(m)) + "</th>";
-      total += cell(std::to_string(t.solved) + "/" + std::to_string(t.n), "cell");
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        const DepthScore& d = t.depths[i];
-        rows[i] += share_cell(d.solved, d.prompts);
-      }
+      text += "<tr><th scope=\"row\">" + escape(series_name(m)) + "</th>";
+      for (const DepthScore& d : t.depths) text += share_cell(d.solved, d.prompts);
+      text += cell(std::to_string(t.solved) + "/" + std::to_string(t.n), "cell") + "</tr>\n";
     }
   }
-  std::string body;
-  for (const std::string& row : rows) body += row + "</tr>\n";
-  return framed("<table><caption><span>" + escape(shape.task) + ", " + std::to_string(shape.length) +
-                    " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) + " of " +
-                    std::to_string(shape.prompts) + " written)</span></caption><thead>" + head +
-                    "</tr></thead><tbody>\n" + body + total + "</tr></tbody></table>",
-                "retrieval by depth");
+  return framed(text + "</tbody></table>", "retrieval by depth");
 }
 
 }  // namespace
 
 std::string verdict_banner(const VerifyReport& report) {
-  std::string failures;
+  std::string failures, sentences;
   for (const GateResult& g : report.gates) {
-    if (g.pass) continue;
-    failures += "<li>Gate " + escape(g.name) + " of " + escape(g.method) + " (" + escape(g.path) +
-                "): " + (g.value ? significant(*g.value, 5) : "not measured") + ", limit " + significant(g.limit, 5) +
-                "</li>";
+    if (!g.pass) failures += "<li>Gate " + escape(gate_text(report, g)) + "</li>";
   }
   for (const SelfCheck& c : report.checks) {
     if (!c.pass.value_or(true)) failures += "<li>Self check " + escape(c.name) + ": " + escape(c.detail) + "</li>";
   }
+  for (const std::string& sentence : verdict_sentences(report)) {
+    sentences += "<p class=\"verdict\">" + escape(sentence) + ".</p>";
+  }
+  std::string steps;
+  for (const std::string& step : report.steps) steps += "<li>" + escape(step) + "</li>";
+  if (!steps.empty()) steps = "<p>What to try:</p><ul>" + steps + "</ul>";
   if (!failures.empty()) {
-    return "<div class=\"banner fail\" role=\"status\"><strong>&#x2717; FAIL</strong><ul>" + failures + "</ul></div>\n";
+    return "<div class=\"banner fail\" role=\"status\"><strong>&#x2717; FAIL</strong>" + sentences + "<ul>" + failures +
+           "</ul>" + steps + "</div>\n";
   }
   if (report.gates.empty()) {
     return "<div class=\"banner note\" role=\"status\"><strong>No gate was set.</strong> All self checks that ran "
-           "passed.</div>\n";
+           "passed." +
+           sentences + "</div>\n";
   }
   return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate and every self check "
-         "that ran passed.</div>\n";
+         "that ran passed." +
+         sentences + "</div>\n";
+}
+
+std::optional<double> kl_limit(const VerifyReport& report) {
+  for (const GateResult& gate : report.gates) {
+    if (gate.name == "max_kl") return gate.limit;
+  }
+  return std::nullopt;
+}
+
+std::string memory_line(const VerifyReport& report) {
+  std::string text;
+  for (const MethodReport& m : report.methods) {
+    if (!m.judged || m.ratios.empty() || m.path != report.methods.front().path) continue;
+    text += "<p>Cache of one sequence with " + escape(m.id) + ", against BF16: ";
+    for (std::size_t i = 0; i < m.ratios.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + fixed(m.ratios[i].ratio, 1) + " times smaller at " + grouped(m.ratios[i].context) +
+              " tokens";
+    }
+    text += ".</p>\n";
+  }
+  return text;
 }
 
 std::string method_table(const VerifyReport& report) {
-  std::string text =
-      "<p>KL in nats. Bits: per element of " + element_text(report) + " at context " +
-      std::to_string(report.scoring.context) +
-      ", the full-precision windows of each method included (last column: tokens at the start and at the end). Bytes: "
-      "pages and windows of one sequence, all layers. &plusmn;: " +
-      escape(interval_note(report)) +
-      ". Growth: KL over the last quarter of the scored positions over that of the second.</p>\n";
+  std::string text = "<p>KL in nats. Bits: per element of " + element_text(report) + " at context " +
+                     std::to_string(report.scoring.context) +
+                     ", the full-precision windows of each method included. Bytes: "
+                     "pages and windows of one sequence, all layers. &plusmn;: " +
+                     escape(interval_note(report)) +
+                     ". Growth: KL over the last quarter of the scored positions over that of the second.</p>\n";
   std::string table =
       "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
       "</caption><thead><tr><th scope=\"col\">method</th>";
-  for (const char* name : {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "same top", "bits", "bytes", "gates"}) {
-    table += std::string("<th scope=\"col\">") + name + "</th>";
-  }
-  table += "<th scope=\"col\" class=\"text\">tasks</th>";
   for (const char* name :
-       {"KL median", "90%", "95%", "99%", "99.9%", "max", "growth", "PPL", "ln PPL cor.", "RMS &Delta;p"}) {
+       {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "PPL", "same top", "bits", "bytes", "gates"}) {
     table += std::string("<th scope=\"col\">") + name + "</th>";
   }
-  for (const char* name : {"compare", "path", "windows and groups"}) {
-    table += std::string("<th scope=\"col\" class=\"text\">") + name + "</th>";
-  }
-  table += "</tr></thead><tbody>\n";
+  table += "<th scope=\"col\" class=\"text\">tasks</th></tr></thead><tbody>\n";
   for (const MethodReport& m : report.methods) table += method_row(report, m);
-  text += framed(table + "</tbody></table>", "methods");
+  text += framed(table + "</tbody></table>", "methods") + memory_line(report);
+  std::string details =
+      "<table class=\"sortable wide\"><caption><span>KL over tokens, growth with length, and how each method ran</span>"
+      "</caption><thead><tr><th scope=\"col\">method</th>";
+  for (const char* name : {"median", "90%", "95%", "99%", "99.9%", "max", "growth", "ln PPL cor.", "RMS &Delta;p"}) {
+    details += std::string("<th scope=\"col\">") + name + "</th>";
+  }
+  details += "<th scope=\"col\" class=\"text\">windows and groups</th></tr></thead><tbody>\n";
+  for (const MethodReport& m : report.methods) details += detail_row(report, m);
+  text += framed(details + "</tbody></table>", "details of methods");
   if (report.target_bits) {
     text += "<p>Comparison at equal bytes: every method within 2 % of the bytes of " + fixed(*report.target_bits, 2) +
             " bits per element, by its own windows and groups.</p>\n";
@@ -201,8 +229,10 @@ std::string gate_table(const VerifyReport& report) {
   const auto number = [](const std::optional<double>& v) { return v ? significant(*v, 5) : std::string("&ndash;"); };
   for (const GateResult& g : report.gates) {
     text += "<tr><th scope=\"row\">" + escape(g.name) + "</th>" +
-            cell("gate on " + escape(g.method) + " (" + escape(g.path) + ")", "text wrap") + cell(number(g.value)) +
-            cell(significant(g.limit, 5)) + verdict_cell(g.pass) + "</tr>\n";
+            cell("gate on " + escape(g.method) + " (" + escape(g.path) + ")" +
+                     escape(g.reason.empty() ? "" : ": " + g.reason),
+                 "text wrap") +
+            cell(number(g.value)) + cell(significant(g.limit, 5)) + verdict_cell(g.pass) + "</tr>\n";
   }
   for (const SelfCheck& c : report.checks) {
     text += "<tr><th scope=\"row\">" + escape(c.name) + "</th>" + cell(escape(c.detail), "text wrap") +

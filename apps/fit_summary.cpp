@@ -1,0 +1,70 @@
+#include "apps/fit_summary.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "bundle/model_card.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::size_t kShown = 3;  // layers and sides
+
+std::string number(double value, const char* format) {
+  char text[48];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+// Of the layers that the bundle holds; those that it leaves out stay as they are.
+std::string memory_line(const Bundle& bundle) {
+  const double code = bundle_bits_per_element(bundle);
+  std::string text = "memory    ";
+  for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
+    const double bits = bits_with_windows(code, bundle.windows, context);
+    text += std::to_string(context / 1024) + "K " + number(16.0 / bits, "%.1fx") + (context < 131072 ? ", " : "");
+  }
+  return text + " smaller than BF16, windows of " + std::to_string(bundle.windows.sink) + "/" +
+         std::to_string(bundle.windows.recent) + " included\n";
+}
+
+struct SideDamage {
+  std::int64_t layer = 0;
+  bool key = false;
+  double value = 0.0;
+  const SideTransform* side = nullptr;
+};
+
+std::string widths_of(const SideTransform& side) {
+  std::string text;
+  for (const std::uint8_t width : side.widths) text += (text.empty() ? "" : "-") + std::to_string(width);
+  return text.empty() ? "2 bits" : text;
+}
+
+std::string worst_line(const FitResult& result) {
+  const bool shares = !result.layers.front().key_spectrum.lambda.empty();
+  if (!shares && result.held_out_rows == 0) return "";
+  std::vector<SideDamage> sides;
+  for (const LayerFit& layer : result.layers) {
+    const LayerTransform& t = layer.transform;
+    sides.push_back({t.layer, true, shares ? layer.key_spectrum.share : layer.key.fit, &t.key});
+    sides.push_back({t.layer, false, shares ? layer.value_spectrum.share : layer.value.fit, &t.value});
+  }
+  std::stable_sort(sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
+  std::string text = "worst     ";
+  for (std::size_t i = 0; i < std::min(kShown, sides.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(sides[i].layer) + (sides[i].key ? " keys " : " values ") +
+            (shares ? number(100.0 * sides[i].value, "%.0f%%") : number(sides[i].value, "%.3f")) + " (" +
+            widths_of(*sides[i].side) + ")";
+  }
+  return text + (shares ? ": layers, share of the predicted error\n" : ": layers, relative error of rows\n");
+}
+
+}  // namespace
+
+std::string fit_summary(const Bundle& bundle, const FitResult& result) {
+  return memory_line(bundle) + worst_line(result);
+}
+
+}  // namespace oscar

@@ -1,0 +1,69 @@
+#include "export/vllm_limits.h"
+
+#include <algorithm>
+
+namespace oscar {
+namespace {
+
+constexpr const char* kWayOut = "; format transformers serves it";
+
+bool is_linear(const ModelConfig& m, std::int64_t layer) { return m.is_linear(layer); }
+bool has_window(const ModelConfig& m, std::int64_t layer) {
+  return !m.sliding_window.empty() && m.sliding_window.at(static_cast<std::size_t>(layer)) > 0;
+}
+bool has_chunks(const ModelConfig& m, std::int64_t layer) {
+  return !m.chunk.empty() && m.chunk.at(static_cast<std::size_t>(layer)) > 0;
+}
+bool has_soft_cap(const ModelConfig& m, std::int64_t) { return m.logit_soft_cap > 0.0; }
+bool has_sinks(const ModelConfig& m, std::int64_t) { return m.sink_logits; }
+bool reads_another(const ModelConfig& m, std::int64_t layer) { return m.reads_another(layer); }
+
+}  // namespace
+
+const std::vector<VllmRefusal>& vllm_refusals() {
+  static const std::vector<VllmRefusal> table = {
+      {"sliding_window", "a sliding window", true, has_window},
+      {"attention_chunk_size", "attention in chunks of the sequence", false, has_chunks},
+      {"logits_soft_cap", "a soft cap on logits", true, has_soft_cap},
+      {"sinks", "learned sink logits", true, has_sinks},
+      {"kv_sharing_target_layer_name", "the cache of another layer", true, reads_another},
+      {"linear_attention", "linear attention", false, is_linear},
+      {"alibi_slopes", "ALiBi", true, nullptr},
+  };
+  return table;
+}
+
+std::optional<std::string> vllm_head_refusal(std::int64_t head_dim) {
+  if (std::count(kVllmHeadSizes.begin(), kVllmHeadSizes.end(), head_dim) > 0) return std::nullopt;
+  std::string sizes;
+  for (std::size_t i = 0; i < kVllmHeadSizes.size(); ++i) {
+    sizes += (i == 0 ? "" : i + 1 < kVllmHeadSizes.size() ? ", " : " and ") + std::to_string(kVllmHeadSizes[i]);
+  }
+  return "head_dim " + std::to_string(head_dim) + "; the kernels that vLLM needs have " + sizes +
+         ". Format transformers serves it";
+}
+
+std::optional<std::string> vllm_group_refusal(std::int64_t query_heads, std::int64_t kv_heads) {
+  if (kv_heads <= 0 || query_heads / kv_heads <= kVllmMostGroup) return std::nullopt;
+  return std::to_string(query_heads / kv_heads) + " query heads on a KV head, and the decode kernel at most " +
+         std::to_string(kVllmMostGroup) + kWayOut;
+}
+
+std::optional<std::string> vllm_unsupported_model(const ModelConfig& model) {
+  for (const VllmRefusal& refusal : vllm_refusals()) {
+    std::int64_t first = -1, count = 0;
+    for (std::int64_t layer = 0; refusal.in_layer != nullptr && layer < model.layers; ++layer) {
+      if (!refusal.in_layer(model, layer)) continue;
+      if (count++ == 0) first = layer;
+    }
+    if (count == 0) continue;
+    return std::to_string(count) + " of the model's " + std::to_string(model.layers) + " layers have " + refusal.words +
+           " (layer " + std::to_string(first) + " is the first), which the adapter for vLLM " + kVllmRelease +
+           " does not serve" + kWayOut;
+  }
+  if (const auto reason = vllm_head_refusal(model.head_dim)) return "the model has " + *reason;
+  if (const auto reason = vllm_group_refusal(model.query_heads, model.kv_heads)) return "the model has " + *reason;
+  return std::nullopt;
+}
+
+}  // namespace oscar

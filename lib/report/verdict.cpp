@@ -1,0 +1,143 @@
+// The run in words: gates, the verdict, memory, the layers that lose most.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "report/number_text.h"
+#include "report/report.h"
+
+namespace oscar {
+namespace {
+
+std::string context_text(std::int64_t tokens) {
+  return tokens % 1024 == 0 ? std::to_string(tokens / 1024) + "K" : grouped(tokens);
+}
+
+// "1 of 60 tokens differs": in their most probable token.
+std::string changed_tokens(double same) {
+  const double changed = 1.0 - same;
+  if (!(changed > 0.0)) return "no token differs";
+  if (changed >= 0.1) return fixed(100.0 * changed, 0) + " of 100 tokens differ";
+  return "1 of " + grouped(std::llround(1.0 / changed)) + " tokens differs";
+}
+
+const GateResult* deciding_gate(const VerifyReport& report, const MethodReport& method) {
+  const GateResult* found = nullptr;
+  for (const GateResult& gate : report.gates) {
+    if (gate.method != method.id || gate.path != method.path) continue;
+    if (found == nullptr || (found->pass && !gate.pass)) found = &gate;
+  }
+  return found;
+}
+
+const SelfCheck* failed_check(const VerifyReport& report) {
+  for (const SelfCheck& check : report.checks) {
+    if (!check.pass.value_or(true)) return &check;
+  }
+  return nullptr;
+}
+
+const char* quantity(const std::string& gate) {
+  static const std::map<std::string, const char*> names = {{"max_kl", "KL"},
+                                                           {"max_ppl_ratio", "perplexity ratio"},
+                                                           {"min_top1", "same top token"},
+                                                           {"min_niah", "needles"},
+                                                           {"max_kl_increase", "growth of the KL"}};
+  const auto found = names.find(gate);
+  return found == names.end() ? gate.c_str() : found->second;
+}
+
+std::string gate_word(const GateResult& gate) {
+  std::string text = quantity(gate.name);
+  if (!gate.value) return text + " was not measured";
+  const bool upper = gate.name.starts_with("max_");
+  const bool by_bound = gate.bound && (gate.pass || !gate.reason.empty());
+  text += by_bound ? (upper ? " at most " : " at least ") : " ";
+  text += significant(by_bound ? *gate.bound : *gate.value, 3) + ", limit " + significant(gate.limit, 3);
+  return gate.reason.empty() ? text : text + "; " + gate.reason;
+}
+
+std::string ending(const VerifyReport& report, const MethodReport& method) {
+  const GateResult* gate = deciding_gate(report, method);
+  const SelfCheck* check = failed_check(report);
+  if (gate != nullptr && !gate->pass) return "FAIL (" + gate_word(*gate) + ")";
+  if (check != nullptr) return "FAIL (self check " + check->name + ")";
+  if (gate != nullptr) return "PASS (" + gate_word(*gate) + ")";
+  return report.undecided.empty() ? "no gate was set" : "no verdict (" + report.undecided + ")";
+}
+
+std::string layer_widths(const std::vector<Widths>& widths, std::size_t place) {
+  std::string text;
+  for (const std::uint8_t width : widths.at(place)) text += (text.empty() ? "" : "-") + std::to_string(width);
+  return text;
+}
+
+}  // namespace
+
+const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& method) {
+  for (const BundleFacts& bundle : report.bundles) {
+    if (method.judged && bundle.row == method.id) return &bundle;
+  }
+  return nullptr;
+}
+
+std::string gate_text(const VerifyReport& report, const GateResult& gate) {
+  const bool upper = gate.name.starts_with("max_");
+  std::string text = gate.name + " of " + gate.method + " (" + gate.path + "): ";
+  text += gate.value ? significant(*gate.value, 4) : "not measured";
+  if (gate.bound) {
+    text += std::string(", at ") + (upper ? "most " : "least ") + significant(*gate.bound, 4) + " with " +
+            percent(report.bootstrap_level, 0) + "% confidence";
+  }
+  text += ", limit " + significant(gate.limit, 4);
+  if (report.default_gate) text += " (the default)";
+  return gate.reason.empty() ? text : text + "; " + gate.reason;
+}
+
+std::string memory_text(const MethodReport& method) {
+  if (method.ratios.empty()) return "";
+  const CacheRatio &first = method.ratios.front(), &last = method.ratios.back();
+  std::string text = fixed(first.ratio, 1) + "x smaller at " + context_text(first.context);
+  if (method.ratios.size() > 1) text += ", " + fixed(last.ratio, 1) + "x at " + context_text(last.context);
+  return text;
+}
+
+std::vector<std::string> verdict_sentences(const VerifyReport& report) {
+  std::vector<std::string> sentences;
+  const auto judged = std::count_if(report.methods.begin(), report.methods.end(),
+                                    [](const MethodReport& m) { return m.judged && m.quantised; });
+  for (const MethodReport& m : report.methods) {
+    if (!m.judged || !m.quantised) continue;
+    std::string text = judged > 1 ? m.id + " (" + m.path + "): " : "";
+    text += changed_tokens(m.quality.same_top1) + ", perplexity " +
+            significant(m.quality.ppl / m.quality.ppl_ratio, 4) + " -> " + significant(m.quality.ppl, 4);
+    if (const std::string memory = memory_text(m); !memory.empty()) text += ", cache " + memory;
+    sentences.push_back(text + ": " + ending(report, m));
+  }
+  return sentences;
+}
+
+std::string worst_layers_text(const VerifyReport& report, const MethodReport& method) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::size_t> order(method.layers.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return method.layers[a].mean.attention_kl > method.layers[b].mean.attention_kl;
+  });
+  const BundleFacts* bundle = bundle_of(report, method);
+  const bool widths = bundle != nullptr && bundle->key_widths.size() == method.layers.size() &&
+                      bundle->value_widths.size() == method.layers.size();
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, order.size()); ++i) {
+    const LayerError& layer = method.layers[order[i]];
+    text += (i == 0 ? "" : ", ") + std::to_string(layer.layer) + " (" + significant(layer.mean.attention_kl, 2);
+    if (widths) {
+      text += "; keys " + layer_widths(bundle->key_widths, order[i]) + ", values " +
+              layer_widths(bundle->value_widths, order[i]);
+    }
+    text += ")";
+  }
+  return text;
+}
+
+}  // namespace oscar

@@ -1,0 +1,90 @@
+#include "verify/next_steps.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/errors.h"
+#include "bundle/curve_allocation.h"
+#include "registry/registry.h"
+#include "report/number_text.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kUsualTokens = 30000;  // the default of oscar-collect --tokens
+constexpr double kMostBits = 4.25, kBitStep = 0.25;
+constexpr double kLeastKl = 1e-6;  // nats: below it a ratio of measured to predicted says nothing
+
+// The first judged row with a value beyond its limit.
+const MethodReport* failed_row(const VerifyReport& report) {
+  for (const MethodReport& m : report.methods) {
+    for (const GateResult& gate : report.gates) {
+      if (!gate.pass && gate.reason.empty() && m.judged && gate.method == m.id && gate.path == m.path) return &m;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<double> kl_limit(const VerifyReport& report, const MethodReport& row) {
+  for (const GateResult& gate : report.gates) {
+    if (gate.name == "max_kl" && gate.method == row.id && gate.path == row.path) return gate.limit;
+  }
+  return std::nullopt;
+}
+
+// What the curves say of a budget, times what they are off by on this text.
+std::optional<double> predicted(const Curves& curves, double bits, double off_by) {
+  try {
+    return allocate_estimates(curves, bits).predicted.kl * off_by;
+  } catch (const Error&) {  // no widths within this budget
+    return std::nullopt;
+  }
+}
+
+std::string budget_step(const VerifyReport& report, const MethodReport& row, const BundleFacts& bundle) {
+  const MethodRow* method = find_method(bundle.method);
+  if (method == nullptr || !method->allocates_bits) {
+    return "fit --method " + preferred_method().id + ", which gives more bits to the layers that need them; --for " +
+           "transformers and vllm carry it";
+  }
+  const std::optional<double> limit = kl_limit(report, row);
+  if (!bundle.curves || !bundle.prediction || !limit) {
+    return row.code_bits < 4.0 ? "spend more bits: oscar-fit --bits " + bits_text(row.code_bits < 3.0 ? 3.0 : 4.0) +
+                                     (row.code_bits < 3.0 ? ", then 4" : "")
+                               : "keep more tokens in BF16: oscar-fit --windows 64,1024";
+  }
+  const double off_by = std::max(row.quality.kl.mean, kLeastKl) / std::max(bundle.prediction->kl, kLeastKl);
+  for (double bits = (static_cast<double>(static_cast<std::int64_t>(row.code_bits / kBitStep)) + 1.0) * kBitStep;
+       bits <= kMostBits; bits += kBitStep) {
+    const std::optional<double> kl = predicted(*bundle.curves, bits, off_by);
+    if (!kl || *kl > *limit) continue;
+    return "spend " + bits_text(bits) + " bits, at which the measured curves predict a KL of " + significant(*kl, 2) +
+           ": oscar-fit STATISTICS --bits " + bits_text(bits) + " --curves " + bundle.source + "/curves.json";
+  }
+  return "no budget up to " + bits_text(kMostBits) + " bits passes by the measured curves: keep more tokens in BF16 " +
+         "(oscar-fit --windows 64,1024)";
+}
+
+}  // namespace
+
+std::vector<std::string> next_steps(const VerifyReport& report) {
+  const MethodReport* row = failed_row(report);
+  const BundleFacts* bundle = row == nullptr ? nullptr : bundle_of(report, *row);
+  if (bundle == nullptr) return {};
+  std::vector<std::string> steps;
+  if (bundle->calibration_tokens > 0 && bundle->calibration_tokens < kUsualTokens) {
+    steps.push_back("calibrate on more text: " + grouped(bundle->calibration_tokens) + " tokens were used, " +
+                    grouped(kUsualTokens) + " are usual (--tokens)");
+  }
+  if (bundle->longest_calibration > 0 && 2 * bundle->longest_calibration < report.scoring.context) {
+    steps.push_back("calibrate on longer sequences: the longest had " + grouped(bundle->longest_calibration) +
+                    " tokens, and contexts of " + grouped(report.scoring.context) + " are scored");
+  }
+  steps.push_back(budget_step(report, *row, *bundle));
+  if (const std::string layers = worst_layers_text(report, *row); !layers.empty()) {
+    steps.push_back("look at the layers that lose most (attention KL): " + layers);
+  }
+  return steps;
+}
+
+}  // namespace oscar

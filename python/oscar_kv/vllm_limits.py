@@ -1,0 +1,18 @@
+"""What the adapter for vLLM does not serve. Written from lib/export/vllm_limits.cpp by the test VllmLimits:
+
+    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'"""
+RELEASE = "0.33"
+HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (64, 128, 256), 16, 2048  # group: query heads on a KV head
+# Arguments of vLLM's AttentionImpl, and what a layer has that is given one.
+LAYERS = {
+    "sliding_window": "a sliding window",
+    "logits_soft_cap": "a soft cap on logits",
+    "sinks": "learned sink logits",
+    "kv_sharing_target_layer_name": "the cache of another layer",
+    "alibi_slopes": "ALiBi",
+}
+# Facts of the model, and what its layers then have.
+MODEL = {
+    "attention_chunk_size": "attention in chunks of the sequence",
+    "linear_attention": "linear attention",
+}

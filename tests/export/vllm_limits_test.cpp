@@ -1,0 +1,112 @@
+// The table of what vLLM is not served: sentences for models, and the two files that are written from it.
+// OSCAR_WRITE_TABLES=1 writes them anew.
+#include "export/vllm_limits.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "base/files.h"
+#include "support/paths.h"
+
+namespace oscar {
+namespace {
+
+ModelConfig model_of(std::int64_t layers, std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  ModelConfig model;
+  model.layers = layers, model.query_heads = query_heads, model.kv_heads = kv_heads, model.head_dim = head_dim;
+  return model;
+}
+
+TEST(VllmLimits, NamesWhatAModelHas) {
+  EXPECT_FALSE(vllm_unsupported_model(model_of(2, 32, 8, 128)));
+  EXPECT_FALSE(vllm_unsupported_model(model_of(2, 16, 1, 256)));
+  ModelConfig gemma = model_of(3, 4, 1, 256);
+  gemma.sliding_window = {512, 512, 0};
+  EXPECT_EQ(
+      *vllm_unsupported_model(gemma),
+      "2 of the model's 3 layers have a sliding window (layer 0 is the first), which the adapter for vLLM 0.33 does "
+      "not serve; format transformers serves it");
+  ModelConfig capped = model_of(2, 8, 4, 256);
+  capped.logit_soft_cap = 50.0;
+  EXPECT_NE(vllm_unsupported_model(capped)->find("2 of the model's 2 layers have a soft cap on logits"),
+            std::string::npos);
+  ModelConfig sinks = model_of(2, 8, 4, 64);
+  sinks.sink_logits = true;
+  EXPECT_NE(vllm_unsupported_model(sinks)->find("learned sink logits"), std::string::npos);
+  ModelConfig chunks = model_of(2, 8, 4, 64);
+  chunks.chunk = {0, 8192};
+  EXPECT_NE(vllm_unsupported_model(chunks)->find("1 of the model's 2 layers have attention in chunks"),
+            std::string::npos);
+  ModelConfig linear = model_of(2, 8, 4, 64);
+  linear.linear.layers = {true, false};
+  EXPECT_NE(vllm_unsupported_model(linear)->find("linear attention (layer 0"), std::string::npos);
+  ModelConfig shared = model_of(2, 8, 4, 64);
+  shared.shared.source = {0, 0};
+  EXPECT_NE(vllm_unsupported_model(shared)->find("the cache of another layer (layer 1"), std::string::npos);
+  EXPECT_EQ(
+      *vllm_unsupported_model(model_of(2, 8, 4, 96)),
+      "the model has head_dim 96; the kernels that vLLM needs have 64, 128 and 256. Format transformers serves it");
+  EXPECT_EQ(
+      *vllm_unsupported_model(model_of(2, 34, 2, 64)),
+      "the model has 17 query heads on a KV head, and the decode kernel at most 16; format transformers serves it");
+}
+
+std::string head_sizes(const char* last) {
+  std::string text;
+  for (std::size_t i = 0; i < kVllmHeadSizes.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < kVllmHeadSizes.size() ? ", " : last) + std::to_string(kVllmHeadSizes[i]);
+  }
+  return text;
+}
+
+std::string python_table() {
+  std::ostringstream out;
+  out << "\"\"\"What the adapter for vLLM does not serve. Written from lib/export/vllm_limits.cpp by the test "
+         "VllmLimits:\n"
+         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n"
+      << "RELEASE = \"" << kVllmRelease << "\"\n"
+      << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ") << "), " << kVllmMostGroup << ", "
+      << kVllmMostWindow << "  # group: query heads on a KV head\n";
+  for (const bool argument : {true, false}) {
+    out << (argument ? "# Arguments of vLLM's AttentionImpl, and what a layer has that is given one.\nLAYERS = {\n"
+                     : "# Facts of the model, and what its layers then have.\nMODEL = {\n");
+    for (const VllmRefusal& refusal : vllm_refusals()) {
+      if (refusal.argument == argument) out << "    \"" << refusal.name << "\": \"" << refusal.words << "\",\n";
+    }
+    out << "}\n";
+  }
+  return out.str();
+}
+
+std::string docs_row() {
+  std::string text =
+      "| head sizes but " + head_sizes(" and ") + ", more than " + std::to_string(kVllmMostGroup) +
+      " query heads on a KV head, BF16 windows above 2,048 tokens | the kernels have none |\n| layers with ";
+  const std::vector<VllmRefusal>& table = vllm_refusals();
+  for (std::size_t i = 0; i < table.size(); ++i) text += std::string(i == 0 ? "" : ", ") + table[i].words;
+  return text + " | the adapter does not serve them; `oscar-export` says which layers |\n";
+}
+
+TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
+  const fs::path root = OSCAR_SOURCE_DIR, python = root / "python/oscar_kv/vllm_limits.py",
+                 page = root / "docs/serve.md";
+  const std::string table = python_table(), rows = docs_row();
+  ASSERT_EQ(kVllmMostWindow, 2048);  // as docs_row() writes it
+  std::string text = read_file(page);
+  const std::size_t head = text.find("| refused | reason |\n|---|---|\n");
+  ASSERT_NE(head, std::string::npos);
+  const std::size_t from = head + std::string("| refused | reason |\n|---|---|\n").size();
+  const std::size_t to = text.find('\n', text.find('\n', from) + 1) + 1;  // two rows
+  if (std::getenv("OSCAR_WRITE_TABLES") != nullptr) {
+    write_file_atomic(python, table);
+    write_file_atomic(page, text.replace(from, to - from, rows));
+    return;
+  }
+  EXPECT_EQ(read_file(python), table);
+  EXPECT_EQ(text.substr(from, to - from), rows);
+}
+
+}  // namespace
+}  // namespace oscar
