@@ -14,7 +14,7 @@ from harness import BAD_INPUT, DONE, USAGE, SAMPLE, command, refuse, run, succee
 @pytest.fixture()
 def verify(model, bundle, text):
     """Arguments of a run that would take long: it has to be refused before."""
-    return ["verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 512, "--methods", "oscar", "--overwrite"]
+    return ["verify", "--no-gate", "--model", model, "--bundle", bundle, "--text", text, "--context", 512, "--methods", "oscar", "--overwrite"]
 
 
 @pytest.fixture()
@@ -181,11 +181,11 @@ def test_a_pipe_is_refused_by_every_reader(reader, model, bundle, text, prompts,
         pipe = copied / reader
         pipe.unlink()
     os.mkfifo(pipe)
-    verify = ["verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 512]
+    verify = ["verify", "--no-gate", "--model", model, "--bundle", bundle, "--text", text, "--context", 512]
     line = {
         "statistics": ["fit", pipe, "-o", tmp_path / "o"], "show": ["collect", "show", pipe],
         "prompts": ["collect", "--model", model, "--prompts", pipe, "-o", tmp_path / "o"],
-        "text": ["verify", "--model", model, "--text", pipe, "--context", 512],
+        "text": ["verify", "--no-gate", "--model", model, "--text", pipe, "--context", 512],
         "report": ["export", bundle, "--format", "sglang", "--report", pipe, "-o", tmp_path / "o"],
         "baseline": [*verify, "--baseline", pipe], "config": [*verify, "--config", pipe],
         "manifest": ["verify", "--bundle", damaged, "--check-only"], "rotations": ["verify", "--bundle", damaged, "--check-only"],

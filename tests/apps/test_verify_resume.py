@@ -13,7 +13,7 @@ from harness import BAD_INPUT, INTERRUPTED, USAGE, command, refuse, succeed, tre
 def line(model, bundle, tmp_path_factory):
     text = tmp_path_factory.mktemp("text") / "text.txt"
     text.write_text("".join(f"Valve {i} is {'open' if i % 3 else 'closed'} and its pressure is {i * 7 % 50}.\n" for i in range(400)))
-    return lambda folder, *more: ["verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 256, "--windows", "16,32",
+    return lambda folder, *more: ["verify", "--no-gate", "--model", model, "--bundle", bundle, "--text", text, "--context", 256, "--windows", "16,32",
                                   "--methods", "2bit", "--compare", "common,bytes", "--tasks", "niah", "--task-prompts", 4, "--report",
                                   folder / "r.json", *more]
 

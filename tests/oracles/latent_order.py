@@ -49,7 +49,7 @@ def run(tool, folder, rank=128, rotated=32, device="cpu", windows=(64, 256), con
         bits = json.loads((found / "oscar_bundle.json").read_text())["provenance"]["options"]["bits"]
         found.rename(folder / next(name for name, asked in budgets.items() if abs(asked - bits) < 1e-6))
     bundles = [x for name in [*fits(rank + rotated), *budgets] for x in ("--bundle", folder / name)]
-    tool("oscar-verify", "--model", model, *bundles, "--text", sample / "heldout.txt", "--context", context, "--max-sequences",
+    tool("oscar-verify", "--no-gate", "--model", model, *bundles, "--text", sample / "heldout.txt", "--context", context, "--max-sequences",
          sequences, "--tokens", 0, "--path", path, "--methods", "bf16,naive2,hadamard2", "--report", folder / "report.json", *on)
     report = json.loads((folder / "report.json").read_text())
     return {(m["id"], m["path"]): m for m in report["methods"]}, report

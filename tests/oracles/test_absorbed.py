@@ -132,7 +132,7 @@ def test_its_bundle_measures_the_same(case, tool, tmp_path):
     text.write_text((SAMPLE.parent / "heldout.txt").read_text()[:3000])
     kl = {}
     for model, b in ((source, bundle), (absorbed, absorbed / "oscar_bundle")):
-        tool("oscar-verify", "--model", model, "--bundle", b, "--text", text, "--context", 256, "--max-sequences", 2,
+        tool("oscar-verify", "--no-gate", "--model", model, "--bundle", b, "--text", text, "--context", 256, "--max-sequences", 2,
              "--methods", "waterfill", "--dtype", "float32", "--device", "cpu", "--bootstrap", 0,
              "--report", tmp_path / "r.json", "--overwrite", "-q")
         report = json.loads((tmp_path / "r.json").read_text())

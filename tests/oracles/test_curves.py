@@ -136,7 +136,7 @@ def test_text_of_the_curves_is_known_to_verify(tool, folder, bundle):
          "--far-pairs", "16,32")
     for name, options, seen in (("b2", [], True), ("b3", ["--no-text-hashes"], None)):
         tool("oscar-fit", folder / "s2", *measured(folder, folder / name, "-q", *options)[1:])
-        tool("oscar-verify", "--model", MODEL, "--bundle", folder / name, "--text", folder / "calibration.txt", "--context", 128,
+        tool("oscar-verify", "--no-gate", "--model", MODEL, "--bundle", folder / name, "--text", folder / "calibration.txt", "--context", 128,
              "--max-sequences", 2, "--methods", "bf16,naive2,waterfill", "--report", folder / f"{name}.json", "--html",
              folder / f"{name}.html", "--device", "cpu", "-q")
         found = json.loads((folder / f"{name}.json").read_text())["bundle"]
@@ -258,7 +258,7 @@ def test_prediction_fails_on_widths_of_the_wrong_normaliser(tool, tmp_path):
     def prediction(bundle, code):
         short = tmp_path / "text.txt"
         short.write_text((text / "heldout.txt").read_text()[:16000])
-        tool("oscar-verify", "--model", model, "--bundle", tmp_path / bundle, "--text", short, "--context", 256, "--max-sequences", 4,
+        tool("oscar-verify", "--no-gate", "--model", model, "--bundle", tmp_path / bundle, "--text", short, "--context", 256, "--max-sequences", 4,
              "--methods", "bf16,naive2,waterfill", "--report", tmp_path / "r.json", "--overwrite", "--device", "cpu", "-q", code=code)
         checks = {c["name"]: c for c in json.loads((tmp_path / "r.json").read_text())["self_checks"]}
         assert checks["prediction"]["pass"] == (code == 0), checks

@@ -239,7 +239,7 @@ def verify_latent(model, bundles, config, tool, folder):
     """Both paths of a cache that holds the one vector once. On a GPU the prefill path alone runs, which codes on the CPU."""
     text = folder / "text.txt"
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
-    shared = ["oscar-verify", "--model", model, "--text", text, "--context", 90, "--max-sequences", 1, "--dtype", "float32", "-q",
+    shared = ["oscar-verify", "--no-gate", "--model", model, "--text", text, "--context", 90, "--max-sequences", 1, "--dtype", "float32", "-q",
               "--bootstrap", 50]
     command = [*shared, "--methods", "bf16,naive2,hadamard2", *[x for bundle in bundles for x in ("--bundle", bundle)]]
     tool(*command, "--path", "both", "--device", "cpu", "--report", folder / "r.json", "--html", folder / "r.html")
@@ -338,7 +338,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
     # A rounding of one stored key may choose another expert at one position, which a mean over 57 of them shows: with experts
     # the two paths are not compared, and the cache is the model up to such a position.
     experts = any(word in name for word in EXPERTS)
-    tool("oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90,
+    tool("oscar-verify", "--no-gate", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90,
          "--max-sequences", 1, "--path", "decode" if experts else "both", "--device", DEVICE, "--dtype", "float32", "--report", tmp_path / "r.json", "-q", "--methods", "bf16,naive2,oscar", "--bootstrap", 50)
     report = json.loads((tmp_path / "r.json").read_text())
     rows = {(m["id"], m["path"]): m for m in report["methods"]}
@@ -374,7 +374,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
         assert windowed == [0, 2] and reasons[0] == "a window of 17 tokens, which stay in BF16"
         assert reasons[0] in (tmp_path / "bundle" / "README.md").read_text()
         assert "leaves out layer 0, whose queries see 17 tokens" in tool(
-            "oscar-verify", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90, "--windows", "8,16",
+            "oscar-verify", "--no-gate", "--model", model, "--bundle", tmp_path / "bundle", "--text", text, "--context", 90, "--windows", "8,16",
             "--path", "decode", "--device", DEVICE, "--report", tmp_path / "r2.json", "-q", code=3)
     check_exports(name, model, tool, tmp_path, oscar_logits)
 

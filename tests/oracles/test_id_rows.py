@@ -42,7 +42,7 @@ def test_commands_without_a_tokenizer(models, tool, tmp_path):
         tool("oscar-fit", "--model", model, "--prompts", prompts, *alone, "--tokens", 490, "-o", folder / "bundle", "--method", "waterfill",
              "--bits", "2.5", "--allocate", "measured", "--text", text, "--curve-context", 120, "--curve-sequences", 2, "--windows",
              "8,24", *common)
-        tool("oscar-verify", "--model", model, "--bundle", folder / "bundle", "--text", text, "--context", 100, "--path", "both",
+        tool("oscar-verify", "--no-gate", "--model", model, "--bundle", folder / "bundle", "--text", text, "--context", 100, "--path", "both",
              "--methods", "bf16,naive2,waterfill", "--bootstrap", 50, "--report", folder / "r.json", *common)
         reports.append(json.loads((folder / "r.json").read_text()))
     first, second = (safetensors_torch.load_file(tmp_path / number / "s") for number in "01")
@@ -60,7 +60,7 @@ def test_text_needs_the_tokenizer(models, tool, tmp_path):
     arguments = ["oscar-collect", "--model", model, "--prompts", prompts, "-o", tmp_path / "s", "--device", "cpu", "-q"]
     assert words in tool(*arguments, code=3)
     (tmp_path / "t.txt").write_text("The pump runs. " * 100)
-    verify = ["oscar-verify", "--model", model, "--methods", "bf16,naive2", "--device", "cpu", "-q", "--report", tmp_path / "r.json"]
+    verify = ["oscar-verify", "--no-gate", "--model", model, "--methods", "bf16,naive2", "--device", "cpu", "-q", "--report", tmp_path / "r.json"]
     assert words in tool(*verify, "--text", tmp_path / "t.txt", "--context", 340, code=3)
     ids = rows(tmp_path / "ids.jsonl", [400])
     assert words in tool(*verify, "--text", ids, "--context", 340, "--tasks", "niah", code=3)  # tasks are written as text
@@ -77,7 +77,7 @@ def test_a_json_document_is_still_a_document(tool, tmp_path):
     plain.write_text(document.read_text())
     kl = []
     for text in (document, plain):
-        tool("oscar-verify", "--model", SAMPLE, "--text", text, "--context", 340, "--max-sequences", 1, "--methods", "bf16,naive2",
+        tool("oscar-verify", "--no-gate", "--model", SAMPLE, "--text", text, "--context", 340, "--max-sequences", 1, "--methods", "bf16,naive2",
              "--device", "cpu", "--bootstrap", 50, "--report", tmp_path / "r.json", "--overwrite", "-q")
         kl.append(json.loads((tmp_path / "r.json").read_text())["methods"])
     assert kl[0] == kl[1]

@@ -85,7 +85,7 @@ def collect_and_fit(tool, model, folder):
 def verify(tool, model, folder):
     """Mean KL of each method and path, with the bundle in the folder."""
     (folder / "text.txt").write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
-    tool("oscar-verify", "--model", model, "--bundle", folder / "bundle", "--text", folder / "text.txt", "--context", 90,
+    tool("oscar-verify", "--no-gate", "--model", model, "--bundle", folder / "bundle", "--text", folder / "text.txt", "--context", 90,
          "--max-sequences", 1, "--path", "both", "--device", DEVICE, "--dtype", "float32", "--report", folder / "r.json", "-q",
          "--methods", "bf16,oscar", "--bootstrap", 50)
     report = json.loads((folder / "r.json").read_text())

@@ -22,7 +22,7 @@ def make(name, folder):
         program("oscar-collect", "--model", SAMPLES / model, "--prompts", SAMPLES / "prompts.jsonl", "--seq-len", 512, "--tokens", 2000,
                 "-o", statistics)
     program("oscar-fit", statistics, "-o", place / "bundle", "--windows", "%d,%d" % WINDOWS, *options)
-    program("oscar-verify", "--model", SAMPLES / model, "--bundle", place / "bundle", "--text", SAMPLES / "heldout.txt", "--context", CONTEXT,
+    program("oscar-verify", "--no-gate", "--model", SAMPLES / model, "--bundle", place / "bundle", "--text", SAMPLES / "heldout.txt", "--context", CONTEXT,
             "--max-sequences", SEQUENCES, "--path", "decode", "--dtype", "float32", "--methods", method, "--device", "cpu", "--report",
             place / "report.json")
 

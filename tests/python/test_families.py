@@ -42,7 +42,7 @@ def decode_kl(model, bundle, folder):
     """oscar-verify's decode path with the bundle: mean KL over the scored positions."""
     text = folder / "text.txt"
     text.write_text((SAMPLES / "heldout.txt").read_text()[:TEXT])
-    program("oscar-verify", "--model", model, "--bundle", bundle, "--text", text, "--context", CONTEXT, "--max-sequences", 1,
+    program("oscar-verify", "--no-gate", "--model", model, "--bundle", bundle, "--text", text, "--context", CONTEXT, "--max-sequences", 1,
             "--path", "decode", "--methods", "oscar", "--device", "cpu", "--dtype", "float32", "--bootstrap", 50,
             "--report", folder / "r.json", "-q", codes=(0, 1))  # 1: on random weights naive2 may come out as good
     report = json.loads((folder / "r.json").read_text())
