@@ -47,8 +47,8 @@ struct BundleFacts {
   std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
   std::optional<Curves> curves;                // that its widths were allocated by
   std::int64_t calibration_tokens = 0, longest_calibration = 0;  // in all, and of one sequence; 0: not recorded
-  std::vector<Widths> key_widths, value_widths;                 // [L] bits of the blocks; empty where a side has none
-  bool simulated() const { return served_as == "simulation"; }  // kSimulatedForm of served_form.h
+  std::vector<Widths> key_widths, value_widths;                  // [L] bits of the blocks; empty where a side has none
+  bool simulated() const { return served_as == "simulation"; }   // kSimulatedForm of served_form.h
 };
 
 // Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform: variances of

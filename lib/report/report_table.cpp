@@ -239,7 +239,6 @@ std::string report_table(const VerifyReport& report) {
             (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it") + "\n";
     for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
   }
-  if (report.logit_correction) text += std::string(kCorrectionNote) + "\n";
   for (const std::string& note : seen_notes(report)) text += "note: " + note + "\n";
   for (const MethodReport& m : report.methods) {
     for (const TaskScore& t : m.tasks) {
