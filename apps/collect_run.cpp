@@ -46,7 +46,7 @@ PromptSet read_prompts(CollectArguments& a, const Checkpoint& checkpoint) {
 
 CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint, const PromptSet& prompts) {
   CollectRun run;
-  run.plan = make_token_plan(prompts, a.options.tokens, a.options.seq_len);
+  run.plan = make_token_plan(prompts, a.options.tokens, a.options.seq_len, a.options.context > 0);
   print_plan_notes(run.plan, a.options.tokens);
   run.told = run.plan;
   run.plan = shard_plan(run.plan, a.options.shard);

@@ -22,6 +22,13 @@ ChatTemplate chat_template_of(const CollectArguments& arguments, const Checkpoin
 // The prompts of all files; says which rows were skipped, and which day the template was told.
 PromptSet read_prompts(CollectArguments& arguments, const Checkpoint& checkpoint);
 
+// The length of packed sequences, where --seq-len does not say it: the contexts that will be served, or less where
+// memory ends before them, or where the model reads worse than short sequences (statistics/reading_range.h; a context
+// of
+// --context is taken as it is). A resumed run keeps its length. All ranks get that of rank 0. Sets the budget of tokens
+// that follows from it. dry: nothing runs through the model.
+void choose_sequences(CollectArguments& arguments, Checkpoint& checkpoint, const PromptSet& prompts, bool dry);
+
 // A run that is ready: nothing is written yet.
 struct CollectRun {
   TokenPlan plan;

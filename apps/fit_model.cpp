@@ -67,7 +67,10 @@ void ModelRun::plan_own_text() {
              " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
   }
   // The budget is that of the prompts, and ends within them, because the other text comes first.
-  if (beside) options.tokens += own_text_->tokens();
+  if (beside) {
+    arguments_.own_beside = own_text_->tokens();
+    options.tokens += own_text_->tokens();
+  }
   options.resume_command = own_text_->resume_command();
   if (!common_.dry_run) own_text_->require_usable();
 }
@@ -97,6 +100,7 @@ void ModelRun::read_prompts() {
     PromptSet own = read_own_text();
     prompts_ = joined(std::move(own), std::move(prompts_));
   }
+  choose_sequences(arguments_, checkpoint_, prompts_, common_.dry_run);
   run_ = plan_collect(arguments_, checkpoint_, prompts_);
   checkpoint_.set_run_length(run_.plan.whole_longest);
 }

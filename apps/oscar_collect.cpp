@@ -41,6 +41,11 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
   add_prompts_option(
       app, a, "Calibration prompts: .jsonl rows or .txt documents, also .gz; - reads rows from stdin (required)");
   add_prompt_options(app, a);
+  app.add_option("--context", a.context,
+                 "Tokens of the contexts that will be served, which prompts are packed to (default: the model's "
+                 "maximum, at most 131072, and not beyond what it reads well)")
+      ->type_name("N")
+      ->check(whole_number(1, std::uint64_t{1} << 24));
   app.add_option("--rows", a.options.rows, "Sampled tokens for each layer, for the clip search")
       ->capture_default_str()
       ->type_name("N")
@@ -59,9 +64,10 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
 }
 
 // Reads the prompts and plans the run.
-CollectRun prepare_run(CollectArguments& a, Checkpoint& checkpoint, PromptSet& prompts) {
+CollectRun prepare_run(CollectArguments& a, Checkpoint& checkpoint, PromptSet& prompts, bool dry) {
   const Timeline::Phase reading(a.options.timeline, phase::kPrompts);
   prompts = read_prompts(a, checkpoint);
+  choose_sequences(a, checkpoint, prompts, dry);
   CollectRun run = plan_collect(a, checkpoint, prompts);
   checkpoint.set_run_length(run.plan.whole_longest);
   return run;
@@ -93,7 +99,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   roles.check();
   starting.reset();
   PromptSet prompts;
-  CollectRun run = prepare_run(a.collect, checkpoint, prompts);
+  CollectRun run = prepare_run(a.collect, checkpoint, prompts, a.common.dry_run);
   if (a.common.dry_run) {
     if (!told) return 0;
     if (run.plan.tokens > 0) measure_time(checkpoint, prompts, run.plan, options, run.estimate);

@@ -172,6 +172,10 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   }
   fill_request(a, sources, ranks);
   checkpoint->set_run_length(longest_sequence(a.request));
+  for (const VerifySource& source : sources) {
+    const std::string note = distance_note(source.facts, longest_sequence(a.request));
+    if (!note.empty() && told) log_warning(note);
+  }
   choose_decoder(a, ranks);
   const LazyTokenizer tokenizer(model->location().directory / "tokenizer.json");
   std::vector<JudgedBundle> judged;

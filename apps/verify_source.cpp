@@ -53,6 +53,7 @@ BundleFacts facts_of(const Bundle& bundle) {
   facts.scope = bundle.scope;
   facts.encoder = bundle.encoder;
   facts.model_fingerprint = bundle.model_fingerprint;
+  facts.longest_distance = longest_distance(bundle);
   facts.key_clip = one_clip(bundle, true);
   facts.value_clip = one_clip(bundle, false);
   if (facts.key_clip && facts.value_clip) return facts;

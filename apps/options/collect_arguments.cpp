@@ -10,6 +10,9 @@
 namespace oscar {
 namespace {
 
+constexpr std::int64_t kTokens = 30000;      // budget where nothing is said
+constexpr std::int64_t kPieceTokens = 4096;  // longest sequence of prompts that are not packed
+
 FarPairs parse_far_pairs(const std::string& text) {
   FarPairs pairs;
   if (text == "none") {
@@ -28,7 +31,35 @@ FarPairs parse_far_pairs(const std::string& text) {
   return pairs;
 }
 
+// The length of sequences before memory and the model have their say (choose_sequences()).
+void choose_length(CollectArguments& a, const ModelConfig& model) {
+  CollectOptions& options = a.options;
+  const std::int64_t limit = model.max_position;
+  const auto within = [&](const char* name, std::int64_t asked) {
+    if (limit <= 0 || asked <= limit) return asked;
+    log_info(std::string(name) + " " + std::to_string(asked) + " is longer than the model's context; using " +
+             std::to_string(limit));
+    return limit;
+  };
+  const std::int64_t made_for = limit > 0 ? std::min(limit, kMostContext) : kPieceTokens;
+  options.context = !a.pack ? 0 : a.context > 0 ? within("--context", a.context) : made_for;
+  if (a.seq_len > 0) {
+    options.seq_len = within("--seq-len", a.seq_len);
+    if (a.pack && a.context == 0) options.context = options.seq_len;
+  } else {
+    options.seq_len = a.pack ? options.context : within("--seq-len", kPieceTokens);
+  }
+  if (a.pack) options.seq_len = std::min(options.seq_len, options.context);
+}
+
 }  // namespace
+
+void choose_tokens(CollectArguments& a) {
+  CollectOptions& options = a.options;
+  if (a.tokens_given) return;
+  const bool prompts = !a.prompts.empty();  // else the model writes them, token by token
+  options.tokens = std::max({kTokens, options.rows, a.pack && prompts ? options.seq_len : 0}) + a.own_beside;
+}
 
 void add_prompts_option(CLI::App& app, CollectArguments& a, const std::string& text) {
   app.add_option("--prompts", a.prompts, text)->type_name("FILE");
@@ -39,12 +70,16 @@ void add_prompt_options(CLI::App& app, CollectArguments& a) {
                "Count rows that are malformed or that the chat template cannot render, and go on");
   app.add_option("--date", a.date, "The day that chat templates are told which ask for it (default: today)")
       ->type_name("YYYY-MM-DD");
-  app.add_option("--tokens", a.options.tokens, "Token budget over all prompts")
-      ->capture_default_str()
+  app.add_option("--tokens", a.options.tokens, "Token budget over all prompts (default: 30000, and one full sequence)")
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 40));
-  app.add_option("--seq-len", a.options.seq_len, "Longest sequence; longer prompts are cut into pieces")
-      ->capture_default_str()
+  app.add_flag("--pack,!--no-pack", a.pack,
+               "Prompts follow one another in sequences as long as the contexts that will be served; without it each "
+               "prompt is a sequence")
+      ->default_str("on");
+  app.add_option("--seq-len", a.seq_len,
+                 "Longest sequence (default: --context, or less where memory or the model's own reading ends before "
+                 "it; 4096 with --no-pack)")
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 24));
   app.add_option(
@@ -64,7 +99,6 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
   options.overwrite = common.overwrite;
   options.seed = common.seed;
   options.far = parse_far_pairs(a.far_pairs);
-  if (!a.tokens_given) options.tokens = std::max(options.tokens, options.rows);
   options.shard = parse_shard(a.shard);
   if (const Ranks* ranks = options.ranks; ranks != nullptr) {
     if (options.shard.is_part()) {
@@ -77,12 +111,8 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
     options.shard = {ranks->rank() + 1, ranks->count()};
   }
   options.tool_version = tool_version();
-  const std::int64_t limit = checkpoint.config().max_position;
-  if (limit > 0 && options.seq_len > limit) {
-    log_info("--seq-len " + std::to_string(options.seq_len) + " is longer than the model's context; using " +
-             std::to_string(limit));
-    options.seq_len = limit;
-  }
+  choose_length(a, checkpoint.config());
+  choose_tokens(a);
 }
 
 }  // namespace oscar

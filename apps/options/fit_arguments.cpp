@@ -122,7 +122,7 @@ void parse_options(FitArguments& a) {
 }
 
 void check_context(const FitArguments& a) {
-  if (a.context < 0 || fitted_method(a.fit.method).metric_aware()) return;
+  if (a.context < 0 || a.curves.collects || fitted_method(a.fit.method).metric_aware()) return;
   throw UsageError("--context is for --method waterfill or balanced; " + a.fit.method +
                    " is fitted to the calibration prompts as they are");
 }
@@ -185,6 +185,7 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   options.rows = static_cast<std::int64_t>(a.fit.max_rows);
   options.text_hashes = a.text_hashes;
   a.collect.stream_layers = a.curves.stream_layers;
+  a.collect.context = std::max<std::int64_t>(a.context, 0);
   if (!a.collect.prompts.empty() && !a.collect.own_tokens) choose_own_text(a);
   options.resume = a.curves.resume;
   options.resume_command = a.curves.resume_command;
@@ -200,8 +201,8 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
   if (!method.takes_widths) refuse_options(app, {"--widths"}, unused + "it is for balanced");
   if (!a.curves.collects) {
     refuse_options(app,
-                   {"--prompts", "--own-text", "--skip-bad-rows", "--date", "--tokens", "--seq-len", "--far-pairs",
-                    "--checkpoint-seconds", "--seed"},
+                   {"--prompts", "--own-text", "--skip-bad-rows", "--date", "--tokens", "--pack", "--seq-len",
+                    "--far-pairs", "--checkpoint-seconds", "--seed"},
                    "is for collecting statistics, and a statistics file is given: drop one of the two");
   }
   if (measures) return;

@@ -75,9 +75,9 @@ void add_code_options(CLI::App& app, FitArguments& a) {
 
 void add_statistics_options(CLI::App& app, FitArguments& a) {
   app.add_option("--context", a.context,
-                 "Balanced and waterfill: tokens of the contexts that will be served, however short the calibration "
-                 "prompts were; keys are fitted to their mean over these positions. 0: to the positions of the prompts "
-                 "(default: the model's maximum, at most 131072)")
+                 "Tokens of the contexts that will be served: prompts are packed to this length where statistics are "
+                 "collected, and balanced and waterfill fit keys to their mean over these positions. 0: to the "
+                 "positions of the statistics (default: the model's maximum, at most 131072)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
   app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
       ->check(whole_number(32, std::uint64_t{1} << 20))

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/errors.h"
@@ -213,6 +214,13 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
   }
   check_manifest_numbers(json, manifest, path);
   return std::move(manifest.bundle);
+}
+
+std::int64_t longest_distance(const Bundle& bundle) {
+  if (!bundle.provenance.is_object()) return 0;
+  const auto found = bundle.provenance.find("longest_distance");
+  if (found == bundle.provenance.end() || !found->is_number_integer()) return 0;
+  return std::clamp<std::int64_t>(found->get<std::int64_t>(), 0, std::int64_t{1} << 40);
 }
 
 }  // namespace oscar

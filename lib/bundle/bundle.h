@@ -54,6 +54,9 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers = true);
 // alike. Empty when sound, else one sentence per fault.
 std::vector<std::string> check_bundle(const Bundle& bundle);
 
+// The most tokens that a key was before its query in the calibration; 0: the bundle does not say it.
+std::int64_t longest_distance(const Bundle& bundle);
+
 // Does the bundle belong to this model? Layers, KV heads, head size, one vector or two and, where the bundle knows it,
 // the fingerprint (Checkpoint::fingerprint). A layer may be missing that the bundle lists as left out, where its
 // windows hold all that a query of the layer sees. Empty when it does, else one sentence per difference.

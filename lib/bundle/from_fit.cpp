@@ -136,6 +136,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},
+                       {"longest_distance", longest_distance(s)},
                        {"options", options_json(s, o, result.metric)},
                        {"collection", std::move(collection)}};
   bundle.fit_report = report_json(result);

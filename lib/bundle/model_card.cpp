@@ -118,6 +118,11 @@ std::string provenance_section(const Bundle& bundle) {
   row(out, "statistics", text_of(statistics, "file"));
   row(out, "their sha256", text_of(statistics, "sha256"));
   row(out, "calibration tokens", text_of(p, "tokens"));
+  if (const std::int64_t distance = longest_distance(bundle); distance > 0) {
+    row(out, "calibrated for",
+        "contexts of up to " + std::to_string(distance + 1) + " tokens (keys up to " + std::to_string(distance) +
+            " tokens before their query); longer ones were not seen");
+  }
   const Json collection = json_member(p, "collection"), parts = json_member(collection, "parts");
   for (std::size_t i = 0; parts.is_array() && i < std::min(parts.size(), kMostSets); ++i) {
     row(out, "prompts", prompt_set_text(parts[i]));

@@ -56,8 +56,9 @@ class Attention {
   virtual at::Tensor attend(const AttentionInput& input) = 0;
   // The residual stream [T, hidden] with the attention branch added (after the branch's own norm where a family has
   // one) and the MLP not yet, unless the two are added together: what the next norm divides by. Called once after each
-  // attend(); the tensor is only valid during the call.
-  virtual void added(const AttentionInput& /*input*/, const at::Tensor& /*residual*/) {}
+  // attend(); the tensors are only valid during the call. branch: the attention branch [T, hidden] before its own norm;
+  // undefined where the family has none there.
+  virtual void added(const AttentionInput& /*input*/, const at::Tensor& /*residual*/, const at::Tensor& /*branch*/) {}
   // States of layers without a KV cache, kept from call to call as this object keeps its cache; null: sequences come
   // whole (starts 0), and nothing is kept.
   virtual RecurrentStates* states() { return nullptr; }

@@ -12,6 +12,7 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "model/carried_rows.h"
+#include "model/latent_attention.h"
 #include "model/layer.h"
 #include "model/layer_prefetch.h"
 #include "model/resident_load.h"
@@ -129,6 +130,13 @@ Decoder::~Decoder() = default;
 const ModelConfig& Decoder::config() const { return impl_->checkpoint.config(); }
 const DecoderOptions& Decoder::options() const { return impl_->options; }
 const LayerWeights& Decoder::layer_weights(std::int64_t layer) { return impl_->weights(layer); }
+
+at::Tensor Decoder::attention_out_weight(std::int64_t layer) {
+  const LayerWeights& weights = layer_weights(layer);
+  const at::Tensor out = output_weight(config(), weights);
+  if (!weights.attention_out_norm.defined()) return out;
+  return out.to(at::kFloat) * norm_gain(weights.attention_out_norm, impl_->family.pieces.norm).unsqueeze(1);
+}
 
 at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {
   const std::int64_t vocabulary = config().vocabulary;

@@ -145,6 +145,9 @@ class Decoder {
   at::Tensor forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention);
 
   const LayerWeights& layer_weights(std::int64_t layer);  // loads when needed
+  // W_O in the coordinates of attention's outputs [hidden, Hq d] (latent_attention.h), with what the norm of the
+  // attention branch multiplies its channels by, where the family has one.
+  at::Tensor attention_out_weight(std::int64_t layer);
 
  private:
   struct Impl;

@@ -2,6 +2,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <fstream>
@@ -26,6 +27,12 @@ std::pair<std::uint64_t, std::uint64_t> free_and_all(at::Device device) {
 
 std::uint64_t free_device_bytes(at::Device device) { return free_and_all(device).first; }
 std::uint64_t all_device_bytes(at::Device device) { return free_and_all(device).second; }
+
+std::uint64_t all_memory_bytes(at::Device device) {
+  if (!device.is_cpu()) return all_device_bytes(device);
+  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) : 0;
+}
 
 void log_device_memory(at::Device device) {
   if (!device.is_cuda()) return;

@@ -12,6 +12,7 @@ namespace oscar {
 // Bytes that an allocation could still get on the device; 0 on the CPU.
 std::uint64_t free_device_bytes(at::Device device);
 std::uint64_t all_device_bytes(at::Device device);  // in use or not
+std::uint64_t all_memory_bytes(at::Device device);  // the same of the machine for the CPU; 0: the system does not say
 
 // With -v: the most that tensors held on a GPU so far, and the most that this process took from it for them, which
 // counts memory that was free again and kept. Says nothing on the CPU, or where no GPU was used.

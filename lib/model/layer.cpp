@@ -148,7 +148,8 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     mixed = at::linear(output, weights.o, weights.o_bias);
   }
   const at::Tensor residual = branch(mixed, weights.attention_out_norm).add_(wanted(hidden, rows));
-  if (observed && !pieces.parallel) attention.added(input, residual);
+  const at::Tensor unnormed = weights.attention_out_norm.defined() ? mixed : at::Tensor();
+  if (observed && !pieces.parallel) attention.added(input, residual, unnormed);
   const at::Tensor before = pieces.parallel ? asking : norm(residual, weights.mlp_norm);
   // Added to the MLP's output in place, not to the residual stream: backward still needs what the norm has read.
   at::Tensor out = branch(feed_forward(config, before, residual, weights, pieces), weights.mlp_out_norm).add_(residual);
@@ -156,7 +157,7 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     out = with_layer_input(config, out, wanted(carried->layer_input, rows), weights, pieces.norm);
   }
   if (weights.layer_scalar.defined()) out.mul_(weights.layer_scalar);
-  if (observed && pieces.parallel) attention.added(input, out);
+  if (observed && pieces.parallel) attention.added(input, out, unnormed);
   return out;
 }
 

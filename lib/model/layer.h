@@ -15,6 +15,9 @@ namespace oscar {
 // the same of x less its mean (kCentred). Without a weight, rounded as it is.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind = NormKind::kRounded);
 
+// What a norm of this kind multiplies its channels by, FP32: `weight`, or 1 + weight.
+at::Tensor norm_gain(const at::Tensor& weight, NormKind kind);
+
 // In place, on the gate of an MLP.
 void activate_(at::Tensor& gate, Activation activation);
 

@@ -4,15 +4,10 @@
 #include "model/layer.h"
 
 namespace oscar {
-namespace {
-
-// What rows are multiplied by, FP32.
-at::Tensor wide_weight(const at::Tensor& weight, NormKind kind) {
+at::Tensor norm_gain(const at::Tensor& weight, NormKind kind) {
   const at::Tensor wide = weight.to(at::kFloat);
   return kind == NormKind::kOnePlus ? wide + 1.0 : wide;
 }
-
-}  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
   at::Tensor wide = x.to(at::kFloat);
@@ -20,7 +15,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, N
   const at::Tensor scale = wide.square().mean(-1, true).add_(eps).rsqrt_(), normed = wide * scale;
   if (!weight.defined()) return normed.to(x.scalar_type());
   if (kind == NormKind::kRounded) return normed.to(x.scalar_type()).mul_(weight);
-  return (normed * wide_weight(weight, kind)).to(x.scalar_type());
+  return (normed * norm_gain(weight, kind)).to(x.scalar_type());
 }
 
 }  // namespace oscar

@@ -44,6 +44,7 @@ struct BundleFacts {
   std::string served_as;                       // the form that was judged: export/served_form.h
   std::vector<std::string> served_changes;     // what the form changes of the bundle as fitted; empty: nothing
   std::optional<SeenText> calibration;         // the text against the calibration prompts; empty: no record of them
+  std::int64_t longest_distance = 0;           // of a key to its query in the calibration; 0: not recorded
   std::optional<PredictedKl> prediction;       // its own, where curves were measured and the form changes nothing
   std::optional<Curves> curves;                // that its widths were allocated by
   std::int64_t calibration_tokens = 0, longest_calibration = 0;  // in all, and of one sequence; 0: not recorded
@@ -220,6 +221,8 @@ std::string share_text(const TaskScore& task);
 std::string interval_note(const VerifyReport& report);
 // For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
 std::vector<std::string> seen_notes(const VerifyReport& report);
+// "DIR was calibrated on keys up to ..., and contexts of ... are scored"; empty: no more is scored, or not known.
+std::string distance_note(const BundleFacts& bundle, std::int64_t context);
 // "1.8": KL over the last quarter of the positions over that of the second (metrics.h); "-" for BF16 and for rows
 // without positions in either quarter.
 std::string growth_text(const MethodReport& method);

@@ -71,6 +71,7 @@ Json bundle_json(const BundleFacts& b) {
           {"encoder", b.encoder},
           {"model_fingerprint", b.model_fingerprint.empty() ? Json(nullptr) : Json(b.model_fingerprint)},
           {"fingerprint_matches", b.fingerprint_matches},
+          {"longest_distance", b.longest_distance > 0 ? Json(b.longest_distance) : Json(nullptr)},
           {"clip", clip_json(b)},
           {"served_as", {{"format", b.served_as}, {"changes", b.served_changes}}},
           {"prediction", prediction_json(b.prediction)},

@@ -113,12 +113,22 @@ std::string interval_note(const VerifyReport& report) {
   return text;
 }
 
+std::string distance_note(const BundleFacts& bundle, std::int64_t context) {
+  if (bundle.longest_distance == 0 || context <= bundle.longest_distance + 1) return {};
+  return bundle.source + " was calibrated on keys up to " + std::to_string(bundle.longest_distance) +
+         " tokens before their query, and contexts of " + std::to_string(context) +
+         " tokens are scored: calibrate with prompts packed to the contexts that are served (--context)";
+}
+
 std::vector<std::string> seen_notes(const VerifyReport& report) {
   std::vector<std::string> notes;
   for (const BundleFacts& b : report.bundles) {
     if (!b.calibration || !b.calibration->seen()) continue;
     notes.push_back(report.text.name + " " + b.calibration->reason() + " that " + b.source +
                     " was calibrated on: its figures are better than on unseen text");
+  }
+  for (const BundleFacts& b : report.bundles) {
+    if (std::string note = distance_note(b, report.scoring.context); !note.empty()) notes.push_back(std::move(note));
   }
   return notes;
 }

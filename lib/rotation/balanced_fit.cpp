@@ -103,6 +103,39 @@ void note_missing_metrics(const FitOptions& o, FitResult& result) {
   }
 }
 
+// Window or chunk of the layer in this place of the statistics; 0: it sees all tokens, or nothing is recorded.
+std::int64_t span_of(const Statistics& s, std::size_t place) {
+  if (!s.metadata.is_object()) return 0;
+  const auto geometry = s.metadata.find("geometry");
+  if (geometry == s.metadata.end() || !geometry->is_array()) return 0;
+  for (const Json& entry : *geometry) {
+    if (!entry.is_object() || entry.value("layer", Json()) != s.number(place)) continue;
+    for (const char* key : {"sliding_window", "chunk"}) {
+      const Json span = entry.value(key, Json(0));
+      if (span.is_number_integer() && span > 0) return span.get<std::int64_t>();
+    }
+  }
+  return 0;
+}
+
+// Layers that read the whole context, and whose keys and values all read as their means.
+void note_layers_without_bits(const Statistics& s, const MetricModel& model, std::vector<std::string>& warnings) {
+  const auto none = [](const MetricSide& side) {
+    const auto& widths = side.transform.widths;
+    return side.transform.blocks() && std::all_of(widths.begin(), widths.end(), [](auto w) { return w == 0; });
+  };
+  std::string layers;
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < model.key.size(); ++i) {
+    if (!none(model.key[i]) || !none(model.value[i]) || span_of(s, i) > 0) continue;
+    layers += (count++ == 0 ? "" : ", ") + std::to_string(s.number(i));
+  }
+  if (count == 0) return;
+  warnings.push_back((count == 1 ? "layer " : "layers ") + layers + (count == 1 ? " gets" : " get") +
+                     " no bits, so every coded key and value there reads as the mean of its head; compare with more "
+                     "--bits, or measure the curves (--model with --text)");
+}
+
 void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result) {
   double total = 0.0;
   for (std::size_t layer = 0; layer < result.layers.size(); ++layer) {
@@ -124,6 +157,7 @@ void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
   const MetricModel model = fit_metric(s, o, result.warnings);
   note_rotating_mean(s, o, result.warnings);
   note_missing_metrics(o, result);
+  note_layers_without_bits(s, model, result.warnings);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     result.layers.emplace_back().transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads,
                                               model.key[layer].transform, model.value[layer].transform};

@@ -77,6 +77,17 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
   }
 }
 
+// Positions that the statistics never saw. Keys are averaged over them, values and widths are not.
+void note_distance(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
+  const std::int64_t seen = longest_distance(s);
+  const std::int64_t served = fitted_method(o.method).metric_aware() ? o.context : default_context(s);
+  if (seen == 0 || served <= seen + 1) return;
+  warnings.push_back("the statistics saw keys up to " + std::to_string(seen) +
+                     " tokens before their query, and contexts of " + std::to_string(served) +
+                     " tokens will be served: collect with prompts packed to that length (--context, with as many "
+                     "--tokens), or pass the --context that you serve");
+}
+
 SideTransform& side_of(LayerFit& layer, Side side) {
   return side == Side::kKey ? layer.transform.key : layer.transform.value;
 }
@@ -205,6 +216,7 @@ FitResult fit(const Statistics& given, const FitOptions& o) {
   FitResult result;
   result.metric = used_metric(s, o.metric);
   if (!method.data_free()) note_rank(s, result.warnings);
+  if (!method.data_free()) note_distance(s, o, result.warnings);
   if (method.metric_aware()) {
     fit_balanced(s, o, result);
   } else {

@@ -103,10 +103,16 @@ double residual_power(const Statistics& s, std::size_t layer) {
     const double tokens = sums[1].item<double>();
     return tokens > 0.0 ? sums[0].item<double>() / tokens : 0.0;
   };
+  const auto far_mean = [&](const at::Tensor& sums) {  // [2, 2]; of all tokens where none is far
+    const double far = mean(sums[1]);
+    return far > 0.0 ? far : mean(sums[0]);
+  };
   double power = 0.0;
-  if (m.attention_residual.defined()) {
-    power = mean(m.attention_residual[1]);
-    if (!(power > 0.0)) power = mean(m.attention_residual[0]);
+  if (m.attention_gain.defined()) {
+    const double gain = far_mean(m.attention_gain);
+    power = gain > 0.0 ? 1.0 / gain : 0.0;
+  } else if (m.attention_residual.defined()) {
+    power = far_mean(m.attention_residual);
   } else if (m.residual_energy.defined()) {
     power = mean(m.residual_energy);
   }

@@ -26,6 +26,9 @@ namespace oscar {
 struct CollectOptions {
   std::int64_t tokens = 30000;  // budget
   std::int64_t seq_len = 4096;
+  // Above 0: prompts are packed into sequences of seq_len tokens, for contexts of this length (apps/options sees to it
+  // that seq_len is no longer). 0: each prompt is a sequence.
+  std::int64_t context = 0;
   std::int64_t rows = 512;  // of the sample, for each layer
   std::uint64_t seed = 0;
   FarPairs far;  // the far-pair metrics

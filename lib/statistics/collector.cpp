@@ -13,7 +13,6 @@
 #include "base/progress.h"
 #include "model/carried_rows.h"
 #include "model/decoder.h"
-#include "model/latent_attention.h"
 #include "statistics/collect_phases.h"
 #include "statistics/collect_ranks.h"
 #include "statistics/collect_report.h"
@@ -145,7 +144,7 @@ class Collector {
 
   at::Tensor attention_out_weight(std::int64_t layer) {
     const Timeline::Phase weights(timeline(), phase::kWeights);  // streamed layers are loaded here
-    return output_weight(config_, decoder_->layer_weights(layer));
+    return decoder_->attention_out_weight(layer);
   }
 
   HiddenStates::Shape states_shape() const {
@@ -280,7 +279,7 @@ class Collector {
     }
     moments.energy_gram = weighted.energy_gram();
     watch_.stop();
-    const at::Tensor out = output_weight(config_, decoder_->layer_weights(layer));
+    const at::Tensor out = decoder_->attention_out_weight(layer);
     moments.wo_gram = output_projection_gram(out, config_.kv_heads, config_.head_dim);
     moments.residual_energy = energy_tensor(checks_.energy());
     return moments;

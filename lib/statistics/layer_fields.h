@@ -53,8 +53,9 @@ struct EnergyField {
   bool required = false;
 };
 
-inline constexpr std::array<EnergyField, 2> kEnergyFields = {{
+inline constexpr std::array<EnergyField, 3> kEnergyFields = {{
     {"attention_residual", &LayerMoments::attention_residual, true},
+    {"attention_gain", &LayerMoments::attention_gain},
     {"residual_energy", &LayerMoments::residual_energy},
 }};
 

@@ -26,7 +26,13 @@ std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const 
   for (std::size_t i = step.first; i < step.first + step.count; ++i) {
     const Piece& piece = plan.pieces[i];
     if (token >= piece.position + piece.length) continue;
-    return prompts.prompts[piece.prompt].source + ", token " + std::to_string(piece.offset + token - piece.position);
+    std::int64_t place = piece.position;  // of the part in the run
+    for (const Segment& part : piece.parts) {
+      if (token < place + part.length) {
+        return prompts.prompts[part.prompt].source + ", token " + std::to_string(part.offset + token - place);
+      }
+      place += part.length;
+    }
   }
   return "an unknown prompt";
 }
@@ -100,10 +106,10 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   far_watch_.stop();
 }
 
-void MomentObserver::added(const AttentionInput& input, const at::Tensor& residual) {
+void MomentObserver::added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) {
   const Timeline::Phase moments(timeline_, phase::kMoments);
   watch_.start();
-  residual_.add(*input.batch, residual);
+  residual_.add(*input.batch, residual, branch);
   watch_.stop();
 }
 

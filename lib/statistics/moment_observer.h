@@ -48,7 +48,7 @@ class MomentObserver : public AttentionObserver {
   void check(const Seen& seen) const;  // NumericalError, naming the place, when it is not finite
   double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
   double far_seconds() { return far_watch_.seconds(); }  // in the far-pair metrics
-  void added(const AttentionInput& input, const at::Tensor& residual) override;
+  void added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) override;
 
  protected:
   void observe(const AttentionInput& input, const at::Tensor& output) override;

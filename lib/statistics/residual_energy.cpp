@@ -6,40 +6,66 @@
 
 namespace oscar {
 
-void ResidualAccumulator::begin_layer(const LayerMoments* partial) {
-  sums_ = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));
-  counts_[0] = counts_[1] = 0.0;
-  if (partial == nullptr || !partial->attention_residual.defined()) return;
-  sums_.copy_(partial->attention_residual.select(1, 0));
-  for (int row = 0; row < 2; ++row) counts_[row] = partial->attention_residual[row][1].item<double>();
+at::Tensor ResidualAccumulator::Sums::stored() const {
+  if (!sums.defined()) return {};
+  at::Tensor out = at::empty({2, 2}, sums.options());
+  out.select(1, 0).copy_(sums);
+  for (int row = 0; row < 2; ++row) out[row][1].fill_(counts[row]);
+  return out;
 }
 
-void ResidualAccumulator::add(const SequenceBatch& batch, const at::Tensor& residual) {
-  const auto norm = at::linalg_vector_norm(residual, 2, at::IntArrayRef({-1}), false, at::kFloat);
-  const at::Tensor square = norm.to(at::kDouble).square_();  // [T]
+ResidualAccumulator::Sums ResidualAccumulator::begin(const at::Tensor& partial, bool needed) const {
+  Sums out;
+  if (!needed && !partial.defined()) return out;
+  out.sums = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));
+  if (!partial.defined()) return out;
+  out.sums.copy_(partial.select(1, 0));
+  for (int row = 0; row < 2; ++row) out.counts[row] = partial[row][1].item<double>();
+  return out;
+}
+
+void ResidualAccumulator::begin_layer(const LayerMoments* partial) {
+  energy_ = begin(partial == nullptr ? at::Tensor() : partial->attention_residual, true);
+  gain_ = begin(partial == nullptr ? at::Tensor() : partial->attention_gain, false);
+}
+
+void ResidualAccumulator::add(Sums& to, const SequenceBatch& batch, const at::Tensor& values) const {
   const auto add_rows = [&](int row, const at::Tensor& rows) {
-    sums_.select(0, row).add_(rows.sum());
-    counts_[row] += static_cast<double>(rows.size(0));
+    to.sums.select(0, row).add_(rows.sum());
+    to.counts[row] += static_cast<double>(rows.size(0));
   };
-  add_rows(0, square);
+  add_rows(0, values);
   if (!pairs_.enabled) return;
   const std::int64_t near = pairs_.sink + pairs_.recent;
   std::int64_t offset = 0;
   for (const std::int64_t length : batch.lengths) {
-    if (length > near) add_rows(1, square.narrow(0, offset + near, length - near));
+    if (length > near) add_rows(1, values.narrow(0, offset + near, length - near));
     offset += length;
   }
 }
 
+void ResidualAccumulator::add(const SequenceBatch& batch, const at::Tensor& residual, const at::Tensor& branch) {
+  const auto energy_of = [](const at::Tensor& x) {  // [T] FP64
+    return at::linalg_vector_norm(x, 2, at::IntArrayRef({-1}), false, at::kFloat).to(at::kDouble).square_();
+  };
+  const at::Tensor energy = energy_of(residual);
+  add(energy_, batch, energy);
+  if (!branch.defined()) return;
+  if (!gain_.sums.defined()) gain_ = begin({}, true);
+  constexpr double kEpsilon = 1e-6;  // as norms have it, for a branch or a stream that is nearly zero
+  const at::Tensor mean_square = energy_of(branch).div_(static_cast<double>(branch.size(-1))).add_(kEpsilon);
+  add(gain_, batch, mean_square.mul_(energy.clamp_min(kEpsilon)).reciprocal_());
+}
+
 void ResidualAccumulator::finish(LayerMoments& out) const {
-  out.attention_residual = at::empty({2, 2}, sums_.options());
-  out.attention_residual.select(1, 0).copy_(sums_);
-  for (int row = 0; row < 2; ++row) out.attention_residual[row][1].fill_(counts_[row]);
+  out.attention_residual = energy_.stored();
+  out.attention_gain = gain_.stored();
 }
 
 void ResidualAccumulator::store(LayerMoments& out) const {
   finish(out);
   out.attention_residual = copied_to_cpu(out.attention_residual);
+  if (out.attention_gain.defined()) out.attention_gain = copied_to_cpu(out.attention_gain);
 }
 
 }  // namespace oscar

@@ -38,6 +38,7 @@ Json options_record(const CollectOptions& options) {
                  {"far_pairs", std::move(far)},
                  {"dtype", dtype_text(options.dtype)},
                  {"device", options.device.is_cpu() ? "cpu" : "cuda"}};
+  if (options.context > 0) record["context"] = options.context;
   return record;
 }
 
@@ -46,6 +47,7 @@ Json options_record(const CollectOptions& options) {
 Json run_identity(const std::string& fingerprint, const PromptSet& prompts, const CollectOptions& options) {
   Json record = options_record(options);
   record["text_hashes"] = options.text_hashes;
+  record["context"] = options.context;
   record["shard"] = shard_text(options.shard);
   return {{"tool_version", options.tool_version},
           {"model", fingerprint},

@@ -90,6 +90,9 @@ std::string show_text(const Statistics& s, bool utf8) {
         static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim), static_cast<long long>(s.hidden));
   if (!s.left_out.empty()) text += "left out   " + left_out_text(s.left_out) + "\n";
   print("tokens     %lld\n", static_cast<long long>(s.tokens));
+  if (const std::int64_t distance = longest_distance(s); distance > 0) {
+    print("distance   keys up to %lld tokens before their query\n", static_cast<long long>(distance));
+  }
   for (const Json& part : list_or(s.metadata, "parts")) {
     const Json prompts = part["prompts"];
     std::string files;

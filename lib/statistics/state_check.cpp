@@ -76,12 +76,14 @@ void check_running_sums(const LayerMoments& sums, const StateFacts& run, const s
                  std::string("rows_") + field.name);
   }
   check_energy_sum(sums.residual_energy, run, where, "residual_energy");
-  const at::Tensor& attention = sums.attention_residual;
-  require_form(attention, {2, 2}, at::kDouble, where, "attention_residual");
-  if (attention.min().item<double>() < 0 ||
-      attention.select(1, 1).max().item<double>() > static_cast<double>(s.tokens)) {
-    damaged(where, "attention_residual", "is not an energy over at most " + std::to_string(s.tokens) + " tokens");
-  }
+  const auto check_attention = [&](const at::Tensor& sum, const char* name) {
+    require_form(sum, {2, 2}, at::kDouble, where, name);
+    if (sum.min().item<double>() < 0 || sum.select(1, 1).max().item<double>() > static_cast<double>(s.tokens)) {
+      damaged(where, name, "is not an energy over at most " + std::to_string(s.tokens) + " tokens");
+    }
+  };
+  check_attention(sums.attention_residual, "attention_residual");
+  if (sums.attention_gain.defined()) check_attention(sums.attention_gain, "attention_gain");
 }
 
 void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where) {

@@ -42,6 +42,10 @@ struct LayerMoments {
   // [2, 2] the residual stream with the attention output added, before the MLP. Rows: all tokens; tokens in position
   // sink + recent of the far pairs or later (zeros where they were not collected). Columns: sum of |x|^2; tokens.
   at::Tensor attention_residual;
+  // [2, 2] (optional; models with a norm of the attention branch) how much of the residual stream an error in the
+  // branch becomes: as attention_residual, with the sum of 1 / ((mean y^2) |x|^2), y the branch before its norm, in
+  // place of that of |x|^2. wo_gram and the far-pair metrics of such models are of W_O times the gain of the norm.
+  at::Tensor attention_gain;
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
@@ -81,6 +85,9 @@ void save_statistics(const Statistics& statistics, const fs::path& path, bool du
 // Row samples stay in the file, which is mapped: read them and change nothing in them.
 Statistics load_statistics(const fs::path& path);
 Statistics load_part(const fs::path& path);  // the same for merge and show, which take a shard without tokens, too
+
+// The most tokens that a key was before its query in any sequence of the statistics; 0: they do not say it.
+std::int64_t longest_distance(const Statistics& statistics);
 
 // Shapes, finiteness, symmetry, and sums that contradict each other or the token count. InputError (NumericalError for
 // NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.

@@ -128,9 +128,9 @@ void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where
   }
 }
 
-void check_attention_residual(const Statistics& s, std::size_t i, const std::string& where) {
-  const at::Tensor& t = s.layers[i].attention_residual;
-  const std::string name = "layers." + std::to_string(s.number(i)) + ".attention_residual";
+// attention_residual, or attention_gain.
+void check_attention_energy(const Statistics& s, std::size_t i, const at::Tensor& t, const std::string& where,
+                            const std::string& name) {
   check_shape(t, {2, 2}, at::kDouble, where, name);
   const double far = t[1][1].item<double>(), tokens = static_cast<double>(s.tokens);
   const bool counted = !s.layers[i].far_count.defined() || far >= s.layers[i].far_count[0].item<double>();
@@ -177,7 +177,13 @@ void check_layer(const Statistics& s, std::size_t i, const std::string& where) {
   check_sum(layer.v_sum, layer.v_gram, s.tokens, where, prefix + "v_sum");
   check_far_pairs(s, i, where);
   check_pre_rope(s, i, where);
-  check_attention_residual(s, i, where);
+  check_attention_energy(s, i, layer.attention_residual, where, prefix + "attention_residual");
+  if (layer.attention_gain.defined() != s.layers[0].attention_gain.defined()) {
+    refuse(where, prefix + "attention_gain", "is in some layers only; collect the statistics again");
+  }
+  if (layer.attention_gain.defined()) {
+    check_attention_energy(s, i, layer.attention_gain, where, prefix + "attention_gain");
+  }
   if (layer.residual_energy.defined()) {
     check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
   }

@@ -76,6 +76,7 @@ Statistics weighted_statistics(const Statistics& s, double weight) {
     }
     for (const MetricField& field : kFarPairFields) weigh(layer.*field.tensor, factor);
     weigh_residual(layer.attention_residual, factor, out.tokens);
+    weigh_residual(layer.attention_gain, factor, out.tokens);
     weigh_energy(layer.residual_energy, factor, out.tokens);
     weigh_rows(layer, factor, out.tokens);
   }

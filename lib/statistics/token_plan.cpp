@@ -18,13 +18,23 @@ void append_run(Json& runs, const std::string& source, const std::string& reason
   }
 }
 
-void add_pieces(TokenPlan& plan, std::size_t index, std::int64_t tokens) {
-  for (std::int64_t offset = 0; offset < tokens; offset += plan.seq_len) {
-    const std::int64_t length = std::min(plan.seq_len, tokens - offset);
-    plan.pieces.push_back({index, offset, length, plan.tokens, static_cast<std::int64_t>(plan.pieces.size())});
+// Adds `tokens` tokens of a prompt; returns how many pieces they are in.
+std::int64_t add_prompt(TokenPlan& plan, std::size_t prompt, std::int64_t tokens) {
+  bool fresh = !plan.packed;  // the prompt begins a piece, whatever room the last one has
+  std::int64_t pieces = 0;
+  for (std::int64_t offset = 0; offset < tokens; ++pieces, fresh = false) {
+    if (fresh || plan.pieces.empty() || plan.pieces.back().length == plan.seq_len) {
+      plan.pieces.push_back({{}, 0, plan.tokens, static_cast<std::int64_t>(plan.pieces.size())});
+    }
+    Piece& piece = plan.pieces.back();
+    const std::int64_t length = std::min(plan.seq_len - piece.length, tokens - offset);
+    piece.parts.push_back({prompt, offset, length});
+    piece.length += length;
+    offset += length;
     plan.tokens += length;
-    plan.longest = std::max(plan.longest, length);
+    plan.longest = std::max(plan.longest, piece.length);
   }
+  return pieces;
 }
 
 void group_steps(TokenPlan& plan) {
@@ -42,11 +52,12 @@ std::string count(std::int64_t n, const char* noun) { return std::to_string(n) +
 
 }  // namespace
 
-TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len) {
+TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len, bool packed) {
   if (budget < 1) throw UsageError("--tokens must be at least 1");
   if (seq_len < 1) throw UsageError("--seq-len must be at least 1");
   TokenPlan plan;
   plan.seq_len = seq_len;
+  plan.packed = packed;
   plan.cut = plan.unused = plan.skipped = Json::array();
   for (std::size_t i = 0; i < prompts.prompts.size(); ++i) {
     const Prompt& prompt = prompts.prompts[i];
@@ -59,10 +70,8 @@ TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::in
     }
     ++plan.prompts_used;
     if (use < length) plan.shortened = {{"source", prompt.source}, {"tokens", length}, {"used", use}};
-    if (use > seq_len) {
-      plan.cut.push_back({{"source", prompt.source}, {"tokens", length}, {"pieces", (use + seq_len - 1) / seq_len}});
-    }
-    add_pieces(plan, i, use);
+    const std::int64_t pieces = add_prompt(plan, i, use);
+    if (pieces > 1) plan.cut.push_back({{"source", prompt.source}, {"tokens", length}, {"pieces", pieces}});
   }
   for (const SkippedRow& row : prompts.skipped) append_run(plan.skipped, row.source, row.reason);
   if (plan.tokens == 0) throw InputError("the prompt files hold no tokens; nothing can be collected");
@@ -83,13 +92,28 @@ SequenceBatch batch_of(const TokenPlan& plan, const Step& step) {
   return batch;
 }
 
+std::vector<std::int32_t> piece_ids(const PromptSet& prompts, const Piece& piece, std::int64_t first,
+                                    std::int64_t count) {
+  std::vector<std::int32_t> ids;
+  ids.reserve(static_cast<std::size_t>(count));
+  std::int64_t place = 0;  // of the part in the piece
+  for (const Segment& part : piece.parts) {
+    const std::int64_t begin = std::max(first, place), end = std::min(first + count, place + part.length);
+    if (begin < end) {
+      const auto from = prompts.prompts[part.prompt].ids.begin() + (part.offset + begin - place);
+      ids.insert(ids.end(), from, from + (end - begin));
+    }
+    place += part.length;
+  }
+  return ids;
+}
+
 std::vector<std::int32_t> step_ids(const PromptSet& prompts, const TokenPlan& plan, const Step& step) {
   std::vector<std::int32_t> ids;
   ids.reserve(static_cast<std::size_t>(step.tokens));
   for (std::size_t i = step.first; i < step.first + step.count; ++i) {
-    const Piece& piece = plan.pieces[i];
-    const auto begin = prompts.prompts[piece.prompt].ids.begin() + piece.offset;
-    ids.insert(ids.end(), begin, begin + piece.length);
+    const std::vector<std::int32_t> piece = piece_ids(prompts, plan.pieces[i], 0, plan.pieces[i].length);
+    ids.insert(ids.end(), piece.begin(), piece.end());
   }
   return ids;
 }
@@ -99,7 +123,7 @@ std::vector<std::string> plan_notes(const TokenPlan& plan, std::int64_t budget) 
   for (const Json& cut : plan.cut) {
     notes.push_back(cut["source"].get<std::string>() + ": " + std::to_string(cut["tokens"].get<std::int64_t>()) +
                     " tokens, cut into " + count(cut["pieces"].get<std::int64_t>(), "piece") + " of at most " +
-                    std::to_string(plan.seq_len) + " (--seq-len)");
+                    std::to_string(plan.seq_len) + (plan.packed ? ", the length of a sequence" : " (--seq-len)"));
   }
   if (!plan.shortened.is_null()) {
     notes.push_back(plan.shortened["source"].get<std::string>() + ": shortened from " +

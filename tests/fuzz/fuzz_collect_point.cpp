@@ -41,18 +41,12 @@ std::vector<std::string> seeds() {
       good.add(field.name, "F64", std::vector<double>{1, 2});
     }
   }
-  for (const MetricField& field : kKlFields) {
-    if (field.gram) {
-      good.add(field.name, "F64", std::vector<double>{2, 1, 1, 3}, "[1,2,2]");
-    } else {
-      good.add(field.name, "F64", std::vector<double>{2});
-    }
-  }
   for (const RowField& field : kRowFields) {
     good.add(std::string("rows_") + field.name, "F32", std::vector<float>(field.query ? 8 : 4, 0.5F),
              field.query ? "[2,2,2]" : "[2,1,2]");
   }
   good.add("attention_residual", "F64", std::vector<double>{7, 2, 5, 1}, "[2,2]");
+  good.add("attention_gain", "F64", std::vector<double>{7, 2, 5, 1}, "[2,2]");
   good.add("residual_energy", "F64", std::vector<double>{7, 3});
   good.add("embedding_energy", "F64", std::vector<double>{7, 3});
   return {good.str(R"({"state":"{\"run\":\"0123\",\"layer\":1,\"step\":2}"})")};

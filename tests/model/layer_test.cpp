@@ -66,7 +66,9 @@ class Echo : public Attention {
     seen = input;
     return input.v;
   }
-  void added(const AttentionInput&, const at::Tensor& residual) override { stream = residual.clone(); }
+  void added(const AttentionInput&, const at::Tensor& residual, const at::Tensor&) override {
+    stream = residual.clone();
+  }
   AttentionInput seen;
   at::Tensor stream;
 };
@@ -134,7 +136,7 @@ class SomeQueries : public Attention {
     EXPECT_EQ(input.q.size(0), input.asked.size(0));
     return full_.attend(with_all_queries(input)).index_select(0, input.asked);
   }
-  void added(const AttentionInput&, const at::Tensor& residual) override { rows = residual.size(0); }
+  void added(const AttentionInput&, const at::Tensor& residual, const at::Tensor&) override { rows = residual.size(0); }
   std::int64_t rows = 0;
 
  private:

@@ -31,19 +31,21 @@ def model_dir(request, source_dir):
     return os.path.join(source_dir, "sample_data", request.param)
 
 
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory):
+@pytest.fixture(scope="module", params=["packed", "apart"])
+def prompts(request, tmp_path_factory):
     """Rows of ids, so that the tokenizer plays no part. One is longer than SEQ_LEN, the last meets the budget."""
     rng = np.random.default_rng(7)
     rows = [rng.integers(0, 8000, n).tolist() for n in (50, 96, 230, 1, 64, 97, 300, 200, 80)]
     path = tmp_path_factory.mktemp("prompts") / "rows.jsonl"
     path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
-    return path, rows
+    return path, rows, request.param == "packed"
 
 
-def pieces(rows):
+def pieces(prompts):
     """The sequences that the documented rule makes of the rows."""
-    left, out = TOKENS, []
+    left, out, rows = TOKENS, [], prompts[1]
+    if prompts[2]:
+        rows = [[token for row in rows for token in row]]
     for row in rows:
         row = row[:left]
         left -= len(row)
@@ -55,7 +57,7 @@ def pieces(rows):
 def collected(tool, model_dir, prompts, tmp_path_factory):
     out = tmp_path_factory.mktemp("collected") / "s.safetensors"
     tool("oscar-collect", "--model", model_dir, "--prompts", prompts[0], "-o", out, "--tokens", TOKENS, "--seq-len", SEQ_LEN,
-         "--rows", ROWS, "--far-pairs", f"{SINK},{RECENT}", "--dtype", "float32", "--device", "cpu", "-q")
+         "--rows", ROWS, "--far-pairs", f"{SINK},{RECENT}", "--dtype", "float32", "--device", "cpu", "-q", *([] if prompts[2] else ["--no-pack"]))
     with safetensors.safe_open(out, "pt") as f:
         tensors = {name: f.get_tensor(name) for name in f.keys()}
         metadata = json.loads(f.metadata()["oscar"])
@@ -95,7 +97,7 @@ def reference(model_dir, prompts):
     model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     probe = Probe(model)
     with torch.no_grad():
-        for piece in pieces(prompts[1]):
+        for piece in pieces(prompts):
             model.model(input_ids=torch.tensor([piece]), use_cache=False)
     return model, probe
 
@@ -137,9 +139,9 @@ def moments(model, sequences, layer):
 
 def test_token_counts(collected, prompts):
     tensors, metadata = collected
-    assert metadata["tokens"] == TOKENS == sum(map(len, pieces(prompts[1])))
+    assert metadata["tokens"] == TOKENS == sum(map(len, pieces(prompts)))
     part = metadata["parts"][0]
-    assert part["sequences"] == len(pieces(prompts[1]))
+    assert part["sequences"] == len(pieces(prompts))
     assert [c["source"] for c in part["prompts"]["cut"]] == ["rows.jsonl:3", "rows.jsonl:6", "rows.jsonl:7"]
     assert part["prompts"]["shortened"] == {"source": "rows.jsonl:8", "tokens": 200, "used": 62}
     assert part["prompts"]["unused"] == [{"first": "rows.jsonl:9", "last": "rows.jsonl:9", "rows": 1, "reason": "beyond the token budget"}]
@@ -258,7 +260,7 @@ def test_row_sample(collected, reference, prompts):
     tensors, metadata = collected
     model, probe = reference
     sha = metadata["parts"][0]["prompts"]["sha256"]
-    all_tokens = sorted((priority(0, sha, s, p), s, p) for s, piece in enumerate(pieces(prompts[1])) for p in range(len(piece)))
+    all_tokens = sorted((priority(0, sha, s, p), s, p) for s, piece in enumerate(pieces(prompts)) for p in range(len(piece)))
     chosen = all_tokens[:ROWS]
     raw = [struct.unpack("<Q", struct.pack("<q", int(x)))[0] for x in tensors["rows.priority"].view(torch.int64)]
     assert raw == [c[0] for c in chosen]

@@ -57,7 +57,8 @@ class Collect : public testing::Test {
   void run(const std::string& output, const PromptSet& prompts) {
     CollectOptions options = options_;
     options.output = dir_ / output;
-    collect(checkpoint_, prompts, make_token_plan(prompts, options.tokens, options.seq_len), options);
+    collect(checkpoint_, prompts, make_token_plan(prompts, options.tokens, options.seq_len, options.context > 0),
+            options);
   }
   void run(const std::string& output) { run(output, prompts_); }
 
@@ -170,6 +171,52 @@ TEST_F(Collect, StoppedAfterAnyStepItResumesBitForBit) {
   }
 }
 
+// Packed prompts are one text: what attention and positions see does not depend on the borders.
+TEST_F(Collect, PackedPromptsAreCollectedAsOneText) {
+  options_.far = {4, 20, true};
+  PromptSet one;
+  one.sha256 = prompts_.sha256;
+  one.prompts.push_back({"p.jsonl:1", "input_ids", {}});
+  for (const Prompt& p : prompts_.prompts) {
+    one.prompts[0].ids.insert(one.prompts[0].ids.end(), p.ids.begin(), p.ids.end());
+  }
+  run("one", one);
+  options_.context = 48;
+  run("packed");
+  const Statistics joined = load_statistics(dir_ / "one"), packed = load_statistics(dir_ / "packed");
+  EXPECT_EQ(packed.tokens, 200);
+  EXPECT_EQ(packed.metadata["parts"][0]["sequences"], 5);  // 4 of 48 tokens and 1 of 8
+  EXPECT_EQ(packed.metadata["parts"][0]["longest_sequence"], 48);
+  EXPECT_EQ(packed.metadata["parts"][0]["options"]["context"], 48);
+  EXPECT_EQ(packed.metadata["parts"][0]["prompts"]["used"], 5);
+  for (std::size_t i = 0; i < packed.layers.size(); ++i) {
+    const auto expect_same = [&](const auto& fields) {
+      for (const auto& f : fields) {
+        EXPECT_TRUE((packed.layers[i].*f.tensor).equal(joined.layers[i].*f.tensor)) << f.name << " of layer " << i;
+      }
+    };
+    expect_same(kMomentFields);
+    expect_same(kFarPairFields);
+    expect_same(kRowFields);
+    EXPECT_EQ(packed.layers[i].row_position, joined.layers[i].row_position);
+  }
+}
+
+TEST_F(Collect, PackedRunsResumeBitForBit) {
+  options_.context = 48;
+  run("whole");
+  options_.resume = true;
+  options_.work_dir = dir_ / "work";
+  options_.checkpoint_seconds = 0;
+  for (const int n : {1, 3, 5, 8}) {
+    if (!run_until("part", n)) {
+      while (!run_until("part", 6)) continue;
+    }
+    ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n;
+    fs::remove(dir_ / "part");
+  }
+}
+
 // Hidden states in memory, as on a GPU: states are saved when they are due alone, and none at all may be.
 TEST_F(Collect, HeldStatesResumeBitForBit) { expect_held_states_resume({1, 6, 7, 13, 15, 20}, {4, 9}); }
 
@@ -198,6 +245,9 @@ TEST_F(Collect, AnotherRunInTheDirectoryIsRefusedByName) {
   options_ = good;
   options_.seq_len = 20;
   EXPECT_THAT(refusal<UsageError>("out"), HasSubstr("has --seq-len 48, this one 20"));
+  options_ = good;
+  options_.context = 48;
+  EXPECT_THAT(refusal<UsageError>("out"), HasSubstr("has --context 0, this one 48"));
   options_ = good;
   options_.seed = 9;
   EXPECT_THAT(refusal<UsageError>("out"), HasSubstr("has --seed 0, this one 9"));

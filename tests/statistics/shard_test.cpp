@@ -66,7 +66,7 @@ TEST(Shard, ASharesPlanKeepsNumbersAndCountsPositionsAnew) {
   for (const Piece& piece : plan.pieces) {
     sequences.push_back(piece.sequence);
     positions.push_back(piece.position);
-    prompts.push_back(static_cast<std::int64_t>(piece.prompt));
+    prompts.push_back(static_cast<std::int64_t>(piece.parts.at(0).prompt));
   }
   EXPECT_THAT(sequences, ElementsAre(1, 2, 3, 5));
   EXPECT_THAT(prompts, ElementsAre(1, 2, 3, 5));

@@ -45,7 +45,7 @@ TEST(TokenPlan, CutsLongPromptsAndSaysSo) {
   const PromptSet set = prompts_of({10, 4});
   const TokenPlan plan = make_token_plan(set, 100, 4);
   ASSERT_EQ(plan.pieces.size(), 4u);  // 4 + 4 + 2, 4
-  EXPECT_EQ(plan.pieces[2].offset, 8);
+  EXPECT_EQ(plan.pieces[2].parts[0].offset, 8);
   EXPECT_EQ(plan.pieces[2].length, 2);
   EXPECT_EQ(plan.pieces[3].position, 10);
   EXPECT_EQ(plan.cut[0]["pieces"], 3);
@@ -87,6 +87,65 @@ TEST(TokenPlan, ExactBudgetShortensNothing) {
   EXPECT_EQ(plan.tokens, 12);
   EXPECT_TRUE(plan.shortened.is_null());
   EXPECT_EQ(plan.unused[0]["rows"], 1);
+}
+
+// The prompts of 5, 4, 10 and 2 tokens in sequences of 8: 5 + 3, 1 + 7, 3 + 2.
+TEST(TokenPlan, PackedPromptsFollowOneAnother) {
+  const PromptSet set = prompts_of({5, 4, 10, 2});
+  const TokenPlan plan = make_token_plan(set, 100, 8, true);
+  EXPECT_EQ(plan.tokens, 21);
+  EXPECT_EQ(plan.longest, 8);
+  EXPECT_EQ(plan.prompts_used, 4);
+  ASSERT_EQ(plan.pieces.size(), 3u);
+  const auto parts = [&](std::size_t i) {
+    std::vector<std::vector<std::int64_t>> list;
+    for (const Segment& s : plan.pieces[i].parts)
+      list.push_back({static_cast<std::int64_t>(s.prompt), s.offset, s.length});
+    return list;
+  };
+  using Parts = std::vector<std::vector<std::int64_t>>;
+  EXPECT_EQ(parts(0), (Parts{{0, 0, 5}, {1, 0, 3}}));
+  EXPECT_EQ(parts(1), (Parts{{1, 3, 1}, {2, 0, 7}}));
+  EXPECT_EQ(parts(2), (Parts{{2, 7, 3}, {3, 0, 2}}));
+  EXPECT_EQ(plan.pieces[2].position, 16);
+  EXPECT_EQ(plan.pieces[2].length, 5);
+  EXPECT_EQ(plan.pieces[2].sequence, 2);
+  // What a layer gets: all tokens in order, and every sequence at position 0, whatever prompt it begins in.
+  std::vector<std::int32_t> all, expected(21);
+  for (const Step& step : plan.steps) {
+    const auto ids = step_ids(set, plan, step);
+    all.insert(all.end(), ids.begin(), ids.end());
+    const SequenceBatch batch = batch_of(plan, step);
+    EXPECT_EQ(batch.starts, std::vector<std::int64_t>(batch.lengths.size(), 0));
+    EXPECT_EQ(batch.tokens(), step.tokens);
+  }
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(all, expected);
+  // Prompts that are in two sequences are named.
+  ASSERT_EQ(plan.cut.size(), 2u);
+  EXPECT_EQ(plan.cut[0]["source"], "p.jsonl:2");
+  EXPECT_EQ(plan.cut[1]["pieces"], 2);
+  EXPECT_THAT(plan_notes(plan, 21)[0], HasSubstr("p.jsonl:2: 4 tokens, cut into 2 pieces of at most 8, the length of"));
+}
+
+TEST(TokenPlan, PackedPromptsEndWithTheBudget) {
+  const PromptSet set = prompts_of({5, 4, 10, 2});
+  const TokenPlan plan = make_token_plan(set, 12, 8, true);
+  ASSERT_EQ(plan.pieces.size(), 2u);
+  EXPECT_EQ(plan.pieces[1].length, 4);
+  EXPECT_EQ(plan.shortened["source"], "p.jsonl:3");
+  EXPECT_EQ(plan.shortened["used"], 3);
+  EXPECT_EQ(plan.unused[0]["rows"], 1);
+}
+
+TEST(TokenPlan, IdsOfAPartOfAPackedSequence) {
+  const PromptSet set = prompts_of({5, 4, 10, 2});
+  const TokenPlan plan = make_token_plan(set, 100, 8, true);
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(piece_ids(set, plan.pieces[0], 4, 3), (Ids{4, 5, 6}));  // over the border of two prompts
+  EXPECT_EQ(piece_ids(set, plan.pieces[1], 0, 2), (Ids{8, 9}));
+  EXPECT_EQ(piece_ids(set, plan.pieces[2], 2, 3), (Ids{18, 19, 20}));
+  EXPECT_EQ(piece_ids(set, plan.pieces[2], 5, 0), Ids{});
 }
 
 TEST(TokenPlan, RefusesNothingToDo) {
