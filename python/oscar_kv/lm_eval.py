@@ -9,6 +9,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 
 from .errors import InputError
+from .exits import INPUT_EXIT
 from .transformers_attach import attach, new_cache
 from .transformers_cache import CACHE_NAME
 
@@ -41,8 +42,13 @@ class OscarLM(HFLM):
 def main():
     if not any(a == "--model" or a.startswith("--model=") for a in sys.argv[1:]):
         sys.argv += ["--model", NAME]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return INPUT_EXIT
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
