@@ -12,6 +12,16 @@ namespace oscar::kernels {
 
 __device__ inline std::int64_t layer() { return blockIdx.z; }
 
+// What the block's layer has its pages in; its windows.
+__device__ inline std::uint8_t* pages_of_layer(const QuantizePagesParams& p) {
+  return p.layer_pages != nullptr ? reinterpret_cast<std::uint8_t*>(p.layer_pages[layer()])
+                                  : p.pages + layer() * p.page_layer_bytes;
+}
+__device__ inline const std::uint8_t* windows_of_layer(const QuantizePagesParams& p) {
+  return p.layer_windows != nullptr ? reinterpret_cast<const std::uint8_t*>(p.layer_windows[layer()])
+                                    : p.windows + layer() * p.window_layer_bytes;
+}
+
 // The r-th token of a run in the windows.
 struct WindowRow {
   const std::uint8_t* page;
@@ -21,7 +31,7 @@ struct WindowRow {
     const int ring = p.ring_pages * kPageTokens, sequence = first_row / ring;
     const int at = (first_row - sequence * ring + r) % ring;
     const int id = p.window_table[sequence * (p.sink_pages + p.ring_pages) + p.sink_pages + at / kPageTokens];
-    page = p.windows + layer() * p.window_layer_bytes +
+    page = windows_of_layer(p) +
            (static_cast<std::int64_t>(id) * p.kv_heads + head) * window_page_bytes(p.layout.head_dim);
     slot = at % kPageTokens;
   }

@@ -67,8 +67,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
   const PageRun run = p.runs[blockIdx.x];
   if (run.count <= 0) return;
   const int head = blockIdx.y, warp = threadIdx.x / 32;
-  std::uint8_t* page =
-      p.pages + layer() * p.page_layer_bytes + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  std::uint8_t* page = pages_of_layer(p) + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
   for (int first = 0; first < run.count; first += kStep) {
     const int count = min(kStep, run.count - first);
     rotate<P>(p, head, run, first, count, s);

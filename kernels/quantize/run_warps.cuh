@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(32 * kRunWarps) quantize_runs_kernel(const __g
   std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(row + 32 * P);
   const PlanesImage image{bits, bits + words, words};
   std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(bits + 2 * words);
-  std::uint8_t* page =
-      p.pages + layer() * p.page_layer_bytes + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  std::uint8_t* page = pages_of_layer(p) + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
   image.clear(lane);
   for (int r = 0; r < run.count; ++r) {
     const WindowRow source(p, head, run.first_row, r);

@@ -6,7 +6,7 @@ Codes of a side come as RowCode.numbers(); pool [pages, Hkv, bytes] uint8 holds 
 windows [window pages, Hkv, 128 d] BF16 as window_layout.py does. Tables, lengths and runs are int32."""
 import torch
 
-from . import reference
+from . import chunk_reference, reference
 from .codec import code_of
 from .page_layout import PAGE_TOKENS
 
@@ -89,10 +89,58 @@ decode_attention = _declare(
     "float scale, int sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
     reference.decode_attention, _decode_fake)
 
+# A step of a serving engine: the newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its window, then
+# attends to the three tiers; output [B, Hq, d] of the model is written, 0 for a sequence of length 0. What leaves the windows is
+# the caller's to flush before (flush_tokens(), flush_layers()). Arguments as of the operators above; output_matrix, value_mean: of
+# outputs.
+step_tokens = _declare(
+    "step_tokens", "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
+    "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor output_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, "
+    "Tensor(c!) workspace, float scale, int sink, int recent, int flush, int[] key_code, int[] value_code) -> ()",
+    reference.step_tokens, _nothing)
+
+
+def _no_layers(*arguments):
+    raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
+
+
+# flush_tokens of L layers of one code, whose pools and windows stand at the addresses layer_pages and layer_windows [L] int64 on the
+# device; sigma [L, Hkv, 4], clip [L, Hkv], bad [2, L].
+flush_layers = _declare(
+    "flush_layers", "(Tensor lengths, Tensor table, Tensor window_table, Tensor layer_pages, Tensor layer_windows, Tensor key_sigma, "
+    "Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor(a!) bad, int sink, int recent, int flush, bool search, "
+    "int[] key_code, int[] value_code) -> ()", _no_layers, _nothing)
+
 # Bytes that decode_attention needs on the device of `like`. page_queries: of kernels.page_queries() with rotated means, else 0.
 decode_workspace_bytes = _declare(
     "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
     lambda like, head_dim, group, batch, kv_heads, page_queries: 0, lambda *arguments: 0)
+
+# Chunks of prompts (chunk_pass.py). Stored tokens and new rows [N, Hkv, d] as rows of the model, where tiles [T, 6]
+# (chunk_plan.TILE) say, into key_out and value_out [M, Hkv, d]. Matrices [1 or Hkv, d, d] undo the change of basis, or are given in
+# two terms (chunk_reference.split_matrix()), as kernels take them; phases [positions, d] where the mean is one before RoPE.
+past_rows = _declare(
+    "past_rows", "(Tensor pool, Tensor windows, Tensor tiles, Tensor key, Tensor value, Tensor key_matrix, Tensor value_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, Tensor(b!) value_out, "
+    "int[] key_code, int[] value_code) -> ()", chunk_reference.past_rows, _nothing)
+
+# New rows [N, Hkv, d] of the model into windows and pages, as runs [R, 6] (chunk_plan.NEW_RUN) say; the rest as quantize_rows.
+new_rows = _declare(
+    "new_rows", "(Tensor(a!) pool, Tensor(b!) windows, Tensor key, Tensor value, Tensor runs, Tensor key_matrix, Tensor value_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, "
+    "Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()", chunk_reference.new_rows, _nothing)
+
+# Tokens of the rings of windows into pages: runs [R, 5] (RUN), whose first row is 64 ring pages times the row of window_table, plus the
+# slot in the ring.
+quantize_windows = _declare(
+    "quantize_windows", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
+    "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] value_code) -> ()",
+    chunk_reference.quantize_windows, _nothing)
+
+# Another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
+merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
+                         chunk_reference.merge_outputs, _nothing)
 
 
 def _no_tile_phases(frequencies):

@@ -13,7 +13,7 @@ from .errors import InputError
 from .overlay_table import blocks_of_window, entries
 from .page_layout import PAGE_TOKENS
 from .slot_kv import SlotKV
-from .tiers import Held, Plan, Tiers
+from .tiers import Held, Tiers
 from .window_layout import WindowLayout
 
 
@@ -35,24 +35,13 @@ class WriteThrough(Tiers):
     def _flush(self, held, bad):
         code = self.code
         ops.flush_tokens(held.pool, held.windows, held.ring, held.blocks, held.lengths, code.key.sigma, code.value.sigma, *code.clip, bad,
-                         0, 0, 1, code.key.encoder == "search", *code.numbers)
+                         *self.flushed_at(), code.key.encoder == "search", *code.numbers)
 
-    def plan(self, starts, counts):
-        plan, first = Plan(), 0
-        plan.starts, plan.counts = list(starts), list(counts)
-        for b, (start, count) in enumerate(zip(starts, counts)):
-            end, shift = start + count, first - start
-            plan.leaving.append((b, shift, range(0), range(start, end)))
-            at = start
-            while at < end:
-                step = min(PAGE_TOKENS - at % PAGE_TOKENS, end - at)
-                plan.runs.append((plan.rows, step, b, at // PAGE_TOKENS, at % PAGE_TOKENS, at))
-                plan.rows, at = plan.rows + step, at + step
-            newest = PAGE_TOKENS * ((end - 1) // PAGE_TOKENS - self.layout.ring_pages + 1)
-            spans = [range(start, min(end, self.code.sink)), range(max(start, newest, self.code.sink), end)]
-            plan.kept.append((b, shift, [s for s in spans if len(s) > 0]))
-            first += count
-        return plan
+    def flushed_at(self):
+        return 0, 0, 1
+
+    def policy(self):
+        return dataclasses.replace(super().policy(), write_through=True)
 
 
 class OverlayKV(SlotKV):
@@ -98,15 +87,14 @@ class OverlayKV(SlotKV):
         return Written(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows], held.blocks[rows],
                        held.ring[rows])
 
-    def _run_chunks(self, held, rows, query, key, value, scale, output):
-        """All chunks attend before any is appended: an entry that one is done with may be another's next."""
-        before = dataclasses.replace(held, window_table=rows.overlay.before)
-        for chunk in rows.chunks:
-            tokens = slice(chunk.first, chunk.first + chunk.count)
-            part = self._part(before, slice(chunk.row, chunk.row + 1))
-            output[tokens] = self._attended(part, chunk, query[tokens], key[tokens], value[tokens], scale).to(output.dtype)
-        for chunk in rows.chunks:
-            tokens = slice(chunk.first, chunk.first + chunk.count)
-            part = self._part(held, slice(chunk.row, chunk.row + 1))
-            part.table = part.blocks  # pages by their number in the request
-            self._append(part, chunk, key[tokens], value[tokens])
+    def flushed(self, held):
+        return held.lengths, held.blocks, held.ring
+
+    def _flush(self, held, flush):
+        """Before the step only what other layers are not to wait for: the new tokens must be in the windows first."""
+
+    def _flush_after(self, held, flush):
+        if flush is None:
+            self.tiers._flush(held, self.bad)
+        elif flush.last is self:
+            flush.run(held)

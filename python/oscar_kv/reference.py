@@ -106,6 +106,20 @@ def _multiply(rows, matrices):
     return rows if matrices is None else torch.matmul(rows.transpose(0, 1), matrices).transpose(0, 1)
 
 
+def rotated(mean, phases):
+    """A mean [H, d] before RoPE as it stands where the phases are [N, d]: [N, H, d]."""
+    half, phases = mean.shape[-1] // 2, phases.unsqueeze(1)
+    first, second, cos, sin = mean[:, :half], mean[:, half:], phases[..., :half], phases[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def phase_queries(q, mean):
+    """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>."""
+    half, q = q.shape[-1] // 2, q.float()
+    q1, q2, m1, m2 = q[..., :half], q[..., half:], mean[:, None, :half], mean[:, None, half:]
+    return torch.cat([q1 * m1 + q2 * m2, q2 * m1 - q1 * m2], dim=-1)
+
+
 def rotate_rows(rows, mean, matrix):
     rows = rows.float() if mean is None else rows.float() - mean
     return _multiply(rows, matrix).bfloat16().contiguous()
@@ -203,3 +217,20 @@ def decode_attention(query, pool, table, windows, window_table, lengths, key_sig
                             quantised_end(lengths, sink, recent, flush), key_sigma, value_sigma, turned, phases, scale, sink,
                             Rule(window), key_code, value_code)
     return output, lse if want_lse else lse.new_empty(0)
+
+
+def step_tokens(output, query, key, value, pool, table, windows, window_table, lengths, query_matrix, key_matrix, value_matrix,
+                output_matrix, key_mean, value_mean, phases, tile_phases, key_sigma, value_sigma, workspace, scale, sink, recent, flush,
+                key_code, value_code):
+    turned, heads = None, key.shape[1]
+    if phases is not None:
+        raw = query.float().unflatten(1, (heads, -1))
+        turned, mean = phase_queries(raw, key_mean), rotated(key_mean, phases[(lengths.long() - 1).clamp(min=0)])
+    else:
+        mean = key_mean
+    coded = append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, mean, value_mean, sink)
+    found, _ = decode_attention(coded.unflatten(1, (heads, -1)), pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned,
+                                phases, tile_phases, workspace, scale, sink, recent, flush, 0, False, key_code, value_code)
+    found = torch.matmul(found, output_matrix)
+    found = found if value_mean is None else found + value_mean[:, None, :]
+    output.copy_(torch.where((lengths > 0)[:, None, None], found.flatten(1, 2), 0))

@@ -11,22 +11,12 @@ import itertools
 
 import torch
 
-from . import ops
-from .chunk_attention import causal_parts, plain
+from . import chunk_pass, ops
+from .chunk_plan import Chunk, ChunkWork
 from .errors import InputError
 from .kernels import TILES_OF_PAGE
 from .page_layout import PAGE_TOKENS
-from .softmax_merge import Parts
 from .tiers import Held, Tiers
-
-
-@dataclasses.dataclass
-class Chunk:
-    """A request of which more than one token is new."""
-    row: int     # of the batch
-    first: int   # of its tokens among those of the batch
-    start: int   # tokens before them
-    count: int   # new tokens
 
 
 @dataclasses.dataclass
@@ -36,9 +26,19 @@ class Rows:
     lengths: torch.Tensor       # [R] int32 tokens, the new ones counted; 0: padding
     table: torch.Tensor         # [R, P] int32 blocks
     window_table: torch.Tensor  # [R, window pages of a slot] int32
-    single: tuple = None        # None: every row has one new token, row i token i; else rows [S] and tokens [S] int64 of those
-    chunks: tuple = ()          # [Chunk]
+    single: tuple = None        # None: every row has one new token, row i token i; else rows and tokens of those: slices, or [S] int64
+    chunks: tuple = ()          # [chunk_plan.Chunk]
     overlay: object = None      # overlay_table.Overlay, where windows go by block
+    flush: object = None        # step_flush.StepFlush of the layers, None: each layer flushes for itself
+    works: dict = dataclasses.field(default_factory=dict)  # {(policy, room): ChunkWork}, made by the first layer that asks
+
+    def work(self, policy, room):
+        """What all layers of one policy do with the chunks."""
+        if (policy, room) not in self.works:
+            overlay = self.overlay
+            tables = (self.table, self.window_table) if overlay is None else (self.table, overlay.before, overlay.blocks, self.window_table)
+            self.works[policy, room] = ChunkWork(policy, self.chunks, room, *tables)
+        return self.works[policy, room]
 
 
 def _sent(numbers, device):
@@ -56,6 +56,10 @@ class SlotTable:
         self._window_table = self._pages[slots:].repeat(slots, 1)
         self._lengths = torch.zeros(slots, dtype=torch.int32, device=device)
         self._table = None
+
+    @property
+    def on_cuda(self):
+        return self._lengths.is_cuda
 
     def rows(self, slots, starts, counts, lengths, table, slot_mapping):
         """The batch whose row b is the request in slot slots[b] with counts[b] new tokens after starts[b]; tokens of the rows
@@ -84,7 +88,10 @@ class SlotTable:
         made = Rows(self._lengths[:count], table, self._window_table[:count])
         if not every_single:
             single = [b for b in range(count) if counts[b] == 1 and named[b] < self.slots]
-            made.single = _sent(single, device), _sent([firsts[b] for b in single], device)
+            if single == list(range(len(single))):  # an engine that sorts its batch
+                made.single = slice(0, len(single)), slice(0, len(single))
+            else:
+                made.single = _sent(single, device), _sent([firsts[b] for b in single], device)
             made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in range(count)
                                 if counts[b] > 1 and named[b] < self.slots)
         return made
@@ -105,10 +112,14 @@ class SlotKV:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
         self.windows = self._new_windows(slots)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
-        self.space = None
+        self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
         if self.tiers.decode_unsupported(group) is None:
             self.space = _workspace(self.windows, code, group, slots, most_tokens, self.tiers.layout.pages)
         code.transform.reserve(most_tokens, code.device)
+        self.policy, layer = self.tiers.policy(), code.layer
+        self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
+        self.buffer = chunk_pass.reserve(code.device, layer.kv_heads, layer.head_dim, self.room) if code.device.type == "cuda" else None
+        code.transform.products("key_forward", "value_forward", "key_back", "value_back")  # so that the engine sees their memory
 
     def _new_windows(self, slots):
         return self.tiers.new_windows(slots + 1)
@@ -134,19 +145,49 @@ class SlotKV:
         """New tokens attend, and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE;
         output [N, Hq, d] is written, rows of padding stay as they are or become numbers of no meaning.
 
-        A single token is appended, then attends to the three tiers. A chunk attends to itself as it is and to what is
-        stored before it, then it is appended."""
+        A single token is appended, then attends to the three tiers. All chunks attend in one call to what is stored before them and
+        to themselves as they are, then they are appended."""
         held = self._held(pool, rows)
         if rows.single is None:
             n = rows.lengths.shape[0]
-            output[:n].copy_(self.tiers.step(held, query[:n], key[:n], value[:n], scale, self.bad, space=self.space))
+            self._step(held, query[:n], key[:n], value[:n], scale, output[:n], rows.flush)
             return
-        self._run_chunks(held, rows, query, key, value, scale, output)
+        if rows.chunks:
+            self._run_chunks(held, rows, query, key, value, scale, output)
         row, token = rows.single
-        if row.shape[0] > 0:
-            part = self._part(held, row)
-            output[token] = self.tiers.step(part, query[token], key[token], value[token], scale, self.bad,
-                                            space=self.space).to(output.dtype)
+        if isinstance(row, slice):
+            if row.stop > 0:
+                self._step(self._part(held, row), query[token], key[token], value[token], scale, output[token], rows.flush)
+        elif row.shape[0] > 0:
+            made = torch.empty_like(query[token])
+            self._step(self._part(held, row), query[token], key[token], value[token], scale, made, rows.flush)
+            output[token] = made.to(output.dtype)
+
+    def _step(self, held, query, key, value, scale, output, flush):
+        """Single tokens: append, and attention that writes the engine's output."""
+        code, transform = self.code, self.code.transform
+        phases = transform.phase_table(code.device) if transform.rotated_mean else None
+        tile = transform.phases.tile(code.device) if transform.rotated_mean and self.space.is_cuda else None
+        self._flush(held, flush)
+        ops.step_tokens(output, query, key, value, held.pool, held.table, held.windows, held.window_table, held.lengths, transform.query,
+                        transform.key_forward, transform.value_forward, transform.output, transform.key_mean, transform.value_mean, phases,
+                        tile, code.key.sigma, code.value.sigma, self.space, float(scale), code.sink, code.recent, self.tiers.flush,
+                        *code.numbers)
+        self._flush_after(held, flush)
+
+    def _flush(self, held, flush):
+        """What the new tokens will push out of the windows, which are not written yet; the ring has room for both."""
+        if flush is None:
+            self.tiers._flush(held, self.bad)
+        elif flush.first is self:
+            flush.run(held)
+
+    def _flush_after(self, held, flush):
+        """After the new tokens were written."""
+
+    def flushed(self, held):
+        """lengths, table and window_table of flush_tokens()."""
+        return held.lengths, held.table, held.window_table
 
     def _held(self, pool, rows):
         """What the cache of these rows is stored in."""
@@ -157,24 +198,17 @@ class SlotKV:
         return Held(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows])
 
     def _run_chunks(self, held, rows, query, key, value, scale, output):
-        for chunk in rows.chunks:
-            tokens = slice(chunk.first, chunk.first + chunk.count)
-            part = self._part(held, slice(chunk.row, chunk.row + 1))
-            output[tokens] = self._attended(part, chunk, query[tokens], key[tokens], value[tokens], scale).to(output.dtype)
-            self._append(part, chunk, key[tokens], value[tokens])
-
-    def _append(self, part, chunk, key, value):
-        self.tiers.append(part, self.tiers.plan([chunk.start], [chunk.count]), key, value, self.bad)
-
-    def _attended(self, part, chunk, query, key, value, scale):
-        """Output [T, Hq, d] of a chunk: it attends to itself as it is and to what is stored before it."""
-        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))  # [1, H, T, d]
-        if chunk.start == 0:
-            return plain(q, k, v, None, scale)[0].transpose(0, 1)
-        parts, before = Parts(), dataclasses.replace(part, lengths=torch.full_like(part.lengths, chunk.start))
-        parts.merge(*self.tiers.attend(before, q, scale, [chunk.count]))
-        parts.merge(*causal_parts(q.float(), k.float(), v.float(), torch.full((1,), chunk.count, device=q.device), scale))
-        return parts.output[0].transpose(0, 1)
+        """All chunks attend before any is appended: an entry of an overlay that one is done with may be another's next."""
+        work = rows.work(self.policy, self.room)
+        query, key, value = (x[work.tokens] for x in (query, key, value))
+        if self.buffer is not None:
+            query, key, value = (x.bfloat16() for x in (query, key, value))
+        direct = isinstance(work.tokens, slice) and output.dtype == query.dtype
+        out = output[work.tokens] if direct else torch.empty_like(query)
+        chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer)
+        if not direct:
+            output[work.tokens] = out.to(output.dtype)
+        chunk_pass.append(self.code, held, work, key, value, self.bad, self.policy.sink)
 
 
 WIDER_TABLE = 16  # columns by which an engine's block table may be wider than its longest request needs: some round up

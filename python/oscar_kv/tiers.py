@@ -9,6 +9,7 @@ import torch
 
 from . import kernels, ops, reference
 from .attention_rule import ALL
+from .chunk_plan import Policy
 from .errors import NumericalError
 from .page_layout import PAGE_TOKENS
 from .window_layout import WindowLayout
@@ -63,6 +64,10 @@ class Tiers:
         """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
         leaving = max(0, tokens - self.code.sink - self.code.recent)
         return self.code.sink + leaving // self.flush * self.flush
+
+    def policy(self):
+        """What plans of chunks are made by."""
+        return Policy(self.code.sink, self.code.recent, self.flush, self.layout.ring_pages)
 
     def pages_of(self, tokens):
         """Pages that a sequence of so many tokens has."""
@@ -165,7 +170,11 @@ class Tiers:
         """The tokens that leave the windows of sequences which have just got one more into pages."""
         code = self.code
         ops.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
-                         *code.clip, bad, code.sink, code.recent, self.flush, code.key.encoder == "search", *code.numbers)
+                         *code.clip, bad, *self.flushed_at(), code.key.encoder == "search", *code.numbers)
+
+    def flushed_at(self):
+        """sink, recent and flush of flush_tokens()."""
+        return self.code.sink, self.code.recent, self.flush
 
     def _of_model(self, lse, raw, scale, rule):
         """Log-sum-exp of the model's own logits, which the mean key shifts: alike for all keys, so that it changes no weight unless

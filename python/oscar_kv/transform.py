@@ -2,7 +2,7 @@
 x' = (x - mean) forward; q' = q back(key); o = o' back(value) + mean; logits gain <q, mean> scale."""
 import torch
 
-from . import ops
+from . import chunk_reference, ops, reference
 
 
 class Phases:
@@ -40,6 +40,7 @@ class LayerTransform:
         self.query, self.output = key.back(True), value.back(False)
         self.key_mean, self.value_mean = key.mean, value.mean  # [Hkv, d] or None
         self.rotated_mean, self.phases = key.rotated_mean, phases
+        self._products = {}
         self._positions = 1  # that the table of phases has at least
         if self.rotated_mean and phases is None:
             raise ValueError("keys with a rotated mean need the phases of RoPE")
@@ -49,6 +50,16 @@ class LayerTransform:
             tensor = getattr(self, name)
             setattr(self, name, tensor if tensor is None else tensor.to(device))
         return self
+
+    def products(self, *names):
+        """Matrices of the operators of chunks: key_forward and value_forward, and key_back and value_back, which undo them; on CUDA
+        in two terms. Kept."""
+        for name in names:
+            if name not in self._products:
+                matrix = {"key_back": lambda: self.query.transpose(1, 2).contiguous(), "value_back": lambda: self.output}.get(
+                    name, lambda: getattr(self, name))()
+                self._products[name] = chunk_reference.split_matrix(matrix) if matrix.is_cuda else matrix
+        return tuple(self._products[name] for name in names)
 
     def reserve(self, tokens, device):
         """Phases of so many positions, where means are rotated."""
@@ -61,10 +72,7 @@ class LayerTransform:
 
     def mean_at(self, positions):
         """The mean keys as they stand at each position: [T, Hkv, d]. reserve() has seen the positions."""
-        half = self.key_mean.shape[-1] // 2
-        c = self.phase_table(positions.device)[positions].unsqueeze(1)
-        first, second, cos, sin = self.key_mean[:, :half], self.key_mean[:, half:], c[..., :half], c[..., half:]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        return reference.rotated(self.key_mean, self.phase_table(positions.device)[positions])
 
     def key_rows(self, k, positions):
         """k [T, Hkv, d], positions [T] -> BF16 rows of the cache."""
@@ -92,7 +100,4 @@ class LayerTransform:
         """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>; None where means are not rotated."""
         if not self.rotated_mean:
             return None
-        half, q = q.shape[-1] // 2, q.float()
-        q1, q2 = q[..., :half], q[..., half:]
-        m1, m2 = self.key_mean[:, None, :half], self.key_mean[:, None, half:]
-        return torch.cat([q1 * m1 + q2 * m2, q2 * m1 - q1 * m2], dim=-1)
+        return reference.phase_queries(q, self.key_mean)

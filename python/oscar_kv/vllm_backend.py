@@ -137,6 +137,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
+        self._names, self._flush = layer_names, None
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common, count = common_attn_metadata, common_attn_metadata.num_reqs
@@ -158,7 +159,21 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         rows = self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping)
         if rows.overlay is not None and rows.overlay.fills is not None:  # before the forward, which may be the replay of a graph
             self.serving.fill(self.layers, *rows.overlay.fills)
+        rows.flush = self._step_flush()
         return OscarMetadata(rows)
+
+    def _step_flush(self):
+        """Made when vLLM's memory is bound to the layers, and again when it is other memory: graphs are recorded for a trial first."""
+        if not self.table.on_cuda:
+            return None
+        layers = self.vllm_config.compilation_config.static_forward_context
+        memory = {i: layers[name].kv_cache for i, name in zip(self.layers, self._names)}
+        if not all(isinstance(m, torch.Tensor) and m.numel() > 0 for m in memory.values()):
+            return None
+        places = [m.data_ptr() for m in memory.values()]
+        if self._flush is None or self._flush[0] != places:
+            self._flush = places, self.serving.flush_of(self.layers, memory)
+        return self._flush[1]
 
 
 class OscarImpl(AttentionImpl):

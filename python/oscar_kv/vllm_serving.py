@@ -17,6 +17,7 @@ from .page_layout import PAGE_TOKENS, PageLayout
 from .paged_kv import LayerCode
 from .rope import phases_of
 from .slot_kv import SlotKV, SlotTable
+from .step_flush import StepFlush
 from .tiers import ring_pages
 from .vllm_limits import LAYERS, MODEL
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
@@ -174,6 +175,13 @@ class Serving:
     def blocks(self, layers):
         """Of vLLM's memory as these layers have seen it; 0: not yet."""
         return max((kv.pages.shape[0] for i, kv in self._caches.items() if i in layers and kv.pages is not None), default=0)
+
+    def flush_of(self, layers, memory):
+        """The StepFlush of layers that share block tables, None where kernels do not serve them. memory: {layer index: vLLM's memory}."""
+        if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
+            return None
+        caches = {i: self._caches[i] for i in layers}
+        return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
 
     def fill(self, layers, blocks, entries):
         """Codes of blocks into the overlay of these layers."""

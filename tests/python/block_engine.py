@@ -8,6 +8,7 @@ from oscar_kv.overlay_kv import OverlayKV
 from oscar_kv.overlay_table import OverlayTable
 from oscar_kv.paged_kv import LayerCode
 from oscar_kv.slot_kv import SlotKV, SlotTable
+from oscar_kv.step_flush import StepFlush
 
 SCALE = 0.25
 
@@ -99,6 +100,8 @@ class Engine:
         self.pool = self.kv.pool(memory.to(device))
         junk = torch.randint(0, 255, (blocks, heads, 64 * cell), dtype=torch.uint8, generator=generator)
         self.pool[:, :, :16] = junk[:, :, :16].to(device)
+        # As in an engine on a GPU: what leaves the windows is coded for all layers at once.
+        self.flush = StepFlush({0: self.kv}, {0: self.pool}) if code.device.type == "cuda" and not code.without_kernels else None
         self.free_blocks, self.free_slots = list(range(1, blocks)), list(range(slots))
         self.random.shuffle(self.free_blocks)
         self.running, self.waiting, self.preempted, self.compared, self.kinds = [], [], 0, 0, set()
@@ -189,6 +192,7 @@ class Engine:
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
         assert (rows.single is None) == (max(counts) == 1)
+        rows.flush = self.flush
         self.kv.forward(self.pool, rows, query, key, value, SCALE, output)
         return output
 
@@ -282,6 +286,7 @@ class PrefixEngine(Engine):
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
         if rows.overlay.fills is not None:
             self.kv.fill(*rows.overlay.fills)
+        rows.flush = self.flush
         self.kv.forward(self.pool, rows, query, key, value, SCALE, output)
         return output
 

@@ -151,6 +151,56 @@ def test_flush_tokens(flush, layout):
     assert torch.equal(cuda.pool.cpu(), cpu.pool) and bool(cpu.pool.any())
 
 
+@pytest.mark.parametrize("layout", ["uniform", "4211"])
+@pytest.mark.parametrize("sequences", [5, 60])  # few: a block for each run; many: a warp
+def test_flush_of_all_layers(layout, sequences):
+    """flush_layers writes what flush_tokens writes in each layer, whatever memory the layers have."""
+    key, value = LAYOUTS[layout]
+    lengths = [1 + 37 * i for i in range(sequences)]
+    made = [filled(1, lengths, key=key, value=value, d=64, kv_heads=4, seed=s)[1] for s in (1, 2, 3)]
+    table, counted = made[0].table.tensor("cuda"), torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    pools, expected = [c.pool.clone().zero_() for c in made], [c.pool.clone().zero_() for c in made]
+    sides = [[(c.code.key.sigma, c.code.value.sigma, *c.code.clip)[i] for c in made] for i in range(4)]
+    for cache, pool, *side in zip(made, expected, *sides):
+        ops.flush_tokens(pool, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, 256, 1, True, *cache.code.numbers)
+    addresses = [torch.tensor([t.data_ptr() for t in held], device="cuda") for held in (pools, [c.windows for c in made])]
+    bad = torch.full((2, 3), ops.NO_FAULT, dtype=torch.int32, device="cuda")
+    ops.flush_layers(counted, table, made[0].window_table, *addresses, *(torch.stack(s) for s in sides), bad, 64, 256, 1, True,
+                     *made[0].code.numbers)
+    for a, b in zip(pools, expected):
+        assert torch.equal(a, b) and bool(a.any())
+    assert not torch.equal(pools[0], pools[1]) and bool((bad == ops.NO_FAULT).all())
+
+
+@pytest.mark.parametrize("rotated_mean", [False, True])
+@pytest.mark.parametrize("layout,d,group", [("uniform", 128, 4), ("4211", 128, 4), ("4211", 64, 2), ("1124-4112", 256, 1), ("uniform", 64, 9)])
+def test_step_tokens(layout, d, group, rotated_mean):
+    """A step in the engine's own output, which is a part of wider rows; a sequence without tokens has the output 0."""
+    if rotated_mean and layout == "uniform":
+        pytest.skip("no kernel")
+    key, value = LAYOUTS[layout]
+    for batch in ((1, 70, 330, 900, 1500), tuple(range(300, 340))):
+        found = []
+        for cache in filled(1, batch, d=d, key=key, value=value, rotated_mean=rotated_mean):
+            t, code, device, n = cache.code.transform, cache.code, cache.code.device, len(batch)
+            t.reserve(2000, device)
+            cache.device_lengths[1] = 0
+            rows = randn(n, 2 * group + 4, d, seed=7).bfloat16().to(device)
+            phases = t.phase_table(device) if rotated_mean else None
+            cuda = device.type == "cuda"
+            tile = t.phases.tile(device) if rotated_mean and cuda else None
+            space = kernels.workspace(rows, d, group, n, 2, kernels.page_queries(cache.held()) if rotated_mean else 0)
+            wide = torch.full((n, 2 * group + 1, d), 7.0, dtype=torch.bfloat16, device=device)
+            ops.step_tokens(wide[:, :-1], rows[:, :2 * group], rows[:, 2 * group:-2], rows[:, -2:], cache.pool, cache.table.tensor(device),
+                            cache.windows, cache.window_table, cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean,
+                            t.value_mean, phases, tile, code.key.sigma, code.value.sigma, space, d ** -0.5, code.sink, code.recent, 1, *code.numbers)
+            assert bool((wide[:, -1] == 7).all()) and not bool(wide[1, :-1].any())
+            found.append((wide[:, :-1].cpu().float(), cache.windows.cpu().float()))
+        (expected, windows), (output, other) = found
+        assert (output - expected).abs().max() <= 2e-2 * expected.abs().max()
+        assert (windows - other).abs().max() <= 2 ** -7 * windows.abs().max()
+
+
 @pytest.mark.parametrize("rotated_mean", [False, True])
 @pytest.mark.parametrize("layout,d,group,flush", [("uniform", 128, 4, 1), ("4211", 128, 4, 8), ("4211", 64, 2, 1), ("1124-4112", 256, 1, 1)])
 def test_cache(layout, d, group, flush, rotated_mean):

@@ -50,7 +50,7 @@ def test_only_stable_headers():
 @built
 def test_loads_without_a_gpu():
     program = ("import torch; from oscar_kv import ops; torch.ops.load_library(__import__('sys').argv[1])\n"
-               "for name in ('decode_attention', 'append_tokens', 'flush_tokens', 'quantize_rows', 'dequantize_pages'):\n"
+               "for name in ('decode_attention', 'append_tokens', 'flush_tokens', 'quantize_rows', 'dequantize_pages', 'past_rows', 'new_rows'):\n"
                "    assert torch._C._dispatch_has_kernel_for_dispatch_key(f'oscar_kv::{name}', 'CUDA'), name\n")
     environment = os.environ | {"PYTHONPATH": PACKAGE_PATH, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", program, OPERATORS], capture_output=True, text=True, env=environment)

@@ -7,6 +7,7 @@ from conftest import GOLDEN  # noqa: E402
 from oscar_kv import ops  # noqa: E402
 from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
+from oscar_kv.chunk_plan import Chunk, ChunkWork  # noqa: E402
 from oscar_kv.errors import NumericalError  # noqa: E402
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
 
@@ -60,13 +61,49 @@ def flush_arguments(cache):
             code.value.sigma, *code.clip, cache.bad, code.sink, code.recent, cache.flush, True, *code.numbers)
 
 
+def chunk_arguments(cache, past):
+    """A sequence of 100 tokens gets 30 more."""
+    code, t = cache.code, cache.code.transform
+    key, value = (torch.randn(30, 2, 32, generator=torch.Generator().manual_seed(s)) for s in (9, 10))
+    policy = cache.tiers.policy()
+    work = ChunkWork(policy, [Chunk(0, 0, 100, 30)], 1000, cache.table.tensor("cpu"), cache.window_table)
+    sigmas = (code.key.sigma, code.value.sigma)
+    if past:
+        out = torch.empty(2, 130, 2, 32)
+        return (cache.pool, cache.windows, work.passes[0].device_tiles, key, value, *t.products("key_back", "value_back"), t.key_mean,
+                t.value_mean, None, *sigmas, *out, *code.numbers)
+    return (cache.pool, cache.windows, key, value, work.new, *t.products("key_forward", "value_forward"), t.key_mean, t.value_mean, None,
+            *sigmas, *code.clip, cache.bad, True, *code.numbers)
+
+
+def step_arguments(cache):
+    code, t, rows = cache.code, cache.code.transform, torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(5))
+    return (torch.empty(2, 4, 32), rows[:, :4], rows[:, 4:6], rows[:, 6:], cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table,
+            cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean, t.value_mean, None, None, code.key.sigma,
+            code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, 1, *code.numbers)
+
+
+def leaving_arguments(cache):
+    code = cache.code
+    work = ChunkWork(cache.tiers.policy(), [Chunk(0, 0, 100, 30)], 1000, cache.table.tensor("cpu"), cache.window_table)
+    return (cache.pool, cache.windows, cache.window_table, work.leaving, code.key.sigma, code.value.sigma, *code.clip, cache.bad, code.sink,
+            True, *code.numbers)
+
+
+def merge_arguments(cache):
+    generator = torch.Generator().manual_seed(6)
+    return [torch.randn(*shape, generator=generator) for shape in ((5, 4, 32), (4, 5), (5, 4, 32), (4, 5))]
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("name,arguments", [
     ("decode_attention", decode_arguments), ("decode_attention", lambda c: decode_arguments(c, False)),
     ("write_rows", write_arguments), ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
     ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
-    ("flush_tokens", flush_arguments)])
+    ("flush_tokens", flush_arguments), ("past_rows", lambda c: chunk_arguments(c, True)), ("new_rows", lambda c: chunk_arguments(c, False)),
+    ("quantize_windows", leaving_arguments), ("merge_outputs", merge_arguments),
+    ("step_tokens", step_arguments)])
 def test_opcheck(layer, name, arguments):
     torch.library.opcheck(getattr(torch.ops.oscar_kv, name).default, arguments(filled(layer)))
 
@@ -74,7 +111,8 @@ def test_opcheck(layer, name, arguments):
 def test_every_operator_is_checked():
     declared = {name for name in dir(ops) if isinstance(getattr(ops, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
-                        "decode_workspace_bytes", "tile_phases"}
+                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "quantize_windows", "merge_outputs",
+                        "step_tokens", "flush_layers"}
 
 
 def test_rows_are_written_where_they_belong():

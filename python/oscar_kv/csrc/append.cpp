@@ -24,12 +24,12 @@ const float* matrix(const Arguments& arguments, const std::optional<Tensor>& ten
 
 }  // namespace
 
-Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const std::optional<Tensor>& query,
-                     const Tensor& key, const Tensor& value, const Tensor& lengths,
-                     const std::optional<Tensor>& query_matrix, const std::optional<Tensor>& key_matrix,
-                     const std::optional<Tensor>& value_matrix, const std::optional<Tensor>& key_mean,
-                     const std::optional<Tensor>& value_mean, std::int64_t sink) {
-  const Arguments arguments("append_tokens", key);
+Tensor append_rows(const Arguments& arguments, const Tensor& windows, const Tensor& window_table,
+                   const std::optional<Tensor>& query, const Tensor& key, const Tensor& value, const Tensor& lengths,
+                   const std::optional<Tensor>& query_matrix, const std::optional<Tensor>& key_matrix,
+                   const std::optional<Tensor>& value_matrix, const std::optional<Tensor>& key_mean,
+                   const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases, std::int64_t sink,
+                   std::optional<Tensor>* turned) {
   if (key.dim() != 3) arguments.refuse("key has " + std::to_string(key.dim()) + " dimensions, expected [N, Hkv, d]");
   const std::int64_t tokens = key.size(0), kv_heads = key.size(1), d = key.size(2);
   const Windows held(arguments, windows, window_table, d, sink);
@@ -54,6 +54,10 @@ Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const st
     one_type = one_type && query->scalar_type() == key.scalar_type();
     rotated = arguments.empty({tokens, query->size(1), d}, ScalarType::BFloat16);
     p.query = static_cast<std::uint16_t*>(rotated.data_ptr());
+    if (phases.has_value() && turned != nullptr) {
+      *turned = arguments.empty({tokens, kv_heads, query->size(1) / kv_heads, d}, ScalarType::Float);
+      p.position_query = static_cast<float*>((*turned)->data_ptr());
+    }
   }
   if (!one_type) arguments.refuse("query, key and value have different types, expected one of BFloat16 and Float");
   p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {tokens});
@@ -66,12 +70,22 @@ Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const st
   }
   p.key_mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
   p.value_mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
+  p.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
   p.window_pages = held.pages, p.window_table = held.table;
   p.tokens = arguments.int32(tokens, "tokens"), p.kv_heads = held.kv_heads;
   p.head_dim = arguments.int32(d, "head_dim"), p.sink = arguments.int32(sink, "sink");
   p.sink_pages = held.sink_pages, p.ring_pages = held.ring_pages;
   if (tokens > 0) arguments.launched(oscar::kernels::append_tokens(p, arguments.stream()), "append_tokens");
   return rotated;
+}
+
+Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const std::optional<Tensor>& query,
+                     const Tensor& key, const Tensor& value, const Tensor& lengths,
+                     const std::optional<Tensor>& query_matrix, const std::optional<Tensor>& key_matrix,
+                     const std::optional<Tensor>& value_matrix, const std::optional<Tensor>& key_mean,
+                     const std::optional<Tensor>& value_mean, std::int64_t sink) {
+  return append_rows(Arguments("append_tokens", key), windows, window_table, query, key, value, lengths, query_matrix,
+                     key_matrix, value_matrix, key_mean, value_mean, std::nullopt, sink, nullptr);
 }
 
 void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& table,
@@ -113,6 +127,56 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
   arguments.launched(oscar::kernels::quantize_pages(key, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(value, stream), "quantize_pages of values");
+}
+
+void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& layer_pages,
+                  const Tensor& layer_windows, const Tensor& key_sigma, const Tensor& value_sigma,
+                  const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad, std::int64_t sink,
+                  std::int64_t recent, std::int64_t flush, bool search, const std::vector<std::int64_t>& key_code,
+                  const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("flush_layers", lengths);
+  const PageCode code(arguments, key_code, value_code);
+  if (flush < 1 || flush > oscar::kPageTokens || (flush & (flush - 1)) != 0) {
+    arguments.refuse("flush is " + std::to_string(flush) + ", expected a power of two up to 64");
+  }
+  const std::int64_t batch = lengths.dim() == 1 ? lengths.size(0) : kAny, layers = layer_pages.size(0);
+  const std::int64_t kv_heads = key_clip.dim() == 2 ? key_clip.size(1) : kAny;
+  const std::int64_t sink_pages = (sink + oscar::kPageTokens - 1) / oscar::kPageTokens;
+  oscar::kernels::FlushRunsParams f;
+  f.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
+  f.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
+  f.batch = arguments.int32(batch, "sequences"), f.max_pages = arguments.int32(table.size(1), "pages of a sequence");
+  f.sink = arguments.int32(sink, "sink"), f.recent = arguments.int32(recent, "recent");
+  f.flush = static_cast<std::int32_t>(flush);
+  oscar::kernels::QuantizePagesParams q{};
+  q.window_table = arguments.get<std::int32_t>(window_table, "window_table", ScalarType::Int, {batch, kAny});
+  q.sink_pages = arguments.int32(sink_pages, "sink pages");
+  q.ring_pages = f.ring_pages = arguments.int32(window_table.size(1) - sink_pages, "ring pages");
+  if (recent + flush > f.ring_pages * oscar::kPageTokens) {
+    arguments.refuse("the ring of " + std::to_string(f.ring_pages) + " pages is too short for " +
+                     std::to_string(recent + flush) + " tokens");
+  }
+  Tensor runs = arguments.empty({batch, sizeof(oscar::kernels::PageRun) / sizeof(std::int32_t)}, ScalarType::Int);
+  f.runs = static_cast<oscar::kernels::PageRun*>(runs.data_ptr());
+  q.runs = f.runs, q.run_count = f.batch, q.layers = arguments.int32(layers, "layers");
+  q.layer_pages = arguments.get<std::uint64_t>(layer_pages, "layer_pages", ScalarType::Long, {layers});
+  q.layer_windows = arguments.get<std::uint64_t>(layer_windows, "layer_windows", ScalarType::Long, {layers});
+  // Only whether there are any is asked of these two.
+  q.pages = static_cast<std::uint8_t*>(runs.data_ptr()), q.windows = q.pages;
+  q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
+  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  auto k = q, v = q;
+  k.layout = code.page.key, v.layout = code.page.value, v.value_side = true;
+  k.clip = arguments.get<float>(key_clip, "key_clip", ScalarType::Float, {layers, kv_heads});
+  v.clip = arguments.get<float>(value_clip, "value_clip", ScalarType::Float, {layers, kv_heads});
+  k.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {layers, kv_heads, 4});
+  v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {layers, kv_heads, 4});
+  k.bad = arguments.get<std::int32_t>(bad, "bad", ScalarType::Int, {2, layers}), v.bad = k.bad + layers;
+  const cudaStream_t stream = arguments.stream();
+  if (batch == 0 || layers == 0) return;
+  arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
+  arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
+  arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");
 }
 
 }  // namespace oscar_kv

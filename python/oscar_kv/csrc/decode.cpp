@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "kernels/decode/model_outputs.h"
 #include "kernels/decode/page_queries.h"
 #include "kernels/decode/tile_phases.h"
 #include "oscar_kv/csrc/codes.h"
@@ -39,13 +40,16 @@ Tensor make_tile_phases(const Tensor& frequencies) {
   return table;
 }
 
-std::tuple<Tensor, Tensor> decode_attention(
-    const Tensor& query, const Tensor& pool, const Tensor& table, const Tensor& windows, const Tensor& window_table,
-    const Tensor& lengths, const Tensor& key_sigma, const Tensor& value_sigma, const std::optional<Tensor>& turned,
-    const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases, const Tensor& workspace,
-    double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush, std::int64_t window, bool want_lse,
-    const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
-  const Arguments arguments("decode_attention", query);
+namespace {
+
+// The kernel's launch for queries [B, Hkv, g, d], or [B, Hq, d] of the same memory; out and lse are left to the caller.
+void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t kv_heads, const Tensor& pool,
+                   const Tensor& table, const Tensor& windows, const Tensor& window_table, const Tensor& lengths,
+                   const Tensor& key_sigma, const Tensor& value_sigma, const std::optional<Tensor>& turned,
+                   const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases,
+                   const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
+                   std::int64_t window, const std::vector<std::int64_t>& key_code,
+                   const std::vector<std::int64_t>& value_code, float* out, float* lse) {
   if (turned.has_value() != phases.has_value() || turned.has_value() != tile_phases.has_value()) {
     arguments.refuse("turned, phases and tile_phases belong together; pass all three or none");
   }
@@ -53,11 +57,14 @@ std::tuple<Tensor, Tensor> decode_attention(
   if (code.key.blocks != code.value.blocks) {
     arguments.refuse("keys and values have different layouts, which the kernel does not read; use the torch reference");
   }
-  const std::int64_t batch = query.dim() == 4 ? query.size(0) : kAny,
-                     kv_heads = query.dim() == 4 ? query.size(1) : kAny, d = code.head_dim();
+  const std::int64_t d = code.head_dim(), batch = query.size(0);
   oscar::kernels::PagedDecodeParams p{};
-  p.q = arguments.address(query, "query", ScalarType::BFloat16, {kAny, kAny, kAny, d});
-  const std::int64_t group = query.size(2);
+  if (query.dim() == 4) {
+    p.q = arguments.address(query, "query", ScalarType::BFloat16, {kAny, kAny, kAny, d});
+  } else {
+    p.q = arguments.address(query, "query", ScalarType::BFloat16, {kAny, kAny, d});
+  }
+  const std::int64_t group = batch == 0 || kv_heads == 0 ? 1 : query.numel() / (batch * kv_heads * d);
   const Windows held(arguments, windows, window_table, d, sink);
   p.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kv_heads, code.page.bytes()});
   p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
@@ -93,18 +100,71 @@ std::tuple<Tensor, Tensor> decode_attention(
     arguments.refuse("workspace has " + std::to_string(workspace.numel()) + " bytes, expected at least " +
                      std::to_string(needed));
   }
-  Tensor output = arguments.empty({batch, kv_heads, group, d}, ScalarType::Float);
+  p.out = out, p.lse = lse;
+  arguments.launched(oscar::kernels::decode_attention(p, arguments.stream()), "decode_attention");
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> decode_attention(
+    const Tensor& query, const Tensor& pool, const Tensor& table, const Tensor& windows, const Tensor& window_table,
+    const Tensor& lengths, const Tensor& key_sigma, const Tensor& value_sigma, const std::optional<Tensor>& turned,
+    const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases, const Tensor& workspace,
+    double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush, std::int64_t window, bool want_lse,
+    const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("decode_attention", query);
+  if (query.dim() != 4) {
+    arguments.refuse("query has " + std::to_string(query.dim()) + " dimensions, expected [B, Hkv, g, d]");
+  }
+  const std::int64_t batch = query.size(0), kv_heads = query.size(1), group = query.size(2);
+  Tensor output = arguments.empty({batch, kv_heads, group, query.size(3)}, ScalarType::Float);
   Tensor lse =
       want_lse ? arguments.empty({batch, kv_heads, group}, ScalarType::Float) : arguments.empty({0}, ScalarType::Float);
-  p.out = output.data_ptr();
-  if (want_lse) p.lse = static_cast<float*>(lse.data_ptr());
-  const cudaStream_t stream = arguments.stream();
   // A sequence of length 0 is skipped by the kernel and has the output 0.
-  arguments.launched(cudaMemsetAsync(p.out, 0, static_cast<std::size_t>(output.numel()) * sizeof(float), stream),
+  arguments.launched(cudaMemsetAsync(output.data_ptr(), 0, static_cast<std::size_t>(output.numel()) * sizeof(float),
+                                     arguments.stream()),
                      "clearing the output");
   if (want_lse) torch::stable::fill_(lse, -std::numeric_limits<double>::infinity());
-  arguments.launched(oscar::kernels::decode_attention(p, stream), "decode_attention");
+  launch_decode(arguments, query, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned,
+                phases, tile_phases, workspace, scale, sink, recent, flush, window, key_code, value_code,
+                static_cast<float*>(output.data_ptr()), want_lse ? static_cast<float*>(lse.data_ptr()) : nullptr);
   return {output, lse};
+}
+
+void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& pool,
+                 const Tensor& table, const Tensor& windows, const Tensor& window_table, const Tensor& lengths,
+                 const Tensor& query_matrix, const Tensor& key_matrix, const Tensor& value_matrix,
+                 const Tensor& output_matrix, const std::optional<Tensor>& key_mean,
+                 const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases,
+                 const std::optional<Tensor>& tile_phases, const Tensor& key_sigma, const Tensor& value_sigma,
+                 const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
+                 const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("step_tokens", query);
+  std::optional<Tensor> turned;
+  const Tensor rotated = append_rows(arguments, windows, window_table, query, key, value, lengths, query_matrix,
+                                     key_matrix, value_matrix, key_mean, value_mean, phases, sink, &turned);
+  const std::int64_t batch = query.size(0), heads = query.size(1), d = query.size(2), kv_heads = key.size(1);
+  if (batch == 0) return;
+  const Tensor rows = arguments.empty({batch, heads, d}, ScalarType::Float);
+  launch_decode(arguments, rotated, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma,
+                turned, phases, tile_phases, workspace, scale, sink, recent, flush, 0, key_code, value_code,
+                static_cast<float*>(rows.data_ptr()), nullptr);
+  oscar::kernels::ModelOutputsParams p{};
+  p.rows = static_cast<const float*>(rows.data_ptr());
+  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
+  p.matrix = arguments.get<float>(output_matrix, "output_matrix", ScalarType::Float, {kAny, d, d});
+  if (output_matrix.size(0) != 1 && output_matrix.size(0) != kv_heads) {
+    arguments.refuse("output_matrix has " + std::to_string(output_matrix.size(0)) + " matrices, expected 1 or " +
+                     std::to_string(kv_heads));
+  }
+  p.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
+  if (output.scalar_type() != ScalarType::BFloat16) arguments.refuse("output is not BFloat16");
+  p.out = static_cast<std::uint16_t*>(const_cast<void*>(arguments.rows(output, "output", batch, heads, d)));
+  p.out_stride = output.stride(0);
+  p.batch = arguments.int32(batch, "batch"), p.query_heads = arguments.int32(heads, "query heads");
+  p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(d, "head_dim");
+  p.matrix_heads = static_cast<std::int32_t>(output_matrix.size(0));
+  arguments.launched(oscar::kernels::model_outputs(p, arguments.stream()), "model_outputs");
 }
 
 }  // namespace oscar_kv

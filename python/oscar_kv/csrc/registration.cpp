@@ -10,4 +10,10 @@ STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
   m.impl("flush_tokens", TORCH_BOX(&oscar_kv::flush_tokens));
   m.impl("quantize_rows", TORCH_BOX(&oscar_kv::quantize_rows));
   m.impl("dequantize_pages", TORCH_BOX(&oscar_kv::dequantize_pages));
+  m.impl("step_tokens", TORCH_BOX(&oscar_kv::step_tokens));
+  m.impl("flush_layers", TORCH_BOX(&oscar_kv::flush_layers));
+  m.impl("past_rows", TORCH_BOX(&oscar_kv::past_rows));
+  m.impl("new_rows", TORCH_BOX(&oscar_kv::new_rows));
+  m.impl("quantize_windows", TORCH_BOX(&oscar_kv::quantize_windows));
+  m.impl("merge_outputs", TORCH_BOX(&oscar_kv::merge_outputs));
 }

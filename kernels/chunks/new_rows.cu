@@ -1,0 +1,136 @@
+// One block for each (run, KV head): rows less their mean become two BF16 terms in shared memory, tensor cores take
+// them into the basis of the cache, then a warp encodes a token at a time and each thread assembles words of the page.
+#include "kernels/chunks/new_rows.h"
+#include "kernels/chunks/tile_product.cuh"
+#include "kernels/common/code_place.h"
+#include "kernels/common/shared_memory_limit.h"
+#include "kernels/quantize/encode_row.cuh"
+
+namespace oscar::kernels {
+namespace {
+
+template <int D>
+struct Shared {
+  using Product = TileProduct<D>;
+  union {
+    __nv_bfloat16 terms[2][kPageTokens * Product::kRow];
+    float sum[kPageTokens * Product::kSumRow];
+  };
+  std::uint8_t codes[kPageTokens][D];
+};
+
+// Returns whether the low terms are all zero and were not written.
+template <int D>
+__device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
+  const bool exact = p.side.rows_bfloat16 && p.side.mean == nullptr;
+  for (int e = threadIdx.x; e < run.count * D; e += Shared<D>::Product::kThreads) {
+    const int r = e / D, i = e % D, at = r * Shared<D>::Product::kRow + i;
+    const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
+    if (exact) {
+      s.terms[0][at] = static_cast<const __nv_bfloat16*>(p.side.rows)[index];
+      continue;
+    }
+    float x = p.side.rows_bfloat16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(p.side.rows)[index])
+                                   : static_cast<const float*>(p.side.rows)[index];
+    if (p.side.mean != nullptr) x = x - mean_at(p.side, head, static_cast<std::int64_t>(run.first_position) + r, i);
+    const __nv_bfloat16 high = __float2bfloat16_rn(x);
+    s.terms[0][at] = high;
+    s.terms[1][at] = __float2bfloat16_rn(x - __bfloat162float(high));
+  }
+  return exact;
+}
+
+// Rounds the rows, which go to their window page if there is one.
+template <int D>
+__device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
+  std::uint8_t* page =
+      p.windows + (static_cast<std::int64_t>(run.window_page) * p.side.kv_heads + head) * window_page_bytes(D);
+  for (int e = threadIdx.x; e < run.count * D; e += Shared<D>::Product::kThreads) {
+    const int r = e / D, i = e % D;
+    float& x = s.sum[r * Shared<D>::Product::kSumRow + i];
+    const __nv_bfloat16 rounded = __float2bfloat16_rn(x);
+    x = __bfloat162float(rounded);
+    if (run.window_page < 0) continue;
+    const int slot = (run.first_position + r) % kPageTokens;
+    *reinterpret_cast<__nv_bfloat16*>(page + window_offset(D, p.side.value_side, slot, i)) = rounded;
+  }
+}
+
+template <int D>
+__device__ void write_codes(const NewRowsParams& p, const NewRun& run, std::uint8_t* page, const Shared<D>& s) {
+  for (int b = 0; b < p.side.layout.planes; ++b) {
+    const PlaneLayout plane = p.side.layout.plane[b];
+    std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
+    const std::uint32_t ones = (1u << plane.width) - 1u;
+    for (int index = threadIdx.x; index < plane.bytes() / 4; index += Shared<D>::Product::kThreads) {
+      std::uint32_t word = 0, mine = 0;
+      for (int f = 0; f < 32 / plane.width; ++f) {
+        const CodePlace at = code_at(plane, p.side.value_side, index, f);
+        if (at.token < run.first_slot || at.token >= run.first_slot + run.count) continue;
+        word |= static_cast<std::uint32_t>(s.codes[at.token][plane.first_channel + at.channel]) << (plane.width * f);
+        mine |= ones << (plane.width * f);
+      }
+      if (mine == 0) continue;
+      words[index] = mine == 0xffffffffu ? word : (words[index] & ~mine) | word;
+    }
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(TileProduct<D>::kThreads) new_rows_kernel(const __grid_constant__ NewRowsParams p) {
+  using Product = TileProduct<D>;
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
+  const NewRun run = p.runs[blockIdx.x];
+  const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / 32;
+  if (run.count <= 0) return;
+  const bool exact = load_rows<D>(p, run, head, s);
+  __syncthreads();
+  const std::int64_t of = static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * 2 * D * D;
+  Product::multiply(s.terms[0], exact ? nullptr : s.terms[1], reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, 0,
+                    run.count, s.sum);
+  round_rows<D>(p, run, head, s);
+  if (run.page < 0) return;
+  __syncthreads();
+  std::uint8_t* page =
+      p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
+  for (int r = warp; r < run.count; r += Product::kWarps) {
+    const int slot = run.first_slot + r;
+    encode<D / 32>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot], page);
+  }
+  __syncthreads();
+  write_codes<D>(p, run, page, s);
+}
+
+template <int D>
+cudaError_t launch(const NewRowsParams& p, cudaStream_t stream) {
+  const int bytes = static_cast<int>(sizeof(Shared<D>));
+  if (const cudaError_t error = allow_shared_memory<new_rows_kernel<D>>(bytes); error != cudaSuccess) return error;
+  new_rows_kernel<D><<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.side.kv_heads)),
+                       TileProduct<D>::kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t new_rows(const NewRowsParams& p, cudaStream_t stream) {
+  if (p.side.kv_heads < 1 || p.side.page_bytes % 4 != 0 || p.side.layers != 1 ||
+      p.side.encoder == QuantizeEncoder::kFeedback ||
+      (p.side.layout.params == ParamKind::kScaleByte && p.side.sigma == nullptr) ||
+      (p.side.rope_phases != nullptr && p.side.mean == nullptr)) {
+    return cudaErrorInvalidValue;
+  }
+  if (p.run_count == 0) return cudaSuccess;
+  switch (p.side.layout.head_dim) {
+    case 64:
+      return launch<64>(p, stream);
+    case 128:
+      return launch<128>(p, stream);
+    case 256:
+      return launch<256>(p, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace oscar::kernels

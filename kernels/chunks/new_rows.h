@@ -1,0 +1,39 @@
+// The new tokens of prompts into the cache: into its basis by tensor cores, then into the BF16 windows, or clipped,
+// encoded and packed into pages, or both. One launch for all requests of a layer and side. Codes are those of
+// quantize_pages for the same BF16 rows, bit for bit. CPU reference: new_rows() of python/oscar_kv/chunk_reference.py.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/quantize/quantize_pages.h"
+
+namespace oscar::kernels {
+
+// Up to 64 tokens in a row that go to one page, to one window page, or to both.
+struct NewRun {
+  std::int32_t first_row;       // of the first token
+  std::int32_t count;           // 0: nothing to do
+  std::int32_t page;            // -1: none
+  std::int32_t first_slot;      // in the page; first slot + count <= 64
+  std::int32_t first_position;  // of the first token in its sequence
+  std::int32_t window_page;     // -1: none; a token's slot is its position mod 64, which does not go round in a run
+};
+
+// side: pages, clip, sigma, bad, layout, page_bytes, kv_heads, encoder, value_side, rows, rows_bfloat16, mean and
+// rope_phases are read; the rest is not.
+struct NewRowsParams {
+  QuantizePagesParams side;
+  const NewRun* runs;                    // [run_count]; two runs may not share a page
+  std::int64_t row_stride;               // elements from one row of side.rows to the next
+  const std::uint16_t* matrix;           // [matrix_heads, 2, D, D] BF16: high and low terms of the change of basis
+  std::uint8_t* windows;                 // [window pages, Hkv, window_page_bytes(D)]
+  std::int32_t run_count, matrix_heads;  // matrix_heads: 1 or Hkv
+};
+
+// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256 and for encoder feedback. Allocates nothing, does not
+// synchronize, may be captured. Equal inputs give equal bytes.
+cudaError_t new_rows(const NewRowsParams& params, cudaStream_t stream);
+
+}  // namespace oscar::kernels

@@ -1,0 +1,154 @@
+// One block for each (tile, KV head): codes or window rows become BF16 rows in shared memory, tensor cores take them
+// out of the basis of the cache, and the mean is added on the way out.
+#include "kernels/chunks/past_rows.h"
+#include "kernels/chunks/tile_product.cuh"
+#include "kernels/common/code_place.h"
+#include "kernels/common/fragment_pages.h"
+#include "kernels/common/shared_memory_limit.h"
+#include "kernels/quantize/blocks.cuh"
+#include "kernels/quantize/uniform.cuh"
+
+namespace oscar::kernels {
+namespace {
+
+template <int D>
+struct Shared {
+  using Product = TileProduct<D>;
+  union {
+    __nv_bfloat16 rows[kPageTokens * Product::kRow];
+    float sum[kPageTokens * Product::kSumRow];
+  };
+  float scale[kMaxPlanes][kPageTokens], zero[kPageTokens];
+};
+
+template <int D>
+__device__ void copy_new(const PastRowsParams& p, const PastTile& tile, int head) {
+  constexpr int kVectors = D / 8;  // of 16 bytes in a row
+  for (int e = threadIdx.x; e < tile.count * kVectors; e += TileProduct<D>::kThreads) {
+    const int r = e / kVectors, i = e % kVectors;
+    const std::int64_t from = (static_cast<std::int64_t>(tile.page) + r) * p.row_stride + head * D + 8 * i;
+    const std::int64_t to = ((static_cast<std::int64_t>(tile.out_row) + r) * p.kv_heads + head) * D + 8 * i;
+    *reinterpret_cast<uint4*>(p.out + to) = *reinterpret_cast<const uint4*>(p.rows + from);
+  }
+}
+
+// Scales and zero points of all tokens of a page.
+template <int D>
+__device__ void load_scales(const PastRowsParams& p, const std::uint8_t* page, int head, Shared<D>& s) {
+  const int token = static_cast<int>(threadIdx.x) % kPageTokens, plane = static_cast<int>(threadIdx.x) / kPageTokens;
+  if (p.layout.params == ParamKind::kScaleByte) {
+    if (plane >= p.layout.planes) return;
+    const int byte = static_cast<std::int8_t>(page[p.layout.param_byte(token, plane)]);
+    s.scale[plane][token] = blocks::scale_value(byte, p.sigma[head * 4 + p.layout.plane[plane].sigma]);
+  } else if (plane == 0) {
+    const std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(page + p.layout.param_byte(token, 0));
+    const std::uint16_t scale = static_cast<std::uint16_t>(pair), zero = static_cast<std::uint16_t>(pair >> 16);
+    const bool half = p.layout.params == ParamKind::kFloat16Pair;
+    s.scale[0][token] = half ? uniform::Float16::value(scale) : uniform::BFloat16::value(scale);
+    s.zero[token] = half ? uniform::Float16::value(zero) : uniform::BFloat16::value(zero);
+  }
+}
+
+template <int D>
+__device__ void load_codes(const PastRowsParams& p, const PastTile& tile, int head, Shared<D>& s) {
+  const std::uint8_t* page = p.pages + (static_cast<std::int64_t>(tile.page) * p.kv_heads + head) * p.page_bytes;
+  load_scales<D>(p, page, head, s);
+  const bool bands = p.layout.params == ParamKind::kScaleByte;
+  if (bands && p.layout.planes < 4) {  // blocks of no bits are zeros
+    for (int e = threadIdx.x; e < kPageTokens * Shared<D>::Product::kRow; e += Shared<D>::Product::kThreads) {
+      s.rows[e] = __float2bfloat16_rn(0.0f);
+    }
+  }
+  __syncthreads();
+  for (int b = 0; b < p.layout.planes; ++b) {
+    const PlaneLayout plane = p.layout.plane[b];
+    const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(page + plane.offset);
+    const std::uint32_t mask = (1u << plane.width) - 1u;
+    const float middle = static_cast<float>((1 << plane.width) - 1);
+    for (int index = threadIdx.x; index < plane.bytes() / 4; index += Shared<D>::Product::kThreads) {
+      const std::uint32_t word = words[index];
+      for (int f = 0; f < 32 / plane.width; ++f) {
+        const CodePlace at = code_at(plane, p.value_side, index, f);
+        const float code = static_cast<float>(word >> (plane.width * f) & mask);
+        const float value = bands ? ((2.0f * code - middle) * 0.5f) * s.scale[b][at.token]
+                                  : (code - s.zero[at.token]) * s.scale[0][at.token];
+        s.rows[at.token * Shared<D>::Product::kRow + plane.first_channel + at.channel] = __float2bfloat16_rn(value);
+      }
+    }
+  }
+}
+
+template <int D>
+__device__ void load_window(const PastRowsParams& p, const PastTile& tile, int head, Shared<D>& s) {
+  const std::uint8_t* page =
+      p.windows + (static_cast<std::int64_t>(tile.page) * p.kv_heads + head) * window_page_bytes(D);
+  for (int e = threadIdx.x; e < tile.count * D; e += Shared<D>::Product::kThreads) {
+    const int token = tile.slot + e / D, channel = e % D;
+    s.rows[token * Shared<D>::Product::kRow + channel] =
+        *reinterpret_cast<const __nv_bfloat16*>(page + window_offset(D, p.value_side, token, channel));
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(TileProduct<D>::kThreads) past_rows_kernel(const __grid_constant__ PastRowsParams p) {
+  using Product = TileProduct<D>;
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
+  const PastTile tile = p.tiles[blockIdx.x];
+  const int head = blockIdx.y;
+  if (tile.count <= 0) return;
+  const TileKind kind = static_cast<TileKind>(tile.kind);
+  if (kind == TileKind::kNew) return copy_new<D>(p, tile, head);
+  if (kind == TileKind::kCodes) {
+    load_codes<D>(p, tile, head, s);
+  } else {
+    load_window<D>(p, tile, head, s);
+  }
+  __syncthreads();
+  const std::int64_t of = static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * 2 * D * D;
+  Product::multiply(s.rows, nullptr, reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, tile.slot,
+                    tile.slot + tile.count, s.sum);
+  for (int e = threadIdx.x; e < tile.count * (D / 2); e += Product::kThreads) {
+    const int r = e / (D / 2), i = e % (D / 2) * 2;
+    float2 x = *reinterpret_cast<const float2*>(s.sum + (tile.slot + r) * Product::kSumRow + i);
+    if (p.mean != nullptr) {
+      const float* phases =
+          p.rope_phases == nullptr ? nullptr : p.rope_phases + (static_cast<std::int64_t>(tile.position) + r) * D;
+      x.x += mean_channel<D>(p.mean + head * D, phases, i), x.y += mean_channel<D>(p.mean + head * D, phases, i + 1);
+    }
+    const std::int64_t to = ((static_cast<std::int64_t>(tile.out_row) + r) * p.kv_heads + head) * D + i;
+    *reinterpret_cast<__nv_bfloat162*>(p.out + to) = __floats2bfloat162_rn(x.x, x.y);
+  }
+}
+
+template <int D>
+cudaError_t launch(const PastRowsParams& p, cudaStream_t stream) {
+  const int bytes = static_cast<int>(sizeof(Shared<D>));
+  if (const cudaError_t error = allow_shared_memory<past_rows_kernel<D>>(bytes); error != cudaSuccess) return error;
+  past_rows_kernel<D><<<dim3(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.kv_heads)),
+                        TileProduct<D>::kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t past_rows(const PastRowsParams& p, cudaStream_t stream) {
+  const bool bands = p.layout.params == ParamKind::kScaleByte;
+  if (p.kv_heads < 1 || p.page_bytes % 4 != 0 || p.row_stride % 8 != 0 || (bands && p.sigma == nullptr) ||
+      (!bands && p.layout.quant_groups != 1) || (p.rope_phases != nullptr && p.mean == nullptr)) {
+    return cudaErrorInvalidValue;
+  }
+  if (p.tile_count == 0) return cudaSuccess;
+  switch (p.layout.head_dim) {
+    case 64:
+      return launch<64>(p, stream);
+    case 128:
+      return launch<128>(p, stream);
+    case 256:
+      return launch<256>(p, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace oscar::kernels

@@ -1,0 +1,84 @@
+// The change of basis of up to 64 rows of one KV head by tensor cores: BF16 operands, FP32 sums. A matrix is given as
+// two BF16 terms, high and low, and rows may be, so that the product has the accuracy of FP32 operands to 2^-16.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <mma.h>
+
+#include "kernels/common/page_layout.h"
+
+namespace oscar::kernels {
+
+template <int D>
+struct TileProduct {
+  static constexpr int kThreads = 256, kWarps = kThreads / 32;
+  static constexpr int kRow = D + 8;     // BF16 elements from one row of x to the next: no bank conflicts
+  static constexpr int kSumRow = D + 4;  // floats of the product, likewise
+  static constexpr int kColumns = D / 16;
+  static constexpr int kHalves = kColumns < kWarps ? kWarps / kColumns : 1;  // warps that share a column of tiles
+  static constexpr int kRowTiles = kPageTokens / 16 / kHalves;
+  static constexpr int kItems = kColumns * kHalves / kWarps;
+  static constexpr int kTermBytes = kPageTokens * kRow * 2;
+  static constexpr int kSumBytes = kPageTokens * kSumRow * 4;
+
+  // sum [64][kSumRow] = (high + low) [64][kRow] times matrix [2][D][D], rows [begin, end) of it. low: null where rows
+  // are BF16. sum may lie where high and low do. Called by all threads after a barrier; ends with one.
+  __device__ static void multiply(const __nv_bfloat16* high, const __nv_bfloat16* low, const __nv_bfloat16* matrix,
+                                  int begin, int end, float* sum) {
+    using namespace nvcuda;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int first_row_tile = warp / kColumns % kHalves * kRowTiles;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> total[kItems][kRowTiles];
+    const auto used = [&](int r) { return 16 * (first_row_tile + r + 1) > begin && 16 * (first_row_tile + r) < end; };
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int column = warp % kColumns + kWarps * i;
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) wmma::fill_fragment(total[i][r], 0.0f);
+#pragma unroll 2
+      for (int k = 0; k < D / 16; ++k) {
+        wmma::fragment<wmma::matrix_b, 16, 16, 16, __nv_bfloat16, wmma::row_major> most, rest;
+        wmma::load_matrix_sync(most, matrix + 16 * k * D + 16 * column, D);
+        wmma::load_matrix_sync(rest, matrix + D * D + 16 * k * D + 16 * column, D);
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          if (!used(r)) continue;
+          const int at = 16 * (first_row_tile + r) * kRow + 16 * k;
+          wmma::fragment<wmma::matrix_a, 16, 16, 16, __nv_bfloat16, wmma::row_major> x;
+          wmma::load_matrix_sync(x, high + at, kRow);
+          wmma::mma_sync(total[i][r], x, most, total[i][r]);
+          wmma::mma_sync(total[i][r], x, rest, total[i][r]);
+          if (low == nullptr) continue;
+          wmma::load_matrix_sync(x, low + at, kRow);
+          wmma::mma_sync(total[i][r], x, most, total[i][r]);
+        }
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (!used(r)) continue;
+        float* to = sum + 16 * (first_row_tile + r) * kSumRow + 16 * (warp % kColumns + kWarps * i);
+        wmma::store_matrix_sync(to, total[i][r], kSumRow, wmma::mem_row_major);
+      }
+    }
+    __syncthreads();
+  }
+};
+static_assert(TileProduct<64>::kItems == 1 && TileProduct<64>::kRowTiles == 2 && TileProduct<128>::kItems == 1 &&
+              TileProduct<256>::kItems == 2 && TileProduct<256>::kRowTiles == 4);
+
+// Channel i of a mean that is one before RoPE, as it stands at a position with these phases [D] (half-split pairs); the
+// mean itself where phases are null.
+template <int D>
+__device__ inline float mean_channel(const float* mean, const float* phases, int i) {
+  if (phases == nullptr) return mean[i];
+  constexpr int kHalf = D / 2;
+  const float cosine = mean[i] * phases[i % kHalf],
+              sine = mean[i < kHalf ? i + kHalf : i - kHalf] * phases[kHalf + i % kHalf];
+  return i < kHalf ? cosine - sine : cosine + sine;
+}
+
+}  // namespace oscar::kernels

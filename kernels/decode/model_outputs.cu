@@ -1,0 +1,95 @@
+// A block takes kRows rows of one KV head: its threads share the channels of a sum out among kParts, each of which
+// reads its rows of the matrix once for all of them.
+#include <cuda_bf16.h>
+
+#include "kernels/decode/model_outputs.h"
+
+namespace oscar::kernels {
+namespace {
+
+constexpr int kThreads = 512;
+
+template <int D, int kRows>
+__global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_constant__ ModelOutputsParams p) {
+  constexpr int kParts = kThreads / D, kSteps = D / kParts;
+  __shared__ float rows[kRows][D], sums[kParts][kRows][D];
+  const int j = static_cast<int>(threadIdx.x) % D, part = static_cast<int>(threadIdx.x) / D, head = blockIdx.y;
+  const int gqa_group = p.query_heads / p.kv_heads, total = p.batch * gqa_group;
+  const float* matrix = p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * D * D +
+                        static_cast<std::int64_t>(part) * kSteps * D + j;
+  // The matrix depends on nothing: its first rows are asked for before the outputs.
+  constexpr int kAhead = kSteps < 32 ? kSteps : 32;
+  float ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ahead[i] = __ldg(matrix + i * D);
+  const auto place = [&](int r) {  // sequence and query head of a row
+    const int index = static_cast<int>(blockIdx.x) * kRows + r;
+    return index < total ? make_int2(index / gqa_group, head * gqa_group + index % gqa_group) : make_int2(-1, 0);
+  };
+  for (int e = threadIdx.x; e < kRows * D; e += kThreads) {
+    const int2 at = place(e / D);
+    const bool held = at.x >= 0 && p.lengths[at.x] > 0;
+    rows[e / D][e % D] = held ? p.rows[(static_cast<std::int64_t>(at.x) * p.query_heads + at.y) * D + e % D] : 0.0f;
+  }
+  __syncthreads();
+  float sum[kRows] = {};
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const float weight = i < kAhead ? ahead[i < kAhead ? i : 0] : __ldg(matrix + i * D);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sum[r] += rows[r][part * kSteps + i] * weight;
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[part][r][j] = sum[r];
+  __syncthreads();
+  for (int e = threadIdx.x; e < kRows * D; e += kThreads) {
+    const int r = e / D, i = e % D;
+    const int2 at = place(r);
+    if (at.x < 0) continue;
+    float x = 0.0f;
+    if (p.lengths[at.x] > 0) {
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) x += sums[k][r][i];
+      if (p.mean != nullptr) x += p.mean[head * D + i];
+    }
+    p.out[at.x * p.out_stride + at.y * D + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  }
+}
+
+template <int D, int kRows>
+void launch_rows(const ModelOutputsParams& p, int rows, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((rows + kRows - 1) / kRows), static_cast<unsigned>(p.kv_heads));
+  model_outputs_kernel<D, kRows><<<grid, kThreads, 0, stream>>>(p);
+}
+
+template <int D>
+cudaError_t launch(const ModelOutputsParams& p, cudaStream_t stream) {
+  const int rows = p.batch * (p.query_heads / p.kv_heads);
+  if (rows * p.kv_heads <= 256) {
+    launch_rows<D, 1>(p, rows, stream);
+  } else {
+    launch_rows<D, 8>(p, rows, stream);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t model_outputs(const ModelOutputsParams& p, cudaStream_t stream) {
+  if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.lengths == nullptr || p.matrix == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  if (p.batch == 0) return cudaSuccess;
+  switch (p.head_dim) {
+    case 64:
+      return launch<64>(p, stream);
+    case 128:
+      return launch<128>(p, stream);
+    case 256:
+      return launch<256>(p, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace oscar::kernels

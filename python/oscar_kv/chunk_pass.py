@@ -1,0 +1,64 @@
+"""The chunks of a forward pass in one layer: all requests attend in one call of flash attention to what is stored of them and to
+their own new rows, then the new rows enter the cache. Keys and values stand as the model made them: stored rows leave the basis of the
+cache on the way to one buffer, new rows are read where they are if no request has a past."""
+import torch
+
+from . import flash, ops
+
+BUFFER_MIB = 256  # of keys and values that are gathered for one call; longer pasts are read in parts
+_buffers = {}     # layers run one after another on a device and share it
+
+
+def room(kv_heads, head_dim, tokens):
+    """Rows that the buffer has, of at most so many that can be asked for."""
+    return max(64, min(tokens, (BUFFER_MIB << 20) // (4 * kv_heads * head_dim)))
+
+
+def reserve(device, kv_heads, head_dim, rows):
+    """Keys and values [rows, Hkv, d] BF16, made once and shared by the layers of a device."""
+    place = (device, kv_heads, head_dim)
+    held = _buffers.get(place)
+    if held is None or held.shape[1] < rows:
+        held = _buffers[place] = torch.empty((2, rows, kv_heads, head_dim), dtype=torch.bfloat16, device=device)
+    return held
+
+
+def _rows_of(layer_code, held, one, key, value, buffer):
+    """Keys and values of a pass: gathered into the buffer, or the new rows themselves."""
+    if one.device_tiles is None:
+        return key[one.begin:one.end], value[one.begin:one.end]
+    if buffer is None:
+        buffer = key.new_empty((2, one.keys, *key.shape[1:]))
+    keys, values = buffer[:, :one.keys]
+    transform = layer_code.transform
+    phases = transform.phase_table(layer_code.device) if transform.rotated_mean else None
+    ops.past_rows(held.pool, held.windows, one.device_tiles, key, value, *transform.products("key_back", "value_back"), transform.key_mean,
+                  transform.value_mean, phases, layer_code.key.sigma, layer_code.value.sigma, keys, values, *layer_code.numbers)
+    return keys, values
+
+
+def attend(layer_code, held, work, query, key, value, scale, out, buffer=None):
+    """query [N, Hq, d], key and value [N, Hkv, d] of the chunks of work (chunk_plan.ChunkWork); out [N, Hq, d] is written. buffer: of
+    reserve(), None: memory of its own in the type of the keys."""
+    lse = {}
+    for one in work.passes:
+        keys, values = _rows_of(layer_code, held, one, key, value, buffer)
+        queries, place = query[one.begin:one.end], out[one.begin:one.end]
+        if not one.merged:
+            lse[one.begin] = flash.attention(queries, keys, values, one, one.causal, scale, place)
+            continue
+        part = torch.empty_like(place, memory_format=torch.contiguous_format)
+        found = flash.attention(queries, keys, values, one, one.causal, scale, part)
+        ops.merge_outputs(place, lse[one.begin], part, found)
+
+
+def append(layer_code, held, work, key, value, bad, sink):
+    """The new rows into windows and pages, after what they push out of the windows was read."""
+    code, transform = layer_code, layer_code.transform
+    search = code.key.encoder == "search"
+    if work.leaving is not None:
+        ops.quantize_windows(held.pool, held.windows, held.window_table, work.leaving, code.key.sigma, code.value.sigma, *code.clip, bad, sink,
+                             search, *code.numbers)
+    phases = transform.phase_table(code.device) if transform.rotated_mean else None
+    ops.new_rows(held.pool, held.windows, key, value, work.new, *transform.products("key_forward", "value_forward"), transform.key_mean,
+                 transform.value_mean, phases, code.key.sigma, code.value.sigma, *code.clip, bad, search, *code.numbers)

@@ -1,0 +1,154 @@
+// Chunks of prompts: stored tokens back as rows of the model, new rows into the cache, and parts of a softmax.
+#include "kernels/chunks/merge_outputs.h"
+#include "kernels/chunks/new_rows.h"
+#include "kernels/chunks/past_rows.h"
+#include "oscar_kv/csrc/codes.h"
+#include "oscar_kv/csrc/operators.h"
+#include "oscar_kv/csrc/windows.h"
+
+namespace oscar_kv {
+namespace {
+
+using oscar::kernels::NewRun;
+using oscar::kernels::PageRun;
+using oscar::kernels::PastTile;
+constexpr std::int64_t kTileNumbers = sizeof(PastTile) / sizeof(std::int32_t);
+constexpr std::int64_t kRunNumbers = sizeof(NewRun) / sizeof(std::int32_t);
+constexpr std::int64_t kPageRunNumbers = sizeof(PageRun) / sizeof(std::int32_t);
+static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python/oscar_kv/chunk_plan.py list them");
+
+// Two terms [1 or Hkv, 2, d, d] of the matrices of a side.
+const std::uint16_t* terms(const Arguments& arguments, const Tensor& tensor, const char* name, std::int64_t kv_heads,
+                           std::int64_t d, std::int32_t& heads) {
+  const auto* address = arguments.get<std::uint16_t>(tensor, name, ScalarType::BFloat16, {kAny, 2, d, d});
+  if (tensor.size(0) != 1 && tensor.size(0) != kv_heads) {
+    arguments.refuse(std::string(name) + " has matrices of " + std::to_string(tensor.size(0)) +
+                     " heads, expected 1 or " + std::to_string(kv_heads));
+  }
+  heads = static_cast<std::int32_t>(tensor.size(0));
+  return address;
+}
+
+std::uint8_t* windows_of(const Arguments& arguments, const Tensor& windows, std::int64_t kv_heads, std::int64_t d) {
+  return arguments.get<std::uint8_t>(windows, "windows", ScalarType::BFloat16,
+                                     {kAny, kv_heads, oscar::kernels::window_page_bytes(static_cast<int>(d)) / 2});
+}
+
+// Rows that are copied 16 bytes at a time.
+const std::uint16_t* vectors(const Arguments& arguments, const Tensor& rows, const char* name, std::int64_t kv_heads,
+                             std::int64_t d) {
+  const void* address = arguments.rows(rows, name, rows.dim() == 3 ? rows.size(0) : kAny, kv_heads, d);
+  if (rows.scalar_type() != ScalarType::BFloat16 || rows.stride(0) % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
+    arguments.refuse(std::string(name) + " is not BFloat16 with rows aligned to 16 bytes; pass a contiguous copy");
+  }
+  return static_cast<const std::uint16_t*>(address);
+}
+
+}  // namespace
+
+void past_rows(const Tensor& pool, const Tensor& windows, const Tensor& tiles, const Tensor& key, const Tensor& value,
+               const Tensor& key_matrix, const Tensor& value_matrix, const std::optional<Tensor>& key_mean,
+               const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases, const Tensor& key_sigma,
+               const Tensor& value_sigma, const Tensor& key_out, const Tensor& value_out,
+               const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("past_rows", pool);
+  const PageCode code(arguments, key_code, value_code);
+  const std::int64_t d = code.head_dim();
+  oscar::kernels::PastRowsParams p{};
+  p.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kAny, code.page.bytes()});
+  const std::int64_t kv_heads = pool.size(1);
+  p.windows = windows_of(arguments, windows, kv_heads, d);
+  p.tiles = arguments.get<PastTile>(tiles, "tiles", ScalarType::Int, {kAny, kTileNumbers});
+  p.page_bytes = code.page.bytes(), p.tile_count = arguments.int32(tiles.size(0), "tiles");
+  p.kv_heads = arguments.int32(kv_heads, "KV heads");
+  auto k = p, v = p;
+  k.layout = code.page.key, v.layout = code.page.value, v.value_side = true;
+  k.rows = vectors(arguments, key, "key", kv_heads, d), k.row_stride = key.stride(0);
+  v.rows = vectors(arguments, value, "value", kv_heads, d), v.row_stride = value.stride(0);
+  k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
+  v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
+  k.mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
+  v.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
+  k.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
+  k.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});
+  v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
+  k.out = arguments.get<std::uint16_t>(key_out, "key_out", ScalarType::BFloat16, {kAny, kv_heads, d});
+  v.out = arguments.get<std::uint16_t>(value_out, "value_out", ScalarType::BFloat16, {kAny, kv_heads, d});
+  const cudaStream_t stream = arguments.stream();
+  arguments.launched(oscar::kernels::past_rows(k, stream), "past_rows of keys");
+  arguments.launched(oscar::kernels::past_rows(v, stream), "past_rows of values");
+}
+
+void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, const Tensor& value, const Tensor& runs,
+              const Tensor& key_matrix, const Tensor& value_matrix, const std::optional<Tensor>& key_mean,
+              const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases, const Tensor& key_sigma,
+              const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad,
+              bool search, const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("new_rows", pool);
+  const PageCode code(arguments, key_code, value_code);
+  const std::int64_t d = code.head_dim();
+  oscar::kernels::QuantizePagesParams q{};
+  q.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kAny, code.page.bytes()});
+  const std::int64_t kv_heads = pool.size(1);
+  q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
+  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  q.rows_bfloat16 = key.scalar_type() == ScalarType::BFloat16;
+  if (value.scalar_type() != key.scalar_type()) arguments.refuse("key and value have different types");
+  auto [key_side, value_side] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
+  const std::int64_t tokens = key.dim() == 3 ? key.size(0) : kAny;
+  key_side.rows = arguments.rows(key, "key", tokens, kv_heads, d);
+  value_side.rows = arguments.rows(value, "value", tokens, kv_heads, d);
+  key_side.mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
+  value_side.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
+  key_side.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
+  oscar::kernels::NewRowsParams k{}, v{};
+  k.side = key_side, k.row_stride = key.stride(0);
+  v.side = value_side, v.row_stride = value.stride(0);
+  k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
+  v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
+  k.runs = v.runs = arguments.get<NewRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
+  k.run_count = v.run_count = arguments.int32(runs.size(0), "runs");
+  k.windows = v.windows = windows_of(arguments, windows, kv_heads, d);
+  const cudaStream_t stream = arguments.stream();
+  arguments.launched(oscar::kernels::new_rows(k, stream), "new_rows of keys");
+  arguments.launched(oscar::kernels::new_rows(v, stream), "new_rows of values");
+}
+
+void quantize_windows(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& runs,
+                      const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,
+                      const Tensor& value_clip, const Tensor& bad, std::int64_t sink, bool search,
+                      const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("quantize_windows", pool);
+  const PageCode code(arguments, key_code, value_code);
+  const Windows held(arguments, windows, window_table, code.head_dim(), sink);
+  oscar::kernels::QuantizePagesParams q{};
+  q.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, held.kv_heads, code.page.bytes()});
+  q.runs = arguments.get<PageRun>(runs, "runs", ScalarType::Int, {kAny, kPageRunNumbers});
+  q.page_bytes = code.page.bytes(), q.run_count = arguments.int32(runs.size(0), "runs");
+  q.kv_heads = held.kv_heads, q.matrix_heads = 1;
+  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  q.windows = held.pages, q.window_table = held.table;
+  q.sink_pages = held.sink_pages, q.ring_pages = held.ring_pages;
+  const auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
+  const cudaStream_t stream = arguments.stream();
+  arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
+  arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");
+}
+
+void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, const Tensor& part_lse) {
+  const Arguments arguments("merge_outputs", out);
+  if (part.dim() != 3) arguments.refuse("part has " + std::to_string(part.dim()) + " dimensions, expected [N, H, d]");
+  const std::int64_t rows = part.size(0), heads = part.size(1), d = part.size(2);
+  oscar::kernels::MergeOutputsParams p{};
+  arguments.rows(out, "out", rows, heads, d);
+  p.out = const_cast<std::uint16_t*>(vectors(arguments, out, "out", heads, d)), p.out_stride = out.stride(0);
+  p.part = arguments.get<std::uint16_t>(part, "part", ScalarType::BFloat16, {rows, heads, d});
+  p.lse = arguments.get<float>(lse, "lse", ScalarType::Float, {heads, rows});
+  p.part_lse = arguments.get<float>(part_lse, "part_lse", ScalarType::Float, {heads, rows});
+  p.rows = arguments.int32(rows, "rows"), p.heads = arguments.int32(heads, "heads");
+  p.head_dim = arguments.int32(d, "head_dim");
+  arguments.launched(oscar::kernels::merge_outputs(p, arguments.stream()), "merge_outputs");
+}
+
+}  // namespace oscar_kv

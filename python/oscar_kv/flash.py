@@ -1,0 +1,65 @@
+"""Attention of sequences whose rows follow one another, with the logarithm of the softmax's denominator: by FlashAttention where it
+is, vLLM's own (which has its third version on Hopper) inside vLLM and torch's elsewhere, and in FP32 by torch on the CPU."""
+import functools
+import sys
+
+import torch
+
+from .softmax_merge import Parts
+
+QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores that are held at a time
+
+
+@functools.lru_cache(maxsize=1)
+def _of_vllm():
+    """vLLM's function and its version, where this process is vLLM's and the function can run."""
+    if "vllm.v1.attention.backend" not in sys.modules:
+        return None
+    try:
+        from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+        from vllm.vllm_flash_attn import flash_attn_varlen_func
+        version = get_flash_attn_version()
+    except (ImportError, AssertionError, AttributeError):
+        return None
+    return None if version not in (2, 3) else (flash_attn_varlen_func, version)
+
+
+def _by_torch(query, key, value, ends, key_ends, longest, longest_key, causal, scale, out):
+    made, lse, *_ = torch.ops.aten._flash_attention_forward(query, key, value, ends, key_ends, longest, longest_key, 0.0, causal, False,
+                                                            scale=scale)
+    out.copy_(made)
+    return lse
+
+
+def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
+    """Lists of the host; causal: queries are the last rows of the keys."""
+    heads, kv_heads, lse = query.shape[1], key.shape[1], query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
+    for begin, end, first, last in zip(ends, ends[1:], key_ends, key_ends[1:]):
+        k, v = (x[first:last].float().transpose(0, 1).repeat_interleave(heads // kv_heads, dim=0).unsqueeze(0) for x in (key, value))
+        for at in range(begin, end, QUERY_BLOCK):
+            until, parts = min(at + QUERY_BLOCK, end), Parts()
+            q = query[at:until].float().transpose(0, 1).unsqueeze(0)
+            seen = torch.arange(at, until, device=q.device)[:, None] - end + last - first if causal else None
+            for column in range(0, last - first, KEY_BLOCK):
+                logits = torch.matmul(q, k[:, :, column:column + KEY_BLOCK].transpose(-1, -2)) * scale
+                if causal:
+                    logits.masked_fill_(torch.arange(column, column + logits.shape[-1], device=q.device) > seen, -torch.inf)
+                parts.add(logits, v[:, :, column:column + KEY_BLOCK])
+            out[at:until] = parts.output[0].transpose(0, 1).to(out.dtype)
+            lse[:, at:until] = parts.lse[0]
+    return lse
+
+
+def attention(query, key, value, plan, causal, scale, out):
+    """query [N, Hq, d], key and value [M, Hkv, d] of the sequences of a chunk_plan.Pass; out [N, Hq, d] is written. Returns the
+    log-sum-exp [Hq, N] FP32. causal: the queries of a sequence are the last of its rows; else they see all of them."""
+    if not query.is_cuda or query.dtype != torch.bfloat16:
+        return _in_fp32(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
+    found = _of_vllm()
+    if found is None:
+        return _by_torch(query, key, value, plan.device_ends, plan.device_key_ends, plan.longest, plan.longest_key, causal, scale, out)
+    function, version = found
+    made = function(q=query, k=key, v=value, out=out, cu_seqlens_q=plan.device_ends, max_seqlen_q=plan.longest,
+                    cu_seqlens_k=plan.device_key_ends, max_seqlen_k=plan.longest_key, softmax_scale=scale, causal=causal,
+                    return_softmax_lse=True, fa_version=version)
+    return made[1]
