@@ -166,6 +166,11 @@ class SlotKV:
     def _step(self, held, query, key, value, scale, output, flush):
         """Single tokens: append, and attention that writes the engine's output."""
         code, transform = self.code, self.code.transform
+        if self.buffer is not None and output.dtype != torch.bfloat16:
+            made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
+            self._step(held, query, key, value, scale, made, flush)
+            output.copy_(made)
+            return
         phases = transform.phase_table(code.device) if transform.rotated_mean else None
         tile = transform.phases.tile(code.device) if transform.rotated_mean and self.space.is_cuda else None
         self._flush(held, flush)

@@ -140,7 +140,7 @@ def test_pasts_longer_than_the_buffer(kind, sink, layout, device):
 
     flash.attention = counted
     try:
-        engine.run(families(5, 330) if kind is PrefixEngine else requests(21, 330))
+        engine.run(families(6, 330) if kind is PrefixEngine else requests(21, 330))
     finally:
         flash.attention = attention
     assert engine.compared > 40 and parts.count(False) > 10

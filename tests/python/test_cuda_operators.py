@@ -156,8 +156,12 @@ def test_flush_tokens(flush, layout):
 def test_flush_of_all_layers(layout, sequences):
     """flush_layers writes what flush_tokens writes in each layer, whatever memory the layers have."""
     key, value = LAYOUTS[layout]
-    lengths = [1 + 37 * i for i in range(sequences)]
-    made = [filled(1, lengths, key=key, value=value, d=64, kv_heads=4, seed=s)[1] for s in (1, 2, 3)]
+    lengths = [330 + i for i in range(sequences)]
+    made = []
+    for seed in (1, 2, 3):
+        cache = caches(1, sequences, key=key, value=value, d=64, kv_heads=4, seed=seed)[1]
+        cache.append(randn(sum(lengths), 4, 64, seed=seed).cuda(), randn(sum(lengths), 4, 64, seed=9 + seed).cuda(), lengths)
+        made.append(cache)
     table, counted = made[0].table.tensor("cuda"), torch.tensor(lengths, dtype=torch.int32, device="cuda")
     pools, expected = [c.pool.clone().zero_() for c in made], [c.pool.clone().zero_() for c in made]
     sides = [[(c.code.key.sigma, c.code.value.sigma, *c.code.clip)[i] for c in made] for i in range(4)]
