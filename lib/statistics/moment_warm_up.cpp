@@ -35,7 +35,8 @@ void warm_up_moments(const ModelConfig& config, const FarPairs& pairs, at::Scala
   before.finish(out);
   ResidualAccumulator residual(pairs, device);
   residual.begin_layer(nullptr);
-  residual.add(batch, at::ones({tokens, config.hidden}, options));
+  const at::Tensor hidden = at::ones({tokens, config.hidden}, options);
+  residual.add(batch, hidden, hidden);
   residual.finish(out);
   FarPairAccumulator far(heads, kv_heads, d, pairs, device);
   far.begin_layer(o_weight, nullptr);
