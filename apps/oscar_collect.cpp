@@ -7,6 +7,7 @@
 #include "apps/collect_run.h"
 #include "apps/options/common_options.h"
 #include "apps/options/device_choice.h"
+#include "apps/options/help.h"
 #include "apps/output_files.h"
 #include "apps/process_setup.h"
 #include "apps/rank_run.h"
@@ -160,6 +161,9 @@ int main_collect(int argc, char** argv) {
   add_collect_options(app, a.collect);
   add_output_options(app, a.common, false);
   app.get_option("--output")->description("Where to write the result (required, but for show)");
+  show_to_experts(app,
+                  "--revision --dtype --seed --skip-bad-rows --date --checkpoint-seconds --rows "
+                  "--work-dir --text-hashes --pack --seq-len");
 
   CLI::App* merge =
       app.add_subcommand("merge", "Add up statistics of the same model on different prompts, or all shards of one run");

@@ -51,7 +51,7 @@ if(OSCAR_BUNDLE_LIBRARIES)
   endif()
 endif()
 
-# Man pages and completion, from what the commands say with --help.
+# Man pages and completion, from what the commands say with --help-all.
 set(_manuals ${CMAKE_BINARY_DIR}/manuals)
 set(_generated)
 foreach(_command ${OSCAR_COMMANDS})

@@ -1,4 +1,4 @@
-"""The definition of a command, read from what it prints with --help (the layout of CLI11)."""
+"""The definition of a command, read from what it prints with --help-all (the layout of CLI11)."""
 import dataclasses
 import re
 import subprocess
@@ -101,7 +101,7 @@ def entries(lines):
 
 
 def parse(name, text, help_of_subcommand):
-    """help_of_subcommand(word): its --help text."""
+    """help_of_subcommand(word): its --help-all text."""
     blocks = re.split(r"\n\s*\n", text.strip("\n"))
     example, groups, subcommands, notes, summary, usage = [], [], [], [], "", ""
     for block in blocks:
@@ -119,12 +119,12 @@ def parse(name, text, help_of_subcommand):
         else:
             notes.append(block)
     if not usage or not any(group.title == "Options" for group in groups):
-        raise ValueError(f"{name} --help has no usage line or no options:\n{text}")
+        raise ValueError(f"{name} --help-all has no usage line or no options:\n{text}")
     return Command(name, summary, example, usage, groups, subcommands, notes)
 
 
 def read_command(program):
     def ask(*words):
-        return subprocess.run([str(program), *words, "--help"], check=True, capture_output=True, text=True).stdout
+        return subprocess.run([str(program), *words, "--help-all"], check=True, capture_output=True, text=True).stdout
 
     return parse(program.name, ask(), ask)

@@ -1,4 +1,4 @@
-"""Writes man pages and completion scripts of commands from their --help: OUTPUT/{man,bash,zsh}.
+"""Writes man pages and completion scripts of commands from their --help-all: OUTPUT/{man,bash,zsh}.
 
 usage: make_manuals.py --output DIR --version X.Y.Z PROGRAM...
 """

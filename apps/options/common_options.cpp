@@ -15,6 +15,7 @@
 #include <new>
 #include <string_view>
 
+#include "apps/options/help.h"
 #include "apps/process_setup.h"
 #include "base/errors.h"
 #include "base/files.h"
@@ -139,6 +140,7 @@ void set_up_app(CLI::App& app, CommonOptions& options, const std::string& exampl
   }
   app.description("Example:\n" + indented + "\n\n" + app.get_description());
   app.footer(kFooter);
+  set_up_help(app);
   app.set_version_flag("--version", version_text);
   CLI::Option* quiet = app.add_flag("-q,--quiet", options.quiet, "Print warnings and errors only");
   app.add_flag("-v,--verbose", options.verbose, "Print details too")->excludes(quiet);
@@ -147,6 +149,7 @@ void set_up_app(CLI::App& app, CommonOptions& options, const std::string& exampl
   app.set_config("--config", "", "Read options from a TOML file: `seq-len = 2048`, `prompts = [\"a.jsonl\"]`")
       ->type_name("FILE.toml")
       ->check(CLI::Validator(check_config_file, ""));
+  show_to_experts(app, "--quiet --verbose --no-progress --config");
   app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
@@ -202,8 +205,8 @@ void refuse_options(const CLI::App& app, const std::vector<std::string>& names, 
 }
 
 void refuse_other_options(const CLI::App& app, const std::vector<std::string>& used, const std::string& why) {
-  constexpr const char* kShared[] = {"--help",        "--version", "--quiet", "--verbose",
-                                     "--no-progress", "--json",    "--config"};
+  constexpr const char* kShared[] = {"--help",    "--help-all",    "--version", "--quiet",
+                                     "--verbose", "--no-progress", "--json",    "--config"};
   const auto named = [](const auto& list, const CLI::Option* option) {
     return std::any_of(std::begin(list), std::end(list), [&](const auto& name) { return option->check_name(name); });
   };

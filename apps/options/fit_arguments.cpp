@@ -29,20 +29,6 @@ std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
                    " and this method; choose one of: " + possible);
 }
 
-// "4211" -> {4, 2, 1, 1}.
-std::vector<std::uint8_t> parse_widths(const std::string& text) {
-  std::vector<std::uint8_t> widths;
-  for (const char c : text) {
-    if (c != '0' && c != '1' && c != '2' && c != '4') break;
-    widths.push_back(static_cast<std::uint8_t>(c - '0'));
-  }
-  if (text.size() != 4 || widths.size() != 4) {
-    throw UsageError("--widths has '" + text +
-                     "', expected four digits of 0, 1, 2, 4 for keys and for values: 4211,4210");
-  }
-  return widths;
-}
-
 // What a published format can carry is fitted; what it cannot and was asked for all the same is refused.
 void choose_for_format(FitArguments& a) {
   const ExportFormat* format = find_export_format(a.form);
@@ -53,9 +39,9 @@ void choose_for_format(FitArguments& a) {
   if (!format->published()) return;
   if (!a.method_given) a.fit.method = format->method;
   const MethodRow& method = fitted_method(a.fit.method);
-  if (!format->carries(method) || !a.widths.empty()) {
-    throw UsageError("--for " + a.form + " cannot carry method " + a.fit.method +
-                     (a.widths.empty() ? "" : " with --widths") + "; fit with --method " + format->method);
+  if (!format->carries(method)) {
+    throw UsageError("--for " + a.form + " cannot carry method " + a.fit.method + "; fit with --method " +
+                     format->method);
   }
   const auto choose = [&](std::string& option, const char* flag, const std::string& value,
                           const std::string& other = "") {
@@ -99,11 +85,6 @@ void parse_options(FitArguments& a) {
                  : a.center == "rope" ? Center::kRope
                  : a.center == "auto" ? Center::kAuto
                                       : Center::kNone;
-  if (!a.widths.empty()) {
-    const std::size_t comma = a.widths.find(',');
-    a.fit.key_widths = parse_widths(a.widths.substr(0, comma));
-    a.fit.value_widths = comma == std::string::npos ? a.fit.key_widths : parse_widths(a.widths.substr(comma + 1));
-  }
   if (a.clip == "none") {
     a.fit.clip = ClipMode::kNone;
   } else if (a.clip != "search") {
@@ -193,12 +174,6 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
 }
 
 void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measures) {
-  const MethodRow& method = fitted_method(a.fit.method);
-  const std::string unused = "is not used by --method " + method.id + ": ";
-  if (!method.metric_aware()) {
-    refuse_options(app, {"--exponent", "--damping"}, unused + "it is for balanced and waterfill");
-  }
-  if (!method.takes_widths) refuse_options(app, {"--widths"}, unused + "it is for balanced");
   if (!a.curves.collects) {
     refuse_options(app,
                    {"--prompts", "--own-text", "--skip-bad-rows", "--date", "--tokens", "--pack", "--seq-len",

@@ -18,7 +18,7 @@ struct FitArguments {
   FitOptions fit;
   CacheWindows windows;
   std::string statistics, scope = "auto", clip = "auto", window_text = "64,256";
-  std::string encoder = "auto", center = "auto", widths, form;
+  std::string encoder = "auto", center = "auto", form;
   bool method_given = false;
   double bits = 0.0;
   bool text_hashes = true;

@@ -1,5 +1,6 @@
 // The options of oscar-fit, in the order of --help.
 #include "apps/options/fit_arguments.h"
+#include "apps/options/help.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
 
@@ -41,14 +42,6 @@ void add_transform_options(CLI::App& app, FitArguments& a) {
                  "the keys before RoPE, rotated to each position (waterfill: in the layers where it pays, else mean)")
       ->check(CLI::IsMember({"auto", "none", "key", "mean", "rope"}))
       ->capture_default_str();
-  app.add_option("--damping", a.fit.damping, "Damping of balanced and waterfill, relative to the diagonals")
-      ->check(real_number(0.0, 0.1))
-      ->capture_default_str();
-  app.add_option("--exponent", a.fit.exponent, "Balanced and waterfill: 0 is orthogonal, 1 fully balanced")
-      ->check(real_number(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--widths", a.widths, "Balanced: the same block widths in every layer, such as 4211,4210")
-      ->type_name("K,V");
 }
 
 void add_code_options(CLI::App& app, FitArguments& a) {
@@ -79,9 +72,6 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
                  "collected, and balanced and waterfill fit keys to their mean over these positions. 0: to the "
                  "positions of the statistics (default: the model's maximum, at most 131072)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
-  app.add_option("--rows", a.fit.max_rows, "Sampled tokens used for the clip search")
-      ->check(whole_number(32, std::uint64_t{1} << 20))
-      ->capture_default_str();
   app.add_flag("--text-hashes,!--no-text-hashes", a.text_hashes,
                "Put the hashes of the calibration text into the bundle (calibration_hashes.json), so that oscar-verify "
                "can warn of text that was calibrated on; others can test texts by them, too")
@@ -152,6 +142,11 @@ void add_fit_options(CLI::App& app, FitArguments& arguments) {
   add_statistics_options(app, arguments);
   add_curve_options(app, arguments);
   add_collecting_options(app, arguments);
+  show_to_experts(app,
+                  "--scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
+                  "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
+                  "--skip-bad-rows --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
+                  "--pack");
 }
 
 }  // namespace oscar

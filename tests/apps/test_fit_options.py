@@ -94,18 +94,6 @@ def test_pareto_writes_what_single_fits_write(far, tmp_path):
     assert "predicted error" in table and not (tmp_path / "t").exists()
 
 
-def test_options_reach_the_fit(far, tmp_path):
-    def fit(name, *options):
-        succeed("fit", far, "-o", tmp_path / name, "--method", "balanced", *options)
-        return manifest_of(tmp_path / name)["provenance"]["options"], (tmp_path / name / "rotations.safetensors").read_bytes()
-
-    plain = fit("plain")
-    for name, options, key, value in (("exponent", ["--exponent", "0.5"], "exponent", 0.5), ("damping", ["--damping", "0.02"], "damping", 0.02)):
-        found = fit(name, *options)
-        assert found[0][key] == value and found[0] | {key: plain[0][key]} == plain[0]
-        assert found[1] != plain[1]
-
-
 def test_context_is_that_of_the_model_where_nothing_is_said(far, tmp_path):
     def fit(name, *options):
         succeed("fit", far, "-o", tmp_path / name, "--method", "balanced", *options)

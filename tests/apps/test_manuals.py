@@ -1,4 +1,4 @@
-"""Man pages and completion name every option that --help prints, and the shells accept them."""
+"""Man pages and completion name every option that --help-all prints, and the shells accept them."""
 import re
 import shutil
 import subprocess
@@ -12,9 +12,9 @@ CASES = [(name, sub) for name, subs in COMMANDS.items() for sub in [None, *subs]
 
 
 def options_of(name, sub=None):
-    """The words that begin with dashes at the head of an entry of --help: `-o,--output PATH`, `--a,--no-a{false}=on`."""
+    """The words that begin with dashes at the head of an entry of --help-all: `-o,--output PATH`, `--a,--no-a{false}=on`."""
     found = set()
-    for line in run(name, *([sub] if sub else []), "--help").out.splitlines():
+    for line in run(name, *([sub] if sub else []), "--help-all").out.splitlines():
         entry = re.match(r"  (-\S+)", line)
         if entry:
             found.update(re.match(r"--?[a-z][a-z0-9-]*", word)[0] for word in entry[1].split(",") if word.startswith("-"))

@@ -227,7 +227,7 @@ def test_refusals(tool, folder, bundle):
     refuse(2, "--allocate", "measured", names="--model")
     refuse(2, "--allocate", "closed", "--curves", curves, names="--curves")
     refuse(2, "--curves", curves, names="waterfill", method="balanced")
-    refuse(2, "--curves", curves, "--damping", "0.01", names="damping")
+    refuse(2, "--curves", curves, "--context", "512", names="context")
     refuse(3, "--allocate", "measured", "--model", ROOT / "tiny-qwen3", "--text", folder / "unseen.txt", names="another model")
     short = folder / "short.txt"
     short.write_text("Too short.")
