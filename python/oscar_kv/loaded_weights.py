@@ -69,7 +69,8 @@ def check_weights(model, modules, directory):
     names = {id(module): name for name, module in model.named_modules()}
     for index, module in modules.items():
         for name, weight in _samples(model, names, index, module):
-            stored = first_values(tensors, name, SAMPLE)
+            # Files that were saved from the model without its head lack the prefix.
+            stored = first_values(tensors, name if name in tensors else name.removeprefix("model."), SAMPLE)
             if stored is not None and not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:SAMPLE].cpu()):
                 raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
                                  "fitted on; pass checkpoint=DIR, or fit a bundle for this model")

@@ -83,6 +83,20 @@ def test_norms_tell_other_weights():
         oscar_kv.attach(model, fitted(model))
 
 
+def test_a_checkpoint_without_the_prefix(tmp_path):
+    """Names in the file lack "model.", and the weights are compared all the same."""
+    from safetensors.torch import load_file, save_file
+    from oscar_kv.loaded_weights import check_weights
+    from oscar_kv.transformers_attach import _attention_modules
+    save_file({name.removeprefix("model."): tensor for name, tensor in load_file(CHECKPOINT / "model.safetensors").items()}, tmp_path / "model.safetensors")
+    model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16).eval()
+    check_weights(model, _attention_modules(model), tmp_path)
+    with torch.no_grad():
+        model.model.layers[3].self_attn.k_proj.weight[0, 1] += 1
+    with pytest.raises(InputError, match="the weights of layer 3 are not those"):
+        check_weights(model, _attention_modules(model), tmp_path)
+
+
 def test_pieces_of_weights_are_refused():
     model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16).eval()
     bundle = fitted(model)
