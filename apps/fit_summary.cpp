@@ -58,7 +58,7 @@ std::string worst_line(const FitResult& result) {
             (shares ? number(100.0 * sides[i].value, "%.0f%%") : number(sides[i].value, "%.3f")) + " (" +
             widths_of(*sides[i].side) + ")";
   }
-  return text + (shares ? ": layers, share of the predicted error\n" : ": layers, relative error of rows\n");
+  return text + (shares ? " of the predicted error\n" : " relative error\n");
 }
 
 }  // namespace

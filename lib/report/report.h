@@ -199,11 +199,10 @@ struct VerifyReport {
   bool pass = false;  // every gate and every self check that ran
 };
 
-// "gate max_kl of oscar (prefill): 0.0123, at most 0.0201 with 95% confidence, limit 0.05; ...reason": one gate in
-// words.
+// "max_kl of oscar (prefill): 0.0123, 95% interval to 0.0201, limit 0.05; ...reason": one gate in words.
 std::string gate_text(const VerifyReport& report, const GateResult& gate);
-// The run in one sentence for each judged row: tokens that change, perplexity, memory, and PASS or FAIL at its end.
-// Without a judged row none; without a gate the last word is "no gate".
+// The run in one sentence for each judged row: tokens that change, perplexity, memory, and at its end PASS, FAIL, "no
+// gate" or "no verdict". Without a judged row none.
 std::vector<std::string> verdict_sentences(const VerifyReport& report);
 // "2.9x smaller at 2K, 6.7x at 128K"; empty without ratios.
 std::string memory_text(const MethodReport& method);

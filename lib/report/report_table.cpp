@@ -73,11 +73,29 @@ Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, 
   return row;
 }
 
+// Lines of at most 100 columns, broken at spaces; what follows a break is indented.
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t kColumns = 100;
+  std::string out, line;
+  std::size_t from = 0;
+  const auto end_line = [&] { out += line + "\n", line = "      "; };
+  while (from <= text.size()) {
+    const std::size_t to = std::min(text.find(' ', from), text.size());
+    const std::string word = text.substr(from, to - from);
+    const bool fresh = line.empty() || line.find_first_not_of(' ') == std::string::npos;
+    if (!fresh && width(line) + 1 + width(word) > kColumns) end_line();
+    line += (line.empty() || line.ends_with("      ") ? "" : " ") + word;
+    from = to + 1;
+  }
+  return out + line + "\n";
+}
+
 // What to do, and the verdict as the last line.
 std::string closing_lines(const VerifyReport& report) {
   std::string text;
-  for (const std::string& step : report.steps) text += "next: " + step + "\n";
-  for (const std::string& sentence : verdict_sentences(report)) text += "verdict: " + sentence + "\n";
+  if (!report.undecided.empty()) text += "gate: " + report.undecided + "\n";
+  for (const std::string& step : report.steps) text += wrapped("next: " + step);
+  for (const std::string& sentence : verdict_sentences(report)) text += sentence + "\n";
   return text;
 }
 
@@ -247,9 +265,9 @@ std::string report_table(const VerifyReport& report) {
   for (const BundleFacts& b : report.bundles) {
     text += "* judged: " + b.row +
             (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it") + "\n";
-    for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
+    for (const std::string& change : b.served_changes) text += wrapped("changed by " + b.served_as + ": " + change);
   }
-  for (const std::string& note : seen_notes(report)) text += "note: " + note + "\n";
+  for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const MethodReport& m : report.methods) {
     for (const TaskScore& t : m.tasks) {
       text += t.task + " " + std::to_string(t.length) + " of " + m.id + " (" + m.path +
@@ -257,16 +275,17 @@ std::string report_table(const VerifyReport& report) {
     }
   }
   for (const TaskScore* t : task_columns(report)) text += baseline_share(*t) + "\n";
-  for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
+  for (const LeftOut& l : report.left_out)
+    text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
   for (const BaselineChange& c : report.changes) {
     text += "against " + report.baseline + ": " + c.method + " (" + c.path + ") KL " + significant(c.kl_before, 4) +
             " -> " + significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
             fixed(c.ppl_ratio_now, 4) + "\n";
   }
-  for (const GateResult& g : report.gates) text += verdict(g.pass) + "  gate " + gate_text(report, g) + "\n";
+  for (const GateResult& g : report.gates) text += wrapped(verdict(g.pass) + "  gate " + gate_text(report, g));
   std::size_t passed = 0, idle = 0;
   for (const SelfCheck& c : report.checks) {
-    if (c.pass && !*c.pass) text += "FAIL  check " + c.name + ": " + c.detail + "\n";
+    if (c.pass && !*c.pass) text += wrapped("FAIL  check " + c.name + ": " + c.detail);
     passed += c.pass.value_or(false) ? 1 : 0, idle += c.pass ? 0 : 1;
   }
   if (!report.checks.empty()) {

@@ -1,7 +1,6 @@
 // The run in words: gates, the verdict, memory, the layers that lose most.
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "report/number_text.h"
 #include "report/report.h"
@@ -37,33 +36,11 @@ const SelfCheck* failed_check(const VerifyReport& report) {
   return nullptr;
 }
 
-const char* quantity(const std::string& gate) {
-  static const std::map<std::string, const char*> names = {{"max_kl", "KL"},
-                                                           {"max_ppl_ratio", "perplexity ratio"},
-                                                           {"min_top1", "same top token"},
-                                                           {"min_niah", "needles"},
-                                                           {"max_kl_increase", "growth of the KL"}};
-  const auto found = names.find(gate);
-  return found == names.end() ? gate.c_str() : found->second;
-}
-
-std::string gate_word(const GateResult& gate) {
-  std::string text = quantity(gate.name);
-  if (!gate.value) return text + " was not measured";
-  const bool upper = gate.name.starts_with("max_");
-  const bool by_bound = gate.bound && (gate.pass || !gate.reason.empty());
-  text += by_bound ? (upper ? " at most " : " at least ") : " ";
-  text += significant(by_bound ? *gate.bound : *gate.value, 3) + ", limit " + significant(gate.limit, 3);
-  return gate.reason.empty() ? text : text + "; " + gate.reason;
-}
-
-std::string ending(const VerifyReport& report, const MethodReport& method) {
+const char* ending(const VerifyReport& report, const MethodReport& method) {
   const GateResult* gate = deciding_gate(report, method);
-  const SelfCheck* check = failed_check(report);
-  if (gate != nullptr && !gate->pass) return "FAIL (" + gate_word(*gate) + ")";
-  if (check != nullptr) return "FAIL (self check " + check->name + ")";
-  if (gate != nullptr) return "PASS (" + gate_word(*gate) + ")";
-  return report.undecided.empty() ? "no gate was set" : "no verdict (" + report.undecided + ")";
+  if ((gate != nullptr && !gate->pass) || failed_check(report) != nullptr) return "FAIL";
+  if (gate != nullptr) return "PASS";
+  return report.undecided.empty() ? "no gate" : "no verdict";
 }
 
 std::string layer_widths(const std::vector<Widths>& widths, std::size_t place) {
@@ -82,15 +59,11 @@ const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& met
 }
 
 std::string gate_text(const VerifyReport& report, const GateResult& gate) {
-  const bool upper = gate.name.starts_with("max_");
   std::string text = gate.name + " of " + gate.method + " (" + gate.path + "): ";
   text += gate.value ? significant(*gate.value, 4) : "not measured";
-  if (gate.bound) {
-    text += std::string(", at ") + (upper ? "most " : "least ") + significant(*gate.bound, 4) + " with " +
-            percent(report.bootstrap_level, 0) + "% confidence";
-  }
+  if (gate.bound) text += ", " + percent(report.bootstrap_level, 0) + "% interval to " + significant(*gate.bound, 3);
   text += ", limit " + significant(gate.limit, 4);
-  if (report.default_gate) text += " (the default)";
+  if (report.default_gate) text += " (default)";
   return gate.reason.empty() ? text : text + "; " + gate.reason;
 }
 

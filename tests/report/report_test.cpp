@@ -109,25 +109,27 @@ TEST(ReportTable, EndsWithTheVerdictWithin100Columns) {
   r.methods[2].comparison = "authors";
   r.gates[0].path = r.gates[1].path = r.gates[2].path = "decode";
   const std::string table = report_table(r);
-  EXPECT_LE(table.substr(0, table.find("bits: ")).find('\n'), 100u);
-  const std::size_t last = table.rfind("verdict: ");
-  EXPECT_EQ(table.find('\n', last), table.size() - 1) << table;
-  EXPECT_THAT(table.substr(last), HasSubstr("perplexity 10.1"));
-  EXPECT_THAT(table.substr(last), HasSubstr("cache 2.9x smaller at 2K, 5.5x at 8K: PASS (KL at most "));
-  EXPECT_THAT(table.substr(last), HasSubstr(", limit 0.1)\n"));
+  for (std::size_t from = 0; from < table.size(); from = table.find('\n', from) + 1) {
+    EXPECT_LE(table.find('\n', from) - from, 100u) << table.substr(from, table.find('\n', from) - from);
+  }
+  EXPECT_THAT(table, testing::EndsWith("cache 2.9x smaller at 2K, 5.5x at 8K: PASS\n"));
+  EXPECT_THAT(table, HasSubstr("\n25 of 100 tokens differ, perplexity "));
+  r.steps = {std::string(60, 'a') + " " + std::string(60, 'b')};
+  EXPECT_THAT(report_table(r), HasSubstr("next: " + std::string(60, 'a') + "\n      " + std::string(60, 'b') + "\n"));
 }
 
 TEST(Verdict, SaysWhyItFails) {
   VerifyReport r = sample_report({0.001, {}, {}, {}});
   const std::string failed = verdict_sentences(r).front();
   EXPECT_THAT(failed, HasSubstr("25 of 100 tokens differ, perplexity "));
-  EXPECT_THAT(failed, HasSubstr(": FAIL (KL 0.0"));
+  EXPECT_THAT(failed, testing::EndsWith(": FAIL"));
+  EXPECT_THAT(report_table(r), HasSubstr("FAIL  gate max_kl of oscar (prefill): 0.0"));
   r.gates.clear();
-  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr(": no gate was set"));
+  EXPECT_THAT(verdict_sentences(r).front(), testing::EndsWith(": no gate"));
   r.undecided = "too few sequences";
-  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr(": no verdict (too few sequences)"));
+  EXPECT_THAT(verdict_sentences(r).front(), testing::EndsWith(": no verdict"));
   r.checks[0].pass = false;
-  EXPECT_THAT(verdict_sentences(r).front(), HasSubstr(": FAIL (self check null_run)"));
+  EXPECT_THAT(verdict_sentences(r).front(), testing::EndsWith(": FAIL"));
   r.methods[2].quality.same_top1 = 1.0 - 1.0 / 60;
   EXPECT_THAT(verdict_sentences(r).front(), HasSubstr("1 of 60 tokens differs"));
   r.methods[2].judged = false;
