@@ -85,7 +85,7 @@ at::Tensor take(const SafetensorsFile& file, const std::string& name, const std:
   if (view.dtype != DType::kF32 || view.shape != shape) {
     TensorView wanted;
     wanted.shape = shape;
-    throw InputError(file.path().string() + ": " + name + " is " + dtype_name(view.dtype) + " " + view.shape_text() +
+    throw InputError(file.path().string() + ": " + name + " is " + view.type_text() + " " + view.shape_text() +
                      ", expected F32 " + wanted.shape_text());
   }
   at::Tensor tensor = at::empty(shape, at::kFloat);

@@ -10,6 +10,8 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "checkpoint/canonical_config.h"
+#include "checkpoint/families/family.h"
+#include "checkpoint/gguf_advice.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {
@@ -23,7 +25,61 @@ bool present(const fs::path& path) {
   return fs::symlink_status(path, ec).type() != fs::file_type::not_found;
 }
 
+// transformers adds the adapter that lies beside the weights to them.
+void refuse_adapter(const fs::path& directory) {
+  const fs::path adapter = directory / "adapter_config.json";
+  if (!present(adapter)) return;
+  throw InputError(adapter.string() +
+                   ": an adapter lies beside the weights, which transformers adds to them and which is not read here; "
+                   "merge it (merge_and_unload() of peft) and save the model, or remove this file to use the weights "
+                   "without it");
+}
+
+bool same_tensor(const TensorView& a, const TensorView& b) {
+  return a.dtype == b.dtype && a.other_type == b.other_type && a.shape == b.shape &&
+         (a.data.data() == b.data.data() || std::equal(a.data.begin(), a.data.end(), b.data.begin(), b.data.end()));
+}
+
 }  // namespace
+
+// All tensors of the shards: an index may name some that they lack, which matters where one is needed, and lack some
+// that they hold, which transformers loads all the same.
+void Checkpoint::add_shard_tensors() {
+  for (const SafetensorsFile& shard : shards_) {
+    for (const TensorView& tensor : shard.tensors()) {
+      const auto [found, fresh] = index_.emplace(tensor.name, &tensor);
+      if (fresh || same_tensor(*found->second, tensor)) continue;
+      throw InputError(location_.directory.string() + ": two shards hold the tensor " + quote_name(tensor.name) +
+                       " with different numbers, and engines do not agree which of them counts; remove one of them");
+    }
+  }
+}
+
+// Files saved from the model without its head lack the prefix of all names: "layers.0...", as transformers loads them.
+void Checkpoint::add_prefix() {
+  const std::string embedding = family_of(config_).embedding;
+  const std::size_t dot = embedding.find('.') + 1;
+  if (config_.text_tower || index_.contains(embedding) || !index_.contains(embedding.substr(dot))) return;
+  const std::string prefix = embedding.substr(0, dot);
+  std::map<std::string, const TensorView*, std::less<>> named;
+  for (const auto& [name, tensor] : index_) {
+    const bool outside = name.starts_with(prefix) || name.starts_with("lm_head.");
+    TensorView& copy = renamed_.emplace_back(*tensor);
+    if (!outside) copy.name = prefix + name;
+    named.emplace(copy.name, &copy);
+  }
+  if (named.size() != index_.size()) {
+    throw InputError(location_.directory.string() + ": holds tensors twice, with the prefix '" + prefix +
+                     "' and without it; remove one of them");
+  }
+  index_ = std::move(named);
+  added_prefix_ = prefix;
+}
+
+std::string Checkpoint::stored_name(const std::string& name) const {
+  const bool outside = added_prefix_.empty() || name.starts_with("lm_head.");
+  return outside ? name : name.substr(added_prefix_.size());
+}
 
 Checkpoint Checkpoint::open(const ModelLocation& location) {
   Checkpoint checkpoint;
@@ -32,20 +88,17 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
   const Json document = read_json(config, kMaxConfig);
   checkpoint.config_ = parse_model_config(document, config.string());
   checkpoint.canonical_config_ = canonical_config(document);
+  refuse_adapter(location.directory);
 
   const fs::path single = location.directory / "model.safetensors";
   const fs::path index = location.directory / "model.safetensors.index.json";
   if (present(single)) {
     checkpoint.shards_.push_back(SafetensorsFile::open(single));
-    for (const TensorView& tensor : checkpoint.shards_.front().tensors()) {
-      checkpoint.index_.emplace(tensor.name, &tensor);
-    }
   } else if (present(index)) {
     const auto weight_map = parse_shard_index(read_file(index, kMaxIndex), index.string());
     std::set<std::string> files;
     for (const auto& [tensor, file] : weight_map) files.insert(file);
-    std::map<std::string, std::size_t> shard_of;
-    std::map<std::pair<dev_t, ino_t>, std::size_t> opened;
+    std::set<std::pair<dev_t, ino_t>> opened;
     for (const std::string& file : files) {
       if (!present(location.directory / file)) {
         throw InputError(index.string() + ": the shard " + quote_name(file) + " is missing; complete the checkpoint");
@@ -53,18 +106,17 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
       // An index may name one file in many ways ("a", "./a", links): it is mapped and read once.
       struct stat info {};
       const bool known_file = ::stat((location.directory / file).c_str(), &info) == 0;
-      const auto [same, fresh] = opened.emplace(std::pair(info.st_dev, info.st_ino), checkpoint.shards_.size());
-      shard_of.emplace(file, same->second);
+      const bool fresh = opened.emplace(info.st_dev, info.st_ino).second;
       if (fresh || !known_file) checkpoint.shards_.push_back(SafetensorsFile::open(location.directory / file));
-    }
-    for (const auto& [tensor, file] : weight_map) {
-      checkpoint.index_.emplace(tensor, &checkpoint.shards_[shard_of.at(file)].at(tensor));
     }
   } else {
     throw InputError(location.directory.string() +
                      ": has neither model.safetensors nor model.safetensors.index.json; weights in other formats "
-                     "(pytorch_model.bin, GGUF) must be converted to safetensors first");
+                     "(pytorch_model.bin, GGUF) must be converted to safetensors first" +
+                     gguf_advice(location.directory));
   }
+  checkpoint.add_shard_tensors();
+  checkpoint.add_prefix();
   return checkpoint;
 }
 
@@ -81,10 +133,12 @@ Checkpoint Checkpoint::open_index(const ModelLocation& location) {
   const Json document = read_json(config, kMaxConfig);
   checkpoint.config_ = parse_model_config(document, config.string());
   checkpoint.canonical_config_ = canonical_config(document);
+  refuse_adapter(location.directory);
   checkpoint.bytes_of_index_ = parse_total_size(text, index.string());
   for (const auto& [tensor, file] : weight_map)
     checkpoint.names_only_.push_back({.name = tensor, .shape = {}, .data = {}});
   for (const TensorView& tensor : checkpoint.names_only_) checkpoint.index_.emplace(tensor.name, &tensor);
+  checkpoint.add_prefix();
   return checkpoint;
 }
 

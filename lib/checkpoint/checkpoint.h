@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@ namespace oscar {
 class Checkpoint {
  public:
   // Opens config.json and all shards (model.safetensors or model.safetensors.index.json). InputError on any fault:
-  // a missing shard, a name that leaves the directory, a tensor in the index that its shard does not hold.
+  // a missing shard, a name that leaves the directory, one tensor with other numbers in two shards, an adapter beside
+  // the weights. What the shards hold counts; a tensor that only the index names is absent.
   static Checkpoint open(const ModelLocation& location);
   // The same where shards that the index names may be absent, as for a plan: without them tensors have a name and
   // nothing else, and weight_bytes() is what the index says. InputError for a tensor that only the shards can tell of.
@@ -34,7 +36,9 @@ class Checkpoint {
   const TensorView* find(std::string_view name) const;
   const TensorView& at(std::string_view name) const;  // InputError when absent
   std::vector<std::string> names() const;             // sorted
-  std::uint64_t weight_bytes() const;                 // 0: the index does not say
+  // The name in the file, where the checkpoint was saved without the prefix "model." and names here have it.
+  std::string stored_name(const std::string& name) const;
+  std::uint64_t weight_bytes() const;  // 0: the index does not say
   bool has_shards() const { return names_only_.empty(); }
 
   // "v2:sha256:<hex>" over config.json without the keys that programs rewrite (canonical_config.h), every tensor's
@@ -47,11 +51,16 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
+  void add_shard_tensors();
+  void add_prefix();
+
   ModelLocation location_;
   ModelConfig config_;
   std::string canonical_config_;
   std::vector<SafetensorsFile> shards_;
   std::vector<TensorView> names_only_;  // of an index whose shards are absent
+  std::list<TensorView> renamed_;       // of files without the prefix
+  std::string added_prefix_;
   std::uint64_t bytes_of_index_ = 0;
   std::map<std::string, const TensorView*, std::less<>> index_;
 };

@@ -8,8 +8,16 @@ namespace oscar {
 
 std::vector<fs::path> checkpoint_files(const ModelLocation& location) {
   constexpr const char* kIndex = "model.safetensors.index.json";
-  std::set<std::string> names = {"config.json",    "generation_config.json", "model.safetensors",  kIndex,
-                                 "tokenizer.json", "tokenizer_config.json",  "chat_template.jinja"};
+  std::set<std::string> names = {"config.json",
+                                 "generation_config.json",
+                                 "model.safetensors",
+                                 kIndex,
+                                 "tokenizer.json",
+                                 "tokenizer_config.json",
+                                 "chat_template.jinja",
+                                 "chat_template.json",
+                                 "special_tokens_map.json",
+                                 "added_tokens.json"};
   std::error_code ec;
   const fs::path index = location.directory / kIndex;
   if (fs::is_regular_file(index, ec)) {

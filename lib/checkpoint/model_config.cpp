@@ -180,6 +180,17 @@ void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::st
   }
 }
 
+// Whoever raises the factor often leaves max_position_embeddings as it was: servers go by the factor then. It stretches
+// the original length with YaRN, the model's maximum with dynamic and linear RoPE. Gemma 3, with RoPE of its own for
+// sliding layers, has a linear factor that its maximum already holds.
+std::int64_t served_positions(const RopeConfig& rope, bool layered, std::int64_t max_position) {
+  if (rope.factor <= 1.0) return max_position;
+  const bool yarn = rope.type == RopeType::kYarn, linear = rope.type == RopeType::kLinear && !layered;
+  if (!yarn && !linear && rope.type != RopeType::kDynamic) return max_position;
+  const auto original = static_cast<double>(yarn ? rope.original_max_position : max_position);
+  return std::max(max_position, static_cast<std::int64_t>(original * std::min(rope.factor, 1e6)));
+}
+
 }  // namespace
 
 std::int64_t ModelConfig::kv_place(std::int64_t layer) const {
@@ -275,10 +286,7 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   if (row->read_config != nullptr) row->read_config(config, where, &out);
   check_rotation(out.rope, out.rotary_width(), where);
   check_rope_factors(out.rope, out.rotary_width(), where);
-  if (out.rope.type == RopeType::kDynamic && out.rope.factor > 1.0) {  // the factor says how far the base is stretched
-    out.max_position =
-        static_cast<std::int64_t>(static_cast<double>(out.max_position) * std::min(out.rope.factor, 1e6));
-  }
+  out.max_position = served_positions(out.rope, !out.layer_rope.empty(), out.max_position);
   if (!out.layer_rope.empty()) check_rope_factors(out.local_rope, out.local_head_dim(), where);
   return out;
 }

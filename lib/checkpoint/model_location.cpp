@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "checkpoint/gguf_advice.h"
 
 namespace oscar {
 namespace {
@@ -129,13 +130,15 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
                        "; drop --revision or name the model as org/name");
     }
     if (!file_exists(fs::path(model) / "config.json")) {
-      throw InputError(model + ": has no config.json; expected the directory of a Hugging Face checkpoint");
+      throw InputError(model + ": has no config.json; expected the directory of a Hugging Face checkpoint" +
+                       gguf_advice(model));
     }
     std::error_code ec;
     fs::path absolute = fs::absolute(model, ec).lexically_normal();
     if (!absolute.has_filename()) absolute = absolute.parent_path();  // "dir/" and "dir/."
     return {model, absolute.filename().string(), ""};
   }
+  if (is_gguf_file(model)) throw InputError(escape_text(model) + ": GGUF is not read" + gguf_file_advice(model));
   if (!is_repository_name(model)) {
     throw InputError(quote_name(model) + " is neither a directory nor a model name of the form org/name");
   }

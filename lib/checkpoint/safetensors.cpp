@@ -19,6 +19,15 @@ std::string tensor_place(const HeaderTensor& t) {
   return "tensor " + quote_name(t.name) + " at bytes " + std::to_string(t.begin) + " to " + std::to_string(t.end);
 }
 
+// What shape and type need; a type of less than a byte ends with a whole one.
+std::optional<std::uint64_t> bytes_of(const HeaderTensor& t) {
+  if (t.dtype != DType::kOther) return tensor_bytes(t.shape, t.dtype);
+  const std::optional<std::uint64_t> elements = tensor_bytes(t.shape, DType::kOther);
+  const std::uint64_t bits = other_type_bits(t.other_type);
+  if (!elements || *elements > (std::uint64_t{1} << 56)) return std::nullopt;
+  return *elements * bits % 8 == 0 ? std::optional(*elements * bits / 8) : std::nullopt;
+}
+
 // Ranges must tile the data exactly: sorted by start, each begins where the one before ended, the last ends the file.
 void check_ranges(std::vector<HeaderTensor>& tensors, std::uint64_t data_bytes, const std::string& where) {
   std::sort(tensors.begin(), tensors.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
@@ -30,7 +39,7 @@ void check_ranges(std::vector<HeaderTensor>& tensors, std::uint64_t data_bytes, 
       throw InputError(where + ": " + tensor_place(t) + " does not lie within the " + std::to_string(data_bytes) +
                        " data bytes; the file is damaged or was not copied whole");
     }
-    const auto bytes = tensor_bytes(t.shape, t.dtype);
+    const std::optional<std::uint64_t> bytes = bytes_of(t);
     if (!bytes) throw InputError(where + ": tensor " + quote_name(t.name) + " has a shape whose size overflows");
     if (*bytes != t.end - t.begin) {
       throw InputError(where + ": " + tensor_place(t) + " has " + std::to_string(t.end - t.begin) +
@@ -79,7 +88,11 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
   file.metadata_ = std::move(header.metadata);
   file.tensors_.reserve(header.tensors.size());
   for (HeaderTensor& t : header.tensors) {
-    file.tensors_.push_back({std::move(t.name), t.dtype, std::move(t.shape), data.subspan(t.begin, t.end - t.begin)});
+    file.tensors_.push_back({.name = std::move(t.name),
+                             .dtype = t.dtype,
+                             .shape = std::move(t.shape),
+                             .data = data.subspan(t.begin, t.end - t.begin),
+                             .other_type = std::move(t.other_type)});
   }
   std::sort(file.tensors_.begin(), file.tensors_.end(),
             [](const TensorView& a, const TensorView& b) { return a.name < b.name; });

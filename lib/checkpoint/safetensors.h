@@ -15,9 +15,28 @@
 
 namespace oscar {
 
-enum class DType { kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBF16, kF32, kF64, kF8E4M3, kF8E5M2 };
+// kOther: a type that nothing here reads (F4, F6_E2M3, C64), whose name TensorView::other_type keeps.
+enum class DType {
+  kBool,
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kU64,
+  kI64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kOther
+};
 
-std::size_t dtype_size(DType dtype);  // bytes of one element
+std::size_t dtype_size(DType dtype);  // bytes of one element; of kOther 1
 const char* dtype_name(DType dtype);  // the name in the header: "BF16"
 
 // A tensor inside a mapped file or inside the caller's memory. Row-major; data may be unaligned.
@@ -25,8 +44,10 @@ struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> data;  // bytes == product(shape) * dtype_size(dtype)
+  std::span<const std::byte> data;  // bytes == product(shape) * dtype_size(dtype), but of kOther
+  std::string other_type = {};      // of kOther, as the header names it
 
+  std::string type_text() const;  // "BF16"
   std::int64_t elements() const;
   std::string shape_text() const;  // "[2, 128, 128]"
 };

@@ -90,6 +90,7 @@ class HeaderReader {
       const auto dtype = dtype_from_name(value);
       if (!dtype) fail(tensor() + " has dtype " + quote_name(value) + ", expected one of " + dtype_names());
       tensor_.dtype = *dtype;
+      if (*dtype == DType::kOther) tensor_.other_type = std::move(value);
       state_ = State::kTensor;
     } else {
       unexpected("a string");

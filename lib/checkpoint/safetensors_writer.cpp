@@ -43,15 +43,16 @@ void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
   std::uint64_t offset = 0;
   for (const TensorView& t : tensors) {
     const auto bytes = tensor_bytes(t.shape, t.dtype);
-    if (t.name == "__metadata__" || !bytes || *bytes != t.data.size()) {
+    const bool fits = bytes && (*bytes == t.data.size() || t.dtype == DType::kOther);
+    if (t.name == "__metadata__" || !fits) {
       throw InputError(path.string() + ": cannot hold the tensor " + quote_name(t.name) + " of shape " +
                        t.shape_text() + " with " + std::to_string(t.data.size()) + " bytes");
     }
-    header += (header.size() == 1 ? "" : ",") + json_text(t.name, path) + ":{\"dtype\":\"" + dtype_name(t.dtype) +
-              "\",\"shape\":[";
+    header += (header.size() == 1 ? "" : ",") + json_text(t.name, path) +
+              ":{\"dtype\":" + json_text(t.type_text(), path) + ",\"shape\":[";
     for (std::size_t i = 0; i < t.shape.size(); ++i) header += (i == 0 ? "" : ",") + std::to_string(t.shape[i]);
-    header += "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + *bytes) + "]}";
-    offset += *bytes;
+    header += "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + t.data.size()) + "]}";
+    offset += t.data.size();
   }
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');

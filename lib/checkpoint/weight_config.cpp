@@ -13,7 +13,8 @@
 namespace oscar {
 namespace {
 
-constexpr std::array<std::string_view, 6> kMethods = {"fp8", "compressed-tensors", "modelopt", "mxfp4", "awq", "gptq"};
+constexpr std::array<std::string_view, 8> kMethods = {"fp8", "mxfp8", "compressed-tensors", "modelopt", "mxfp4",
+                                                      "awq", "gptq",  "auto-round"};
 constexpr std::int64_t kMaxBlock = std::int64_t{1} << 20;
 
 using Block = std::pair<std::int64_t, std::int64_t>;
@@ -72,6 +73,22 @@ void check_method(const Json& quantization, const std::string& method, const std
   }
 }
 
+// What is added to stored zero points of GPTQ's layout. auto-round names it by the kind of packing; its AWQ layout has
+// none, and llm_compressor's is that of compressed-tensors.
+std::int64_t zero_point_offset(const Json& quantization, const std::string& method, const std::string& where) {
+  if (method == "auto-round") {
+    const std::string packing = json_string(quantization, "packing_format", where, "auto_round:auto_gptq");
+    if (packing == "auto_round" || packing == "auto_round:gptqmodel") return 0;
+    for (const char* known : {"auto_round:auto_gptq", "auto_round:auto_awq", "auto_round:llm_compressor"}) {
+      if (packing == known) return 1;
+    }
+    throw InputError(where + ": 'packing_format' of 'quantization_config' is " + quote_name(packing) +
+                     ", which is not read; those that are: auto_round, auto_round:gptqmodel, auto_round:auto_gptq, "
+                     "auto_round:auto_awq, auto_round:llm_compressor");
+  }
+  return method == "gptq" && json_string(quantization, "checkpoint_format", where, "") == "gptq_v2" ? 0 : 1;
+}
+
 }  // namespace
 
 WeightConfig parse_weight_config(const Json& config, const std::string& where) {
@@ -86,8 +103,7 @@ WeightConfig parse_weight_config(const Json& config, const std::string& where) {
   std::optional<Block> block = read_block(quantization, "weight_block_size", where);
   if (!block) block = block_of_groups(quantization, where);
   if (block) std::tie(out.block_rows, out.block_columns) = *block;
-  const std::string kind = json_string(quantization, "checkpoint_format", where, "");
-  if (out.method == "gptq" && kind == "gptq_v2") out.zero_point_offset = 0;
+  out.zero_point_offset = zero_point_offset(quantization, out.method, where);
   return out;
 }
 

@@ -45,7 +45,7 @@ std::vector<std::string> plain_modules(const Checkpoint& source, const Bundle& b
   std::vector<std::string> modules;
   for (const LayerTransform& layer : bundle.layers) {
     for (const StoredWeight& weight : absorbing_weights(source, layer.layer, needs_new_biases(source, bundle))) {
-      if (weight.format == nullptr) continue;
+      if (weight.is_plain()) continue;
       modules.push_back(weight.name.substr(0, weight.name.rfind('.')));
     }
   }
@@ -60,7 +60,15 @@ std::map<std::string, std::string> weight_files(const Checkpoint& source) {
     for (const std::string& name : source.names()) files[name] = kSingle;
     return files;
   }
-  return parse_shard_index(read_file(directory / kIndex, std::uint64_t{128} << 20), (directory / kIndex).string());
+  files = parse_shard_index(read_file(directory / kIndex, std::uint64_t{128} << 20), (directory / kIndex).string());
+  std::erase_if(files, [&](const auto& entry) { return source.find(entry.first) == nullptr; });
+  for (const std::string& name : source.names()) {
+    if (files.contains(name)) continue;
+    throw InputError((directory / kIndex).string() + ": does not name the tensor " + quote_name(name) +
+                     " that a shard holds, and the format absorbed writes an index of the same names; save the model "
+                     "again with transformers");
+  }
+  return files;
 }
 
 // A checkpoint from somewhere may hold links to anything that its user can read, and the new one is made to be given
@@ -270,6 +278,12 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
   if (source.config().unit_v_norm) {
     throw InputError("the format absorbed changes v_proj, but " + source.config().architecture +
                      " normalises values behind it, and may project keys with it; serve the bundle in another format");
+  }
+  const std::string some = family_of(source).embedding;
+  if (source.stored_name(some) != some) {
+    throw InputError("the format absorbed keeps the names of tensors, and those of " +
+                     source.location().directory.string() +
+                     " lack the prefix 'model.'; save the model again with transformers");
   }
   if (!needs_new_biases(source, bundle)) return;
   if (source.config().text_tower || !parse_model_config(config_with_biases(source), "config.json").output_bias) {

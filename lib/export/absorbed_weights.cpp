@@ -18,7 +18,7 @@ std::vector<StoredWeight> absorbing_weights(const Checkpoint& source, std::int64
   };
   std::vector<StoredWeight> weights = {find(family.v, keys, c.hidden), find(family.o, c.hidden, queries)};
   for (const StoredWeight& weight : {find(family.q, queries, c.hidden), find(family.k, keys, c.hidden)}) {
-    if (new_biases || weight.format != nullptr) weights.push_back(weight);
+    if (new_biases || !weight.is_plain()) weights.push_back(weight);
   }
   return weights;
 }
@@ -73,7 +73,7 @@ std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransfo
   }
   for (const std::string& name : {family.q, family.k}) {
     const auto weight = weights.find(full(name));
-    if (weight == weights.end() || weight->second.format == nullptr) continue;
+    if (weight == weights.end() || weight->second.is_plain()) continue;
     add(name, name, load_weight(weight->second, at::kDouble));
   }
   return out;

@@ -136,12 +136,20 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
 
 std::string where(const Checkpoint& checkpoint) { return checkpoint.location().directory.string(); }
 
-// Whether the tensor takes part in what a layer computes. Scales of activations and of caches do not.
-bool means_something(const std::string& name) {
-  constexpr std::array kEnds = {
-      "weight", "bias",   "sinks",          "weight_packed",       "_blocks", "weight_scale", "weight_scale_inv",
-      "A_log",  "scales", "weight_scale_2", "weight_global_scale", "qzeros"};
-  return std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
+// What changes nothing here: scales of activations and of caches in fewer bits, which stay in the type of the run, and
+// tables of angles that every implementation computes anew. Any other name means something.
+bool changes_nothing(const std::string& name) {
+  constexpr std::array<std::string_view, 16> kEnds = {"input_scale",      "input_scale_inv",  "input_global_scale",
+                                                      "input_zero_point", "output_scale",     "output_zero_point",
+                                                      "q_scale",          "k_scale",          "v_scale",
+                                                      "kv_scale",         "prob_scale",       "prob_output_scale",
+                                                      "inv_freq",         "activation_scale", "cos_cached",
+                                                      "sin_cached"};
+  return std::any_of(kEnds.begin(), kEnds.end(), [&](std::string_view end) {
+    if (!name.ends_with(end)) return false;
+    const char before = name.size() == end.size() ? '.' : name[name.size() - end.size() - 1];
+    return before == '.' || before == '_';
+  });
 }
 
 // GPTQ checkpoints of older tools hold a bias of zeros at every module that they quantised.
@@ -160,22 +168,37 @@ bool is_unread_projection(const Family& family, std::int64_t layer, const std::s
                      [&](const char* part) { return name.starts_with(family.layer_tensor(layer, part)); });
 }
 
-// Dropping a weight, bias or norm that the checkpoint holds would give wrong results without a word. Layers beyond the
-// model's (multi-token prediction) are left alone.
+// Of the modules outside the layers: "lm_head.bias", "lm_head.pre_quant_scale".
+bool is_beside_outer_weight(const Family& family, const std::string& name) {
+  const std::array weights = {&family.embedding, &family.head, &family.final_norm};
+  return std::any_of(weights.begin(), weights.end(), [&](const std::string* weight) {
+    const std::size_t module = weight->rfind('.') + 1;  // with the dot
+    return !weight->empty() && name != *weight && name.compare(0, module, *weight, 0, module) == 0;
+  });
+}
+
+// Dropping a tensor that the checkpoint holds, of a weight or beside one, would give wrong results without a word.
+// Layers beyond the model's (multi-token prediction) are left alone.
 void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const std::set<std::string>& used) {
   const ModelConfig& c = checkpoint.config();
   for (const std::string& name : checkpoint.names()) {
-    if (!name.starts_with(family.layer_prefix) || used.contains(name)) continue;
-    std::int64_t layer = -1;
-    const char* number = name.data() + family.layer_prefix.size();
-    std::from_chars(number, name.data() + name.size(), layer);
-    if (layer < 0 || layer >= checkpoint.config().layers) continue;
-    if (c.reads_another(layer) && is_unread_projection(family, layer, name)) continue;
-    if (means_something(name) && !is_empty_bias(checkpoint, name)) {
-      throw InputError("The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
-                       checkpoint.config().architecture +
-                       " with this config.json would ignore it; correct config.json (architectures, attention_bias, "
-                       "mlp_bias, number of experts).");
+    if (used.contains(name)) continue;
+    if (name.starts_with(family.layer_prefix)) {
+      std::int64_t layer = -1;
+      const char* number = name.data() + family.layer_prefix.size();
+      std::from_chars(number, name.data() + name.size(), layer);
+      if (layer < 0 || layer >= checkpoint.config().layers) continue;
+      if (c.reads_another(layer) && is_unread_projection(family, layer, name)) continue;
+    } else if (!is_beside_outer_weight(family, name)) {
+      continue;
+    }
+    if (!changes_nothing(name) && !is_empty_bias(checkpoint, name)) {
+      throw InputError(
+          "The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
+          checkpoint.config().architecture +
+          " with this config.json would ignore it, so that results would differ; correct config.json "
+          "(architectures, attention_bias, mlp_bias, number of experts), or use the BF16 checkpoint of the "
+          "model where the tensor belongs to a quantisation.");
     }
   }
 }
@@ -294,8 +317,11 @@ void visit_layer(const Checkpoint& checkpoint, const Family& family, std::int64_
 }  // namespace
 
 void check_weights(const Checkpoint& checkpoint, const Family& family) {
-  find_outer_weights(checkpoint, family);
+  const OuterViews outer = find_outer_weights(checkpoint, family);
   std::set<std::string> used;
+  for (const StoredWeight* weight : {&outer.head, &outer.final_norm}) {
+    for (const TensorView* part : weight->parts()) used.insert(part->name);
+  }
   const auto check = [&](const std::string& name, const Shape& shape) {
     for (const TensorView* part : find_weight(checkpoint, name, shape).parts()) used.insert(part->name);
   };
@@ -335,7 +361,7 @@ namespace {
 
 // Of an index alone, names of scales and codes tell; a name that tells nothing is taken for a plain weight.
 bool is_quantised(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
-  if (checkpoint.has_shards()) return find_weight(checkpoint, name, shape).format != nullptr;
+  if (checkpoint.has_shards()) return !find_weight(checkpoint, name, shape).is_plain();
   return has_quantised_parts(checkpoint, name);
 }
 
@@ -349,8 +375,9 @@ std::uint64_t elements_of(const Shape& shape, std::size_t from = 0) {
 // 16 bits in groups of two would take, more than any format does.
 std::uint64_t stored_bytes(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
   if (!checkpoint.has_shards()) return 2 * elements_of(shape);
-  std::uint64_t bytes = 0;
-  for (const TensorView* part : find_weight(checkpoint, name, shape).parts()) bytes += part->data.size();
+  const StoredWeight weight = find_weight(checkpoint, name, shape);
+  std::uint64_t bytes = weight.input_factors != nullptr ? 4 * elements_of(shape) : 0;  // the product, in FP32
+  for (const TensorView* part : weight.parts()) bytes += part->data.size();
   return bytes;
 }
 

@@ -69,7 +69,7 @@ at::Tensor tensor_of(const SafetensorsFile& file, const std::string& name) {
   const TensorView* view = file.find(name);
   if (view == nullptr) return {};
   if (view->dtype != DType::kF64 && view->dtype != DType::kF32) {
-    throw InputError(file.path().string() + ": tensor '" + name + "' is " + dtype_name(view->dtype) +
+    throw InputError(file.path().string() + ": tensor '" + name + "' is " + view->type_text() +
                      ", so the work directory is damaged; delete it to start anew");
   }
   at::Tensor t = at::empty(view->shape, at::TensorOptions(view->dtype == DType::kF64 ? at::kDouble : at::kFloat));

@@ -90,7 +90,7 @@ class TensorReader {
  private:
   void require_dtype(const TensorView& view, DType dtype) const {
     if (view.dtype != dtype) {
-      throw InputError(where() + ": tensor '" + view.name + "' is " + dtype_name(view.dtype) + ", expected " +
+      throw InputError(where() + ": tensor '" + view.name + "' is " + view.type_text() + ", expected " +
                        dtype_name(dtype));
     }
   }

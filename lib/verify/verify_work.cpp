@@ -53,7 +53,7 @@ at::Tensor tensor_of(const TensorView& view, const std::string& where) {
     if (!view.data.empty()) std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
     return t;
   }
-  damaged_record(where, "tensor '" + view.name + "' is " + dtype_name(view.dtype));
+  damaged_record(where, "tensor '" + view.name + "' is " + view.type_text());
 }
 
 SafetensorsFile open_own(const fs::path& path, const RunDirectory& run) {

@@ -5,12 +5,15 @@
 // Stored as X.weight with X.weight_scale_inv (DeepSeek, Qwen: multiplied all the same) or X.weight_scale
 // (compressed-tensors, modelopt). The scale's shape tells which of the three it is:
 //   [], [1] or [1, 1]: tensor; [N] or [N, 1]: rows; [ceil(N / block rows), ceil(K / block columns)]: blocks.
+// MXFP8 (OCP Microscaling Formats 1.0): the same codes, 32 of a row with one scale of 2^(byte - 127), stored as U8 or
+// F8_E8M0 [N, K / 32]. Blocks of other sizes may have such scales, too.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "base/errors.h"
 #include "weights/tensor_view.h"
+#include "weights/unpacked_codes.h"
 #include "weights/weight_format.h"
 
 namespace oscar {
@@ -18,6 +21,10 @@ namespace oscar {
 extern const WeightFormat kFp8;
 
 namespace {
+
+constexpr std::int64_t kMxGroup = 32;  // codes of one scale of MXFP8
+
+bool is_power(const TensorView& scale) { return scale.dtype == DType::kU8 || scale.dtype == DType::kF8E8M0; }
 
 std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 
@@ -43,10 +50,21 @@ std::optional<StoredWeight> find_fp8(const WeightQuery& query) {
   require_shape(query, *codes, query.shape);
   StoredWeight weight = query.start(kFp8, *codes);
   weight.scale = &the_scale(query);
-  require_type(query, *weight.scale, {DType::kF32, DType::kBF16, DType::kF16});
+  const bool powers = is_power(*weight.scale);
+  if (codes->dtype == DType::kF8E4M3) {
+    require_type(query, *weight.scale, {DType::kF32, DType::kBF16, DType::kF16, DType::kU8, DType::kF8E8M0});
+  } else {
+    require_type(query, *weight.scale, {DType::kF32, DType::kBF16, DType::kF16});
+  }
   if (const TensorView* zero = query.find(".weight_zero_point"); zero != nullptr) {
     throw InputError("The checkpoint " + weight.where + " holds " + zero->name + " for " + query.text() +
                      ", and zero points of weights in 8 bits are read only where those are packed.");
+  }
+  const bool micro = powers && query.shape.size() == 2 && query.shape[1] % kMxGroup == 0 &&
+                     weight.scale->shape == WeightShape{query.shape[0], query.shape[1] / kMxGroup};
+  if (micro) {
+    weight.block_rows = 1, weight.block_columns = kMxGroup;
+    return weight;
   }
   if (scales_tensor(*weight.scale) || scales_rows(*weight.scale, query.shape.at(0))) return weight;
   const WeightConfig& config = query.checkpoint.config().weights;
@@ -74,8 +92,16 @@ void scale_blocks(const StoredWeight& weight, at::Tensor values, const at::Tenso
   if (rows > whole * block) values.narrow(0, whole * block, rows - whole * block).mul_(wide.narrow(0, whole, 1));
 }
 
+// Scales as FP32, their shape as stored.
+at::Tensor finite_fp8_scale(const StoredWeight& weight) {
+  if (!is_power(*weight.scale)) return finite_scale(weight, *weight.scale);
+  const at::Tensor stored = stored_tensor(*weight.scale, at::kCPU).view(at::kByte);
+  if (at::eq(stored, 255).any().item<bool>()) refuse_part(weight, *weight.scale, "holds a scale that is NaN");
+  return e8m0_scales(stored);
+}
+
 at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype) {
-  const at::Tensor scale = finite_scale(weight, *weight.scale);
+  const at::Tensor scale = finite_fp8_scale(weight);
   at::Tensor values = stored_tensor(*weight.codes, at::kCPU).to(at::kFloat);
   if (scale.numel() == 1) {
     values.mul_(scale.reshape({}));
@@ -90,7 +116,7 @@ at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype) {
 }
 
 WeightLayout layout_fp8(const StoredWeight& weight) {
-  finite_scale(weight, *weight.scale);
+  finite_fp8_scale(weight);
   WeightLayout layout =
       plain_layout(weight, weight.codes->dtype == DType::kI8 ? WeightCode::kInteger8 : WeightCode::kE4M3);
   if (weight.block_rows > 0) {

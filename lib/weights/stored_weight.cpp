@@ -41,7 +41,7 @@ StoredWeight plain_weight(const WeightQuery& query) {
   const TensorView* view = query.checkpoint.find(query.name);
   if (const TensorView* part = any_part(query); part != nullptr) {
     throw InputError("The checkpoint " + directory + " holds " + part->name + ", but " + query.name + " is " +
-                     (view == nullptr ? "missing" : dtype_name(view->dtype)) +
+                     (view == nullptr ? "missing" : view->type_text()) +
                      ", and together they are no quantised weight that is read; docs/families.md lists the formats.");
   }
   if (view == nullptr) {
@@ -55,7 +55,7 @@ StoredWeight plain_weight(const WeightQuery& query) {
   }
   if (!is_plain(view->dtype)) {
     throw InputError(
-        "The tensor " + query.name + " of " + directory + " has dtype " + dtype_name(view->dtype) +
+        "The tensor " + query.name + " of " + directory + " has dtype " + view->type_text() +
         ", but weights must be BF16, F16, F32 or F64, or quantised in a format that docs/families.md lists.");
   }
   return {.name = query.name, .shape = query.shape, .codes = view, .where = directory};
@@ -65,7 +65,7 @@ StoredWeight plain_weight(const WeightQuery& query) {
 
 std::vector<const TensorView*> StoredWeight::parts() const {
   std::vector<const TensorView*> all;
-  for (const TensorView* part : {codes, scale, second, groups, shape_info}) {
+  for (const TensorView* part : {codes, scale, second, groups, shape_info, input_factors}) {
     if (part != nullptr) all.push_back(part);
   }
   return all;
@@ -82,8 +82,11 @@ bool stores_weight(const Checkpoint& checkpoint, const std::string& name) {
   return checkpoint.find(name) != nullptr || has_quantised_parts(checkpoint, name);
 }
 
-StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, const WeightShape& shape) {
-  const WeightQuery query{checkpoint, name, shape};
+namespace {
+
+StoredWeight find_codes(const WeightQuery& query) {
+  const Checkpoint& checkpoint = query.checkpoint;
+  const std::string& name = query.name;
   for (const WeightFormat* format : kFormats) {
     const std::optional<StoredWeight> found = format->find(query);
     if (!found) continue;
@@ -96,12 +99,32 @@ StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, 
   return plain_weight(query);
 }
 
-at::Tensor load_weight(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+at::Tensor load_codes(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
   if (weight.format == nullptr) return to_tensor(*weight.codes, dtype, device);
   if (!device.is_cuda()) return weight.format->dequantise(weight, dtype);
   const at::Tensor matrix = dequantise_on_device(weight, weight.format->layout(weight), dtype, device);
   if (!weight.turned) return matrix.view(weight.shape);
   return matrix.view({weight.shape[0], weight.shape[2], weight.shape[1]}).transpose(1, 2);
+}
+
+}  // namespace
+
+StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, const WeightShape& shape) {
+  const WeightQuery query{checkpoint, name, shape};
+  StoredWeight weight = find_codes(query);
+  // modelopt: AWQ divides columns of the weight by factors, and multiplies them into what the layer reads.
+  const TensorView* factors = shape.size() == 2 ? query.find(".pre_quant_scale") : nullptr;
+  if (factors == nullptr) return weight;
+  require_type(query, *factors, {DType::kF32, DType::kBF16, DType::kF16});
+  if (factors->shape != WeightShape{1, shape[1]}) require_shape(query, *factors, {shape[1]});
+  weight.input_factors = factors;
+  return weight;
+}
+
+at::Tensor load_weight(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
+  if (weight.input_factors == nullptr) return load_codes(weight, dtype, device);
+  const at::Tensor factors = finite_scale(weight, *weight.input_factors).view({-1}).to(device);
+  return load_codes(weight, at::kFloat, device).mul_(factors).to(dtype);
 }
 
 }  // namespace oscar

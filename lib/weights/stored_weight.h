@@ -27,12 +27,14 @@ struct StoredWeight {
   const TensorView* second = nullptr;              // scale of scales (NVFP4) or zero points (integers); nullptr: none
   const TensorView* groups = nullptr;              // group of each column (integers); nullptr: columns in order
   const TensorView* shape_info = nullptr;          // the weight's shape, where it is stored
+  const TensorView* input_factors = nullptr;       // [K], multiply what the layer reads (AWQ in modelopt's files)
   std::int64_t bits = 0;                           // of an integer code
   std::int64_t block_rows = 0, block_columns = 0;  // FP8 in blocks
   std::int64_t zero_point_offset = 0;              // is added to stored zero points
   bool turned = false;                             // of [E, K, N] the codes are stored as [E, N, K]
   std::string where;                               // the checkpoint, for messages
 
+  bool is_plain() const { return format == nullptr && input_factors == nullptr; }  // one tensor, as it is
   std::vector<const TensorView*> parts() const;  // all stored tensors, none of them nullptr
   const char* format_name() const;               // "BF16", "FP8", "MXFP4"
 };
@@ -46,8 +48,9 @@ bool stores_weight(const Checkpoint& checkpoint, const std::string& name);
 // belong to a format that is not read. Reads no data but stored shapes.
 StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, const std::vector<std::int64_t>& shape);
 
-// The weight, [shape]: codes times scales in FP32, then rounded once, to nearest even, to `dtype`. InputError where a
-// scale is not finite, or a column names a group that does not exist.
+// The weight, [shape]: codes times scales in FP32, then rounded once, to nearest even, to `dtype`. Factors of the input
+// are multiplied into its columns before that rounding: (x f) W^T = x (W diag f)^T. InputError where a scale or factor
+// is not finite, or a column names a group that does not exist.
 at::Tensor load_weight(const StoredWeight& weight, at::ScalarType dtype, at::Device device = at::kCPU);
 
 }  // namespace oscar

@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 [[noreturn]] void refuse_type(const TensorView& view) {
-  throw InputError("The tensor " + view.name + " has dtype " + dtype_name(view.dtype) +
+  throw InputError("The tensor " + view.name + " has dtype " + view.type_text() +
                    ", which cannot be used here; expected BF16, F16, F32, F64 or an integer type.");
 }
 
@@ -22,6 +22,7 @@ at::ScalarType scalar_type(const TensorView& view) {
     case DType::kBool:
       return at::kBool;
     case DType::kU8:
+    case DType::kF8E8M0:  // its bytes: no arithmetic of ours is done in that type
       return at::kByte;
     case DType::kI8:
       return at::kChar;
@@ -66,7 +67,8 @@ at::Tensor stored_tensor(const TensorView& view, at::Device device) {
 }
 
 at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
-  if (view.dtype == DType::kF8E4M3) refuse_type(view);  // without its scale it means nothing
+  if (view.dtype == DType::kF8E4M3 || view.dtype == DType::kF8E8M0)
+    refuse_type(view);  // without its scale it means nothing
   return stored_tensor(view, device).to(dtype);
 }
 

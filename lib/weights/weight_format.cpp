@@ -50,7 +50,7 @@ void require_type(const WeightQuery& query, const TensorView& part, std::initial
   if (std::find(expected.begin(), expected.end(), part.dtype) != expected.end()) return;
   std::string names;
   for (const DType dtype : expected) names += (names.empty() ? "" : " or ") + std::string(dtype_name(dtype));
-  throw InputError("The tensor " + part.name + " of " + directory_of(query) + " has dtype " + dtype_name(part.dtype) +
+  throw InputError("The tensor " + part.name + " of " + directory_of(query) + " has dtype " + part.type_text() +
                    ", expected " + names + " for " + query.text() + ".");
 }
 

@@ -67,7 +67,7 @@ TEST_F(CheckpointTest, ShardsMeanTheSameAsOneFile) {
   const std::string whole = open().fingerprint();
   fs::remove(dir_ / "model.safetensors");
   write("model-1.safetensors", {tensor("c", 30000)});
-  write("model-2.safetensors", {tensor("a", 10), tensor("b", 20), tensor("not.in.the.index", 5)});
+  write("model-2.safetensors", {tensor("a", 10), tensor("b", 20)});
   write_index(R"({"a": "model-2.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"})");
   Checkpoint shards = open();
   EXPECT_EQ(shards.fingerprint(), whole);
@@ -75,6 +75,44 @@ TEST_F(CheckpointTest, ShardsMeanTheSameAsOneFile) {
   const Checkpoint moved = std::move(shards);  // the table points into the shards, which move along
   EXPECT_EQ(moved.at("b").data.size(), 20u);
   EXPECT_EQ(moved.fingerprint(), whole);
+}
+
+// What the shards hold counts, as in transformers: an index may name what they lack, and lack what they hold.
+TEST_F(CheckpointTest, TheIndexIsNoList) {
+  write("model.safetensors", {tensor("a", 10), tensor("b", 20), tensor("not.in.the.index", 5)});
+  const std::string whole = open().fingerprint();
+  fs::remove(dir_ / "model.safetensors");
+  write("model-1.safetensors", {tensor("b", 20), tensor("not.in.the.index", 5)});
+  write("model-2.safetensors", {tensor("a", 10)});
+  write_index(R"({"a": "model-2.safetensors", "b": "model-2.safetensors", "mtp.x": "model-1.safetensors"})");
+  const Checkpoint c = open();
+  EXPECT_THAT(c.names(), ElementsAre("a", "b", "not.in.the.index"));
+  EXPECT_EQ(c.fingerprint(), whole);
+  EXPECT_THAT(message_of([&] { c.at("mtp.x"); }), HasSubstr("'mtp.x' is missing"));
+  write("model-2.safetensors", {tensor("a", 10), tensor("b", 20)});  // the same bytes
+  EXPECT_EQ(open().fingerprint(), whole);
+  write("model-2.safetensors", {tensor("a", 10), tensor("b", 20, 1)});
+  EXPECT_THAT(refusal(), HasSubstr("two shards hold the tensor 'b' with different numbers"));
+}
+
+TEST_F(CheckpointTest, NamesWithoutThePrefix) {
+  write("model.safetensors", {tensor("layers.0.a", 10), tensor("embed_tokens.weight", 4), tensor("lm_head.weight", 7)});
+  const Checkpoint c = open();
+  EXPECT_THAT(c.names(), ElementsAre("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.a"));
+  EXPECT_EQ(c.at("model.layers.0.a").data.size(), 10u);
+  EXPECT_EQ(c.at("model.layers.0.a").name, "model.layers.0.a");
+  EXPECT_EQ(c.stored_name("model.layers.0.a"), "layers.0.a");
+  EXPECT_EQ(c.stored_name("lm_head.weight"), "lm_head.weight");
+  write("model.safetensors",
+        {tensor("layers.0.a", 10), tensor("embed_tokens.weight", 4), tensor("model.layers.0.a", 7)});
+  EXPECT_THAT(refusal(), HasSubstr("twice, with the prefix 'model.' and without it"));
+}
+
+TEST_F(CheckpointTest, AdapterBesideTheWeights) {
+  write("model.safetensors", {tensor("a", 10)});
+  write_file_atomic(dir_ / "adapter_config.json", "{}");
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("adapter_config.json: an adapter lies beside"), HasSubstr("merge_and_unload")));
 }
 
 // 300 spellings of one file were 300 maps of it.
@@ -159,8 +197,10 @@ TEST_F(CheckpointTest, MissingFiles) {
   EXPECT_THAT(refusal(), AllOf(HasSubstr("neither model.safetensors nor"), HasSubstr("converted to safetensors")));
   write_index(R"({"a": "model-1.safetensors"})");
   EXPECT_THAT(refusal(), HasSubstr("shard 'model-1.safetensors' is missing"));
-  write("model-1.safetensors", {tensor("b", 3)});
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("model-1.safetensors"), HasSubstr("'a' is missing")));
+  write_file_atomic(dir_ / "model-q4.gguf", "GGUF");
+  EXPECT_THAT(refusal(), HasSubstr("shard 'model-1.safetensors' is missing"));
+  fs::remove(dir_ / "model.safetensors.index.json");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("gguf_file='model-q4.gguf'"), HasSubstr("save_pretrained")));
   fs::remove(dir_ / "config.json");
   EXPECT_THAT(refusal(), HasSubstr("config.json: cannot be opened"));
 }

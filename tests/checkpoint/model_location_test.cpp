@@ -49,6 +49,17 @@ TEST_F(ModelLocationTest, PlainDirectory) {
   EXPECT_THAT(refusal(dir_ / "model", "main"), HasSubstr("which has no revision 'main'"));
 }
 
+TEST_F(ModelLocationTest, GgufGetsTheLineThatConverts) {
+  fs::create_directory(dir_ / "model");
+  write_file_atomic(dir_ / "model" / "b.gguf", "GGUF");
+  write_file_atomic(dir_ / "model" / "a.gguf", "GGUF");
+  const std::string folder = (dir_ / "model").string();
+  EXPECT_THAT(refusal(folder), AllOf(HasSubstr("has no config.json"), HasSubstr("d, f = '" + folder + "'"),
+                                     HasSubstr("gguf_file='a.gguf'")));
+  EXPECT_THAT(refusal(folder + "/b.gguf"), AllOf(HasSubstr("GGUF is not read; convert 'b.gguf': python3 -c"),
+                                                 HasSubstr("gguf_file='b.gguf'"), HasSubstr("--model converted")));
+}
+
 TEST_F(ModelLocationTest, BranchCommitAndPullRequest) {
   const fs::path snapshots = hub_.repository(kFolder) / "snapshots";
   const ModelLocation main = locate_model("org/name");

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include <cstring>
 #include <span>
 #include <vector>
@@ -131,9 +133,46 @@ TEST(Weights, QuantisedWeightThatWouldBeIgnoredIsRefused) {
   }
 }
 
+// Whatever it is called: what is not known to change nothing is refused, beside the head as well.
+TEST(Weights, UnknownTensorsAreRefused) {
+  for (const char* name : {"model.layers.1.mlp.up_proj.smooth_scale", "model.layers.1.mlp.up_proj.g_idx",
+                           "model.layers.1.mlp.up_proj.weight_g_idx", "model.layers.1.mlp.up_proj.scales_2",
+                           "model.layers.1.mlp.up_proj.weight_zero_point", "model.layers.1.mlp.up_proj.lora_A.weight",
+                           "model.layers.2.anything", "lm_head.bias", "lm_head.in_factors", "model.norm.bias"}) {
+    TinyCheckpoint tiny;
+    tiny.tensors[name] = at::ones({40});
+    EXPECT_THAT(fault(tiny), testing::HasSubstr(name));
+  }
+}
+
+TEST(Weights, FactorsOfTheInputAreMultipliedIntoTheWeight) {
+  TinyCheckpoint tiny;
+  const std::string up = "model.layers.1.mlp.up_proj";
+  const at::Tensor factors = at::arange(1, 25).to(at::kFloat) / 7;
+  const at::Tensor plain = tiny.tensors[up + ".weight"], codes = plain.mul(64).to(at::kFloat8_e4m3fn);
+  tiny.tensors[up + ".pre_quant_scale"] = factors;
+  tiny.tensors["model.layers.0.mlp.up_proj.weight"] = codes;
+  tiny.tensors["model.layers.0.mlp.up_proj.weight_scale"] = at::full({1}, 0.5f);
+  tiny.tensors["model.layers.0.mlp.up_proj.pre_quant_scale"] = factors.to(at::kBFloat16).view({1, 24});
+  const TempDirectory directory;
+  const Checkpoint checkpoint = tiny.write(directory.path());
+  Decoder decoder(checkpoint, {});
+  EXPECT_TRUE(at::equal(decoder.layer_weights(1).up, plain * factors));
+  EXPECT_TRUE(
+      at::equal(decoder.layer_weights(0).up, codes.to(at::kFloat) * 0.5f * factors.to(at::kBFloat16).to(at::kFloat)));
+  tiny.tensors[up + ".pre_quant_scale"] = at::ones({40});
+  EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr(up + ".pre_quant_scale"), testing::HasSubstr("[24]")));
+  tiny.tensors[up + ".pre_quant_scale"] = at::full({24}, std::numeric_limits<float>::infinity());
+  EXPECT_THAT(fault(tiny), testing::HasSubstr("NaN or infinite"));
+}
+
 TEST(Weights, BuffersThatMeanNothingAreAllowed) {
   TinyCheckpoint tiny;
   tiny.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({8});
+  for (const char* name : {"self_attn.k_scale", "self_attn.v_proj.output_scale", "mlp.up_proj.input_scale",
+                           "mlp.experts.gate_up_proj_input_scale", "mlp.up_proj.input_global_scale"}) {
+    tiny.tensors[std::string("model.layers.0.") + name] = at::ones({1});
+  }
   const TempDirectory directory;
   const Checkpoint checkpoint = tiny.write(directory.path());
   EXPECT_NO_THROW(Decoder(checkpoint, DecoderOptions{}));

@@ -61,7 +61,7 @@ Json to_json(const ModelConfig& c) {
 void dump(const TensorView& t) {
   Sha256 hash;
   hash.update(t.data.data(), t.data.size());
-  std::cout << Json(t.name).dump() << " " << dtype_name(t.dtype) << " " << t.shape_text() << " " << hash.hex() << "\n";
+  std::cout << Json(t.name).dump() << " " << t.type_text() << " " << t.shape_text() << " " << hash.hex() << "\n";
 }
 
 int run(const std::vector<std::string>& args) {

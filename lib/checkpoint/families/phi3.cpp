@@ -1,15 +1,9 @@
 // Phi-3 and Phi-4 (also mini): q, k and v in one tensor, gate and up in one; RoPE over a part of the head in
 // Phi-4-mini, and with factors by length (longrope) in models of 128K.
-#include "base/errors.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 namespace {
-
-void phi3_config(const Json& /*config*/, const std::string& where, ModelConfig* out) {
-  if (out->rope.type == RopeType::kDefault || out->rope.type == RopeType::kLongRope) return;
-  throw InputError(where + ": Phi-3 has a rope type other than 'default' and 'longrope', which are supported");
-}
 
 Family phi3_family(const ModelConfig&) {
   Family family;
@@ -32,7 +26,6 @@ const FamilyRow kPhi3 = {
                  .partial_rope = true,
                  .sliding = SlidingLayers::kEveryLayer,
                  .window = 0},
-    .read_config = phi3_config,
     .family = phi3_family,
 };
 

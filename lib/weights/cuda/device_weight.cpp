@@ -39,6 +39,7 @@ kernels::ScaleType scale_type(DType dtype) {
     case DType::kF8E4M3:
       return kernels::ScaleType::kE4M3;
     case DType::kU8:
+    case DType::kF8E8M0:
       return kernels::ScaleType::kE8M0;
     default:
       throw std::logic_error("no format has scales of this type");
