@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/budget.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_fault.h"
+#include "base/json_rules.h"
 #include "base/utf8.h"
 
 namespace oscar {
@@ -18,8 +21,8 @@ namespace {
 // takes minutes for an object of 100,000 keys; here members are appended, and a set knows the keys of a large object.
 class Builder {
  public:
-  Builder(std::string_view text, const std::string& where, int max_depth)
-      : text_(text), where_(where), max_depth_(static_cast<std::size_t>(max_depth)) {}
+  Builder(std::string_view text, const std::string& where, int max_depth, JsonRules rules)
+      : text_(text), where_(where), max_depth_(static_cast<std::size_t>(max_depth)), rules_(rules) {}
   Json take() { return std::move(root_); }
 
   bool null() { return scalar(nullptr); }
@@ -29,6 +32,7 @@ class Builder {
   bool number_float(double value, const std::string&) { return scalar(value); }
   bool string(std::string& value) {
     charge(value.size());
+    if (rules_ == JsonRules::kPython && value.starts_with(kNumberMark)) return scalar(named_number(value));
     return scalar(std::move(value));
   }
   bool binary(Json::binary_t&) { return false; }  // no JSON text holds any
@@ -38,8 +42,18 @@ class Builder {
   bool key(std::string& name) {
     charge(name.size());
     Level& level = levels_.back();
-    if (repeats(level, name)) throw InputError(where_ + ": JSON object has the key " + quote_name(name) + " twice");
-    level.container->get_ref<Json::object_t&>().emplace_back(std::move(name), nullptr);
+    auto& members = level.container->get_ref<Json::object_t&>();
+    level.repeated = nullptr;
+    if (repeats(level, name)) {
+      if (rules_ == JsonRules::kStrict) {
+        throw InputError(where_ + ": JSON object has the key " + quote_name(name) + " twice");
+      }
+      Budget::spend(members.size());
+      level.repeated =
+          &std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == name; })->second;
+      return true;
+    }
+    members.emplace_back(std::move(name), nullptr);
     return true;
   }
   bool end_object() { return close(); }
@@ -52,6 +66,7 @@ class Builder {
   struct Level {
     Json* container;
     std::unordered_set<std::string> keys;  // of an object with more than kFewKeys
+    Json* repeated = nullptr;              // the member that the next value replaces, where its key was there before
   };
   static constexpr std::size_t kFewKeys = 16;
   static constexpr std::uint64_t kValueSteps = 100;
@@ -73,7 +88,15 @@ class Builder {
     return !level.keys.insert(name).second;
   }
 
-  // The open containers are each the last member of the one before, so these pointers stay good.
+  static Json named_number(const std::string& text) {
+    const std::string_view name = std::string_view(text).substr(kNumberMark.size());
+    const double infinity = std::numeric_limits<double>::infinity();
+    if (name == "NaN") return std::numeric_limits<double>::quiet_NaN();
+    if (name == "Infinity") return infinity;
+    return name == "-Infinity" ? Json(-infinity) : Json(text);
+  }
+
+  // The open containers are each the member of the one before that was begun last, so these pointers stay good.
   Json* place(Json value) {
     charge(0);
     if (levels_.empty()) {
@@ -81,6 +104,10 @@ class Builder {
       return &root_;
     }
     Json& container = *levels_.back().container;
+    if (Json* repeated = std::exchange(levels_.back().repeated, nullptr)) {
+      *repeated = std::move(value);
+      return repeated;
+    }
     if (container.is_array()) {
       container.push_back(std::move(value));
       return &container.back();
@@ -99,7 +126,7 @@ class Builder {
       throw InputError(where_ + ": JSON is nested deeper than " + std::to_string(max_depth_) + " levels");
     }
     Json* placed = place(std::move(value));
-    levels_.push_back({placed, {}});
+    levels_.push_back({.container = placed, .keys = {}});
     return true;
   }
   bool close() {
@@ -110,6 +137,7 @@ class Builder {
   const std::string_view text_;
   const std::string& where_;
   const std::size_t max_depth_;
+  const JsonRules rules_;
   Json root_;
   std::vector<Level> levels_;
 };
@@ -199,11 +227,15 @@ Json with_utf8_text(const Json& value) {
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& where, int max_depth) {
+Json parse_json_by(JsonRules rules, std::string_view text, const std::string& where, int max_depth) {
   const Budget budget(where + ": reading this JSON", kJsonLimits);
-  Builder builder(text, where, max_depth);
+  Builder builder(text, where, max_depth, rules);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
+}
+
+Json parse_json(std::string_view text, const std::string& where, int max_depth) {
+  return parse_json_by(JsonRules::kStrict, text, where, max_depth);
 }
 
 Json read_json(const fs::path& path, std::uint64_t max_bytes) {

@@ -8,13 +8,13 @@
 #include "base/foreign_text.h"
 #include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
+#include "text/server_messages.h"
+#include "text/tokenizer/config_tokens.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
-constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                          "pad_token", "cls_token", "mask_token"};
 constexpr const char* kAdvice = "; render the messages yourself and pass {\"text\": ...} rows";
 
 // A name for reports; what is rendered never depends on it.
@@ -110,15 +110,9 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   if (fs::exists(config_file)) {
     const Json config = read_json(config_file);
     if (!config.is_object()) throw InputError(where + ": found " + config.type_name() + ", expected a JSON object");
-    for (const char* name : kSpecialTokens) {
-      const auto token = config.find(name);
-      if (token == config.end() || token->is_null()) continue;
-      const bool object = token->is_object();  // {"content": "<s>", "lstrip": false, ...}
-      chat.special_tokens_.emplace_back(
-          name, object ? json_string(*token, "content", where) : json_string(config, name, where));
-    }
     in_config = templates_of(config, where);
   }
+  chat.special_tokens_ = read_config_tokens(directory, nullptr).named;
   const fs::path own_file = directory / "chat_template.jinja", folder = directory / "additional_chat_templates";
   std::vector<std::pair<std::string, fs::path>> files;
   if (fs::exists(own_file)) files.emplace_back("default", own_file);
@@ -130,6 +124,12 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   for (const auto& [name, file] : files) chat.add(name, read_file(file, kMaxTemplateBytes), file.string());
   if (!files.empty()) return chat;  // where both exist, transformers reads the files
   for (const auto& [name, source] : in_config) chat.add(name, source, where);
+  const fs::path of_processor = directory / "chat_template.json";  // of multimodal checkpoints
+  if (in_config.empty() && fs::exists(of_processor)) {
+    for (const auto& [name, source] : templates_of(read_json(of_processor), of_processor.string())) {
+      chat.add(name, source, of_processor.string());
+    }
+  }
   return chat;
 }
 
@@ -174,8 +174,33 @@ const ChatTemplate::Named& ChatTemplate::choose(bool with_tools) const {
   return found->second;
 }
 
+// Servers read it off the template's loops; one that writes the list itself, or fails, has none over parts.
+bool ChatTemplate::knows_parts(const Named& named) const {
+  if (named.knows_parts) return *named.knows_parts;
+  constexpr const char* kText = "oscar asks";
+  ChatInput probe;
+  probe.messages = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", kText}}}}}};
+  try {
+    const std::string text = named.compiled->render(variables_of(probe, special_tokens_), now_);
+    const bool writes_list = text.find("'type'") != std::string::npos || text.find("\"type\"") != std::string::npos;
+    named.knows_parts = text.find(kText) != std::string::npos && !writes_list;
+  } catch (const InputError&) {
+    named.knows_parts = false;
+  }
+  return *named.knows_parts;
+}
+
 std::string ChatTemplate::render(const ChatInput& input) const {
   const Named& chosen = choose(!input.tools.is_null());
+  if (rendering_ == Rendering::kServer) {
+    ChatInput served = input;
+    served.messages = server_messages(input.messages, !knows_parts(chosen));
+    return rendered(chosen, served);
+  }
+  return rendered(chosen, input);
+}
+
+std::string ChatTemplate::rendered(const Named& chosen, const ChatInput& input) const {
   try {
     return chosen.compiled->render(variables_of(input, special_tokens_), now_);
   } catch (const InputError& e) {  // a TemplateError, or the budget is used up

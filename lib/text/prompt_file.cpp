@@ -31,26 +31,55 @@ std::string read_standard_input() {
   }
 }
 
+// UTF-8 with a byte order mark, as some editors write it: the mark is no part of the text.
+std::string without_mark(std::string content) {
+  if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);
+  return content;
+}
+
+// How to make rows of a table; empty for other files.
+std::string table_advice(const fs::path& file) {
+  const std::string kind = file.extension().string();
+  const bool feather = kind == ".arrow" || kind == ".feather", text = kind == ".csv" || kind == ".tsv";
+  if (kind != ".parquet" && !feather && !text) return "";
+  const std::string name = file.string();
+  const bool plain = name.find_first_of("'\\\n") == std::string::npos && escape_text(name) == name;
+  return "; two lines of Python convert it:\n  import pandas\n  pandas.read_" +
+         std::string(text      ? "csv"
+                     : feather ? "feather"
+                               : "parquet") +
+         "('" + (plain ? name : "FILE" + kind) + (kind == ".tsv" ? "', sep='\\t" : "") +
+         "').to_json('prompts.jsonl', orient='records', lines=True, force_ascii=False)";
+}
+
 }  // namespace
+
+PromptFile::Kind prompt_file_kind(const fs::path& file) {
+  const bool compressed = file.extension() == ".gz";
+  const std::string kind = compressed ? file.stem().extension().string() : file.extension().string();
+  if (kind == ".txt" || kind == ".md") return PromptFile::Kind::kDocument;
+  if (kind == ".jsonl" || kind == ".ndjson") return PromptFile::Kind::kLines;
+  if (kind == ".json") return PromptFile::Kind::kValues;
+  std::string advice = table_advice(file);
+  if (advice.empty()) advice = ", perhaps with .gz behind it";
+  throw InputError(file.string() + ": unknown kind of prompt file " + quote_name(file.extension().string()) +
+                   ", expected .jsonl or .ndjson (one JSON row a line), .json (an array of rows), .txt or .md (one " +
+                   "document)" + advice);
+}
 
 PromptFile read_prompt_file(const fs::path& file) {
   if (file == "-") {
     std::string content = read_standard_input();
     if (is_gzip(content)) content = gunzip(content, "stdin", kMaxExpanded);
-    return {"stdin", "stdin", true, std::move(content)};
+    return {"stdin", "stdin", PromptFile::Kind::kLines, without_mark(std::move(content))};
   }
-  const bool compressed = file.extension() == ".gz";
-  const std::string kind = compressed ? file.stem().extension().string() : file.extension().string();
-  if (kind != ".jsonl" && kind != ".txt") {
-    throw InputError(file.string() + ": unknown kind of prompt file " + quote_name(file.extension().string()) +
-                     ", expected .jsonl (one JSON row a line) or .txt (one document), perhaps with .gz behind it");
-  }
-  return {file.string(), file.filename().string(), kind == ".jsonl", read_document(file)};
+  const PromptFile::Kind kind = prompt_file_kind(file);
+  return {file.string(), file.filename().string(), kind, read_document(file)};
 }
 
 std::string read_document(const fs::path& file) {
   std::string content = read_file(file, kMaxPlain);
-  return file.extension() == ".gz" ? gunzip(content, file.string(), kMaxExpanded) : content;
+  return without_mark(file.extension() == ".gz" ? gunzip(content, file.string(), kMaxExpanded) : std::move(content));
 }
 
 void require_different_files(const std::vector<fs::path>& files) {

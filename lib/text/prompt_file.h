@@ -9,13 +9,21 @@
 namespace oscar {
 
 struct PromptFile {
-  std::string where;    // for messages: the path, or "stdin"
-  std::string name;     // for records: the last component of it
-  bool rows = false;    // JSON rows; otherwise one document
-  std::string content;  // expanded
+  std::string where;  // for messages: the path, or "stdin"
+  std::string name;   // for records: the last component of it
+  enum class Kind {
+    kDocument,
+    kLines,
+    kValues
+  } kind = Kind::kDocument;  // one text, or rows: one a line, or JSON values
+  std::string content;       // expanded
 };
 
-// .jsonl and .txt, also with .gz behind them, or "-" for rows on standard input (which may be compressed, too).
+// By the name: .txt and .md are documents, .jsonl and .ndjson have a JSON row a line, .json is an array of them or
+// values one after another; all of them also with .gz behind. InputError for another name, with how to convert a table.
+PromptFile::Kind prompt_file_kind(const fs::path& file);
+
+// Such a file without a byte order mark, or "-" for lines of standard input (which may be compressed, too).
 // InputError: another kind of file, unreadable, damaged, or larger than 4 GiB (1 GiB expanded).
 PromptFile read_prompt_file(const fs::path& file);
 

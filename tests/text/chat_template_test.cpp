@@ -122,6 +122,55 @@ TEST_F(Chat, RendersToolsDocumentsAndVariables) {
   EXPECT_THAT(render(), HasSubstr("Thigh["));
 }
 
+TEST_F(Chat, TokensOfTheModelsOwnHaveNames) {
+  write("tokenizer_config.json", R"({"image_token": "<image>", "extra_special_tokens": {"audio_token": "<audio>"},
+      "boi_token": {"__type": "AddedToken", "content": "<boi>"}, "add_bos_token": true})");
+  write("special_tokens_map.json", R"({"bos_token": {"content": "<s>"}, "video_token": "<video>"})");
+  write("chat_template.jinja", "{{ image_token }}{{ audio_token }}{{ boi_token }}{{ bos_token }}{{ video_token }}");
+  EXPECT_EQ(render(), "<image><audio><boi><s><video>");
+}
+
+TEST_F(Chat, TemplateOfAProcessor) {
+  write("chat_template.json", R"({"chat_template": "of the processor"})");
+  EXPECT_EQ(render(), "of the processor");
+  write("tokenizer_config.json", R"({"chat_template": "of the tokenizer"})");
+  EXPECT_EQ(render(), "of the tokenizer");
+}
+
+TEST_F(Chat, DictionariesMayHaveNumbersAsKeys) {
+  write("chat_template.jinja",
+        "{% set d = {0: 'a', 512: 'b', -3: 'c', '512': 'text', 0: 'last'} %}{{ d[512] }}{{ d['512'] }}{{ d[0] }}"
+        "{{ d.get(-3) }}{{ d.get(7, 'no') }}{{ 512 in d }}{{ 3 in d }}{{ d[512.0] }}{{ d }}{{ d.keys()|list }}"
+        "{% for k, v in {9: 1, 10: 2, 2: 3}|dictsort %} {{ k + 1 }}{{ v }}{% endfor %}{{ {1: 2}|tojson }}{{ d[9] }}");
+  EXPECT_EQ(render(),
+            "btextlastcnoTrueFalseb{0: 'last', 512: 'b', -3: 'c', '512': 'text'}[0, 512, -3, '512'] 33 101 112"
+            "{\"1\": 2}");
+}
+
+TEST_F(Chat, ServersDecodeArgumentsAndJoinParts) {
+  write("chat_template.jinja",
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.x }}{% endfor %}{% "
+        "endfor %}");
+  ChatInput input;
+  input.messages =
+      parse_json(R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": "c", "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 3}"}},
+      {"function": {"name": "g", "arguments": ""}}]}])",
+                 "t");
+  ChatTemplate model = ChatTemplate::from_model(folder_.path());
+  EXPECT_THAT(model.render(input), HasSubstr("[{'type': 'text', 'text': 'a'}"));
+  model.set_rendering(Rendering::kServer);
+  EXPECT_EQ(model.render(input), "a\nbc3");
+  input.messages[1]["tool_calls"][0]["function"]["arguments"] = "{x";
+  EXPECT_THROW(model.render(input), InputError);
+  // A template that goes through parts gets them.
+  write("chat_template.jinja", "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}");
+  ChatTemplate knowing = ChatTemplate::from_model(folder_.path());
+  knowing.set_rendering(Rendering::kServer);
+  input.messages.erase(1);
+  EXPECT_EQ(knowing.render(input), "<a><b>");
+}
+
 TEST_F(Chat, SaysWhyATemplateCannotBeRendered) {
   write("chat_template.jinja", "{% include 'x' %}");
   EXPECT_THAT(fault(), HasSubstr("chat_template.jinja is not supported (line 1: found 'include'"));

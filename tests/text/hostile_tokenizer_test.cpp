@@ -219,6 +219,22 @@ TEST(HostileTokenizer, BadTemplates) {
   EXPECT_THAT(pair(R"(["<s>", -1])"), HasSubstr("bad id"));
 }
 
+// A template of 100,000 entries of a token of 1,000 ids would add 100 million tokens to each text.
+TEST(HostileTokenizer, TemplatesThatAddManyTokens) {
+  std::string ids = "0", single = R"({"Sequence": {"id": "A", "type_id": 0}})";
+  for (int i = 1; i < 1000; ++i) ids += ",0";
+  for (int i = 0; i < 5; ++i) single += R"(,{"SpecialToken": {"id": "x", "type_id": 0}})";
+  const std::string template_ = R"({"type": "TemplateProcessing", "single": [)" + single +
+                                R"(], "pair": [], "special_tokens": {"x": {"id": "x", "ids": [)" + ids +
+                                R"(], "tokens": []}}})";
+  EXPECT_THAT(part_fault("\"post_processor\": " + template_), HasSubstr("adds more than 4096 tokens"));
+  const std::string half = R"({"type": "BertProcessing", "cls": ["a", 0], "sep": ["a", 0]})";
+  std::string many = half;
+  for (int i = 0; i < 2100; ++i) many += "," + half;
+  EXPECT_THAT(part_fault(R"("post_processor": {"type": "Sequence", "processors": [)" + many + "]}"),
+              HasSubstr("adds more than 4096 tokens"));
+}
+
 TEST(HostileTokenizer, BadAddedTokens) {
   const auto added = [](const std::string& id, const std::string& content = "<x>", const std::string& flag = "true") {
     return R"({"id": )" + id + R"(, "content": ")" + content +
@@ -229,10 +245,11 @@ TEST(HostileTokenizer, BadAddedTokens) {
   EXPECT_EQ(tokens(added("4")), "(no InputError)");
   EXPECT_THAT(tokens(added("-1")), HasSubstr("-1"));
   EXPECT_THAT(tokens(added("99999999999")), HasSubstr("99999999999"));
-  EXPECT_THAT(tokens(added("7")), HasSubstr("expected 4"));
-  EXPECT_THAT(tokens(added("1", "a")), HasSubstr("expected 0, as in the vocabulary"));
-  EXPECT_THAT(tokens(added("4") + "," + added("4", "<y>")), HasSubstr("expected 5"));
-  EXPECT_THAT(tokens(added("4") + "," + added("4")), HasSubstr("listed twice"));
+  // Ids with gaps, out of order or taken: those of the package tokenizers, which counts on (test_tokenizer.py).
+  for (const std::string& list : {added("7"), added("1", "a"), added("4") + "," + added("4", "<y>"),
+                                  added("4") + "," + added("4"), added("6") + "," + added("5", "<y>")}) {
+    EXPECT_EQ(tokens(list), "(no InputError)");
+  }
   EXPECT_THAT(tokens(added("4", "<x>", "1")), HasSubstr("'rstrip'"));
   EXPECT_THAT(tokens("3"), HasSubstr("expected a JSON object"));
   EXPECT_THAT(part_fault(R"("added_tokens": {})"), HasSubstr("not an array"));

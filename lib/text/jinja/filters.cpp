@@ -437,7 +437,7 @@ Value call_function(const std::string& name, Arguments arguments, const std::tm&
     return Stepper{state};
   }
   Dict members;  // namespace and dict
-  const auto set_member = [&members](const std::string& key, const Value& value) {
+  const auto set_member = [&members](const Key& key, const Value& value) {
     Budget::spend(3 * members.size());
     const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == key; });
     if (at != members.end()) {
@@ -464,8 +464,9 @@ Value call_function(const std::string& name, Arguments arguments, const std::tm&
   arguments.named().clear();
   arguments.finish();
   for (const auto& [key, value] : members) {
-    if (name == "namespace" && key.starts_with("_")) {
-      throw TemplateError("a namespace cannot have the member '" + key + "', which begins with an underscore");
+    if (name == "namespace" && (key.number() || key.text().starts_with("_"))) {
+      throw TemplateError("a namespace cannot have the member '" + key.text() +
+                          "', which is a number or begins with an underscore");
     }
   }
   if (name == "dict") return members;

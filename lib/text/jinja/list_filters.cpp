@@ -71,8 +71,8 @@ Value sorted_dict(const Value& subject, Arguments& arguments) {
   }
   std::vector<Keyed> all;
   for (const auto& [key, value] : subject.dict()) {
-    all.push_back(
-        {ordering_key(by == "key" ? Value(key) : value, case_sensitive), Value(List{key, value}, Sequence::kTuple)});
+    all.push_back({ordering_key(by == "key" ? key.value() : value, case_sensitive),
+                   Value(List{key.value(), value}, Sequence::kTuple)});
   }
   sort_keyed(all, reverse);
   return items_of(all);

@@ -79,6 +79,10 @@ Value get_item(const Value& object, const Value& key) {
     const Value* member = object.member(key.string());
     return member != nullptr ? *member : get_attribute(object, key.string());
   }
+  if (object.is_dict()) {
+    const Value* member = object.member_of(key);
+    return member != nullptr ? *member : Value(Undefined{"item"});
+  }
   if (object.is_list() && !object.can_index())
     throw TemplateError("an item of a " + object.type_name() + " is not supported");
   if (!key.is_integral() || !object.can_index()) return Undefined{"item"};

@@ -488,14 +488,14 @@ Value call_method(const Value& object, const std::string& name, Arguments argume
     if (!key.is_string() && !key.is_none() && !key.is_number()) {
       throw TemplateError("a key of " + key.type_name() + " is not supported");
     }
-    const Value* member = key.is_string() ? object.member(key.string()) : nullptr;
+    const Value* member = object.member_of(key);
     result = member != nullptr ? *member : fallback;
   } else if (object.is_dict() && (name == "items" || name == "keys" || name == "values")) {
     List items;
     for (const auto& [key, value] : object.dict()) {
-      items.push_back(name == "keys"     ? Value(key)
+      items.push_back(name == "keys"     ? key.value()
                       : name == "values" ? value
-                                         : Value(List{key, value}, Sequence::kTuple));
+                                         : Value(List{key.value(), value}, Sequence::kTuple));
     }
     result = Value(std::move(items), Sequence::kView);
   } else if ((object.is_dict() || object.is_sequence(Sequence::kList)) && name == "copy") {

@@ -339,15 +339,17 @@ class Renderer {
     Dict members;
     for (std::size_t i = 0; i + 1 < e.items.size(); i += 2) {
       const Value key = evaluate(*e.items[i], scope);
-      if (!key.is_string()) throw TemplateError("a dictionary key is " + key.type_name() + ", supported is str");
+      if (!key.is_string() && !key.is_int()) {
+        throw TemplateError("a dictionary key is " + key.type_name() + ", supported are str and int");
+      }
+      const Key name = key.is_string() ? Key(key.string()) : Key(key.integer());
       Value value = evaluate(*e.items[i + 1], scope);
       Budget::spend(3 * members.size());
-      const auto at =
-          std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == key.string(); });
+      const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == name; });
       if (at != members.end()) {
         at->second = std::move(value);  // where the first one stands
       } else {
-        members.emplace_back(key.string(), std::move(value));
+        members.emplace_back(name, std::move(value));
       }
     }
     return members;
@@ -399,7 +401,10 @@ class Renderer {
     if (e.double_star != nullptr) {
       const Value more = evaluate(*e.double_star, scope);
       if (!more.is_dict()) throw TemplateError("** needs a dictionary, found " + more.type_name());
-      named.insert(named.end(), more.dict().begin(), more.dict().end());
+      for (const auto& [key, value] : more.dict()) {
+        if (key.number()) throw TemplateError("** needs keys that are texts, found " + key.text());
+        named.emplace_back(key, value);
+      }
     }
     return Arguments(where, std::move(positional), std::move(named));
   }

@@ -1,6 +1,7 @@
 #include "text/jinja/value.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/budget.h"
 #include "text/jinja/text_search.h"
@@ -77,7 +78,16 @@ bool Value::truth() const {
   return true;
 }
 
-const Value* Value::member(const std::string& key) const {
+Value Key::value() const { return number_ ? Value(*number_) : Value(text_); }
+
+const Value* Value::member_of(const Value& key) const {
+  if (key.is_string()) return member(key.string());
+  if (key.is_integral()) return member(key.integer());
+  const bool whole = key.is_float() && std::abs(key.number()) < 9e15 && key.number() == std::floor(key.number());
+  return whole ? member(static_cast<std::int64_t>(key.number())) : nullptr;
+}
+
+const Value* Value::member(const Key& key) const {
   const Dict* members = is_dict()                   ? &dict()
                         : as_namespace() != nullptr ? as_namespace()->members.get()
                         : as_loop() != nullptr      ? &as_loop()->state->members
@@ -149,7 +159,7 @@ bool contains(const Value& container, const Value& needle) {
     if (!needle.is_string()) throw TemplateError("'in' needs a string on its left, found " + needle.type_name());
     return TextSearch(needle.string()).find(container.string()) != std::string::npos;
   }
-  if (container.is_dict()) return needle.is_string() && container.member(needle.string()) != nullptr;
+  if (container.is_dict()) return container.member_of(needle) != nullptr;
   if (container.is_generator()) {  // goes on to the item that it finds
     while (const auto item = container.take_first()) {
       if (equal(*item, needle)) return true;
@@ -174,7 +184,7 @@ List iterate(const Value& value) {
   }
   List items;
   if (value.is_dict()) {
-    for (const auto& [key, member] : value.dict()) items.emplace_back(key);
+    for (const auto& [key, member] : value.dict()) items.push_back(key.value());
   } else if (value.is_string()) {
     for (std::size_t at = 0; at < value.string().size();) {
       const std::size_t bytes = decode_code_point(value.string(), at).bytes;

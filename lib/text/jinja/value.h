@@ -23,12 +23,30 @@ struct TemplateError : InputError {
 class Value;
 struct Statement;
 
+// A dictionary's key: a text, or a whole number.
+class Key {
+ public:
+  Key(std::string text) : text_(std::move(text)) {}
+  Key(const char* text) : text_(text) {}
+  Key(std::int64_t number) : text_(std::to_string(number)), number_(number) {}
+  const std::string& text() const { return text_; }  // also how JSON writes a number
+  const std::optional<std::int64_t>& number() const { return number_; }
+  Value value() const;
+  bool operator==(const Key& other) const { return number_ == other.number_ && text_ == other.text_; }
+  bool operator==(const std::string& text) const { return !number_ && text_ == text; }
+  bool operator==(const char* text) const { return !number_ && text_ == text; }
+
+ private:
+  std::string text_;
+  std::optional<std::int64_t> number_;
+};
+
 struct Undefined {
   std::string name;  // what was looked up
 };
 struct None {};
 using List = std::vector<Value>;
-using Dict = std::vector<std::pair<std::string, Value>>;  // in order of insertion; few members
+using Dict = std::vector<std::pair<Key, Value>>;  // in order of insertion; few members
 struct Scope;
 // A macro, or what a call block passes as `caller`: it sees the variables of where it was defined, so it may only be
 // called while that scope is alive, which its id tells.
@@ -116,7 +134,9 @@ class Value {
   std::string type_name() const;  // Python's name, for messages
   bool truth() const;             // bool(x)
   std::string text() const;       // str(x)
-  const Value* member(const std::string& key) const;  // of a dictionary, namespace or loop; null when absent
+  const Value* member(const Key& key) const;  // of a dictionary, namespace or loop; null when absent
+  // The same of a key that may be no text and no whole number: then null, too.
+  const Value* member_of(const Value& key) const;
 
  private:
   using Text = std::shared_ptr<const std::string>;

@@ -111,7 +111,12 @@ void write_repr(const Value& value, std::string& out, std::size_t& written) {
     out += '{';
     for (std::size_t i = 0; i < value.dict().size(); ++i) {
       if (i > 0) out += ", ";
-      write_string_repr(value.dict()[i].first, out);
+      const Key& key = value.dict()[i].first;
+      if (key.number()) {
+        out += key.text();
+      } else {
+        write_string_repr(key.text(), out);
+      }
       out += ": ";
       write_repr(value.dict()[i].second, out, written);
     }
@@ -197,13 +202,21 @@ class JsonWriter {
     for (const auto& member : members) order.push_back(&member);
     if (style_.sort_keys) {
       Budget::spend(40 * order.size());
-      std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+      for (const auto* member : order) {
+        if (member->first.number().has_value() != order.front()->first.number().has_value()) {
+          throw TemplateError("ordering keys that are texts and numbers is not supported");
+        }
+      }
+      std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+        if (a->first.number()) return *a->first.number() < *b->first.number();
+        return a->first.text() < b->first.text();
+      });
     }
     out_ += '{';
     for (std::size_t i = 0; i < order.size(); ++i) {
       if (i > 0) out_ += style_.comma;
       line(depth + 1);
-      write_json_string(order[i]->first, style_.ascii_only, out_);
+      write_json_string(order[i]->first.text(), style_.ascii_only, out_);
       out_ += style_.colon;
       write(order[i]->second, depth + 1);
     }

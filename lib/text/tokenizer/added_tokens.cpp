@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/log.h"
 #include "text/tokenizer/components.h"
 #include "text/unicode/unicode.h"
 
@@ -13,11 +14,12 @@ namespace {
 // Every place of a text is compared with the tokens, so that their length is work. Known ones have some 40 bytes.
 constexpr std::size_t kLongestToken = 512;
 
-AddedToken read_token(const Json& entry, const std::string& where) {
+// `id` as the file says it; -1 where it says none.
+AddedToken read_token(const Json& entry, bool has_id, const std::string& where) {
   AddedToken token;
   token.content = json_string(entry, "content", where);
-  const std::int64_t id = json_int(entry, "id", where);
-  if (id < 0 || id >= std::numeric_limits<std::int32_t>::max()) {
+  const std::int64_t id = has_id ? json_int(entry, "id", where) : -1;
+  if (has_id && (id < 0 || id >= std::numeric_limits<std::int32_t>::max())) {
     throw InputError(where + ": the added token '" + printable(token.content) + "' has the id " + std::to_string(id) +
                      ", expected 0 to 2147483646");
   }
@@ -27,6 +29,10 @@ AddedToken read_token(const Json& entry, const std::string& where) {
   token.rstrip = need_bool(entry, "rstrip", where);
   token.normalized = need_bool(entry, "normalized", where);
   token.special = need_bool(entry, "special", where);
+  if (token.content.size() > kLongestToken) {
+    throw InputError(where + ": the added token '" + printable(token.content) + "' has " +
+                     std::to_string(token.content.size()) + " bytes, supported are " + std::to_string(kLongestToken));
+  }
   return token;
 }
 
@@ -37,41 +43,36 @@ bool starts_with_word(std::string_view text) { return !text.empty() && is_word(d
 
 }  // namespace
 
-AddedTokens::AddedTokens(const Json& file, const TokenModel& model, const Normalizer* normalizer,
-                         const std::string& where) {
-  const auto list = file.find("added_tokens");
-  if (list == file.end() || list->is_null()) return;
-  if (!list->is_array()) throw InputError(where + ": 'added_tokens' is not an array");
-  // The Python package gives a token that the vocabulary lacks the next free id, whatever the file says. A file that
-  // says otherwise was written for something else, and its embeddings cannot be trusted to line up.
-  auto next_id = static_cast<std::int64_t>(model.size());
-  for (const Json& entry : *list) {
-    AddedToken token = read_token(entry, where + " added_tokens");
-    if (token.content.empty()) continue;
-    if (token.content.size() > kLongestToken) {
-      throw InputError(where + ": the added token '" + printable(token.content) + "' has " +
-                       std::to_string(token.content.size()) + " bytes, supported are " + std::to_string(kLongestToken));
-    }
-    if (by_content_.contains(token.content)) {
-      throw InputError(where + ": the added token '" + printable(token.content) + "' is listed twice");
-    }
-    const auto known = model.id_of(token.content);
-    const std::int64_t expected = known ? *known : next_id;
-    if (expected != token.id) {
-      throw InputError(where + ": the added token '" + printable(token.content) + "' has the id " +
-                       std::to_string(token.id) + ", expected " + std::to_string(expected) +
-                       (known ? ", as in the vocabulary" : ", the first id after the vocabulary"));
-    }
-    // A token of the vocabulary that lies beyond its size (a vocabulary with gaps) moves the next free id as well.
-    if (static_cast<std::int64_t>(token.id) >= next_id) next_id = std::int64_t{token.id} + 1;
-    if (!by_id_.emplace(token.id, tokens_.size()).second) {
-      throw InputError(where + ": two added tokens have the id " + std::to_string(token.id));
-    }
-    by_content_.emplace(token.content, token.id);
-    if (token.special) special_.insert(token.content);
-    highest_ = std::max(highest_, token.id);
-    tokens_.push_back(std::move(token));
+// The id in the file is that of the vocabulary, or the next free one; a warning says where it is not.
+void AddedTokens::add(AddedToken token, const TokenModel& model, const std::string& where) {
+  if (token.content.empty()) return;
+  if (token.special) special_.insert(token.content);
+  const std::int32_t said = token.id;
+  if (const auto known = by_content_.find(token.content); known != by_content_.end()) {
+    token.id = known->second;
+    tokens_[by_id_.at(token.id)] = std::move(token);
+    return;
   }
+  const auto size = static_cast<std::int32_t>(model.size());
+  token.id = model.id_of(token.content).value_or(std::max(size, highest_ + 1));
+  if (said >= 0 && said != token.id && !warned_) {
+    log_warning(where + ": the added token '" + printable(token.content) + "' has the id " + std::to_string(said) +
+                " there, and gets " + std::to_string(token.id) +
+                ", which the vocabulary gives it or is the next free one, as transformers gives it");
+    warned_ = true;
+  }
+  by_id_.emplace(token.id, tokens_.size());
+  by_content_.emplace(token.content, token.id);
+  highest_ = std::max(highest_, token.id);
+  tokens_.push_back(std::move(token));
+}
+
+AddedTokens::AddedTokens(const Json& file, const Json& more, const TokenModel& model, const Normalizer* normalizer,
+                         const std::string& where) {
+  const Json& list = json_member(file, "added_tokens");
+  if (!list.is_null() && !list.is_array()) throw InputError(where + ": 'added_tokens' is not an array");
+  for (const Json& entry : list) add(read_token(entry, true, where + " added_tokens"), model, where);
+  for (const Json& entry : more) add(read_token(entry, false, where), model, where);
   // Special tokens come first where two have equal (normalized) texts.
   for (const bool special : {true, false}) {
     for (AddedToken& token : tokens_) {

@@ -30,8 +30,11 @@ struct Segment {
 
 class AddedTokens {
  public:
-  // The ids in the file must be those that the vocabulary gives, or follow it; InputError otherwise.
-  AddedTokens(const Json& file, const TokenModel& model, const Normalizer* normalizer, const std::string& where);
+  // As the package tokenizers adds them: a token that the vocabulary has keeps its id, another one gets the next free
+  // id, whatever the file says (a warning tells the first that differs), and one that comes again changes its flags.
+  // `more` are tokens that follow those of the file (config_tokens.h).
+  AddedTokens(const Json& file, const Json& more, const TokenModel& model, const Normalizer* normalizer,
+              const std::string& where);
 
   // Splits at tokens matched in the raw text (normalized = false) or in the normalized text (true).
   std::vector<Segment> split(std::string_view text, bool normalized) const;
@@ -43,12 +46,15 @@ class AddedTokens {
   std::int32_t highest_id() const { return highest_; }
 
  private:
+  void add(AddedToken token, const TokenModel& model, const std::string& where);
+
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::int32_t, std::size_t> by_id_;
   std::unordered_map<std::string, std::int32_t> by_content_;
   std::unordered_set<std::string> special_;
   StringMatcher matchers_[2];
   std::int32_t highest_ = -1;
+  bool warned_ = false;
 };
 
 }  // namespace oscar

@@ -10,6 +10,9 @@
 namespace oscar {
 namespace {
 
+// Every text gets them. Known templates add one or two.
+constexpr std::size_t kMostAdded = 4096;
+
 std::int32_t token_of(const Json& id, const std::string& name, const std::string& where) {
   if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= std::numeric_limits<std::int32_t>::max()) {
     throw InputError(where + ": special token '" + printable(name) +
@@ -39,6 +42,12 @@ std::int32_t named_token(const Json& description, const char* key, const std::st
   return token_of(pair[1], pair[0].get<std::string>(), where);
 }
 
+void require_few(std::size_t added, const std::string& where) {
+  if (added <= kMostAdded) return;
+  throw InputError(where + ": the post-processor adds more than " + std::to_string(kMostAdded) +
+                   " tokens to each text, which is no tokenizer's; fetch the file again");
+}
+
 }  // namespace
 
 PostProcessor::PostProcessor(const Json& description, const std::string& where) { read(description, where); }
@@ -52,7 +61,7 @@ void PostProcessor::read(const Json& description, const std::string& where) {
     return;
   }
   if (type == "BertProcessing" || type == "RobertaProcessing") {
-    frames_.push_back({{named_token(description, "cls", where)}, {named_token(description, "sep", where)}});
+    add({{named_token(description, "cls", where)}, {named_token(description, "sep", where)}}, where);
     return;
   }
   if (type != "TemplateProcessing") {
@@ -72,11 +81,18 @@ void PostProcessor::read(const Json& description, const std::string& where) {
       const std::string id = json_string(json_object(piece, "SpecialToken", where), "id", where);
       auto& side = seen ? frame.after : frame.before;
       for (const std::int32_t token : special_ids(description, id, where)) side.push_back(token);
+      require_few(frame.before.size() + frame.after.size(), where);
     } else {
       throw InputError(where + ": a template piece is neither a Sequence nor a SpecialToken");
     }
   }
   if (!seen) throw InputError(where + ": the template for one text does not hold the sequence A");
+  add(std::move(frame), where);
+}
+
+void PostProcessor::add(Frame frame, const std::string& where) {
+  added_ += frame.before.size() + frame.after.size();
+  require_few(added_, where);
   frames_.push_back(std::move(frame));
 }
 

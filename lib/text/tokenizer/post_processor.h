@@ -22,7 +22,9 @@ class PostProcessor {
   struct Frame {
     std::vector<std::int32_t> before, after;
   };
+  void add(Frame frame, const std::string& where);  // InputError where a text would get more than a few thousand
   std::vector<Frame> frames_;
+  std::size_t added_ = 0;  // ids of all frames
 };
 
 }  // namespace oscar

@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/components.h"
+#include "text/tokenizer/config_tokens.h"
 #include "text/tokenizer/decoders.h"
 #include "text/tokenizer/normalizers.h"
 #include "text/tokenizer/other_tokenizers.h"
@@ -35,11 +36,11 @@ Budget::Limits limits(std::size_t bytes) {
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(const TokenizerJson& file, const std::string& where)
+  Impl(const TokenizerJson& file, const Json& more_tokens, const std::string& where)
       : model(make_token_model(file, where)),
         normalizer(make_normalizer(steps(file.rest, "normalizer", "normalizer", where), where)),
         pre_tokenizer(make_pre_tokenizer(steps(file.rest, "pre_tokenizer", "pre-tokenizer", where), where)),
-        added(file.rest, *model, normalizer.get(), where),
+        added(file.rest, more_tokens, *model, normalizer.get(), where),
         post_processor(json_member(file.rest, "post_processor"), where),
         decoder(make_token_decoder(steps(file.rest, "decoder", "decoder", where), where)),
         name(where) {}
@@ -72,12 +73,17 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer Tokenizer::from_file(const fs::path& tokenizer_json) {
   std::error_code ec;
   if (!fs::exists(tokenizer_json, ec)) refuse_missing_tokenizer(tokenizer_json);
-  return from_json(read_file(tokenizer_json, kMaxFileBytes), tokenizer_json.string());
+  const std::string where = tokenizer_json.string();
+  Tokenizer tokenizer;
+  const TokenizerJson file = parse_tokenizer_json(read_file(tokenizer_json, kMaxFileBytes), where);
+  const ConfigTokens beside = read_config_tokens(tokenizer_json.parent_path(), json_member(file.rest, "added_tokens"));
+  tokenizer.impl_ = std::make_unique<Impl>(file, beside.added, where);
+  return tokenizer;
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, const std::string& where) {
   Tokenizer tokenizer;
-  tokenizer.impl_ = std::make_unique<Impl>(parse_tokenizer_json(text, where), where);
+  tokenizer.impl_ = std::make_unique<Impl>(parse_tokenizer_json(text, where), Json::array(), where);
   return tokenizer;
 }
 

@@ -16,6 +16,7 @@ namespace oscar {
 class Tokenizer {
  public:
   // InputError: damaged file, or a component (model, normalizer, pre-tokenizer, post-processor) that is not supported.
+  // Tokens that files beside it name are added (config_tokens.h); from_json() knows of none.
   static Tokenizer from_file(const fs::path& tokenizer_json);
   static Tokenizer from_json(std::string_view text, const std::string& where);
   ~Tokenizer();

@@ -1,0 +1,129 @@
+#include "text/chat_row.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/errors.h"
+#include "text/row_json.h"
+
+namespace oscar {
+namespace {
+
+bool is_argument(const std::string& key) {
+  return key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt" ||
+         key == "chat_template_kwargs";
+}
+
+// An array of objects, or null where the key is absent. Some datasets keep such lists as JSON text.
+Json list_of_objects(const Json& row, const char* key, const std::string& where) {
+  const Json& found = json_member(row, key);
+  if (!has_value(row, key) || found == Json("")) return nullptr;
+  Json list = found.is_string() ? parse_row_json(found.get<std::string>(), where + ": '" + key + "'") : found;
+  if (list.is_null()) return nullptr;
+  if (!list.is_array()) {
+    throw InputError(where + ": '" + key + "' is " + list.type_name() + ", expected an array of objects");
+  }
+  for (const Json& entry : list) {
+    if (!entry.is_object()) {
+      throw InputError(where + ": '" + key + "' holds " + entry.type_name() + ", expected an array of objects");
+    }
+  }
+  return list;
+}
+
+// Keyword arguments of apply_chat_template: the row's other keys, and those of chat_template_kwargs.
+Json template_variables(const Json& extras, const std::string& where) {
+  Json variables = Json::object();
+  const auto add_all = [&](const Json& members, bool must_be_variables) {
+    for (const auto& [key, value] : members.items()) {
+      if (must_be_variables && (is_argument(key) || key == "chat_template")) {
+        throw InputError(where + ": 'chat_template_kwargs' holds '" + key + "', which is no variable of a template");
+      }
+      if (key == "continue_final_message" && value != Json(false) && !value.is_null()) {
+        throw InputError(where + ": 'continue_final_message' is not supported; pass {\"text\": ...} rows");
+      }
+      if (!is_argument(key)) variables[key] = value;
+    }
+  };
+  add_all(extras, false);
+  if (has_value(extras, "chat_template_kwargs")) {
+    add_all(json_object(extras, "chat_template_kwargs", where), true);
+  }
+  return variables;
+}
+
+// Whether the list counts 0, 1, 2, ... over the positions that are kept.
+bool only_counts(const Json& list, const std::vector<bool>& kept) {
+  if (!list.is_array() || list.size() != kept.size()) return false;
+  std::int64_t next = 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i] && list[i] != Json(next++)) return false;
+  }
+  return true;
+}
+
+bool all_zero(const Json& list) {
+  return list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& x) { return x == Json(0); });
+}
+
+std::vector<bool> kept_positions(const PromptRow& row, const std::string& where) {
+  std::vector<bool> kept(row.ids.size(), true);
+  if (row.mask.is_null()) return kept;
+  if (row.mask.size() != kept.size()) {
+    throw InputError(where + ": 'attention_mask' has " + std::to_string(row.mask.size()) + " numbers, expected " +
+                     std::to_string(kept.size()) + ", as many as there are ids");
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const Json& value = row.mask[i];
+    const bool one = value == Json(1) || value == Json(true), zero = value == Json(0) || value == Json(false);
+    if (!one && !zero) {
+      throw InputError(where + ": 'attention_mask' holds " + value.dump().substr(0, 40) + ", expected 0 and 1");
+    }
+    kept[i] = one;
+  }
+  return kept;
+}
+
+}  // namespace
+
+ChatInput chat_of_row(const PromptRow& row, const std::string& where) {
+  ChatInput input;
+  input.messages = row.messages;
+  input.tools = list_of_objects(row.extras, "tools", where);
+  input.documents = list_of_objects(row.extras, "documents", where);
+  // A conversation that ends with a question is what the model would be asked to answer.
+  const bool answered = input.messages.back()["role"] == "assistant";
+  input.add_generation_prompt = json_bool(row.extras, "add_generation_prompt", where, !answered);
+  input.variables = template_variables(row.extras, where);
+  return input;
+}
+
+IdRow ids_of_row(const PromptRow& row, std::int64_t vocabulary, const std::string& where) {
+  constexpr std::array<std::string_view, 5> kHarmless = {"labels", "special_tokens_mask", "length", "attention_mask",
+                                                         "offset_mapping"};
+  IdRow out;
+  const std::vector<bool> kept = kept_positions(row, where);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const Json& id = row.ids[i];
+    if (!id.is_number_integer()) {
+      throw InputError(where + ": 'input_ids' holds " + id.dump().substr(0, 40) + ", expected integers");
+    }
+    const bool huge = id.is_number_unsigned() && id.get<std::uint64_t>() > static_cast<std::uint64_t>(INT32_MAX);
+    const std::int64_t value = huge ? INT64_MAX : id.get<std::int64_t>();
+    if (!kept[i] && value < 0) continue;  // some tools pad with -100
+    if (value < 0 || value >= vocabulary || huge) {
+      throw InputError(where + ": 'input_ids' holds " + id.dump() + ", outside the model's vocabulary of " +
+                       std::to_string(vocabulary));
+    }
+    if (kept[i]) out.ids.push_back(static_cast<std::int32_t>(value));
+  }
+  for (const std::string& key : row.unread) {
+    if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
+    const bool counts = key == "position_ids" && only_counts(row.others[key], kept);
+    if (!counts && !(key == "token_type_ids" && all_zero(row.others[key]))) out.not_used.push_back(key);
+  }
+  return out;
+}
+
+}  // namespace oscar

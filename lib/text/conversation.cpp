@@ -1,0 +1,129 @@
+#include "text/conversation.h"
+
+#include <array>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "text/row_json.h"
+
+namespace oscar {
+namespace {
+
+// Speakers of ShareGPT and of what grew from it.
+constexpr std::array<std::pair<const char*, const char*>, 14> kSpeakers{{{"human", "user"},
+                                                                         {"user", "user"},
+                                                                         {"gpt", "assistant"},
+                                                                         {"assistant", "assistant"},
+                                                                         {"chatgpt", "assistant"},
+                                                                         {"bing", "assistant"},
+                                                                         {"bard", "assistant"},
+                                                                         {"bot", "assistant"},
+                                                                         {"model", "assistant"},
+                                                                         {"system", "system"},
+                                                                         {"developer", "developer"},
+                                                                         {"tool", "tool"},
+                                                                         {"observation", "tool"},
+                                                                         {"function_response", "tool"}}};
+
+const Json& text_or_content(const Json& turn) {
+  for (const char* key : {"value", "content", "text"}) {
+    const Json& found = json_member(turn, key);
+    if (!found.is_null()) return found;
+  }
+  static const Json none;
+  return none;
+}
+
+// What a turn of {"from": "function_call"} holds: a call, or a list of them, as JSON text.
+Json calls_of(const Json& content, const std::string& where) {
+  const Json parsed = content.is_string() ? parse_row_json(content.get<std::string>(), where) : content;
+  Json calls = Json::array();
+  for (const Json& call : parsed.is_array() ? parsed : Json::array({parsed})) {
+    if (!call.is_object() || !json_member(call, "name").is_string()) {
+      throw InputError(where + ": a turn from 'function_call' holds no call with a 'name'");
+    }
+    calls.push_back({{"type", "function"}, {"function", call}});
+  }
+  return calls;
+}
+
+Json message_of_turn(const Json& turn, const std::string& where) {
+  const std::string from = json_string(turn, "from", where + ": a turn");
+  if (from == "function_call") return {{"role", "assistant"}, {"tool_calls", calls_of(text_or_content(turn), where)}};
+  for (const auto& [speaker, role] : kSpeakers) {
+    if (from != speaker) continue;
+    const Json& content = text_or_content(turn);
+    if (content.is_null()) throw InputError(where + ": a turn from " + quote_name(from) + " has no 'value'");
+    return {{"role", role}, {"content", content}};
+  }
+  throw InputError(where + ": a turn is from " + quote_name(from) +
+                   ", expected human, gpt, system, tool, observation or function_call; rename the speaker");
+}
+
+enum class Turn { kMessage, kShareGpt, kPair, kNone };
+
+Turn kind_of(const Json& turn) {
+  if (!turn.is_object()) return Turn::kNone;
+  if (turn.contains("role")) return Turn::kMessage;
+  if (turn.contains("from")) return Turn::kShareGpt;
+  return turn.contains("input") && turn.contains("output") ? Turn::kPair : Turn::kNone;
+}
+
+// The value that a JSON text of an object or array means; else the value itself.
+Json decoded(const Json& value, const std::string& where) {
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || (text[first] != '[' && text[first] != '{')) return value;
+  try {
+    return parse_row_json(text, where);
+  } catch (const InputError&) {
+    return value;  // a text that begins with a bracket
+  }
+}
+
+void append(const Json& turn, Json& messages, const std::string& where) {
+  switch (kind_of(turn)) {
+    case Turn::kMessage:
+      json_string(turn, "role", where + ": a message");
+      messages.push_back(turn);
+      return;
+    case Turn::kShareGpt:
+      messages.push_back(message_of_turn(turn, where));
+      return;
+    case Turn::kPair:
+      messages.push_back({{"role", "user"}, {"content", turn["input"]}});
+      messages.push_back({{"role", "assistant"}, {"content", turn["output"]}});
+      return;
+    case Turn::kNone:
+      break;
+  }
+  if (!turn.is_object()) throw InputError(where + ": a message is " + turn.type_name() + ", expected an object");
+  json_string(turn, "role", where + ": a message");  // says that it is missing
+}
+
+}  // namespace
+
+std::optional<Json> as_conversation(const Json& value, const std::string& where) {
+  const Json whole = decoded(value, where);
+  const Json list = whole.is_object() ? Json::array({whole}) : whole;
+  if (!list.is_array() || list.empty()) return std::nullopt;
+  if (kind_of(decoded(list.front(), where)) == Turn::kNone) return std::nullopt;
+  Json messages = Json::array();
+  for (const Json& turn : list) append(decoded(turn, where), messages, where);
+  return messages;
+}
+
+Json need_conversation(const Json& value, const std::string& key, const std::string& where) {
+  if (std::optional<Json> found = as_conversation(value, where)) return *std::move(found);
+  const Json whole = decoded(value, where);
+  if (!whole.is_array()) {
+    throw InputError(where + ": '" + key + "' is " + whole.type_name() + ", expected an array of messages");
+  }
+  Json messages = Json::array();
+  for (const Json& turn : whole) append(decoded(turn, where), messages, where);
+  return messages;
+}
+
+}  // namespace oscar

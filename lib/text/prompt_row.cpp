@@ -1,0 +1,283 @@
+#include "text/prompt_row.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "text/conversation.h"
+#include "text/row_json.h"
+
+namespace oscar {
+
+const char* const kPromptKeys =
+    "\"text\", \"messages\", \"prompt\", \"input_ids\", \"conversations\", \"chosen\", \"instruction\" or another key "
+    "that "
+    "docs/prompts.md lists (--column names any other)";
+
+namespace {
+
+// Keys that hold what could be a prompt or a part of one: never variables of a chat template.
+constexpr std::array<std::string_view, 25> kContentKeys = {
+    "input_ids", "messages", "conversations",  "conversation", "text",     "prompt",   "completion",
+    "chosen",    "rejected", "instruction",    "input",        "context",  "question", "query",
+    "problem",   "content",  "body",           "request",      "response", "output",   "answer",
+    "solution",  "history",  "attention_mask", "labels"};
+
+// Answers to a prompt or question, the likeliest first.
+constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "output", "answer", "solution", "chosen"};
+
+bool is_empty(const Json& value) {
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.is_structured() && value.empty();
+}
+
+class RowReader {
+ public:
+  RowReader(const Json& row, const std::string& where) : row_(row), where_(where) {}
+
+  PromptRow read(const std::string& column) {
+    if (!column.empty()) {
+      if (!has_value(row_, column)) throw InputError(where_ + ": the row has no column " + quote_name(column));
+      take(column, true);
+    } else if (!read_first([&](const char* key) { return full(key); }) &&
+               !read_first([&](const char* key) { return has_value(row_, key); })) {
+      throw InputError(where_ + ": the row has none of " + kPromptKeys);
+    }
+    finish();
+    return std::move(out_);
+  }
+
+ private:
+  bool full(const char* key) const { return has_value(row_, key) && !is_empty(json_member(row_, key)); }
+  const Json& at(const std::string& key) const { return json_member(row_, key); }
+
+  template <class There>
+  bool read_first(const There& there) {
+    for (const char* key : {"input_ids", "messages", "conversations", "conversation", "text"}) {
+      if (there(key)) return take(key, false);
+    }
+    if (there("prompt")) return take_prompt();
+    if (there("chosen")) return take_dialog("chosen");
+    for (const char* key : {"instruction", "question", "query", "problem"}) {
+      if (there(key)) return take_instruction(key);
+    }
+    if (there("content")) return take("content", false);
+    for (const char* key : {"body", "request"}) {
+      if (there(key)) return take_request(key);
+    }
+    return false;
+  }
+
+  void used(const std::string& key) { used_.push_back(key); }
+
+  bool take_text(const std::string& key) {
+    used(key);
+    out_.kind = key == "prompt" ? "prompt" : "text";
+    out_.reading = "'" + key + "'";
+    out_.text = json_string(row_, key.c_str(), where_);
+    if (out_.text->empty()) out_.empty = key;
+    return true;
+  }
+
+  bool take_messages(const std::string& key, Json messages) {
+    used(key);
+    out_.kind = "messages";
+    out_.reading = "'" + key + "'";
+    if (messages.empty()) out_.empty = key;
+    out_.messages = std::move(messages);
+    return true;
+  }
+
+  bool take_ids(const std::string& key) {
+    used(key);
+    out_.kind = "input_ids";
+    out_.reading = "'" + key + "'";
+    out_.ids = json_array(row_, key.c_str(), where_);
+    if (out_.ids.empty()) out_.empty = key;
+    if (has_value(row_, "attention_mask")) {
+      used("attention_mask");
+      out_.mask = json_array(row_, "attention_mask", where_);
+    }
+    for (const char* beside : {"position_ids", "token_type_ids"}) {
+      if (has_value(row_, beside)) out_.others[beside] = at(beside);
+    }
+    return true;
+  }
+
+  // A key that holds a prompt as a whole. `any`: of the type that the value has, else of that which the key tells.
+  bool take(const std::string& key, bool any) {
+    const Json& value = at(key);
+    if (key == "input_ids" || (any && value.is_array() && !value.empty() && value.front().is_number())) {
+      return take_ids(key);
+    }
+    if (any && value.is_object() && !has_value(value, "role") && !has_value(value, "from")) return take_request(key);
+    if (key == "messages" || key == "conversations" || key == "conversation" || (any && value.is_structured())) {
+      return take_messages(
+          key, value.is_string() && is_empty(value) ? Json::array() : need_conversation(value, key, where_));
+    }
+    if (any && value.is_string()) {
+      if (std::optional<Json> messages = as_conversation(value, where_))
+        return take_messages(key, *std::move(messages));
+    }
+    return take_text(key);
+  }
+
+  // "prompt" or "chosen": a text, or a conversation, with the answer beside it.
+  bool take_prompt() {
+    if (!at("prompt").is_string() && !at("prompt").is_structured()) return take_text("prompt");  // refuses it
+    const auto answer = std::find_if(kAnswers.begin(), kAnswers.end(), [&](const char* key) {
+      return full(key) && (at(key).is_string() || as_conversation(at(key), where_));
+    });
+    std::optional<Json> asked = as_conversation(at("prompt"), where_);
+    if (answer == kAnswers.end()) {
+      if (asked) return take_messages("prompt", *std::move(asked));
+      if (at("prompt").is_array() && at("prompt").size() == 1 && at("prompt")[0].is_string()) {  // of a request
+        out_.text = at("prompt")[0].get<std::string>();
+        used("prompt");
+        out_.kind = "prompt";
+        out_.reading = "'prompt'";
+        return true;
+      }
+      const bool ids = at("prompt").is_array() && !at("prompt").empty() && at("prompt").front().is_number();
+      return ids ? take_ids("prompt") : take_text("prompt");
+    }
+    const std::string reading = std::string("'prompt' with '") + *answer + "'";
+    std::optional<Json> answered = as_conversation(at(*answer), where_);
+    if (!asked && !answered) {
+      take_text("prompt");
+      used(*answer);
+      *out_.text += json_string(row_, *answer, where_);
+      out_.empty.clear();
+      out_.reading = reading;
+      return true;
+    }
+    // A conversation that begins with the question holds the prompt already.
+    const std::string first = answered ? json_string(answered->front(), "role", where_) : "";
+    if (answered && (first == "user" || first == "system" || first == "developer")) {
+      used("prompt");
+      return take_messages(*answer, *std::move(answered));
+    }
+    Json messages = asked ? *std::move(asked) : Json::array({message("user", "prompt")});
+    if (answered) {
+      for (Json& turn : *answered) messages.push_back(std::move(turn));
+    } else {
+      messages.push_back(message("assistant", *answer));
+    }
+    used(*answer);
+    take_messages("prompt", std::move(messages));
+    out_.reading = reading;
+    return true;
+  }
+
+  bool take_dialog(const std::string& key) {
+    std::optional<Json> messages = as_conversation(at(key), where_);
+    return messages ? take_messages(key, *std::move(messages)) : take_text(key);
+  }
+
+  Json message(const char* role, const std::string& key) {
+    return {{"role", role}, {"content", json_string(row_, key.c_str(), where_)}};
+  }
+
+  // Sets of questions and answers: instruction (with input or context) and output, as a conversation of two.
+  bool take_instruction(const std::string& key) {
+    Json asked = message("user", key);
+    std::string reading = "'" + key + "'";
+    for (const char* more : {"input", "context"}) {
+      if (!full(more) || !at(more).is_string()) continue;
+      asked["content"] = asked["content"].get<std::string>() + "\n\n" + at(more).get<std::string>();
+      used(more);
+      reading += std::string(" and '") + more + "'";
+    }
+    Json messages = Json::array();
+    if (full("history")) {
+      used("history");
+      for (const Json& pair : json_array(row_, "history", where_)) {
+        if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
+          throw InputError(where_ + ": 'history' holds something else than pairs of texts");
+        }
+        messages.push_back({{"role", "user"}, {"content", pair[0]}});
+        messages.push_back({{"role", "assistant"}, {"content", pair[1]}});
+      }
+    }
+    messages.push_back(std::move(asked));
+    const auto answer = std::find_if(kAnswers.begin(), kAnswers.end(),
+                                     [&](const char* name) { return full(name) && at(name).is_string(); });
+    if (answer != kAnswers.end()) {
+      messages.push_back(message("assistant", *answer));
+      used(*answer);
+      reading += std::string(" with '") + *answer + "'";
+    }
+    take_messages(key, std::move(messages));
+    out_.reading = reading;
+    return true;
+  }
+
+  // What a client sent to a server: its messages or prompt, and of the rest what reaches the chat template.
+  bool take_request(const std::string& key) {
+    Json body = at(key);
+    if (body.is_string()) body = parse_row_json(body.get<std::string>(), where_ + ": '" + key + "'");
+    if (!body.is_object()) {
+      throw InputError(where_ + ": '" + key + "' is " + body.type_name() + ", expected a request, which is an object");
+    }
+    used(key);
+    const bool chat = has_value(body, "messages");
+    if (!chat && !has_value(body, "prompt")) {
+      throw InputError(where_ + ": '" + key + "' has neither 'messages' nor 'prompt'");
+    }
+    Json asked = {{chat ? "messages" : "prompt", body[chat ? "messages" : "prompt"]}};
+    for (const char* name : {"system", "tools", "documents", "add_generation_prompt", "continue_final_message",
+                             "chat_template_kwargs", "reasoning_effort"}) {
+      if (has_value(body, name)) asked[name] = body[name];
+    }
+    PromptRow inner = RowReader(asked, where_ + ": '" + key + "'").read("");
+    out_ = std::move(inner);
+    out_.reading = std::string(chat ? "'messages'" : "'prompt'") + " in '" + key + "'";
+    out_.unread.clear();
+    served_ = true;
+    return true;
+  }
+
+  // A text of "system" beside a conversation that does not begin with one is its first message.
+  void add_system() {
+    if (!full("system") || !at("system").is_string() || out_.messages.empty()) return;
+    const Json& role = json_member(out_.messages.front(), "role");
+    if (role == "system" || role == "developer") return;
+    out_.messages.insert(out_.messages.begin(), message("system", "system"));
+    used("system");
+    out_.reading += " with 'system'";
+  }
+
+  void finish() {
+    const bool chat = out_.kind == "messages";
+    if (chat && !served_) add_system();
+    if (!served_) out_.extras = Json::object();
+    for (const auto& [key, value] : row_.items()) {
+      if (std::find(used_.begin(), used_.end(), key) != used_.end() || !has_value(row_, key)) continue;
+      const bool content = std::find(kContentKeys.begin(), kContentKeys.end(), key) != kContentKeys.end();
+      if (chat && !served_ && !content) {
+        out_.extras[key] = value;
+      } else if (!is_empty(value) && (!served_ || value.is_structured())) {
+        out_.unread.push_back(key);
+      }
+    }
+  }
+
+  const Json& row_;
+  const std::string where_;
+  std::vector<std::string> used_;
+  bool served_ = false;  // out_ is of a request, with its extras
+  PromptRow out_;
+};
+
+}  // namespace
+
+PromptRow read_prompt_row(const Json& row, const std::string& column, const std::string& where) {
+  if (!row.is_object()) {
+    throw InputError(where + ": the row is " + row.type_name() + ", expected a JSON object with " + kPromptKeys);
+  }
+  return RowReader(row, where).read(column);
+}
+
+}  // namespace oscar

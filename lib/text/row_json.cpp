@@ -1,0 +1,119 @@
+#include "text/row_json.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/interrupt.h"
+#include "base/json_rules.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::string_view kSpaces = " \t\r\n";
+
+// The end of the string whose first quote is at `at`, behind its last quote; npos where it does not end.
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  for (++at; at < text.size(); ++at) {
+    if (text[at] == '\\') {
+      ++at;
+    } else if (text[at] == '"') {
+      return at + 1;
+    }
+  }
+  return std::string_view::npos;
+}
+
+// Numbers that the standard lacks, outside strings, become texts of this form, which JsonRules::kPython reads back.
+std::string with_marked_numbers(std::string_view text) {
+  constexpr std::array<std::string_view, 3> kNames = {"NaN", "-Infinity", "Infinity"};
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text[at] == '"') {
+      const std::size_t end = std::min(end_of_string(text, at), text.size());
+      out += text.substr(at, end - at);
+      at = end;
+      continue;
+    }
+    const auto name =
+        std::find_if(kNames.begin(), kNames.end(), [&](std::string_view n) { return text.substr(at).starts_with(n); });
+    if (name == kNames.end()) {
+      out += text[at++];
+    } else {
+      out += '"' + std::string(kNumberMark) + std::string(*name) + '"';
+      at += name->size();
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Json parse_row_json(std::string_view text, const std::string& where) {
+  const bool marked = text.find(kNumberMark) != std::string_view::npos;  // a text that would be taken for a number
+  const bool has_numbers =
+      text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
+  if (!has_numbers || marked) return parse_json_by(JsonRules::kLastKey, text, where);
+  return parse_json_by(JsonRules::kPython, with_marked_numbers(text), where);
+}
+
+bool has_value(const Json& object, std::string_view key) {
+  const Json& value = json_member(object, key);
+  return !value.is_null() && !(value.is_number_float() && std::isnan(value.get<double>()));
+}
+
+std::vector<std::string_view> split_json_values(std::string_view text, const std::string& where) {
+  std::vector<std::string_view> values;
+  std::size_t at = 0;
+  const auto skip_spaces = [&] { at = std::min(text.find_first_not_of(kSpaces, at), text.size()); };
+  const auto fail = [&](const std::string& what) {
+    throw InputError(where + ": is no array of JSON rows: " + what + " at byte " + std::to_string(at));
+  };
+  skip_spaces();
+  const bool array = at < text.size() && text[at] == '[';
+  at += array ? 1 : 0;
+  while (true) {
+    if (interrupt_requested()) throw InterruptedError("interrupted while prompts were read; run the command again");
+    skip_spaces();
+    if (array && at < text.size() && text[at] == ']' && values.empty()) break;
+    if (at == text.size()) {
+      if (array) fail("it ends too early");
+      return values;
+    }
+    const std::size_t begin = at;
+    for (int depth = 0; at < text.size();) {
+      const char c = text[at];
+      if (c == '"') {
+        at = end_of_string(text, at);
+        if (at == std::string_view::npos) {
+          at = begin;
+          fail("a row with a text that does not end begins");
+        }
+      } else {
+        if (depth == 0 && (c == ',' || c == ']' || (at > begin && kSpaces.find(c) != std::string_view::npos))) break;
+        if (c == '{' || c == '[') ++depth;
+        if (c == '}' || c == ']') --depth;
+        ++at;
+      }
+      if (depth == 0 && (text[at - 1] == '}' || text[at - 1] == ']' || text[at - 1] == '"')) break;
+    }
+    if (at == begin) fail("a row is missing");
+    values.push_back(text.substr(begin, at - begin));
+    if (!array) continue;
+    skip_spaces();
+    if (at < text.size() && text[at] == ',') {
+      ++at;
+      continue;
+    }
+    if (at == text.size() || text[at] != ']') fail("expected ',' or ']'");
+    break;
+  }
+  ++at;  // behind the array
+  skip_spaces();
+  if (at != text.size()) fail("something stands behind it");
+  return values;
+}
+
+}  // namespace oscar

@@ -1,0 +1,200 @@
+#include "text/tokenizer/config_tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::array<const char*, 7> kStandard = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                  "pad_token", "cls_token", "mask_token"};
+constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+
+bool is_standard(const std::string& key) {
+  return std::find(kStandard.begin(), kStandard.end(), key) != kStandard.end();
+}
+
+Json read_object(const fs::path& file) {
+  std::error_code ec;
+  if (fs::symlink_status(file, ec).type() == fs::file_type::not_found) return Json::object();
+  Json json = read_json(file, kMostBytes);
+  if (!json.is_object()) throw InputError(file.string() + ": found " + json.type_name() + ", expected a JSON object");
+  return json;
+}
+
+Json plain_token(const std::string& content, bool special) {
+  return {{"content", content}, {"single_word", false},   {"lstrip", false},
+          {"rstrip", false},    {"normalized", !special}, {"special", special}};
+}
+
+// {"content": ..., flags}: those that are absent have the defaults of the package tokenizers.
+Json token_of(const Json& entry, bool special, const std::string& where) {
+  special = json_bool(entry, "special", where, special);
+  Json token = plain_token(json_string(entry, "content", where), special);
+  for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) {
+    token[flag] = json_bool(entry, flag, where, token[flag].get<bool>());
+  }
+  return token;
+}
+
+// A token as these files write it: a text, or an object.
+struct Written {
+  std::string content;
+  std::optional<Json> flags;  // of an object
+};
+
+Written written(const Json& value, const std::string& key, const std::string& where) {
+  if (value.is_string()) return {value.get<std::string>(), std::nullopt};
+  if (!value.is_object()) {
+    throw InputError(where + ": '" + key + "' is " + value.type_name() +
+                     ", expected a text or an object with 'content'");
+  }
+  Json token = token_of(value, true, where + ": '" + key + "'");
+  return {token["content"].get<std::string>(), std::move(token)};
+}
+
+std::int64_t token_index(const std::string& text, const std::string& where) {
+  std::int64_t index = -1;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (end.ec != std::errc() || end.ptr != text.data() + text.size() || index < 0) {
+    throw InputError(where + ": 'added_tokens_decoder' has the key " + quote_name(text) + ", expected a token's id");
+  }
+  return index;
+}
+
+class Reader {
+ public:
+  explicit Reader(const fs::path& directory)
+      : directory_(directory),
+        where_((directory / "tokenizer_config.json").string()),
+        config_(read_object(directory / "tokenizer_config.json")) {}
+
+  ConfigTokens read(const Json& own) {
+    if (json_bool(config_, "split_special_tokens", where_, false)) {
+      throw InputError(where_ +
+                       ": 'split_special_tokens' is true, which is not supported; pass {\"input_ids\": [...]} rows");
+    }
+    read_names(config_, where_, false);
+    const Json& decoder = json_member(config_, "added_tokens_decoder");
+    if (!decoder.is_null()) {
+      if (!decoder.is_object()) {
+        throw InputError(where_ + ": 'added_tokens_decoder' is " + decoder.type_name() + ", expected an object");
+      }
+      for (const auto& [index, entry] : decoder.items()) {
+        by_index_[token_index(index, where_)] = token_of(entry, false, where_ + ": 'added_tokens_decoder'");
+      }
+    } else {
+      read_older_files();
+      for (const Json& entry : own.is_array() ? own : Json::array()) {
+        if (!entry.is_object() || !json_member(entry, "id").is_number_integer()) continue;  // its reader says why
+        by_index_[entry["id"].get<std::int64_t>()] = token_of(entry, false, "added_tokens");
+      }
+    }
+    collect(own);
+    return std::move(out_);
+  }
+
+ private:
+  // special_tokens_map.json and added_tokens.json, which older versions wrote in place of added_tokens_decoder.
+  void read_older_files() {
+    const fs::path map_file = directory_ / "special_tokens_map.json", added_file = directory_ / "added_tokens.json";
+    read_names(read_object(map_file), map_file.string(), true);
+    const Json added = read_object(added_file);
+    for (const auto& [content, index] : added.items()) {
+      if (!index.is_number_unsigned()) {
+        throw InputError(added_file.string() + ": the id of " + quote_name(content) + " is " +
+                         index.dump().substr(0, 40) + ", expected a whole number");
+      }
+      const bool special =
+          std::any_of(named_.begin(), named_.end(),
+                      [&](const auto& n) { return is_standard(n.first) && n.second.content == content; }) ||
+          std::any_of(extra_.begin(), extra_.end(), [&](const Written& t) { return t.content == content; });
+      by_index_[index.get<std::int64_t>()] = plain_token(content, special);
+    }
+  }
+
+  void name(const std::string& key, const Json& value, const std::string& where) {
+    if (value.is_null()) return;
+    Written token = written(value, key, where);
+    const auto known = std::find_if(named_.begin(), named_.end(), [&](const auto& n) { return n.first == key; });
+    if (known == named_.end()) {
+      named_.emplace_back(key, std::move(token));
+    } else {
+      known->second = std::move(token);
+    }
+  }
+
+  // Tokens by name, and lists of further ones. merges: of the second file, whose list is added to the first one's.
+  void read_names(const Json& object, const std::string& where, bool merges) {
+    for (const char* key : kStandard) name(key, json_member(object, key), where);
+    for (const auto& [key, value] : object.items()) {
+      if (key.ends_with("_token") && !is_standard(key) && (value.is_string() || value.is_object()))
+        name(key, value, where);
+    }
+    const Json* list = &json_member(object, "extra_special_tokens");
+    if (list->is_null() || list->empty()) list = &json_member(object, "additional_special_tokens");
+    if (list->is_null()) return;
+    if (list->is_object()) {
+      for (const auto& [key, value] : list->items()) name(key, value, where);
+      return;
+    }
+    if (!list->is_array()) {
+      throw InputError(where + ": the list of special tokens is " + list->type_name() +
+                       ", expected an array or object");
+    }
+    if (!merges) extra_.clear();
+    for (const Json& value : *list) {
+      Written token = written(value, "extra_special_tokens", where);
+      const bool known =
+          std::any_of(extra_.begin(), extra_.end(), [&](const Written& t) { return t.content == token.content; });
+      if (!known) extra_.push_back(std::move(token));
+    }
+  }
+
+  void collect(const Json& own) {
+    std::vector<std::string> known;  // what is added anyway
+    for (const Json& entry : own.is_array() ? own : Json::array()) {
+      const Json& content = json_member(entry, "content");
+      if (content.is_string()) known.push_back(content.get<std::string>());
+    }
+    const auto is_named = [&](const std::string& content) {
+      return std::any_of(named_.begin(), named_.end(), [&](const auto& n) { return n.second.content == content; });
+    };
+    for (auto& [index, token] : by_index_) {
+      const auto content = token["content"].get<std::string>();
+      if (is_named(content)) token["special"] = true;
+      known.push_back(content);
+      out_.added.push_back(token);
+    }
+    std::sort(known.begin(), known.end());
+    const auto add = [&](const Written& token) {
+      if (std::binary_search(known.begin(), known.end(), token.content)) return;
+      known.insert(std::lower_bound(known.begin(), known.end(), token.content), token.content);
+      out_.added.push_back(token.flags ? *token.flags : plain_token(token.content, true));
+    };
+    for (const auto& [key, token] : named_) add(token);
+    for (const Written& token : extra_) add(token);
+    for (const auto& [key, token] : named_) out_.named.emplace_back(key, token.content);
+  }
+
+  const fs::path directory_;
+  const std::string where_;
+  const Json config_;
+  std::vector<std::pair<std::string, Written>> named_;  // standard ones first
+  std::vector<Written> extra_;
+  std::map<std::int64_t, Json> by_index_;
+  ConfigTokens out_;
+};
+
+}  // namespace
+
+ConfigTokens read_config_tokens(const fs::path& directory, const Json& own) { return Reader(directory).read(own); }
+
+}  // namespace oscar

@@ -1,0 +1,203 @@
+// Rows of other tools: which part of them is read, in which order, and what is told of the rest.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+#include "support/message_of.h"
+#include "support/paths.h"
+#include "support/temp_directory.h"
+#include "text/prompts.h"
+#include "text/row_json.h"
+
+namespace oscar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const fs::path kModel = fs::path(OSCAR_SOURCE_DIR) / "sample_data/tiny-qwen3";
+
+class PromptRows : public ::testing::Test {
+ protected:
+  PromptSet read(const std::string& rows, const PromptOptions& options = {}) {
+    return parse_prompt_rows(rows, "p.jsonl", "p.jsonl", tokenizer_, chat_, 8192, options);
+  }
+  std::string text(const std::string& row, const PromptOptions& options = {}) {
+    return tokenizer_.decode(read(row, options).prompts.at(0).ids, false);
+  }
+  std::string fault(const std::string& row) {
+    return message_of<InputError>([&] { read(row); });
+  }
+  PromptSet file(const std::string& name, const std::string& content) {
+    write_file_atomic(folder_ / name, content);
+    return load_prompts({folder_ / name}, tokenizer_, chat_, 8192);
+  }
+
+  TempDirectory folder_;
+  Tokenizer tokenizer_ = Tokenizer::from_file(kModel / "tokenizer.json");
+  ChatTemplate chat_ = ChatTemplate::from_model(kModel);
+};
+
+constexpr const char* kTwo = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n";
+constexpr const char* kAsked = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n";
+
+TEST_F(PromptRows, Conversations) {
+  for (
+      const char* row : {
+          R"({"prompt": "q", "prompt_id": "7", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+          R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})",
+          R"({"conversation": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+          R"({"conversation": [{"input": "q", "output": "a"}]})",
+          R"({"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "a"}]})",
+          R"({"prompt": [{"role": "user", "content": "q"}], "completion": "a"})",
+          R"({"prompt": "q", "chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "rejected": []})",
+          R"({"prompt": "q", "chosen": [{"role": "assistant", "content": "a"}]})",
+          R"({"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "rejected": []})",
+          R"({"messages": "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]"})",
+          R"({"messages": ["{\"role\": \"user\", \"content\": \"q\"}", "{\"role\": \"assistant\", \"content\": \"a\"}"]})",
+          R"({"instruction": "q", "input": "", "output": "a"})",
+          R"({"question": "q", "answer": "a"})",
+          R"({"body": {"model": "m", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}})",
+          R"({"text": null, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": ""})",
+          R"({"text": NaN, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+          R"({"messages": [], "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})",
+      }) {
+    EXPECT_EQ(text(row), kTwo) << row;
+  }
+  EXPECT_EQ(text(R"({"messages": {"role": "user", "content": "q"}})"), kAsked);
+  EXPECT_EQ(text(R"({"instruction": "q"})"), kAsked);
+  EXPECT_EQ(text(R"({"prompt": "[{\"role\": \"user\", \"content\": \"q\"}]"})"), kAsked);
+  EXPECT_EQ(text(R"({"instruction": "q", "input": "x", "output": "a"})"),
+            "<|im_start|>user\nq\n\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
+  EXPECT_EQ(text(R"({"system": "s", "conversations": [{"from": "human", "value": "q"}]})"),
+            std::string("<|im_start|>system\ns<|im_end|>\n") + kAsked);
+  EXPECT_EQ(text(R"({"instruction": "q", "history": [["h", "i"]]})"),
+            std::string("<|im_start|>user\nh<|im_end|>\n<|im_start|>assistant\ni<|im_end|>\n") + kAsked);
+  EXPECT_THAT(fault(R"({"conversations": [{"from": "martian", "value": "q"}]})"),
+              HasSubstr("p.jsonl:1: a turn is from 'martian', expected human, gpt"));
+  EXPECT_THAT(fault(R"({"conversations": [{"from": "human"}]})"), HasSubstr("has no 'value'"));
+  EXPECT_THAT(fault(R"({"messages": 3})"), HasSubstr("'messages' is number, expected an array of messages"));
+}
+
+TEST_F(PromptRows, Texts) {
+  EXPECT_EQ(text(R"({"prompt": "a", "completion": "b"})"), "ab");
+  EXPECT_EQ(text(R"({"prompt": "a", "response": "b"})"), "ab");
+  EXPECT_EQ(text(R"({"prompt": "a", "answer": 42})"), "a");
+  EXPECT_EQ(text(R"({"prompt": "[not JSON"})"), "[not JSON");
+  EXPECT_EQ(text(R"({"text": "t", "prompt": "a"})"), "t");
+  EXPECT_EQ(text(R"({"content": "t", "path": "x.py"})"), "t");
+  EXPECT_EQ(text(R"({"body": {"prompt": "t", "max_tokens": 3}})"), "t");
+  EXPECT_EQ(text(R"({"text": "first", "text": "last"})"), "last");
+  EXPECT_EQ(text(R"({"text": "t", "score": -Infinity, "x": "NaN"})"), "t");
+  EXPECT_THAT(fault(R"({"txt": "a"})"), AllOf(HasSubstr("none of \"text\""), HasSubstr("--column")));
+}
+
+TEST_F(PromptRows, ColumnsByName) {
+  EXPECT_EQ(text(R"({"text": "t", "abstract": "a"})", {false, "abstract"}), "a");
+  EXPECT_EQ(text(R"({"text": "t", "turns": [{"from": "human", "value": "q"}]})", {false, "turns"}), kAsked);
+  EXPECT_EQ(text(R"({"log": {"messages": [{"role": "user", "content": "q"}]}})", {false, "log"}), kAsked);
+  EXPECT_THAT(read(R"({"tokens": [3, 4], "attention_mask": [0, 1]})", {false, "tokens"}).prompts[0].ids,
+              ElementsAre(4));
+  EXPECT_THAT(message_of<InputError>([&] {
+                text(R"({"text": "t"})", {false, "abstract"});
+              }),
+              HasSubstr("p.jsonl:1: the row has no column 'abstract'"));
+}
+
+TEST_F(PromptRows, MasksAndWhatStandsBesideIds) {
+  const PromptSet set =
+      read(R"({"input_ids": [0, 0, 5, 6], "attention_mask": [0, 0, 1, 1], "labels": [-100, -100, 5, 6], )"
+           R"("position_ids": [1, 1, 0, 1], "token_type_ids": [0, 0, 0, 0]})");
+  EXPECT_THAT(set.prompts.at(0).ids, ElementsAre(5, 6));
+  EXPECT_THAT(reading_notes(set), IsEmpty());
+  EXPECT_THAT(read(R"({"input_ids": [-100, 5], "attention_mask": [false, true]})").prompts[0].ids, ElementsAre(5));
+  EXPECT_THAT(reading_notes(read(R"({"input_ids": [5, 6], "position_ids": [0, 0], "token_type_ids": [0, 1]})")),
+              ElementsAre("1 row: 'input_ids'; not read: 'position_ids' (1), 'token_type_ids' (1)"));
+  EXPECT_THAT(fault(R"({"input_ids": [5, 6], "attention_mask": [1]})"), HasSubstr("has 1 numbers, expected 2"));
+  EXPECT_THAT(fault(R"({"input_ids": [5, 6], "attention_mask": [1, 2]})"), HasSubstr("holds 2, expected 0 and 1"));
+  EXPECT_THAT(fault(R"({"input_ids": [5, -1], "attention_mask": [1, 1]})"), HasSubstr("-1"));
+  EXPECT_EQ(read(R"({"input_ids": [5], "attention_mask": [0]})"
+                 "\n{\"text\": \"a\"}")
+                .skipped.at(0)
+                .reason,
+            "no tokens");
+}
+
+TEST_F(PromptRows, SaysOnceWhatWasReadAndWhatNot) {
+  EXPECT_THAT(reading_notes(read("{\"text\": \"a\"}\n{\"prompt\": \"b\"}")), IsEmpty());
+  const PromptSet set = read(R"({"prompt": "a", "completion": "b", "id": 1}
+{"prompt": "a", "completion": "b", "id": 2, "rejected": "c"}
+{"text": "a"})");
+  EXPECT_THAT(reading_notes(set),
+              ElementsAre("2 rows: 'prompt' with 'completion'; not read: 'id' (2), 'rejected' (1)", "1 row: 'text'"));
+  std::string many = "{\"text\": \"a\"";
+  for (int i = 0; i < 200; ++i) many += ", \"k" + std::to_string(i) + "\": 1";
+  EXPECT_LE(read(many + "}").readings.at("'text'").unread.size(), 65U);
+}
+
+TEST_F(PromptRows, Files) {
+  const std::string rows = R"({"text": "a"})";
+  EXPECT_EQ(file("p.json", "[" + rows + ", {\"text\": \"b]\"}]\n").prompts.at(1).source, "p.json:2");
+  EXPECT_EQ(file("q.json", "\n{\n \"text\": \"a\"\n}\n{\"text\": \"b\"}").prompts.size(), 2U);
+  EXPECT_EQ(file("p.ndjson", rows + "\n" + rows).prompts.size(), 2U);
+  EXPECT_EQ(file("p.md", "# a").prompts.at(0).ids, tokenizer_.encode("# a", true));
+  EXPECT_EQ(file("b.txt",
+                 "\xEF\xBB\xBF"
+                 "a")
+                .prompts.at(0)
+                .ids,
+            tokenizer_.encode("a", true));
+  EXPECT_EQ(file("b.jsonl", "\xEF\xBB\xBF" + rows).prompts.size(), 1U);
+  EXPECT_EQ(load_text(folder_ / "b.txt", tokenizer_), tokenizer_.encode("a", true));
+  const auto refused = [&](const std::string& name, const std::string& content) {
+    return message_of<InputError>([&] { file(name, content); });
+  };
+  for (const char* damaged : {"[", "[{}", "[{} {}]", "[{},]", "[,]", "[{\"text\": \"a]", "[{}] x", "[1 2]"}) {
+    EXPECT_THAT(refused("d.json", damaged), HasSubstr("d.json: is no array of JSON rows")) << damaged;
+  }
+  EXPECT_THAT(refused("t.parquet", "PAR1"),
+              AllOf(HasSubstr("import pandas"), HasSubstr("read_parquet("), HasSubstr("to_json(")));
+  EXPECT_THAT(refused("t.csv", "a,b"), HasSubstr("read_csv("));
+}
+
+TEST_F(PromptRows, TextsToScore) {
+  const LazyTokenizer tokenizer(tokenizer_);
+  write_file_atomic(folder_ / "t.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"c\"}\n");
+  EXPECT_TRUE(holds_rows(folder_ / "t.jsonl"));
+  const RowText rows = load_row_text(folder_ / "t.jsonl", tokenizer, chat_, 8192);
+  std::vector<std::int32_t> expected = tokenizer_.encode("a b", true);
+  for (const std::int32_t id : tokenizer_.encode("c", true)) expected.push_back(id);
+  EXPECT_EQ(rows.ids, expected);
+  EXPECT_FALSE(rows.only_ids);
+  for (const char* content : {"some text", "", "[1, 2]"}) {
+    write_file_atomic(folder_ / "d.jsonl", content);
+    EXPECT_FALSE(holds_rows(folder_ / "d.jsonl")) << content;
+  }
+  write_file_atomic(folder_ / "d.txt", "{\"text\": \"a b\"}");
+  EXPECT_FALSE(holds_rows(folder_ / "d.txt"));
+  write_file_atomic(folder_ / "no-suffix", "{\"text\": \"a b\"}");
+  EXPECT_FALSE(holds_rows(folder_ / "no-suffix"));
+}
+
+TEST(RowJson, WhatPythonReads) {
+  const Json row =
+      parse_row_json(R"({"a": 1, "b": NaN, "a": {"x": [1], "x": [-Infinity]}, "c": "NaN", "d": [Infinity]})", "w");
+  EXPECT_EQ(row.dump(), R"({"a":{"x":[null]},"b":null,"c":"NaN","d":[null]})");
+  EXPECT_TRUE(std::isnan(row["b"].get<double>()) && std::isinf(row["a"]["x"][0].get<double>()));
+  EXPECT_TRUE(has_value(row, "a") && !has_value(row, "b") && !has_value(row, "z"));
+  for (const char* damaged : {"{\"a\": NaNs}", "{\"a\": \"oscar-number:NaN\", \"b\": NaN}", "{\"a\": 1", "NaN NaN"}) {
+    EXPECT_THROW(parse_row_json(damaged, "w"), InputError) << damaged;
+  }
+  EXPECT_EQ(parse_row_json("{\"a\": \"oscar-number:NaN\"}", "w")["a"], "oscar-number:NaN");
+  std::string many = "{\"k\": 0";
+  for (int i = 0; i < 40; ++i) many += ", \"k" + std::to_string(i % 20) + "\": " + std::to_string(i);
+  EXPECT_EQ(parse_row_json(many + "}", "w")["k19"], 39);
+  EXPECT_EQ(parse_row_json(many + "}", "w").size(), 21U);
+}
+
+}  // namespace
+}  // namespace oscar
