@@ -19,9 +19,7 @@ void add_collect_roles(const CollectArguments& a, const Checkpoint& checkpoint, 
 }
 
 ChatTemplate chat_template_of(const CollectArguments& a, const Checkpoint& checkpoint) {
-  ChatTemplate chat = ChatTemplate::from_model(checkpoint.location().directory);
-  if (!a.date.empty()) chat.set_date(a.date);
-  return chat;
+  return a.rows.chat_template(checkpoint.location().directory);
 }
 
 PromptSet read_prompts(CollectArguments& a, const Checkpoint& checkpoint) {
@@ -31,12 +29,13 @@ PromptSet read_prompts(CollectArguments& a, const Checkpoint& checkpoint) {
   for (const fs::path& file : files) {
     a.options.files.push_back(file == "-" ? "stdin" : utf8_text(file.filename().string()));
   }
-  PromptSet prompts = load_prompts(files, tokenizer, chat, checkpoint.config().vocabulary, a.prompt_options);
+  PromptSet prompts = load_prompts(files, tokenizer, chat, checkpoint.config().vocabulary, a.rows.options);
+  for (const std::string& note : reading_notes(prompts)) log_info(note);
   if (prompts.bad_rows > 0) {
     log_info(std::to_string(prompts.bad_rows) +
              " bad rows were skipped (--skip-bad-rows), the first: " + prompts.first_bad);
   }
-  if (!prompts.date.empty() && a.date.empty()) {
+  if (!prompts.date.empty() && a.rows.date.empty()) {
     log_info("the chat template writes the date, " + prompts.date + "; --date " + prompts.date +
              " gives the same prompts on another day");
     a.options.resume_command += " --date " + prompts.date;

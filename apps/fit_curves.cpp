@@ -168,7 +168,9 @@ CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& wind
   }
   std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
   const PromptSet found =
-      load_prompts(files, tokenizer, ChatTemplate::from_model(directory), checkpoint.config().vocabulary);
+      load_prompts(files, tokenizer, arguments.rows.chat_template(directory), checkpoint.config().vocabulary,
+                   {.skip_bad_rows = false, .column = arguments.rows.options.column});
+  for (const std::string& note : reading_notes(found)) log_info(note);
   std::string name;
   for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
   return curve_text(found, name, arguments.context, sequences, checkpoint.config(), tokenizer, windows);

@@ -23,6 +23,7 @@ inline constexpr std::int64_t kCurveSequences = 8;
 struct CurveArguments {
   std::string allocate = "auto";    // of --allocate; auto: measured with `text` or `file`
   std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
+  RowSettings rows;                 // of that text
   bool collects = false;            // statistics are collected first: their prompts may take the place of `text`
   std::optional<CurveText> loaded;  // the text, where it was read already
   std::string file;                 // curves.json of an earlier run; empty: they are measured

@@ -59,7 +59,7 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
                          {"dtype", dtype_option_name(options.dtype)},
                          {"device", options.device.is_cpu() ? "cpu" : "cuda"}}}};
   const ChatTemplate chat = chat_template_of(collect, checkpoint);
-  if (book_.chats() && chat.asks_for_date() && collect.date.empty()) {
+  if (book_.chats() && chat.asks_for_date() && collect.rows.date.empty()) {
     log_info("the chat template writes the date, " + chat.date() + "; --date " + chat.date() +
              " gives the same text on another day");
     request_.resume_command += " --date " + chat.date();

@@ -312,6 +312,7 @@ int main_fit(int argc, char** argv) {
   app.require_subcommand(0, 1);
   return run_app(app, a.common, argc, argv, [&] {
     note_given_options(app, a);
+    a.curves.rows = a.collect.rows;
     if (check->parsed()) return run_check(a.check, a.common.json);
     a.curves.resume_command = as_started(a.curves.resume_command);
     return run_as_rank(a.curves.resume_command, [&](Ranks* ranks) {

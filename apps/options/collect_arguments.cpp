@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "apps/options/row_options.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "statistics/shard.h"
@@ -66,10 +67,9 @@ void add_prompts_option(CLI::App& app, CollectArguments& a, const std::string& t
 }
 
 void add_prompt_options(CLI::App& app, CollectArguments& a) {
-  app.add_flag("--skip-bad-rows", a.prompt_options.skip_bad_rows,
+  app.add_flag("--skip-bad-rows", a.rows.options.skip_bad_rows,
                "Count rows that are malformed or that the chat template cannot render, and go on");
-  app.add_option("--date", a.date, "The day that chat templates are told which ask for it (default: today)")
-      ->type_name("YYYY-MM-DD");
+  add_row_options(app, a.rows);
   app.add_option("--tokens", a.options.tokens, "Token budget over all prompts (default: 30000, and one full sequence)")
       ->type_name("N")
       ->check(whole_number(1, std::uint64_t{1} << 40));

@@ -16,7 +16,8 @@ namespace oscar {
 struct CollectArguments {
   CollectOptions options;
   std::vector<std::string> prompts;  // files, or "-"
-  std::string date, far_pairs = "64,256", shard = "1/1";
+  std::string far_pairs = "64,256", shard = "1/1";
+  std::string check_against;  // oscar-collect: predictions of another stack, or empty
   bool tokens_given = false;
   bool pack = true;             // prompts follow one another in sequences as long as the contexts that will be served
   std::int64_t context = 0;     // of --context: those contexts; 0: what the model was made for
@@ -25,7 +26,7 @@ struct CollectArguments {
   // oscar-fit: that the model writes itself beside the prompts; by their budget where none are given.
   std::optional<std::int64_t> own_tokens;
   bool stream_layers = false;  // oscar-fit: passes other than those of collecting keep one layer's weights
-  PromptOptions prompt_options;
+  RowSettings rows;
 };
 
 // Options of collecting that both commands describe alike, and --prompts, described by `text`.

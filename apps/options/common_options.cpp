@@ -15,6 +15,7 @@
 #include <new>
 #include <string_view>
 
+#include "apps/options/config_check.h"
 #include "apps/options/help.h"
 #include "apps/process_setup.h"
 #include "base/errors.h"
@@ -46,11 +47,19 @@ std::string check_device(const std::string& value) {
   return "'" + value + "' is not a device; expected auto, cpu, cuda or cuda:<index>";
 }
 
+constexpr std::uint64_t kMostConfig = std::uint64_t{16} << 20;
+
 // A pipe would be waited for.
 std::string check_config_file(const std::string& path) {
   std::error_code ec;
-  if (!fs::exists(path, ec) || fs::is_regular_file(path, ec)) return {};
-  return path + " is not a regular file";
+  if (!fs::exists(path, ec)) return {};
+  if (!fs::is_regular_file(path, ec)) return path + " is not a regular file";
+  try {
+    const std::string fault = config_fault(read_file(path, kMostConfig));
+    return fault.empty() ? fault : path + ", " + fault;
+  } catch (const Error& e) {
+    return e.what();
+  }
 }
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }

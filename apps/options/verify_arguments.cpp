@@ -1,5 +1,6 @@
 #include "apps/options/verify_arguments.h"
 
+#include "apps/options/row_options.h"
 #include "export/export_format.h"
 #include "report/number_text.h"
 #include "verify/gates.h"
@@ -22,9 +23,10 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
       ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.text,
-                 "Text to score: one UTF-8 document, or .jsonl rows of input_ids (required, but for --check-only, "
-                 "methods and plan)")
+                 "Text to score: one UTF-8 document, or JSON rows whose texts are one after another (required, but for "
+                 "--check-only, methods and plan)")
       ->type_name("FILE");
+  add_row_options(app, a.request.rows);
   app.add_option("--methods", a.request.methods,
                  "Methods (oscar-verify methods lists them), or all, or 2bit (default: bf16 and the bundle's, without "
                  "a bundle bf16,naive2,hadamard2)")

@@ -80,7 +80,6 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   if (!request_.baseline.empty()) earlier_ = BaselineReport::load(request_.baseline);
   check_tasks();
   read_text(tokenizer);
-  text_sha256_ = sha256_file(request_.text);
   if (earlier_) {
     const VerifyReport facts = empty_report();
     earlier_->require_same(facts.model, facts.text, facts.scoring, facts.dtype);
@@ -171,13 +170,25 @@ void Verification::read_text(const LazyTokenizer& tokenizer) {
   sequences.max_tokens = request_.tokens;
   sequences.max_sequences = request_.max_sequences;
   sequences.max_position = model.max_position;
-  const std::optional<std::vector<std::int32_t>> rows = load_id_rows(request_.text, model.vocabulary);
-  sequences.prefix = rows ? leading_bos(*rows, model.bos_token) : leading_special_tokens(tokenizer.get());
+  std::optional<RowText> rows;
+  if (holds_rows(request_.text)) {
+    const ChatTemplate chat = request_.rows.chat_template(checkpoint_.location().directory);
+    rows = load_row_text(request_.text, tokenizer, chat, model.vocabulary, request_.rows.options);
+    for (const std::string& note : reading_notes(rows->rows)) log_info(note);
+    if (!rows->rows.date.empty() && request_.rows.date.empty()) {
+      log_info("the chat template writes the date, " + rows->rows.date + "; --date " + rows->rows.date +
+               " gives the same text on another day");
+    }
+  }
+  const bool only_ids = rows && rows->only_ids;
+  sequences.prefix = only_ids ? leading_bos(rows->ids, model.bos_token) : leading_special_tokens(tokenizer.get());
+  // What rows with texts mean depends on the template, too.
+  text_sha256_ = rows && !only_ids ? rows->rows.sha256 : sha256_file(request_.text);
   // The context is checked before the text is read: it costs nothing.
   check_sequence_options(sequences, request_.windows);
   sequences.text_name = request_.text.string();
-  if (!rows) tokenizer_ = &tokenizer;
-  const std::vector<std::int32_t> ids = rows ? *rows : load_text(request_.text, tokenizer.get());
+  if (!only_ids) tokenizer_ = &tokenizer;
+  const std::vector<std::int32_t> ids = rows ? rows->ids : load_text(request_.text, tokenizer.get());
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= model.vocabulary) {
       throw InputError(request_.text.string() + ": token " + std::to_string(id) +

@@ -14,6 +14,7 @@
 #include "model/decoder.h"
 #include "report/report.h"
 #include "tasks/task.h"
+#include "text/prompts.h"
 #include "text/sequences.h"
 #include "text/tokenizer/lazy_tokenizer.h"
 #include "verify/baseline_report.h"
@@ -28,6 +29,7 @@ namespace oscar {
 
 struct VerifyRequest {
   fs::path text;
+  RowSettings rows;  // where the text is a file of rows
   // Empty: bf16, naive2, hadamard2 and the bundle's own; "all", "2bit": see comparison.h.
   std::vector<std::string> methods;
   std::vector<std::string> comparisons{"common"};

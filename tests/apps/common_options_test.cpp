@@ -9,6 +9,7 @@
 #include <new>
 
 #include "apps/gpu_facts.h"
+#include "apps/options/config_check.h"
 #include "apps/options/device_choice.h"
 #include "base/errors.h"
 #include "build_info.h"
@@ -130,6 +131,14 @@ TEST(CommonOptions, BadConfigFilesAreUsageErrors) {
   std::ofstream(dir / "value.toml") << "seed = \"many\"\n";
   EXPECT_EQ(run({"--model", "M", "--config", (dir / "value.toml").string()}), 2);
   EXPECT_EQ(run({"--model", "M", "--config", dir.path().string()}), 2);  // a directory
+  // Arrays that the reader of the file takes as they are, although they never end or hold others.
+  std::ofstream(dir / "open.toml") << "# [ no array\noutput = " << std::string(200000, '[') << "\n";
+  EXPECT_EQ(run({"--model", "M", "-o", "x", "--config", (dir / "open.toml").string()}), 2);
+  std::ofstream(dir / "end.toml") << "output = [\"a\",\n  'b#]', # ]\n";
+  EXPECT_EQ(run({"--model", "M", "-o", "x", "--config", (dir / "end.toml").string()}), 2);
+  EXPECT_EQ(config_fault("seed = 1\noutput = [\"a]\", '[' ] # [\nx = 'y'\n"), "");
+  EXPECT_EQ(config_fault("a = 1\n\nb = [1,\n2"), "line 3: the array of 'b' is not closed");
+  EXPECT_EQ(config_fault("b = [1, [2]]"), "line 1: the array of 'b' holds an array, which no option takes");
 }
 
 TEST(DeviceChoice, NeverFallsBackSilently) {

@@ -1,0 +1,11 @@
+// Options of how JSON rows become tokens, which the commands that read such files share.
+#pragma once
+
+#include "apps/options/common_options.h"
+#include "text/prompts.h"
+
+namespace oscar {
+
+void add_row_options(CLI::App& app, RowSettings& rows);  // --column, --render, --date
+
+}  // namespace oscar
