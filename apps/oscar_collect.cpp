@@ -3,6 +3,7 @@
 #include <optional>
 #include <thread>
 
+#include "apps/collect_check.h"
 #include "apps/collect_output.h"
 #include "apps/collect_run.h"
 #include "apps/options/common_options.h"
@@ -12,6 +13,7 @@
 #include "apps/process_setup.h"
 #include "apps/rank_run.h"
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
 #include "statistics/collect_phases.h"
@@ -55,6 +57,11 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
                  "Collect the i-th of N shares of the run, for job arrays: merge adds all N files up to what one run "
                  "would write")
       ->type_name("i/N");
+  app.add_option(
+         "--check-against", a.check_against,
+         "Predictions of a few tokens that your own stack wrote (docs/oscar-collect.md has the script): refuse a "
+         "checkpoint that is read otherwise here")
+      ->type_name("FILE.json");
   app.add_option("--work-dir", a.options.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
   app.add_flag("--resume", a.options.resume, "Continue the run in the work directory, if there is one");
@@ -96,9 +103,13 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   complete_collect_options(a.collect, a.common, checkpoint);
   FileRoles roles;
   roles.input(a.common.config);
+  roles.input(a.collect.check_against);
   add_collect_roles(a.collect, checkpoint, roles);
   roles.check();
   starting.reset();
+  if (!a.collect.check_against.empty() && !a.common.dry_run && told) {
+    log_info(check_against(a.collect.check_against, checkpoint, options.dtype, options.device));
+  }
   PromptSet prompts;
   CollectRun run = prepare_run(a.collect, checkpoint, prompts, a.common.dry_run);
   if (a.common.dry_run) {

@@ -19,6 +19,7 @@
 #include "statistics/collect_work.h"
 #include "statistics/finished_layers.h"
 #include "statistics/hidden_states.h"
+#include "statistics/loss_check.h"
 #include "statistics/moment_observer.h"
 #include "statistics/point_check.h"
 #include "statistics/run_record.h"
@@ -205,6 +206,7 @@ class Collector {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
       const at::Tensor next = forward_step(layer, step, read_states(layer, step), observer);
+      if (layer + 1 == config_.layers && i == 0 && is_first_rank(options_.ranks)) check_predictions(step, next);
       checks_.check_later(checks_.shown_by(hidden_of(config_, next), step, "layer " + std::to_string(layer)), observer);
       write_states(layer + 1, step, next);
       tokens += step.tokens;
@@ -227,6 +229,18 @@ class Collector {
     if (observed) finished_.add(layer, finished_moments(layer, observer));
     // The states that leave the next layer would take the file of those that a state inside this one goes on from.
     if (!finished_.deferred() || saved_inside_ || due()) save_start(layer + 1);
+  }
+
+  // The first sequence of the first step, as the last layer leaves it.
+  void check_predictions(const Step& step, const at::Tensor& states) {
+    const Timeline::Phase forward(timeline(), phase::kForward);
+    std::vector<std::int32_t> ids = step_ids(prompts_, plan_, step);
+    const std::int64_t length = batch_of(plan_, step).lengths.front();
+    ids.resize(static_cast<std::size_t>(std::min(length, kLossTokens + 1)));
+    const auto count = std::ssize(ids);
+    const LossCheck check = check_loss(checkpoint_, decoder_->final_norm(states.narrow(0, 0, count)), ids);
+    const std::string fault = loss_fault(check, config_.vocabulary);
+    if (!fault.empty()) log_warning(fault);
   }
 
   at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
