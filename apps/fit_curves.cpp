@@ -6,6 +6,7 @@
 #include "apps/output_files.h"
 #include "apps/rank_run.h"
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/foreign_text.h"
 #include "bundle/calibration_hashes.h"
 #include "bundle/from_fit.h"
