@@ -176,8 +176,8 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
 void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measures) {
   if (!a.curves.collects) {
     refuse_options(app,
-                   {"--prompts", "--own-text", "--skip-bad-rows", "--tokens", "--pack", "--seq-len",
-                    "--far-pairs", "--checkpoint-seconds", "--seed"},
+                   {"--prompts", "--own-text", "--skip-bad-rows", "--tokens", "--pack", "--seq-len", "--far-pairs",
+                    "--checkpoint-seconds", "--seed"},
                    "is for collecting statistics, and a statistics file is given: drop one of the two");
   }
   if (!a.curves.collects && a.curves.text.empty()) {

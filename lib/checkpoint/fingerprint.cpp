@@ -14,8 +14,7 @@ constexpr std::string_view kVersion1 = "sha256:";
 
 void add_tensor(Sha256& hash, const std::string& name, const TensorView& tensor) {
   // The length before the name keeps one name from posing as another name and its shape.
-  hash.update(std::to_string(name.size()) + ":" + name + " " + tensor.type_text() + " " + tensor.shape_text() +
-              "\n");
+  hash.update(std::to_string(name.size()) + ":" + name + " " + tensor.type_text() + " " + tensor.shape_text() + "\n");
   const std::span<const std::byte> data = tensor.data;
   if (data.size() <= 3 * kSample) {
     hash.update(data.data(), data.size());
