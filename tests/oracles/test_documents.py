@@ -158,7 +158,7 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_the_front_page_is_short():
-    assert len((SOURCE_DIR / "README.md").read_text().splitlines()) <= 150
+    assert len((SOURCE_DIR / "README.md").read_text().splitlines()) <= 120
 
 
 def test_functions_are_told_in_steps():

@@ -1,0 +1,62 @@
+"""Words and sentences of what people read first: README and the help of the commands (docs/words.md)."""
+import re
+import subprocess
+
+import pytest
+
+from conftest import BUILD_DIR, SOURCE_DIR
+from test_documents import paragraphs, section, without_blocks
+
+BANNED = [r"far pairs?", r"judg\w+", r"the whole", r"turned back", r"behind", r"alone", r"quantis\w+", r"centre\w*", r"centring", r"normalis\w+"]
+MOST_WORDS = 30  # of a sentence
+COMMANDS = ["oscar-collect", "oscar-fit", "oscar-verify", "oscar-export"]
+
+
+def banned_in(text):
+    return [found[0] for word in BANNED for found in re.finditer(rf"(?<![\w`-]){word}(?![\w`-])", text, re.IGNORECASE)]
+
+
+def long_sentences(text, most=MOST_WORDS):
+    """Sentences of paragraphs and items; links count as their text, and code as one word."""
+    found = []
+    for paragraph in paragraphs(text):
+        plain = re.sub(r"\]\([^)]*\)", "", re.sub(r"`[^`]*`", "code", paragraph)).replace("[", "")
+        found += [s for s in re.split(r"(?<=[.:;?])\s+(?=[A-Z0-9-])", plain) if len(s.split()) > most]
+    return found
+
+
+def test_the_searches_find_faults():
+    assert banned_in("Pairs behind it, judged; `far pairs`, far-pairs, quantised") == ["judged", "behind", "quantised"]
+    assert len(long_sentences("word " * 31 + "end. Short one.")) == 1 and not long_sentences("`a b c` " * 20 + "end.")
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/words.md"])
+def test_pages_are_written_in_these_words(name):
+    text = without_blocks((SOURCE_DIR / name).read_text())
+    assert not long_sentences(text), long_sentences(text)
+    if name != "docs/words.md":  # names what it replaces
+        assert not banned_in(text)
+
+
+def test_the_page_of_words_is_short():
+    rows = [line for line in section("## x\n" + (SOURCE_DIR / "docs/words.md").read_text(), "x").splitlines() if line.startswith("| ")]
+    assert 20 <= len(rows) - 1 <= 60
+    written = (SOURCE_DIR / "docs/words.md").read_text().lower()
+    for word in re.findall(r"\*\*([^*]+)\*\*", written):
+        assert banned_in(word), f"docs/words.md: {word} is not held by this test"
+
+
+@pytest.mark.parametrize("name", ["README.md"])
+def test_the_front_page_is_short(name):
+    assert len((SOURCE_DIR / name).read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("command, most", list(zip(COMMANDS, (16, 20, 24, 16))))
+def test_help_shows_few_options(command, most):
+    program = BUILD_DIR / "bin" / command
+    if not program.exists():
+        pytest.skip(f"{program} is not built")
+    text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    everything = subprocess.run([program, "--help-all"], capture_output=True, text=True, check=True).stdout
+    options, all_options = (re.findall(r"^  (?:-\w,)?(--[\w-]+)", t, re.MULTILINE) for t in (text, everything))
+    assert 8 <= len(options) <= most and set(options) < set(all_options), options
