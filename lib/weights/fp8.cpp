@@ -22,7 +22,7 @@ extern const WeightFormat kFp8;
 
 namespace {
 
-constexpr std::int64_t kMxGroup = 32;  // codes of one scale of MXFP8
+constexpr std::int64_t kMxfp8Group = 32;  // codes of one scale of MXFP8
 
 bool is_power(const TensorView& scale) { return scale.dtype == DType::kU8 || scale.dtype == DType::kF8E8M0; }
 
@@ -60,10 +60,10 @@ std::optional<StoredWeight> find_fp8(const WeightQuery& query) {
     throw InputError("The checkpoint " + weight.where + " holds " + zero->name + " for " + query.text() +
                      ", and zero points of weights in 8 bits are read only where those are packed.");
   }
-  const bool micro = powers && query.shape.size() == 2 && query.shape[1] % kMxGroup == 0 &&
-                     weight.scale->shape == WeightShape{query.shape[0], query.shape[1] / kMxGroup};
+  const bool micro = powers && query.shape.size() == 2 && query.shape[1] % kMxfp8Group == 0 &&
+                     weight.scale->shape == WeightShape{query.shape[0], query.shape[1] / kMxfp8Group};
   if (micro) {
-    weight.block_rows = 1, weight.block_columns = kMxGroup;
+    weight.block_rows = 1, weight.block_columns = kMxfp8Group;
     return weight;
   }
   if (scales_tensor(*weight.scale) || scales_rows(*weight.scale, query.shape.at(0))) return weight;
