@@ -16,14 +16,6 @@
 
 namespace oscar {
 
-namespace {
-
-// Text of the model's own over the budget of the prompts, in tokens. With a quarter of it, bundles still lost up to 1.4
-// times on traffic of another kind; with this they lose little (docs/results.md).
-constexpr std::int64_t kOwnTextTimes = 4;
-
-}  // namespace
-
 fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
 
 ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const std::string& work_dir)
@@ -41,31 +33,19 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
   plan_own_text();
 }
 
-// Beside prompts it is written where it was asked for, or where nothing was said and it can be.
+// Beside prompts it is written where it was asked for.
 void ModelRun::plan_own_text() {
   CollectOptions& options = arguments_.options;
   const std::optional<std::int64_t>& tokens = arguments_.own_tokens;
-  const bool beside = !arguments_.prompts.empty(), asked = !beside || tokens;
-  if (beside && tokens == 0) return;
+  const bool beside = !arguments_.prompts.empty();
+  if (beside && tokens.value_or(0) == 0) return;
   if (!beside && tokens) {
     throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for text of the model alone");
   }
   const fs::path file = beside_output(common_.output, ".prompts.jsonl");
-  try {
-    own_text_.emplace(checkpoint_, arguments_, common_, file,
-                      work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
-                      beside ? tokens.value_or(kOwnTextTimes * options.tokens) : options.tokens);
-    if (!asked) own_text_->require_room();
-  } catch (const Error& e) {  // no tokenizer that can be read (rows of ids need none), or no memory
-    if (asked) throw;
-    log_info("the model writes no calibration text beside the prompts: " + std::string(e.what()));
-    own_text_.reset();
-    return;
-  }
-  if (!asked) {
-    log_info("beside the prompts the model writes " + std::to_string(own_text_->tokens()) +
-             " tokens of text itself, for traffic of other kinds; --own-text 0 calibrates on the prompts alone");
-  }
+  own_text_.emplace(checkpoint_, arguments_, common_, file,
+                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
+                    beside ? *tokens : options.tokens);
   // The budget is that of the prompts, and ends within them, because the other text comes first.
   if (beside) {
     arguments_.own_beside = own_text_->tokens();

@@ -131,24 +131,13 @@ std::vector<double> budgets_of(const FitArguments& a) {
   return budgets;
 }
 
-// From these bits on text of the model's own gains: beside prompts on other kinds of text than theirs, where below it
-// costs too much on their own; and alone curves on it mislead, where below they gain (docs/results.md).
-constexpr double kOwnTextGains = 1.5;
-
-// Text of the model's own is measured to pay where waterfill measures its curves.
-void choose_own_text(FitArguments& a) {
-  const bool pays = fitted_method(a.fit.method).allocates_bits && a.curves.allocate == "measured" &&
-                    budgets_of(a).front() >= kOwnTextGains;
-  if (pays && !a.curves.stream_layers) return;  // by the budget of the prompts
-  a.collect.own_tokens = 0;
-  if (!pays) return;
-  log_info("with --stream-layers the model writes no calibration text beside the prompts (--own-text)");
-}
+// From these bits on curves on text of the model's own mislead, where below they gain (docs/results.md).
+constexpr double kOwnTextMisleads = 1.5;
 
 bool measures_by_default(const FitArguments& a, const ModelConfig& model) {
   if (model.state_width() != model.hidden) return false;  // refuse_carried_rows()
   if (!a.collect.prompts.empty() || !a.curves.text.empty() || !a.curves.file.empty()) return true;
-  if (budgets_of(a).front() < kOwnTextGains) return true;
+  if (budgets_of(a).front() < kOwnTextMisleads) return true;
   log_info("widths are chosen by the closed form, as curves on text that the model writes itself would mislead");
   return false;
 }
@@ -167,7 +156,6 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   options.text_hashes = a.text_hashes;
   a.collect.stream_layers = a.curves.stream_layers;
   a.collect.context = std::max<std::int64_t>(a.context, 0);
-  if (!a.collect.prompts.empty() && !a.collect.own_tokens) choose_own_text(a);
   options.resume = a.curves.resume;
   options.resume_command = a.curves.resume_command;
   if (!a.curves.work_dir.empty()) a.curves.work_dir += "/curves";

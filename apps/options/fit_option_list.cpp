@@ -122,8 +122,7 @@ void add_collecting_options(CLI::App& app, FitArguments& a) {
   add_prompt_options(app, a.collect);
   app.add_option("--own-text", a.collect.own_tokens,
                  "Beside the prompts, calibrate on as many tokens that the model writes itself, for traffic of other "
-                 "kinds than the prompts; 0: none (default: four times --tokens where curves are measured for 1.5 "
-                 "bits and more, else none)")
+                 "kinds than the prompts (default: none)")
       ->type_name("TOKENS")
       ->check(whole_number(0, std::uint64_t{1} << 40));
   app.get_option("--far-pairs")->default_str("as --windows");

@@ -204,10 +204,7 @@ def planned(run):
 
 def test_own_text_beside_prompts(line, model, small, tmp_path):
     """The text comes first and takes nothing of the prompts' budget; two commands give the same statistics."""
-    assert planned(line(tmp_path / "b", "--prompts", small, *CURVES)) == 480 + 4 * 500, "waterfill: four times the budget"
-    assert "--own-text 0" in succeed(*line(tmp_path / "b", "--prompts", small, *CURVES), "--dry-run").err
-    for none in (["--method", "oscar"], ["--method", "balanced"], ["--allocate", "closed"], ["--own-text", 0, *CURVES], ["--stream-layers", *CURVES],
-                 ["--bits", 1.25, *CURVES], ["--pareto", "2.25,1", *CURVES]):
+    for none in (CURVES, ["--method", "oscar"], ["--method", "balanced"], ["--own-text", 0, *CURVES], ["--stream-layers", *CURVES]):
         assert planned(line(tmp_path / "b", "--prompts", small, *none)) == 480, none
     run = line(tmp_path / "b", "--prompts", small, "--own-text", 256, "--method", "balanced")
     plan = json.loads(succeed(*run, "--dry-run", "--json").out)
@@ -263,13 +260,13 @@ def enlarge(model, layers, width):
 
 
 def test_text_that_memory_has_no_room_for(model, small, tmp_path):
-    """Only what was asked for is an error: without --own-text the prompts alone will do."""
+    """Prompts need no room for text of the model's own, where none was asked for."""
     large = tmp_path / "large"
     shutil.copytree(model, large)
     enlarge(large, 200, 2**21)
     run = ["fit", "--model", large, "--prompts", small, "-o", tmp_path / "b", *WINDOWS, *SHORT, "--device", "cpu", *CURVES]
     plan = succeed(*run, "--dry-run")
-    assert "480 tokens in 4 sequences" in plan.out and "writes no calibration text beside the prompts: this machine has" in plan.err, str(plan)
+    assert "480 tokens in 4 sequences" in plan.out, str(plan)
     refuse(ENVIRONMENT, *run, "--own-text", 100, names="pass fewer --tokens (or --own-text)")
 
 
