@@ -74,7 +74,7 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
       check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
   if (format.check_model != nullptr) format.check_model(checkpoint, bundle);
-  // A folder has a name on the author's machine alone, and cards are passed on.
+  // A folder has its name only on the author's machine, and cards are passed on.
   const ModelLocation& location = checkpoint.location();
   if (!location.revision.empty()) a.options.model_path = location.name;
   return checkpoint;
