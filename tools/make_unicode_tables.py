@@ -1,10 +1,10 @@
-"""Writes lib/text/unicode/unicode_tables.cpp from what the Python package `tokenizers` does with every code point.
+"""Writes lib/text/unicode/generated/unicode_tables.cpp from what the Python package `tokenizers` does with every code point.
 
 The components of that package were built with different versions of Unicode: normalization and marks with 9, punctuation
 with 8, words, numbers and case with 16 or later, and its regular expressions with 16. Token ids can only be equal if ours
 make the same distinctions, whatever version of Unicode the system's utf8proc and Oniguruma know.
 
-    python tools/make_unicode_tables.py > lib/text/unicode/unicode_tables.cpp && clang-format -i lib/text/unicode/unicode_tables.cpp
+    python tools/make_unicode_tables.py > lib/text/unicode/generated/unicode_tables.cpp && clang-format -i lib/text/unicode/generated/unicode_tables.cpp
 """
 
 import unicodedata
