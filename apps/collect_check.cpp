@@ -71,7 +71,7 @@ Reference read_reference(const fs::path& file, std::int64_t vocabulary) {
   return reference;
 }
 
-std::string number(double value) {
+std::string logit_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", value);
   return text;
@@ -97,12 +97,12 @@ std::string check_against(const fs::path& file, const Checkpoint& checkpoint, at
     if (behind <= kMargin) continue;
     throw InputError(file.string() + ": behind token " + std::to_string(i) + " the other stack predicts " +
                      std::to_string(theirs) + ", and this checkpoint as it is read here " + std::to_string(ours) +
-                     ", by " + number(behind) + " (" + number(kMargin) +
+                     ", by " + logit_text(behind) + " (" + logit_text(kMargin) +
                      " is allowed): one of the two reads another model, or reads it wrongly; statistics would not be "
                      "those of what you serve");
   }
   return "checked    " + std::to_string(same) + " of " + std::to_string(count) + " top tokens are those of " +
-         utf8_text(file.filename().string()) + ", the others within " + number(kMargin);
+         utf8_text(file.filename().string()) + ", the others within " + logit_text(kMargin);
 }
 
 }  // namespace oscar

@@ -63,7 +63,7 @@ Json message_of_turn(const Json& turn, const std::string& where) {
 
 enum class Turn { kMessage, kShareGpt, kPair, kNone };
 
-Turn kind_of(const Json& turn) {
+Turn turn_kind(const Json& turn) {
   if (!turn.is_object()) return Turn::kNone;
   if (turn.contains("role")) return Turn::kMessage;
   if (turn.contains("from")) return Turn::kShareGpt;
@@ -83,8 +83,8 @@ Json decoded(const Json& value, const std::string& where) {
   }
 }
 
-void append(const Json& turn, Json& messages, const std::string& where) {
-  switch (kind_of(turn)) {
+void append_turn(const Json& turn, Json& messages, const std::string& where) {
+  switch (turn_kind(turn)) {
     case Turn::kMessage:
       json_string(turn, "role", where + ": a message");
       messages.push_back(turn);
@@ -109,9 +109,9 @@ std::optional<Json> as_conversation(const Json& value, const std::string& where)
   const Json whole = decoded(value, where);
   const Json list = whole.is_object() ? Json::array({whole}) : whole;
   if (!list.is_array() || list.empty()) return std::nullopt;
-  if (kind_of(decoded(list.front(), where)) == Turn::kNone) return std::nullopt;
+  if (turn_kind(decoded(list.front(), where)) == Turn::kNone) return std::nullopt;
   Json messages = Json::array();
-  for (const Json& turn : list) append(decoded(turn, where), messages, where);
+  for (const Json& turn : list) append_turn(decoded(turn, where), messages, where);
   return messages;
 }
 
@@ -122,7 +122,7 @@ Json need_conversation(const Json& value, const std::string& key, const std::str
     throw InputError(where + ": '" + key + "' is " + whole.type_name() + ", expected an array of messages");
   }
   Json messages = Json::array();
-  for (const Json& turn : whole) append(decoded(turn, where), messages, where);
+  for (const Json& turn : whole) append_turn(decoded(turn, where), messages, where);
   return messages;
 }
 

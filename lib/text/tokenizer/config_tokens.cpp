@@ -35,7 +35,7 @@ Json plain_token(const std::string& content, bool special) {
 }
 
 // {"content": ..., flags}: those that are absent have the defaults of the package tokenizers.
-Json token_of(const Json& entry, bool special, const std::string& where) {
+Json config_token(const Json& entry, bool special, const std::string& where) {
   special = json_bool(entry, "special", where, special);
   Json token = plain_token(json_string(entry, "content", where), special);
   for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) {
@@ -56,7 +56,7 @@ Written written(const Json& value, const std::string& key, const std::string& wh
     throw InputError(where + ": '" + key + "' is " + value.type_name() +
                      ", expected a text or an object with 'content'");
   }
-  Json token = token_of(value, true, where + ": '" + key + "'");
+  Json token = config_token(value, true, where + ": '" + key + "'");
   return {token["content"].get<std::string>(), std::move(token)};
 }
 
@@ -69,9 +69,9 @@ std::int64_t token_index(const std::string& text, const std::string& where) {
   return index;
 }
 
-class Reader {
+class TokenFiles {
  public:
-  explicit Reader(const fs::path& directory)
+  explicit TokenFiles(const fs::path& directory)
       : directory_(directory),
         where_((directory / "tokenizer_config.json").string()),
         config_(read_object(directory / "tokenizer_config.json")) {}
@@ -88,13 +88,13 @@ class Reader {
         throw InputError(where_ + ": 'added_tokens_decoder' is " + decoder.type_name() + ", expected an object");
       }
       for (const auto& [index, entry] : decoder.items()) {
-        by_index_[token_index(index, where_)] = token_of(entry, false, where_ + ": 'added_tokens_decoder'");
+        by_index_[token_index(index, where_)] = config_token(entry, false, where_ + ": 'added_tokens_decoder'");
       }
     } else {
       read_older_files();
       for (const Json& entry : own.is_array() ? own : Json::array()) {
         if (!entry.is_object() || !json_member(entry, "id").is_number_integer()) continue;  // its reader says why
-        by_index_[entry["id"].get<std::int64_t>()] = token_of(entry, false, "added_tokens");
+        by_index_[entry["id"].get<std::int64_t>()] = config_token(entry, false, "added_tokens");
       }
     }
     collect(own);
@@ -195,6 +195,6 @@ class Reader {
 
 }  // namespace
 
-ConfigTokens read_config_tokens(const fs::path& directory, const Json& own) { return Reader(directory).read(own); }
+ConfigTokens read_config_tokens(const fs::path& directory, const Json& own) { return TokenFiles(directory).read(own); }
 
 }  // namespace oscar
