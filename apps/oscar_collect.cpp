@@ -173,7 +173,7 @@ int main_collect(int argc, char** argv) {
   add_output_options(app, a.common, false);
   app.get_option("--output")->description("Where to write the result (required, but for show)");
   show_to_experts(app,
-                  "--revision --dtype --seed --skip-bad-rows --date --checkpoint-seconds --rows "
+                  "--revision --dtype --seed --skip-bad-rows --column --render --date --check-against --checkpoint-seconds --rows "
                   "--work-dir --text-hashes --pack --seq-len");
 
   CLI::App* merge =

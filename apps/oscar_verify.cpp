@@ -250,7 +250,7 @@ int main_verify(int argc, char** argv) {
   add_measurement_options(app, a);
   add_report_options(app, a);
   show_to_experts(app,
-                  "--revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
+                  "--column --render --date --revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
                   "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
                   "--markdown --junit --baseline --work-dir --resume --max-ppl-ratio --max-kl-increase");
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");

@@ -144,7 +144,7 @@ void add_fit_options(CLI::App& app, FitArguments& arguments) {
   show_to_experts(app,
                   "--scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
                   "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
-                  "--skip-bad-rows --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
+                  "--skip-bad-rows --column --render --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
                   "--pack");
 }
 

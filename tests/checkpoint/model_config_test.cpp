@@ -260,6 +260,7 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   };
   says("Qwen3MoeForCausalLM", R"({"num_experts": 4})", "'num_experts_per_tok' is 8, but there are 4 experts");
   says("Qwen3MoeForCausalLM", R"({"decoder_sparse_step": 0})", "'decoder_sparse_step' is 0");
+  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'short_factor'");
   says("Qwen3MoeForCausalLM", R"({"mlp_only_layers": "all"})", "'mlp_only_layers' must be a list");
   says("Gemma3ForCausalLM", R"({"use_bidirectional_attention": true})", "'use_bidirectional_attention'");
   says("Gemma3ForCausalLM", R"({"query_pre_attn_scalar": 0})", "'query_pre_attn_scalar' is 0");
@@ -268,8 +269,6 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("Gemma2ForCausalLM", R"({"attn_logit_softcapping": -1})", "'attn_logit_softcapping' is -1");
   says("SmolLM3ForCausalLM", R"({"no_rope_layers": [1]})", "a list of at least 3 numbers");
   says("SmolLM3ForCausalLM", R"({"use_sliding_window": true, "sliding_window": 8})", "'use_sliding_window'");
-  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "longrope");
-  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'short_factor'");
   says("Llama4ForCausalLM", R"({"attention_chunk_size": 0})", "'attention_chunk_size' is 0");
   says("Llama4ForCausalLM", R"({"no_rope_layers": [1]})", "'no_rope_layers' must be a list of 3 items");
   says("Llama4ForCausalLM", R"({"layer_types": ["a", "b", "c"]})", "the layer type 'a' is not supported");
@@ -321,6 +320,26 @@ TEST(ModelConfig, MistralWithNullWindowIsFullAttention) {
   Json json = config("MistralForCausalLM");
   json["sliding_window"] = nullptr;
   EXPECT_THAT(parse_model_config(json, "c").sliding_window, ElementsAre(0, 0, 0));
+}
+
+// Whoever raises the factor often leaves the old maximum.
+TEST(ModelConfig, FactorsRaiseTheServedLength) {
+  const auto served = [](const char* architecture, const std::string& rope, std::int64_t most) {
+    Json json = config(architecture);
+    json["max_position_embeddings"] = most;
+    json["rope_scaling"] = parse_json(rope, "rope");
+    return parse_model_config(json, "c").max_position;
+  };
+  const char* yarn = R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})";
+  EXPECT_EQ(served("Qwen3ForCausalLM", yarn, 40960), 131072);
+  EXPECT_EQ(served("Qwen3ForCausalLM", yarn, 262144), 262144);
+  EXPECT_EQ(served("Phi3ForCausalLM", yarn, 4096), 131072);
+  EXPECT_EQ(served("LlamaForCausalLM", R"({"type": "linear", "factor": 4.0})", 4096), 16384);
+  EXPECT_EQ(served("LlamaForCausalLM", R"({"type": "dynamic", "factor": 2.0})", 4096), 8192);
+  const char* llama = R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 8192})";
+  EXPECT_EQ(served("LlamaForCausalLM", llama, 131072), 131072);
+  EXPECT_EQ(served("Gemma3ForCausalLM", R"({"rope_type": "linear", "factor": 8.0})", 131072), 131072);
 }
 
 TEST(ModelConfig, YarnTemperature) {
@@ -407,6 +426,9 @@ TEST(ModelConfig, QuantisedWeights) {
   EXPECT_EQ(grouped.block_columns, 8);
   EXPECT_EQ(weights(R"({"quant_method": "gptq", "checkpoint_format": "gptq"})").zero_point_offset, 1);
   EXPECT_EQ(weights(R"({"quant_method": "gptq", "checkpoint_format": "gptq_v2"})").zero_point_offset, 0);
+  EXPECT_EQ(weights(R"({"quant_method": "auto-round"})").zero_point_offset, 1);
+  EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"})").zero_point_offset, 1);
+  EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round"})").zero_point_offset, 0);
 }
 
 TEST(ModelConfig, QuantisedWeightsThatAreNotRead) {
@@ -414,9 +436,9 @@ TEST(ModelConfig, QuantisedWeightsThatAreNotRead) {
     EXPECT_THAT(refusal("{\"quantization_config\": " + quantization + "}"), HasSubstr(word)) << quantization;
   };
   says(R"({"quant_method": "bitsandbytes"})",
-       "'bitsandbytes' ('quant_method'), which is not read; those that are read: fp8, compressed-tensors, modelopt, "
-       "mxfp4, "
-       "awq, gptq");
+       "'bitsandbytes' ('quant_method'), which is not read; those that are read: fp8, mxfp8, compressed-tensors, "
+       "modelopt, mxfp4, awq, gptq, auto-round");
+  says(R"({"quant_method": "auto-round", "packing_format": "auto_round:mine"})", "'auto_round:mine', which is not read");
   says(R"({"quant_method": "\u001b[2J"})", "'\\x1b[2J'");
   says("{}", "'quant_method'");
   says("[]", "'quantization_config' is array, expected an object");

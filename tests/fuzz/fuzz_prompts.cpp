@@ -7,6 +7,7 @@
 #include "text/chat_template.h"
 #include "text/gunzip.h"
 #include "text/prompts.h"
+#include "text/row_json.h"
 
 namespace oscar::fuzz {
 namespace {
@@ -58,6 +59,11 @@ std::vector<std::string> seeds() {
       R"({"type": "object", "properties": {"x": {"type": "array"}}}}}], "chat_template_kwargs": {"level": 1e-7}})",
       R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}], "level": 2, )"
       R"("documents": [{"title": "t", "text": "d"}], "add_generation_prompt": true, "tools": "[{\"a\": 1}]"})",
+      "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"function_call\", \"value\": "
+      "\"{\\\"name\\\": \\\"f\\\"}\"}], \"system\": \"a\"}\n{\"prompt\": \"a\", \"completion\": \"a\", \"x\": NaN}\n"
+      "{\"input_ids\": [1, 2], \"attention_mask\": [0, 1], \"position_ids\": [0, 0]}\n{\"instruction\": \"a\", \"input\": "
+      "\"a\", \"output\": \"a\", \"history\": [[\"a\", \"a\"]]}\n{\"body\": {\"messages\": [{\"role\": \"user\", "
+      "\"content\": \"a\"}]}, \"text\": \"a\", \"text\": null}\n",
       std::string(
           "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\x56\x2a\x49\xad\x28\x51\xb2\x52\x50\x4a\x54\xaa\xe5\x02\x00"
           "\xbd\xd2\x2a\x20\x0e\x00\x00\x00",
@@ -80,6 +86,22 @@ void read_input(std::string_view bytes) {
     for (const std::int32_t id : prompt.ids) require(id >= 0 && id < kVocabulary, "ids are in the vocabulary");
   }
   require((lenient.bad_rows > 0) == !lenient.first_bad.empty(), "the first bad row is told");
+  std::int64_t read = 0;
+  for (const auto& [name, reading] : lenient.readings) {
+    require(reading.rows > 0 && reading.unread.size() <= 65, "readings are counted, their keys within bounds");
+    read += reading.rows;
+  }
+  require(read >= std::ssize(lenient.prompts), "every prompt was read somehow");
+  // As one file of JSON values: what is split lies in the text, in order.
+  try {
+    const char* behind = bytes.data();
+    for (const std::string_view value : split_json_values(bytes, "p.json")) {
+      require(!value.empty() && value.data() >= behind, "values are parts of the text, one behind the other");
+      behind = value.data() + value.size();
+    }
+    require(behind <= bytes.data() + bytes.size(), "and none leaves it");
+  } catch (const InputError&) {
+  }
   // Without the option the same rows, or the first bad one as the reason.
   try {
     const PromptSet strict = parse_prompt_rows(bytes, "p.jsonl", "p.jsonl", tokenizer(), chat(), kVocabulary);

@@ -86,6 +86,22 @@ def nvfp4_modelopt(weight):
             "input_scale": torch.tensor(0.5)}, codes * scale.repeat_interleave(16, 1)
 
 
+def nvfp4_awq(weight):
+    """The same of a weight whose columns were divided by factors, which multiply what the layer reads."""
+    factors = torch.rand(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[0])) + 0.5
+    stored, meant = nvfp4_modelopt(weight / factors)
+    return {**stored, "pre_quant_scale": factors}, meant * factors
+
+
+def mxfp8(weight):
+    """OCP Microscaling: E4M3 codes, 32 of which share a power of two."""
+    grouped = weight.view(weight.shape[0], -1, 32)
+    power = torch.floor(torch.log2(grouped.abs().amax(-1).clamp_min(2.0**-100))) - 8
+    codes = (grouped / torch.exp2(power)[..., None]).to(torch.float8_e4m3fn)
+    meant = (codes.float() * torch.exp2(power)[..., None]).view(weight.shape)
+    return {"weight": codes.view(weight.shape), "weight_scale": (power + 127).to(torch.uint8)}, meant
+
+
 def compressed(kind, **arguments):
     """A format of compressed-tensors, packed and unpacked by that package."""
 
@@ -150,6 +166,10 @@ FORMATS = {
     "int8-packed": (*packed(num_bits=8, strategy="channel", symmetric=True), CUT),
     "nvfp4": (NVFP4, dict(quant_method="compressed-tensors", format="nvfp4-pack-quantized"), {}),
     "nvfp4-modelopt": (nvfp4_modelopt, dict(quant_method="modelopt", quant_algo="NVFP4", ignore=["lm_head"]), {}),
+    "nvfp4-awq": (nvfp4_awq, dict(quant_method="modelopt", quant_algo="NVFP4_AWQ", ignore=["lm_head"]), {}),
+    "mxfp8": (mxfp8, dict(quant_method="mxfp8", ignore=["lm_head"]), {}),
+    "auto-round": (gptq(4, 0, False), dict(quant_method="auto-round", bits=4, packing_format="auto_round"), {}),
+    "auto-round-gptq": (gptq(4, 1, False), dict(quant_method="auto-round", packing_format="auto_round:auto_gptq"), {}),
     "awq": (awq, dict(quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm"), {}),
     "gptq": (gptq(4, 1, False), dict(quant_method="gptq", bits=4, group_size=32, checkpoint_format="gptq"), {}),
     "gptq-order": (gptq(8, 1, True), dict(quant_method="gptq", bits=8, group_size=32, desc_act=True), {}),
