@@ -302,7 +302,7 @@ def test_refusals(line, model, small, statistics, tmp_path):
     refuse(USAGE, *line(out, "--method", "oscar", "--text", small), names="--text")
     refuse(USAGE, *line(out, "--bits", 9), names="9")
     refuse(USAGE, *line(out, "--method", "oscar", "--bits", 2.3), names="is not possible")
-    refuse(USAGE, *line(out, "--method", "oscar", "--context", 100), names="--context")
+    refuse(USAGE, "fit", statistics, "-o", out, "--method", "oscar", "--context", 100, names="--context")
     refuse(USAGE, *line(out, "--method", "oscar", "--pareto", "1,2"), names="--pareto")
     refuse(USAGE, *line(out, "--far-pairs", "a"), names="--far-pairs")
     # Before an hour of collecting, not behind it: too little text for curves of these windows.

@@ -142,7 +142,14 @@ def test_token_counts(collected, prompts):
     assert metadata["tokens"] == TOKENS == sum(map(len, pieces(prompts)))
     part = metadata["parts"][0]
     assert part["sequences"] == len(pieces(prompts))
-    assert [c["source"] for c in part["prompts"]["cut"]] == ["rows.jsonl:3", "rows.jsonl:6", "rows.jsonl:7"]
+    ends, begin = [], 0  # rows that are in several sequences
+    for i, row in enumerate(prompts[1][:8], 1):
+        row = row[:TOKENS - begin]
+        first, last = (begin // SEQ_LEN, (begin + len(row) - 1) // SEQ_LEN) if prompts[2] else (0, (len(row) - 1) // SEQ_LEN)
+        ends += [(f"rows.jsonl:{i}", last - first + 1)] if last > first else []
+        begin += len(row)
+    assert [(c["source"], c["pieces"]) for c in part["prompts"]["cut"]] == ends
+    assert part["options"].get("context") == (SEQ_LEN if prompts[2] else None)
     assert part["prompts"]["shortened"] == {"source": "rows.jsonl:8", "tokens": 200, "used": 62}
     assert part["prompts"]["unused"] == [{"first": "rows.jsonl:9", "last": "rows.jsonl:9", "rows": 1, "reason": "beyond the token budget"}]
 

@@ -99,7 +99,7 @@ def test_verbose_says_where_the_time_went(files, folder):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert errors("collect.schema.json", result) == []
-    phases = ["starting", "prompts", "weights", "forward", "moments", "far pairs", "spool", "synchronising", "spectra", "other ranks",
+    phases = ["starting", "prompts", "range", "weights", "forward", "moments", "far pairs", "spool", "synchronising", "spectra", "other ranks",
               "saving", "other"]
     assert [row["phase"] for row in result["timeline"]] == phases
     entered = {row["phase"] for row in result["timeline"] if row["seconds"] > 0}
@@ -139,7 +139,7 @@ def test_show_draws_with_blocks_or_ascii(tool, files, folder):
     plain = show("C")
     assert plain.isascii() and "@" in plain
     assert "4 layers, 4 query heads, 2 KV heads, head_dim 128, hidden 192" in plain
-    assert "a.jsonl: 140 tokens in 4 sequences" in plain
+    assert "a.jsonl: 140 tokens in 3 sequences" in plain
 
 
 def test_merge(tool, files, folder):

@@ -1,5 +1,4 @@
 #include "statistics/spool.h"
-#include "statistics/attention_outputs.h"
 #include "statistics/hidden_states.h"
 #include "statistics/mirrored_spool.h"
 
@@ -136,47 +135,6 @@ TEST_F(HiddenStatesOfRuns, KilledWhileSavingTheyGoOnFromThePoint) {
       expect_resume(work, shape, 0);
     }
   }
-}
-
-using AttentionOutputsOfRuns = HiddenStatesOfRuns;
-
-TEST_F(AttentionOutputsOfRuns, AreThereWhenTheLayerIsFinished) {
-  const WorkDirectory work(dir_ / "work", run_, false);
-  const at::Tensor rows = at::randn({kRows, 2, 3});
-  const auto open = [&](std::int64_t layer) { return AttentionOutputs::open(work, layer, kRows, {2, 3}, at::kFloat); };
-  {
-    AttentionOutputs outputs(work, kRows, {2, 3});
-    outputs.begin_layer(4, 0);
-    outputs.write(0, rows.narrow(0, 0, 6));
-    outputs.sync();
-  }
-  EXPECT_FALSE(open(4));
-  AttentionOutputs outputs(work, kRows, {2, 3});  // of a run that goes on inside the layer
-  outputs.begin_layer(4, 6);
-  outputs.write(6, rows.narrow(0, 6, kRows - 6));
-  EXPECT_FALSE(open(4));
-  outputs.finish_layer();
-  ASSERT_TRUE(open(4));
-  EXPECT_TRUE(open(4)->read(0, kRows).equal(rows));
-  EXPECT_FALSE(open(5));
-  EXPECT_THROW(AttentionOutputs::open(work, 4, kRows, {2, 4}, at::kFloat), InputError);
-}
-
-TEST_F(AttentionOutputsOfRuns, WhatARunBeforeLeftBehindIsNotTaken) {
-  const WorkDirectory work(dir_ / "work", run_, false);
-  const at::Tensor rows = at::randn({kRows, 2, 3});
-  AttentionOutputs outputs(work, kRows, {2, 3});
-  outputs.begin_layer(4, 0);
-  outputs.write(0, rows);
-  outputs.finish_layer();
-  outputs.begin_layer(4, 6);  // its first rows are in no file
-  outputs.write(6, rows.narrow(0, 6, kRows - 6));
-  outputs.finish_layer();
-  EXPECT_FALSE(AttentionOutputs::open(work, 4, kRows, {2, 3}, at::kFloat));
-  outputs.begin_layer(5, 0);
-  outputs.write(0, at::randn({kRows, 2, 4}));  // another shape
-  outputs.finish_layer();
-  EXPECT_FALSE(AttentionOutputs::open(work, 5, kRows, {2, 3}, at::kFloat));
 }
 
 TEST_F(HiddenStatesOfRuns, APartOfTheNextStatesIsKept) {
