@@ -23,6 +23,16 @@ struct Shared {
 template <int D>
 __device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
   const bool exact = p.side.rows_bfloat16 && p.side.mean == nullptr;
+  if (exact && p.vectors) {
+    constexpr int kVectors = D / 8;
+    for (int e = threadIdx.x; e < run.count * kVectors; e += Shared<D>::Product::kThreads) {
+      const int r = e / kVectors, i = e % kVectors * 8;
+      const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
+      *reinterpret_cast<uint4*>(s.terms[0] + r * Shared<D>::Product::kRow + i) =
+          *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.side.rows) + index);
+    }
+    return true;
+  }
   for (int e = threadIdx.x; e < run.count * D; e += Shared<D>::Product::kThreads) {
     const int r = e / D, i = e % D, at = r * Shared<D>::Product::kRow + i;
     const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
@@ -56,28 +66,48 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
   }
 }
 
+// Words of a plane whose shape the compiler knows: where a code stands takes no divisions.
+template <int D, int kChannels, int kWidth>
+__device__ void write_plane(const NewRowsParams& p, const NewRun& run, std::uint8_t* page, const PlaneLayout& plane,
+                            const Shared<D>& s) {
+  constexpr PlaneLayout kPlane{0, kChannels, kWidth, 0, 0};
+  constexpr std::uint32_t kOnes = (1u << kWidth) - 1u;
+  std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
+  for (int index = threadIdx.x; index < kPlane.bytes() / 4; index += Shared<D>::Product::kThreads) {
+    std::uint32_t word = 0, mine = 0;
+#pragma unroll
+    for (int f = 0; f < 32 / kWidth; ++f) {
+      const CodePlace at = p.side.value_side ? code_at(kPlane, true, index, f) : code_at(kPlane, false, index, f);
+      if (at.token < run.first_slot || at.token >= run.first_slot + run.count) continue;
+      word |= static_cast<std::uint32_t>(s.codes[at.token][plane.first_channel + at.channel]) << (kWidth * f);
+      mine |= kOnes << (kWidth * f);
+    }
+    if (mine == 0) continue;
+    words[index] = mine == 0xffffffffu ? word : (words[index] & ~mine) | word;
+  }
+}
+
 template <int D>
 __device__ void write_codes(const NewRowsParams& p, const NewRun& run, std::uint8_t* page, const Shared<D>& s) {
+  if (p.side.layout.params != ParamKind::kScaleByte) {
+    write_plane<D, D, 2>(p, run, page, p.side.layout.plane[0], s);
+    return;
+  }
   for (int b = 0; b < p.side.layout.planes; ++b) {
     const PlaneLayout plane = p.side.layout.plane[b];
-    std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
-    const std::uint32_t ones = (1u << plane.width) - 1u;
-    for (int index = threadIdx.x; index < plane.bytes() / 4; index += Shared<D>::Product::kThreads) {
-      std::uint32_t word = 0, mine = 0;
-      for (int f = 0; f < 32 / plane.width; ++f) {
-        const CodePlace at = code_at(plane, p.side.value_side, index, f);
-        if (at.token < run.first_slot || at.token >= run.first_slot + run.count) continue;
-        word |= static_cast<std::uint32_t>(s.codes[at.token][plane.first_channel + at.channel]) << (plane.width * f);
-        mine |= ones << (plane.width * f);
-      }
-      if (mine == 0) continue;
-      words[index] = mine == 0xffffffffu ? word : (words[index] & ~mine) | word;
+    if (plane.width == 4) {
+      write_plane<D, D / 4, 4>(p, run, page, plane, s);
+    } else if (plane.width == 2) {
+      write_plane<D, D / 4, 2>(p, run, page, plane, s);
+    } else {
+      write_plane<D, D / 4, 1>(p, run, page, plane, s);
     }
   }
 }
 
 template <int D>
-__global__ void __launch_bounds__(TileProduct<D>::kThreads) new_rows_kernel(const __grid_constant__ NewRowsParams p) {
+__global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
+    new_rows_kernel(const __grid_constant__ NewRowsParams p) {
   using Product = TileProduct<D>;
   extern __shared__ __align__(128) std::uint8_t memory[];
   Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);

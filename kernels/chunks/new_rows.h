@@ -30,6 +30,7 @@ struct NewRowsParams {
   const std::uint16_t* matrix;           // [matrix_heads, 2, D, D] BF16: high and low terms of the change of basis
   std::uint8_t* windows;                 // [window pages, Hkv, window_page_bytes(D)]
   std::int32_t run_count, matrix_heads;  // matrix_heads: 1 or Hkv
+  bool vectors;                          // side.rows and their stride are aligned to 16 bytes
 };
 
 // cudaErrorInvalidValue for a head_dim other than 64, 128 and 256 and for encoder feedback. Allocates nothing, does not

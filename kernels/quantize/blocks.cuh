@@ -37,6 +37,45 @@ __device__ inline void try_fraction(const float (&x)[P], int width, float fracti
   }
 }
 
+// The best of eight fractions. Lanes 4 k to 4 k + 3 do for fraction k what all of the warp needs once.
+template <int P>
+__device__ inline void find_fraction(const float (&x)[P], int n, int width, float largest, float& best_dot,
+                                     int& best_squares, float& best_fraction) {
+  constexpr float kFractions2[] = {1.0f,          0.9214285714f, 0.8428571429f, 0.7642857143f,
+                                   0.6857142857f, 0.6071428571f, 0.5285714286f, 0.45f};
+  constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
+                                   0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
+  const int lane = static_cast<int>(threadIdx.x % 32), levels = 1 << width;
+  const float half = static_cast<float>(levels / 2), top = static_cast<float>(levels - 1);
+  float fraction = 1.0f;
+#pragma unroll
+  for (int k = 1; k < 8; ++k) {
+    fraction = lane / 4 == k ? (width == 4 ? kFractions4[k] : kFractions2[k]) : fraction;
+  }
+  const float inverse = 1.0f / ((2.0f * fraction * largest) / top);
+  float dots[8];
+  int squares = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float step = __shfl_sync(row::kAll, inverse, 4 * k);
+    float values[P];
+    int counted = 0;
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      const int odd = 2 * static_cast<int>(row::clamp(x[j] * step + half, top)) + 1 - levels;
+      values[j] = static_cast<float>(odd);
+      if (lane + 32 * j < n) counted += odd * odd;
+    }
+    dots[k] = row::part_of_dot(x, values, n);
+    counted = __reduce_add_sync(row::kAll, counted);
+    squares = lane / 4 == k ? counted : squares;
+  }
+  const float dot = row::fold_each(dots);
+  const int best = row::first_largest((dot * dot) / static_cast<float>(squares));
+  best_dot = __shfl_sync(row::kAll, dot, best), best_squares = __shfl_sync(row::kAll, squares, best);
+  best_fraction = __shfl_sync(row::kAll, fraction, best);
+}
+
 // Returns the scale byte. metric: [n, n] of encoder feedback, or null.
 template <int P>
 __device__ inline int encode_band(const float (&x)[P], int n, int width, float sigma, bool value_side, bool search,
@@ -52,31 +91,21 @@ __device__ inline int encode_band(const float (&x)[P], int n, int width, float s
     for (int j = 0; j < P; ++j) codes[j] = x[j] < 0.0f ? 0 : (1 << width) - 1;
     return 127;
   }
-  constexpr float kFractions2[] = {1.0f,          0.9214285714f, 0.8428571429f, 0.7642857143f,
-                                   0.6857142857f, 0.6071428571f, 0.5285714286f, 0.45f};
-  constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
-                                   0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
-  const int tries = search && width > 1 ? 8 : 1;
-  float best_dot = 0.0f, best_score = 0.0f, best_fraction = 1.0f;
+  float best_dot = 0.0f, best_fraction = 1.0f;
   int best_squares = 1, odd[P];
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    if (k >= tries) break;
-    const float fraction = width == 4 ? kFractions4[k] : kFractions2[k];
-    try_fraction(x, width, fraction, largest, odd);
+  if (search && width > 1) {
+    find_fraction(x, n, width, largest, best_dot, best_squares, best_fraction);
+  } else {
+    try_fraction(x, width, 1.0f, largest, odd);
     float levels[P];
-    int squares = 0;
+    best_squares = 0;
 #pragma unroll
     for (int j = 0; j < P; ++j) {
       levels[j] = static_cast<float>(odd[j]);
-      if (static_cast<int>(threadIdx.x % 32) + 32 * j < n) squares += odd[j] * odd[j];
+      if (static_cast<int>(threadIdx.x % 32) + 32 * j < n) best_squares += odd[j] * odd[j];
     }
-    squares = __reduce_add_sync(row::kAll, squares);
-    const float dot = row::fixed_dot(x, levels, n);
-    const float score = (dot * dot) / static_cast<float>(squares);
-    if (k == 0 || score > best_score) {
-      best_dot = dot, best_score = score, best_squares = squares, best_fraction = fraction;
-    }
+    best_squares = __reduce_add_sync(row::kAll, best_squares);
+    best_dot = row::fixed_dot(x, levels, n);
   }
   try_fraction(x, width, best_fraction, largest, odd);
   const int shift = (1 << width) - 1;

@@ -74,39 +74,41 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   const float energy = row::fixed_dot(y, y, n);
 
   const float centre = 0.5f * range.low + 0.5f * range.high;
-  float best_score = 0.0f, best_spread = 0.0f, best_dot = 0.0f;
-  int best_sum = 0, best_fraction = -1;
   constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
-#pragma unroll
-  for (int f = 0; f < 10; ++f) {
-    const float fraction = kFractions[f];
-    const float low = centre - fraction * (0.5f * width);
-    const float inverse = 1.0f / ((fraction * width) / 3.0f);
-    float levels[P];
-    int packed = 0;  // sum of codes, and of their squares 2^16 higher: both stay below 2^16 in a warp of 256 values
-#pragma unroll
-    for (int j = 0; j < P; ++j) {
-      const int c = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
-      levels[j] = static_cast<float>(c);
-      if (static_cast<int>(threadIdx.x % 32) + 32 * j < n) packed += c + (c * c << 16);
-    }
-    const float dot = row::fixed_dot(y, levels, n);
-    packed = __reduce_add_sync(row::kAll, packed);
-    const int sum = packed & 0xffff, squares = packed >> 16;
-    const float spread = static_cast<float>(n * squares - sum * sum);
-    if (!(dot > 0.0f && spread > 0.0f)) continue;
-    const float score = (dot * dot) / spread;
-    if (score > best_score) {
-      best_score = score, best_spread = spread, best_dot = dot, best_sum = sum, best_fraction = f;
-    }
-  }
-  if (!(best_score > 0.0f)) return encode_minmax<T>(x, range, codes);
-  // The winner's codes once more: cheaper than keeping two sets in registers.
+  // Lanes 2 f and 2 f + 1 do for fraction f what all of the warp needs once.
+  const int lane = static_cast<int>(threadIdx.x % 32);
   float fraction = 1.0f;
 #pragma unroll
-  for (int f = 1; f < 10; ++f) fraction = best_fraction == f ? kFractions[f] : fraction;
+  for (int f = 1; f < 10; ++f) fraction = lane / 2 == f ? kFractions[f] : fraction;
+  float inverse = 1.0f / ((fraction * width) / 3.0f);
+  float dots[16] = {};
+  int packed = 0;  // sum of codes, and of their squares 2^16 higher: both stay below 2^16 in a warp of 256 values
+#pragma unroll
+  for (int f = 0; f < 10; ++f) {
+    const float low = centre - kFractions[f] * (0.5f * width), step = __shfl_sync(row::kAll, inverse, 2 * f);
+    float levels[P];
+    int counted = 0;
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      const int c = static_cast<int>(row::clamp((x[j] - low) * step + 0.5f, 3.0f));
+      levels[j] = static_cast<float>(c);
+      if (lane + 32 * j < n) counted += c + (c * c << 16);
+    }
+    dots[f] = row::part_of_dot(y, levels, n);
+    counted = __reduce_add_sync(row::kAll, counted);
+    packed = lane / 2 == f ? counted : packed;
+  }
+  const float dot = row::fold_each(dots);
+  const int sum = packed & 0xffff, squares = packed >> 16;
+  const float spread = static_cast<float>(n * squares - sum * sum);
+  const float score = dot > 0.0f && spread > 0.0f ? (dot * dot) / spread : 0.0f;
+  const int best = row::first_largest(score);
+  if (!(__shfl_sync(row::kAll, score, best) > 0.0f)) return encode_minmax<T>(x, range, codes);
+  const float best_dot = __shfl_sync(row::kAll, dot, best), best_spread = __shfl_sync(row::kAll, spread, best);
+  const int best_sum = __shfl_sync(row::kAll, sum, best);
+  // The winner's codes once more: cheaper than keeping two sets in registers.
+  fraction = __shfl_sync(row::kAll, fraction, best), inverse = __shfl_sync(row::kAll, inverse, best);
   const float low = centre - fraction * (0.5f * width);
-  const float inverse = 1.0f / ((fraction * width) / 3.0f);
 #pragma unroll
   for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
 

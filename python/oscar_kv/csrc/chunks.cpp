@@ -110,6 +110,10 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
   k.runs = v.runs = arguments.get<NewRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
   k.run_count = v.run_count = arguments.int32(runs.size(0), "runs");
   k.windows = v.windows = windows_of(arguments, windows, kv_heads, d);
+  const auto aligned = [](const void* address, std::int64_t stride) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && stride % 8 == 0;
+  };
+  k.vectors = aligned(k.side.rows, k.row_stride), v.vectors = aligned(v.side.rows, v.row_stride);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::new_rows(k, stream), "new_rows of keys");
   arguments.launched(oscar::kernels::new_rows(v, stream), "new_rows of values");
