@@ -22,11 +22,11 @@ def test_from_prompts_to_an_export(tmp_path, capfd):
     found = oscar_kv.collect(tmp_path / "s", model=MODEL, prompts=[SAMPLES / "prompts.jsonl"], seq_len=512, tokens=2000, quiet=True)
     assert found["plan"]["tokens"] == 2000
     found = oscar_kv.fit(tmp_path / "bundle", tmp_path / "s", method="waterfill", bits=2.25, windows="16,48", overwrite=False)
-    assert (found["method"], found["bits_per_element"]) == ("waterfill", 2.25)
+    assert found["method"] == "waterfill" and 2 < found["bits_per_element"] <= 2.25
     program("oscar-fit", tmp_path / "s", "-o", tmp_path / "again", "--method", "waterfill", "--bits", "2.25", "--windows", "16,48", "-q")
     assert filecmp.cmp(tmp_path / "bundle" / "rotations.safetensors", tmp_path / "again" / "rotations.safetensors", shallow=False)
     assert oscar_kv.load_bundle(tmp_path / "bundle").method == "waterfill"
-    judged = dict(model=MODEL, bundle=tmp_path / "bundle", text=SAMPLES / "heldout.txt", context=256, max_sequences=1, methods="waterfill")
+    judged = dict(model=MODEL, bundle=tmp_path / "bundle", text=SAMPLES / "heldout.txt", context=256, max_sequences=8, methods="waterfill")
     report = oscar_kv.verify(max_kl=100.0, **judged)
     assert [gate["pass"] for gate in report["gates"]] == [True]
     report = oscar_kv.verify(max_kl=1e-9, **judged)  # exit code 1 of the command

@@ -123,6 +123,26 @@ def test_quantised_checkpoints(name, tmp_path):
     assert found == expected(quantised) and found != checkpoint_fingerprint(plain) == expected(plain)
 
 
+def test_what_shards_hold(tmp_path):
+    """Names without the prefix, a tensor of a type that nobody reads, an index that names what is absent and misses what is there."""
+    from safetensors.torch import load_file, save_file
+    tensors = {name.removeprefix("model."): tensor for name, tensor in load_file(SAMPLES / "tiny-qwen3" / "model.safetensors").items()}
+    names = sorted(tensors)
+    for number, part in enumerate((names[::2], names[1::2])):
+        save_file({name: tensors[name] for name in part}, tmp_path / f"{number}.safetensors")
+    path = tmp_path / "1.safetensors"
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    entries, end = json.loads(data[8:8 + length]), len(data) - 8 - length
+    entries["unread"] = {"dtype": "F4", "shape": [5, 2], "data_offsets": [end, end + 5]}
+    header = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + length:] + b"abcde")
+    placed = {name: "0.safetensors" for name in names[::2]} | {names[1]: "1.safetensors", "mtp.absent": "0.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    (tmp_path / "config.json").symlink_to(SAMPLES / "tiny-qwen3" / "config.json")
+    assert checkpoint_fingerprint(tmp_path) == expected(tmp_path) != checkpoint_fingerprint(SAMPLES / "tiny-qwen3")
+
+
 def test_version_1_of_the_commands(tmp_path):
     """Bundles from before are compared by their own fingerprint, in which spellings of config.json are one."""
     folder = random_checkpoints.make(sorted(random_checkpoints.CASES)[0], tmp_path / "model")
