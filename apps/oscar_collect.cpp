@@ -172,9 +172,10 @@ int main_collect(int argc, char** argv) {
   add_collect_options(app, a.collect);
   add_output_options(app, a.common, false);
   app.get_option("--output")->description("Where to write the result (required, but for show)");
-  show_to_experts(app,
-                  "--revision --dtype --seed --skip-bad-rows --column --render --date --check-against --checkpoint-seconds --rows "
-                  "--work-dir --text-hashes --pack --seq-len");
+  show_to_experts(
+      app,
+      "--revision --dtype --seed --skip-bad-rows --column --render --date --check-against --checkpoint-seconds --rows "
+      "--work-dir --text-hashes --pack --seq-len");
 
   CLI::App* merge =
       app.add_subcommand("merge", "Add up statistics of the same model on different prompts, or all shards of one run");

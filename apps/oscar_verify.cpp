@@ -249,10 +249,11 @@ int main_verify(int argc, char** argv) {
   add_source_options(app, a);
   add_measurement_options(app, a);
   add_report_options(app, a);
-  show_to_experts(app,
-                  "--column --render --date --revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
-                  "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
-                  "--markdown --junit --baseline --work-dir --resume --max-ppl-ratio --max-kl-increase");
+  show_to_experts(
+      app,
+      "--column --render --date --revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
+      "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
+      "--markdown --junit --baseline --work-dir --resume --max-ppl-ratio --max-kl-increase");
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");
   plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
       ->type_name("DIR|org/name");

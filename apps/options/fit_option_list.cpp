@@ -141,11 +141,12 @@ void add_fit_options(CLI::App& app, FitArguments& arguments) {
   add_statistics_options(app, arguments);
   add_curve_options(app, arguments);
   add_collecting_options(app, arguments);
-  show_to_experts(app,
-                  "--scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
-                  "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
-                  "--skip-bad-rows --column --render --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
-                  "--pack");
+  show_to_experts(
+      app,
+      "--scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
+      "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
+      "--skip-bad-rows --column --render --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
+      "--pack");
 }
 
 }  // namespace oscar

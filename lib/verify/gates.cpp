@@ -30,7 +30,7 @@ std::optional<double> worst_needle_score(const MethodReport& method) {
 // Sequences at which an interval as wide for its number as this one would keep the limit; 0: more than anyone has.
 std::int64_t sequences_needed(double value, double bound, double limit, std::int64_t sequences) {
   const double shrink = std::abs(bound - value) / std::abs(limit - value);
-  const double needed = std::ceil(static_cast<double>(sequences) * shrink * shrink);
+  const double needed = std::ceil(static_cast<double>(sequences) * shrink * shrink - 1e-6);
   return needed <= 100.0 * static_cast<double>(sequences) ? static_cast<std::int64_t>(needed) : 0;
 }
 

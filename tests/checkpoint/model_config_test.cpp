@@ -427,7 +427,8 @@ TEST(ModelConfig, QuantisedWeights) {
   EXPECT_EQ(weights(R"({"quant_method": "gptq", "checkpoint_format": "gptq"})").zero_point_offset, 1);
   EXPECT_EQ(weights(R"({"quant_method": "gptq", "checkpoint_format": "gptq_v2"})").zero_point_offset, 0);
   EXPECT_EQ(weights(R"({"quant_method": "auto-round"})").zero_point_offset, 1);
-  EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"})").zero_point_offset, 1);
+  EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"})").zero_point_offset,
+            1);
   EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round"})").zero_point_offset, 0);
 }
 
@@ -438,7 +439,8 @@ TEST(ModelConfig, QuantisedWeightsThatAreNotRead) {
   says(R"({"quant_method": "bitsandbytes"})",
        "'bitsandbytes' ('quant_method'), which is not read; those that are read: fp8, mxfp8, compressed-tensors, "
        "modelopt, mxfp4, awq, gptq, auto-round");
-  says(R"({"quant_method": "auto-round", "packing_format": "auto_round:mine"})", "'auto_round:mine', which is not read");
+  says(R"({"quant_method": "auto-round", "packing_format": "auto_round:mine"})",
+       "'auto_round:mine', which is not read");
   says(R"({"quant_method": "\u001b[2J"})", "'\\x1b[2J'");
   says("{}", "'quant_method'");
   says("[]", "'quantization_config' is array, expected an object");

@@ -61,7 +61,8 @@ std::vector<std::string> seeds() {
       R"("documents": [{"title": "t", "text": "d"}], "add_generation_prompt": true, "tools": "[{\"a\": 1}]"})",
       "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"function_call\", \"value\": "
       "\"{\\\"name\\\": \\\"f\\\"}\"}], \"system\": \"a\"}\n{\"prompt\": \"a\", \"completion\": \"a\", \"x\": NaN}\n"
-      "{\"input_ids\": [1, 2], \"attention_mask\": [0, 1], \"position_ids\": [0, 0]}\n{\"instruction\": \"a\", \"input\": "
+      "{\"input_ids\": [1, 2], \"attention_mask\": [0, 1], \"position_ids\": [0, 0]}\n{\"instruction\": \"a\", "
+      "\"input\": "
       "\"a\", \"output\": \"a\", \"history\": [[\"a\", \"a\"]]}\n{\"body\": {\"messages\": [{\"role\": \"user\", "
       "\"content\": \"a\"}]}, \"text\": \"a\", \"text\": null}\n",
       std::string(
