@@ -18,7 +18,7 @@ LAYERS, HEADS, D = 4, 2, 128
 def statistics(tool, tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "statistics.safetensors"
     tool("oscar-collect", "--model", MODEL, "--prompts", SOURCE_DIR / "sample_data" / "prompts.jsonl", "-o", path,
-         "--tokens", 2000, "-q")
+         "--tokens", 8000, "-q")
     return path
 
 
