@@ -105,7 +105,7 @@ TOKENIZERS = {
     "regex": lambda: tokenizer(lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(" + EVIL}, "behavior": "Isolated"})),
     "type": lambda: tokenizer(lambda d: d["model"].update(type=EVIL)),
     "unknown token": lambda: tokenizer(lambda d: d["model"].update(unk_token=EVIL)),
-    "added token": lambda: tokenizer(lambda d: d["added_tokens"].append(d["added_tokens"][0] | {"content": EVIL})),
+    "added token": lambda: tokenizer(lambda d: d["added_tokens"].append(d["added_tokens"][0] | {"content": EVIL, "id": -1})),
     "bytes": lambda: b'{"' + BYTES + b'": 1}',
 }
 

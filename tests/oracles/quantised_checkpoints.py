@@ -96,7 +96,7 @@ def nvfp4_awq(weight):
 def mxfp8(weight):
     """OCP Microscaling: E4M3 codes, 32 of which share a power of two."""
     grouped = weight.view(weight.shape[0], -1, 32)
-    power = torch.floor(torch.log2(grouped.abs().amax(-1).clamp_min(2.0**-100))) - 8
+    power = torch.floor(torch.log2(grouped.abs().amax(-1).clamp_min(2.0**-100))) - 7
     codes = (grouped / torch.exp2(power)[..., None]).to(torch.float8_e4m3fn)
     meant = (codes.float() * torch.exp2(power)[..., None]).view(weight.shape)
     return {"weight": codes.view(weight.shape), "weight_scale": (power + 127).to(torch.uint8)}, meant

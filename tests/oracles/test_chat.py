@@ -50,6 +50,9 @@ VARIABLES = {
 }
 
 SNIPPETS = [
+    "{% set d = {0: 'a', 512: 'b', -3: 'c', '512': 't', 0: 'z'} %}{{ d }}{{ d[512] }}{{ d['512'] }}{{ d[0] }}{{ d.get(-3) }}{{ d.get(7, 'n') }}",
+    "{% for k, v in {9: 1, 10: 2, 2: 3}|dictsort %} {{ k + 1 }}:{{ v }}{% endfor %}{{ {1: 2}|tojson }}{{ 1 in {1: 2} }}{{ {1: 2} == {1: 2} }}",
+    "{{ {1: 2}[1] }}{{ {1: 2}.keys()|list }}{{ {1: 2}.items()|list }}{{ {1: 2}|length }}{{ {1: 2}['1'] }}{% for k in {3: 4} %}{{ k }}{% endfor %}",
     # Text, comments and white space.
     "", "plain", "a\r\nb\rc\n", "x\n\n", "{# note #}x", "a {#- note -#} b", "a\n  {# note #}\nb", "{{ 'a' }}\n\nb",
     "a\n  {% if yes %}\n  b\n  {% endif %}\nc", "a  {%- if yes -%}  b  {%- endif -%}  c", "a\n  {%+ if yes %}b{% endif +%}\nc",
@@ -173,7 +176,7 @@ SNIPPETS = [
 
 # Jinja does these; the subset refuses them, with a reason.
 REFUSED = [
-    "{{ 'ß'|upper }}", "{% include 'x' %}", "{{ {1: 2}[1] }}", "{{ 'a'.encode() }}", "{% block a %}{% endblock %}", "{{ '{:{}}'.format(1, 2) }}",
+    "{{ 'ß'|upper }}", "{% include 'x' %}", "{{ {1.5: 2} }}", "{{ 'a'.encode() }}", "{% block a %}{% endblock %}", "{{ '{:{}}'.format(1, 2) }}",
     "{{ 123456789012345678901 }}", "{{ lipsum() }}", "{% import 'x' as y %}", "{{ 10 ** 20 }}", "{{ ('<'|e).replace('a', 'b') }}", "{{ ('<'|e) % 1 }}",
 ]  # fmt: skip
 

@@ -104,7 +104,7 @@ DAMAGES = [
     ("mixtral-fused", say(num_local_experts=4), ["4"]),
     ("mxfp4-experts", say(num_local_experts=6), ["[5, ", "[6, "]),
     # Formats that are not read.
-    ("qwen3-moe", quantised_by(quant_method="hqq"), ["'hqq'", "those that are read: fp8, compressed-tensors"]),
+    ("qwen3-moe", quantised_by(quant_method="hqq"), ["'hqq'", "those that are read: fp8, mxfp8, compressed-tensors"]),
     ("qwen3-moe", quantised_by(bits=4), ["'quant_method'"]),
     ("fp8-blocks", quantised_by(weight_block_size=[0, 128]), ["'weight_block_size'", "two whole numbers"]),
     ("fp8-blocks", quantised_by(weight_block_size=[64, 128]), [".weight_scale_inv", "64 x 128"]),
