@@ -30,6 +30,7 @@ class Bundle:
     encoder: str      # minmax | search | feedback
     group: int        # of layout uniform; 0: whole head
     layers: list      # [manifest.Layer], ascending layer ids; model["left_out"] lists others that are rightly missing
+    longest_distance: int = 0  # the most tokens that a key was before its query in the calibration; 0: not recorded
 
     def slice_heads(self, begin, end):
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -150,7 +151,7 @@ def load_bundle(path):
         raise InputError(f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
                          "numbers_sha256 does not fit them); copy or fit the bundle again")
     return Bundle(directory, manifest.method, manifest.scope, manifest.fingerprint, manifest.model, manifest.sink,
-                  manifest.recent, manifest.encoder, manifest.group, manifest.layers)
+                  manifest.recent, manifest.encoder, manifest.group, manifest.layers, manifest.longest_distance)
 
 
 def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):

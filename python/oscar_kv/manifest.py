@@ -69,6 +69,7 @@ class Manifest:
     files: dict
     tensors: dict  # name -> shape
     numbers_sha256: str
+    longest_distance: int = 0  # the most tokens that a key was before its query in the calibration; 0: not recorded
 
 
 def tensor_name(layer, key, part):
@@ -233,10 +234,12 @@ def parse_manifest(document, where):
     clip = fields.object("global_clip")
     for name in ("key", "value"):
         _ratio(clip.number(name), clip.where)
-    for name in ("provenance", "fit"):
-        fields.object(name)
+    provenance = fields.object("provenance")
+    fields.object("fit")
+    distance = provenance.value.get("longest_distance", 0)
+    distance = distance if isinstance(distance, int) and not isinstance(distance, bool) and 0 <= distance <= 1 << 40 else 0
     return Manifest(method, scope, fingerprint, model.value, layers, encoder, group, sink, recent, _files(fields), tensors,
-                    fields.text("numbers_sha256", ""))
+                    fields.text("numbers_sha256", ""), distance)
 
 
 def numbers_sha256(document):

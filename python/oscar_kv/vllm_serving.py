@@ -3,6 +3,7 @@ vLLM is asked to do. No interface of vLLM is implemented here; its configuration
 import contextlib
 import os
 import pathlib
+import warnings
 
 import torch
 
@@ -116,6 +117,14 @@ def head_range(kv_heads, rank, ranks):
     return rank * kv_heads // ranks, rank * kv_heads // ranks + 1
 
 
+def _warn_of_length(bundle, served):
+    """A calibration on short contexts costs quality at long ones."""
+    seen = bundle.longest_distance + 1
+    if bundle.longest_distance and seen < served:
+        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and --max-model-len is {served}; quality beyond "
+                      f"{seen} tokens was not fitted for: collect with longer --seq-len, or serve a smaller --max-model-len", stacklevel=3)
+
+
 class Serving:
     """The bundle of one worker. rank, ranks: of tensor parallelism."""
 
@@ -139,6 +148,7 @@ class Serving:
                            checkpoint_fingerprint(_checkpoint(config)) if bundle.fingerprint else None)
             self.bundle = bundle.slice_heads(*head_range(kv_heads, rank, ranks)) if ranks > 1 else bundle
             self.layers = {layer.layer: layer for layer in self.bundle.layers}
+            _warn_of_length(bundle, model.max_model_len)
             rotated = any(layer.key.rotated_mean for layer in bundle.layers)  # vLLM gives a backend no rotary embedding
             self.phases = phases_of(text, model.get_head_size()) if rotated else None
             self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}

@@ -163,6 +163,15 @@ def test_the_bundle_is_named_by_option_or_environment(monkeypatch):
     assert vllm_serving.bundle_path(config()) == GOLDEN / "bundle"
 
 
+def test_a_bundle_calibrated_on_shorter_contexts_warns(serve, recwarn):
+    bundle = random_bundle(1, d=64)
+    vllm_serving.Serving(serve(bundle))  # not recorded
+    vllm_serving.Serving(serve(dataclasses.replace(bundle, longest_distance=383)))  # max_model_len 384
+    assert not [w for w in recwarn if "calibration" in str(w.message)]
+    with pytest.warns(UserWarning, match="contexts of up to 300 tokens, and --max-model-len is 384"):
+        vllm_serving.Serving(serve(dataclasses.replace(bundle, longest_distance=299)))
+
+
 def test_layers_that_are_refused(serve):
     serve(two_sizes())
     for arguments, word in (((4, 80, 1.0, 2), "not 80"), ((68, 64, 1.0, 4), "not 17"), ((4, 64, 1.0, 2, [1.0]), "ALiBi"),
