@@ -271,9 +271,9 @@ def test_prefix_caching_in_memory_of_vllm(serve, rotated, monkeypatch):
     made = serve(bundle, cache_config__enable_prefix_caching=True, model_config__hf_text_config=text)
     phases = Phases(1 / 500.0 ** (torch.arange(32) / 32)) if rotated else None
     engine = VllmPrefixEngine(bundle, 0, made, [attention_layer(0)], 24, 3, phases=phases)
-    engine.run(families(5, 330))
+    engine.run(families(6, 330))
     assert engine.kinds >= {"decode", "mixed"} and engine.preempted > 1 and engine.compared > 60
-    assert engine.hits > 10 and engine.coded > 5 and engine.kept > 5, (engine.hits, engine.coded, engine.kept)
+    assert engine.hits > 10 and engine.coded > 3 and engine.kept > 5, (engine.hits, engine.coded, engine.kept)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
