@@ -137,13 +137,13 @@ def test_fits_that_a_format_cannot_carry(statistics, tmp_path, arguments):
     assert not (tmp_path / "b").exists()
 
 
-def test_vllm_gets_means_before_rope(statistics, tmp_path):
+def test_vllm_gets_means_before_rope(statistics, model, tmp_path):
     for number, options in enumerate((["--center", "rope"], ["--for", "vllm"], ["--for", "vllm", "--center", "mean"])):
         bundle = tmp_path / f"b{number}"
         succeed("fit", statistics, "--method", "waterfill", "-q", "-o", bundle, *options)
-        succeed("export", bundle, "--format", "vllm", "-o", tmp_path / f"x{number}")
+        succeed("export", bundle, "--format", "vllm", "-o", tmp_path / f"x{number}", "--model", model)
     succeed("fit", statistics, "-q", "-o", tmp_path / "balanced", "--method", "balanced", "--center", "rope")
-    refuse(BAD_INPUT, "export", tmp_path / "balanced", "--format", "vllm", "-o", tmp_path / "x", names="--center mean")
+    refuse(BAD_INPUT, "export", tmp_path / "balanced", "--format", "vllm", "-o", tmp_path / "x", "--model", model, names="--center mean")
 
 
 @pytest.mark.parametrize("form, method, scope", [("sglang-v2", "oscar", "head"), ("sglang-v3", "balanced", "head")])
