@@ -122,7 +122,7 @@ class HiddenStatesOfRuns : public testing::Test {
 
 TEST_F(HiddenStatesOfRuns, KilledWhileSavingTheyGoOnFromThePoint) {
   for (const bool held : {true, false}) {
-    const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, held, false};
+    const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, held};
     for (const std::int64_t killed : {1, 2, 3, 4, 5}) {
       if (!held && killed > 1) continue;  // on disk, the state is saved before each layer
       const WorkDirectory work(dir_ / (std::to_string(killed) + (held ? "held" : "")), run_, false);
@@ -138,7 +138,7 @@ TEST_F(HiddenStatesOfRuns, KilledWhileSavingTheyGoOnFromThePoint) {
 }
 
 TEST_F(HiddenStatesOfRuns, APartOfTheNextStatesIsKept) {
-  const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, true, false};
+  const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, true};
   const WorkDirectory work(dir_ / "work", run_, false);
   {
     HiddenStates states(work, shape);
