@@ -261,6 +261,8 @@ TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   says("Qwen3MoeForCausalLM", R"({"num_experts": 4})", "'num_experts_per_tok' is 8, but there are 4 experts");
   says("Qwen3MoeForCausalLM", R"({"decoder_sparse_step": 0})", "'decoder_sparse_step' is 0");
   says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "longrope"}})", "'short_factor'");
+  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "'short_factor'");
+  says("Phi3ForCausalLM", R"({"rope_scaling": {"type": "linear", "factor": 2}})", "'longrope', which are supported");
   says("Qwen3MoeForCausalLM", R"({"mlp_only_layers": "all"})", "'mlp_only_layers' must be a list");
   says("Gemma3ForCausalLM", R"({"use_bidirectional_attention": true})", "'use_bidirectional_attention'");
   says("Gemma3ForCausalLM", R"({"query_pre_attn_scalar": 0})", "'query_pre_attn_scalar' is 0");
@@ -322,6 +324,18 @@ TEST(ModelConfig, MistralWithNullWindowIsFullAttention) {
   EXPECT_THAT(parse_model_config(json, "c").sliding_window, ElementsAre(0, 0, 0));
 }
 
+// As Phi3Config of transformers reads them.
+TEST(ModelConfig, OlderNamesOfLongRope) {
+  for (const char* name : {"su", "yarn", "longrope"}) {
+    Json json = config("Phi3ForCausalLM");
+    const auto pairs = parse_model_config(json, "c").rope.turning(parse_model_config(json, "c").head_dim) / 2;
+    json["rope_scaling"] = {{"type", name},
+                            {"short_factor", std::vector<double>(static_cast<std::size_t>(pairs), 1.0)},
+                            {"long_factor", std::vector<double>(static_cast<std::size_t>(pairs), 2.0)}};
+    EXPECT_EQ(parse_model_config(json, "c").rope.type, RopeType::kLongRope) << name;
+  }
+}
+
 // Whoever raises the factor often leaves the old maximum.
 TEST(ModelConfig, FactorsRaiseTheServedLength) {
   const auto served = [](const char* architecture, const std::string& rope, std::int64_t most) {
@@ -333,7 +347,6 @@ TEST(ModelConfig, FactorsRaiseTheServedLength) {
   const char* yarn = R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})";
   EXPECT_EQ(served("Qwen3ForCausalLM", yarn, 40960), 131072);
   EXPECT_EQ(served("Qwen3ForCausalLM", yarn, 262144), 262144);
-  EXPECT_EQ(served("Phi3ForCausalLM", yarn, 4096), 131072);
   EXPECT_EQ(served("LlamaForCausalLM", R"({"type": "linear", "factor": 4.0})", 4096), 16384);
   EXPECT_EQ(served("LlamaForCausalLM", R"({"type": "dynamic", "factor": 2.0})", 4096), 8192);
   const char* llama = R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -76,7 +76,6 @@ CASES = {
     "mixtral-fused": ("mixtral", dict(num_local_experts=3, num_experts_per_tok=3, sliding_window=23), dict(fused=True)),
     "olmo2": ("olmo2", {}, {}),
     "phi3": ("phi3", dict(sliding_window=21), {}),
-    "phi3-yarn": ("phi3", dict(rope_parameters=YARN), {}),
     "phi3-partial": ("phi3", dict(head_dim=None, hidden_size=192, tie_word_embeddings=True, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75)), {}),
     "qwen3-moe": ("qwen3_moe", dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True,

@@ -65,16 +65,16 @@ def test_text_needs_the_tokenizer(models, tool, tmp_path):
     ids = rows(tmp_path / "ids.jsonl", [400])
     assert words in tool(*verify, "--text", ids, "--context", 340, "--tasks", "niah", code=3)  # tasks are written as text
     ids.write_text(ids.read_text() + '{"text": "a"}\n')
-    assert "has 'text', expected 'input_ids' as in the first row" in tool(*verify, "--text", ids, "--context", 340, code=3)
+    assert words in tool(*verify, "--text", ids, "--context", 340, code=3)
     ids.write_text('{"input_ids": [9000]}\n')
     assert "outside the model's vocabulary of 8192" in tool(*verify, "--text", ids, "--context", 340, code=3)
 
 
-def test_a_json_document_is_still_a_document(tool, tmp_path):
-    """Without input_ids in its first row, a .jsonl is text as it stands."""
+def test_rows_of_text_are_scored_as_texts(tool, tmp_path):
+    """The texts of rows, not the JSON that holds them."""
     document, plain = tmp_path / "d.jsonl", tmp_path / "d.txt"
-    document.write_text('{"text": "The pump of the north hall runs, and the other one waits."}\n' * 40)
-    plain.write_text(document.read_text())
+    plain.write_text("The pump of the north hall runs, and the other one waits.\n" * 60)
+    document.write_text(json.dumps({"text": plain.read_text(), "id": 1}) + "\n")
     kl = []
     for text in (document, plain):
         tool("oscar-verify", "--no-gate", "--model", SAMPLE, "--text", text, "--context", 340, "--max-sequences", 1, "--methods", "bf16,naive2",
