@@ -161,6 +161,12 @@ def test_the_front_page_is_short():
     assert len((SOURCE_DIR / "README.md").read_text().splitlines()) <= 120
 
 
+def test_the_product_knows_no_laboratory():
+    found = [name for name in FILES if name.startswith(("apps/", "kernels/", "lib/", "python/"))
+             and re.search(r"(?<![\w/])lab/", (SOURCE_DIR / name).read_text(errors="replace"))]
+    assert not found, found
+
+
 def test_functions_are_told_in_steps():
     body = "  if (x) {\n    y();\n  } else {\n    z();\n  }\n" * 17
     assert long_functions("int f(int x) {\n" + body + "}\n") == [(87, "int f(int x) {")]

@@ -123,11 +123,11 @@ TEST(ResidualEnergy, AllTokensAndThoseWithFarKeys) {
   for (const bool enabled : {true, false}) {
     ResidualAccumulator residual({3, 5, enabled}, at::kCPU), resumed = residual;
     residual.begin_layer(nullptr);
-    residual.add(batch, x);
+    residual.add(batch, x, {});
     LayerMoments one, two;
     residual.store(one);
     resumed.begin_layer(&one);
-    resumed.add(batch, x);
+    resumed.add(batch, x, {});
     resumed.store(two);
     const at::Tensor t = one.attention_residual;
     EXPECT_NEAR(t[0][0].item<double>(), square.sum().item<double>(), 1e-6 * square.sum().item<double>());
