@@ -134,8 +134,8 @@ HUGE = "99999999999999999999"
 ] + [(option, HUGE) for option in ("--curve-sequences", "--curve-context")]
   + [("--clip", "nan,nan"), ("--clip", "0.9,inf"), ("--windows", f"64,{HUGE}")])
 def test_numbers_of_fit_are_refused_by_name(option, value, statistics, tmp_path):
-    method = ["--method", "waterfill"] if option in ("--bits", "--pareto") else []
-    refuse(USAGE, "fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle", *method, option, value, names=option, timeout=60)
+    method = "waterfill" if option in ("--bits", "--pareto") else "oscar"
+    refuse(USAGE, "fit", statistics, "--method", method, "-o", tmp_path / "bundle", option, value, names=option, timeout=60)
     assert tree(tmp_path) == {}
 
 

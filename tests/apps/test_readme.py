@@ -128,7 +128,7 @@ def test_every_block_has_a_known_language(page):
 
 @functools.cache  # a command takes long to start beside others
 def help_of(program, *subcommand):
-    done = subprocess.run([BUILD_DIR / "bin" / program, *subcommand, "--help"], capture_output=True, text=True)
+    done = subprocess.run([BUILD_DIR / "bin" / program, *subcommand, "--help-all"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -225,7 +225,7 @@ def test_decoding_the_last_tokens_needs_both_paths_and_no_tasks(model, text, bun
 
 def test_plan(model):
     out = succeed("verify", "plan", "--model", model, "--memory", "64MiB").out
-    assert "bf16" in out and "oscar-tns" in out and "batch" in out
+    assert "bf16" in out and "kivi2" in out and "longest" in out
     plan = json.loads(succeed("verify", "plan", "--model", model, "--memory", "64MiB", "--contexts", "512,1024", "--json").out)
     rows = {m["id"]: m for m in plan["methods"]}
     assert rows["bf16"]["contexts"][0]["sequence_bytes"] == 2 * 2 * 2 * 64 * 2 * 512  # layers, sides, heads, d, bytes

@@ -107,7 +107,9 @@ class TokenFiles {
     const fs::path map_file = directory_ / "special_tokens_map.json", added_file = directory_ / "added_tokens.json";
     read_names(read_object(map_file), map_file.string(), true);
     const Json added = read_object(added_file);
-    for (const auto& [content, index] : added.items()) {
+    for (const auto& item : added.items()) {
+      const std::string content = item.key();  // no structured binding: lambdas below capture it
+      const Json& index = item.value();
       if (!index.is_number_unsigned()) {
         throw InputError(added_file.string() + ": the id of " + quote_name(content) + " is " +
                          index.dump().substr(0, 40) + ", expected a whole number");
