@@ -68,7 +68,7 @@ def test_every_transform_scope_and_centre(method, options, scope, center, far, m
 
 @pytest.mark.parametrize("bits", [1.25, 1.5, 2, 2.25, 3, 4, 4.25])
 def test_budgets_are_met_and_reported(bits, far, tmp_path):
-    out = succeed("fit", far, "-o", tmp_path / "b", "--method", "waterfill", "--bits", bits).out
+    out = succeed("fit", far, "-o", tmp_path / "b", "--method", "waterfill", "--bits", bits, "-v").out
     manifest = manifest_of(tmp_path / "b")
     assert bits - 0.1 <= bits_of(manifest) <= bits + 1e-9
     for word in ("lambda of the blocks", "AM/GM", "widths", "error", "share", "metric: far pairs", "logits", "values"):
@@ -108,7 +108,7 @@ def test_context_is_that_of_the_model_where_nothing_is_said(far, tmp_path):
 
 def test_statistics_without_the_metrics_say_so(statistics, tmp_path):
     """The session's prompts are shorter than both windows."""
-    result = succeed("fit", statistics, "-o", tmp_path / "b", "--method", "waterfill")
+    result = succeed("fit", statistics, "-o", tmp_path / "b", "--method", "waterfill", "-v")
     assert "no far-pair metrics: Q^T Q and W_O^T W_O take their place" in result.err
     assert "metric: Q^T Q and the value target" in result.out
 

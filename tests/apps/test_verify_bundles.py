@@ -55,7 +55,7 @@ def test_verbose_says_where_the_time_went(pair, line, tmp_path):
     quiet, verbose = (run(*asked, "--report", file, *flags) for file, flags in zip(reports, ([], ["-v"])))
     assert quiet.code == verbose.code and quiet.code in (DONE, GATE_FAILED), str(verbose)
     rows = phases_of(verbose)
-    passes = {"forward bf16", *(f"{way} {m}" for way in ("forward", "decode") for m in ("naive2", "oscar", "oscar-tns"))}
+    passes = {"forward bf16", *(f"{way} {m}" for way in ("forward", "decode") for m in ("oscar", "oscar-tns"))}
     expected = {"starting", "reading", "weights", "coding", "layer errors", "checks", "scoring", "saving", "report", "decode bf16"} | passes
     assert set(rows) == expected | {"other", "wall time"}
     assert abs(sum(rows.values()) - 2 * rows["wall time"]) < 0.02  # a row is rounded to milliseconds
