@@ -118,7 +118,7 @@ def test_a_rank_whose_sequences_have_no_far_pairs(model, tmp_path):
     """Its layers alone do not tell that its zeros are no sums."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"input_ids": list(range(40, 40 + n))}) + "\n" for n in (96, 18, 20, 19, 17)))
-    line = ["collect", "--model", model, "--prompts", rows, "--tokens", 170, "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20"]
+    line = ["collect", "--model", model, "--prompts", rows, "--tokens", 170, "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20", "--no-pack"]
     for i in (1, 2):
         succeed(*line, "-o", tmp_path / str(i), "--shard", f"{i}/2")
     assert [any("fisher" in name for name in content(tmp_path / str(i))[0]) for i in (1, 2)] == [True, False]
