@@ -128,7 +128,8 @@ def test_configs_agree(tool, tmp_path):
         theirs = AutoConfig.from_pretrained(path.parent)
         for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads",
                     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"):
-            stretch = theirs.rope_parameters["factor"] if "dynamic" in name and key == "max_position_embeddings" else 1
+            raised = any(kind in name for kind in ("dynamic", "linear")) and key == "max_position_embeddings"  # a raised factor
+            stretch = theirs.rope_parameters["factor"] if raised else 1
             assert mine[key] == stretch * getattr(theirs, key), (name, key)
         assert mine["windows"] == expected_windows(config, theirs), name
         assert mine["bos"] == (-1 if theirs.bos_token_id is None else theirs.bos_token_id), name
