@@ -148,7 +148,7 @@ def test_bfloat16(name, tmp_path, oscar_logits):
 def collect(tool, model, folder, *options):
     prompts = folder / "rows.jsonl"
     prompts.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in sequences()))
-    tool("oscar-collect", "--model", model, "--prompts", prompts, "-o", folder / "s.safetensors", "--tokens", sum(LENGTHS),
+    tool("oscar-collect", "--model", model, "--prompts", prompts, "--no-pack", "-o", folder / "s.safetensors", "--tokens", sum(LENGTHS),
          "--seq-len", max(LENGTHS), "--rows", 200, "--far-pairs", "6,20", "--dtype", "float32", "--device", DEVICE, "-q", *options)
     return folder / "s.safetensors"
 

@@ -128,7 +128,7 @@ def test_configs_agree(tool, tmp_path):
         theirs = AutoConfig.from_pretrained(path.parent)
         for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads",
                     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"):
-            raised = any(kind in name for kind in ("dynamic", "linear")) and key == "max_position_embeddings"  # a raised factor
+            raised = any(kind in name for kind in ("dynamic", "linear", "yarn")) and key == "max_position_embeddings"  # a raised factor
             stretch = theirs.rope_parameters["factor"] if raised else 1
             assert mine[key] == stretch * getattr(theirs, key), (name, key)
         assert mine["windows"] == expected_windows(config, theirs), name
