@@ -128,9 +128,11 @@ def test_configs_agree(tool, tmp_path):
         theirs = AutoConfig.from_pretrained(path.parent)
         for key in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads",
                     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"):
-            raised = any(kind in name for kind in ("dynamic", "linear", "yarn")) and key == "max_position_embeddings"  # a raised factor
-            stretch = theirs.rope_parameters["factor"] if raised else 1
-            assert mine[key] == stretch * getattr(theirs, key), (name, key)
+            expected = getattr(theirs, key)
+            rope = getattr(theirs, "rope_parameters", None) or {}
+            if key == "max_position_embeddings" and rope.get("rope_type") in ("dynamic", "linear", "yarn"):  # a factor raises the length
+                expected = max(expected, int(rope["factor"] * (rope.get("original_max_position_embeddings") or expected)))
+            assert mine[key] == expected, (name, key)
         assert mine["windows"] == expected_windows(config, theirs), name
         assert mine["bos"] == (-1 if theirs.bos_token_id is None else theirs.bos_token_id), name
         eos = theirs.eos_token_id
