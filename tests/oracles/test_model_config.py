@@ -131,7 +131,7 @@ def test_configs_agree(tool, tmp_path):
             expected = getattr(theirs, key)
             rope = getattr(theirs, "rope_parameters", None) or {}
             if key == "max_position_embeddings" and rope.get("rope_type") in ("dynamic", "linear", "yarn"):  # a factor raises the length
-                expected = max(expected, int(rope["factor"] * (rope.get("original_max_position_embeddings") or expected)))
+                expected = max(expected, int((rope.get("factor") or 1) * (rope.get("original_max_position_embeddings") or expected)))
             assert mine[key] == expected, (name, key)
         assert mine["windows"] == expected_windows(config, theirs), name
         assert mine["bos"] == (-1 if theirs.bos_token_id is None else theirs.bos_token_id), name
