@@ -12,6 +12,16 @@
 namespace oscar {
 namespace {
 
+constexpr const char* kNoPreRope =
+    "the statistics have no moments before RoPE, which --context and --center rope need: fit with --context 0 and "
+    "--center mean";
+
+bool has_pre_rope(const Statistics& s) {
+  return s.rope_frequency.defined() && std::all_of(s.layers.begin(), s.layers.end(), [](const LayerMoments& m) {
+           return m.pre_k_gram.defined() && m.pre_k_sum.defined() && m.pre_q_gram.defined();
+         });
+}
+
 // What is left of a channel's second moment once its mean is gone, where that is rounding: it never varies.
 constexpr double kRounding = 1e-12;
 
@@ -57,6 +67,7 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   const LayerMoments& m = s.layers[layer];
   const bool key = side == Side::kKey, turned = key && choice.served.count > 0;
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
+  if ((turned || (key && choice.rotated)) && !has_pre_rope(s)) throw InputError(kNoPreRope);
   if (key && choice.rotated && !turned) throw std::invalid_argument("a rotated mean needs positions");
   SideMoments out;
   const at::Tensor second = (!key ? m.v_gram : turned ? m.pre_k_gram : m.k_gram) / tokens;
@@ -93,6 +104,7 @@ at::Tensor logit_moment(const Statistics& s, std::size_t layer, const Positions&
   const double queries = static_cast<double>(std::max<std::int64_t>(s.tokens, 1) * (s.query_heads / s.kv_heads));
   const double scale = s.attention_scale > 0.0 ? s.attention_scale : 1.0 / std::sqrt(static_cast<double>(s.head_dim));
   if (served.count == 0) return m.q_gram * (scale * scale / queries);
+  if (!has_pre_rope(s)) throw InputError(kNoPreRope);
   const PositionAverage average(s.rope_frequency, s.rope_scale, s.head_dim, served);
   return average.second_moment(m.pre_q_gram * (scale * scale / queries));
 }
