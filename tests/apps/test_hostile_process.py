@@ -171,10 +171,3 @@ def test_scripts_work_without_a_home(tmp_path):
     done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip().endswith("oscar-toolchain/env"), done
     assert subprocess.run(["bash", "-c", line], env=environment | {"OSCAR_ENV": "/x"}, capture_output=True, text=True).stdout == "/x\n"
-
-
-def test_the_quality_script_names_what_is_missing(tmp_path):
-    environment = os.environ | {"OSCAR_BUILD_DIR": str(tmp_path / "build")}
-    done = subprocess.run([SOURCE_DIR / "scripts" / "quality", tmp_path / "out"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 4 and "is missing" in done.stderr and "scripts/build" in done.stderr, done
-    assert tree(tmp_path) == {}

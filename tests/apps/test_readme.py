@@ -135,7 +135,7 @@ def help_of(program, *subcommand):
 
 LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": ["check"], "oscar-verify": ["plan", "methods"], "oscar-export": []}
-SHARED = {"--help", "--version", "--quiet", "--verbose", "--no-progress", "--json", "--config", "--output", "--overwrite",
+SHARED = {"--help", "--help-all", "--version", "--quiet", "--verbose", "--no-progress", "--json", "--config", "--output", "--overwrite",
           "--dry-run"}  # docs/command-line.md has these
 
 
@@ -167,7 +167,7 @@ def known_options():
     known = set().union(*map(options_of, SUBCOMMANDS))
     scripts = (path for path in (SOURCE_DIR / "scripts").rglob("*") if path.suffix in ("", ".py") and path.is_file())
     benches = (path for path in (SOURCE_DIR / "tests" / "bench").rglob("*") if path.suffix in (".cpp", ".cu", ".cuh"))
-    for program in itertools.chain(scripts, benches,
+    for program in itertools.chain(scripts, benches, (SOURCE_DIR / "docs" / "ci").glob("*.sh"),
                                    (SOURCE_DIR / "tests" / "oracles").glob("*.py"), (SOURCE_DIR / "python").rglob("*.py")):
         known |= set(LONG_OPTION.findall(program.read_text()))
     return known

@@ -304,7 +304,8 @@ def fit_in_one_command(name, model, tool, folder):
     writes = name not in READ_ANOTHER and not (name in LATENT and DEVICE != "cpu")
     curves = ["--curve-context", 96, "--curve-sequences", 1] if name not in READ_ANOTHER else []
     tool("oscar-fit", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "one", "--tokens", sum(LENGTHS), "--seq-len",
-         max(LENGTHS), "--windows", "8,24", "--bits", 2.5, *curves, "--device", DEVICE, "--dtype", "float32", "-q")
+         max(LENGTHS), "--windows", "8,24", "--bits", 2.5, *curves, *(["--own-text", 256] if writes else []), "--device", DEVICE, "--dtype", "float32",
+         "-q")
     manifest = json.loads((folder / "one" / "oscar_bundle.json").read_text())
     assert manifest["method"] == "waterfill" and (folder / "one.prompts.jsonl").exists() == writes
     assert manifest["provenance"]["options"]["allocate"] == ("closed" if name in READ_ANOTHER else "measured")
