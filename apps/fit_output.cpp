@@ -121,7 +121,7 @@ std::string spectrum_table(const FitResult& result) {
     return std::string(what) + number(c.change, "%.1e") + " in FP32; BF16 " + number(c.bf16, "%.2g") +
            ", without transform " + number(c.plain, "%.2g") + "\n";
   };
-  return text + "sampled rows, nothing quantised, worst head, relative change\n" + line("  logits  ", keys) +
+  return text + "sampled rows, nothing quantized, worst head, relative change\n" + line("  logits  ", keys) +
          line("  values  ", values);
 }
 
@@ -240,7 +240,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
-       << " bits per quantised element\n"
+       << " bits per quantized element\n"
        << fit_summary(bundle, result);
   const std::string form = lossless_form(bundle).format;
   text << (form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"

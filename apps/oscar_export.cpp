@@ -129,7 +129,7 @@ int main_export(int argc, char** argv) {
          "format serves it (--as), and every gate must have passed")
       ->type_name("FILE");
   app.add_option("--dtype", a.dtype,
-                 "Of the tensors that absorbed changes (auto: float32, bfloat16 where they were quantised)")
+                 "Of the tensors that absorbed changes (auto: float32, bfloat16 where they were quantized)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
   app.add_option(

@@ -13,7 +13,7 @@ set(CMAKE_CXX_FLAGS_SANITIZE "-Og -g1 -DNDEBUG")
 set(CMAKE_C_FLAGS_SANITIZE "-Og -g1 -DNDEBUG")
 
 # oscar_is_cold(name): of this folder and those below, whose code is not where tests spend their time. With sanitizers it is compiled
-# in half the time without any optimisation. name: of the folders with the same flags, which share a precompiled header.
+# in half the time without any optimization. name: of the folders with the same flags, which share a precompiled header.
 macro(oscar_is_cold name)
   if(OSCAR_SANITIZE)
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-O0>)

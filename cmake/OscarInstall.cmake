@@ -2,12 +2,12 @@
 #   bin/oscar-*                      launchers
 #   lib/oscar-toolchain/{cpu,cuda}/  the four commands of this build
 #   lib/oscar-toolchain/*.so.*       libraries that they bring along
-#   share/                           man pages, completion, schemas, licences
+#   share/                           man pages, completion, schemas, licenses
 include(GNUInstallDirs)
 set(OSCAR_COMMANDS oscar-collect oscar-fit oscar-verify oscar-export)
 set(OSCAR_LIBRARY_FOLDER lib/oscar-toolchain)  # the same on every system: launchers know it
 set(OSCAR_DOC_FOLDER share/doc/oscar-toolchain)
-option(OSCAR_BUNDLE_LIBRARIES "Install Oniguruma, utf8proc and OpenSSL's libcrypto, with licences, beside the commands" ON)
+option(OSCAR_BUNDLE_LIBRARIES "Install Oniguruma, utf8proc and OpenSSL's libcrypto, with licenses, beside the commands" ON)
 
 set(OSCAR_BUILD_FOLDER ${OSCAR_LIBRARY_FOLDER}/cpu)
 if(OSCAR_WITH_CUDA)
@@ -21,33 +21,33 @@ foreach(_command ${OSCAR_COMMANDS})
   install(PROGRAMS $<TARGET_FILE:oscar_launcher> DESTINATION bin RENAME ${_command})
 endforeach()
 
-# Licences of what is inside the executables, and of the libraries beside them.
-# oscar_licence(NAME file): the copyright text that the Debian package of `file` installed, or -DOSCAR_LICENCE_NAME=<text>.
-function(oscar_licence name file)
+# Licenses of what is inside the executables, and of the libraries beside them.
+# oscar_license(NAME file): the copyright text that the Debian package of `file` installed, or -DOSCAR_LICENCE_NAME=<text>.
+function(oscar_license name file)
   if(NOT OSCAR_LICENCE_${name})
     execute_process(COMMAND dpkg-query -S ${file} OUTPUT_VARIABLE _owner ERROR_QUIET)
     string(REGEX MATCH "^[^:]+" _owner "${_owner}")
     if(_owner AND EXISTS /usr/share/doc/${_owner}/copyright)
-      set(OSCAR_LICENCE_${name} /usr/share/doc/${_owner}/copyright CACHE FILEPATH "Licence of ${name}" FORCE)
+      set(OSCAR_LICENCE_${name} /usr/share/doc/${_owner}/copyright CACHE FILEPATH "License of ${name}" FORCE)
     endif()
   endif()
   if(NOT OSCAR_LICENCE_${name})
-    install(CODE "message(FATAL_ERROR \"The licence of ${name} (${file}) was not found: configure with -DOSCAR_LICENCE_${name}=<file>.\")")
+    install(CODE "message(FATAL_ERROR \"The license of ${name} (${file}) was not found: configure with -DOSCAR_LICENCE_${name}=<file>.\")")
     return()
   endif()
   file(REAL_PATH ${OSCAR_LICENCE_${name}} _text)
-  install(FILES ${_text} DESTINATION ${OSCAR_DOC_FOLDER}/licences RENAME ${name})
+  install(FILES ${_text} DESTINATION ${OSCAR_DOC_FOLDER}/licenses RENAME ${name})
 endfunction()
 find_path(OSCAR_CLI11_INCLUDE_DIR CLI/CLI.hpp)
 find_path(OSCAR_JSON_INCLUDE_DIR nlohmann/json.hpp)
-oscar_licence(CLI11 ${OSCAR_CLI11_INCLUDE_DIR}/CLI/CLI.hpp)
-oscar_licence(nlohmann_json ${OSCAR_JSON_INCLUDE_DIR}/nlohmann/json.hpp)
+oscar_license(CLI11 ${OSCAR_CLI11_INCLUDE_DIR}/CLI/CLI.hpp)
+oscar_license(nlohmann_json ${OSCAR_JSON_INCLUDE_DIR}/nlohmann/json.hpp)
 if(OSCAR_BUNDLE_LIBRARIES)
-  oscar_licence(Oniguruma ${ONIGURUMA_LIBRARY})
-  oscar_licence(utf8proc ${UTF8PROC_LIBRARY})
-  oscar_licence(OpenSSL ${OPENSSL_CRYPTO_LIBRARY})
+  oscar_license(Oniguruma ${ONIGURUMA_LIBRARY})
+  oscar_license(utf8proc ${UTF8PROC_LIBRARY})
+  oscar_license(OpenSSL ${OPENSSL_CRYPTO_LIBRARY})
   if(EXISTS /usr/share/common-licenses/Apache-2.0)  # the text that OpenSSL's refers to
-    install(FILES /usr/share/common-licenses/Apache-2.0 DESTINATION ${OSCAR_DOC_FOLDER}/licences)
+    install(FILES /usr/share/common-licenses/Apache-2.0 DESTINATION ${OSCAR_DOC_FOLDER}/licenses)
   endif()
 endif()
 

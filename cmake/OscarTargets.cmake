@@ -22,7 +22,7 @@ function(oscar_library name)
   endif()
 endfunction()
 
-# GCC sees less of an std::optional at -O1 and takes what is inside for uninitialised, so this one warning is off.
+# GCC sees less of an std::optional at -O1 and takes what is inside for uninitialized, so this one warning is off.
 function(oscar_compile_quickly name)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>
@@ -78,7 +78,7 @@ function(oscar_set_sanitizer_options name)
   endif()
 endfunction()
 
-# The reason stands in the file. Not in a sanitizer build: the function runs before the sanitizers are initialised.
+# The reason stands in the file. Not in a sanitizer build: the function runs before the sanitizers are initialized.
 function(oscar_shorten_openmp_spin name)
   if(OSCAR_SANITIZE)
     return()

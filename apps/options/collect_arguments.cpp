@@ -84,7 +84,7 @@ void add_prompt_options(CLI::App& app, CollectArguments& a) {
       ->check(whole_number(1, std::uint64_t{1} << 24));
   app.add_option(
          "--far-pairs", a.far_pairs,
-         "BF16 windows whose complement the quantised cache will serve: far-pair metrics for waterfill; or none")
+         "BF16 windows whose complement the quantized cache will serve: far-pair metrics for waterfill; or none")
       ->capture_default_str()
       ->type_name("SINK,RECENT");
   app.add_option("--checkpoint-seconds", a.options.checkpoint_seconds,

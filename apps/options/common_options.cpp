@@ -32,7 +32,7 @@ constexpr const char* kFooter =
     "Exit codes: 0 done; 1 a quality gate failed; 2 wrong usage; 3 bad input or format; 4 environment (no GPU, out of\n"
     "memory, disk full); 5 numerical failure; 130 interrupted (SIGINT, SIGTERM, SIGHUP): the message says how to go "
     "on.\n"
-    "Results go to stdout, progress and messages to stderr; NO_COLOR is honoured. org/name is looked up in\n"
+    "Results go to stdout, progress and messages to stderr; NO_COLOR is honored. org/name is looked up in\n"
     "$HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub, whichever is set first.";
 
 // auto, cpu, cuda or cuda:<index>.

@@ -65,7 +65,7 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
   };
   choose(a.scope, method.metric_aware() ? "head" : "layer");
   choose(a.encoder, method.metric_aware() ? "search" : "minmax");
-  // Methods that allocate bits choose the mean for each layer (rotation/key_centre.h).
+  // Methods that allocate bits choose the mean for each layer (rotation/key_center.h).
   if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }

@@ -55,7 +55,7 @@ void add_code_options(CLI::App& app, FitArguments& a) {
       ->check(CLI::IsMember({"auto", "minmax", "search", "feedback"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,
-                 "Bits per quantised element, parameters included: for waterfill any budget (default 2.25), else 2 + "
+                 "Bits per quantized element, parameters included: for waterfill any budget (default 2.25), else 2 + "
                  "32/group (default: one group)")
       ->check(real_number(0.01, 100.0));
   app.add_option("--pareto", a.pareto,

@@ -1,4 +1,4 @@
-// A page of the quantised cache: kPageTokens tokens of one (layer, KV head), keys and values, contiguous bytes. Plain
+// A page of the quantized cache: kPageTokens tokens of one (layer, KV head), keys and values, contiguous bytes. Plain
 // data and constexpr functions, shared by the CPU cache and the CUDA kernels.
 //
 // Sections, each a multiple of 16 bytes, in this order:
@@ -91,7 +91,7 @@ struct SideLayout {
   OSCAR_HOST_DEVICE constexpr std::int32_t param_size() const { return params == ParamKind::kScaleByte ? 1 : 4; }
   OSCAR_HOST_DEVICE constexpr std::int32_t param_bytes() const { return quant_groups * param_size() * kPageTokens; }
   OSCAR_HOST_DEVICE constexpr std::int32_t end() const { return param_offset + param_bytes(); }
-  // Byte of the parameters of one token: of a quantisation group (uniform) or of a plane (blocks).
+  // Byte of the parameters of one token: of a quantization group (uniform) or of a plane (blocks).
   OSCAR_HOST_DEVICE constexpr std::int32_t param_byte(std::int32_t token, std::int32_t index) const {
     return param_offset + (index * kPageTokens + token) * param_size();
   }

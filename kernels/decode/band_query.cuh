@@ -42,7 +42,7 @@ struct BandQuery {
     }
   };
 
-  // Called by all warps; the caller synchronises before anybody reads. i brings the largest query of the band into
+  // Called by all warps; the caller synchronizes before anybody reads. i brings the largest query of the band into
   // FP16's range; the deviation's power of two is part of it, its fraction goes to the scales.
   __device__ __forceinline__ void make(const DecodeLaunch& a, const Source& source, int warp, int lane) {
     if (warp >= 4) return;

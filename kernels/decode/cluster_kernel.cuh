@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int sequence = blockIdx.z, kv_head = blockIdx.y, gqa_group = a.gqa_group;
   const int rank = static_cast<int>(cluster_rank()), size = static_cast<int>(cluster_size());
-  // Neighbouring pages go to different blocks.
+  // Neighboring pages go to different blocks.
   const int index = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
             stride = C::kWarps * static_cast<int>(gridDim.x);
 

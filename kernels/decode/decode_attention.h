@@ -1,5 +1,5 @@
 // Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
-// and its quantised body (pages of layout `uniform` with quant_group = head_dim and FP16 parameters, or of layout
+// and its quantized body (pages of layout `uniform` with quant_group = head_dim and FP16 parameters, or of layout
 // `blocks`), all in rotated space, in one launch, or two where logits depend on the position. CPU reference (the
 // specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
 #pragma once
@@ -67,7 +67,7 @@ std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int ba
 // kCluster where the device or the batch allows no cluster for each item, and kParts where it allows no block or has
 // more than 8 query heads on a KV head or a head_dim of 256. Slots of a page or window page that hold no token are read
 // and weighed with 0: they must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not
-// synchronise; may be captured into a graph. Equal inputs give equal bits.
+// synchronize; may be captured into a graph. Equal inputs give equal bits.
 cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -12,7 +12,7 @@ __device__ __forceinline__ std::uint32_t any_content() {
   return x;
 }
 
-// c += A b: A [16, 16], b [16, 8], c [16, 8] FP32, four registers; FP16 operands. Subnormal FP16 inputs are honoured.
+// c += A b: A [16, 16], b [16, 8], c [16, 8] FP32, four registers; FP16 operands. Subnormal FP16 inputs are honored.
 __device__ __forceinline__ void mma_f16(float* c, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(con
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int sequence = blockIdx.z, kv_head = blockIdx.y, gqa_group = a.gqa_group;
   const int part = static_cast<int>(blockIdx.x), parts = static_cast<int>(gridDim.x);
-  // Neighbouring pages go to different blocks.
+  // Neighboring pages go to different blocks.
   const int index = warp * parts + part, stride = C::kWarps * parts;
 
   const int length = __ldg(p.lengths + sequence);

@@ -17,7 +17,7 @@ namespace oscar::kernels {
 struct SequencePlan {
   int length;                // tokens, the current one included
   int first_visible;         // sliding window: first position that is seen
-  int body_begin, body_end;  // positions of the quantised body
+  int body_begin, body_end;  // positions of the quantized body
   int page_begin, page_end;  // pages of the body with a visible token
   int sink_tiles, ring_tiles;
   int ring_position;  // position of the first token of the first ring tile (a multiple of 16)

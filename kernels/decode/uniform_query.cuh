@@ -35,7 +35,7 @@ struct UniformQuery {
     }
   };
 
-  // Called by all warps; the caller synchronises before anybody reads.
+  // Called by all warps; the caller synchronizes before anybody reads.
   __device__ __forceinline__ void make(const Source& source, int warp, int lane) {
     if (warp >= kMakers) return;
     // One power of two brings the largest element of all heads and channels into FP16's range.

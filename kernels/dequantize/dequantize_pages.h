@@ -1,4 +1,4 @@
-// Reads quantised tokens of one layer back as rows, for attention of a new prompt part over a quantised prefix. CPU
+// Reads quantized tokens of one layer back as rows, for attention of a new prompt part over a quantized prefix. CPU
 // reference, bit for bit: RowPages::get() of lib/cache/row_pages.h and decode_rows() of lib/codec/codec.h. Raw
 // pointers, no LibTorch.
 #pragma once
@@ -24,7 +24,7 @@ struct DequantizePagesParams {
   bool rows_bfloat16;
 };
 
-// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronise, may be captured.
+// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronize, may be captured.
 cudaError_t dequantize_pages(const DequantizePagesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -83,7 +83,7 @@ struct FallbackAttentionParams {
 std::size_t fallback_attention_workspace_bytes(const FallbackAttentionParams& params);
 
 // cudaErrorInvalidValue for shapes that are not built: D above 512. Two launches: the attention of parts of 64 tokens,
-// and their merge in order. Allocates nothing, does not synchronise. Equal inputs give equal bits, whatever else is in
+// and their merge in order. Allocates nothing, does not synchronize. Equal inputs give equal bits, whatever else is in
 // the batch.
 cudaError_t fallback_attention(const FallbackAttentionParams& params, cudaStream_t stream);
 

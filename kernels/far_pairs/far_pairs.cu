@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(kThreads) far_kernel(const __grid_constant__ F
       for (int n = 0; n < D / 8; ++n) {
         const int column = 8 * n + warp.lane % 4 * 2;
         float2 w = *reinterpret_cast<const float2*>(p.w + at * D + column);
-        const float2 centre = *reinterpret_cast<const float2*>(p.centre + warp.head * D + column);
-        w.x = __fsub_rn(w.x, centre.x), w.y = __fsub_rn(w.y, centre.y);
+        const float2 center = *reinterpret_cast<const float2*>(p.center + warp.head * D + column);
+        w.x = __fsub_rn(w.x, center.x), w.y = __fsub_rn(w.y, center.y);
         dot += w.x * sums.values[m][n][2 * h] + w.y * sums.values[m][n][2 * h + 1];
         square += w.x * w.x + w.y * w.y;
       }
@@ -257,11 +257,11 @@ __global__ void __launch_bounds__(256) split_kernel(const __grid_constant__ Spli
   const std::int64_t row = blockIdx.x * std::int64_t{8} + threadIdx.x / 32;
   if (row >= p.tokens * p.heads) return;
   const int lane = threadIdx.x % 32;
-  const float* centre = p.centre + row / p.tokens * D;
+  const float* center = p.center + row / p.tokens * D;
   float norm = 0.0f;
 #pragma unroll
   for (int i = 0; i < D; i += 32) {
-    const float x = p.rows[row * D + i + lane] - centre[i + lane];
+    const float x = p.rows[row * D + i + lane] - center[i + lane];
     const __nv_bfloat16 high = __float2bfloat16_rn(x), low = __float2bfloat16_rn(x - __bfloat162float(high));
     p.high[row * D + i + lane] = __bfloat16_as_ushort(high);
     p.low[row * D + i + lane] = __bfloat16_as_ushort(low);

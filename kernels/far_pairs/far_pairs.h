@@ -20,8 +20,8 @@ struct FarPairsParams {
   const std::uint16_t* u_high = nullptr;  // [Hq, T, D] BF16: u = high + low
   const std::uint16_t* u_low = nullptr;
   const float* u_norm = nullptr;            // [Hq, T] |u|^2
-  const float* w = nullptr;                 // [Hq, C, D] FP32: w_i and the centre of its head
-  const float* centre = nullptr;            // [Hq, D]
+  const float* w = nullptr;                 // [Hq, C, D] FP32: w_i and the center of its head
+  const float* center = nullptr;            // [Hq, D]
   const float* sink_logits = nullptr;       // [Hq], or null
   float* moved = nullptr;                   // [Hq, C]
   float* seen = nullptr;                    // [Hq, C]
@@ -32,10 +32,10 @@ struct FarPairsParams {
   float scale = 1.0f;
 };
 
-// rows [H, T, D] FP32 less centre [H, D], as the sum of two BF16 numbers, and the squared norm of that sum.
+// rows [H, T, D] FP32 less center [H, D], as the sum of two BF16 numbers, and the squared norm of that sum.
 struct SplitRowsParams {
   const float* rows = nullptr;
-  const float* centre = nullptr;
+  const float* center = nullptr;
   std::uint16_t* high = nullptr;  // [H, T, D] BF16
   std::uint16_t* low = nullptr;
   float* norm = nullptr;  // [H, T]
@@ -44,7 +44,7 @@ struct SplitRowsParams {
 };
 
 bool far_pairs_built(int head_dim);  // 64 and 128
-// cudaErrorInvalidValue for a head_dim that is not built. Allocate nothing, do not synchronise. Equal inputs give equal
+// cudaErrorInvalidValue for a head_dim that is not built. Allocate nothing, do not synchronize. Equal inputs give equal
 // bits.
 cudaError_t far_pairs(const FarPairsParams& params, cudaStream_t stream);
 cudaError_t split_rows(const SplitRowsParams& params, cudaStream_t stream);

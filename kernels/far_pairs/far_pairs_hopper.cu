@@ -263,8 +263,8 @@ __device__ __forceinline__ void write(const GroupWarp<D>& warp, const GroupSums<
     for (int n = 0; n < D / 8; ++n) {
       const int column = 8 * n + warp.lane % 4 * 2;
       float2 w = *reinterpret_cast<const float2*>(p.w + at * D + column);
-      const float2 centre = *reinterpret_cast<const float2*>(p.centre + warp.head * D + column);
-      w.x = __fsub_rn(w.x, centre.x), w.y = __fsub_rn(w.y, centre.y);
+      const float2 center = *reinterpret_cast<const float2*>(p.center + warp.head * D + column);
+      w.x = __fsub_rn(w.x, center.x), w.y = __fsub_rn(w.y, center.y);
       dot += w.x * sums.values[4 * n + 2 * h] + w.y * sums.values[4 * n + 2 * h + 1];
       square += w.x * w.x + w.y * w.y;
     }

@@ -26,7 +26,7 @@ struct GramParams {
 
 bool gram_built(int head_dim);  // 64 and 128
 std::size_t gram_workspace_bytes(int kv_heads, int head_dim);
-// cudaErrorInvalidValue for a head_dim that is not built. Allocates nothing, does not synchronise. Equal inputs give
+// cudaErrorInvalidValue for a head_dim that is not built. Allocates nothing, does not synchronize. Equal inputs give
 // equal bits, on any GPU.
 cudaError_t add_gram(const GramParams& params, cudaStream_t stream);
 

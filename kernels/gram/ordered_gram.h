@@ -31,7 +31,7 @@ struct LongGramParams {
 
 bool ordered_gram_built(int head_dim);  // 64 and 128
 std::size_t ordered_gram_workspace_bytes(std::int64_t rows, int matrices, int head_dim, int block);
-// cudaErrorInvalidValue for a head_dim that is not built. Allocate nothing, do not synchronise. Equal inputs give equal
+// cudaErrorInvalidValue for a head_dim that is not built. Allocate nothing, do not synchronize. Equal inputs give equal
 // bits, on any GPU.
 cudaError_t ordered_gram(const OrderedGramParams& params, cudaStream_t stream);
 cudaError_t long_gram(const LongGramParams& params, cudaStream_t stream);

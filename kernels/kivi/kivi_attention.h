@@ -58,7 +58,7 @@ std::size_t kivi_attention_workspace_bytes(const KiviAttentionParams& params);
 
 // cudaErrorInvalidValue for a shape that is not built: D other than 64 and 128, groups other than 32, 64 and 128.
 // Two launches, fixed by the host's fields alone: the attention of parts, and their merge. Allocates nothing, does not
-// synchronise; may be captured into a graph. Equal inputs give equal bits.
+// synchronize; may be captured into a graph. Equal inputs give equal bits.
 cudaError_t kivi_attention(const KiviAttentionParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

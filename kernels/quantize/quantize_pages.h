@@ -1,4 +1,4 @@
-// Rotate, clip, quantise and pack keys or values of one layer into cache pages, in one launch: for prefill (whole
+// Rotate, clip, quantize and pack keys or values of one layer into cache pages, in one launch: for prefill (whole
 // pages) and for the tokens that leave the recent window (a few slots of a page). CPU reference, bit for bit:
 // rotate_rows() of lib/cache/row_loops.h, encode_rows() of lib/codec/codec.h and RowPages::put() of
 // lib/cache/row_pages.h. Raw pointers, no LibTorch.
@@ -36,7 +36,7 @@ struct QuantizePagesParams {
   const void* rows;        // [N, Hkv, D] FP32, or BF16 when rows_bfloat16
   const float* mean;       // [Hkv, D] subtracted first, or null
   const float* matrix;     // [matrix_heads, D, D] FP32: row times matrix; null: identity
-  std::uint16_t* rotated;  // [N, Hkv, D] BF16 bits of the rows as they are quantised, or null
+  std::uint16_t* rotated;  // [N, Hkv, D] BF16 bits of the rows as they are quantized, or null
   const PageRun* runs;     // [run_count]; read on the device, so a captured graph may be replayed with other runs
   std::uint8_t* pages;     // [pages, Hkv, page_bytes]; bits of other slots are kept. null: rows are rotated and no more
   const float* clip;       // [Hkv] rho of the clip rule; outside (0, 1): off
@@ -71,7 +71,7 @@ struct QuantizePagesParams {
   const std::uint64_t* layer_windows = nullptr;
 };
 
-// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronise, may be captured. Equal
+// cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronize, may be captured. Equal
 // inputs give equal bytes; two runs may not share a page.
 cudaError_t quantize_pages(const QuantizePagesParams& params, cudaStream_t stream);
 

@@ -73,7 +73,7 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   for (int j = 0; j < P; ++j) y[j] = x[j] - mean;
   const float energy = row::fixed_dot(y, y, n);
 
-  const float centre = 0.5f * range.low + 0.5f * range.high;
+  const float center = 0.5f * range.low + 0.5f * range.high;
   constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
   // Lanes 2 f and 2 f + 1 do for fraction f what all of the warp needs once.
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -85,7 +85,7 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   int packed = 0;  // sum of codes, and of their squares 2^16 higher: both stay below 2^16 in a warp of 256 values
 #pragma unroll
   for (int f = 0; f < 10; ++f) {
-    const float low = centre - kFractions[f] * (0.5f * width), step = __shfl_sync(row::kAll, inverse, 2 * f);
+    const float low = center - kFractions[f] * (0.5f * width), step = __shfl_sync(row::kAll, inverse, 2 * f);
     float levels[P];
     int counted = 0;
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   const int best_sum = __shfl_sync(row::kAll, sum, best);
   // The winner's codes once more: cheaper than keeping two sets in registers.
   fraction = __shfl_sync(row::kAll, fraction, best), inverse = __shfl_sync(row::kAll, inverse, best);
-  const float low = centre - fraction * (0.5f * width);
+  const float low = center - fraction * (0.5f * width);
 #pragma unroll
   for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
 

@@ -29,7 +29,7 @@ struct CodeTilesParams {
   const double* centroids = nullptr;  // [2^bits] ascending, kLloydMax
 };
 
-// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronise. Equal inputs give equal bytes.
+// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronize. Equal inputs give equal bytes.
 cudaError_t code_tiles(const CodeTilesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

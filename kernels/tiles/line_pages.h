@@ -25,7 +25,7 @@ struct LinePagesParams {
   float clip = 1.0f;
 };
 
-// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronise. Equal inputs give equal bytes.
+// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronize. Equal inputs give equal bytes.
 cudaError_t line_pages(const LinePagesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -1,5 +1,5 @@
 // A block makes a tile of the weight in shared memory, turned, so that its rows are written in whole lines. What a
-// thread reads is a word, or several of one row of words, and neighbours read neighbouring words: of AWQ a word has
+// thread reads is a word, or several of one row of words, and neighbors read neighboring words: of AWQ a word has
 // eight rows, and a thread makes them for eight columns; of GPTQ a word has columns of one row, and a thread makes 32
 // of them.
 #include "kernels/weights/column_codes.h"

@@ -3,7 +3,7 @@
 //
 //   w[n, k] = (code[k, n] - (zero[g, n] + zero_offset)) scale[g, n],  g = groups[k], or k / block_columns without them
 //
-// CPU reference, bit for bit: WeightFormat::dequantise of lib/weights/awq.cpp and gptq.cpp. Raw pointers, no LibTorch.
+// CPU reference, bit for bit: WeightFormat::dequantize of lib/weights/awq.cpp and gptq.cpp. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@ struct ColumnCodesParams {
   WeightType weight_type = WeightType::kBFloat16;
 };
 
-// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronise, may be captured.
+// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronize, may be captured.
 cudaError_t dequantize_column_codes(const ColumnCodesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -3,7 +3,7 @@
 //
 //   w[n, k] = (code[n, k] - zero[n, g]) scale[n / block_rows, g],  g = groups[k], or k / block_columns without them
 //
-// E4M3, I8 and E2M1 have no zero point. CPU reference, bit for bit: WeightFormat::dequantise of lib/weights/fp8.cpp,
+// E4M3, I8 and E2M1 have no zero point. CPU reference, bit for bit: WeightFormat::dequantize of lib/weights/fp8.cpp,
 // mxfp4.cpp, nvfp4.cpp and packed_integers.cpp. Raw pointers, no LibTorch.
 #pragma once
 
@@ -39,7 +39,7 @@ struct RowCodesParams {
   float second_scale = 1.0f;
 };
 
-// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronise, may be captured.
+// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronize, may be captured.
 cudaError_t dequantize_row_codes(const RowCodesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -22,7 +22,7 @@ at::Tensor restore_outputs(const at::Tensor& outputs, const SideTransform* value
                            const at::Tensor& weight_sum);
 
 // What keys stored without their mean lose from every logit of a query: scale <q, mean>, [T, Hq] FP32. Undefined where
-// keys are not centred, or by a rotated mean (then it differs between keys: add_position_queries(), mean_rows()). A
+// keys are not centered, or by a rotated mean (then it differs between keys: add_position_queries(), mean_rows()). A
 // softmax over keys alone does not see it; soft caps and sink logits do.
 at::Tensor logit_shift(const at::Tensor& q, const SideTransform* key, std::int64_t kv_heads, double scale);
 

@@ -9,7 +9,7 @@ KvCacheSpec cache_spec(const KvMethod& method, const ModelConfig& model) {
   if (!spec) throw std::invalid_argument("method " + method.id + " " + method.coder->no_pages());
   spec->kv_heads = model.kv_heads, spec->head_dim = model.head_dim;
   for (const Side side : {Side::kKey, Side::kValue}) {
-    spec->sides[side == Side::kKey ? 0 : 1].windows = method.quantised ? method.windows_of(side) : all_in_sink();
+    spec->sides[side == Side::kKey ? 0 : 1].windows = method.quantized ? method.windows_of(side) : all_in_sink();
   }
   return std::move(*spec);
 }

@@ -90,8 +90,8 @@ at::Tensor transformed_rows(const at::Tensor& rows, const SideTransform* side, c
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t head = i % heads, first = i / heads * kRows, at = (first * heads + head) * d;
       const float* matrix = forward.const_data_ptr<float>() + (forward.size(0) == 1 ? 0 : head * d * d);
-      const float* centre = mean.defined() ? mean.const_data_ptr<float>() + head * d : nullptr;
-      rotate_rows(source + at, std::min(kRows, tokens - first), heads * d, centre, matrix, static_cast<int>(d),
+      const float* center = mean.defined() ? mean.const_data_ptr<float>() + head * d : nullptr;
+      rotate_rows(source + at, std::min(kRows, tokens - first), heads * d, center, matrix, static_cast<int>(d),
                   target + at, heads * d);
     }
   });

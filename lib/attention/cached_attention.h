@@ -1,5 +1,5 @@
-// The two ways a decoder runs on a quantised KV cache. Both store rotated K and V: BF16 in the sink and recent tiers,
-// codes in the body; both quantise the BF16-rounded rotated row, so codes agree bit for bit. Method bf16 keeps all rows
+// The two ways a decoder runs on a quantized KV cache. Both store rotated K and V: BF16 in the sink and recent tiers,
+// codes in the body; both quantize the BF16-rounded rotated row, so codes agree bit for bit. Method bf16 keeps all rows
 // in BF16: run through the same path it is the baseline. Queries, softmax and sums are FP32. Method and model outlive
 // the object.
 #pragma once
@@ -23,8 +23,8 @@ class Timeline;
 
 inline constexpr const char* kCodingPhase = "coding";
 
-// Prefill path, simulated: all tokens of a sequence in one call (starts 0); query i sees quantised keys and values
-// for [sink, quantised_end(i + 1)) and BF16 ones elsewhere. Exactly what token-by-token decode gives, up to rounding.
+// Prefill path, simulated: all tokens of a sequence in one call (starts 0); query i sees quantized keys and values
+// for [sink, quantized_end(i + 1)) and BF16 ones elsewhere. Exactly what token-by-token decode gives, up to rounding.
 class SimulatedPrefillAttention : public Attention {
  public:
   // timeline: has the phase kCodingPhase while rows are coded and decoded; null: nothing is measured.

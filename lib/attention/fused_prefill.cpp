@@ -43,12 +43,12 @@ std::vector<SeenKeys> seen_by(const AttentionInput& input, const at::Tensor& ask
   std::vector<SeenKeys> seen;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t position = positions != nullptr ? positions[i] : i;
-    seen.push_back({position, input.first_key(position), coded ? windows.quantised_end(position + 1) : windows.sink});
+    seen.push_back({position, input.first_key(position), coded ? windows.quantized_end(position + 1) : windows.sink});
   }
   return seen;
 }
 
-// Positions whose blocks take alike in sum for any two neighbours: the first, the last, the second, ...
+// Positions whose blocks take alike in sum for any two neighbors: the first, the last, the second, ...
 std::int64_t paired(std::int64_t i, std::int64_t count) { return i % 2 == 0 ? i / 2 : count - 1 - i / 2; }
 
 at::Tensor attend(const AttentionInput& input, const at::Tensor& q, const at::Tensor& asked, const CachedRows& keys,

@@ -44,8 +44,8 @@ class MixedRows {
     const CacheWindows& w = rows_.windows;
     std::int64_t all = last, some = last;
     if (rows_.coded.defined()) {
-      all = std::clamp(w.quantised_end(first + 1), std::min(w.sink, last), last);
-      some = std::clamp(w.quantised_end(last), all, last);
+      all = std::clamp(w.quantized_end(first + 1), std::min(w.sink, last), last);
+      some = std::clamp(w.quantized_end(last), all, last);
       if (all > end_) mixed_.narrow(1, end_, all - end_).copy_(rows_.coded.narrow(1, end_, all - end_));
       end_ = std::max(end_, all);
     }
@@ -56,7 +56,7 @@ class MixedRows {
     block.coded = rows_.coded.narrow(1, begin, some - begin);
     ColumnRanges coded;
     for (std::int64_t i = first; i < last; ++i)
-      coded.begin.push_back(begin), coded.end.push_back(w.quantised_end(i + 1));
+      coded.begin.push_back(begin), coded.end.push_back(w.quantized_end(i + 1));
     block.sees_code = columns_within(coded, begin, some - begin, rows_.plain.device());
     return block;
   }

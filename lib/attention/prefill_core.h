@@ -8,7 +8,7 @@
 
 namespace oscar {
 
-// Keys or values of one sequence. Query i reads `coded` for tokens [sink, quantised_end(i + 1)) of the windows, `plain`
+// Keys or values of one sequence. Query i reads `coded` for tokens [sink, quantized_end(i + 1)) of the windows, `plain`
 // for the others.
 struct CachedRows {
   at::Tensor plain;  // [Hkv, T, d] FP32 contiguous

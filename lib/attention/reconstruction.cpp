@@ -27,7 +27,7 @@ at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side
 CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
   const RowsCoder& coder = *method.coder;
   const SideTransform* transform = method.transform(layer, side);
-  const bool coded = method.quantised_at(layer), on_device = rows.is_cuda();
+  const bool coded = method.quantized_at(layer), on_device = rows.is_cuda();
   const bool by_kernels = coded && coder.row_by_row();
   // The kernels are not built for the long vector of latent attention: such rows are made on the CPU.
   if (on_device && by_kernels && !method.one_vector) {

@@ -6,7 +6,7 @@
 
 namespace oscar {
 
-// rows: [T, Hkv, d], keys or values of one sequence from position 0 on. The mean that a centred cache leaves out is
+// rows: [T, Hkv, d], keys or values of one sequence from position 0 on. The mean that a centered cache leaves out is
 // added again. `coded` is undefined where the method keeps the layer in BF16. `noise` stays in the basis of the codes.
 CachedRows decoded_model_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
 

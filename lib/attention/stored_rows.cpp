@@ -93,7 +93,7 @@ StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method
                              const AttentionInput& input, Side side, const PageSample& sample) {
   const StoredPages stored = cache.stored(input.layer, 0, side);
   // A layer that the bundle leaves out has pages, which no query reads and the prefill does not score.
-  if (stored.tokens == 0 || !method.quantised_at(input.layer)) return {};
+  if (stored.tokens == 0 || !method.quantized_at(input.layer)) return {};
   const SideSpec& of = side_of(spec, side);
   const CachePages& pages = *of.pages[static_cast<std::size_t>(input.layer)];
   const std::vector<Run> runs = runs_of(stored.tokens, pages.tokens(), sample);

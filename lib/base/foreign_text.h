@@ -1,5 +1,5 @@
 // Text that comes from elsewhere (files, names, arguments), made safe to show. Every message, table and report passes
-// through escape_text(): a name may hold bytes that move a terminal's cursor, colour it, or show text in another order
+// through escape_text(): a name may hold bytes that move a terminal's cursor, color it, or show text in another order
 // than it is stored in.
 #pragma once
 

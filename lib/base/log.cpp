@@ -11,12 +11,12 @@ namespace oscar {
 namespace {
 LogLevel g_level = LogLevel::kNormal;
 
-void print(const char* colour, const char* prefix, const std::string& text) {
+void print(const char* color, const char* prefix, const std::string& text) {
   const std::string message = escape_text(text);
   // "\r\033[K" clears a progress bar that may stand on the line.
   const char* clear = stderr_is_terminal() ? "\r\033[K" : "";
-  if (use_colour() && *colour != '\0') {
-    std::fprintf(stderr, "%s%s%s\033[0m%s\n", clear, colour, prefix, message.c_str());
+  if (use_color() && *color != '\0') {
+    std::fprintf(stderr, "%s%s%s\033[0m%s\n", clear, color, prefix, message.c_str());
   } else {
     std::fprintf(stderr, "%s%s%s\n", clear, prefix, message.c_str());
   }
@@ -48,9 +48,9 @@ bool stderr_is_terminal() {
   static const bool terminal = ::isatty(2) == 1;
   return terminal;
 }
-bool use_colour() {
-  static const bool colour = stderr_is_terminal() && std::getenv("NO_COLOR") == nullptr;
-  return colour;
+bool use_color() {
+  static const bool color = stderr_is_terminal() && std::getenv("NO_COLOR") == nullptr;
+  return color;
 }
 
 }  // namespace oscar

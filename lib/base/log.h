@@ -21,6 +21,6 @@ void print_result(const std::string& text);   // what was asked for: always
 void print_summary(const std::string& text);  // what a run that writes files says about itself: not when quiet
 
 bool stderr_is_terminal();
-bool use_colour();  // a terminal, and NO_COLOR unset (no-color.org)
+bool use_color();  // a terminal, and NO_COLOR unset (no-color.org)
 
 }  // namespace oscar

@@ -21,7 +21,7 @@ namespace {
 constexpr int kNames = 16;  // tried, where others remove temporaries at the same moment
 
 // "out/" and "out" are the same directory; a link to a directory is followed.
-fs::path normalise(const fs::path& target) {
+fs::path normalize(const fs::path& target) {
   std::error_code ec;
   fs::path path = fs::weakly_canonical(target, ec);
   if (ec) path = target.lexically_normal();
@@ -75,7 +75,7 @@ std::set<std::string> names_inside(const std::set<std::string>& names) {
 }
 
 void AtomicDirectory::require_usable(const fs::path& target, bool overwrite, const DirectoryKind& kind) {
-  const fs::path path = normalise(target);
+  const fs::path path = normalize(target);
   std::error_code ec;
   if (!fs::exists(fs::symlink_status(path, ec))) return;
   require_absent(path, overwrite);
@@ -98,7 +98,7 @@ void AtomicDirectory::require_usable(const fs::path& target, bool overwrite, con
 }
 
 AtomicDirectory::AtomicDirectory(const fs::path& target, bool overwrite, DirectoryKind kind)
-    : target_(normalise(target)), kind_(std::move(kind)), overwrite_(overwrite) {
+    : target_(normalize(target)), kind_(std::move(kind)), overwrite_(overwrite) {
   require_usable(target, overwrite, kind_);
   if (target_.has_parent_path()) make_directory(target_.parent_path());
   remove_stale_temporaries(target_);

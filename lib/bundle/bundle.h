@@ -29,7 +29,7 @@ struct Bundle {
   Json model = Json::object();      // name, architecture, layers, query_heads, kv_heads, head_dim, hidden; for people
   CacheWindows windows;             // sink and recent; flush stays 1
   std::string encoder = "minmax";   // minmax | search | feedback
-  std::int64_t quant_group = 0;     // quantisation group; 0: whole head
+  std::int64_t quant_group = 0;     // quantization group; 0: whole head
   std::int64_t hadamard_block = 0;  // largest power of two that divides d
   float global_key_clip = 0, global_value_clip = 0;  // the one pair the published format can carry
   std::vector<LayerTransform> layers;                // ascending layer ids

@@ -90,7 +90,7 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
     return;
   }
   if (side.rotated_mean && (!key || !side.mean.defined() || d % 2 != 0)) {
-    faults.push_back(name + " has a rotated mean, which is for centred keys of an even head_dim");
+    faults.push_back(name + " has a rotated mean, which is for centered keys of an even head_dim");
   }
   if (side.mean.defined() && !has_shape(side.mean, {heads, d})) faults.push_back(name + " mean has a wrong shape");
   if (side.eigenvalues.defined() && !has_shape(side.eigenvalues, {stored, d})) {

@@ -1,4 +1,4 @@
-// Measured curves: what each side (keys or values) of each layer costs in KL when it alone is quantised, at several
+// Measured curves: what each side (keys or values) of each layer costs in KL when it alone is quantized, at several
 // width profiles. oscar-fit measures them, chooses widths by them and leaves them in the bundle as curves.json
 // (schemas/curves.schema.json), so that other budgets need no new pass and people see where the bytes go.
 #pragma once
@@ -33,7 +33,7 @@ struct SideCurve {
   std::vector<double> closed_form;
 };
 
-// What the whole cache costs with all sides quantised, measured for one of the allocations of a budget.
+// What the whole cache costs with all sides quantized, measured for one of the allocations of a budget.
 struct WholePoint {
   double bits = 0.0;               // the budget
   std::string from;                // closed_form | curves: what chose the widths

@@ -95,7 +95,7 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));
   row(out, "code",
       "2 bits, group " + (bundle.quant_group > 0 ? std::to_string(bundle.quant_group) : std::string("whole head")) +
-          ", " + decimals(bundle_bits_per_element(bundle), 3) + " bits per quantised element, encoder " +
+          ", " + decimals(bundle_bits_per_element(bundle), 3) + " bits per quantized element, encoder " +
           bundle.encoder);
   row(out, "windows",
       "first " + std::to_string(bundle.windows.sink) + " and last " + std::to_string(bundle.windows.recent) +

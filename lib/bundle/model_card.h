@@ -13,7 +13,7 @@ std::string bundle_card(const Bundle& bundle);
 // "## Provenance": tool, statistics, prompt sets, options, a line each; empty where nothing is recorded.
 std::string provenance_section(const Bundle& bundle);
 
-// Bits per element of a quantised token: 2 bits and two 16-bit parameters for each group.
+// Bits per element of a quantized token: 2 bits and two 16-bit parameters for each group.
 double bundle_bits_per_element(const Bundle& bundle);
 
 }  // namespace oscar

@@ -6,7 +6,7 @@
 
 namespace oscar {
 
-// What decides the transforms: method, scope, value target, centre, metric, damping, exponent, group. Clips, widths and
+// What decides the transforms: method, scope, value target, center, metric, damping, exponent, group. Clips, widths and
 // the budget are not options of a new fit but facts of the bundle's layers. InputError naming the entry where the
 // provenance is of another tool, or holds a value that oscar-fit does not write.
 FitOptions fit_options_of(const Bundle& bundle);

@@ -92,7 +92,7 @@ void KvCache::add_parts(Sequence& sequence, std::int64_t layer, Side side, const
                         std::vector<Part>& parts) {
   const CacheWindows& w = spec(side).windows;
   const std::int64_t held = sequence.sides[at(side)].at(as_index(layer)).tokens;
-  const std::int64_t begin = w.quantised_end(held) - w.sink, end = w.quantised_end(held + added.count) - w.sink;
+  const std::int64_t begin = w.quantized_end(held) - w.sink, end = w.quantized_end(held + added.count) - w.sink;
   if (begin >= end) return;
   const CachePages& pages = *spec(side).pages[as_index(layer)];
   const std::int64_t each = pages.tokens(), first = begin / each, last = (end - 1) / each;
@@ -197,7 +197,7 @@ SideView KvCache::view(std::int64_t layer, std::int64_t id, Side asked) const {
   const Rows& rows = sequence.sides[at(side)].at(as_index(layer));
   const std::int64_t sink = std::min(rows.tokens, w.sink), ring = w.recent + w.flush;
   SideView view;
-  view.body = w.quantised_end(rows.tokens) - w.sink;
+  view.body = w.quantized_end(rows.tokens) - w.sink;
   view.sink = {rows.sink.data(), sink, 0, w.sink};
   view.recent = {rows.ring.data(), rows.tokens - sink - view.body, view.body % ring, ring};
   view.pool = pools_[pool_of(side)].bytes[as_index(layer)].data();

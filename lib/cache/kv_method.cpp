@@ -45,7 +45,7 @@ RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) cons
   return codec;
 }
 
-bool KvMethod::quantised_at(std::int64_t layer) const { return quantised && !left_out_at(layer); }
+bool KvMethod::quantized_at(std::int64_t layer) const { return quantized && !left_out_at(layer); }
 
 PageLayout KvMethod::page(std::int64_t layer) const {
   const RowCode& key = code(layer, Side::kKey);
@@ -59,7 +59,7 @@ std::int64_t KvMethod::held_layers(const ModelConfig& model) const {
 }
 
 double KvMethod::bits_per_element() const {
-  if (!quantised) return 16.0;
+  if (!quantized) return 16.0;
   return coder->bits_per_element(*this);
 }
 
@@ -68,13 +68,13 @@ double KvMethod::token_bytes(const ModelConfig& model) const {
 }
 
 double KvMethod::bits_per_element_at(std::int64_t context) const {
-  if (!quantised) return 16.0;
+  if (!quantized) return 16.0;
   return coder->bits_per_element_at(*this, context);
 }
 
 std::uint64_t KvMethod::window_bytes(const ModelConfig& model, std::int64_t context) const {
   const std::int64_t tokens =
-      quantised ? std::min(windows.sink + windows.recent + windows.flush - 1, context) : context;
+      quantized ? std::min(windows.sink + windows.recent + windows.flush - 1, context) : context;
   return static_cast<std::uint64_t>(2 * vectors() * model.kv_heads * model.head_dim * tokens);
 }
 
@@ -94,7 +94,7 @@ std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, 
 }
 
 std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
-  if (method.quantised) return method.coder->held_bytes(method, model, context);
+  if (method.quantized) return method.coder->held_bytes(method, model, context);
   return method.window_bytes(model, context) * static_cast<std::uint64_t>(model.kv_layers());
 }
 

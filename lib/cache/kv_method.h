@@ -31,7 +31,7 @@ struct LayerCode {
 struct KvMethod {
   std::string id;         // "oscar"
   std::string source;     // paper or project the definition follows
-  bool quantised = true;  // false: bf16, every token stays in BF16
+  bool quantized = true;  // false: bf16, every token stays in BF16
   // Of a model with latent attention: a token caches one vector, which is key and value. Codes, encoders and clips are
   // those of the keys, scales are chosen as those of values; the value transform is the keys' with its way back.
   bool one_vector = false;
@@ -58,7 +58,7 @@ struct KvMethod {
   const CacheWindows& windows_of(Side side) const {
     return side == Side::kValue && value_windows ? *value_windows : windows;
   }
-  bool quantised_at(std::int64_t layer) const;
+  bool quantized_at(std::int64_t layer) const;
   bool left_out_at(std::int64_t layer) const;
   PageLayout page(std::int64_t layer) const;                   // of one KV head, of transform_coder()
   const LayerCode& layer_code(std::int64_t layer) const;       // of transform_coder()
@@ -67,9 +67,9 @@ struct KvMethod {
   // The decode path has pages for it.
   bool paged() const { return coder->no_pages().empty(); }
 
-  // Of a quantised token, parameters included; mean over layers, without those that are left out.
+  // Of a quantized token, parameters included; mean over layers, without those that are left out.
   double bits_per_element() const;
-  // Bytes of a quantised token in one layer, all KV heads, by the same mean; 16-bit ones for a method that codes
+  // Bytes of a quantized token in one layer, all KV heads, by the same mean; 16-bit ones for a method that codes
   // nothing.
   double token_bytes(const ModelConfig& model) const;
   // Of the BF16 windows of one layer, at their capacity or of so many tokens; of all tokens where nothing is coded.

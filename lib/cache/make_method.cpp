@@ -51,7 +51,7 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
     if (layer.key.blocks()) code.key_sigma = deviations(layer.key.sigma);
     if (layer.value.blocks()) code.value_sigma = deviations(layer.value.sigma);
     if (layer.key.rotated_mean && !method.rope_phases) {
-      require_full_rope(model, "A bundle of keys centred before RoPE");
+      require_full_rope(model, "A bundle of keys centered before RoPE");
       RopeFrequencies frequencies = common_rope(model);
       frequencies.inverse = frequencies.inverse.contiguous();
       method.rope_phases = std::make_shared<const RopePhases>(frequencies);
@@ -109,7 +109,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   KvMethod method;
   method.id = id;
   method.source = row != nullptr ? row->source : "bundle";
-  method.quantised = own || row->quantised;
+  method.quantized = own || row->quantized;
   method.one_vector = model.is_latent();
   method.windows = windows;
   const int d = static_cast<int>(model.head_dim);

@@ -65,22 +65,22 @@ OSCAR_INLINE float dot(const float* x, const float* y, int n) {
 
 void rotate_rows(const float* x, std::int64_t n, std::int64_t x_stride, const float* mean, const float* matrix, int d,
                  std::uint16_t* out, std::int64_t out_stride) {
-  float centred[kRows * kMaxHeadDim], rotated[kRows * kMaxHeadDim];
+  float centered[kRows * kMaxHeadDim], rotated[kRows * kMaxHeadDim];
   for (std::int64_t first = 0; first < n; first += kRows) {
     const int rows = static_cast<int>(std::min<std::int64_t>(kRows, n - first));
     for (int r = 0; r < rows; ++r) {
       const float* row = x + (first + r) * x_stride;
-      for (int i = 0; i < d; ++i) centred[r * d + i] = mean != nullptr ? row[i] - mean[i] : row[i];
+      for (int i = 0; i < d; ++i) centered[r * d + i] = mean != nullptr ? row[i] - mean[i] : row[i];
     }
-    if (matrix != nullptr) multiply(centred, rows, matrix, d, rotated);
-    const float* result = matrix != nullptr ? rotated : centred;
+    if (matrix != nullptr) multiply(centered, rows, matrix, d, rotated);
+    const float* result = matrix != nullptr ? rotated : centered;
     for (int r = 0; r < rows; ++r) {
       for (int i = 0; i < d; ++i) out[(first + r) * out_stride + i] = bfloat16_bits(result[r * d + i]);
     }
   }
 }
 
-// Eight neighbouring channels of a token are the two halves of one field of four lanes.
+// Eight neighboring channels of a token are the two halves of one field of four lanes.
 OSCAR_VECTOR_CLONES void expand_keys(const PlaneLayout& plane, const std::uint32_t* words, int tokens, float offset,
                                      int stride, float* levels) {
   const int n = plane.channels, v = plane.vector_words();
@@ -103,7 +103,7 @@ OSCAR_VECTOR_CLONES void expand_keys(const PlaneLayout& plane, const std::uint32
   }
 }
 
-// Eight neighbouring channels of a pair of tokens are one field of eight lanes: a token in each half.
+// Eight neighboring channels of a pair of tokens are one field of eight lanes: a token in each half.
 OSCAR_VECTOR_CLONES void expand_values(const PlaneLayout& plane, const std::uint32_t* words, int tokens, float offset,
                                        int stride, float* levels) {
   const int n = plane.channels, v = plane.vector_words();

@@ -25,11 +25,11 @@ class RowsCoder {
 
   virtual std::string settings(const KvMethod& method, const ModelConfig& model) const = 0;  // in words, for reports
 
-  // Of a quantised token, parameters included; mean over the layers that the method holds.
+  // Of a quantized token, parameters included; mean over the layers that the method holds.
   virtual double bits_per_element(const KvMethod& method) const = 0;
   // With the windows of a sequence of `context` tokens: KvMethod::bits_per_element_at().
   virtual double bits_per_element_at(const KvMethod& method, std::int64_t context) const = 0;
-  // Of a quantised method: oscar::held_bytes() of kv_method.h.
+  // Of a quantized method: oscar::held_bytes() of kv_method.h.
   virtual std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const = 0;
 
   // What a reader of the cache gets back of rows, [T, Hkv, d] FP32: decoded where the method codes them, as they were

@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 // decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone.
-at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
+at::Tensor quantized_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
                           std::int64_t begin, std::int64_t end) {
   const std::int64_t heads = rows.size(1), d = rows.size(2);
   at::Tensor out = rows.clone();
@@ -23,7 +23,7 @@ at::Tensor quantised_rows(const KvMethod& method, std::int64_t layer, Side side,
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t head = i % heads, first = begin + i / heads * kRows, row = first * heads + head;
       try {
-        quantise_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + row * d,
+        quantize_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + row * d,
                       std::min(kRows, end - first), heads * d, out.data_ptr<float>() + row * d, heads * d);
       } catch (const NumericalError& e) {
         throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
@@ -47,7 +47,7 @@ class TransformCoder : public RowsCoder {
   std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const override;
   at::Tensor code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) const override {
     const CacheWindows& windows = method.windows_of(side);
-    return quantised_rows(method, layer, side, rows, windows.sink, windows.quantised_end(rows.size(0)));
+    return quantized_rows(method, layer, side, rows, windows.sink, windows.quantized_end(rows.size(0)));
   }
   bool row_by_row() const override { return true; }
   std::string no_pages() const override { return ""; }
@@ -65,7 +65,7 @@ double TransformCoder::bits_per_element(const KvMethod& method) const {
 
 std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const {
   const CacheWindows& w = method.windows;
-  const std::int64_t coded = w.quantised_end(context) - w.sink;
+  const std::int64_t coded = w.quantized_end(context) - w.sink;
   const std::int64_t pages = (coded + kPageTokens - 1) / kPageTokens * model.kv_heads;
   const std::uint64_t full = method.window_bytes(model, context);
   std::uint64_t bytes = 0;

@@ -94,7 +94,7 @@ std::string family_text(const ModelConfig& c) {
     for (const std::int64_t n : {c.experts.count, c.experts.per_token, c.experts.intermediate}) {
       text += " " + std::to_string(n);
     }
-    text += c.experts.normalised ? " normalised " : " plain ";
+    text += c.experts.normalized ? " normalized " : " plain ";
     text += number(c.experts.gate_gain) + " " + number(c.experts.gate_limit);
     for (const bool sparse : c.experts.layers) text += sparse ? " 1" : " 0";
     text += "\n";

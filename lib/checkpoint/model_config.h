@@ -57,7 +57,7 @@ struct ExpertConfig {
   std::int64_t groups = 1, groups_chosen = 1;  // of equal size, in order: experts come from the best groups
   std::int64_t group_judges = 2;               // a group is as good as the sum of its best ones, this many
   std::int64_t shared = 0;                     // intermediate size of the expert that every token gets; 0: none
-  bool normalised = true;                      // the weights of the chosen ones are divided by their sum
+  bool normalized = true;                      // the weights of the chosen ones are divided by their sum
   double least_sum = 0.0;                      // which counts as this much at least
   double scaling = 1.0;                        // then multiplies the weights
   double gate_gain = 1.702, gate_limit = 7.0;  // of the clamped gate (gpt-oss)
@@ -77,7 +77,7 @@ struct LinearAttention {
 };
 
 // Sliding layers whose heads are of another size or number than those of the layers that see all (Gemma 4). Their keys
-// and values are as short as the window: they stay in the type of the run, beside the cache that is quantised
+// and values are as short as the window: they stay in the type of the run, beside the cache that is quantized
 // (model/local_attention.h).
 struct LocalAttention {
   std::int64_t kv_heads = 0, head_dim = 0;
@@ -140,7 +140,7 @@ struct ModelConfig {
   SharedCaches shared;
   std::int64_t layer_input = 0;  // width of the embedding that each layer has of a token; 0: layers have none
   LatentAttention latent;
-  WeightConfig weights;         // how they are quantised
+  WeightConfig weights;         // how they are quantized
   bool text_tower = false;      // the text model inside a multimodal wrapper
   std::int64_t bos_token = -1;  // -1: none
   std::vector<std::int64_t> eos_tokens;
@@ -179,7 +179,7 @@ struct ModelConfig {
   bool is_linear(std::int64_t layer) const {
     return !linear.layers.empty() && linear.layers.at(static_cast<std::size_t>(layer));
   }
-  // Layers that hold a KV cache which can be quantised. Whoever looks at keys and values counts these alone; numbers
+  // Layers that hold a KV cache which can be quantized. Whoever looks at keys and values counts these alone; numbers
   // are those of the model.
   bool holds_kv(std::int64_t layer) const { return !is_linear(layer) && !is_local(layer) && !reads_another(layer); }
   std::int64_t kv_layers() const;                   // how many

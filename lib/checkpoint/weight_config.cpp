@@ -62,13 +62,13 @@ std::optional<Block> block_of_groups(const Json& quantization, const std::string
 
 void check_method(const Json& quantization, const std::string& method, const std::string& where) {
   if (std::find(kMethods.begin(), kMethods.end(), method) == kMethods.end()) {
-    throw InputError(where + ": the weights are quantised by the method " + quote_name(method) +
+    throw InputError(where + ": the weights are quantized by the method " + quote_name(method) +
                      " ('quant_method'), which is not read; those that are read: " + method_names() +
                      ", or use the BF16, F16 or F32 checkpoint of the model");
   }
   if (!json_member(quantization, "transform_config").empty()) {
     throw InputError(where +
-                     ": the weights were quantised after a transform ('transform_config'), which also changes " +
+                     ": the weights were quantized after a transform ('transform_config'), which also changes " +
                      "activations and is not supported; use the BF16, F16 or F32 checkpoint of the model");
   }
 }

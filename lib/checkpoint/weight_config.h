@@ -1,4 +1,4 @@
-// 'quantization_config' of config.json: what tensors, shapes and dtypes leave open about quantised weights. Which
+// 'quantization_config' of config.json: what tensors, shapes and dtypes leave open about quantized weights. Which
 // format a weight has is told by its tensors (weights/stored_weight.h), not by this, and lists of modules that were
 // left out
 // ('ignore', 'modules_to_not_convert') are not needed for it.

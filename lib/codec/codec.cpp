@@ -33,12 +33,12 @@ const LayoutCodec& of(const RowCode& code) { return kCodecs[static_cast<std::siz
 [[noreturn]] void refuse_row(const float* row, std::int64_t index, int d) {
   for (int i = 0; i < d; ++i) {
     if (!std::isfinite(row[i])) {
-      throw NumericalError("row " + std::to_string(index) + " to be quantised holds " +
+      throw NumericalError("row " + std::to_string(index) + " to be quantized holds " +
                            (std::isnan(row[i]) ? "a NaN" : "an infinity") + " in channel " + std::to_string(i) +
                            "; expected finite keys and values");
     }
   }
-  throw NumericalError("row " + std::to_string(index) + " to be quantised is not finite");
+  throw NumericalError("row " + std::to_string(index) + " to be quantized is not finite");
 }
 
 void check_codec(const RowCodec& codec) {
@@ -84,7 +84,7 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
   of(codec.code).decode(codec, codes, params, n, rows, stride);
 }
 
-void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
+void quantize_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
                    std::int64_t out_stride) {
   constexpr std::int64_t kBatch = 16;  // rows whose codes stay in the first-level cache between the two steps
   std::uint8_t codes[kBatch * kMaxHeadDim], params[kBatch * kMaxHeadDim * 4];

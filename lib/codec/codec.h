@@ -52,7 +52,7 @@ RowEncoder row_encoder(const RowCodec& codec);  // InputError as encode_rows()
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride);
 // decode(encode(row)) of each row, without the codes. `out` may be `rows`. The hot loop of clip search.
-void quantise_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
+void quantize_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
                    std::int64_t out_stride);
 
 // Clip of one row over all d: threshold = ascending |x| at index min(int(rho d), d - 1), the product in single

@@ -95,7 +95,7 @@ OSCAR_INLINE Candidate try_fraction(const float* x, const float* y, int n, Range
   return {fixed_dot(y, levels, n), sum, squares};
 }
 
-// Ten fractions; the codes with the best cosine to the centred row win, then the scale is set for them: keys without
+// Ten fractions; the codes with the best cosine to the centered row win, then the scale is set for them: keys without
 // bias, values by least squares, z so that the mean is kept. Rows outside the safe range of squares take min/max.
 // metric, offset: of encoder feedback (feedback.h), or null.
 template <ParamType kType>

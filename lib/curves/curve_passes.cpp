@@ -103,11 +103,11 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
                             (methods.front().one_vector ? " vectors"
                              : side == Side::kKey       ? " keys"
                                                         : " values");
-  ProfileAttention quantised(methods, side, profiles, exact_pass);
+  ProfileAttention quantized(methods, side, profiles, exact_pass);
   PassResult result;
   result.kl.resize(profiles.size());
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    const auto versions = run_behind(s, copies, quantised, number, number, static_cast<std::uint64_t>(profiles.size()));
+    const auto versions = run_behind(s, copies, quantized, number, number, static_cast<std::uint64_t>(profiles.size()));
     const std::vector<double> kl = mean_divergences(decoder_, baseline(s), versions, where);
     const double rounding = exact_pass ? kl.back() : 0.0;
     for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - rounding, 0.0));

@@ -1,5 +1,5 @@
 // The forward passes of measured curves: hidden states that enter each layer are kept from one exact pass; then a layer
-// with one side quantised, and the layers behind it with an exact cache, run for several profiles at once.
+// with one side quantized, and the layers behind it with an exact cache, run for several profiles at once.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace oscar {
 
-// Every how many positions KL is measured. What neighbours see is nearly the same, so that half of them say as much as
+// Every how many positions KL is measured. What neighbors see is nearly the same, so that half of them say as much as
 // all, and logits over the vocabulary are a large part of a pass.
 inline constexpr std::int64_t kCurveStride = 2;
 
@@ -20,7 +20,7 @@ inline constexpr std::int64_t kCurveStride = 2;
 // with a large vocabulary, each call makes them anew.
 inline constexpr std::int64_t kMostProbabilityBytes = std::int64_t{512} << 20;
 
-// Mean KL to the exact cache over every kCurveStride-th of the positions that see a quantised key and have a token to
+// Mean KL to the exact cache over every kCurveStride-th of the positions that see a quantized key and have a token to
 // predict, for each profile and sequence.
 struct PassResult {
   std::vector<std::vector<double>> kl;  // [profiles][sequences], nats

@@ -147,7 +147,7 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   const CachedRows values = plain_rows(input.v);
   const at::Tensor mean =
       rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, input.k.size(0)).to(q.device())) : at::Tensor();
-  at::Tensor weight_sum;  // values are not centred here: nobody reads it
+  at::Tensor weight_sum;  // values are not centered here: nobody reads it
   if (input.sinks.defined()) weight_sum = at::empty({queries, q.size(1)}, q.options());
   at::Tensor out = at::empty({copies() * queries, q.size(1), input.v.size(2)}, q.options());
   for (std::int64_t p = 0; p < copies(); ++p) {

@@ -1,5 +1,5 @@
-// Attention of one sequence in which one side of one layer, or the one vector of latent attention, is quantised with
-// several width profiles at once: what measured curves (curve_passes.h) run in the quantised layer.
+// Attention of one sequence in which one side of one layer, or the one vector of latent attention, is quantized with
+// several width profiles at once: what measured curves (curve_passes.h) run in the quantized layer.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace oscar {
 
-// The exact cache: keys and values rounded to BF16, nothing quantised. Answers the queries of some tokens alone. On the
+// The exact cache: keys and values rounded to BF16, nothing quantized. Answers the queries of some tokens alone. On the
 // CPU by attention/fused_prefill.h where that runs, by FullAttention elsewhere.
 class ExactCacheAttention : public Attention {
  public:

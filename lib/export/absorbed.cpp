@@ -40,7 +40,7 @@ Json config_with_biases(const Checkpoint& source) {
   return config;
 }
 
-// The modules that the source stores quantised and that are written plain.
+// The modules that the source stores quantized and that are written plain.
 std::vector<std::string> plain_modules(const Checkpoint& source, const Bundle& bundle) {
   std::vector<std::string> modules;
   for (const LayerTransform& layer : bundle.layers) {
@@ -142,7 +142,7 @@ class Writer {
         if (!name->empty()) biases.insert(family.layer_tensor(layer.layer, *name));
       }
     }
-    for (const std::string& module : modules) drop_quantised(module + ".", biases);
+    for (const std::string& module : modules) drop_quantized(module + ".", biases);
   }
 
   // Names of the files.
@@ -193,9 +193,9 @@ class Writer {
   }
 
  private:
-  // All that a quantised module stores: codes, scales, zero points, scales of activations, and a bias of zeros that
-  // only some quantisers write; not a bias that the architecture has.
-  void drop_quantised(const std::string& prefix, const std::set<std::string>& biases) {
+  // All that a quantized module stores: codes, scales, zero points, scales of activations, and a bias of zeros that
+  // only some quantizers write; not a bias that the architecture has.
+  void drop_quantized(const std::string& prefix, const std::set<std::string>& biases) {
     for (auto at = files_.lower_bound(prefix); at != files_.end() && at->first.starts_with(prefix); ++at) {
       if (!biases.contains(at->first)) dropped_.insert(at->first);
     }
@@ -277,7 +277,7 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
   }
   if (source.config().unit_v_norm) {
     throw InputError("the format absorbed changes v_proj, but " + source.config().architecture +
-                     " normalises values behind it, and may project keys with it; serve the bundle in another format");
+                     " normalizes values behind it, and may project keys with it; serve the bundle in another format");
   }
   const std::string some = family_of(source).embedding;
   if (source.stored_name(some) != some) {
@@ -305,7 +305,7 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
   AtomicDirectory target(directory, options.overwrite, {kAbsorbedName, recorded_files});
   const std::string fingerprint = source.fingerprint();
   const std::vector<std::string> modules = plain_modules(source, bundle);
-  // BF16 is what engines compute in beside quantised modules; a checkpoint without any loses nothing in F32.
+  // BF16 is what engines compute in beside quantized modules; a checkpoint without any loses nothing in F32.
   const DType dtype = options.dtype.value_or(modules.empty() ? DType::kF32 : DType::kBF16);
   const std::vector<fs::path> others = other_files(source.location().directory);
   std::set<std::string> names = Writer(source, bundle, modules, target.path(), dtype).write();

@@ -1,6 +1,6 @@
 // A checkpoint in Hugging Face layout whose projections compute a bundle's transformed values themselves: the value
 // transform goes into W_V, its inverse into W_O, the value mean into their biases. Logits stay what they were; an
-// engine then quantises values without any rotation of its own.
+// engine then quantizes values without any rotation of its own.
 //   v' = (v - mean) F:   W_V' = F^T W_V of the KV head,  b_V' = (b_V - mean) F
 //   o  = o' F^-1 + mean: W_O' = W_O F^-T of each query head,  b_O' = b_O + sum over query heads of W_O mean
 // Keys stay as they are: all supported architectures rotate every key channel by position (RoPE), which does not

@@ -19,7 +19,7 @@ struct NewTensor {
 };
 
 // A layer's projections that are written anew, or get a bias: v and o, q and k where they get biases, and each of q and
-// k that is stored quantised. Engines load q, k and v as one tensor of one type, so that all three are plain then.
+// k that is stored quantized. Engines load q, k and v as one tensor of one type, so that all three are plain then.
 std::vector<StoredWeight> absorbing_weights(const Checkpoint& source, std::int64_t layer, bool new_biases);
 
 // new_biases: the architecture gets biases at q, k, v and o that it had not (zeros where nothing is absorbed).

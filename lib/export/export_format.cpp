@@ -17,7 +17,7 @@ ExportFormat sglang_format(int version, std::string id, std::string summary) {
   return {.id = std::move(id),
           .summary = std::move(summary),
           .version = version,
-          .window_step = 8,  // published: windows are counted in quantisation pages of 8 tokens
+          .window_step = 8,  // published: windows are counted in quantization pages of 8 tokens
           .has_card = true,
           .note = kServeNote,
           .unsupported = sglang_unsupported,

@@ -20,7 +20,7 @@ struct ExportOptions {
   std::string model_path;             // of the card's serve command (export_card.h)
   const Checkpoint* model = nullptr;  // that the format rewrites
   // Of its tensors that change: kF32, or kBF16 (smaller; logits then move by its rounding). Nothing: BF16 where the
-  // source stores them quantised, else F32.
+  // source stores them quantized, else F32.
   std::optional<DType> dtype;
   std::string tool_version;
   bool overwrite = false;

@@ -1,4 +1,4 @@
-// Telling engines that modules of a quantised checkpoint are plain now.
+// Telling engines that modules of a quantized checkpoint are plain now.
 #pragma once
 
 #include <string>

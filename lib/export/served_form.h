@@ -3,7 +3,7 @@
 //
 //   sglang        one orthogonal matrix a layer, one pair of clip ratios for the whole model, encoder minmax
 //   sglang-v2     the same with a matrix for each KV head
-//   sglang-v3     transforms that are not orthogonal, centred keys; one pair of clip ratios, encoder minmax
+//   sglang-v3     transforms that are not orthogonal, centered keys; one pair of clip ratios, encoder minmax
 //   transformers  the bundle as it is: clip ratios of each layer and head, its own encoder and layout
 //   absorbed      the bundle as it is, its value transform inside the weights of a checkpoint
 //

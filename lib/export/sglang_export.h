@@ -1,5 +1,5 @@
 // Rotation files for SGLang from a bundle: version 1 (one matrix a layer), version 2 (one for each KV head) and version
-// 3 (transforms that are not orthogonal, centred keys; layout uniform), with a model card, the serve command and
+// 3 (transforms that are not orthogonal, centered keys; layout uniform), with a model card, the serve command and
 // checksums.
 #pragma once
 

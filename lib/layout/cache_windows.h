@@ -1,4 +1,4 @@
-// Which tokens of a sequence are BF16 and which are quantised: one rule for the prefill path, the decode path, the
+// Which tokens of a sequence are BF16 and which are quantized: one rule for the prefill path, the decode path, the
 // kernels, the byte counts and the files. Files hold sink and recent; flush is the affair of a method.
 #pragma once
 
@@ -12,14 +12,14 @@ struct CacheWindows {
   std::int64_t recent = 256;  // BF16 tokens at the end, the current token among them
   std::int64_t flush = 1;     // tokens leave the recent window in groups of this many
 
-  // In a sequence of n tokens (the current one included), tokens [sink, quantised_end(n)) are quantised. With flush 1
-  // the query at position i = n - 1 sees quantised keys j with sink <= j <= i - recent.
-  std::int64_t quantised_end(std::int64_t n) const {
+  // In a sequence of n tokens (the current one included), tokens [sink, quantized_end(n)) are quantized. With flush 1
+  // the query at position i = n - 1 sees quantized keys j with sink <= j <= i - recent.
+  std::int64_t quantized_end(std::int64_t n) const {
     const std::int64_t leaving = std::max<std::int64_t>(0, n - sink - recent);
     return sink + leaving / flush * flush;
   }
 
-  // Whether a layer whose query i sees keys j with i - j < span never meets a quantised one, which has j <= i - recent.
+  // Whether a layer whose query i sees keys j with i - j < span never meets a quantized one, which has j <= i - recent.
   // The sink does not help: it lies outside of the span sooner or later. The same holds for a query that sees its chunk
   // of `span` tokens. 0: full attention.
   bool hold(std::int64_t span) const { return span > 0 && span <= recent; }

@@ -23,7 +23,7 @@ void validate_uniform(const RowCode& code) {
   const std::string d = std::to_string(code.head_dim);
   if (code.head_dim % 4 != 0) throw InputError("head_dim " + d + " is not a multiple of 4, as 2-bit packing needs");
   if (code.quant_group < 1 || code.head_dim % code.quant_group != 0) {
-    throw InputError("quantisation group " + std::to_string(code.quant_group) + " does not divide head_dim " + d);
+    throw InputError("quantization group " + std::to_string(code.quant_group) + " does not divide head_dim " + d);
   }
 }
 
@@ -89,7 +89,7 @@ RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths) 
 
 void validate(const RowCode& code) {
   if (code.head_dim < 4 || code.head_dim > kMaxHeadDim) {
-    throw InputError("head_dim " + std::to_string(code.head_dim) + " cannot be quantised; expected 4 to " +
+    throw InputError("head_dim " + std::to_string(code.head_dim) + " cannot be quantized; expected 4 to " +
                      std::to_string(kMaxHeadDim));
   }
   of(code.layout).validate(code);

@@ -55,7 +55,7 @@ class MethodEngine {
   at::Tensor random_low_, random_boosted_;  // of the two parts otherwise
 };
 
-// [n, n] FP64 orthogonal: Q of the QR factorisation of a Gaussian matrix with a positive diagonal of R, seeded.
+// [n, n] FP64 orthogonal: Q of the QR factorization of a Gaussian matrix with a positive diagonal of R, seeded.
 at::Tensor random_orthogonal(std::int64_t n, std::uint64_t seed);
 
 }  // namespace oscar

@@ -46,7 +46,7 @@ std::vector<double> iterate(int bits) {
 
 struct Table {
   const std::vector<double>& centroid;
-  std::vector<float> middle;  // between neighbours; on it, the lower one is taken
+  std::vector<float> middle;  // between neighbors; on it, the lower one is taken
 };
 
 const Table& table_of(int bits) {

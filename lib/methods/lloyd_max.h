@@ -1,4 +1,4 @@
-// The Lloyd-Max quantiser of N(0, 1) (Max 1960, Lloyd 1982), and its use by TurboQuant (arXiv 2504.19874).
+// The Lloyd-Max quantizer of N(0, 1) (Max 1960, Lloyd 1982), and its use by TurboQuant (arXiv 2504.19874).
 #pragma once
 
 #include <cstdint>

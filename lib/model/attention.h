@@ -1,5 +1,5 @@
 // The seam between the decoder and everything that looks at or replaces attention: calibration observes it, verify
-// replaces it with a quantised cache. The decoder has one forward path and calls exactly one Attention object.
+// replaces it with a quantized cache. The decoder has one forward path and calls exactly one Attention object.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -68,7 +68,7 @@ Routing route(const at::Tensor& x, const LayerWeights& weights, const ExpertConf
   const at::Tensor corrected = weights.router_correction.defined() ? scores + weights.router_correction : scores;
   const at::Tensor experts = std::get<1>(of_best_groups(corrected, config).topk(config.per_token, -1));
   at::Tensor top = scores.gather(-1, experts);
-  if (config.normalised) top = top / top.sum(-1, true).clamp_min(config.least_sum);
+  if (config.normalized) top = top / top.sum(-1, true).clamp_min(config.least_sum);
   if (config.scaling != 1.0) top = top * config.scaling;
   if (weights.expert_scale.defined()) top = top * weights.expert_scale.to(at::kFloat).index({experts});
   return {experts, pieces.rounded_weights ? top.to(x.scalar_type()) : top};

@@ -12,7 +12,7 @@
 namespace oscar {
 
 // x / sqrt(mean(x^2) + eps) over the last dimension in FP32, then the weight as `kind` says; x's dtype. LayerNorm is
-// the same of x less its mean (kCentred). Without a weight, rounded as it is.
+// the same of x less its mean (kCentered). Without a weight, rounded as it is.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind = NormKind::kRounded);
 
 // What a norm of this kind multiplies its channels by, FP32: `weight`, or 1 + weight.

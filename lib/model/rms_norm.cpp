@@ -11,7 +11,7 @@ at::Tensor norm_gain(const at::Tensor& weight, NormKind kind) {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
   at::Tensor wide = x.to(at::kFloat);
-  if (kind == NormKind::kCentred) wide = wide - wide.mean(-1, true);
+  if (kind == NormKind::kCentered) wide = wide - wide.mean(-1, true);
   const at::Tensor scale = wide.square().mean(-1, true).add_(eps).rsqrt_(), normed = wide * scale;
   if (!weight.defined()) return normed.to(x.scalar_type());
   if (kind == NormKind::kRounded) return normed.to(x.scalar_type()).mul_(weight);

@@ -163,7 +163,7 @@ void require_full_rope(const ModelConfig& config, const std::string& what) {
   if (2 * common_rope(config).inverse.size(0) == config.head_dim) return;
   if (config.norm_after_rope) {
     throw InputError(what + " needs keys that are only turned after their norm, but " + config.architecture +
-                     " normalises them after the rotary embedding.");
+                     " normalizes them after the rotary embedding.");
   }
   throw InputError(what + " needs one rotary embedding over all channels of every layer, which " + config.architecture +
                    " does not have with this config.json.");

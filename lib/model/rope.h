@@ -31,7 +31,7 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
 RopeFrequencies common_rope(const ModelConfig& config);
 // Tokens of the longest context at which RoPE has the frequencies of this run; 0: at any.
 std::int64_t rope_reach(const ModelConfig& config);
-// InputError unless common_rope() turns all channels; `what` cannot do without: "centring before RoPE".
+// InputError unless common_rope() turns all channels; `what` cannot do without: "centering before RoPE".
 void require_full_rope(const ModelConfig& config, const std::string& what);
 
 struct RopeTable {

@@ -1,4 +1,4 @@
-// Phases of positions under RoPE, and what follows from them for keys that are centred by one mean before rotation.
+// Phases of positions under RoPE, and what follows from them for keys that are centered by one mean before rotation.
 //   c_p = (a cos(theta_f p), a sin(theta_f p)), f = 0 .. d/2 - 1; a: the attention factor (yarn), else 1.
 // With halves m = (m1, m2), RoPE at position p takes m to (m1 C - m2 S, m2 C + m1 S), and
 //   <q, RoPE_p m> = <u(q), c_p>,   u(q) = (q1 m1 + q2 m2, q2 m1 - q1 m2).

@@ -152,7 +152,7 @@ bool changes_nothing(const std::string& name) {
   });
 }
 
-// GPTQ checkpoints of older tools hold a bias of zeros at every module that they quantised.
+// GPTQ checkpoints of older tools hold a bias of zeros at every module that they quantized.
 bool is_empty_bias(const Checkpoint& checkpoint, const std::string& name) {
   constexpr std::string_view kEnd = ".bias";
   if (!name.ends_with(kEnd)) return false;
@@ -198,7 +198,7 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
           checkpoint.config().architecture +
           " with this config.json would ignore it, so that results would differ; correct config.json "
           "(architectures, attention_bias, mlp_bias, number of experts), or use the BF16 checkpoint of the "
-          "model where the tensor belongs to a quantisation.");
+          "model where the tensor belongs to a quantization.");
     }
   }
 }
@@ -208,7 +208,7 @@ void require_plain(const Checkpoint& checkpoint, const StoredWeight& embedding) 
   if (embedding.format == nullptr) return;
   throw InputError("The embedding " + embedding.name + " of " + where(checkpoint) + " is stored as " +
                    embedding.format_name() + ", but embeddings must be BF16, F16, F32 or F64; use a checkpoint " +
-                   "whose embedding is not quantised.");
+                   "whose embedding is not quantized.");
 }
 
 }  // namespace
@@ -360,9 +360,9 @@ std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint) {
 namespace {
 
 // Of an index alone, names of scales and codes tell; a name that tells nothing is taken for a plain weight.
-bool is_quantised(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
+bool is_quantized(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
   if (checkpoint.has_shards()) return !find_weight(checkpoint, name, shape).is_plain();
-  return has_quantised_parts(checkpoint, name);
+  return has_quantized_parts(checkpoint, name);
 }
 
 std::uint64_t elements_of(const Shape& shape, std::size_t from = 0) {
@@ -390,12 +390,12 @@ std::uint64_t unpacked_bytes(const Shape& shape) {
 
 }  // namespace
 
-std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint, at::Device device) {
+std::uint64_t dequantization_bytes(const Checkpoint& checkpoint, at::Device device) {
   const Family family = family_of(checkpoint);
   std::uint64_t largest = 0;
   for (std::int64_t layer = 0; layer < checkpoint.config().layers; ++layer) {
     visit_layer(checkpoint, family, layer, [&](const std::string& name, const Shape& shape) {
-      if (!is_quantised(checkpoint, name, shape)) return;
+      if (!is_quantized(checkpoint, name, shape)) return;
       const std::uint64_t bytes = device.is_cuda() ? stored_bytes(checkpoint, name, shape) : unpacked_bytes(shape);
       largest = std::max(largest, bytes);
     });

@@ -19,7 +19,7 @@ struct OuterViews {
   StoredWeight layer_projection, layer_projection_norm;
 };
 
-// InputError as find_weight() and load_weight(), for an embedding that is quantised (its rows are read one by one), or
+// InputError as find_weight() and load_weight(), for an embedding that is quantized (its rows are read one by one), or
 // for a checkpoint with a weight, bias or norm that the architecture would ignore.
 OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family);
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
@@ -33,9 +33,9 @@ void check_weight_names(const Checkpoint& checkpoint);
 
 // Elements of each layer's weights as they are computed with, whatever they take in the file: [layers].
 std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint);
-// Bytes that dequantising the largest stored weight of a layer takes beside its result, on a GPU those of its tensors;
-// 0 where none is quantised.
-std::uint64_t dequantisation_bytes(const Checkpoint& checkpoint, at::Device device);
+// Bytes that dequantizing the largest stored weight of a layer takes beside its result, on a GPU those of its tensors;
+// 0 where none is quantized.
+std::uint64_t dequantization_bytes(const Checkpoint& checkpoint, at::Device device);
 // Bytes of all weights in numbers of `width` bytes: layers, embedding where the head is tied to it or not, final norm.
 std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width);
 

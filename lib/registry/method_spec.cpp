@@ -66,7 +66,7 @@ double bits_per_element(const SideCode& side, int heads, int head_dim) {
 
 double held_bytes(const SideCode& side, bool paged, int heads, int head_dim, std::int64_t tokens) {
   const std::int64_t unit = paged ? kKiviPageTokens : 1;
-  const std::int64_t coded = side.windows.quantised_end(tokens) - side.windows.sink;
+  const std::int64_t coded = side.windows.quantized_end(tokens) - side.windows.sink;
   const std::int64_t buffer = std::min(side.windows.sink + side.windows.recent + side.windows.flush - 1, tokens);
   const double bits = bits_per_element(side, heads, head_dim) * static_cast<double>((coded + unit - 1) / unit * unit) +
                       16.0 * static_cast<double>(buffer);

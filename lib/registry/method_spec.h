@@ -1,4 +1,4 @@
-// A KV-cache quantisation method of another paper as data: for keys and for values
+// A KV-cache quantization method of another paper as data: for keys and for values
 //   {basis} x {pre-scale} x {axis, group} x {code} x {scale rule} x {bits} x {windows}
 // One engine (engine.h) executes every description; the registry (registry.h) has them in rows.
 #pragma once
@@ -15,7 +15,7 @@ namespace oscar {
 enum class CacheBasis : std::uint8_t {
   kNone,
   kHadamard,  // Sylvester-Hadamard of the head
-  kRandom,    // seeded random orthogonal matrix: Q of the QR factorisation of a Gaussian matrix
+  kRandom,    // seeded random orthogonal matrix: Q of the QR factorization of a Gaussian matrix
 };
 
 enum class CacheAxis : std::uint8_t {
@@ -29,7 +29,7 @@ enum class CacheCode : std::uint8_t {
                  // first
   kSymmetric4,   // q4_0 of ggml: d = (the x of largest magnitude)/-8, q = trunc(x/d + 8.5)
   kFloat8,       // E4M3 with scale 1, saturating at 448
-  kLloydMax,     // FP16 norm; nearest centroid of the Lloyd-Max quantiser of N(0, 1) for each coordinate
+  kLloydMax,     // FP16 norm; nearest centroid of the Lloyd-Max quantizer of N(0, 1) for each coordinate
 };
 
 struct SideCode {

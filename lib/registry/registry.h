@@ -34,7 +34,7 @@ struct MethodRow {
   MethodRole role = MethodRole::kCompetitor;
   bool listed = true;       // oscar-verify --methods knows it; else only a bundle of the method brings it along
   bool by_default = false;  // oscar-verify measures it where no methods are named, and with all and 2bit
-  bool quantised = true;    // false: every token stays in BF16
+  bool quantized = true;    // false: every token stays in BF16
   MethodTransform transform = MethodTransform::kIdentity;
 
   std::string fit_summary{};    // the transform, for oscar-fit --help; empty: oscar-fit does not know the method

@@ -51,7 +51,7 @@ MethodSpec oscar_tns() {
           hadamard(side(CacheCode::kIntegerZero, 2, kGroup, {0, 1, kResidual}))};
 }
 
-// TurboQuant, MSE variant (arXiv 2504.19874): a quarter of the channels has one bit more, as two quantisers of their
+// TurboQuant, MSE variant (arXiv 2504.19874): a quarter of the channels has one bit more, as two quantizers of their
 // own.
 MethodSpec turboquant() {
   SideCode s = side(CacheCode::kLloydMax, 2, 0);
@@ -65,11 +65,11 @@ MethodSpec turboquant() {
 std::vector<MethodRow> own_methods() {
   return {
       {.id = "bf16",
-       .summary = "no quantisation: keys and values rounded to BF16",
+       .summary = "no quantization: keys and values rounded to BF16",
        .source = "baseline",
        .role = MethodRole::kBaseline,
        .by_default = true,
-       .quantised = false},
+       .quantized = false},
       {.id = "naive2",
        .summary = "2 bits per token and head, min/max, no rotation",
        .source = "negative control",

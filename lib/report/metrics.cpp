@@ -30,7 +30,7 @@ std::vector<SequenceSum> sums(const std::vector<SequenceScores>& sequences,
   return result;
 }
 
-KlMetrics summarise_kl(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options) {
+KlMetrics summarize_kl(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options) {
   const auto kl_of = [](const SequenceScores& s, std::size_t t) { return s.kl[t]; };
   std::vector<double> values = gather(sequences, kl_of);
   const MeanAndError mean = mean_and_error(values);
@@ -53,7 +53,7 @@ KlMetrics summarise_kl(const std::vector<SequenceScores>& sequences, const Boots
   return kl;
 }
 
-DeltaPMetrics summarise_delta_p(const std::vector<SequenceScores>& sequences) {
+DeltaPMetrics summarize_delta_p(const std::vector<SequenceScores>& sequences) {
   std::vector<double> values = gather(sequences, [](const SequenceScores& s, std::size_t t) {
     return 100.0 * (std::exp(-s.nll[t]) - std::exp(-s.baseline_nll[t]));
   });
@@ -109,7 +109,7 @@ std::vector<SequenceScores> scores_from(std::vector<SequenceScores> scores, std:
   return scores;
 }
 
-QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options) {
+QualityMetrics summarize(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options) {
   const auto nll_of = [](const SequenceScores& s, std::size_t t) { return s.nll[t]; };
   const auto difference = [](const SequenceScores& s, std::size_t t) { return s.nll[t] - s.baseline_nll[t]; };
   QualityMetrics m;
@@ -132,8 +132,8 @@ QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const Boo
   }
 
   compare_likelihoods(sequences, m);
-  m.kl = summarise_kl(sequences, options);
-  m.delta_p = summarise_delta_p(sequences);
+  m.kl = summarize_kl(sequences, options);
+  m.delta_p = summarize_delta_p(sequences);
   std::int64_t same = 0;
   for (const SequenceScores& s : sequences) same += std::count(s.same_top.begin(), s.same_top.end(), 1);
   m.same_top1 = static_cast<double>(same) / static_cast<double>(m.tokens);

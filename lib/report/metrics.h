@@ -55,7 +55,7 @@ std::vector<SequenceScores> scores_from(std::vector<SequenceScores> scores, std:
                                         std::int64_t sequences);
 
 // InputError when there is no token.
-QualityMetrics summarise(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options);
+QualityMetrics summarize(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options);
 
 // Mean KL over positions [from, to) of all sequences.
 struct PositionBucket {

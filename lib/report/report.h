@@ -75,7 +75,7 @@ struct ScoringFacts {
   std::int64_t context = 0;  // tokens of each sequence
   std::int64_t sequences = 0;
   std::int64_t unused_tokens = 0;   // the tail that fills no sequence, and what --tokens left out
-  std::int64_t first_position = 0;  // sink + recent: the first query that sees a quantised key
+  std::int64_t first_position = 0;  // sink + recent: the first query that sees a quantized key
   std::int64_t tokens = 0;          // scored
   double fraction = 0;              // of the positions that predict a token
 };
@@ -128,11 +128,11 @@ struct MethodReport {
   std::string comparison;  // authors | common | bytes: whose windows, or whose bits, the method runs with
   std::string settings;    // windows and groups in words
   std::string path;        // prefill | decode
-  bool quantised = true;
+  bool quantized = true;
   bool judged = false;                // gates apply to it
-  double code_bits = 0;               // bits per element of a quantised token, parameters included
+  double code_bits = 0;               // bits per element of a quantized token, parameters included
   double bits_per_element = 0;        // at the tested context, windows included
-  double token_bytes = 0;             // of a quantised token in one layer, parameters included; 0: not counted
+  double token_bytes = 0;             // of a quantized token in one layer, parameters included; 0: not counted
   std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence of the tested context, all layers
   QualityMetrics quality;
   std::vector<PositionBucket> by_position;

@@ -40,7 +40,7 @@ std::string series_class(const VerifyReport& report, const MethodReport& method)
 }
 
 std::string series_name(const MethodReport& method) {
-  const bool plain = method.comparison.empty() || method.comparison == "common" || !method.quantised;
+  const bool plain = method.comparison.empty() || method.comparison == "common" || !method.quantized;
   return method.id + " (" + (plain ? "" : method.comparison + ", ") + method.path + ")";
 }
 
@@ -71,7 +71,7 @@ std::string provenance(const VerifyReport& r) {
                                  " tokens, " + grouped(r.scoring.unused_tokens) + " tokens of the text unused");
   text += entry("scored", grouped(r.scoring.tokens) + " tokens, " + percent(r.scoring.fraction, 1) +
                               "% of the positions: those from " + std::to_string(r.scoring.first_position) +
-                              " on, whose query sees at least one quantised key");
+                              " on, whose query sees at least one quantized key");
   text += entry("arithmetic", escape(r.dtype) + " on " + escape(r.device) + ", seed " + std::to_string(r.seed));
   text += entry("intervals", percent(r.bootstrap_level, 0) + "%, " + grouped(r.bootstrap_samples) +
                                  " bootstrap samples over sequences");

@@ -80,7 +80,7 @@ Json bundle_json(const BundleFacts& b) {
 }
 
 Json scoring_json(const VerifyReport& r) {
-  return {{"rule", "positions whose query sees at least one quantised key (position >= sink + recent)"},
+  return {{"rule", "positions whose query sees at least one quantized key (position >= sink + recent)"},
           {"first_position", r.scoring.first_position},
           {"sequences", r.scoring.sequences},
           {"tokens", r.scoring.tokens},
@@ -162,7 +162,7 @@ Json positions_json(const std::vector<PositionBucket>& buckets) {
 }
 
 Json growth_json(const MethodReport& m) {
-  const std::optional<KlGrowth> g = m.quantised ? kl_growth(m.by_position) : std::nullopt;
+  const std::optional<KlGrowth> g = m.quantized ? kl_growth(m.by_position) : std::nullopt;
   if (!g) return nullptr;
   return {{"ratio", number(g->ratio())},
           {"early", {{"kl", number(g->early)}, {"tokens", g->early_tokens}}},

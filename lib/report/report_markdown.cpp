@@ -10,7 +10,7 @@ namespace {
 std::string row_of(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
   std::string row = "| " + markdown_text(m.id) + (m.judged ? " (judged)" : "") + " | " +
-                    (m.quantised ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
+                    (m.quantized ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
                     grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
                     half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " + growth_text(m) +
                     " | " + fixed(q.ppl_ratio, 4) + " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " +
@@ -75,7 +75,7 @@ std::string report_markdown(const VerifyReport& r) {
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";
   }
   for (const MethodReport& m : r.methods) {
-    if (m.quantised && m.comparison != "common") {
+    if (m.quantized && m.comparison != "common") {
       text += "- settings of " + markdown_text(m.id) + " (" + m.comparison + ", " + m.path +
               "): " + markdown_text(m.settings) + "\n";
     }

@@ -55,7 +55,7 @@ std::string ratio_text(double ratio) { return ratio < 100.0 ? fixed(ratio, 3) : 
 // "3.6x": bytes of the BF16 row over these.
 std::string smaller_text(const VerifyReport& report, const MethodReport& method) {
   for (const MethodReport& m : report.methods) {
-    if (m.quantised || m.path != method.path || method.allocated_bytes == 0) continue;
+    if (m.quantized || m.path != method.path || method.allocated_bytes == 0) continue;
     return fixed(static_cast<double>(m.allocated_bytes) / static_cast<double>(method.allocated_bytes), 1) + "x";
   }
   return fixed(16.0 / method.bits_per_element, 1) + "x";
@@ -64,7 +64,7 @@ std::string smaller_text(const VerifyReport& report, const MethodReport& method)
 Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, bool both, bool gated) {
   const QualityMetrics& q = m.quality;
   Row row = {m.id + (m.judged ? " *" : "")};
-  if (compares) row.push_back(m.quantised ? m.comparison : "");
+  if (compares) row.push_back(m.quantized ? m.comparison : "");
   if (both) row.push_back(m.path);
   row.insert(row.end(), {fixed(m.bits_per_element, 2), smaller_text(report, m), significant(q.kl.mean, 3),
                          half_width(q.kl.mean, q.kl.interval), significant(q.ppl, 4), ratio_text(q.ppl_ratio),
@@ -118,7 +118,7 @@ std::string share_text(const TaskScore& t) {
 }
 
 std::string growth_text(const MethodReport& method) {
-  const std::optional<KlGrowth> growth = method.quantised ? kl_growth(method.by_position) : std::nullopt;
+  const std::optional<KlGrowth> growth = method.quantized ? kl_growth(method.by_position) : std::nullopt;
   return growth ? significant(growth->ratio(), 2) : "-";
 }
 
@@ -187,7 +187,7 @@ std::string report_details(const VerifyReport& report) {
   for (const MethodReport& m : report.methods) {
     const QualityMetrics& q = m.quality;
     Row row = {m.id + (m.judged ? " *" : ""),
-               m.quantised ? m.comparison : "",
+               m.quantized ? m.comparison : "",
                m.path,
                fixed(m.bits_per_element, 2),
                grouped(static_cast<std::int64_t>(m.allocated_bytes)),
@@ -209,7 +209,7 @@ std::string report_details(const VerifyReport& report) {
   text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
           ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
           grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
-          "% of positions, those that see a quantised key)\n";
+          "% of positions, those that see a quantized key)\n";
   if (const std::string latent = latent_text(report); !latent.empty()) text += latent + "\n";
   text += "+-95%: " + interval_note(report) + "\n";
   text += "growth: KL over the last quarter of the scored positions over that of the second\n";
@@ -217,13 +217,13 @@ std::string report_details(const VerifyReport& report) {
     text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
   }
   for (const MethodReport& m : report.methods) {
-    if (m.quantised && m.comparison != "common")
+    if (m.quantized && m.comparison != "common")
       text += "settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings + "\n";
   }
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
   for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
   for (const BundleFacts& b : report.bundles) {
-    text += "* under judgement: " + b.row +
+    text += "* under judgment: " + b.row +
             (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it") + "\n";
     for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
   }
@@ -241,7 +241,7 @@ std::string report_details(const VerifyReport& report) {
 
 std::string report_table(const VerifyReport& report) {
   const bool compares = std::any_of(report.methods.begin(), report.methods.end(), [](const MethodReport& m) {
-    return m.quantised && !m.comparison.empty() && m.comparison != "common";
+    return m.quantized && !m.comparison.empty() && m.comparison != "common";
   });
   const bool both = std::any_of(report.methods.begin(), report.methods.end(),
                                 [&](const MethodReport& m) { return m.path != report.methods.front().path; });

@@ -78,9 +78,9 @@ std::string memory_text(const MethodReport& method) {
 std::vector<std::string> verdict_sentences(const VerifyReport& report) {
   std::vector<std::string> sentences;
   const auto judged = std::count_if(report.methods.begin(), report.methods.end(),
-                                    [](const MethodReport& m) { return m.judged && m.quantised; });
+                                    [](const MethodReport& m) { return m.judged && m.quantized; });
   for (const MethodReport& m : report.methods) {
-    if (!m.judged || !m.quantised) continue;
+    if (!m.judged || !m.quantized) continue;
     std::string text = judged > 1 ? m.id + " (" + m.path + "): " : "";
     text += changed_tokens(m.quality.same_top1) + ", perplexity " +
             significant(m.quality.ppl / m.quality.ppl_ratio, 4) + " -> " + significant(m.quality.ppl, 4);

@@ -7,7 +7,7 @@
 
 #include "registry/registry.h"
 #include "rotation/block_widths.h"
-#include "rotation/key_centre.h"
+#include "rotation/key_center.h"
 #include "rotation/latent_fit.h"
 #include "rotation/metric_fit.h"
 #include "rotation/waterfill.h"

@@ -15,7 +15,7 @@ struct SymmetricEigen {
 };
 
 // A = V diag(values) V^T for each of matrices [N, d, d] FP64; names[n] is used in messages ("layers.3.q_gram head 2").
-// The matrix is symmetrised; a zero matrix gives V = I. Each matrix is scaled to unit size first, so moments of any
+// The matrix is symmetrized; a zero matrix gives V = I. Each matrix is scaled to unit size first, so moments of any
 // magnitude work. The result depends on the input alone, not on the number of threads.
 // On a GPU every result is checked in the same way, and a matrix that fails is solved again on the CPU.
 // NumericalError naming the matrix: NaN or infinity in it, asymmetric beyond rounding, negative eigenvalues beyond

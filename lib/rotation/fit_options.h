@@ -19,7 +19,7 @@ namespace oscar {
 enum class ClipMode { kSearch, kFixed, kNone };
 // Keys and values stored as they are, keys without the mean of each head (what format sglang-v3 can carry), both, or
 // keys without the mean of keys before RoPE, rotated to their position, and values without theirs. kAuto: kMean, and
-// kRope in the layers where that takes away more (key_centre.h).
+// kRope in the layers where that takes away more (key_center.h).
 enum class Center { kNone, kKey, kMean, kRope, kAuto };
 
 struct FitOptions {
@@ -28,9 +28,9 @@ struct FitOptions {
   ValueTarget value_target = ValueTarget::kExact;
   ClipMode clip = ClipMode::kSearch;
   float key_clip = 0.0f, value_clip = 0.0f;  // kFixed
-  std::int64_t quant_group = 0;              // quantisation group; 0: whole head
-  std::int64_t sink = 64;                    // positions below are never quantised, so their rows do not count
-  std::int64_t recent = 256;                 // the last tokens of a context are never quantised
+  std::int64_t quant_group = 0;              // quantization group; 0: whole head
+  std::int64_t sink = 64;                    // positions below are never quantized, so their rows do not count
+  std::int64_t recent = 256;                 // the last tokens of a context are never quantized
   // Keys of balanced and waterfill are fitted to the positions of a context of this many tokens; 0: to those of the
   // calibration prompts.
   std::int64_t context = 0;
@@ -53,6 +53,6 @@ struct FitOptions {
 };
 
 // What the rows and metric of a side are taken from, by the options.
-MomentChoice moment_choice(const FitOptions& options, ValueTarget value_target, bool centred, bool rotated = false);
+MomentChoice moment_choice(const FitOptions& options, ValueTarget value_target, bool centered, bool rotated = false);
 
 }  // namespace oscar

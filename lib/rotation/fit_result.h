@@ -37,7 +37,7 @@ struct SideSpectrum {
   double error = 0.0;                  // predicted error in units of residual_power()
   std::vector<double> profile_errors;  // blocks: the same for each of falling_profiles(); else empty
   double share = 0.0;                  // of the sum of errors over layers and sides
-  TransformCheck check;                // sampled rows through the transform, nothing quantised: the worst head
+  TransformCheck check;                // sampled rows through the transform, nothing quantized: the worst head
 };
 
 struct LayerFit {

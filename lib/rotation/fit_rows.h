@@ -24,7 +24,7 @@ struct LayerRows {
 };
 
 // Tokens in the order of their (random) priority, alternately to one half and the other, so that the halves are
-// disjoint random samples. Tokens of the first `sink` positions are left out: they are never quantised. At most
+// disjoint random samples. Tokens of the first `sink` positions are left out: they are never quantized. At most
 // max_rows tokens are taken. Fewer than two usable tokens give empty halves.
 LayerRows split_rows(const Statistics& statistics, std::size_t layer, std::int64_t sink, std::int64_t max_rows);
 

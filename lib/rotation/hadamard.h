@@ -1,4 +1,4 @@
-// The Hadamard matrix of a head: Sylvester order, normalised, symmetric, its own inverse.
+// The Hadamard matrix of a head: Sylvester order, normalized, symmetric, its own inverse.
 #pragma once
 
 #include <ATen/core/Tensor.h>

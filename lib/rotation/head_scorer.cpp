@@ -15,7 +15,7 @@ double weighted_energy(const at::Tensor& rows, const at::Tensor& metric) {
   return at::sum(at::matmul(rows, metric) * rows, at::kDouble).item<double>();
 }
 
-// Rows in the transformed space, and their reconstruction after quantisation.
+// Rows in the transformed space, and their reconstruction after quantization.
 class TransformedRows {
  public:
   explicit TransformedRows(const HeadProblem& p) : codec_{p.code, p.side, p.encoder} {
@@ -26,11 +26,11 @@ class TransformedRows {
     rounded_ = exact_.to(at::kBFloat16).to(at::kFloat);
   }
   const at::Tensor& exact() const { return exact_; }
-  at::Tensor quantised(float clip) const {
+  at::Tensor quantized(float clip) const {
     RowCodec codec = codec_;
     codec.clip = clip;
     at::Tensor out = at::empty_like(rounded_);
-    quantise_rows(codec, rounded_.const_data_ptr<float>(), rounded_.size(0), 0, out.mutable_data_ptr<float>(), 0);
+    quantize_rows(codec, rounded_.const_data_ptr<float>(), rounded_.size(0), 0, out.mutable_data_ptr<float>(), 0);
     return out;
   }
 
@@ -50,18 +50,18 @@ class MetricScorer : public HeadScorer {
   MetricScorer(const HeadProblem& p, double gain_weight) : rows_(p), gain_weight_(gain_weight) {
     const at::Tensor back = way_back(p).to(at::kDouble);
     metric_ = at::matmul(at::matmul(back.t(), p.metric), back).to(at::kFloat);
-    centred_ = p.side == Side::kKey;
+    centered_ = p.side == Side::kKey;
     exact_ = rows_.exact();
-    if (centred_) exact_ = exact_ - exact_.mean(0, true);
+    if (centered_) exact_ = exact_ - exact_.mean(0, true);
     energy_ = weighted_energy(exact_, metric_);
     // The signal is that of the model's own rows, so that all transforms share a denominator.
     at::Tensor original = p.side == Side::kKey ? p.k : p.v;
-    if (centred_) original = original - original.mean(0, true);
+    if (centered_) original = original - original.mean(0, true);
     signal_ = weighted_energy(original, p.metric.to(at::kFloat));
   }
   ErrorSum score(float clip) const override {
-    at::Tensor error = rows_.quantised(clip) - rows_.exact();
-    if (centred_) error = error - error.mean(0, true);
+    at::Tensor error = rows_.quantized(clip) - rows_.exact();
+    if (centered_) error = error - error.mean(0, true);
     const at::Tensor weighted = at::matmul(error, metric_);
     double total = at::sum(weighted * error, at::kDouble).item<double>();
     if (gain_weight_ > 0.0 && energy_ > 0.0) {
@@ -74,7 +74,7 @@ class MetricScorer : public HeadScorer {
  private:
   TransformedRows rows_;
   double gain_weight_;
-  bool centred_ = false;
+  bool centered_ = false;
   at::Tensor metric_, exact_;
   double energy_ = 0.0, signal_ = 0.0;
 };
@@ -96,7 +96,7 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
   problem.mean = transform.mean.defined() ? transform.mean[head] : at::Tensor();
   if (!transform.rotated_mean) return;
   if (!problem.rope_phases.defined()) {
-    throw InputError("the sampled rows of the statistics have no positions, which centring before RoPE needs");
+    throw InputError("the sampled rows of the statistics have no positions, which centering before RoPE needs");
   }
   problem.mean = rotated_means(transform.mean[head].unsqueeze(0), problem.rope_phases).squeeze(1);
 }

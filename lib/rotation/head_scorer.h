@@ -1,4 +1,4 @@
-// How much a quantised side of one KV head disturbs the attention, measured on sampled rows.
+// How much a quantized side of one KV head disturbs the attention, measured on sampled rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +38,7 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
 class HeadScorer {
  public:
   virtual ~HeadScorer() = default;
-  // clip: rho of the codec. The rows that are quantised are the BF16-rounded transformed rows, as in the cache.
+  // clip: rho of the codec. The rows that are quantized are the BF16-rounded transformed rows, as in the cache.
   virtual ErrorSum score(float clip) const = 0;
 };
 
@@ -49,8 +49,8 @@ class HeadScorer {
 //   values: error = sum_t e_t M e_t^T,  signal = sum_t v_t M v_t^T.
 std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem);
 
-// The value error above plus kGainWeight times the part of it that is a gain: with x the rows as they are quantised
-// (less the mean that a centred transform removes), X = sum_t x_t M x_t^T and gamma = sum_t e_t M x_t^T / X,
+// The value error above plus kGainWeight times the part of it that is a gain: with x the rows as they are quantized
+// (less the mean that a centered transform removes), X = sum_t x_t M x_t^T and gamma = sum_t e_t M x_t^T / X,
 // error = sum_t e_t M e_t^T + kGainWeight gamma^2 X. An attention output averages many values: their independent
 // errors cancel there and in later layers, a common shrinking does not. (For keys the same formula.)
 std::unique_ptr<HeadScorer> gain_scorer(const HeadProblem& problem);

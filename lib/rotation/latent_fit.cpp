@@ -60,13 +60,13 @@ Statistics summed_statistics(const Statistics& s, const FitOptions& o) {
   Statistics out = s;
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     LayerMoments& m = out.layers[layer];
-    const bool centred = o.center != Center::kNone;
-    const SideMoments key = side_moments(s, layer, Side::kKey, {ValueTarget::kOutput, o.metric, centred, false, {}});
+    const bool centered = o.center != Center::kNone;
+    const SideMoments key = side_moments(s, layer, Side::kKey, {ValueTarget::kOutput, o.metric, centered, false, {}});
     const SideMoments value =
-        side_moments(s, layer, Side::kValue, {ValueTarget::kOutput, o.metric, centred, false, {}});
-    // The mean goes back in after the parts are taken apart, so that it goes away again where rows are centred.
+        side_moments(s, layer, Side::kValue, {ValueTarget::kOutput, o.metric, centered, false, {}});
+    // The mean goes back in after the parts are taken apart, so that it goes away again where rows are centered.
     at::Tensor varies = apart(key.covariance, parts);
-    if (centred) varies = varies + key.mean.unsqueeze(2) * key.mean.unsqueeze(1);
+    if (centered) varies = varies + key.mean.unsqueeze(2) * key.mean.unsqueeze(1);
     m.k_gram = varies * tokens;
     if (key.source == MetricSource::kFarPairs) {
       m.far_q_gram = apart(m.far_q_gram + m.far_v_weight, parts);

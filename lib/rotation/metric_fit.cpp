@@ -10,7 +10,7 @@
 #include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
 #include "rotation/hadamard.h"
-#include "rotation/key_centre.h"
+#include "rotation/key_center.h"
 #include "rotation/permutation.h"
 #include "rotation/predict.h"
 #include "rotation/side_moments.h"
@@ -159,14 +159,14 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
                                         std::vector<std::string>& warnings) {
   const std::vector<bool> rotated =
       side == Side::kKey ? layers_with_rotated_mean(s, o, blocks) : std::vector<bool>(s.layers.size(), false);
-  const bool centred = o.center != Center::kNone && (o.center != Center::kKey || side == Side::kKey);
+  const bool centered = o.center != Center::kNone && (o.center != Center::kKey || side == Side::kKey);
   const bool shared = o.scope == Scope::kLayer;
   const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
   std::vector<SideMoments> moments(s.layers.size());
   std::vector<LayerRows> rows(s.layers.size());
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
   for_each_layer(s.layers.size(), [&](std::size_t layer) {
-    moments[layer] = side_moments(s, layer, side, moment_choice(o, o.value_target, centred, rotated[layer]));
+    moments[layer] = side_moments(s, layer, side, moment_choice(o, o.value_target, centered, rotated[layer]));
     rows[layer] = split_rows(s, layer, 0, kCheckedRows);
   });
   for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
@@ -177,7 +177,7 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     const at::Tensor w = shared ? m.metric.mean(0) : m.metric[h];
     Head head = fit_head(c, w, o, s.tokens, blocks ? d / kBands : d, name);
     const auto check = [&] {
-      const SideTransform t = as_side(head, side, centred ? m.mean : at::Tensor(), rotated[layer]);
+      const SideTransform t = as_side(head, side, centered ? m.mean : at::Tensor(), rotated[layer]);
       head.check = check_head(s, layer, rows[layer].fit, t, side, shared ? 0 : h, shared ? s.kv_heads : h + 1);
     };
     check();
@@ -208,14 +208,14 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     out.transform.forward = stored(at::stack(forward));
     out.transform.back(side) = stored(at::stack(back));
     out.transform.eigenvalues = stored(at::stack(lambda).flip(1));
-    if (centred) out.transform.mean = stored(moments[layer].mean);
+    if (centered) out.transform.mean = stored(moments[layer].mean);
     out.transform.rotated_mean = rotated[layer];
     out.transform.clip = {0.0f};
     out.lambda = at::stack(lambda).expand({s.kv_heads, d}).contiguous();
     out.residual = residual_power(s, layer);
     at::Tensor logits;
     if (side == Side::kKey)
-      logits = logit_moment(s, layer, moment_choice(o, o.value_target, centred, rotated[layer]).served);
+      logits = logit_moment(s, layer, moment_choice(o, o.value_target, centered, rotated[layer]).served);
     describe(out, d, at::stack(inverse), logits);
   });
   for (const std::vector<Head>& layer : heads) {

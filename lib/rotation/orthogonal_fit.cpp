@@ -79,8 +79,8 @@ OrthogonalSide fit_latent_side(const Statistics& s, const FitOptions& o, const L
   return result;
 }
 
-// The mean of each head, for transforms that store centred rows; rotated: of the keys before RoPE.
-void centre(const Statistics& s, Side side, bool rotated, std::vector<SideTransform>& transforms) {
+// The mean of each head, for transforms that store centered rows; rotated: of the keys before RoPE.
+void center(const Statistics& s, Side side, bool rotated, std::vector<SideTransform>& transforms) {
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     const LayerMoments& m = s.layers[layer];
@@ -100,8 +100,8 @@ void fit_orthogonal(const Statistics& s, const FitOptions& o, FitResult& result)
   const bool parts = latent.rank > 0 && !fitted_method(o.method).data_free();
   OrthogonalSide key = parts ? fit_latent_side(s, o, latent) : fit_side(s, o, Side::kKey, result.warnings);
   OrthogonalSide value = parts ? key : fit_side(s, o, Side::kValue, result.warnings);
-  if (o.center != Center::kNone) centre(s, Side::kKey, o.center == Center::kRope, key.transforms);
-  if (o.center == Center::kMean || o.center == Center::kRope) centre(s, Side::kValue, false, value.transforms);
+  if (o.center != Center::kNone) center(s, Side::kKey, o.center == Center::kRope, key.transforms);
+  if (o.center == Center::kMean || o.center == Center::kRope) center(s, Side::kValue, false, value.transforms);
   result.layers.resize(s.layers.size());
   for_each_layer(s.layers.size(), [&](std::size_t layer) {
     LayerFit& out = result.layers[layer];

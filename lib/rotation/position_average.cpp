@@ -15,8 +15,8 @@ MeanPhase mean_phase(const at::Tensor& omega, const Positions& positions) {
   // sin(n w/2) / (n sin(w/2)), 1 where nothing turns. Whole turns are no frequency of RoPE.
   const at::Tensor still = sine.abs() < 1e-300;
   const at::Tensor size = at::where(still, at::ones_like(omega), (half * n).sin() / (sine.masked_fill(still, 1.0) * n));
-  const at::Tensor centre = omega * (static_cast<double>(positions.first) + (n - 1.0) * 0.5);
-  return {size * centre.cos(), size * centre.sin()};
+  const at::Tensor center = omega * (static_cast<double>(positions.first) + (n - 1.0) * 0.5);
+  return {size * center.cos(), size * center.sin()};
 }
 
 PositionAverage::PositionAverage(const at::Tensor& frequency, double scale, std::int64_t head_dim,

@@ -34,7 +34,7 @@ struct HeadBasis {
   at::Tensor rows, metric, queries;  // [d, d] FP64; queries times the scale of the logits
 };
 
-// Second moment of the rows of head h about the transform's own mean. Moments that are not centred hold it already.
+// Second moment of the rows of head h about the transform's own mean. Moments that are not centered hold it already.
 at::Tensor about_own_mean(const SideTransform& t, const SideMoments& m, std::int64_t h) {
   if (!t.mean.defined()) return m.covariance[h];
   const at::Tensor shift = m.mean[h] - t.mean[h].to(at::kDouble);

@@ -36,7 +36,7 @@ struct Regret {
 // channels with bits has white noise of its own power, D(w) tr(S_bb)/n tr(M'_bb); the channels of blocks without bits
 // are lost as they are, tr(S_00 M'_00). Keys: D is that of unbiased scales (unbiased_distortion()), and
 // each head's error grows by (e^{s^2} - 1)/s^2, s^2 the variance that the noise gives to the logits of plain queries.
-// moments: of the new traffic, centred. query_moment: [Hkv, d, d] logit_moment() of side_moments.h, for keys; unused
+// moments: of the new traffic, centered. query_moment: [Hkv, d, d] logit_moment() of side_moments.h, for keys; unused
 // for values. widths: of layout blocks; empty: 2 bits for the whole head.
 double predicted_side_error(const SideTransform& transform, const std::vector<std::uint8_t>& widths, Side side,
                             const SideMoments& moments, const at::Tensor& query_moment, double residual);

@@ -82,14 +82,14 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
     out.metric = metric / m.far_count[0].item<double>();
   }
   if (!turned) {
-    out.covariance = choice.centred ? covariance : second;
+    out.covariance = choice.centered ? covariance : second;
     return out;
   }
   const PositionAverage average(s.rope_frequency, s.rope_scale, s.head_dim, choice.served);
   out.metric = average.second_moment(out.metric);
   if (choice.rotated) {
     out.covariance = average.second_moment(covariance);
-  } else if (choice.centred) {
+  } else if (choice.centered) {
     out.covariance = average.second_moment(covariance) + average.spread(out.mean);
     out.mean = average.mean(out.mean);
   } else {

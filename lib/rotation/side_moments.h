@@ -14,7 +14,7 @@
 namespace oscar {
 
 // Which metric weighs errors: the far-pair metrics of the statistics (what an error moves in the layer's output
-// once the token is quantised), or the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target).
+// once the token is quantized), or the plain ones (keys Q^T Q, values W_O^T W_O or the chosen value target).
 enum class MetricSource { kAuto, kFarPairs, kMoments };  // kAuto: far pairs where the statistics have it
 
 const char* metric_name(MetricSource source);  // "auto", "fisher", "moments"
@@ -25,7 +25,7 @@ MetricSource used_metric(const Statistics& statistics, MetricSource source);
 // One side of one layer, [Hkv, d, d] FP64.
 struct SideMoments {
   at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
-  at::Tensor covariance;  // about the mean, or about zero when not centred
+  at::Tensor covariance;  // about the mean, or about zero when not centered
   // E |error in the layer's output|^2 = tr(error covariance x metric), in the size of the residual_power().
   at::Tensor metric;
   MetricSource source = MetricSource::kMoments;  // of the metric
@@ -34,8 +34,8 @@ struct SideMoments {
 struct MomentChoice {
   ValueTarget value_target = ValueTarget::kExact;
   MetricSource source = MetricSource::kAuto;
-  bool centred = false;  // the covariance is about the mean
-  bool rotated = false;  // keys: about the mean of keys before RoPE, at each key's position; needs `served`
+  bool centered = false;  // the covariance is about the mean
+  bool rotated = false;   // keys: about the mean of keys before RoPE, at each key's position; needs `served`
   // Keys: rows and metric as RoPE would turn them at these positions; count 0: as they were collected.
   Positions served;
 };
@@ -58,7 +58,7 @@ double residual_power(const Statistics& statistics, std::size_t layer);
 
 // A covariance that rounding left indefinite, made definite: with channels scaled to unit deviation, eigenvalues below
 // the size of the most negative one are raised to it, which is what can be told from noise. Large means that were taken
-// away do that (keys centred before RoPE). `noise`: that size. Undefined where the damped matrix is definite as it is.
+// away do that (keys centered before RoPE). `noise`: that size. Undefined where the damped matrix is definite as it is.
 at::Tensor without_noise(const at::Tensor& matrix, double damping, std::int64_t tokens, double& noise);
 
 // A second moment made positive definite: damping x its own diagonal is added (which commutes with scaling of single

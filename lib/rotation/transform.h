@@ -27,7 +27,7 @@ struct SideTransform {
   std::vector<std::uint8_t> widths;  // empty or [4]
   at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
   // Encoder feedback: the metric of errors in the basis of the cache, of each head and block of n channels (n = d/4
-  // with `widths`, else the quantisation group), mean diagonal 1.
+  // with `widths`, else the quantization group), mean diagonal 1.
   at::Tensor metric;  // undefined, or [Hkv, d, n] F32
   bool orthogonal() const { return !query_side.defined() && !inverse.defined(); }
   // What makes up for `forward` on this side: the query side of keys, the inverse of values.

@@ -1,4 +1,4 @@
-// A transform on sampled rows where nothing is quantised: logits and values must come out as the model has them.
+// A transform on sampled rows where nothing is quantized: logits and values must come out as the model has them.
 #pragma once
 
 #include "rotation/head_scorer.h"

@@ -60,7 +60,7 @@ class MomentAccumulator {
   at::Tensor q_gram_, k_gram_, k_sum_, v_gram_, v_sum_, o_gram_;  // views of them
 };
 
-// The published value weights: w_t = k_t C_Q k_t^T with the layer's complete C_Q = Q^T Q of the KV head, normalised to
+// The published value weights: w_t = k_t C_Q k_t^T with the layer's complete C_Q = Q^T Q of the KV head, normalized to
 // mean 1 over all tokens (OSCAR, target "sst"). Needs a second pass over K and V.
 class EnergyAccumulator {
  public:
@@ -69,7 +69,7 @@ class EnergyAccumulator {
   at::Tensor energy_gram() const;                                           // [Hkv, d, d] FP64 on the device
 
  private:
-  at::Tensor metric_;  // [Hkv, d, d] FP32, C_Q / tr(C_Q): the scale cancels in the normalisation
+  at::Tensor metric_;  // [Hkv, d, d] FP32, C_Q / tr(C_Q): the scale cancels in the normalization
   at::Tensor gram_, weight_;
   std::int64_t tokens_ = 0;
 };

@@ -85,8 +85,8 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
   constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
   const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
-  // The next layer is dequantised while one computes.
-  return weights + forward + dequantisation_bytes(checkpoint, options.device) + kLibraries;
+  // The next layer is dequantized while one computes.
+  return weights + forward + dequantization_bytes(checkpoint, options.device) + kLibraries;
 }
 
 // Of those with a cache the one with the most weights: where first layers are dense, one with experts.
@@ -128,7 +128,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = step_bytes(c, longest_step(plan), width);
-  const std::uint64_t loading = dequantisation_bytes(checkpoint, options.device);
+  const std::uint64_t loading = dequantization_bytes(checkpoint, options.device);
   const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that no file has yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);

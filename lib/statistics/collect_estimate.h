@@ -10,7 +10,7 @@ namespace oscar {
 
 struct CollectEstimate {
   std::uint64_t weight_bytes = 0;  // resident weights: the largest layer
-  std::uint64_t stored_bytes = 0;  // of all weights in the checkpoint's files, quantised or not
+  std::uint64_t stored_bytes = 0;  // of all weights in the checkpoint's files, quantized or not
   std::uint64_t peak_bytes = 0;    // memory of the process: libraries, weights, one step, moments
   std::uint64_t device_bytes = 0;  // of these on the GPU; 0 on the CPU
   std::uint64_t disk_bytes = 0;    // work directory and output together

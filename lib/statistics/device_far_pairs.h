@@ -11,7 +11,7 @@
 
 namespace oscar {
 
-// Values [Hq, T, d] of one sequence less their centre, each the sum of two BF16 numbers.
+// Values [Hq, T, d] of one sequence less their center, each the sum of two BF16 numbers.
 struct SplitValues {
   at::Tensor high, low;  // [Hq, T, d] BF16
   at::Tensor norm;       // [Hq, T] FP32 |high + low|^2
@@ -26,12 +26,12 @@ struct FarSums {
 // a chunk or a soft cap.
 bool device_far_pairs_built(const AttentionInput& input);
 
-// u: [Hq, T, d] FP32 on a GPU, centre: [Hq, d]. EnvironmentError when the GPU fails.
-SplitValues split_values(const at::Tensor& u, const at::Tensor& centre);
+// u: [Hq, T, d] FP32 on a GPU, center: [Hq, d]. EnvironmentError when the GPU fails.
+SplitValues split_values(const at::Tensor& u, const at::Tensor& center);
 
 // q [T, Hq, d] and k [T, Hkv, d] of one sequence; queries [first, first + C), first >= sink + recent; w [Hq, C, d]
-// FP32 with the centre [Hq, d] in it. input: for scale and sink logits. EnvironmentError when the GPU fails.
+// FP32 with the center [Hq, d] in it. input: for scale and sink logits. EnvironmentError when the GPU fails.
 FarSums device_far_pairs(const AttentionInput& input, const at::Tensor& q, const at::Tensor& k, const SplitValues& u,
-                         const at::Tensor& w, const at::Tensor& centre, std::int64_t first, const FarPairs& pairs);
+                         const at::Tensor& w, const at::Tensor& center, std::int64_t first, const FarPairs& pairs);
 
 }  // namespace oscar

@@ -126,10 +126,10 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     const at::Tensor v = some.to(at::kFloat).transpose(0, 1);
     values.u = at::matmul(v.unsqueeze(1), factor_.view({kv_heads_, gqa_group, d, d}));
   }
-  values.centre = values.u.mean(2, true);
+  values.center = values.u.mean(2, true);
   if (device_far_pairs_built(input)) return add_sequence_on_device(input, output, rows, values, offset, length);
   const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
-  const at::Tensor u = with_norms(values.u.sub_(values.centre)).view({query_heads_, length, d + kNormColumns});
+  const at::Tensor u = with_norms(values.u.sub_(values.center)).view({query_heads_, length, d + kNormColumns});
   const std::int64_t block = std::clamp<std::int64_t>(
       (device_.is_cuda() ? kGpuScoreElements : kScoreElements) / (query_heads_ * length), 16, kQueryBlock);
   for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block) {
@@ -140,7 +140,7 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     p.baddbmm_(q, k.narrow(1, 0, reach).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
     p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
     square_far_pairs(p, first);
-    const at::Tensor w = targets(output, at).sub_(values.centre);
+    const at::Tensor w = targets(output, at).sub_(values.center);
     const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that some query of the block has far
     const at::Tensor sums =
         at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
@@ -158,13 +158,13 @@ void FarPairAccumulator::add_sequence_on_device(const AttentionInput& input, con
                                                 const Unrotation::Rows& rows, const Values& values, std::int64_t offset,
                                                 std::int64_t length) {
   const std::int64_t d = head_dim_;
-  const at::Tensor centre = values.centre.view({query_heads_, d});
-  const SplitValues split = split_values(values.u.view({query_heads_, length, d}), centre);
+  const at::Tensor center = values.center.view({query_heads_, d});
+  const SplitValues split = split_values(values.u.view({query_heads_, length, d}), center);
   const at::Tensor q = input.q.narrow(0, offset, length), k = input.k.narrow(0, offset, length);
   for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += kDeviceLaunch) {
     const Queries at{offset, first, std::min(kDeviceLaunch, length - first)};
     const at::Tensor w = targets(output, at).view({query_heads_, at.count, d});
-    add_queries_on_device(input, rows, at, device_far_pairs(input, q, k, split, w, centre, first, pairs_));
+    add_queries_on_device(input, rows, at, device_far_pairs(input, q, k, split, w, center, first, pairs_));
   }
 }
 
@@ -198,7 +198,7 @@ void FarPairAccumulator::add_queries_on_device(const AttentionInput& input, cons
   }
 }
 
-// Outputs in the coordinates of the values, [Hkv, g, C, d]: what values are compared with, and their centre.
+// Outputs in the coordinates of the values, [Hkv, g, C, d]: what values are compared with, and their center.
 at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Queries& at) const {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
   const at::Tensor some = output.narrow(0, at.offset + at.first, at.count), by_head = device_head_rows(some);

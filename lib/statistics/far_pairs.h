@@ -1,5 +1,5 @@
 // Far-pair metrics of one layer: what an error in a key or a value moves in the layer's output, summed over the
-// pairs (query i, key j), sink <= j <= i - recent, that a quantised cache will serve.
+// pairs (query i, key j), sink <= j <= i - recent, that a quantized cache will serve.
 //   a key's logit moves the output by p_ij W_O (v_j - o_i): w_ij = p_ij^2 |W_O (v_j - o_i)|^2, and an error e in key j
 //   moves the logit by scale q_i e: keys weigh sum_ij w_ij q_i^T q_i scale^2;
 //   an error in value j moves the output by p_ij W_O e: values weigh sum_ij p_ij^2 W_O^T W_O.
@@ -42,7 +42,7 @@ class FarPairAccumulator {
   // Values in coordinates where |x| is |W_O x| of the query head, before and apart from their mean, which no distance
   // sees: [Hkv, g, T, d], [Hkv, g, 1, d].
   struct Values {
-    at::Tensor u, centre;
+    at::Tensor u, center;
   };
   // Some queries of a sequence, one after another.
   struct Queries {

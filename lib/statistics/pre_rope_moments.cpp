@@ -69,7 +69,8 @@ void PreRopeAccumulator::finish(LayerMoments& out) const {
 at::Tensor pre_rope_key_mean(const Statistics& s, std::size_t layer) {
   if (!s.layers[layer].pre_k_sum.defined()) {
     throw InputError(
-        "the statistics hold no moments of keys before RoPE, which centring before RoPE needs: collect them again with "
+        "the statistics hold no moments of keys before RoPE, which centering before RoPE needs: collect them again "
+        "with "
         "this version, or fit with --center mean");
   }
   return s.layers[layer].pre_k_sum / static_cast<double>(std::max<std::int64_t>(s.tokens, 1));

@@ -28,8 +28,8 @@ struct LayerMoments {
   at::Tensor rows_k;                        // [R, Hkv, d]
   at::Tensor rows_v;                        // [R, Hkv, d]
   std::vector<std::uint64_t> row_priority;  // [R] ascending; the key of the bottom-k sample, so samples merge too
-  std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantised)
-  // Far pairs (optional, all or none): what the quantised tier will serve, keys sink <= j <= i - recent of query i.
+  std::vector<std::int64_t> row_position;   // [R] position in its sequence (the sink window is never quantized)
+  // Far pairs (optional, all or none): what the quantized tier will serve, keys sink <= j <= i - recent of query i.
   // w_ij = p_ij^2 |W_O (v_j - o_i)|^2, p the softmax weights, |W_O x|^2 of the query head's own columns.
   at::Tensor far_q_gram;      // [Hkv, d, d]  sum over far queries and the group of (sum_j w_ij) q_i^T q_i scale^2
   at::Tensor far_v_weight;    // [Hkv, d, d]  sum over far queries and the group of (sum_j p_ij^2) W_O^T W_O
@@ -102,7 +102,7 @@ struct MergeOptions {
 
 // Sum of parts of the same model; InputError naming the difference otherwise, or for what `options` does not allow.
 // Everything equals one run over all prompts up to FP64 rounding, except energy_gram:
-// its weights were normalised within each part. Row samples merge into the sample of the whole.
+// its weights were normalized within each part. Row samples merge into the sample of the whole.
 // layers: those of the result, where merge_layer() has made them already; those of the parts are not looked at then.
 Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {},
                             std::vector<LayerMoments> layers = {});

@@ -46,7 +46,7 @@ std::vector<LeftOutLayer> windowed_layers(const Statistics& s, const CacheWindow
     found.push_back({span->first, of + std::to_string(tokens) + " tokens, which stay in BF16", {}});
   }
   if (!found.empty() && found.size() == s.layers.size()) {
-    throw InputError(where + ": no layer has anything to quantise: their windows of at most " +
+    throw InputError(where + ": no layer has anything to quantize: their windows of at most " +
                      std::to_string(longest) + " tokens lie inside the recent window of " +
                      std::to_string(windows.recent) + " tokens in BF16; pass shorter --windows");
   }

@@ -12,7 +12,7 @@ namespace oscar {
 struct SeenText {
   std::string document;                  // hash of the whole text, where the prompts hold it as a document; else empty
   std::size_t compared = 0, shared = 0;  // passages of the text that a record can judge, and that it holds
-  // Passages that every text may share (templates, licences) do not count: at least two, and 1 % of those compared.
+  // Passages that every text may share (templates, licenses) do not count: at least two, and 1 % of those compared.
   bool seen() const;
   std::string reason() const;  // "shares passages with the prompts (12 of 80 that were compared)"; seen() only
 };

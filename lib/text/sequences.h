@@ -25,11 +25,11 @@ struct SequenceSet {
   std::int64_t unused_tokens = 0;  // of them, those in no sequence
 };
 
-// UsageError for a context that leaves no position with a quantised key, or beyond the model's, or for negative counts.
+// UsageError for a context that leaves no position with a quantized key, or beyond the model's, or for negative counts.
 void check_sequence_options(const SequenceOptions& options, const CacheWindows& windows);
 
 // A text shorter than one context becomes one shorter sequence. UsageError for a context that leaves no position with
-// a quantised key, or beyond the model's; InputError for a text too short to leave the BF16 windows.
+// a quantized key, or beyond the model's; InputError for a text too short to leave the BF16 windows.
 SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const SequenceOptions& options,
                           const CacheWindows& windows);
 
@@ -39,7 +39,7 @@ std::vector<std::int32_t> leading_special_tokens(const Tokenizer& tokenizer);
 // Of a text that came as ids, without a tokenizer: the model's BOS (-1: none) where the text begins with it.
 std::vector<std::int32_t> leading_bos(const std::vector<std::int32_t>& ids, std::int64_t bos);
 
-// Position of the first query that sees a quantised key, for windows that let tokens go one by one.
+// Position of the first query that sees a quantized key, for windows that let tokens go one by one.
 inline std::int64_t first_scored_position(const CacheWindows& windows) { return windows.sink + windows.recent; }
 
 }  // namespace oscar

@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 // Emits protocol 2 without a memo: every value is written out where it stands, which the restricted loader of torch
-// reads as well as memoised text.
+// reads as well as memoized text.
 class Pickler {
  public:
   Pickled run(const PtValue& value) {

@@ -77,7 +77,7 @@ class Unpickler {
   }
 
   void step(unsigned char op) {
-    if (push_scalar(op) || build_container(op) || memorise(op) || call(op)) return;
+    if (push_scalar(op) || build_container(op) || memorize(op) || call(op)) return;
     refuse("its pickle uses the operation " + quote_name(std::string(1, static_cast<char>(op))) +
            ", which plain tensors and values do not need");
   }
@@ -152,7 +152,7 @@ class Unpickler {
         return false;
     }
   }
-  bool memorise(unsigned char op) {
+  bool memorize(unsigned char op) {
     switch (op) {
       case 'q':
         memo_[in_.number<std::uint8_t>()] = peek();

@@ -113,7 +113,7 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
   for (std::size_t i = 0; i < report.methods.size(); ++i) {
     const MethodReport& m = report.methods[i];
     for (const Json& old : json_["methods"]) {
-      if (!m.quantised || old["id"] != m.id || old["path"] != m.path || old["comparison"] != m.comparison) continue;
+      if (!m.quantized || old["id"] != m.id || old["path"] != m.path || old["comparison"] != m.comparison) continue;
       const QualityMetrics now = same_tokens(i);
       BaselineChange c{m.id,         m.comparison,
                        m.path,       old["kl"]["mean"].get<double>(),

@@ -55,7 +55,7 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
   for (const Side side : {Side::kKey, Side::kValue}) {
     if (side == Side::kValue && method_.one_vector) break;  // the same bytes
     const CacheWindows& windows = pages_.sides[side == Side::kKey ? 0 : 1].windows;
-    const std::int64_t coded = (windows.quantised_end(input.k.size(0)) - windows.sink) * input.k.size(1),
+    const std::int64_t coded = (windows.quantized_end(input.k.size(0)) - windows.sink) * input.k.size(1),
                        rows = 2 * model_.kv_layers() * coded, place = 2 * input.layer + (side == Side::kKey ? 0 : 1);
     const StoredRows read =
         compare_read_rows(paged, method_, pages_, input, side, compared_pages(rows, place, kReadRows));

@@ -28,7 +28,7 @@ std::string window_text(const CacheWindows& w) {
 }
 
 std::string settings_of(const KvMethod& m, const ModelConfig& model) {
-  if (!m.quantised) return "";
+  if (!m.quantized) return "";
   return "windows " + by_side(window_text(m.windows_of(Side::kKey)), window_text(m.windows_of(Side::kValue))) + ", " +
          m.coder->settings(m, model);
 }
@@ -133,7 +133,7 @@ class Selector {
 
   void add_native(const std::string& id, const std::string& comparison) {
     KvMethod m = native(id);
-    if (comparison == "bytes" && m.quantised &&
+    if (comparison == "bytes" && m.quantized &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
       const double elements = static_cast<double>(m.vectors() * m.held_layers(model_) * model_.kv_heads *
                                                   model_.head_dim * request_.context);

@@ -18,7 +18,7 @@ struct ComparedMethod {
   std::string settings;    // windows and groups in words
 };
 
-// A bundle under judgement and the id of its rows.
+// A bundle under judgment and the id of its rows.
 struct NamedBundle {
   std::string id;
   const Bundle* bundle = nullptr;

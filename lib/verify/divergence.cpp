@@ -16,7 +16,7 @@ void require_finite(const at::Tensor& rows, const std::string& what, const std::
 }
 
 // log sum exp of each row, [R].
-at::Tensor normaliser(const at::Tensor& logits) {
+at::Tensor normalizer(const at::Tensor& logits) {
   const at::Tensor largest = logits.amax(-1, true);
   return (logits - largest).exp_().sum(-1).log_().add_(largest.squeeze(-1));
 }
@@ -26,15 +26,15 @@ at::Tensor normaliser(const at::Tensor& logits) {
 BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where)
     : where_(where) {
   logits_ = logits.to(at::kDouble).contiguous();
-  normaliser_ = normaliser(logits_);
+  normalizer_ = normalizer(logits_);
   require_finite(logits_.amin(-1), "the BF16 baseline", where);
-  require_finite(normaliser_, "the BF16 baseline", where);
-  p_ = (logits_ - normaliser_.unsqueeze(-1)).exp_();
+  require_finite(normalizer_, "the BF16 baseline", where);
+  p_ = (logits_ - normalizer_.unsqueeze(-1)).exp_();
   top_ = logits.argmax(-1);
   targets_ = at::empty({static_cast<std::int64_t>(targets.size()), 1}, at::kLong);
   std::copy(targets.begin(), targets.end(), targets_.mutable_data_ptr<std::int64_t>());
   targets_ = targets_.to(logits.device());
-  nll_ = normaliser_ - logits_.gather(1, targets_).squeeze(1);
+  nll_ = normalizer_ - logits_.gather(1, targets_).squeeze(1);
 }
 
 // KL(p || q) = sum p (l_p - l_q) + log sum exp l_q - log sum exp l_p, with l the logits: one exponential for each logit
@@ -46,11 +46,11 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
   at::Tensor kl = at::empty({rows}, logits_.options()), nll = at::empty({rows}, logits_.options());
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
-    const at::Tensor q = all.narrow(0, first, count).to(at::kDouble), sum = normaliser(q);
+    const at::Tensor q = all.narrow(0, first, count).to(at::kDouble), sum = normalizer(q);
     nll.narrow(0, first, count).copy_(sum - q.gather(1, targets_.narrow(0, first, count)).squeeze(1));
     const at::Tensor cross = (logits_.narrow(0, first, count) - q).mul_(p_.narrow(0, first, count)).sum(-1);
     // Rounding can leave a sum just below zero where the two are almost equal; a divergence is not negative.
-    kl.narrow(0, first, count).copy_(cross.add_(sum).sub_(normaliser_.narrow(0, first, count)).clamp_min_(0.0));
+    kl.narrow(0, first, count).copy_(cross.add_(sum).sub_(normalizer_.narrow(0, first, count)).clamp_min_(0.0));
   }
   require_finite(kl, "method " + method, where_);
   require_finite(nll, "method " + method, where_);

@@ -26,7 +26,7 @@ class BaselineRows {
   std::string where_;
   at::Tensor targets_;           // [R, 1] int64
   at::Tensor logits_, p_;        // [R, V] FP64
-  at::Tensor normaliser_, nll_;  // [R] FP64: log sum exp of the logits; -log p of the targets
+  at::Tensor normalizer_, nll_;  // [R] FP64: log sum exp of the logits; -log p of the targets
   at::Tensor top_;               // [R] int64
 };
 

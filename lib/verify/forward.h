@@ -1,4 +1,4 @@
-// Hidden states of whole sequences through the two paths of a quantised cache.
+// Hidden states of whole sequences through the two paths of a quantized cache.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -94,7 +94,7 @@ void apply_gates(const GateLimits& limits, VerifyReport& report) {
   bool pass = true;
   for (MethodReport& method : report.methods) {
     method.passes_gates.reset();
-    if (!limits.any() || !method.quantised || !method.judged) continue;
+    if (!limits.any() || !method.quantized || !method.judged) continue;
     const std::vector<GateResult> gates = evaluate_gates(limits, method, report.scoring.sequences);
     if (report.default_gate && !gates.front().reason.empty()) {
       report.undecided = gates.front().reason;

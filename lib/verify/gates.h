@@ -1,4 +1,4 @@
-// Quality gates: limits that the method under judgement (the bundle's) must keep. A failed gate is exit code 1.
+// Quality gates: limits that the method under judgment (the bundle's) must keep. A failed gate is exit code 1.
 #pragma once
 
 #include <optional>

@@ -29,7 +29,7 @@ at::Tensor head_logits(const at::Tensor& q, const at::Tensor& k) {
 }
 
 // x less each row's mean over its visible columns, zero elsewhere. visible: [Q, K] of 0 and 1.
-at::Tensor centred(const at::Tensor& x, const at::Tensor& visible) {
+at::Tensor centered(const at::Tensor& x, const at::Tensor& visible) {
   const at::Tensor mean = (x * visible).sum(-1, true) / visible.sum(-1, true).clamp_min(1.0);
   return (x - mean) * visible;
 }
@@ -65,7 +65,7 @@ LayerErrors::Visible LayerErrors::visible_columns(const std::vector<std::int64_t
             return Range{0, p + 1};
           }),
           mask([&](std::int64_t p) {
-            return Range{coded.sink, coded.quantised_end(p + 1)};
+            return Range{coded.sink, coded.quantized_end(p + 1)};
           }),
           mask([&](std::int64_t) {
             return Range{0, tiers.sink};
@@ -134,9 +134,9 @@ struct LayerErrors::Queries {
   at::Tensor q;                     // [Q, Hq, d] FP32
   at::Tensor logits;                // [Hkv, g, Q, T] FP32
   at::Tensor visible;               // [Q, T] coded columns of the queries that have two of them
-  at::Tensor centred_logits;        // as logits, over the visible columns, FP64
+  at::Tensor centered_logits;       // as logits, over the visible columns, FP64
   at::Tensor log_weights, weights;  // as logits, FP64
-  std::vector<double> energy;       // [Hkv] of the centred logits
+  std::vector<double> energy;       // [Hkv] of the centered logits
 
   Queries(const AttentionInput& input, const at::Tensor& k, const std::vector<std::int64_t>& positions,
           const CacheWindows& coded, const CacheWindows& tiers)
@@ -145,10 +145,10 @@ struct LayerErrors::Queries {
     q = input.q.index_select(0, index).to(at::kFloat).contiguous();
     logits = head_logits(q, k);
     visible = seen.coded * seen.coded.sum(-1).gt(1.5).to(at::kFloat).unsqueeze(-1);
-    centred_logits = centred(logits, visible).to(at::kDouble);
+    centered_logits = centered(logits, visible).to(at::kDouble);
     log_weights = oscar::log_weights(logits, input, seen.any);
     weights = log_weights.exp();
-    energy = head_sums(centred_logits.square());
+    energy = head_sums(centered_logits.square());
   }
 };
 
@@ -161,13 +161,13 @@ void LayerErrors::add_queries(const Queries& exact, const CachedRows& rows, Laye
   const Visible& seen = exact.seen;
   const at::Tensor coded = head_logits(exact.q, rows.coded);
   const at::Tensor stored = at::where(seen.coded.gt(0.5f), coded, head_logits(exact.q, rows.plain));
-  const at::Tensor s = centred(coded, exact.visible), difference = centred(coded - exact.logits, exact.visible);
+  const at::Tensor s = centered(coded, exact.visible), difference = centered(coded - exact.logits, exact.visible);
   const at::Tensor log_q = log_weights(stored, input_, seen.any);
   const at::Tensor &p = exact.weights, lost = p - log_q.exp();
   const at::Tensor kl = (p * (exact.log_weights - log_q)).masked_fill(seen.any.lt(0.5f), 0.0);
 
   const std::vector<double> error = head_sums(difference.to(at::kDouble).square());
-  const std::vector<double> cross = head_sums(exact.centred_logits * s);
+  const std::vector<double> cross = head_sums(exact.centered_logits * s);
   const std::vector<double> stored_energy = head_sums(s.to(at::kDouble).square());
   const std::vector<double> divergence = head_sums(kl);
   const std::vector<double> sink = head_sums(lost * seen.sink), recent = head_sums(lost * seen.recent);
@@ -183,7 +183,7 @@ void LayerErrors::add_queries(const Queries& exact, const CachedRows& rows, Laye
 
 void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
   const std::int64_t tokens = input_.k.size(0), kv_heads = input_.k.size(1);
-  if (!method.quantised_at(input_.layer)) return;
+  if (!method.quantized_at(input_.layer)) return;
   const CacheWindows& windows = method.windows_of(Side::kKey);
   // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
   std::vector<std::int64_t> positions;
@@ -192,7 +192,7 @@ void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
   const std::int64_t sampled = std::clamp(step, kLeastQueries, kMostQueries);
   const std::int64_t stride = std::max<std::int64_t>(1, (tokens - first) / sampled);
   for (std::int64_t p = tokens - 1; p >= first && std::ssize(positions) < sampled; p -= stride) {
-    if (windows.quantised_end(p + 1) >= windows.sink + 2) positions.push_back(p);
+    if (windows.quantized_end(p + 1) >= windows.sink + 2) positions.push_back(p);
   }
   if (positions.empty()) return;
   if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));

@@ -36,7 +36,7 @@ struct LayerErrorSums {
 };
 
 // Attention weights of up to 64 evenly spaced queries of the sequence, q k^T against q khat^T. Errors and correlation
-// of logits are over the coded keys that a query sees, less each query's mean, which softmax does not see (a centred
+// of logits are over the coded keys that a query sees, less each query's mean, which softmax does not see (a centered
 // cache shifts all logits of a query alike). What the exact side gives is kept, for methods with the same windows.
 class LayerErrors {
  public:

@@ -135,7 +135,7 @@ void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const
 
 std::vector<LayerError> ProbedMethod::layers() const {
   std::vector<LayerError> errors;
-  if (!method->quantised) return errors;
+  if (!method->quantized) return errors;
   for (std::size_t l = 0; l < sums.size(); ++l) errors.push_back(sums[l].result(numbers[l]));
   return errors;
 }
@@ -153,12 +153,12 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   for (std::size_t m = 0; m < methods_.size(); ++m) {
     ProbedMethod& probed = methods_[m];
     stop_if_interrupted();
-    const at::Tensor output = probed.method->quantised ? probed.attention.attend(input) : exact;
+    const at::Tensor output = probed.method->quantized ? probed.attention.attend(input) : exact;
     if (check_caches_ && !probed.caches.empty()) {
       pages.push_back({&probed.caches[thread], layer_to_check(input, output)});
       if (checks_ == nullptr) check_pages(pages, timeline_), pages.clear();
     }
-    if (!probed.method->quantised_at(input.layer)) continue;
+    if (!probed.method->quantized_at(input.layer)) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
     weight_errors.add_weights(*probed.method, sums);
     output_errors.add(read(output), sums);

@@ -81,7 +81,7 @@ class Runner {
       result_.caches.push_back(p.check);
     }
     for (std::size_t i = 0; i < paths_; ++i) {
-      result_.path_difference.push_back(summarise(result_.scores.row(result_.scored.size() + i), {0, 0.95, 0}).kl);
+      result_.path_difference.push_back(summarize(result_.scores.row(result_.scored.size() + i), {0, 0.95, 0}).kl);
     }
     return std::move(result_);
   }
@@ -93,7 +93,7 @@ class Runner {
     std::uint64_t passes = 1, decoded = 0;
     for (const KvMethod* m : methods_) {
       decoded += options_.decode && m->paged() ? 1 : 0;
-      passes += (options_.prefill && m->quantised) || (only_last() && m->paged()) ? 1 : 0;
+      passes += (options_.prefill && m->quantized) || (only_last() && m->paged()) ? 1 : 0;
     }
     const std::uint64_t decoded_tokens =
         only_last() ? own_sequences() * static_cast<std::uint64_t>(set_.context - tail_begin()) : tokens;
@@ -226,14 +226,14 @@ class Runner {
         if (result_.scored[r].path != "prefill") continue;
         // With both paths the decode row of a method stands behind its prefill row.
         const bool fills = only_last() && result_.scored[r].method->paged();
-        if (result_.scored[r].method->quantised || fills) {
+        if (result_.scored[r].method->quantized || fills) {
           plan_prefill(s, r, hidden[r][i], fills ? &hidden[r + 1][i] : nullptr, passes);
         }
       }
     }
     run_passes(passes);
     for (std::size_t r = 0; r < hidden.size(); ++r) {
-      if (result_.scored[r].path == "prefill" && !result_.scored[r].method->quantised) hidden[r] = baseline;
+      if (result_.scored[r].path == "prefill" && !result_.scored[r].method->quantized) hidden[r] = baseline;
     }
     if (options_.decode && !only_last()) run_decode(begin, end, hidden);
     score_group(begin, baseline, hidden);

@@ -59,7 +59,7 @@ struct RunnerResult {
 };
 
 // KL needs no target, the likelihood does: positions first_position .. T - 2 are scored, each against the token that
-// follows. A method that is not quantised is the baseline itself on the prefill path and is not run again there.
+// follows. A method that is not quantized is the baseline itself on the prefill path and is not run again there.
 // With ranks rank 0 gets the result; the others get nothing that is worth looking at.
 // NumericalError when logits are not finite; InterruptedError on SIGINT.
 RunnerResult run_methods(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,

@@ -111,7 +111,7 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
     const ScoredMethod& scored = run.scored[r];
     if (scored.path != "decode") continue;
     const double difference = run.path_difference[method++].mean;
-    const double own = summarise(run.scores.row(r), {0, 0.95, 0}).kl.mean;
+    const double own = summarize(run.scores.row(r), {0, 0.95, 0}).kl.mean;
     if (own > kLostKl) {
       lost += (lost.empty() ? "" : ", ") + scored.method->id;
       continue;

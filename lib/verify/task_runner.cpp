@@ -138,7 +138,7 @@ std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMeth
       if (path == "decode") {
         if (!methods[m]->paged()) continue;
         owned.push_back(std::make_unique<PagedAttention>(*methods[m], decoder.config(), decoder.options().device));
-      } else if (methods[m]->quantised) {
+      } else if (methods[m]->quantized) {
         owned.push_back(std::make_unique<SimulatedPrefillAttention>(*methods[m]));
       } else {
         solved[m][p] = base[p];  // the baseline itself

@@ -64,9 +64,9 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
   double coded = 0, step = 0;                                                   // of a layer, of one method
   const double probed = static_cast<double>(std::clamp<std::int64_t>(request.layer_sequences, 1, count));
   for (const KvMethod* m : methods) {
-    if (m->quantised && coded == 0) coded = layer_seconds(*m);
-    if (m->quantised && request.prefill) seconds += static_cast<double>(count) * (layers * coded + scores);
-    if (m->quantised) seconds += probed * layers * coded;  // layer errors
+    if (m->quantized && coded == 0) coded = layer_seconds(*m);
+    if (m->quantized && request.prefill) seconds += static_cast<double>(count) * (layers * coded + scores);
+    if (m->quantized) seconds += probed * layers * coded;  // layer errors
     if (!request.decode || !m->paged()) continue;
     if (step == 0) {
       PagedAttention attention(*m, decoder.config(), options.device);

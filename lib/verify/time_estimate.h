@@ -25,7 +25,7 @@ struct TimeEstimate {
   std::int64_t sample_tokens = 0;  // that it was measured on
 };
 
-// Runs layer 0 over the first tokens of a sequence with the BF16 cache, with one quantised method and, for the decode
+// Runs layer 0 over the first tokens of a sequence with the BF16 cache, with one quantized method and, for the decode
 // path, some steps of one token behind half a context; and one block of logits with its scores. Every layer and every
 // method is taken to cost as much. Reads the weights of one layer and the head.
 TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& options,

@@ -124,7 +124,7 @@ void Verification::check_request() const {
   }
 }
 
-// A method under judgement must have a paged cache; says once what the paged path of this device does differently.
+// A method under judgment must have a paged cache; says once what the paged path of this device does differently.
 void Verification::check_decode_path() const {
   const ModelConfig& model = checkpoint_.config();
   std::vector<std::string> notes;
@@ -241,7 +241,7 @@ void Verification::choose_methods() {
   selection_ = select_methods(comparison, model, named, expanded);
   for (const LeftOut& l : selection_.left_out) {
     if (!contains(judged_, l.id)) continue;
-    throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgement: it " +
+    throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgment: it " +
                      l.reason + "; choose another --bits or --context, or leave out the bundle");
   }
   baseline_ = make_method(baseline, model, nullptr, request_.windows);
@@ -311,17 +311,17 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.path = scored.path;
   m.comparison = compared.comparison;
   m.settings = compared.settings;
-  m.quantised = scored.method->quantised;
+  m.quantized = scored.method->quantized;
   m.judged = contains(judged_, m.id);
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
   m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
-  m.quality = summarise(scores, bootstrap);
+  m.quality = summarize(scores, bootstrap);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);
   m.layers = result.layers[index];
   for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
-    if (!m.quantised || context > checkpoint_.config().max_position) continue;
+    if (!m.quantized || context > checkpoint_.config().max_position) continue;
     const auto whole = static_cast<double>(allocated_bytes(baseline_, checkpoint_.config(), context));
     const auto coded = static_cast<double>(allocated_bytes(*scored.method, checkpoint_.config(), context));
     m.ratios.push_back({context, whole / coded});
@@ -410,7 +410,7 @@ VerifyReport Verification::measure() {
   apply_gates(request_.gates, report);
   if (earlier_) {
     earlier_->compare(report, request_.gates.max_kl_increase, [&](std::size_t row) {
-      return summarise(scores_from(result.scores.row(row), earlier_->first_position(), earlier_->sequences()),
+      return summarize(scores_from(result.scores.row(row), earlier_->first_position(), earlier_->sequences()),
                        bootstrap);
     });
   }

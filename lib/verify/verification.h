@@ -58,7 +58,7 @@ struct VerifyRequest {
   Ranks* ranks = nullptr;  // that share sequences and prompts; each has a folder in work_dir, which they need
 };
 
-// A bundle under judgement.
+// A bundle under judgment.
 struct JudgedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;

@@ -30,7 +30,7 @@ std::uint64_t weight_memory(const Checkpoint& checkpoint, const DecoderOptions& 
   const std::uint64_t all = std::accumulate(layers.begin(), layers.end(), std::uint64_t{0});
   const auto head = static_cast<std::uint64_t>(checkpoint.config().vocabulary * checkpoint.config().hidden);
   const std::uint64_t held = options.device.is_cuda() ? std::min(3 * largest, all) : largest;
-  return width * (held + head) + dequantisation_bytes(checkpoint, options.device);
+  return width * (held + head) + dequantization_bytes(checkpoint, options.device);
 }
 
 // First position at which every method reads something coded, so that all are scored on the same tokens with effect.
@@ -38,7 +38,7 @@ std::int64_t first_common_position(const MethodSelection& selection, const Cache
                                    std::int64_t context) {
   std::int64_t first = first_scored_position(windows);
   for (const ComparedMethod& c : selection.methods) {
-    if (!c.method.quantised) continue;
+    if (!c.method.quantized) continue;
     for (const Side side : {Side::kKey, Side::kValue}) {
       const CacheWindows& w = c.method.windows_of(side);
       first = std::max(first, w.sink + w.recent + w.flush - 1);
@@ -64,7 +64,7 @@ std::string Verification::plan_text() const {
   const std::int64_t tokens = std::ssize(set_.sequences) * set_.context;
   std::int64_t passes = 1;
   for (const ComparedMethod& c : selection_.methods) {
-    passes += (request_.prefill && c.method.quantised) + (request_.decode && c.method.paged() ? 1 : 0);
+    passes += (request_.prefill && c.method.quantized) + (request_.decode && c.method.paged() ? 1 : 0);
   }
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
   const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder);
@@ -74,7 +74,7 @@ std::string Verification::plan_text() const {
   std::string list;
   for (const ComparedMethod& c : selection_.methods) {
     list += (list.empty() ? "" : ", ") + c.method.id;
-    if (request_.comparisons.size() > 1 && c.method.quantised) list += " (" + c.comparison + ")";
+    if (request_.comparisons.size() > 1 && c.method.quantized) list += " (" + c.comparison + ")";
   }
   std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + joined(judged_) + ")") + "\n";
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
@@ -147,7 +147,7 @@ void Verification::require_memory() const {
   const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder) + (std::uint64_t{1} << 30);
   std::uint64_t passes = 1;
   for (const ComparedMethod& c : selection_.methods) {
-    passes += (request_.prefill && c.method.quantised ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
+    passes += (request_.prefill && c.method.quantized ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
   }
   const std::uint64_t hidden = passes * static_cast<std::uint64_t>(set_.context) *
                                static_cast<std::uint64_t>(checkpoint_.config().hidden) * element *

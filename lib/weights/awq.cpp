@@ -42,7 +42,7 @@ at::Tensor awq_codes(const at::Tensor& words, std::int64_t rows) {
   return codes.flatten(1).narrow(1, 0, rows).t().contiguous();
 }
 
-at::Tensor dequantise_awq(const StoredWeight& weight, at::ScalarType dtype) {
+at::Tensor dequantize_awq(const StoredWeight& weight, at::ScalarType dtype) {
   const at::Tensor scale = finite_scale(weight, *weight.scale).t();  // [N, G]
   const at::Tensor zeros = awq_codes(stored_tensor(*weight.second, at::kCPU), weight.shape[0]);
   const at::Tensor codes = awq_codes(stored_tensor(*weight.codes, at::kCPU), weight.shape[0]);
@@ -61,6 +61,6 @@ WeightLayout layout_awq(const StoredWeight& weight) {
 
 }  // namespace
 
-const WeightFormat kAwq = {"AWQ", find_awq, dequantise_awq, layout_awq};
+const WeightFormat kAwq = {"AWQ", find_awq, dequantize_awq, layout_awq};
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// A stored weight dequantised on the GPU that uses it: the bytes of its tensors cross the bus as they are stored, and a
+// A stored weight dequantized on the GPU that uses it: the bytes of its tensors cross the bus as they are stored, and a
 // kernel (kernels/weights) makes the weight of them. A source file for builds with CUDA and one for those without.
 #pragma once
 
@@ -28,9 +28,9 @@ struct WeightLayout {
 // The layout of codes in the shape of the weight, whose scales are those of rows, blocks or, with one scale, all.
 WeightLayout plain_layout(const StoredWeight& weight, WeightCode code);
 
-// [rows, columns] of FP32, BF16 or F16 on a GPU: the same bits as WeightFormat::dequantise. EnvironmentError where the
+// [rows, columns] of FP32, BF16 or F16 on a GPU: the same bits as WeightFormat::dequantize. EnvironmentError where the
 // kernel fails, or where this build has none.
-at::Tensor dequantise_on_device(const StoredWeight& weight, const WeightLayout& layout, at::ScalarType dtype,
+at::Tensor dequantize_on_device(const StoredWeight& weight, const WeightLayout& layout, at::ScalarType dtype,
                                 at::Device device);
 
 }  // namespace oscar

@@ -100,7 +100,7 @@ at::Tensor finite_fp8_scale(const StoredWeight& weight) {
   return e8m0_scales(stored);
 }
 
-at::Tensor dequantise_fp8(const StoredWeight& weight, at::ScalarType dtype) {
+at::Tensor dequantize_fp8(const StoredWeight& weight, at::ScalarType dtype) {
   const at::Tensor scale = finite_fp8_scale(weight);
   at::Tensor values = stored_tensor(*weight.codes, at::kCPU).to(at::kFloat);
   if (scale.numel() == 1) {
@@ -129,6 +129,6 @@ WeightLayout layout_fp8(const StoredWeight& weight) {
 
 }  // namespace
 
-const WeightFormat kFp8 = {"FP8", find_fp8, dequantise_fp8, layout_fp8};
+const WeightFormat kFp8 = {"FP8", find_fp8, dequantize_fp8, layout_fp8};
 
 }  // namespace oscar

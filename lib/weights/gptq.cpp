@@ -42,7 +42,7 @@ std::optional<StoredWeight> find_gptq(const WeightQuery& query) {
   return weight;
 }
 
-at::Tensor dequantise_gptq(const StoredWeight& weight, at::ScalarType dtype) {
+at::Tensor dequantize_gptq(const StoredWeight& weight, at::ScalarType dtype) {
   const std::int64_t rows = weight.shape[0], columns = weight.shape[1];
   const at::Tensor scale = finite_scale(weight, *weight.scale).t();  // [N, G]
   const at::Tensor zeros =
@@ -67,6 +67,6 @@ WeightLayout layout_gptq(const StoredWeight& weight) {
 
 }  // namespace
 
-const WeightFormat kGptq = {"GPTQ", find_gptq, dequantise_gptq, layout_gptq};
+const WeightFormat kGptq = {"GPTQ", find_gptq, dequantize_gptq, layout_gptq};
 
 }  // namespace oscar

@@ -58,7 +58,7 @@ at::Tensor finite_powers(const StoredWeight& weight) {
   return stored;
 }
 
-at::Tensor dequantise_mxfp4(const StoredWeight& weight, at::ScalarType dtype) {
+at::Tensor dequantize_mxfp4(const StoredWeight& weight, at::ScalarType dtype) {
   const at::Tensor powers = e8m0_scales(finite_powers(weight)), bytes = stored_tensor(*weight.codes, at::kCPU);
   if (weight.shape.size() == 2) return scaled(bytes, powers).to(dtype);
   // One expert after another: all of them in FP32 would take more memory than the layer.
@@ -81,6 +81,6 @@ WeightLayout layout_mxfp4(const StoredWeight& weight) {
 
 }  // namespace
 
-const WeightFormat kMxfp4 = {"MXFP4", find_mxfp4, dequantise_mxfp4, layout_mxfp4};
+const WeightFormat kMxfp4 = {"MXFP4", find_mxfp4, dequantize_mxfp4, layout_mxfp4};
 
 }  // namespace oscar

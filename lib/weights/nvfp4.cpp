@@ -44,7 +44,7 @@ at::Tensor whole_scale(const StoredWeight& weight) {
   return whole;
 }
 
-at::Tensor dequantise_nvfp4(const StoredWeight& weight, at::ScalarType dtype) {
+at::Tensor dequantize_nvfp4(const StoredWeight& weight, at::ScalarType dtype) {
   const at::Tensor whole = whole_scale(weight), own = finite_scale(weight, *weight.scale);
   const at::Tensor scale = divides(weight) ? own.div(whole) : own.mul(whole);
   const at::Tensor codes = unpacked_e2m1(stored_tensor(*weight.codes, at::kCPU));
@@ -66,6 +66,6 @@ WeightLayout layout_nvfp4(const StoredWeight& weight) {
 
 }  // namespace
 
-const WeightFormat kNvfp4 = {"NVFP4", find_nvfp4, dequantise_nvfp4, layout_nvfp4};
+const WeightFormat kNvfp4 = {"NVFP4", find_nvfp4, dequantize_nvfp4, layout_nvfp4};
 
 }  // namespace oscar

@@ -60,7 +60,7 @@ std::optional<StoredWeight> find_packed(const WeightQuery& query) {
   return weight;
 }
 
-at::Tensor dequantise_packed(const StoredWeight& weight, at::ScalarType dtype) {
+at::Tensor dequantize_packed(const StoredWeight& weight, at::ScalarType dtype) {
   const std::int64_t rows = weight.shape[0], columns = weight.shape[1];
   const at::Tensor scale = finite_scale(weight, *weight.scale);
   at::Tensor zeros = at::full({}, static_cast<double>(std::int64_t{1} << (weight.bits - 1)), scale.options());
@@ -87,6 +87,6 @@ WeightLayout layout_packed(const StoredWeight& weight) {
 
 }  // namespace
 
-const WeightFormat kPackedIntegers = {"INT4/INT8", find_packed, dequantise_packed, layout_packed};
+const WeightFormat kPackedIntegers = {"INT4/INT8", find_packed, dequantize_packed, layout_packed};
 
 }  // namespace oscar

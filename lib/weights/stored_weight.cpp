@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kFormats = {&kFp8, &kMxfp4, &kPackedIntegers, &kNvfp4, &kAwq, &kGptq};
 
-// Tensors that only quantised weights have, of the module and of the weight itself.
+// Tensors that only quantized weights have, of the module and of the weight itself.
 constexpr std::array kModuleParts = {".weight_packed",  ".qweight",      ".weight_scale",        ".weight_scale_inv",
                                      ".weight_scale_2", ".weight_shape", ".weight_global_scale", ".weight_zero_point",
                                      ".qzeros",         ".scales",       ".weight.absmax",       ".absmax"};
@@ -42,7 +42,7 @@ StoredWeight plain_weight(const WeightQuery& query) {
   if (const TensorView* part = any_part(query); part != nullptr) {
     throw InputError("The checkpoint " + directory + " holds " + part->name + ", but " + query.name + " is " +
                      (view == nullptr ? "missing" : view->type_text()) +
-                     ", and together they are no quantised weight that is read; docs/families.md lists the formats.");
+                     ", and together they are no quantized weight that is read; docs/families.md lists the formats.");
   }
   if (view == nullptr) {
     throw InputError("The tensor " + query.name + " is missing from " + directory + "; " +
@@ -56,7 +56,7 @@ StoredWeight plain_weight(const WeightQuery& query) {
   if (!is_plain(view->dtype)) {
     throw InputError(
         "The tensor " + query.name + " of " + directory + " has dtype " + view->type_text() +
-        ", but weights must be BF16, F16, F32 or F64, or quantised in a format that docs/families.md lists.");
+        ", but weights must be BF16, F16, F32 or F64, or quantized in a format that docs/families.md lists.");
   }
   return {.name = query.name, .shape = query.shape, .codes = view, .where = directory};
 }
@@ -73,13 +73,13 @@ std::vector<const TensorView*> StoredWeight::parts() const {
 
 const char* StoredWeight::format_name() const { return format == nullptr ? dtype_name(codes->dtype) : format->name; }
 
-bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name) {
+bool has_quantized_parts(const Checkpoint& checkpoint, const std::string& name) {
   const WeightShape unknown;
   return any_part({checkpoint, name, unknown}) != nullptr;
 }
 
 bool stores_weight(const Checkpoint& checkpoint, const std::string& name) {
-  return checkpoint.find(name) != nullptr || has_quantised_parts(checkpoint, name);
+  return checkpoint.find(name) != nullptr || has_quantized_parts(checkpoint, name);
 }
 
 namespace {
@@ -101,8 +101,8 @@ StoredWeight find_codes(const WeightQuery& query) {
 
 at::Tensor load_codes(const StoredWeight& weight, at::ScalarType dtype, at::Device device) {
   if (weight.format == nullptr) return to_tensor(*weight.codes, dtype, device);
-  if (!device.is_cuda()) return weight.format->dequantise(weight, dtype);
-  const at::Tensor matrix = dequantise_on_device(weight, weight.format->layout(weight), dtype, device);
+  if (!device.is_cuda()) return weight.format->dequantize(weight, dtype);
+  const at::Tensor matrix = dequantize_on_device(weight, weight.format->layout(weight), dtype, device);
   if (!weight.turned) return matrix.view(weight.shape);
   return matrix.view({weight.shape[0], weight.shape[2], weight.shape[1]}).transpose(1, 2);
 }

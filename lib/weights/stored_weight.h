@@ -1,7 +1,7 @@
-// Which stored tensors make a weight, and the weight itself: one place for plain and quantised checkpoints. A format is
-// recognised by the names, types and shapes of tensors alone; docs/families.md has the table of formats.
+// Which stored tensors make a weight, and the weight itself: one place for plain and quantized checkpoints. A format is
+// recognized by the names, types and shapes of tensors alone; docs/families.md has the table of formats.
 //
-// A weight is dequantised on the device that uses it, so that quantised bytes are what crosses the bus: by ATen
+// A weight is dequantized on the device that uses it, so that quantized bytes are what crosses the bus: by ATen
 // operations on the CPU, by a kernel on a GPU (device_weight.h).
 #pragma once
 
@@ -22,7 +22,7 @@ struct StoredWeight {
   std::string name;                                // of the weight: "model.layers.0.mlp.up_proj.weight"
   std::vector<std::int64_t> shape;                 // of the weight; linear weights are [N, K], [out, in]
   const WeightFormat* format = nullptr;            // nullptr: `codes` is the weight itself
-  const TensorView* codes = nullptr;               // the quantised numbers
+  const TensorView* codes = nullptr;               // the quantized numbers
   const TensorView* scale = nullptr;               // of elements, rows, blocks or groups
   const TensorView* second = nullptr;              // scale of scales (NVFP4) or zero points (integers); nullptr: none
   const TensorView* groups = nullptr;              // group of each column (integers); nullptr: columns in order
@@ -39,8 +39,8 @@ struct StoredWeight {
   const char* format_name() const;               // "BF16", "FP8", "MXFP4"
 };
 
-// Whether the checkpoint has quantised tensors that make `name`, told by their names alone.
-bool has_quantised_parts(const Checkpoint& checkpoint, const std::string& name);
+// Whether the checkpoint has quantized tensors that make `name`, told by their names alone.
+bool has_quantized_parts(const Checkpoint& checkpoint, const std::string& name);
 // Whether it has the tensor `name` or such tensors.
 bool stores_weight(const Checkpoint& checkpoint, const std::string& name);
 

@@ -31,7 +31,7 @@ const TensorView& WeightQuery::need(const std::string& suffix) const {
   const TensorView* part = find(suffix);
   if (part != nullptr) return *part;
   throw InputError("The tensor " + module() + suffix + " is missing from " + directory_of(*this) + "; " + text() +
-                   " is stored quantised and cannot be read without it.");
+                   " is stored quantized and cannot be read without it.");
 }
 
 StoredWeight WeightQuery::start(const WeightFormat& format, const TensorView& codes) const {

@@ -35,8 +35,8 @@ struct WeightFormat {
   std::optional<StoredWeight> (*find)(const WeightQuery& query);
   // On the CPU, and the reference of the kernels: codes times scales in FP32, then rounded to the type. InputError
   // where a scale is not finite, or a column names a group that does not exist.
-  at::Tensor (*dequantise)(const StoredWeight& weight, at::ScalarType dtype);
-  // For dequantise_on_device(): the same checks, without a look at the codes.
+  at::Tensor (*dequantize)(const StoredWeight& weight, at::ScalarType dtype);
+  // For dequantize_on_device(): the same checks, without a look at the codes.
   WeightLayout (*layout)(const StoredWeight& weight);
 };
 

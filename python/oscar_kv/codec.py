@@ -59,12 +59,12 @@ def code_of(numbers):
 def validate(code):
     d = code.head_dim
     if not 4 <= d <= MOST_HEAD_DIM:
-        raise InputError(f"head_dim {d} cannot be quantised; expected 4 to {MOST_HEAD_DIM}")
+        raise InputError(f"head_dim {d} cannot be quantized; expected 4 to {MOST_HEAD_DIM}")
     if code.layout == "uniform":
         if d % 4:
             raise InputError(f"head_dim {d} is not a multiple of 4, as 2-bit packing needs")
         if code.group < 1 or d % code.group:
-            raise InputError(f"quantisation group {code.group} does not divide head_dim {d}")
+            raise InputError(f"quantization group {code.group} does not divide head_dim {d}")
     elif d % 32:
         raise InputError(f"layout blocks needs a head_dim that 32 divides; found {d}")
 
@@ -125,7 +125,7 @@ class RowCodec:
             flat = rows.reshape(-1, rows.shape[-1])
             row, channel = (~torch.isfinite(flat)).nonzero()[0].tolist()
             what = "a NaN" if bool(flat[row, channel].isnan()) else "an infinity"
-            raise NumericalError(f"row {row} to be quantised holds {what} in channel {channel}; expected finite keys and values")
+            raise NumericalError(f"row {row} to be quantized holds {what} in channel {channel}; expected finite keys and values")
         rows = clip_rows(rows, self.clip)
         return self._encode_uniform(rows) if self.code.layout == "uniform" else self._encode_blocks(rows)
 

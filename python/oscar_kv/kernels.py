@@ -82,9 +82,9 @@ def decode_unsupported(layer_code, flush, group, window_pages):
         if side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16"):
             return "of layout uniform the decode kernel reads one FP16 scale and zero for each head"
     if layer_code.transform.rotated_mean and key.layout != "blocks":
-        return f"the decode kernel has no term of keys centred before RoPE in layout {key.layout}"
+        return f"the decode kernel has no term of keys centered before RoPE in layout {key.layout}"
     if layer_code.transform.rotated_mean and layer_code.transform.phases.inverse.abs().max() > 1:
-        return "the decode kernel has no term of keys centred before RoPE with frequencies above one radian a token"
+        return "the decode kernel has no term of keys centered before RoPE with frequencies above one radian a token"
     if flush & (flush - 1):
         return f"kernels flush powers of two, not {flush} tokens"
     if window_pages > MOST_WINDOW_PAGES:

@@ -1,6 +1,6 @@
 """python -m oscar_kv.lm_eval --model_args pretrained=DIR,bundle=DIR --tasks ...: lm-evaluation-harness (its own command line)
 with the 2-bit cache of a bundle. Its model `hf` computes perplexity and multiple choice in one forward, which never reads a
-cache, so that no cache quantiser changes those scores; here such a forward runs in chunks through the cache."""
+cache, so that no cache quantizer changes those scores; here such a forward runs in chunks through the cache."""
 import sys
 
 import torch

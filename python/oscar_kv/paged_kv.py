@@ -1,5 +1,5 @@
 """The 2-bit cache of one layer on raw tensors: the first tokens and the last ones of each sequence in BF16, those between
-as codes in pages of 64 tokens. A token is quantised once, when it leaves the recent window. No engine is imported here:
+as codes in pages of 64 tokens. A token is quantized once, when it leaves the recent window. No engine is imported here:
 an adapter brings keys, values and queries, and a page table that all layers share.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
@@ -92,8 +92,8 @@ class PagedKV:
     def decode_unsupported(self, group, rule=ALL):
         return self.tiers.decode_unsupported(group, rule)
 
-    def quantised_end(self, tokens):
-        return self.tiers.quantised_end(tokens)
+    def quantized_end(self, tokens):
+        return self.tiers.quantized_end(tokens)
 
     @torch.no_grad()
     def append(self, key, value, counts):
@@ -115,7 +115,7 @@ class PagedKV:
             if row != ops.NO_FAULT:
                 self.bad.fill_(ops.NO_FAULT)
                 raise NumericalError(f"layer {self.code.layer.layer}, {side}: KV head {row % self.code.layer.kv_heads} of a row to "
-                                     "be quantised holds a NaN or an infinity; expected finite keys and values")
+                                     "be quantized holds a NaN or an infinity; expected finite keys and values")
 
     def _reserve_pages(self, lengths):
         for b, n in enumerate(lengths):

@@ -1,5 +1,5 @@
 """The operators in torch, on any device: slow, exact, and what the kernels are tested against. Earlier tokens are
-dequantised a block of pages at a time and merged by log-sum-exp, so that the buffer does not grow with the context."""
+dequantized a block of pages at a time and merged by log-sum-exp, so that the buffer does not grow with the context."""
 import functools
 
 import torch
@@ -10,7 +10,7 @@ from .page_layout import PAGE_TOKENS, PageLayout
 from .softmax_merge import Parts
 from .window_layout import WindowLayout
 
-BLOCK_PAGES = 16   # pages of every sequence that are dequantised at a time: 1024 tokens
+BLOCK_PAGES = 16   # pages of every sequence that are dequantized at a time: 1024 tokens
 MOST_SCORES = 1 << 24  # that are held at a time
 
 
@@ -33,7 +33,7 @@ def window_layout(windows, window_table, sink):
     return _window_layout(windows.shape[-1] // (2 * PAGE_TOKENS), sink, ring_pages, windows.device)
 
 
-def quantised_end(lengths, sink, recent, flush):
+def quantized_end(lengths, sink, recent, flush):
     """Tokens [sink, end) of sequences of so many are codes: lib/layout/cache_windows.h of the toolchain."""
     return sink + (lengths - sink - recent).clamp(min=0) // flush * flush
 
@@ -141,7 +141,7 @@ def append_tokens(windows, window_table, query, key, value, lengths, query_matri
 
 def flush_tokens(pool, windows, window_table, table, lengths, key_sigma, value_sigma, key_clip, value_clip, bad, sink, recent,
                  flush, search, key_code, value_code):
-    begin, end = (quantised_end(n.clamp(min=0), sink, recent, flush) for n in (lengths.long() - 1, lengths.long()))
+    begin, end = (quantized_end(n.clamp(min=0), sink, recent, flush) for n in (lengths.long() - 1, lengths.long()))
     leaving = [(b, p) for b, (first, last) in enumerate(zip(begin.tolist(), end.tolist())) for p in range(first, last)]
     if not leaving:
         return
@@ -214,7 +214,7 @@ def decode_attention(query, pool, table, windows, window_table, lengths, key_sig
     lengths = lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, query.shape[2])
     output, lse = attention(query.float(), positions, pool, table, windows, window_table, lengths,
-                            quantised_end(lengths, sink, recent, flush), key_sigma, value_sigma, turned, phases, scale, sink,
+                            quantized_end(lengths, sink, recent, flush), key_sigma, value_sigma, turned, phases, scale, sink,
                             Rule(window), key_code, value_code)
     return output, lse if want_lse else lse.new_empty(0)
 

@@ -6,18 +6,18 @@ KINDS = ("default", "linear", "llama3", "yarn")  # those of lib/model/rope.cpp, 
 
 
 def phases_of(config, head_size):
-    """Phases of a decoder's transformers configuration (text_config of a multimodal one). Keys centred before RoPE are only
+    """Phases of a decoder's transformers configuration (text_config of a multimodal one). Keys centered before RoPE are only
     fitted where all layers share one rotary embedding over all channels of a head, in half-split pairs; such a configuration
     means what Llama's means, so that transformers' own frequencies serve and no formula is written twice. InputError for
     another one."""
     parameters = getattr(config, "rope_parameters", None)
     kind = parameters.get("rope_type") if isinstance(parameters, dict) else None
     if kind not in KINDS:
-        raise InputError(f"the bundle has keys centred before RoPE, and the model's config.json says of RoPE {parameters!r}, expected "
+        raise InputError(f"the bundle has keys centered before RoPE, and the model's config.json says of RoPE {parameters!r}, expected "
                          f"one rope_type of {', '.join(KINDS)} for all layers; fit with --center mean")
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     rotary = LlamaRotaryEmbedding(config)
     if 2 * rotary.inv_freq.numel() != head_size:
-        raise InputError(f"the bundle has keys centred before RoPE, and RoPE of the model turns {2 * rotary.inv_freq.numel()} of "
+        raise InputError(f"the bundle has keys centered before RoPE, and RoPE of the model turns {2 * rotary.inv_freq.numel()} of "
                          f"{head_size} channels, expected all; fit with --center mean")
     return Phases(rotary.inv_freq, rotary.attention_scaling)

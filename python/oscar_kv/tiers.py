@@ -60,7 +60,7 @@ class Tiers:
         return (self.code.without_kernels or kernels.decode_unsupported(self.code, self.flush, group, self.layout.pages)
                 or kernels.rule_unsupported(rule))
 
-    def quantised_end(self, tokens):
+    def quantized_end(self, tokens):
         """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
         leaving = max(0, tokens - self.code.sink - self.code.recent)
         return self.code.sink + leaving // self.flush * self.flush
@@ -71,7 +71,7 @@ class Tiers:
 
     def pages_of(self, tokens):
         """Pages that a sequence of so many tokens has."""
-        return -(-(self.quantised_end(tokens) - self.code.sink) // PAGE_TOKENS)
+        return -(-(self.quantized_end(tokens) - self.code.sink) // PAGE_TOKENS)
 
     def plan(self, starts, counts):
         """Of appending counts[b] tokens to sequences of starts[b] tokens."""
@@ -79,7 +79,7 @@ class Tiers:
         plan.starts, plan.counts = list(starts), list(counts)
         for b, (start, count) in enumerate(zip(starts, counts)):
             sink, end = self.code.sink, start + count
-            begin, until = self.quantised_end(start), self.quantised_end(end)
+            begin, until = self.quantized_end(start), self.quantized_end(end)
             shift = first - start  # position + shift is the index among the new rows
             if until > begin:
                 plan.leaving.append((b, shift, range(begin, min(until, start)), range(max(begin, start), until)))
@@ -102,7 +102,7 @@ class Tiers:
         device, transform = self.code.device, self.code.transform
         positions = torch.cat([torch.arange(n, n + c) for n, c in zip(plan.starts, plan.counts)]).to(device)
         rows = transform.key_rows(key, positions), transform.value_rows(value)
-        self._quantise(held, plan, rows, bad)
+        self._quantize(held, plan, rows, bad)
         # A ring holds the newest tokens only: older ones of a long chunk are in the sink or codes by now.
         kept = [(b, shift, p) for b, shift, spans in plan.kept for p in spans]
         if kept:
@@ -111,7 +111,7 @@ class Tiers:
             source = torch.cat([torch.arange(p.start + shift, p.stop + shift) for _, shift, p in kept]).to(device)
             self.layout.write(held.windows, held.window_table, sequence, position, *(r[source] for r in rows))
 
-    def _quantise(self, held, plan, new, bad):
+    def _quantize(self, held, plan, new, bad):
         """The leaving tokens of the plan into pages; new: rows of keys and values."""
         if not plan.runs:
             return
@@ -188,7 +188,7 @@ class Tiers:
         turned = transform.phase_queries(raw)
         return reference.attention(
             coded.float(), positions, held.pool, held.table, held.windows, held.window_table, lengths,
-            reference.quantised_end(lengths, code.sink, code.recent, self.flush), code.key.sigma, code.value.sigma, turned,
+            reference.quantized_end(lengths, code.sink, code.recent, self.flush), code.key.sigma, code.value.sigma, turned,
             None if turned is None else transform.phase_table(code.device), float(scale), code.sink, rule, *code.numbers,
             shift=transform.shift(raw) if rule.cap else None)
 

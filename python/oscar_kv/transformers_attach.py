@@ -72,7 +72,7 @@ def _phases(model):
     """Of the decoder's rotary embedding: frequencies and attention factor."""
     rotary = next((m for m in model.modules() if hasattr(m, "inv_freq") and hasattr(m, "attention_scaling")), None)
     if rotary is None:
-        raise InputError("the bundle needs the rotary embedding of the model (keys centred before RoPE), which has none that "
+        raise InputError("the bundle needs the rotary embedding of the model (keys centered before RoPE), which has none that "
                          "is known; fit with --center mean")
     return Phases(held(rotary, "inv_freq"), rotary.attention_scaling)
 
@@ -209,7 +209,7 @@ def _warn_of_reference(attached, group):
         tiers, index = attached.tiers(code), code.layer.layer
         reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[index])
         if reason is not None:
-            warnings.warn(f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because it dequantises the "
+            warnings.warn(f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because it dequantizes the "
                           f"whole context at every token: {reason}", stacklevel=4)
             return
 

@@ -219,7 +219,7 @@ class OscarCache(Cache):
         lengths = filled[0].lengths
         full = 4 * sum(kv.code.layer.kv_heads * kv.code.layer.head_dim * sum(kv.lengths) for kv in filled)
         of = f"{lengths[0]:,} tokens" if len(lengths) == 1 else f"{len(lengths)} sequences of up to {max(lengths):,} tokens"
-        coded = sum(max(0, kv.quantised_end(n) - bundle.sink) for kv in filled[:1] for n in kv.lengths)
+        coded = sum(max(0, kv.quantized_end(n) - bundle.sink) for kv in filled[:1] for n in kv.lengths)
         return (f"OscarCache({of}, {coded:,} of {sum(lengths):,} tokens coded, method {bundle.method}, {len(self.paged)} of "
                 f"{len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)")
 

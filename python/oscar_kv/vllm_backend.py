@@ -205,7 +205,7 @@ class OscarImpl(AttentionImpl):
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
         """query [N, Hq, d], key and value [N, Hkv, d]; output [N, Hq, d] is written."""
         if output_scale is not None or output_block_scale is not None:
-            raise InputError("a quantised attention output was asked for, which the 2-bit cache does not write")
+            raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")
         cache = self.cache(layer, query.device)
         if attn_metadata is None:  # the profile run, in which the windows of all layers are made and counted
             return output.zero_()

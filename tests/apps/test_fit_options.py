@@ -52,7 +52,7 @@ def test_verbose_says_where_the_time_went(statistics, model, tmp_path):
 
 @pytest.mark.parametrize("scope,center", list(itertools.product(["layer", "head"], ["none", "mean", "rope"])))
 @pytest.mark.parametrize("method,options", TRANSFORMS, ids=[m for m, _ in TRANSFORMS])
-def test_every_transform_scope_and_centre(method, options, scope, center, far, model, text, tmp_path):
+def test_every_transform_scope_and_center(method, options, scope, center, far, model, text, tmp_path):
     bundle = tmp_path / "b"
     succeed("fit", far, "-o", bundle, "--method", method, "--scope", scope, "--center", center, "--windows", "8,24", *options)
     succeed("verify", "--bundle", bundle, "--check-only", "--model", model)

@@ -118,7 +118,7 @@ def test_context_beyond_the_model(model, bundle, text, tmp_path):
 
 
 def test_context_inside_the_windows(model, bundle, text, tmp_path):
-    """With 64 + 256 tokens in BF16 a context of 256 holds nothing quantised: the run would prove nothing."""
+    """With 64 + 256 tokens in BF16 a context of 256 holds nothing quantized: the run would prove nothing."""
     refuse((USAGE, BAD_INPUT), "verify", "--model", model, "--bundle", bundle, "--text", text, "--context", 256)
 
 

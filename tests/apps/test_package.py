@@ -30,7 +30,7 @@ def cached(name):
 
 VERSION = cached("CMAKE_PROJECT_VERSION")
 SERIES = re.search(r'kTorchSeries = "(.*?)"', (BUILD_DIR / "generated/build_info.h").read_text())[1]
-FLAVOUR = "cuda" if cached("OSCAR_WITH_CUDA").upper() in ("ON", "TRUE", "1") else "cpu"
+FLAVOR = "cuda" if cached("OSCAR_WITH_CUDA").upper() in ("ON", "TRUE", "1") else "cpu"
 TORCH = pathlib.Path(cached("OSCAR_TORCH_DIR"))
 
 
@@ -107,25 +107,25 @@ def test_installed_programs_name_no_folder_of_the_build(prefix):
         for entry in [entry for value in dynamic(path, "RUNPATH") + dynamic(path, "RPATH") for entry in value.split(":")]:
             assert entry.startswith("$ORIGIN"), f"{path}: {entry}"
     for name in COMMANDS:
-        cuda = ":$ORIGIN/../torch/../nvidia/cu13/lib" if FLAVOUR == "cuda" else ""  # where CUDA's libraries stand beside LibTorch
-        assert dynamic(prefix / LIBRARY_FOLDER / FLAVOUR / name, "RUNPATH") == ["$ORIGIN/..:$ORIGIN/../torch/lib" + cuda]
+        cuda = ":$ORIGIN/../torch/../nvidia/cu13/lib" if FLAVOR == "cuda" else ""  # where CUDA's libraries stand beside LibTorch
+        assert dynamic(prefix / LIBRARY_FOLDER / FLAVOR / name, "RUNPATH") == ["$ORIGIN/..:$ORIGIN/../torch/lib" + cuda]
         assert not [library for library in dynamic(prefix / "bin" / name, "NEEDED") if not re.match(r"lib(c|m|gcc_s|stdc\+\+)\.so", library)]
 
 
-def test_libraries_come_with_their_licences(prefix):
+def test_libraries_come_with_their_licenses(prefix):
     names = {path.name for path in (prefix / LIBRARY_FOLDER).glob("*.so*")}
-    for library, licence in (("libonig", "Oniguruma"), ("libutf8proc", "utf8proc"), ("libcrypto", "OpenSSL")):
+    for library, license in (("libonig", "Oniguruma"), ("libutf8proc", "utf8proc"), ("libcrypto", "OpenSSL")):
         assert [name for name in names if name.startswith(library + ".so")], names
-        assert (prefix / "share/doc/oscar-toolchain/licences" / licence).stat().st_size > 500
-    for licence in ("CLI11", "nlohmann_json"):  # inside the executables
-        assert (prefix / "share/doc/oscar-toolchain/licences" / licence).stat().st_size > 500
+        assert (prefix / "share/doc/oscar-toolchain/licenses" / license).stat().st_size > 500
+    for license in ("CLI11", "nlohmann_json"):  # inside the executables
+        assert (prefix / "share/doc/oscar-toolchain/licenses" / license).stat().st_size > 500
 
 
 def test_direct_start_finds_linked_torch(prefix):
     """$ORIGIN/../torch/lib: also without the launcher."""
     os.symlink(TORCH, prefix / LIBRARY_FOLDER / "torch")
     try:
-        for name in ("bin/oscar-export", LIBRARY_FOLDER / FLAVOUR / "oscar-export"):
+        for name in ("bin/oscar-export", LIBRARY_FOLDER / FLAVOR / "oscar-export"):
             result = succeed([prefix / name, "--version"], env=environment())
             assert result.out.startswith(f"oscar {VERSION} ("), str(result)
         maps = succeed([prefix / "bin/oscar-export", "--version"], env=environment(LD_DEBUG="libs"))
@@ -144,10 +144,10 @@ def tree(prefix, tmp_path):
     folder = tmp_path / "tree"
     (folder / "bin").mkdir(parents=True)
     shutil.copy(prefix / "bin/oscar-fit", folder / "bin/oscar-fit")
-    for flavour in ("cpu", "cuda"):
-        script = folder / LIBRARY_FOLDER / flavour / "oscar-fit"
+    for flavor in ("cpu", "cuda"):
+        script = folder / LIBRARY_FOLDER / flavor / "oscar-fit"
         script.parent.mkdir(parents=True)
-        script.write_text(f'#!/bin/sh\necho {flavour} "$LD_LIBRARY_PATH" "$@"\nexit 42\n')
+        script.write_text(f'#!/bin/sh\necho {flavor} "$LD_LIBRARY_PATH" "$@"\nexit 42\n')
         script.chmod(0o755)
     return folder
 
@@ -326,7 +326,7 @@ def test_archive_and_debian_package(tmp_path):
         depends = succeed(["dpkg-deb", "-f", package, "Depends"]).out
         assert re.search(r"libc6 \(>= 2\.\d+\)", depends) and "zlib1g" in depends, depends
         listed = succeed(["dpkg-deb", "-c", package]).out
-        for path in ("./usr/bin/oscar-fit", "./usr/share/man/man1/oscar-fit.1", f"./usr/{LIBRARY_FOLDER}/{FLAVOUR}/oscar-fit"):
+        for path in ("./usr/bin/oscar-fit", "./usr/share/man/man1/oscar-fit.1", f"./usr/{LIBRARY_FOLDER}/{FLAVOR}/oscar-fit"):
             assert re.search(rf" {re.escape(path)}$", listed, re.MULTILINE), listed
 
 

@@ -1,4 +1,4 @@
-// The two paths of a quantised cache against each other and against textbook attention.
+// The two paths of a quantized cache against each other and against textbook attention.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,15 +41,15 @@ at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0)
   for (const std::int64_t length : call.batch.lengths) {
     for (std::int64_t h = 0; h < s.model.query_heads; ++h) {
       const std::int64_t kv = h / group;
-      const auto rows = [&](const at::Tensor& x, Side side, bool quantise) {
+      const auto rows = [&](const at::Tensor& x, Side side, bool quantize) {
         const SideTransform* t = s.method.transform(layer, side);
         at::Tensor r = x.narrow(0, offset, length).select(1, kv);
         if (t != nullptr && t->mean.defined()) r = r - t->mean[kv];
         if (t != nullptr) r = at::matmul(r, t->forward[t->forward.size(0) == 1 ? 0 : kv]);
         r = r.to(at::kBFloat16).to(at::kFloat).contiguous();
-        if (quantise) {
+        if (quantize) {
           const RowCodec codec = s.method.codec(layer, side, kv);
-          quantise_rows(codec, r.data_ptr<float>(), length, 0, r.data_ptr<float>(), 0);
+          quantize_rows(codec, r.data_ptr<float>(), length, 0, r.data_ptr<float>(), 0);
         }
         return r.to(at::kDouble);
       };
@@ -68,14 +68,14 @@ at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0)
         }
         at::Tensor o = at::zeros({d}, at::kDouble);
         double total = in.sinks.defined() ? std::exp(in.sinks[h].item<double>()) : 0.0, seen = 0.0;
-        const std::int64_t end = s.method.windows.quantised_end(i + 1);
+        const std::int64_t end = s.method.windows.quantized_end(i + 1);
         for (std::int64_t j = 0; j <= i; ++j) {
           if (in.sliding_window > 0 && i - j >= in.sliding_window) continue;
           if (in.chunk > 0 && i / in.chunk != j / in.chunk) continue;
-          const bool quantised = s.method.quantised && j >= s.method.windows.sink && j < end;
-          double x = in.scale * at::dot(q, (quantised ? kq : k)[j]).item<double>() + shift;
+          const bool quantized = s.method.quantized && j >= s.method.windows.sink && j < end;
+          double x = in.scale * at::dot(q, (quantized ? kq : k)[j]).item<double>() + shift;
           if (in.soft_cap > 0) x = in.soft_cap * std::tanh(x / in.soft_cap);
-          o += std::exp(x) * (quantised ? vq : v)[j];
+          o += std::exp(x) * (quantized ? vq : v)[j];
           seen += std::exp(x);
         }
         total += seen;
@@ -95,7 +95,7 @@ at::Tensor textbook(const Scenario& s, const Call& call, std::int64_t layer = 0)
 
 TEST(CachedAttention, BothPathsEqualTheDefinition) {
   std::uint64_t seed = 1;
-  for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+  for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentered, Basis::kSkewed}) {
     for (const CacheWindows& windows : {CacheWindows{2, 5, 1}, {0, 3, 4}, {4, 0, 1}}) {
       Scenario s = make_scenario(32, 2, 3, basis, windows);
       Call call = make_call(s, {23, 1, 9}, seed += 10);
@@ -152,7 +152,7 @@ TEST(CachedAttention, BlockWidthsRunInBothPaths) {
 
 // Every row of every page is what the codec makes of the rotated row of the prefill path.
 TEST(CachedAttention, PagesHoldTheCodesOfThePrefillPath) {
-  Scenario s = make_scenario(128, 3, 1, Basis::kCentred, {16, 32, 4}, 0.92f);
+  Scenario s = make_scenario(128, 3, 1, Basis::kCentered, {16, 32, 4}, 0.92f);
   Call call = make_call(s, {300}, 900);
   PagedAttention decode(s.method, s.model);
   attend(decode, call);
@@ -160,7 +160,7 @@ TEST(CachedAttention, PagesHoldTheCodesOfThePrefillPath) {
   for (const Side side : {Side::kKey, Side::kValue}) {
     const RowPages pages(layout, side);
     const StoredPages held = decode.stored(0, 7, side);
-    ASSERT_EQ(held.tokens, s.method.windows.quantised_end(300) - 16);
+    ASSERT_EQ(held.tokens, s.method.windows.quantized_end(300) - 16);
     const at::Tensor rows =
         transformed_rows(side == Side::kKey ? call.input.k : call.input.v, s.method.transform(0, side)).to(at::kFloat);
     for (std::int64_t h = 0; h < 3; ++h) {
@@ -180,7 +180,7 @@ TEST(CachedAttention, PagesHoldTheCodesOfThePrefillPath) {
 
 TEST(CachedAttention, Bf16IsFullAttentionOnRoundedRows) {
   Scenario s = make_scenario(64, 2, 4, Basis::kIdentity, {64, 256, 1});
-  s.method.quantised = false;
+  s.method.quantized = false;
   Call call = make_call(s, {600, 3}, 40);
   SimulatedPrefillAttention prefill(s.method);
   PagedAttention decode(s.method, s.model);
@@ -194,10 +194,10 @@ TEST(CachedAttention, Bf16IsFullAttentionOnRoundedRows) {
   EXPECT_TRUE(at::equal(attend(prefill, call), attend(prefill, call)));  // the null run gives a KL of exactly 0
 }
 
-TEST(CachedAttention, ShortContextsAreNotQuantised) {
+TEST(CachedAttention, ShortContextsAreNotQuantized) {
   Scenario s = make_scenario(64, 1, 2, Basis::kIdentity, {64, 256, 1});
   Scenario plain = s;
-  plain.method.quantised = false;
+  plain.method.quantized = false;
   Call call = make_call(s, {320}, 50);
   SimulatedPrefillAttention a(s.method), b(plain.method);
   EXPECT_TRUE(at::equal(attend(a, call), attend(b, call)));

@@ -45,7 +45,7 @@ class BackendComparison : public ::testing::Test {
       EXPECT_EQ(found.scalar_type(), call.input.q.scalar_type());
       EXPECT_LT(difference(found, expected), limit) << "layer " << layer;
       for (const std::int64_t id : call.batch.ids) {
-        if (!s.method.quantised) continue;
+        if (!s.method.quantized) continue;
         const StoredPages a = cpu.stored(layer, id), b = cuda.stored(layer, id);
         EXPECT_EQ(a.tokens, b.tokens);
         expect_same_pages(s, layer, a, b);

@@ -57,7 +57,7 @@ constexpr double kQueryRounding = 6e-3;  // BF16 queries, FP16 weights
 TEST_F(PagedBackendCuda, SameBytesAndOutputsAsTheCpu) {
   std::uint64_t seed = 1;
   for (const std::int64_t d : {64, 128, 256}) {
-    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentered, Basis::kSkewed}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         const Scenario s = make_scenario(d, 2, 3, basis, {.sink = 64, .recent = 40, .flush = 1});
         SCOPED_TRACE(testing::Message() << "d " << d << " basis " << static_cast<int>(basis));
@@ -109,7 +109,7 @@ TEST_F(PagedBackendCuda, FeedbackEncoder) {
 
 // The logits' part that depends on the position: every head size, few and many heads, windows that are no multiple of a
 // tile, several pages, a soft cap and a sliding window.
-TEST_F(PagedBackendCuda, KeysCentredBeforeRope) {
+TEST_F(PagedBackendCuda, KeysCenteredBeforeRope) {
   std::uint64_t seed = 12000;
   for (const int d : {64, 128, 256}) {
     for (const std::int64_t group : {2, 5, 12}) {
@@ -147,7 +147,7 @@ TEST_F(PagedBackendCuda, RotatedMeansInOneLayerAlone) {
 
 TEST_F(PagedBackendCuda, EveryTokenInBf16) {
   Scenario s = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
-  s.method.quantised = false;
+  s.method.quantized = false;
   compare(s, make_call(s, {333, 70}, 77, at::kFloat), kQueryRounding);
 }
 
@@ -300,7 +300,7 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
                 ::testing::AllOf(::testing::StartsWith("decode path of 'test': general kernel, because "),
                                  ::testing::HasSubstr(text)));
   };
-  Scenario s = make_scenario(128, 2, 4, Basis::kCentred, windows);
+  Scenario s = make_scenario(128, 2, 4, Basis::kCentered, windows);
   EXPECT_EQ(decode_note(s.method, s.model, gpu), "");
   EXPECT_EQ(decode_unsupported(s.method, s.model, at::kCPU), "");
   s.model.logit_soft_cap = true;

@@ -61,7 +61,7 @@ TEST(DecoderPaths, PrefillAndDecodeAgreeForEveryMethod) {
         EXPECT_GT(loss, 1e-3) << id;  // the codes do something
         // Rounding differs from layer to layer, so a rare row falls to the other side of a BF16 step.
         EXPECT_LT(mean_kl(a, b), 0.03 * loss) << id;
-        // Nothing is quantised before position 320: only the basis in which rows are rounded to BF16 differs.
+        // Nothing is quantized before position 320: only the basis in which rows are rounded to BF16 differs.
         if (find_method_spec(id) == nullptr) {
           EXPECT_LT(mean_kl(baseline.narrow(0, 0, 320), a.narrow(0, 0, 320)), 1e-3) << id;
         }

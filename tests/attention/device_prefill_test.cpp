@@ -50,14 +50,14 @@ class DevicePrefill : public testing::Test {
       EXPECT_TRUE(at::equal(cuda.plain.to(at::kCPU), cpu.plain));
       ASSERT_EQ(cuda.coded.defined(), cpu.coded.defined());
       if (!cpu.coded.defined()) continue;
-      const std::int64_t begin = cpu.windows.sink, count = cpu.windows.quantised_end(rows.size(0)) - begin;
+      const std::int64_t begin = cpu.windows.sink, count = cpu.windows.quantized_end(rows.size(0)) - begin;
       EXPECT_TRUE(at::equal(cuda.coded.to(at::kCPU).narrow(1, begin, count), cpu.coded.narrow(1, begin, count)));
     }
   }
 };
 
 TEST_F(DevicePrefill, EveryBasisAndCode) {
-  for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+  for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentered, Basis::kSkewed}) {
     for (const int d : {64, 80, 128}) {
       std::vector<RowCode> codes{uniform_code(d)};
       if (d % 32 == 0) codes.push_back(band_code(d, {4, 2, 1, 0}));
@@ -82,7 +82,7 @@ TEST_F(DevicePrefill, EveryBasisAndCode) {
   }
 }
 
-TEST_F(DevicePrefill, KeysCentredBeforeRope) {
+TEST_F(DevicePrefill, KeysCenteredBeforeRope) {
   for (const int d : {64, 128}) {
     const Scenario s = rotated_scenario(kWindows, 5.0, band_code(d, {4, 2, 1, 0}));
     SCOPED_TRACE(d);
@@ -110,7 +110,7 @@ TEST_F(DevicePrefill, BaselineAndNotFiniteRows) {
   Call moved = on(call, gpu_);
   SimulatedPrefillAttention attention(s.method);
   EXPECT_THROW(attention.attend(moved.input), NumericalError);
-  s.method.quantised = false;
+  s.method.quantized = false;
   compare(s, make_call(s, {130}, 3), 1e-5);
 }
 

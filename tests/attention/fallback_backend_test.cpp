@@ -24,7 +24,7 @@ class FallbackBackendCuda : public BackendComparison {
 TEST_F(FallbackBackendCuda, HeadSizesGroupsAndBases) {
   std::uint64_t seed = 1;
   for (const int d : {24, 32, 48, 72, 80, 96, 128, 512}) {
-    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentred, Basis::kSkewed}) {
+    for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentered, Basis::kSkewed}) {
       const RowCode code = uniform_code(d, d / 2, basis == Basis::kHead ? ParamType::kBFloat16 : ParamType::kFloat16);
       const Scenario s = make_scenario(d, 2, d == 96 ? 17 : 3, basis, {.sink = 64, .recent = 40, .flush = 1}, code);
       SCOPED_TRACE(testing::Message() << "d " << d << " basis " << static_cast<int>(basis));
@@ -34,7 +34,7 @@ TEST_F(FallbackBackendCuda, HeadSizesGroupsAndBases) {
 }
 
 TEST_F(FallbackBackendCuda, BFloat16Activations) {
-  const Scenario s = make_scenario(96, 2, 3, Basis::kCentred, {16, 40, 1}, uniform_code(96));
+  const Scenario s = make_scenario(96, 2, 3, Basis::kCentered, {16, 40, 1}, uniform_code(96));
   compare(s, make_call(s, {171, 30}, 50, at::kBFloat16), 5e-3);  // the output is rounded
 }
 
@@ -57,7 +57,7 @@ TEST_F(FallbackBackendCuda, KeysAndValuesOfTwoLayouts) {
 
 TEST_F(FallbackBackendCuda, EveryTokenInBf16) {
   Scenario s = make_scenario(80, 2, 4, Basis::kIdentity, {64, 256, 1}, uniform_code(80));
-  s.method.quantised = false;
+  s.method.quantized = false;
   compare(s, make_call(s, {333, 70}, 77));
 }
 
@@ -69,7 +69,7 @@ TEST_F(FallbackBackendCuda, FeedbackEncoder) {
   }
 }
 
-TEST_F(FallbackBackendCuda, KeysCentredBeforeRope) {
+TEST_F(FallbackBackendCuda, KeysCenteredBeforeRope) {
   for (const double bias : {1.0, 30.0}) {
     for (const int variant : {0, 1, 2}) {
       const Scenario s = rotated_scenario({8, 16, 1}, bias, uniform_code(64, 32));
@@ -86,7 +86,7 @@ TEST_F(FallbackBackendCuda, KeysCentredBeforeRope) {
 TEST_F(FallbackBackendCuda, MeansUnderASoftCapAndSinkLogits) {
   for (const int variant : {0, 1, 2}) {
     Scenario s =
-        make_scenario(128, 2, 4, variant == 1 ? Basis::kSkewed : Basis::kCentred, {16, 40, 1}, uniform_code(128));
+        make_scenario(128, 2, 4, variant == 1 ? Basis::kSkewed : Basis::kCentered, {16, 40, 1}, uniform_code(128));
     Call call = make_call(s, {200, 90}, 400);
     s.model.logit_soft_cap = variant != 1, s.model.sink_logits = variant != 0;
     if (s.model.logit_soft_cap) call.input.soft_cap = 5.0;

@@ -49,7 +49,7 @@ at::Tensor expected_outputs(const Scenario& s, const AttentionInput& input) {
   at::Tensor out = at::empty_like(input.q);
   for (std::int64_t i = 0; i < input.q.size(0); ++i) {
     at::Tensor seen = rows.plain[0].narrow(0, 0, i + 1).clone();
-    const std::int64_t end = kWindows.quantised_end(i + 1);
+    const std::int64_t end = kWindows.quantized_end(i + 1);
     if (end > kWindows.sink) {
       seen.narrow(0, kWindows.sink, end - kWindows.sink)
           .copy_(rows.coded[0].narrow(0, kWindows.sink, end - kWindows.sink));

@@ -31,7 +31,7 @@ TEST(RopeCenter, PathsAgreeAndEqualTheModel) {
       FullAttention full;
       const at::Tensor exact = attend(full, call);
       EXPECT_LT(difference(a, exact), 0.15) << bias << " " << variant;  // four bits
-      s.method.quantised = false;                                       // BF16 tiers alone
+      s.method.quantized = false;                                       // BF16 tiers alone
       SimulatedPrefillAttention plain(s.method);
       EXPECT_LT(difference(attend(plain, call), exact), 0.01) << bias << " " << variant;
     }

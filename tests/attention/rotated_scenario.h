@@ -1,4 +1,4 @@
-// A made model whose keys are centred before RoPE, and calls with keys of such a model.
+// A made model whose keys are centered before RoPE, and calls with keys of such a model.
 #pragma once
 
 #include <memory>

@@ -32,7 +32,7 @@ struct Scenario {
   KvMethod method;
 };
 
-enum class Basis { kIdentity, kLayer, kHead, kCentred, kSkewed };
+enum class Basis { kIdentity, kLayer, kHead, kCentered, kSkewed };
 
 inline Scenario make_scenario(std::int64_t d, std::int64_t kv_heads, std::int64_t group, Basis basis,
                               const CacheWindows& windows, const RowCode& code, float clip = 0.95f) {
@@ -49,7 +49,7 @@ inline Scenario make_scenario(std::int64_t d, std::int64_t kv_heads, std::int64_
       const std::int64_t count = basis == Basis::kLayer ? 1 : kv_heads;
       side->forward = orthogonal(++seed, count, d);
       side->clip.assign(static_cast<std::size_t>(count), clip);
-      if (basis == Basis::kCentred || basis == Basis::kSkewed) side->mean = normal(++seed, {kv_heads, d}) * 2;
+      if (basis == Basis::kCentered || basis == Basis::kSkewed) side->mean = normal(++seed, {kv_heads, d}) * 2;
       if (basis == Basis::kSkewed) {
         const at::Tensor stretch = (normal(++seed, {count, 1, d}) * 0.5).exp();
         const at::Tensor inverse = side->forward / stretch;  // [count, d, d]: (R S)^-T = R S^-1

@@ -1,4 +1,4 @@
-// Time of quantising one row (encode and decode), by layout, encoder and clip.
+// Time of quantizing one row (encode and decode), by layout, encoder and clip.
 #include <benchmark/benchmark.h>
 
 #include "codec/rows.h"
@@ -6,12 +6,12 @@
 namespace oscar {
 namespace {
 
-void quantise(benchmark::State& state, const RowCodec& codec) {
+void quantize(benchmark::State& state, const RowCodec& codec) {
   constexpr std::int64_t kRows = 2048;
   const std::vector<float> rows = gaussian_rows(1, kRows, codec.code.head_dim);
   std::vector<float> out(rows.size());
   for (auto _ : state) {
-    quantise_rows(codec, rows.data(), kRows, 0, out.data(), 0);
+    quantize_rows(codec, rows.data(), kRows, 0, out.data(), 0);
     benchmark::DoNotOptimize(out.data());
   }
   state.SetItemsProcessed(state.iterations() * kRows);  // rows
@@ -19,7 +19,7 @@ void quantise(benchmark::State& state, const RowCodec& codec) {
 
 const int kRegistered = [] {
   const auto add = [](const std::string& name, const RowCodec& codec) {
-    benchmark::RegisterBenchmark(name.c_str(), [codec](benchmark::State& state) { quantise(state, codec); });
+    benchmark::RegisterBenchmark(name.c_str(), [codec](benchmark::State& state) { quantize(state, codec); });
   };
   for (const int d : {64, 128, 256}) {
     const std::string size = "/d" + std::to_string(d);

@@ -55,7 +55,7 @@ for part in "$@"; do
     fit)
       fit fitted-oscar --method oscar
       fit fitted-waterfill --method waterfill
-      fit centred-oscar --method oscar --scope head --center rope
+      fit centered-oscar --method oscar --scope head --center rope
       fit feedback-oscar --method oscar --scope head --encoder feedback
       ;;
     verify)
@@ -64,7 +64,7 @@ for part in "$@"; do
         --max-sequences 2 --layer-sequences 1 --device "$device" --report "$work/verify.json" --overwrite
       ;;
     decode)
-      timed decode "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centred-oscar" \
+      timed decode "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centered-oscar" \
         --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2,kivi2-g128,oscar-tns}" \
         --path decode --context "${CONTEXT:-400}" --tokens 0 --max-sequences "${SEQUENCES:-2}" --windows 16,64 --layer-sequences 1 \
         --device "$device" --report "$work/decode.json" --overwrite

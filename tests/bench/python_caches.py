@@ -2,7 +2,7 @@
 second and memory of the 2-bit cache, with recorded steps and without, against the caches that transformers brings. One line of JSON for
 each measurement. A prompt is not computed, so that long contexts and large batches fit into minutes; its first token is.
 
-  OSCAR_KV_OPERATORS=liboscar_kv_cuda.so python tests/bench/python_caches.py [one] [batches] [flash] [quantised] [compiled] --seconds 560 |
+  OSCAR_KV_OPERATORS=liboscar_kv_cuda.so python tests/bench/python_caches.py [one] [batches] [flash] [quantized] [compiled] --seconds 560 |
     tee caches.jsonl
   python tests/bench/python_caches_table.py caches.jsonl     # the table, and which goals hold
 
@@ -206,7 +206,7 @@ def flash(plan, model, sizes):
         model.set_attn_implementation(before)
 
 
-def quantised(plan, model, contexts):
+def quantized(plan, model, contexts):
     """What a user of transformers picks today."""
     from transformers import QuantizedCache
     for context in contexts:
@@ -224,7 +224,7 @@ def sizes_of(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="one, batches, flash, quantised, compiled (default: all)")
+    parser.add_argument("what", nargs="*", help="one, batches, flash, quantized, compiled (default: all)")
     parser.add_argument("--sizes", help="CONTEXT:batches of BF16|of ours|of the compiled StaticCache;... (default: by the memory of the GPU)")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no measurement that may end later")
     parser.add_argument("--resume", type=pathlib.Path, help="output of an earlier run, whose measurements are not repeated")
@@ -233,7 +233,7 @@ def main():
     plan = Plan(given.seconds, [json.loads(line) for line in earlier if line.startswith("{")])  # packages print lines of their own
     memory = torch.cuda.get_device_properties(0).total_memory
     sizes = sizes_of(given.sizes or SIZES[141 if memory > 120e9 else 80])
-    wanted = given.what or ["one", "compiled", "batches", "quantised", "flash"]
+    wanted = given.what or ["one", "compiled", "batches", "quantized", "flash"]
     say(what="machine", device=torch.cuda.get_device_name(), torch=torch.__version__, memory_gib=round(memory / 2 ** 30, 1))
     with torch.no_grad():
         model = model_8b()
@@ -243,8 +243,8 @@ def main():
             one(plan, model, bundles, sizes)
         if "compiled" in wanted:
             compiled(plan, model, sizes, True)
-        if "quantised" in wanted:
-            quantised(plan, model, sizes)
+        if "quantized" in wanted:
+            quantized(plan, model, sizes)
         if "batches" in wanted:
             batches(plan, model, bundles, sizes)
         if "compiled" in wanted:

@@ -64,7 +64,7 @@ TEST(Bundle, RoundTripKeepsEverything) {
   }
 }
 
-TEST(Bundle, NonOrthogonalCentredTransformsSurvive) {
+TEST(Bundle, NonOrthogonalCenteredTransformsSurvive) {
   const TempDirectory temp;
   Bundle bundle = small_bundle();
   for (const bool key : {true, false}) {

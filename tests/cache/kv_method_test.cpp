@@ -42,11 +42,11 @@ std::string message_of(const std::function<void()>& action) {
 TEST(Method, Baselines) {
   const ModelConfig model = model_of();
   const KvMethod bf16 = make_method("bf16", model, nullptr, {});
-  EXPECT_FALSE(bf16.quantised);
+  EXPECT_FALSE(bf16.quantized);
   EXPECT_DOUBLE_EQ(bf16.bits_per_element(), 16.0);
   EXPECT_DOUBLE_EQ(bf16.bits_per_element_at(2048), 16.0);
   const KvMethod naive = make_method("naive2", model, nullptr, {});
-  EXPECT_TRUE(naive.quantised);
+  EXPECT_TRUE(naive.quantized);
   EXPECT_DOUBLE_EQ(naive.bits_per_element(), 2.25);
   EXPECT_NEAR(naive.bits_per_element_at(131072), 2.2836, 5e-5);  // as published for 128K
   EXPECT_DOUBLE_EQ(naive.bits_per_element_at(320), 16.0);
@@ -101,7 +101,7 @@ TEST(Method, LayersThatABundleLeavesOutAreExact) {
   bundle.layers.erase(bundle.layers.begin() + 1);
   bundle.model["left_out"] = Json::parse(R"([{"layer": 1, "reason": "a window"}])");
   const KvMethod method = make_method("oscar", model, &bundle, {32, 128, 1});
-  EXPECT_TRUE(method.quantised_at(0) && !method.quantised_at(1) && method.quantised_at(2));
+  EXPECT_TRUE(method.quantized_at(0) && !method.quantized_at(1) && method.quantized_at(2));
   EXPECT_EQ(method.transform(1, Side::kKey), nullptr);
   EXPECT_EQ(method.transform(2, Side::kKey)->clip, bundle.layers[1].key.clip);
   EXPECT_EQ(method.codec(2, Side::kValue, 1).clip, 0.8f);

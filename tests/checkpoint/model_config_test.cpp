@@ -68,7 +68,7 @@ TEST(ModelConfig, LayersWithExperts) {
   const ModelConfig qwen = parse("Qwen3MoeForCausalLM", R"({"mlp_only_layers": [2, 7], "num_experts": 16})");
   EXPECT_THAT(qwen.experts.layers, ElementsAre(true, true, false));
   EXPECT_TRUE(qwen.experts.count == 16 && qwen.experts.per_token == 8 && qwen.experts.intermediate == 768);
-  EXPECT_FALSE(qwen.experts.normalised);
+  EXPECT_FALSE(qwen.experts.normalized);
   EXPECT_THAT(parse("Qwen3MoeForCausalLM", R"({"decoder_sparse_step": 2})").experts.layers,
               ElementsAre(false, true, false));
   const ModelConfig mixtral = parse("MixtralForCausalLM", R"({"num_local_experts": 4})");
@@ -130,7 +130,7 @@ TEST(ModelConfig, LayersOfLinearAttention) {
   EXPECT_THAT(next.experts.layers, ElementsAre(false, false, false, true, false, true, false, true, false));
   EXPECT_TRUE(next.linear.key_heads == 16 && next.linear.value_heads == 32 && next.linear.kernel == 4);
   EXPECT_TRUE(next.linear.channels() == 8192 && next.linear.values() == 4096);
-  EXPECT_TRUE(next.output_gate && next.experts.normalised && next.experts.shared == 24 && next.intermediate == 5632);
+  EXPECT_TRUE(next.output_gate && next.experts.normalized && next.experts.shared == 24 && next.intermediate == 5632);
   EXPECT_TRUE(next.rope.turning(next.head_dim) == 64 && next.head_dim == 256);
   EXPECT_TRUE(next.kv_layers() == 2 && next.kv_layer(1) == 7 && next.kv_place(7) == 1);
   const ModelConfig dense = parse("Qwen3_5ForCausalLM", R"({"layer_types": ["full_attention", "linear_attention",
@@ -420,7 +420,7 @@ TEST(ModelConfig, RefusesContradictoryWindows) {
   EXPECT_THAT(refusal(R"({"sliding_window": 0})", "MistralForCausalLM"), HasSubstr("'sliding_window' is 0"));
 }
 
-TEST(ModelConfig, QuantisedWeights) {
+TEST(ModelConfig, QuantizedWeights) {
   const auto weights = [](const std::string& quantization) {
     return parse("LlamaForCausalLM", "{\"quantization_config\": " + quantization + "}").weights;
   };
@@ -445,7 +445,7 @@ TEST(ModelConfig, QuantisedWeights) {
   EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round"})").zero_point_offset, 0);
 }
 
-TEST(ModelConfig, QuantisedWeightsThatAreNotRead) {
+TEST(ModelConfig, QuantizedWeightsThatAreNotRead) {
   const auto says = [](const std::string& quantization, const char* word) {
     EXPECT_THAT(refusal("{\"quantization_config\": " + quantization + "}"), HasSubstr(word)) << quantization;
   };

@@ -72,7 +72,7 @@ TEST_F(ModelLocationTest, BranchCommitAndPullRequest) {
   EXPECT_EQ(read_file(main.directory / "config.json"), "{}");  // through the link into blobs
 }
 
-TEST_F(ModelLocationTest, ModelWithoutAnOrganisation) {
+TEST_F(ModelLocationTest, ModelWithoutAnOrganization) {
   hub_.add("models--gpt", kOne, "config.json", "{}");
   hub_.set_ref("models--gpt", "main", kOne);
   EXPECT_EQ(locate_model("gpt").name, "gpt");

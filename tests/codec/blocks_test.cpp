@@ -32,11 +32,11 @@ TEST(Blocks, ScaleBytesAreAGrid) {
 }
 
 // Long blocks of Gaussian numbers reach the known distortions: one bit pi/2 - 1 without bias and 1 - 2/pi by least
-// squares; two and four bits near those of the best uniform quantisers.
+// squares; two and four bits near those of the best uniform quantizers.
 TEST(Blocks, GaussianDistortions) {
   const std::vector<float> rows = gaussian_rows(5, 300, 1024);
   const auto check = [&](std::uint8_t w, Side side, double relative_mse, double share) {
-    const ErrorStats e = error_of(rows, quantised(codec_of(1024, w, side), rows));
+    const ErrorStats e = error_of(rows, quantized(codec_of(1024, w, side), rows));
     EXPECT_NEAR(e.relative_mse, relative_mse, share * relative_mse) << int{w};
     EXPECT_NEAR(e.gain, side == Side::kKey ? 1.0 : 1.0 - e.relative_mse, 3e-3) << int{w};
   };
@@ -52,7 +52,7 @@ TEST(Blocks, WidthZeroReadsZeroAndStoresNothing) {
   const RowCodec codec{.code = band_code(64, {2, 0, 1, 0}), .side = Side::kValue};
   EXPECT_EQ(codec.code.param_bytes(), 2);
   EXPECT_EQ(codec.code.code_bytes(), 6);
-  const std::vector<float> row = gaussian_rows(6, 1, 64), back = quantised(codec, row);
+  const std::vector<float> row = gaussian_rows(6, 1, 64), back = quantized(codec, row);
   for (std::size_t i = 0; i < 64; ++i) {
     if (i / 16 == 1 || i / 16 == 3) {
       EXPECT_EQ(back[i], 0.0f);
@@ -69,15 +69,15 @@ TEST(Blocks, RowsOnLevelsAreExact) {
       const int code = static_cast<int>((i * 5 + i / 7) % (1u << w));
       row[i] = (static_cast<float>(code) + 0.5f - 0.5f * static_cast<float>(1 << w)) * 0.5f;  // s = 2^(-32/32)
     }
-    for (const Side side : {Side::kKey, Side::kValue}) EXPECT_EQ(quantised(codec_of(128, w, side), row), row) << int{w};
+    for (const Side side : {Side::kKey, Side::kValue}) EXPECT_EQ(quantized(codec_of(128, w, side), row), row) << int{w};
   }
 }
 
 TEST(Blocks, SearchIsNoWorseThanTheFullRange) {
   const std::vector<float> rows = gaussian_rows(7, 500, 128);
   for (const std::uint8_t w : {2, 4}) {
-    EXPECT_LT(error_of(rows, quantised(codec_of(128, w, Side::kValue), rows)).relative_mse,
-              error_of(rows, quantised(codec_of(128, w, Side::kValue, Encoder::kMinMax), rows)).relative_mse);
+    EXPECT_LT(error_of(rows, quantized(codec_of(128, w, Side::kValue), rows)).relative_mse,
+              error_of(rows, quantized(codec_of(128, w, Side::kValue, Encoder::kMinMax), rows)).relative_mse);
   }
 }
 
@@ -86,7 +86,7 @@ TEST(Blocks, ExtremeMagnitudesStayFinite) {
     for (const std::uint8_t w : {1, 2, 4}) {
       std::vector<float> row(64);
       for (std::size_t i = 0; i < row.size(); ++i) row[i] = size * (i % 2 == 0 ? 1.0f : -0.5f);
-      for (const float v : quantised(codec_of(64, w, Side::kKey), row)) ASSERT_TRUE(std::isfinite(v)) << size;
+      for (const float v : quantized(codec_of(64, w, Side::kKey), row)) ASSERT_TRUE(std::isfinite(v)) << size;
     }
   }
 }
@@ -94,7 +94,7 @@ TEST(Blocks, ExtremeMagnitudesStayFinite) {
 TEST(Blocks, NonFiniteRowsAreRefused) {
   std::vector<float> row = gaussian_rows(8, 1, 64);
   row[60] = std::nanf("");
-  EXPECT_THROW(quantised(codec_of(64, 0, Side::kKey), row), NumericalError);  // even where nothing is stored
+  EXPECT_THROW(quantized(codec_of(64, 0, Side::kKey), row), NumericalError);  // even where nothing is stored
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ TEST(Feedback, IdentityMetricIsSearch) {
     const std::vector<float> rows = gaussian_rows(11, 50, shape.code.head_dim, 0.25f);
     for (const Side side : {Side::kKey, Side::kValue}) {
       const RowCodec search{.code = shape.code, .side = side, .encoder = Encoder::kSearch};
-      EXPECT_EQ(quantised(feedback_codec(shape.code, side, repeated(h, shape.blocks)), rows), quantised(search, rows));
+      EXPECT_EQ(quantized(feedback_codec(shape.code, side, repeated(h, shape.blocks)), rows), quantized(search, rows));
     }
   }
 }
@@ -102,8 +102,8 @@ TEST(Feedback, NeverAWorseDirectionThanSearch) {
     const Matrix seen = uniform ? without_offset(h, n) : h;
     const std::vector<float> rows = gaussian_rows(13, 100, shape.code.head_dim);
     for (const Side side : {Side::kKey, Side::kValue}) {
-      const std::vector<float> a = quantised({.code = shape.code, .side = side, .encoder = Encoder::kSearch}, rows);
-      const std::vector<float> b = quantised(feedback_codec(shape.code, side, repeated(h, shape.blocks)), rows);
+      const std::vector<float> a = quantized({.code = shape.code, .side = side, .encoder = Encoder::kSearch}, rows);
+      const std::vector<float> b = quantized(feedback_codec(shape.code, side, repeated(h, shape.blocks)), rows);
       double lost_search = 0.0, lost_feedback = 0.0;
       for (std::size_t at = 0; at < rows.size(); at += n) {
         if (!uniform && shape.code.widths[at % d / n] == 0) continue;
@@ -127,7 +127,7 @@ TEST(Feedback, ScalesAreTakenInTheMetric) {
   const Matrix h = random_metric(14, 32, 100.0);
   const std::vector<float> rows = gaussian_rows(15, 40, 128);
   for (const Side side : {Side::kKey, Side::kValue}) {
-    const std::vector<float> y = quantised(feedback_codec(code, side, repeated(h, 4)), rows);
+    const std::vector<float> y = quantized(feedback_codec(code, side, repeated(h, 4)), rows);
     double error = 0.0, power = 0.0;
     for (std::size_t at = 0; at < rows.size(); at += n) {
       const float* other = side == Side::kKey ? &rows[at] : &y[at];
@@ -151,7 +151,7 @@ TEST(Feedback, CodesStayInRange) {
       const int width = shape.code.layout == Layout::kUniform ? 2 : shape.code.widths[i % 128 / n];
       ASSERT_LT(codes[i], 1 << width);
     }
-    for (const float v : quantised(codec, rows)) ASSERT_TRUE(std::isfinite(v));
+    for (const float v : quantized(codec, rows)) ASSERT_TRUE(std::isfinite(v));
   }
 }
 
@@ -163,7 +163,7 @@ TEST(Feedback, DegenerateMetricsAndRowsStayFinite) {
     std::vector<float> row = gaussian_rows(17, 1, 64);
     for (float& v : row) v *= size;
     for (float& v : row) v = std::isfinite(v) ? v : 1e38f;
-    for (const float v : quantised(feedback_codec(code, Side::kKey, metric), row)) ASSERT_TRUE(std::isfinite(v));
+    for (const float v : quantized(feedback_codec(code, Side::kKey, metric), row)) ASSERT_TRUE(std::isfinite(v));
   }
   metric[3] = std::nanf("");
   EXPECT_THROW(FeedbackMetric(metric.data(), code), InputError);
@@ -172,10 +172,10 @@ TEST(Feedback, DegenerateMetricsAndRowsStayFinite) {
 TEST(Feedback, NeedsItsMetric) {
   const std::vector<float> row = gaussian_rows(18, 1, 64);
   RowCodec codec{.code = uniform_code(64), .encoder = Encoder::kFeedback};
-  EXPECT_THROW(quantised(codec, row), InputError);
+  EXPECT_THROW(quantized(codec, row), InputError);
   const std::vector<float> metric(64 * 16, 1.0f);
   codec.metric = std::make_shared<const FeedbackMetric>(metric.data(), band_code(64, {2, 2, 2, 2}));
-  EXPECT_THROW(quantised(codec, row), InputError);  // of another layout
+  EXPECT_THROW(quantized(codec, row), InputError);  // of another layout
   EXPECT_EQ(parse_encoder("feedback"), Encoder::kFeedback);
   EXPECT_EQ(to_string(Encoder::kFeedback), "feedback");
 }

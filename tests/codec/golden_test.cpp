@@ -78,7 +78,7 @@ TEST(OSCAR_SUITE, AreReproducedBitForBit) {
       decode_rows(codec, codes.data(), params.data(), 1, back.data(), 0);
       EXPECT_EQ(std::memcmp(back.data(), decoded.data(), back.size() * 4), 0);
       std::fill(back.begin(), back.end(), 0.0f);
-      quantise_rows(codec, row.data(), 1, 0, back.data(), 0);
+      quantize_rows(codec, row.data(), 1, 0, back.data(), 0);
       EXPECT_EQ(std::memcmp(back.data(), decoded.data(), back.size() * 4), 0);
       ++rows;
     }

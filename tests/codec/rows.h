@@ -37,10 +37,10 @@ inline ErrorStats error_of(const std::vector<float>& x, const std::vector<float>
   return {error / power, dot / power};
 }
 
-inline std::vector<float> quantised(const RowCodec& codec, const std::vector<float>& rows) {
+inline std::vector<float> quantized(const RowCodec& codec, const std::vector<float>& rows) {
   std::vector<float> out(rows.size());
   const auto n = static_cast<std::int64_t>(rows.size()) / codec.code.head_dim;
-  quantise_rows(codec, rows.data(), n, 0, out.data(), 0);
+  quantize_rows(codec, rows.data(), n, 0, out.data(), 0);
   return out;
 }
 

@@ -27,7 +27,7 @@ TEST(Uniform, ZeroRowStaysZero) {
       for (const float zero : {0.0f, -0.0f}) {
         RowCodec codec = codec_of(128, 0, type);
         codec.encoder = encoder;
-        const std::vector<float> row(128, zero), back = quantised(codec, row);
+        const std::vector<float> row(128, zero), back = quantized(codec, row);
         for (const float v : back) ASSERT_EQ(v, 0.0f);
       }
     }
@@ -41,7 +41,7 @@ TEST(Uniform, ConstantRowIsExactWhenTheTypeHoldsIt) {
         RowCodec codec = codec_of(64, 32, type);
         codec.encoder = encoder;
         const std::vector<float> row(64, c);
-        EXPECT_EQ(quantised(codec, row), row) << c;
+        EXPECT_EQ(quantized(codec, row), row) << c;
       }
     }
   }
@@ -56,11 +56,11 @@ TEST(Uniform, RowsOnFourLevelsAreExact) {
     EXPECT_EQ(e.scale[0], s);
     EXPECT_EQ(e.zero[0], z);
     for (std::size_t i = 0; i < row.size(); ++i) EXPECT_EQ(e.codes[i], (i * 7 + i / 5) % 4);
-    EXPECT_EQ(quantised(codec_of(128), row), row);
+    EXPECT_EQ(quantized(codec_of(128), row), row);
     for (const Side side : {Side::kKey, Side::kValue}) {  // the search encoder finds the same row
       RowCodec search = codec_of(128);
       search.encoder = Encoder::kSearch, search.side = side;
-      const std::vector<float> back = quantised(search, row);
+      const std::vector<float> back = quantized(search, row);
       for (std::size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(back[i], row[i], 2e-3f * s);
     }
   }
@@ -73,7 +73,7 @@ TEST(Uniform, TwoLevelRow) {
   EXPECT_EQ(e.scale[0], 1.0f);
   EXPECT_EQ(e.zero[0], 1.0f);
   for (std::size_t i = 0; i < row.size(); ++i) EXPECT_EQ(e.codes[i], i % 3 == 0 ? 0 : 3);
-  EXPECT_EQ(quantised(codec_of(64), row), row);
+  EXPECT_EQ(quantized(codec_of(64), row), row);
 }
 
 TEST(Uniform, ErrorIsAtMostHalfAStep) {
@@ -103,11 +103,11 @@ TEST(Uniform, ErrorIsAtMostHalfAStep) {
   }
 }
 
-// Independent Gaussian rows, d = 128: known errors of the quantiser, sampling error below 1 %.
+// Independent Gaussian rows, d = 128: known errors of the quantizer, sampling error below 1 %.
 TEST(Uniform, GaussianAnchors) {
   const std::vector<float> rows = gaussian_rows(3, 4000, 128);
   const auto check = [&](RowCodec codec, double relative_mse, double gain) {
-    const ErrorStats e = error_of(rows, quantised(codec, rows));
+    const ErrorStats e = error_of(rows, quantized(codec, rows));
     EXPECT_NEAR(e.relative_mse, relative_mse, 0.02 * relative_mse);
     EXPECT_NEAR(e.gain, gain, 0.004);
   };
@@ -125,13 +125,13 @@ TEST(Uniform, GaussianAnchors) {
 TEST(Uniform, SearchIsUnbiasedForKeysAndLeastSquaresForValues) {
   const std::vector<float> rows = gaussian_rows(11, 2000, 128);
   RowCodec codec = codec_of(128);
-  const double plain = error_of(rows, quantised(codec, rows)).relative_mse;
+  const double plain = error_of(rows, quantized(codec, rows)).relative_mse;
   codec.encoder = Encoder::kSearch;
-  const ErrorStats key = error_of(rows, quantised(codec, rows));
+  const ErrorStats key = error_of(rows, quantized(codec, rows));
   EXPECT_NEAR(key.gain, 1.0, 1e-3);
   EXPECT_LT(key.relative_mse, 0.6 * plain);
   codec.side = Side::kValue;
-  const ErrorStats value = error_of(rows, quantised(codec, rows));
+  const ErrorStats value = error_of(rows, quantized(codec, rows));
   EXPECT_LT(value.relative_mse, key.relative_mse);
   EXPECT_LT(value.relative_mse, 0.1188 + 0.002);            // no worse than the best fixed uniform step
   EXPECT_NEAR(value.gain, 1.0 - value.relative_mse, 2e-3);  // the error is orthogonal to the reconstruction
@@ -188,7 +188,7 @@ TEST(Uniform, NonFiniteRowsAreRefusedByName) {
       RowCodec codec = codec_of(64);
       codec.clip = clip;
       try {
-        quantised(codec, rows);
+        quantized(codec, rows);
         FAIL() << "no NumericalError";
       } catch (const NumericalError& e) {
         EXPECT_THAT(e.what(), testing::HasSubstr("row 17"));
@@ -212,7 +212,7 @@ TEST(Uniform, ExtremeMagnitudesStayFinite) {
             }
             const float largest = std::fabs(*std::max_element(
                 row.begin(), row.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
-            for (const float v : quantised(codec, row)) {
+            for (const float v : quantized(codec, row)) {
               ASSERT_TRUE(std::isfinite(v)) << size;
               ASSERT_LE(std::fabs(v), 2.0f * std::max(largest, 1e-7f)) << size << " " << mean;
             }
@@ -225,7 +225,7 @@ TEST(Uniform, ExtremeMagnitudesStayFinite) {
 
 // Why FP16 is the default type of s and z: at z = 200 its zero point is eight times finer than BF16's, so that the
 // ends of the range are not cut.
-TEST(Uniform, OffsetRowsFavourFloat16Parameters) {
+TEST(Uniform, OffsetRowsFavorFloat16Parameters) {
   const auto worst = [](ParamType type) {  // largest error in steps
     float worst = 0.0f;
     for (std::uint64_t r = 0; r < 200; ++r) {
@@ -246,8 +246,8 @@ TEST(Uniform, StridesAndAliasing) {
   const RowCodec codec = codec_of(64);
   std::vector<float> strided(rows), dense;
   for (int t = 0; t < 6; ++t) dense.insert(dense.end(), rows.begin() + t * 128, rows.begin() + t * 128 + 64);
-  const std::vector<float> expected = quantised(codec, dense);
-  quantise_rows(codec, strided.data(), 6, 128, strided.data(), 128);
+  const std::vector<float> expected = quantized(codec, dense);
+  quantize_rows(codec, strided.data(), 6, 128, strided.data(), 128);
   for (int t = 0; t < 6; ++t) {
     for (int i = 0; i < 128; ++i) {
       const auto at = static_cast<std::size_t>(t * 128 + i);
@@ -261,7 +261,7 @@ TEST(Uniform, BatchFunctionsAgreeWithRowFunctions) {
   const RowCodec codec{uniform_code(96, 32), Side::kValue, Encoder::kMinMax, 0.92f};
   std::vector<std::uint8_t> codes(9 * 96), params(9 * 12);
   encode_rows(codec, rows.data(), 9, 0, codes.data(), params.data());
-  const std::vector<float> back = quantised(codec, rows);
+  const std::vector<float> back = quantized(codec, rows);
   for (int r = 0; r < 9; ++r) {
     const EncodedRow e = encode_row({rows.data() + r * 96, 96}, codec.code, codec.clip);
     std::vector<float> row(96);

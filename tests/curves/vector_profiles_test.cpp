@@ -30,7 +30,7 @@ Call copies_of_one(const Scenario& s, std::int64_t copies) {
 }
 
 TEST(VectorProfiles, AreWhatACacheOfTheseWidthsGives) {
-  for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kCentred, Basis::kSkewed}) {
+  for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kCentered, Basis::kSkewed}) {
     const std::vector<Widths> profiles{{4, 2, 1, 0}, {2, 2, 0, 0}, {4, 4, 4, 4}};
     const WidthMethods methods{vectors({1, 1, 1, 1}, basis).method, vectors({2, 2, 2, 2}, basis).method,
                                vectors({4, 4, 4, 4}, basis).method};
@@ -43,7 +43,7 @@ TEST(VectorProfiles, AreWhatACacheOfTheseWidthsGives) {
     single.input.batch = &single.batch;
     for (std::size_t p = 0; p <= profiles.size(); ++p) {
       Scenario s = p < profiles.size() ? vectors(profiles[p], basis) : plain;
-      s.method.quantised = p < profiles.size();  // the last copy is transformed alone
+      s.method.quantized = p < profiles.size();  // the last copy is transformed alone
       SimulatedPrefillAttention prefill(s.method);
       const at::Tensor expected = prefill.attend(single.input);
       const at::Tensor copy = found.narrow(0, static_cast<std::int64_t>(p) * kVectorTokens, kVectorTokens);

@@ -31,7 +31,7 @@ void read_input(std::string_view bytes) {
   require(earlier.sequences() <= kSequences && earlier.first_position() >= kFirst, "only tokens that this run scores");
   VerifyReport report;
   MethodReport row;
-  row.id = "oscar", row.path = "decode", row.comparison = "common", row.quantised = row.judged = true;
+  row.id = "oscar", row.path = "decode", row.comparison = "common", row.quantized = row.judged = true;
   report.methods.push_back(row);
   earlier.compare(report, 0.5, [&](std::size_t i) { return report.methods[i].quality; });
   for (const BaselineChange& c : report.changes) {

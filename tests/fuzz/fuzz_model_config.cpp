@@ -68,13 +68,13 @@ std::vector<std::string> seeds() {
       R"("head_dim":8,"global_head_dim":16,"hidden_size_per_layer_input":4,"vocab_size_per_layer_input":96,)"
       R"("layer_types":["sliding_attention","full_attention","full_attention"],"sliding_window":9,)"
       R"("num_kv_shared_layers":1,"use_double_wide_mlp":true})");
-  const std::string quantised = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
-  seeds.push_back(quantised +
+  const std::string quantized = "{\"architectures\":[\"Qwen3ForCausalLM\"]," + sizes + "\"quantization_config\":";
+  seeds.push_back(quantized +
                   R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["a"]}})");
-  seeds.push_back(quantised +
+  seeds.push_back(quantized +
                   R"({"quant_method":"compressed-tensors","format":"float-quantized","ignore":["re:.*"],)"
                   R"("config_groups":{"x":{"weights":{"block_structure":[64,32]}},"y":{"weights":null}}}})");
-  seeds.push_back(quantised + R"({"quant_method":"gptq","checkpoint_format":"gptq_v2","bits":4}})");
+  seeds.push_back(quantized + R"({"quant_method":"gptq","checkpoint_format":"gptq_v2","bits":4}})");
   return seeds;
 }
 

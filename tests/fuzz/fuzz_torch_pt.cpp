@@ -32,7 +32,7 @@ PtValue example() {
 }
 
 // The form torch itself writes: values stored in the memo and recalled, tuples of fixed length, a view with strides.
-std::string memoised() {
+std::string memoized() {
   const std::string zeros(3, '\0');
   const std::string tensor = "ctorch._utils\n_rebuild_tensor_v2\nq\x01((X\x07" + zeros +
                              "storageq\x02"
@@ -58,7 +58,7 @@ std::uint64_t elements(const PtValue& value) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  return {dump_torch_pt(example(), "k_rotation"), pickle(example()).pickle, memoised()};
+  return {dump_torch_pt(example(), "k_rotation"), pickle(example()).pickle, memoized()};
 }
 
 void read_input(std::string_view bytes) {

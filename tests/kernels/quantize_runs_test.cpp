@@ -1,4 +1,4 @@
-// Tokens that leave BF16 windows, quantised by a warp for each run, against the same rows by a block for each run: the
+// Tokens that leave BF16 windows, quantized by a warp for each run, against the same rows by a block for each run: the
 // bytes of all pages. That kernel is compared with the CPU codec in quantize_pages_test.cpp.
 #include <gtest/gtest.h>
 

@@ -17,8 +17,8 @@ TEST(Float16, EveryFinitePatternSurvives) {
   }
 }
 
-TEST(Float16, RoundsToNearestEvenBetweenNeighbours) {
-  for (std::uint16_t b = 0; b < 0x7bff; ++b) {  // positive finite neighbours
+TEST(Float16, RoundsToNearestEvenBetweenNeighbors) {
+  for (std::uint16_t b = 0; b < 0x7bff; ++b) {  // positive finite neighbors
     const float low = float16_value(b), high = float16_value(static_cast<std::uint16_t>(b + 1));
     const float middle = low + (high - low) / 2;  // exact: 12 significant bits
     ASSERT_EQ(float16_bits(middle), b % 2 == 0 ? b : b + 1);

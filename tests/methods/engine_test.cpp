@@ -70,7 +70,7 @@ TEST_P(EveryMethod, IsCausal) {
   for (const Side side : {Side::kKey, Side::kValue}) {
     const at::Tensor x = rows(2), whole = engine.reconstruct(side, x);
     for (const std::int64_t n : {180, 256, 399}) {
-      const std::int64_t begin = engine.side(side).windows.sink, end = engine.side(side).windows.quantised_end(n);
+      const std::int64_t begin = engine.side(side).windows.sink, end = engine.side(side).windows.quantized_end(n);
       if (end <= begin) continue;
       const at::Tensor part = engine.reconstruct(side, x.narrow(0, 0, n));
       const double difference =

@@ -1,4 +1,4 @@
-// Independent N(0, 1) rows, and the figures that describe a quantiser on them.
+// Independent N(0, 1) rows, and the figures that describe a quantizer on them.
 #pragma once
 
 #include <cmath>

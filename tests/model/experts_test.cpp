@@ -42,15 +42,15 @@ TEST(Route, SoftmaxOverAllOrOverTheChosen) {
   LayerWeights w;
   w.router = at::eye(3);
   ExpertConfig config;
-  config.count = 3, config.per_token = 2, config.normalised = false;
+  config.count = 3, config.per_token = 2, config.normalized = false;
   const at::Tensor x = at::tensor({0.0f, std::log(2.0f), std::log(4.0f)}).view({1, 3});
   Routing routing = route(x, w, config, {});
   EXPECT_TRUE(at::equal(routing.experts, at::tensor({2, 1}, at::kLong).view({1, 2})));
   EXPECT_TRUE(at::allclose(routing.weights, at::tensor({4.0f / 7, 2.0f / 7}).view({1, 2}), 1e-6));
-  config.normalised = true;
+  config.normalized = true;
   const at::Tensor share = at::tensor({2.0f / 3, 1.0f / 3}).view({1, 2});
   EXPECT_TRUE(at::allclose(route(x, w, config, {}).weights, share, 1e-6));
-  config.normalised = false;
+  config.normalized = false;
   EXPECT_TRUE(at::allclose(route(x, w, config, {.router = RouterKind::kLargestFirst}).weights, share, 1e-6));
 }
 
@@ -60,7 +60,7 @@ TEST(Experts, WeightsMayScaleWhatExpertsRead) {
   w.router = at::cat({at::eye(3), at::zeros({3, kHidden - 3})}, 1);
   w.expert_gate_up = drawn({3, 2 * kWidth, kHidden}, 2), w.expert_down = drawn({3, kHidden, kWidth}, 3);
   ExpertConfig config;
-  config.count = 3, config.per_token = 2, config.normalised = false;
+  config.count = 3, config.per_token = 2, config.normalized = false;
   at::Tensor x = drawn({1, kHidden}, 4);
   x.narrow(1, 0, 3).copy_(at::tensor({0.0f, std::log(2.0f), std::log(4.0f)}));
   const Pieces pieces{.router = RouterKind::kLargestSigmoids, .weighed_inputs = true};
@@ -83,7 +83,7 @@ TEST(Route, CorrectionsChooseButDoNotWeigh) {
   LayerWeights w;
   w.router = at::eye(4);
   ExpertConfig config;
-  config.count = 4, config.per_token = 2, config.normalised = false;
+  config.count = 4, config.per_token = 2, config.normalized = false;
   const at::Tensor x = at::tensor({0.0f, std::log(2.0f), std::log(4.0f), std::log(8.0f)}).view({1, 4});
   const Pieces sigmoid = {.router = RouterKind::kSigmoid, .rounded_weights = false};
   EXPECT_TRUE(at::allclose(route(x, w, config, sigmoid).weights, at::tensor({8.0f / 9, 0.8f}).view({1, 2}), 1e-6));
@@ -91,7 +91,7 @@ TEST(Route, CorrectionsChooseButDoNotWeigh) {
   Routing routing = route(x, w, config, sigmoid);
   EXPECT_TRUE(at::equal(routing.experts, at::tensor({0, 3}, at::kLong).view({1, 2})));
   EXPECT_TRUE(at::allclose(routing.weights, at::tensor({0.5f, 8.0f / 9}).view({1, 2}), 1e-6));
-  config.normalised = true, config.scaling = 2.5;
+  config.normalized = true, config.scaling = 2.5;
   const float sum = 0.5f + 8.0f / 9;
   EXPECT_TRUE(at::allclose(route(x, w, config, sigmoid).weights,
                            at::tensor({1.25f / sum, 2.5f * 8.0f / 9 / sum}).view({1, 2}), 1e-6));

@@ -32,7 +32,7 @@ TEST(RmsNorm, EpsilonIsAddedToTheMeanSquare) {
   EXPECT_NEAR(y[0][0].item<double>(), 2.0 / 3.0, 1e-6);
 }
 
-// The normalised value is rounded to the activation dtype before the weight is applied.
+// The normalized value is rounded to the activation dtype before the weight is applied.
 TEST(RmsNorm, RoundsBeforeTheWeight) {
   const at::Tensor x = random({64, 48}, 3).to(at::kBFloat16), weight = random({48}, 4).to(at::kBFloat16);
   const at::Tensor wide = x.to(at::kFloat);
@@ -51,11 +51,11 @@ TEST(RmsNorm, KindsDifferInWhereTheWeightIsApplied) {
 }
 
 // LayerNorm: a constant added to all channels changes nothing.
-TEST(RmsNorm, CentredTakesTheMeanAway) {
+TEST(RmsNorm, CenteredTakesTheMeanAway) {
   const at::Tensor x = random({64, 48}, 7), weight = random({48}, 8);
   const at::Tensor expected = at::layer_norm(x, {48}, weight, {}, 1e-5);
-  EXPECT_TRUE(at::allclose(rms_norm(x, weight, 1e-5, NormKind::kCentred), expected, 1e-5, 1e-6));
-  EXPECT_TRUE(at::allclose(rms_norm(x + 3.0, weight, 1e-5, NormKind::kCentred), expected, 1e-4, 1e-5));
+  EXPECT_TRUE(at::allclose(rms_norm(x, weight, 1e-5, NormKind::kCentered), expected, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(rms_norm(x + 3.0, weight, 1e-5, NormKind::kCentered), expected, 1e-4, 1e-5));
   EXPECT_FALSE(at::allclose(rms_norm(x + 3.0, weight, 1e-5), expected, 1e-1, 1e-1));
 }
 

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// Without begin_linear_algebra() all threads but the first fail, in a process that has called no factorisation before.
+// Without begin_linear_algebra() all threads but the first fail, in a process that has called no factorization before.
 TEST(LinearAlgebra, BeginsOnSeveralThreadsAtOnce) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
   const at::Device gpu{at::kCUDA, 0};

@@ -202,7 +202,7 @@ TEST(Rope, CommonRotationOnlyWhereAllLayersShareIt) {
   EXPECT_EQ(common_rope(config).inverse.size(0), 0);
   config.rope.interleaved = false, config.norm_after_rope = true;
   EXPECT_EQ(common_rope(config).inverse.size(0), 0);
-  EXPECT_THAT(message_of([&] { require_full_rope(config, "It"); }), testing::HasSubstr("normalises them after"));
+  EXPECT_THAT(message_of([&] { require_full_rope(config, "It"); }), testing::HasSubstr("normalizes them after"));
   config.norm_after_rope = false, config.rope.partial = 0.5;
   EXPECT_EQ(common_rope(config).inverse.size(0), 4);
   EXPECT_THROW(require_full_rope(config, "It"), InputError);

@@ -68,7 +68,7 @@ TEST(Weights, NormThatWouldBeIgnoredIsRefused) {
   EXPECT_THAT(fault(tiny), testing::HasSubstr("k_norm"));
 }
 
-TEST(Weights, DamagedQuantisedAndIntegerWeightsAreRefused) {
+TEST(Weights, DamagedQuantizedAndIntegerWeightsAreRefused) {
   TinyCheckpoint scaled;
   scaled.tensors["model.layers.0.mlp.down_proj.weight_scale"] = at::ones({1});
   EXPECT_THAT(fault(scaled), testing::HasSubstr("model.layers.0.mlp.down_proj.weight is F32"));
@@ -81,7 +81,7 @@ TEST(Weights, DamagedQuantisedAndIntegerWeightsAreRefused) {
   EXPECT_THAT(fault(bytes), testing::AllOf(testing::HasSubstr("model.norm.weight"), testing::HasSubstr("U8")));
 }
 
-TEST(Weights, QuantisedLayerAndHead) {
+TEST(Weights, QuantizedLayerAndHead) {
   TinyCheckpoint tiny;
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   const at::Tensor codes = tiny.tensors[up].mul(64).to(at::kFloat8_e4m3fn), scale = at::full({1}, 1.0f / 64);
@@ -116,7 +116,7 @@ TEST(Weights, BiasOfAQuantisedModuleMayBeZeros) {
   EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr(module + ".bias"), testing::HasSubstr("would ignore")));
 }
 
-TEST(Weights, QuantisedEmbeddingIsRefused) {
+TEST(Weights, QuantizedEmbeddingIsRefused) {
   TinyCheckpoint tiny;
   at::Tensor& table = tiny.tensors["model.embed_tokens.weight"];
   table = table.to(at::kFloat8_e4m3fn);
@@ -124,7 +124,7 @@ TEST(Weights, QuantisedEmbeddingIsRefused) {
   EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr("model.embed_tokens.weight"), testing::HasSubstr("FP8")));
 }
 
-TEST(Weights, QuantisedWeightThatWouldBeIgnoredIsRefused) {
+TEST(Weights, QuantizedWeightThatWouldBeIgnoredIsRefused) {
   for (const char* name : {"mlp.extra_proj.weight_packed", "mlp.extra_proj.qweight", "mlp.experts.gate_up_proj_blocks",
                            "self_attn.g_proj.weight_scale"}) {
     TinyCheckpoint tiny;

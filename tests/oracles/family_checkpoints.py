@@ -159,11 +159,11 @@ BY_LENGTH = {
 }
 
 
-def randomise(model, seed):
+def randomize(model, seed):
     """Weights at which every part matters: attention and routers far from uniform, biases large, norms away from 1."""
     generator = torch.Generator().manual_seed(seed)
     gemma = model.config.model_type.startswith("gemma")
-    plain = model.config.model_type.startswith("gemma4")  # weights of its norms are not zero-centred, its logits not scaled
+    plain = model.config.model_type.startswith("gemma4")  # weights of its norms are not zero-centered, its logits not scaled
     hybrid = model.config.model_type.startswith(("qwen3_next", "qwen3_5"))
     buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("e_score_correction_bias", "layer_scalar"))]
     for name, parameter in [*model.named_parameters(), *buffers]:
@@ -205,7 +205,7 @@ def make(name, directory, tokenizer=None, **other):
     else:
         config = transformers.AutoConfig.for_model(kind, **settings)
         model = transformers.AutoModelForCausalLM.from_config(config)
-    randomise(model, seed=list(CASES).index(name) if name in CASES else 1000)
+    randomize(model, seed=list(CASES).index(name) if name in CASES else 1000)
     model.save_pretrained(directory, **(dict(save_original_format=False) if saving.get("fused") else {}))
     if saving.get("prediction"):
         add_prediction_layer(directory)

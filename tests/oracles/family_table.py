@@ -15,7 +15,7 @@ import random_checkpoints
 
 SOURCE_DIR = pathlib.Path(__file__).parents[2]
 PAGE = SOURCE_DIR / "docs" / "families.md"
-HEAD = ("| architecture | models | pieces that differ | collect, fit | verify | export | `oscar_kv` | quantised |",
+HEAD = ("| architecture | models | pieces that differ | collect, fit | verify | export | `oscar_kv` | quantized |",
         "|---|---|---|---|---|---|---|---|")
 NONE = "-"
 
@@ -65,10 +65,10 @@ def claims():
     whole = constants("tests/oracles/test_families.py")
     absorbed = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) for kind in
                 constants("tests/oracles/test_absorbed.py")["MODELS"]} | {"Qwen3ForCausalLM"}  # its SAMPLE
-    quantised = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in re.findall(
-        r'for_model\("(\w+)"', (SOURCE_DIR / "tests/oracles/quantised_checkpoints.py").read_text())}
-    quantised |= {architecture(*family_checkpoints.CASES[case]) for case in re.findall(
-        r'^    "[^"]+": \("([\w-]+)", "', (SOURCE_DIR / "tests/oracles/test_quantised_families.py").read_text(), re.M)}
+    quantized = {modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in re.findall(
+        r'for_model\("(\w+)"', (SOURCE_DIR / "tests/oracles/quantized_checkpoints.py").read_text())}
+    quantized |= {architecture(*family_checkpoints.CASES[case]) for case in re.findall(
+        r'^    "[^"]+": \("([\w-]+)", "', (SOURCE_DIR / "tests/oracles/test_quantized_families.py").read_text(), re.M)}
     refused = [case for of in whole["NOT_ABSORBED"].values() for case in of]
     rows = {}
     for name, of in cases().items():
@@ -82,7 +82,7 @@ def claims():
                       "all" if name in absorbed else
                       ", ".join(["sglang", "transformers", *(["absorbed"] if set(run) - set(refused) else [])]) if run else NONE,
                       "KL compared" if sample or compared else NONE,
-                      "yes" if name in quantised else NONE]
+                      "yes" if name in quantized else NONE]
         if any(case in whole["LATENT"] for case in of):  # no engine reads its bundles yet, oscar_kv refuses it
             rows[name][:4] = ["yes", "both paths", NONE, NONE]
     return rows

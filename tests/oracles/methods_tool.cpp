@@ -41,7 +41,7 @@ int code(const std::string& id, std::int64_t tokens, std::int64_t heads, std::in
         {"sink", s.windows.sink},
         {"recent", s.windows.recent},
         {"flush", s.windows.flush},
-        {"end", s.windows.quantised_end(tokens)},
+        {"end", s.windows.quantized_end(tokens)},
         {"bits", bits_per_element(s, static_cast<int>(heads), static_cast<int>(d))}};
   }
   json["bytes"] = engine.allocated_bytes(tokens);

@@ -46,7 +46,7 @@ CASES = {
 }
 
 
-def randomise(model, seed):
+def randomize(model, seed):
     """Weights at which every part matters: attention far from uniform, biases large, norms away from 1."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -74,7 +74,7 @@ def make(name, directory):
         del settings["head_dim"]  # the family's config has no such key
     config = transformers.AutoConfig.for_model(kind, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    randomise(model, seed=sorted(CASES).index(name))
+    randomize(model, seed=sorted(CASES).index(name))
     model = model.to(getattr(torch, saving.get("dtype", "float32")))
     model.save_pretrained(directory, max_shard_size="300KB" if saving.get("sharded") else "5GB")
     assert (directory / "model.safetensors.index.json").exists() == bool(saving.get("sharded"))

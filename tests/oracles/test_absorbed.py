@@ -59,8 +59,8 @@ def case(request, tool, tmp_path_factory):
     tool("oscar-collect", "--model", source, "--prompts", folder / "rows.jsonl", "-o", folder / "s", "--device", "cpu",
          "--dtype", "float32", "--far-pairs", "16,64", "-q")
     method = ["waterfill", "--bits", "2"] if request.param in ("sample", "shards") else ["balanced"]
-    centre = ["--center", "key"] if request.param == "qwen2" else []
-    tool("oscar-fit", folder / "s", "-o", folder / "b", "--method", *method, *centre, "--windows", "16,64", "-q")
+    center = ["--center", "key"] if request.param == "qwen2" else []
+    tool("oscar-fit", folder / "s", "-o", folder / "b", "--method", *method, *center, "--windows", "16,64", "-q")
     tool("oscar-export", folder / "b", "--format", "absorbed", "--model", source, "-o", folder / "out")
     return request.param, source, folder / "b", folder / "out"
 

@@ -241,7 +241,7 @@ def test_refusals(tool, folder, bundle):
     refuse(3, "--curves", damaged, names="other statistics")
 
 
-def test_prediction_fails_on_widths_of_the_wrong_normaliser(tool, tmp_path):
+def test_prediction_fails_on_widths_of_the_wrong_normalizer(tool, tmp_path):
     """Measured over predicted KL is about one; with the widths that the residual stream after the layer asks for (the MLP
     of layer 0 of this model multiplies it by 490, so that layer gets nothing), it is far beyond four."""
     safetensors = pytest.importorskip("safetensors.torch")

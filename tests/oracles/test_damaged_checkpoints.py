@@ -11,7 +11,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 pytest.importorskip("compressed_tensors")
 
 import family_checkpoints  # noqa: E402  (needs the packages above)
-import quantised_checkpoints  # noqa: E402
+import quantized_checkpoints  # noqa: E402
 from conftest import SOURCE_DIR  # noqa: E402
 
 torch.set_num_threads(1)
@@ -39,14 +39,14 @@ def say(**changes):
     return lambda tensors, config: config.update(changes)
 
 
-def quantised_by(**changes):
+def quantized_by(**changes):
     return lambda tensors, config: config.setdefault("quantization_config", {}).update(changes)
 
 
 def spoilt(value):
     def change(tensor):
         tensor = tensor.clone()
-        tensor.view(torch.uint8 if tensor.dtype == quantised_checkpoints.FP8 else tensor.dtype).view(-1)[-1] = value
+        tensor.view(torch.uint8 if tensor.dtype == quantized_checkpoints.FP8 else tensor.dtype).view(-1)[-1] = value
         return tensor
     return change
 
@@ -68,7 +68,7 @@ def twice(tensor):
 
 # (checkpoint, what is done to it, words of the sentence)
 DAMAGES = [
-    # Missing, extra and misshapen tensors without any quantisation.
+    # Missing, extra and misshapen tensors without any quantization.
     ("qwen3-moe", drop("model.norm.weight"), ["The tensor model.norm.weight is missing", "[120]"]),
     ("qwen3-moe", drop("model.layers.3.self_attn.k_proj.weight"), ["model.layers.3.self_attn.k_proj.weight is missing", "[64, 120]"]),
     ("qwen3-moe", put("model.embed_tokens.weight", shorter), ["model.embed_tokens.weight", "[8192, 119]", "[8192, 120]"]),
@@ -104,10 +104,10 @@ DAMAGES = [
     ("mixtral-fused", say(num_local_experts=4), ["4"]),
     ("mxfp4-experts", say(num_local_experts=6), ["[5, ", "[6, "]),
     # Formats that are not read.
-    ("qwen3-moe", quantised_by(quant_method="hqq"), ["'hqq'", "those that are read: fp8, mxfp8, compressed-tensors"]),
-    ("qwen3-moe", quantised_by(bits=4), ["'quant_method'"]),
-    ("fp8-blocks", quantised_by(weight_block_size=[0, 128]), ["'weight_block_size'", "two whole numbers"]),
-    ("fp8-blocks", quantised_by(weight_block_size=[64, 128]), [".weight_scale_inv", "64 x 128"]),
+    ("qwen3-moe", quantized_by(quant_method="hqq"), ["'hqq'", "those that are read: fp8, mxfp8, compressed-tensors"]),
+    ("qwen3-moe", quantized_by(bits=4), ["'quant_method'"]),
+    ("fp8-blocks", quantized_by(weight_block_size=[0, 128]), ["'weight_block_size'", "two whole numbers"]),
+    ("fp8-blocks", quantized_by(weight_block_size=[64, 128]), [".weight_scale_inv", "64 x 128"]),
     # FP8 in blocks, by channel, for the tensor.
     ("fp8-blocks", drop(Q + ".weight_scale_inv"), [Q + ".weight_scale", "is missing", "the weight " + Q + ".weight [192, 130]"]),
     ("fp8-blocks", put(UP + ".weight_scale_inv", spoilt(NAN)), [UP + ".weight_scale_inv", "NaN or infinite"]),
@@ -175,7 +175,7 @@ def whole(tmp_path_factory):
             if name in family_checkpoints.CASES:
                 model = family_checkpoints.make(name, folder / "model")
             else:
-                model = quantised_checkpoints.make(name, folder)[0]
+                model = quantized_checkpoints.make(name, folder)[0]
             tensors = {}
             for shard in sorted(model.glob("*.safetensors")):
                 tensors.update(safetensors_torch.load_file(shard))

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("compressed_tensors")
 
-import quantised_checkpoints  # noqa: E402  (needs the packages above)
+import quantized_checkpoints  # noqa: E402  (needs the packages above)
 from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 
 
@@ -19,7 +19,7 @@ def collect(tool, model, folder, *options, **how):
 
 @pytest.mark.parametrize("name", ["fp8-channel", "fp8-blocks", "gptq", "mxfp4-experts"])
 def test_the_index_alone(name, tool, tmp_path):
-    model = quantised_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")[0]
+    model = quantized_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")[0]
     index = model / "model.safetensors.index.json"
     content = json.loads(index.read_text())
     plan = ["--dry-run", "--json"]

@@ -30,7 +30,7 @@ WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-part
 # What oscar-export refuses beside vLLM, whose kernels have no heads of 32 channels: word of the refusal -> cases.
 NOT_ABSORBED = {"stores in one tensor with q and k": ["phi3-partial"],
                 "multiplies them by a gate": ["qwen3-next", "qwen3-5-wrapped", "qwen3-5-moe"],
-                "normalises values behind it": ["gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"]}
+                "normalizes values behind it": ["gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"]}
 READ_ANOTHER = ["gemma4-shared"]  # oscar_kv does not compute layers that read the cache of another one
 LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # one cached vector: export refuses them
 
@@ -344,7 +344,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
     report = json.loads((tmp_path / "r.json").read_text())
     rows = {(m["id"], m["path"]): m for m in report["methods"]}
     print(name, {key: f"{m['kl']['mean']:.2e}" for key, m in rows.items()})
-    # The paged cache in FP32 is the model: its windows, sinks, caps and positions. Quantised it is not, by five times
+    # The paged cache in FP32 is the model: its windows, sinks, caps and positions. Quantized it is not, by five times
     # what the choice of an expert may cost.
     assert rows["bf16", "decode"]["kl"]["mean"] < (1e-3 if experts else 1e-5)
     assert rows["naive2", "decode"]["kl"]["mean"] > (5e-3 if experts else 1e-4)
@@ -353,7 +353,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
         tool("oscar-fit", statistics, "-o", tmp_path / "second", "--method", "waterfill", "--bits", "2.5", "-q")
         assert "--center rope needs one rotary embedding" in tool(
             "oscar-fit", statistics, "-o", tmp_path / "third", "--method", "waterfill", "--bits", "2.5", "--center", "rope", code=3)
-    # A layer without a KV cache is nowhere, nor is one whose queries never meet a quantised key; the manifest says why.
+    # A layer without a KV cache is nowhere, nor is one whose queries never meet a quantized key; the manifest says why.
     with safetensors.safe_open(statistics, "pt") as file:
         geometry = json.loads(file.metadata()["oscar"])["geometry"]
     windowed = [g["layer"] for g in geometry if 0 < g["sliding_window"] <= 24]

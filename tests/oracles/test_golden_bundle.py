@@ -94,7 +94,7 @@ def test_block_tokens_read_from_their_bytes():
 
 
 def test_logits_and_values_come_back():
-    """q' k'^T + q mean^T = q k^T for BF16 rows, to their rounding; quantised rows are near."""
+    """q' k'^T + q mean^T = q k^T for BF16 rows, to their rounding; quantized rows are near."""
     rng = np.random.default_rng(1)
     for token in TOKENS:
         row = np.frombuffer(bytes.fromhex(token["row"]), "<f4").astype(float)

@@ -1,5 +1,5 @@
 """Bundles of methods oscar, balanced and waterfill, judged by oscar-verify, against a simulation in Python: transformers
-runs the sample model with keys and values that are transformed and quantised here, from the bundle's files alone and by
+runs the sample model with keys and values that are transformed and quantized here, from the bundle's files alone and by
 the text of docs/format-*.md."""
 import json
 import pathlib
@@ -29,14 +29,14 @@ def uniform_search(x, key):
     for f in np.arange(1, 0.54, -0.05):
         step = f * (high - low) / 3
         code = torch.floor((x - (low + high) / 2 + f * (high - low) / 2) / step + 0.5).clamp(0, 3)
-        centred = code - code.mean(-1, keepdim=True)
-        score = (y * centred).sum(-1, keepdim=True) ** 2 / centred.square().sum(-1, keepdim=True)
+        centered = code - code.mean(-1, keepdim=True)
+        score = (y * centered).sum(-1, keepdim=True) ** 2 / centered.square().sum(-1, keepdim=True)
         better = score > (best[0] if best else -1)
         best = (torch.where(better, score, best[0]), torch.where(better, code, best[1])) if best else (score, code)
     code = best[1]
-    centred = code - code.mean(-1, keepdim=True)
-    dot = (y * centred).sum(-1, keepdim=True)
-    scale = (y.square().sum(-1, keepdim=True) / dot if key else dot / centred.square().sum(-1, keepdim=True)).half().float()
+    centered = code - code.mean(-1, keepdim=True)
+    dot = (y * centered).sum(-1, keepdim=True)
+    scale = (y.square().sum(-1, keepdim=True) / dot if key else dot / centered.square().sum(-1, keepdim=True)).half().float()
     zero = (code.mean(-1, keepdim=True) - mean / scale).half().float()
     return (code - zero) * scale
 
@@ -102,7 +102,7 @@ class Side:
     def rows(self, x):  # [H, T, d] -> as the cache holds them
         return ((x - self.mean) @ self.forward).bfloat16().float()
 
-    def quantise(self, x):
+    def quantize(self, x):
         if self.widths is None:
             x = clipped(x, self.clip)
             return uniform_search(x, self.key) if self.encoder == "search" else uniform_minmax(x)
@@ -133,9 +133,9 @@ class Simulation:
         k, v = key.rows(k), value.rows(v)
         q = q @ repeat(key.back)
         body = (j >= SINK) & (j <= i - RECENT)
-        logits = torch.where(body, q @ repeat(key.quantise(k)).mT, q @ repeat(k).mT) * scaling
+        logits = torch.where(body, q @ repeat(key.quantize(k)).mT, q @ repeat(k).mT) * scaling
         p = logits.masked_fill(j > i, -torch.inf).softmax(-1)
-        o = (p * body) @ repeat(value.quantise(v)) + (p * ~body) @ repeat(v)
+        o = (p * body) @ repeat(value.quantize(v)) + (p * ~body) @ repeat(v)
         return (o @ repeat(value.back) + repeat(value.mean)).transpose(0, 1)[None], None
 
 

@@ -27,7 +27,7 @@ window.addEventListener("load", function () {
     return {left: b.left, right: b.right, top: b.top, bottom: b.bottom, width: b.width};
   }
   function all(selector, value) { return Array.prototype.map.call(document.querySelectorAll(selector), value); }
-  // Colour as drawn: the first opaque ground from an element outwards.
+  // Color as drawn: the first opaque ground from an element outwards.
   function ground(e) {
     for (; e; e = e.parentElement) {
       var c = getComputedStyle(e).backgroundColor;
@@ -152,13 +152,13 @@ def look(pages, tmp_path_factory):
     return probe
 
 
-def rgb(colour):
-    return [float(x) for x in re.findall(r"[\d.]+", colour)[:3]]
+def rgb(color):
+    return [float(x) for x in re.findall(r"[\d.]+", color)[:3]]
 
 
-def luminance(colour):
+def luminance(color):
     """Relative luminance of WCAG 2."""
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in rgb(colour))]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in rgb(color))]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

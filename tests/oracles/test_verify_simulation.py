@@ -1,5 +1,5 @@
 """oscar-verify against an independent simulation in Python: transformers runs the sample model with keys and values that
-are quantised here, by the formulas of the codec, inside its attention; windows 16/32 so that short texts leave them."""
+are quantized here, by the formulas of the codec, inside its attention; windows 16/32 so that short texts leave them."""
 import json
 import math
 import pathlib
@@ -22,7 +22,7 @@ def hadamard(d):
     return (h / math.sqrt(d)).float()
 
 
-def quantise(x):
+def quantize(x):
     """Min/max INT2 of each row, float zero point, parameters rounded to FP16."""
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     scale = (high - low).clamp_min(1e-8) / 3
@@ -46,9 +46,9 @@ class Simulation:
         repeat = lambda x: x.repeat_interleave(groups, 1)  # noqa: E731
         i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None]
         body = (j >= SINK) & (j <= i - RECENT) & (self.method != "bf16")
-        logits = torch.where(body, q @ repeat(quantise(k)).mT, q @ repeat(k).mT) * scaling
+        logits = torch.where(body, q @ repeat(quantize(k)).mT, q @ repeat(k).mT) * scaling
         p = logits.masked_fill(j > i, -torch.inf).softmax(-1)
-        o = (p * body) @ repeat(quantise(v)) + (p * ~body) @ repeat(v)
+        o = (p * body) @ repeat(quantize(v)) + (p * ~body) @ repeat(v)
         return (o @ rotation.T).transpose(1, 2), None
 
 
@@ -101,7 +101,7 @@ def test_same_numbers(report, logits, method):
     ours = report[method]
     assert ours["tokens"] == kl.size
     assert kl.mean() > 1e-3  # there is something to compare
-    # The first queries see few quantised keys: there the two agree closely.
+    # The first queries see few quantized keys: there the two agree closely.
     per_sequence = kl.reshape(SEQUENCES, -1)
     for bucket in ours["kl_by_position"][:3]:
         columns = slice(bucket["from"] - SINK - RECENT, bucket["to"] - SINK - RECENT)

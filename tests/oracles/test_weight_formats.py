@@ -1,4 +1,4 @@
-"""Quantised weights against compressed-tensors, transformers and plain torch: every weight exactly, logits, the commands."""
+"""Quantized weights against compressed-tensors, transformers and plain torch: every weight exactly, logits, the commands."""
 
 import json
 
@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 pytest.importorskip("compressed_tensors")
 
-import quantised_checkpoints  # noqa: E402  (needs the packages above)
+import quantized_checkpoints  # noqa: E402  (needs the packages above)
 from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
@@ -24,9 +24,9 @@ def sequences():
     return [torch.randint(0, 8192, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
-@pytest.fixture(scope="module", params=quantised_checkpoints.NAMES)
+@pytest.fixture(scope="module", params=quantized_checkpoints.NAMES)
 def case(request, tmp_path_factory):
-    return request.param, *quantised_checkpoints.make(request.param, tmp_path_factory.mktemp(request.param),
+    return request.param, *quantized_checkpoints.make(request.param, tmp_path_factory.mktemp(request.param),
                                                       SOURCE_DIR / "sample_data" / "tiny-qwen3")
 
 
@@ -50,25 +50,25 @@ def their_logits(model, **options):
 
 
 def test_weights_are_exact_and_logits_agree(case, tool, tmp_path):
-    name, quantised, plain, meant = case
-    ours, formats = our_weights(tool, quantised, meant, tmp_path)
+    name, quantized, plain, meant = case
+    ours, formats = our_weights(tool, quantized, meant, tmp_path)
     assert ours.keys() == meant.keys() and len(formats) == 1
     for key, weight in meant.items():
         assert torch.equal(ours[key], weight), key
-    logits, theirs = our_logits(tool, quantised, tmp_path), their_logits(plain)
+    logits, theirs = our_logits(tool, quantized, tmp_path), their_logits(plain)
     error = ((logits - theirs).abs().max() / (theirs.max() - theirs.min())).item()
     print(f"\n{name:16} {formats} max difference / range {error:.1e}")
     assert error < 1e-4 and torch.equal(logits.argmax(-1), theirs.argmax(-1))
     # Where a weight is read from changes nothing.
     assert torch.equal(our_logits(tool, plain, tmp_path), logits)
-    assert torch.equal(our_logits(tool, quantised, tmp_path, "--stream-layers"), logits)
+    assert torch.equal(our_logits(tool, quantized, tmp_path, "--stream-layers"), logits)
 
 
 def test_transformers_reads_blocks_of_fp8_the_same(tool, tmp_path):
     # Whole blocks: transformers 5.23 spreads cut ones evenly, 200 rows over two scales as 100 and 100 instead of 128 and 72.
-    quantised, _, _ = quantised_checkpoints.make("fp8-whole-blocks", tmp_path)
-    config = transformers.FineGrainedFP8Config(dequantize=True, modules_to_not_convert=[quantised_checkpoints.PLAIN])
-    theirs, ours = their_logits(quantised, quantization_config=config), our_logits(tool, quantised, tmp_path)
+    quantized, _, _ = quantized_checkpoints.make("fp8-whole-blocks", tmp_path)
+    config = transformers.FineGrainedFP8Config(dequantize=True, modules_to_not_convert=[quantized_checkpoints.PLAIN])
+    theirs, ours = their_logits(quantized, quantization_config=config), our_logits(tool, quantized, tmp_path)
     assert (ours - theirs).abs().max() < 1e-4 * (theirs.max() - theirs.min())
 
 
@@ -99,17 +99,17 @@ def dry_run(tool, model, folder):
 
 @pytest.mark.parametrize("name", ["fp8-blocks", "mxfp4-experts"])
 def test_commands_see_the_weights_that_are_meant(name, tool, tmp_path):
-    quantised, plain, _ = quantised_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")
-    moments, kl = collect_and_fit(tool, quantised, tmp_path / "a"), verify(tool, quantised, tmp_path / "a")
+    quantized, plain, _ = quantized_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")
+    moments, kl = collect_and_fit(tool, quantized, tmp_path / "a"), verify(tool, quantized, tmp_path / "a")
     expected, plain_kl = collect_and_fit(tool, plain, tmp_path / "b"), verify(tool, plain, tmp_path / "b")
     assert moments.keys() == expected.keys() and kl.keys() == plain_kl.keys()
     for key, tensor in expected.items():
         assert torch.equal(moments[key], tensor), key
     assert kl == plain_kl and kl["oscar", "decode"] > 1e-4
     # Memory is that of the weights that are computed with; files are smaller.
-    quantised_run, plain_run = dry_run(tool, quantised, tmp_path / "a"), dry_run(tool, plain, tmp_path / "b")
-    assert quantised_run["weight_bytes"] == plain_run["weight_bytes"] > 0
-    assert quantised_run["stored_weight_bytes"] < plain_run["stored_weight_bytes"]
+    quantized_run, plain_run = dry_run(tool, quantized, tmp_path / "a"), dry_run(tool, plain, tmp_path / "b")
+    assert quantized_run["weight_bytes"] == plain_run["weight_bytes"] > 0
+    assert quantized_run["stored_weight_bytes"] < plain_run["stored_weight_bytes"]
 
 
 def stored(folder):
@@ -130,16 +130,16 @@ def left_out(quantization):
 
 @pytest.mark.parametrize("name", ["fp8-whole-blocks", "fp8-channel", "fp8-modelopt", "int4-group", "awq", "gptq"])
 def test_absorbed_writes_what_it_changes_plain(name, tool, tmp_path):
-    quantised, _, _ = quantised_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")
+    quantized, _, _ = quantized_checkpoints.make(name, tmp_path, SOURCE_DIR / "sample_data" / "tiny-qwen3")
     modelopt = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     if name == "fp8-modelopt":
-        (quantised / "hf_quant_config.json").write_text(json.dumps(modelopt))
-    collect_and_fit(tool, quantised, tmp_path / "a")
-    export = ["oscar-export", tmp_path / "a" / "bundle", "--format", "absorbed", "--model", quantised]
+        (quantized / "hf_quant_config.json").write_text(json.dumps(modelopt))
+    collect_and_fit(tool, quantized, tmp_path / "a")
+    export = ["oscar-export", tmp_path / "a" / "bundle", "--format", "absorbed", "--model", quantized]
     tool(*export, "-o", tmp_path / "out")
     tool(*export, "-o", tmp_path / "wide", "--dtype", "float32")
 
-    before, after = stored(quantised), stored(tmp_path / "out")
+    before, after = stored(quantized), stored(tmp_path / "out")
     changed = {f"model.layers.{layer}.self_attn.{p}_proj" for layer in range(2) for p in "qkvo"}
     for tensor, what in before.items():
         if tensor.rsplit(".", 1)[0] in changed:
@@ -147,13 +147,13 @@ def test_absorbed_writes_what_it_changes_plain(name, tool, tmp_path):
         else:
             assert after[tensor] == what, tensor
     means = any(tensor.endswith(".v.mean") for tensor in safetensors_torch.load_file(tmp_path / "a" / "bundle" / "rotations.safetensors"))
-    new = {module + ".weight" for module in changed} | {module + ".bias" for module in changed if means}  # centred values move into biases
+    new = {module + ".weight" for module in changed} | {module + ".bias" for module in changed if means}  # centered values move into biases
     assert set(after) - {t for t in before if t.rsplit(".", 1)[0] not in changed} == new
     assert all(after[tensor][1] == torch.bfloat16 for tensor in new)
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     assert index["weight_map"] == {tensor: what[0] for tensor, what in after.items()}
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    old = json.loads((quantised / "config.json").read_text())
+    old = json.loads((quantized / "config.json").read_text())
     assert changed <= left_out(config["quantization_config"]) and bool(config.get("attention_bias")) == means
     if name == "fp8-modelopt":
         modelopt["quantization"]["exclude_modules"] += sorted(changed)
@@ -164,7 +164,7 @@ def test_absorbed_writes_what_it_changes_plain(name, tool, tmp_path):
         was, now = old["quantization_config"].get(key), config["quantization_config"].get(key)
         assert was is None or (now[: len(was)] == was if isinstance(was, list) else now == was)
 
-    logits = our_logits(tool, quantised, tmp_path)
+    logits = our_logits(tool, quantized, tmp_path)
     span = logits.max() - logits.min()
     assert (our_logits(tool, tmp_path / "wide", tmp_path) - logits).abs().max() < 1e-4 * span
     rounded = (our_logits(tool, tmp_path / "out", tmp_path) - logits).abs().max() / span

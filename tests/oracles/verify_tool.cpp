@@ -54,7 +54,7 @@ VerifyReport equal_bytes(VerifyReport report) {
   report.target_bits = 4.4;
   std::int64_t recent = 100;
   for (MethodReport& m : report.methods) {
-    if (!m.quantised) continue;
+    if (!m.quantized) continue;
     m.comparison = "bytes";
     m.bits_per_element = 4.4;
     m.settings = "windows K 64/" + std::to_string(recent) + " in blocks of 128, V 64/" + std::to_string(recent + 60) +
@@ -92,7 +92,7 @@ int score(std::int64_t sequences, std::int64_t rows, std::int64_t vocabulary, co
   }
   VerifyReport report;
   report.methods.push_back({});
-  report.methods[0].quality = summarise(scores, {500, 0.95, 5});
+  report.methods[0].quality = summarize(scores, {500, 0.95, 5});
   std::cout << report_json(report);
   return 0;
 }

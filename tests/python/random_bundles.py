@@ -1,4 +1,4 @@
-"""Bundles with random rotations for tests and benchmarks of the cache that need no fit: any geometry, layout and centring."""
+"""Bundles with random rotations for tests and benchmarks of the cache that need no fit: any geometry, layout and centering."""
 import pathlib
 
 import torch

@@ -299,7 +299,7 @@ def test_graph_capture_and_replay(layout):
     captured.advance(tokens)
     assert captured.lengths == eager.lengths == captured.device_lengths.tolist()
     assert torch.equal(captured.windows, eager.windows)
-    used = eager.quantised_end(eager.lengths[0])
+    used = eager.quantized_end(eager.lengths[0])
     assert all(torch.equal(a, b) for a, b in zip(captured.rows(0, used // 64 - 1), eager.rows(0, used // 64 - 1)))
 
 

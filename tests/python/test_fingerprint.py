@@ -17,7 +17,7 @@ from oscar_kv.fingerprint import VOLATILE, canonical_config, checkpoint_fingerpr
 
 sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
-import quantised_checkpoints  # noqa: E402
+import quantized_checkpoints  # noqa: E402
 import random_checkpoints  # noqa: E402
 
 
@@ -117,10 +117,10 @@ def test_families(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fp8-blocks", "awq", "mxfp4-experts"])
-def test_quantised_checkpoints(name, tmp_path):
-    quantised, plain, _ = quantised_checkpoints.make(name, tmp_path)
-    found = checkpoint_fingerprint(quantised)
-    assert found == expected(quantised) and found != checkpoint_fingerprint(plain) == expected(plain)
+def test_quantized_checkpoints(name, tmp_path):
+    quantized, plain, _ = quantized_checkpoints.make(name, tmp_path)
+    found = checkpoint_fingerprint(quantized)
+    assert found == expected(quantized) and found != checkpoint_fingerprint(plain) == expected(plain)
 
 
 def test_what_shards_hold(tmp_path):

@@ -54,7 +54,7 @@ def found(name, folder, device, graphs=None):
         assert device == "cpu" or all(layer.kv.decode_unsupported(group) is None and layer.kv.step_unsupported is None for layer in cache.layers)
         assert graphs is not True or cache.steps.replay is not None, "no step was recorded"
     logits = torch.cat(parts, dim=1)
-    assert divergence(logits, base)[:, :FIRST].max() < 1e-3  # nothing is quantised yet, only rounded
+    assert divergence(logits, base)[:, :FIRST].max() < 1e-3  # nothing is quantized yet, only rounded
     scored = slice(FIRST, CONTEXT - 1)
     kl = float(divergence(logits, base)[:, scored].mean())
     return kl, float((logits.argmax(-1) == base.argmax(-1))[:, scored].float().mean())

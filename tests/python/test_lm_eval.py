@@ -86,8 +86,8 @@ def evaluate(model, arguments, tasks, **options):
 
 @pytest.fixture(scope="module")
 def results(bundle, tasks):
-    quantised = evaluate("oscar-kv", dict(bundle=str(bundle), chunk=1), tasks)
-    return quantised, evaluate("hf", {}, tasks)
+    quantized = evaluate("oscar-kv", dict(bundle=str(bundle), chunk=1), tasks)
+    return quantized, evaluate("hf", {}, tasks)
 
 
 def test_text_is_scored_through_the_cache(results, pieces, bundle):

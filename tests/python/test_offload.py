@@ -24,7 +24,7 @@ def loaded():
 
 
 def fitted(model):
-    """A bundle with the fingerprint of the checkpoint, and with keys centred before RoPE, which need frequencies of the model."""
+    """A bundle with the fingerprint of the checkpoint, and with keys centered before RoPE, which need frequencies of the model."""
     bundle = random_bundle(*geometry(model), (4, 2, 1, 1), (4, 2, 1, 1), sink=16, recent=48, rotated_mean=True)
     return dataclasses.replace(bundle, fingerprint=checkpoint_fingerprint(CHECKPOINT))
 

@@ -99,7 +99,7 @@ def test_what_kernels_serve():
 @pytest.mark.parametrize("made,flush,group,pages,sentence", [
     (dict(d=32), 1, 4, 6, "head sizes 64, 128 and 256, not 32"), (dict(), 1, 17, 6, "at most 16 query heads on a KV head, not 17"),
     (dict(value=(4, 2, 1, 1)), 1, 4, 6, "one layout, not uniform keys and blocks values"),
-    (dict(group=32), 1, 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 1, 4, 6, "centred before RoPE"),
+    (dict(group=32), 1, 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 1, 4, 6, "centered before RoPE"),
     (dict(), 3, 4, 6, "powers of two, not 3"), (dict(), 1, 4, 40, "windows of at most 2048 tokens")])
 def test_what_they_do_not_decode(made, flush, group, pages, sentence):
     assert sentence in kernels.decode_unsupported(code(**made), flush, group, pages)

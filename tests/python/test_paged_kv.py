@@ -63,12 +63,12 @@ def random_rows(tokens, seed):
 def dense(cache, keys, values, b):
     """What sequence b should hold, from a plain list of its rows: [Hkv, T, d] in the basis of the cache."""
     transform, code = cache.code.transform, cache.code
-    end, rows = cache.quantised_end(keys.shape[0]), []
+    end, rows = cache.quantized_end(keys.shape[0]), []
     moved = transform.key_rows(keys, torch.arange(keys.shape[0])), transform.value_rows(values)
     for codec, row in zip((code.key, code.value), moved):
         row = row.float()
-        quantised = codec.decode(*codec.encode(row[code.sink:end])) if end > code.sink else row[:0]
-        rows.append(torch.cat([row[:code.sink], quantised, row[max(end, code.sink):]]).transpose(0, 1))
+        quantized = codec.decode(*codec.encode(row[code.sink:end])) if end > code.sink else row[:0]
+        rows.append(torch.cat([row[:code.sink], quantized, row[max(end, code.sink):]]).transpose(0, 1))
     return rows
 
 
@@ -126,7 +126,7 @@ def test_bytes_do_not_depend_on_how_tokens_arrive(pieces, flush):
     pages = len(whole.table.pages[0])
     assert pages == 3 and parts.table.pages == whole.table.pages
     assert torch.equal(parts.pool[:pages], whole.pool[:pages])
-    held = [*range(4), *range(whole.quantised_end(150), 150)]
+    held = [*range(4), *range(whole.quantized_end(150), 150)]
     for a, b in zip(parts.window_rows(0, held), whole.window_rows(0, held)):
         assert torch.equal(a, b)
 
@@ -146,7 +146,7 @@ def test_a_sequence_is_alone_in_its_pages():
 
 
 def test_layers_share_a_table_of_which_one_is_ahead():
-    """The page of a sequence that another layer has quantised further is not read."""
+    """The page of a sequence that another layer has quantized further is not read."""
     table = PageTable(2)
     ahead, behind = (PagedKV(LayerCode(BUNDLE, BUNDLE.layers[0]), table) for _ in range(2))
     keys, values = random_rows(300, 3)

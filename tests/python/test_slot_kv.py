@@ -31,7 +31,7 @@ def test_every_request_sees_its_own_tokens(layer, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_keys_centred_before_rope(device):
+def test_keys_centered_before_rope(device):
     bundle = random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=40, rotated_mean=True)
     phases = Phases(10000.0 ** -(torch.arange(32) / 32))
     engine = Engine(bundle, 0, device=device, phases=phases)

@@ -74,7 +74,7 @@ def test_families_generate(name, ids, fit):
     pages = len(cache._table.pages[0])
     assert pages == -(-(155 - 64) // 64)
     kl = divergence(logits_of(model, base, [150] + [1] * 6, oscar_kv.new_cache(model)), plain)[0, 150:].mean()
-    assert 0 < kl < 0.2, kl  # quantised, and near
+    assert 0 < kl < 0.2, kl  # quantized, and near
     oscar_kv.detach(model)
     assert torch.equal(greedy(model, prompt, tokens=6), base) and model.config._attn_implementation == "sdpa"
 
@@ -147,7 +147,7 @@ def test_batch_is_single_and_padding_counts_nothing(attached, ids):
 
 
 def test_chunks_inside_the_windows_are_one_prompt(attached, ids):
-    """As long as nothing is quantised, chunks differ from the whole by the rounding of BF16 rows alone."""
+    """As long as nothing is quantized, chunks differ from the whole by the rounding of BF16 rows alone."""
     whole = logits_of(attached, ids[None, :64], [64], oscar_kv.new_cache(attached))
     for pieces in ([32, 32], [1, 62, 1], [5] * 12 + [4]):
         assert divergence(logits_of(attached, ids[None, :64], pieces, oscar_kv.new_cache(attached)), whole).max() < 2e-3
@@ -190,7 +190,7 @@ def textbook(query, keys, values, kind, scale=0.3):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_chunk_is_dense_attention(name):
-    """A padded chunk, and one behind a cache, against textbook softmax over dequantised rows and the chunk's raw ones."""
+    """A padded chunk, and one behind a cache, against textbook softmax over dequantized rows and the chunk's raw ones."""
     import types
     from conftest import GOLDEN
     from oscar_kv.paged_kv import LayerCode
@@ -308,7 +308,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="head_dim 6 is not a multiple of 4, as 2-bit packing needs"):
             oscar_kv.attach(odd, random_bundle(*geometry(odd)))
         huge = made(1, 1028)
-        with pytest.raises(InputError, match="head_dim 1028 cannot be quantised; expected 4 to 1024"):
+        with pytest.raises(InputError, match="head_dim 1028 cannot be quantized; expected 4 to 1024"):
             oscar_kv.attach(huge, random_bundle(*geometry(huge)))
         many, tokens = made(20, 32), torch.arange(3, 63)[None]
         before = many(tokens).logits

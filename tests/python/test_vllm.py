@@ -54,7 +54,7 @@ def two_sizes():
 
 
 def rotated_bundle():
-    """Keys of both layers are centred before RoPE."""
+    """Keys of both layers are centered before RoPE."""
     return random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=40, rotated_mean=True)
 
 
@@ -187,7 +187,7 @@ def test_layers_that_are_refused(serve):
         vars(made.model_config.hf_text_config).update(fact)
         with pytest.raises(InputError, match=f"layers with .*{word}.* are not served"):
             vllm_serving.Serving(made)
-    with pytest.raises(InputError, match="centred before RoPE.*--center mean"):
+    with pytest.raises(InputError, match="centered before RoPE.*--center mean"):
         vllm_serving.Serving(serve(rotated_bundle()))  # a configuration without RoPE
 
 
@@ -292,7 +292,7 @@ def test_requests_of_unequal_layers_in_memory_of_vllm(serve, layer):
     assert bool(engine.blocks.any())
 
 
-def test_keys_centred_before_rope(serve):
+def test_keys_centered_before_rope(serve):
     """The adapter finds the phases in the configuration; the oracle is given them, to the last bit, because another rounding of a
     frequency moves single codes by a step."""
     bundle = rotated_bundle()

@@ -39,7 +39,7 @@ TEST(Registry, EveryRoleHasOneRow) {
   int preferred = 0;
   for (const MethodRow& row : method_registry()) preferred += row.preferred && row.fitted() ? 1 : 0;
   EXPECT_EQ(preferred, 1);
-  EXPECT_FALSE(method_with(MethodRole::kBaseline).quantised);
+  EXPECT_FALSE(method_with(MethodRole::kBaseline).quantized);
   EXPECT_TRUE(method_with(MethodRole::kReference).needs_bundle());
   EXPECT_FALSE(has_role("no such method", MethodRole::kBaseline));
 }

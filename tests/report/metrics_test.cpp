@@ -18,7 +18,7 @@ TEST(Metrics, KnownRatioAndItsError) {
   // Differences 0.1, 0.3, 0.1, 0.3: mean 0.2, variance 0.01, standard error sqrt(0.01 / 3).
   const std::vector<SequenceScores> s = {make(0, {1, 2}, {1.1, 2.3}, {0.1, 0.2}, {1, 0}),
                                          make(0, {3, 4}, {3.1, 4.3}, {0.3, 0.4}, {1, 1})};
-  const QualityMetrics m = summarise(s, {});
+  const QualityMetrics m = summarize(s, {});
   EXPECT_EQ(m.tokens, 4);
   EXPECT_NEAR(m.nll, 2.7, 1e-12);
   EXPECT_NEAR(m.ppl, std::exp(2.7), 1e-12);
@@ -43,13 +43,13 @@ TEST(Metrics, SharedSpreadCancelsInTheRatio) {
     nll.push_back(i % 17 + 0.5);
   }
   const QualityMetrics m =
-      summarise({make(0, base, nll, std::vector<double>(1000, 1), std::vector<std::uint8_t>(1000, 1))}, {});
+      summarize({make(0, base, nll, std::vector<double>(1000, 1), std::vector<std::uint8_t>(1000, 1))}, {});
   EXPECT_GT(m.nll_error, 0.1);
   EXPECT_NEAR(m.ln_ppl_ratio_error, 0, 1e-12);
   EXPECT_FALSE(m.kl.interval);  // one sequence
 }
 
-TEST(Metrics, NothingScoredIsRefused) { EXPECT_THROW(summarise({SequenceScores{}}, {}), InputError); }
+TEST(Metrics, NothingScoredIsRefused) { EXPECT_THROW(summarize({SequenceScores{}}, {}), InputError); }
 
 // The same tokens of a run that scored more: later positions of the first sequences.
 TEST(Metrics, ScoresOfAnEarlierRunsTokens) {

@@ -25,16 +25,16 @@ inline MethodReport sample_method(const std::string& id, double kl_scale, bool j
   m.path = "prefill";
   m.comparison = "common";
   m.settings = "windows 64/256";
-  m.quantised = id != "bf16";
+  m.quantized = id != "bf16";
   m.judged = judged;
-  m.code_bits = m.quantised ? 2.25 : 16;
-  m.bits_per_element = m.quantised ? 13.75 * 320 / 384 + 2.25 : 16;
-  m.allocated_bytes = m.quantised ? 300000 : 786432;
+  m.code_bits = m.quantized ? 2.25 : 16;
+  m.bits_per_element = m.quantized ? 13.75 * 320 / 384 + 2.25 : 16;
+  m.allocated_bytes = m.quantized ? 300000 : 786432;
   const std::vector<SequenceScores> scores = {sample_scores(kl_scale), sample_scores(0.5 * kl_scale),
                                               sample_scores(kl_scale), sample_scores(0.5 * kl_scale)};
-  m.quality = summarise(scores, {200, 0.95, 1});
+  m.quality = summarize(scores, {200, 0.95, 1});
   m.by_position = kl_by_position(scores, 320, 384, 4);
-  if (m.quantised) {
+  if (m.quantized) {
     const HeadError one{-1, kl_scale, 0.9, 0.1 * kl_scale, 0.5 * kl_scale, 0.01, -0.02};
     m.layers = {{0, one, 0.4 * kl_scale, {{0, kl_scale, 0.9, 0.1 * kl_scale, 0.5 * kl_scale, 0.01, -0.02}}},
                 {1, one, 0.4 * kl_scale, {}}};

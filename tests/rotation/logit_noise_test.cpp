@@ -16,7 +16,7 @@ double sampled(const MadeRows& rows, const SideTransform& t, const Widths& width
   const at::Tensor x = at::matmul(rows.k.select(1, head).to(at::kDouble) - mean, forward).to(at::kFloat).contiguous();
   at::Tensor read = at::empty_like(x);
   const RowCodec codec{band_code(static_cast<int>(d), widths), Side::kKey, Encoder::kSearch};
-  quantise_rows(codec, x.const_data_ptr<float>(), x.size(0), d, read.data_ptr<float>(), d);
+  quantize_rows(codec, x.const_data_ptr<float>(), x.size(0), d, read.data_ptr<float>(), d);
   at::Tensor error = (read - x).to(at::kDouble);
   for (std::size_t b = 0; b < kBands; ++b) {
     if (widths[b] == 0) error.narrow(1, static_cast<std::int64_t>(b) * d / kBands, d / kBands).zero_();

@@ -40,14 +40,14 @@ void expect_sound(const FitResult& result, const std::vector<MadeRows>& layers) 
       const auto of = [h](const at::Tensor& m) { return m[m.size(0) == 1 ? 0 : h]; };
       const std::int64_t group = layers[i].q.size(1) / heads;
       const at::Tensor q = wide(layers[i].q.select(1, h * group)), k = wide(layers[i].k.select(1, h));
-      const at::Tensor centred = k - wide(t.key.mean[h]);
-      const at::Tensor exact = at::matmul(q, centred.t());
-      // FP32, and the BF16 rounding of the cache against that of untransformed (centred) keys.
-      const at::Tensor stored = at::matmul(centred.to(at::kFloat), of(t.key.forward));
+      const at::Tensor centered = k - wide(t.key.mean[h]);
+      const at::Tensor exact = at::matmul(q, centered.t());
+      // FP32, and the BF16 rounding of the cache against that of untransformed (centered) keys.
+      const at::Tensor stored = at::matmul(centered.to(at::kFloat), of(t.key.forward));
       const at::Tensor query = at::matmul(q.to(at::kFloat), of(t.key.query_side));
       EXPECT_LT(largest(wide(at::matmul(query, stored.t())) - exact), 1e-4 * (largest(exact) + 1e-30));
       const at::Tensor rounded = wide(at::matmul(query, stored.to(at::kBFloat16).to(at::kFloat).t()));
-      const at::Tensor plain = at::matmul(q, wide(centred.to(at::kBFloat16)).t());
+      const at::Tensor plain = at::matmul(q, wide(centered.to(at::kBFloat16)).t());
       EXPECT_LE((rounded - exact).norm().item<double>(), 4.0 * (plain - exact).norm().item<double>() + 1e-12);
     }
   }
@@ -101,7 +101,7 @@ TEST(MetricFit, ScaleBytesReachSmallAndLargeRows) {
       at::matmul(layers[0].v.select(1, 0) - value.mean[0], value.forward[0]).to(at::kFloat).contiguous();
   const auto errors = [&](double size) {  // [4], of each block, over the rows' own squares
     const at::Tensor x = rows * size, read = at::empty_like(x);
-    quantise_rows(codec, x.const_data_ptr<float>(), x.size(0), 0, read.mutable_data_ptr<float>(), 0);
+    quantize_rows(codec, x.const_data_ptr<float>(), x.size(0), 0, read.mutable_data_ptr<float>(), 0);
     const auto blocks = [](const at::Tensor& t) { return t.square().view({-1, 4, 16}).mean(2).mean(0); };
     return blocks(read - x) / blocks(x);
   };
@@ -272,7 +272,7 @@ TEST(MetricFit, HeadSizesThatAreNoPowerOfTwo) {
   }
 }
 
-TEST(MetricFit, OrthogonalMethodsMayCentre) {
+TEST(MetricFit, OrthogonalMethodsMayCenter) {
   at::manual_seed(10);
   const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
   FitOptions o = metric_fit_options("oscar");
@@ -282,7 +282,7 @@ TEST(MetricFit, OrthogonalMethodsMayCentre) {
   EXPECT_LT(largest(result.layers[0].transform.value.mean - layers[0].v.mean(0)), 1e-5);
 }
 
-TEST(MetricFit, KeysAloneMayBeCentred) {
+TEST(MetricFit, KeysAloneMayBeCentered) {
   at::manual_seed(12);
   const std::vector<MadeRows> layers = {random_made_rows(500, 4, 2, 64)};
   FitOptions o = metric_fit_options("balanced");

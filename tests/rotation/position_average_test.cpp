@@ -97,8 +97,8 @@ TEST(PositionAverage, NothingTurnsInContextOne) {
   at::manual_seed(2);
   Statistics s = made_statistics({random_made_rows(800, 4, 2, 64)});
   const auto compare = [&](std::int64_t context) {
-    for (const bool centred : {true, false}) {
-      MomentChoice served = moment_choice(options(context), ValueTarget::kOutput, centred), as_collected = served;
+    for (const bool centered : {true, false}) {
+      MomentChoice served = moment_choice(options(context), ValueTarget::kOutput, centered), as_collected = served;
       as_collected.served = {};
       const SideMoments a = side_moments(s, 0, Side::kKey, served);
       const SideMoments b = side_moments(s, 0, Side::kKey, as_collected);
@@ -141,7 +141,7 @@ Turned turned(const at::Tensor& bias, const at::Tensor& frequency, std::int64_t 
   return t;
 }
 
-// Squared error of the logits of far queries and keys, keys quantised with what was fitted.
+// Squared error of the logits of far queries and keys, keys quantized with what was fitted.
 double logit_error(const LayerTransform& t, const Turned& far) {
   double error = 0.0;
   for (std::int64_t h = 0; h < 2; ++h) {
@@ -150,9 +150,10 @@ double logit_error(const LayerTransform& t, const Turned& far) {
     stored = stored.to(at::kFloat).contiguous();
     at::Tensor read = at::empty_like(stored);
     const RowCodec codec{t.key.code(64, 0), Side::kKey, Encoder::kSearch};
-    quantise_rows(codec, stored.const_data_ptr<float>(), stored.size(0), 64, read.data_ptr<float>(), 64);
-    const at::Tensor e = (read - stored).to(at::kDouble), centred = e - e.mean(0);
-    error += at::matmul(at::matmul(q, t.key.query_side[h].to(at::kDouble)), centred.t()).square().mean().item<double>();
+    quantize_rows(codec, stored.const_data_ptr<float>(), stored.size(0), 64, read.data_ptr<float>(), 64);
+    const at::Tensor e = (read - stored).to(at::kDouble), centered = e - e.mean(0);
+    error +=
+        at::matmul(at::matmul(q, t.key.query_side[h].to(at::kDouble)), centered.t()).square().mean().item<double>();
   }
   return error;
 }

@@ -1,4 +1,4 @@
-// Keys centred before RoPE: fits of keys whose bias is hundreds of times their signal.
+// Keys centered before RoPE: fits of keys whose bias is hundreds of times their signal.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "model/rope_phases.h"
 #include "rotation/fit.h"
-#include "rotation/key_centre.h"
+#include "rotation/key_center.h"
 #include "rotation/made_statistics.h"
 #include "statistics/pre_rope_moments.h"
 #include "support/metric_fit_options.h"

@@ -386,7 +386,7 @@ TEST_F(Collect, PartsMergeIntoTheWhole) {
     for (const MomentField& f : kMomentFields) {
       const at::Tensor &a = merged.layers[i].*f.tensor, &b = whole.layers[i].*f.tensor;
       const double error = ((a - b).norm() / b.norm()).item<double>();
-      // The weights of the published proxy are normalised within each part.
+      // The weights of the published proxy are normalized within each part.
       EXPECT_LT(error, f.tensor == &LayerMoments::energy_gram ? 0.3 : 1e-13) << f.name;
     }
     EXPECT_NEAR(merged.layers[i].residual_energy[0].item<double>(), whole.layers[i].residual_energy[0].item<double>(),

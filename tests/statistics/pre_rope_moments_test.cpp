@@ -64,9 +64,9 @@ TEST(PreRopeMoments, EqualThoseOfTheRowsBeforeRope) {
       EXPECT_LT(relative(found.pre_k_sum, m.k.to(at::kDouble).sum(0)), 1e-5);
       // The covariance keeps its digits beside a bias of 12 times its size.
       const double tokens = static_cast<double>(m.batch.tokens());
-      const at::Tensor mean = found.pre_k_sum / tokens, centred = m.k.to(at::kDouble) - m.k.to(at::kDouble).mean(0);
+      const at::Tensor mean = found.pre_k_sum / tokens, centered = m.k.to(at::kDouble) - m.k.to(at::kDouble).mean(0);
       const at::Tensor covariance = found.pre_k_gram / tokens - mean.unsqueeze(2) * mean.unsqueeze(1);
-      EXPECT_LT(relative(covariance, gram(centred) / tokens), 1e-5) << bias;
+      EXPECT_LT(relative(covariance, gram(centered) / tokens), 1e-5) << bias;
     }
   }
 }

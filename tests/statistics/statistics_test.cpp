@@ -123,7 +123,7 @@ TEST(Statistics, LayersInsideTheRecentWindowAreLeftOutByTheirNumbers) {
   EXPECT_THAT(message_of([&] {
                 windowed_layers(s, {8, 17, 1}, "s");
               }),
-              HasSubstr("no layer has anything to quantise: their windows of at most 17 tokens lie inside the recent "
+              HasSubstr("no layer has anything to quantize: their windows of at most 17 tokens lie inside the recent "
                         "window of 17 tokens in BF16"));
   s.metadata["geometry"][1]["sliding_window"] = -1;
   EXPECT_THAT(message_of([&] { windowed_layers(s, {8, 17, 1}, "s"); }), HasSubstr("'sliding_window' is -1"));

@@ -142,7 +142,7 @@ PlainWeights plain_weights(const AttentionInput& input, std::int64_t p, std::int
   return w;
 }
 
-void centre(std::vector<double>& x) {
+void center(std::vector<double>& x) {
   double mean = 0;
   for (const double v : x) mean += v / static_cast<double>(x.size());
   for (double& v : x) v -= mean;
@@ -165,7 +165,7 @@ TEST(LayerError, WeightsAndCorrelationEqualThePlainDoubleLoop) {
         if (j < windows.sink) sink += e - s;
         if (j >= windows.sink && j > p - windows.recent) recent += e - s;
       }
-      centre(w.exact_logits), centre(w.stored_logits);
+      center(w.exact_logits), center(w.stored_logits);
       for (std::size_t i = 0; i < w.exact_logits.size(); ++i) {
         cross += w.exact_logits[i] * w.stored_logits[i];
         energy += w.exact_logits[i] * w.exact_logits[i], stored += w.stored_logits[i] * w.stored_logits[i];
@@ -216,7 +216,7 @@ TEST(LayerError, ProjectionSeesWhatItKeeps) {
 }
 
 TEST(LayerError, WeightsMoveOffTheSinkWhenKeysGrow) {
-  // All keys equal, so weights are uniform; then coded keys are turned towards the queries: mass leaves both windows.
+  // All keys equal, so weights are uniform; then coded keys are turned toward the queries: mass leaves both windows.
   Input in(6);
   in.input.q = at::ones({kTokens, kHeads * kGroup, kDim});
   in.input.k = at::zeros({kTokens, kHeads, kDim});
@@ -243,7 +243,7 @@ TEST(CacheCheck, AgreesOnEveryMethod) {
     checker.check_layer(layer_to_check(in.input, SimulatedPrefillAttention(method).attend(in.input)));
     const CacheCheck check = checker.result();
     EXPECT_EQ(check.differing, 0) << id;
-    EXPECT_EQ(check.rows, method.quantised ? 2 * kHeads * (kTokens - 12) : 0) << id;
+    EXPECT_EQ(check.rows, method.quantized ? 2 * kHeads * (kTokens - 12) : 0) << id;
     EXPECT_EQ(check.read, check.rows) << id;
     EXPECT_EQ(check.misread, 0) << id;
     EXPECT_LT(check.reader_error, 1e-5) << id;

@@ -67,7 +67,7 @@ RunnerResult run(Loaded& model, const std::vector<KvMethod>& methods, const Sequ
   return run_methods(model.decoder, list, model.method("bf16"), set, options);
 }
 
-double mean_kl(const RunnerResult& r, std::size_t row) { return summarise(r.scores.row(row), {}).kl.mean; }
+double mean_kl(const RunnerResult& r, std::size_t row) { return summarize(r.scores.row(row), {}).kl.mean; }
 
 TEST(Runner, NullRunIsExactAndThePathsAgree) {
   const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("hadamard2")};

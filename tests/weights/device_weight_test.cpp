@@ -1,4 +1,4 @@
-// Kernels of kernels/weights against the dequantisation on the CPU, bit for bit: every format, types of scales and
+// Kernels of kernels/weights against the dequantization on the CPU, bit for bit: every format, types of scales and
 // results, sizes that no tile divides, groups in order and listed. And, without a GPU, that what is refused on the CPU
 // is refused before a kernel runs.
 #include <gmock/gmock.h>

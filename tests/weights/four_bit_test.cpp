@@ -73,7 +73,7 @@ TEST(Mxfp4, HostileTensors) {
   EXPECT_EQ(stored.fault(shape, name), "(no error)");
   EXPECT_THAT(stored.fault({2, 70, 6}, name), HasSubstr("70 columns are no multiple"));
   EXPECT_THAT(stored.fault({3, 64, 6}, name), AllOf(HasSubstr("[2, 6, 2, 16]"), HasSubstr("[3, 6, 2, 16]")));
-  EXPECT_THAT(stored.fault({64, 6}, name), HasSubstr("together they are no quantised weight"));
+  EXPECT_THAT(stored.fault({64, 6}, name), HasSubstr("together they are no quantized weight"));
   scales[1][5][1] = 255;
   EXPECT_THAT(stored.fault(shape, name), AllOf(HasSubstr(name + "_scales"), HasSubstr("NaN")));
   scales = at::full({2, 6, 3}, 127, at::kByte);

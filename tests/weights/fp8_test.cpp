@@ -106,7 +106,7 @@ TEST(Fp8, HostileTensors) {
   EXPECT_THAT(stored.fault({200, 130}), HasSubstr("both x.weight_scale_inv and x.weight_scale"));
 }
 
-TEST(Fp8, ScaleWithoutQuantisedWeight) {
+TEST(Fp8, ScaleWithoutQuantizedWeight) {
   WeightCase stored;
   stored.tensors["x.weight_scale"] = at::ones({2});
   EXPECT_THAT(stored.fault({2, 2}), AllOf(HasSubstr("x.weight_scale"), HasSubstr("x.weight is missing")));

@@ -15,7 +15,7 @@
 namespace oscar {
 
 struct WeightCase : TinyCheckpoint {
-  // The dequantised weight of [shape].
+  // The dequantized weight of [shape].
   at::Tensor read(std::vector<std::int64_t> shape, at::ScalarType dtype = at::kFloat,
                   const std::string& name = "x.weight") const {
     const TempDirectory directory;

@@ -14,7 +14,7 @@ namespace oscar {
 void decode_attention_reference(const TieredDecodeParams& params);
 
 // A part of each logit that depends on the position of the key: softmax_scale <query, rope_phases[position]>. Keys
-// centred before RoPE have it (model/rope_phases.h).
+// centered before RoPE have it (model/rope_phases.h).
 struct PositionLogits {
   const float* query;        // [B, Hq, d]
   const float* rope_phases;  // [tokens, d]

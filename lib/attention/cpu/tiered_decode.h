@@ -42,7 +42,7 @@ struct TieredDecodeParams {
   std::int32_t chunk = 0;              // 0: none; c: the tokens of the query's own chunk of c are seen
   const float* query = nullptr;        // [B, Hq, d], in the basis of the keys
   const float* sink_logits = nullptr;  // null, or [Hq]: joins the denominator
-  const float* logit_shift = nullptr;  // null, or [B, Hq]: softmax_scale <q, mean key> where keys are stored centred
+  const float* logit_shift = nullptr;  // null, or [B, Hq]: softmax_scale <q, mean key> where keys are stored centered
   const SequenceView* sequences = nullptr;  // [B]
   const std::uint8_t* pages = nullptr;      // [pages, Hkv, page.bytes()]
   PageLayout page;

@@ -24,7 +24,7 @@ std::vector<PageLayout> layouts_of(const KvMethod& method, const ModelConfig& mo
 }
 
 DeviceCacheShape shape_of(const KvMethod& method, const ModelConfig& model, const std::vector<PageLayout>& layouts) {
-  DeviceCacheShape shape{model.kv_layers(), model.kv_heads, model.head_dim, method.quantised, method.windows, {}, 0};
+  DeviceCacheShape shape{model.kv_layers(), model.kv_heads, model.head_dim, method.quantized, method.windows, {}, 0};
   for (const PageLayout& layout : layouts) shape.page_bytes.push_back(layout.bytes());
   shape.window_page_bytes = kernels::window_page_bytes(static_cast<int>(model.head_dim));
   return shape;
@@ -76,16 +76,16 @@ CudaBackend::Step CudaBackend::append_step(std::int64_t layer, const std::vector
     const auto index = static_cast<std::int32_t>(step.ids.size());
     step.ids.push_back(token.id);
     jobs.push_back({static_cast<std::int32_t>(token.row), index, static_cast<std::int32_t>(token.position)});
-    if (!method_.quantised) continue;
-    add_ring_runs(held, index, method_.windows.quantised_end(token.position),
-                  method_.windows.quantised_end(token.position + 1), runs);
+    if (!method_.quantized) continue;
+    add_ring_runs(held, index, method_.windows.quantized_end(token.position),
+                  method_.windows.quantized_end(token.position + 1), runs);
   }
   tables_.clear();
   step.tables = add_sequences(step.ids, layer);
   const std::size_t jobs_at = tables_.add(words(jobs)), runs_at = tables_.add(words(runs));
   tables_.upload();
   write_windows(layer, rows.q, rows.keys, rows.values, std::ssize(jobs), jobs_at, step.tables, &query);
-  quantise(layer, rows.keys, rows.values, std::ssize(runs), runs_at, step.tables, true);
+  quantize(layer, rows.keys, rows.values, std::ssize(runs), runs_at, step.tables, true);
   return step;
 }
 
@@ -107,10 +107,10 @@ void CudaBackend::attend_step(const AttentionInput& input, const Step& step, con
   p.max_pages = static_cast<std::int32_t>(tables.max_pages);
   p.sink_pages = static_cast<std::int32_t>(tables.sink_pages);
   p.ring_pages = static_cast<std::int32_t>(cache_.ring_pages());
-  p.sink = method_.quantised ? std::min(static_cast<std::int32_t>(method_.windows.sink), p.sink_pages * kPageTokens)
+  p.sink = method_.quantized ? std::min(static_cast<std::int32_t>(method_.windows.sink), p.sink_pages * kPageTokens)
                              : p.sink_pages * kPageTokens;
-  p.recent = method_.quantised ? static_cast<std::int32_t>(method_.windows.recent) : 1;
-  p.flush = method_.quantised ? static_cast<std::int32_t>(method_.windows.flush) : 1;
+  p.recent = method_.quantized ? static_cast<std::int32_t>(method_.windows.recent) : 1;
+  p.flush = method_.quantized ? static_cast<std::int32_t>(method_.windows.flush) : 1;
   p.sliding_window = static_cast<std::int32_t>(input.sliding_window);
   p.chunk = static_cast<std::int32_t>(input.chunk);
   p.scale = static_cast<float>(input.scale), p.soft_cap = static_cast<float>(input.soft_cap);
@@ -156,16 +156,16 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
     for (const StepToken& token : tokens) to.push_back(token.row);
     out.index_copy_(0, at::tensor(to, at::kLong).to(device_), step_out);
   });
-  if (method_.quantised && (steps > 1 || input.layer == model_.kv_layers() - 1)) finite_.check(0, input.layer);
+  if (method_.quantized && (steps > 1 || input.layer == model_.kv_layers() - 1)) finite_.check(0, input.layer);
   return restore_outputs_on_device(out, l.value).to(input.q.options());
 }
 
 StoredPages CudaBackend::stored(std::int64_t layer, std::int64_t sequence, Side) const {
   const DeviceCache::Sequence* s = cache_.find(sequence);
   StoredPages out;
-  if (s == nullptr || !method_.quantised) return out;
+  if (s == nullptr || !method_.quantized) return out;
   const CacheWindows& w = method_.windows;
-  out.tokens = w.quantised_end(s->tokens[static_cast<std::size_t>(layer)]) - w.sink;
+  out.tokens = w.quantized_end(s->tokens[static_cast<std::size_t>(layer)]) - w.sink;
   const std::int64_t count = (out.tokens + kPageTokens - 1) / kPageTokens;
   if (count == 0) return out;
   const std::vector<std::int64_t> ids(s->pages.begin(), s->pages.begin() + count);

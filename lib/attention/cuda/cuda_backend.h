@@ -82,7 +82,7 @@ class CudaBackend : public PagedBackend {
   Common add_sequences(const std::vector<std::int64_t>& ids, std::int64_t layer);
   void write_windows(std::int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      std::int64_t jobs, std::size_t jobs_at, const Common& common, StepQueries* query);
-  void quantise(std::int64_t layer, const at::Tensor& k, const at::Tensor& v, std::int64_t runs, std::size_t runs_at,
+  void quantize(std::int64_t layer, const at::Tensor& k, const at::Tensor& v, std::int64_t runs, std::size_t runs_at,
                 const Common& common, bool from_ring);
   // For a launch with the shapes in p. positions: its logits depend on where the key stands.
   void* workspace(const kernels::PagedDecodeParams& p, bool positions);

@@ -91,13 +91,13 @@ void CudaBackend::write_windows(std::int64_t index, const at::Tensor& q, const a
   if (l.key.forward.defined()) p.matrix_heads = static_cast<std::int32_t>(l.key.forward.size(0));
   if (l.value.forward.defined()) p.value_matrix_heads = static_cast<std::int32_t>(l.value.forward.size(0));
   p.sink_pages = static_cast<std::int32_t>(common.sink_pages);
-  p.sink = method_.quantised ? static_cast<std::int32_t>(method_.windows.sink) : p.sink_pages * kPageTokens;
+  p.sink = method_.quantized ? static_cast<std::int32_t>(method_.windows.sink) : p.sink_pages * kPageTokens;
   p.ring_pages = static_cast<std::int32_t>(cache_.ring_pages());
   p.rows_bfloat16 = k.scalar_type() == at::kBFloat16;
   check_launch(kernels::append_tokens(p, current_stream()), "append_tokens");
 }
 
-void CudaBackend::quantise(std::int64_t index, const at::Tensor& k, const at::Tensor& v, std::int64_t runs,
+void CudaBackend::quantize(std::int64_t index, const at::Tensor& k, const at::Tensor& v, std::int64_t runs,
                            std::size_t runs_at, const Common& common, bool from_ring) {
   if (runs == 0) return;
   const DeviceLayer& l = layer(index);
@@ -151,9 +151,9 @@ void CudaBackend::append(const AttentionInput& input) {
     const auto index = static_cast<std::int32_t>(ids.size());
     ids.push_back(batch.ids[s]);
     std::int64_t body = end;  // new tokens below it and past the sink are in pages
-    if (method_.quantised) {
-      const std::int64_t before = w.quantised_end(start);
-      body = w.quantised_end(end);
+    if (method_.quantized) {
+      const std::int64_t before = w.quantized_end(start);
+      body = w.quantized_end(end);
       add_ring_runs(held, index, before, std::min(body, start), from_ring);
       for_each_page(w.sink, std::max(before, start), body, held.pages,
                     [&](std::int64_t first, std::int32_t count, std::int32_t page, std::int32_t slot) {
@@ -162,7 +162,7 @@ void CudaBackend::append(const AttentionInput& input) {
                     });
     }
     for (std::int64_t p = start; p < end; ++p) {
-      if (method_.quantised && p >= w.sink && p < body) continue;
+      if (method_.quantized && p >= w.sink && p < body) continue;
       jobs.push_back({static_cast<std::int32_t>(offset + p - start), index, static_cast<std::int32_t>(p)});
     }
     offset += batch.lengths[s];
@@ -173,10 +173,10 @@ void CudaBackend::append(const AttentionInput& input) {
   const std::size_t jobs_at = tables_.add(words(jobs)), ring_at = tables_.add(words(from_ring)),
                     rows_at = tables_.add(words(from_rows));
   tables_.upload();
-  quantise(input.layer, k, v, std::ssize(from_ring), ring_at, common, true);
-  quantise(input.layer, k, v, std::ssize(from_rows), rows_at, common, false);
+  quantize(input.layer, k, v, std::ssize(from_ring), ring_at, common, true);
+  quantize(input.layer, k, v, std::ssize(from_rows), rows_at, common, false);
   write_windows(input.layer, {}, k, v, std::ssize(jobs), jobs_at, common, nullptr);
-  if (method_.quantised) finite_.check(0, input.layer);
+  if (method_.quantized) finite_.check(0, input.layer);
 }
 
 }  // namespace oscar

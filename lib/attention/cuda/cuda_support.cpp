@@ -46,11 +46,11 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
       if (code.layout != method.code(layer, Side::kKey).layout) return built("keys and values of one layout", "two");
       const SideTransform* transform = method.transform(layer, side);
       if (transform != nullptr && transform->rotated_mean && code.layout != Layout::kBlocks) {
-        return built("keys centred before RoPE in layout blocks", to_string(code.layout));
+        return built("keys centered before RoPE in layout blocks", to_string(code.layout));
       }
       if (transform != nullptr && transform->rotated_mean &&
           !(method.rope_phases->frequencies().inverse.abs().max().item<float>() <= kernels::kMostFrequency)) {
-        return built("keys centred before RoPE with frequencies of at most one radian a token", "a larger one");
+        return built("keys centered before RoPE with frequencies of at most one radian a token", "a larger one");
       }
       if (code.layout == Layout::kBlocks || code == uniform_code(code.head_dim)) continue;
       if (code.quant_group != model.head_dim)
@@ -84,7 +84,7 @@ std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
-  const std::string code = method.quantised ? code_reason(method, model) : "";
+  const std::string code = method.quantized ? code_reason(method, model) : "";
   return code.empty() ? mean_reason(method, model) : code;
 }
 

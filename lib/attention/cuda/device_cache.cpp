@@ -15,16 +15,16 @@ std::int64_t pages_for(std::int64_t tokens) { return (tokens + kPageTokens - 1) 
 
 DeviceCache::DeviceCache(const DeviceCacheShape& shape, at::Device device)
     : shape_(shape), device_(device), pools_(static_cast<std::size_t>(shape.layers)) {
-  ring_pages_ = shape.quantised
+  ring_pages_ = shape.quantized
                     ? std::max<std::int64_t>(pages_for(shape.windows.recent + shape.windows.flush - 1 + kTileSlack), 1)
                     : 1;
 }
 
 DeviceCache::PageCounts DeviceCache::counts_of(std::int64_t tokens) const {
   const CacheWindows& w = shape_.windows;
-  if (!shape_.quantised) return {pages_for(tokens), 0, 0};
+  if (!shape_.quantized) return {pages_for(tokens), 0, 0};
   return {pages_for(std::min(w.sink, tokens)), tokens > w.sink ? ring_pages_ : 0,
-          pages_for(w.quantised_end(tokens) - w.sink)};
+          pages_for(w.quantized_end(tokens) - w.sink)};
 }
 
 void DeviceCache::expect(std::int64_t sequences, std::int64_t tokens) {
@@ -58,7 +58,7 @@ DeviceCache::Sequence& DeviceCache::reserve(std::int64_t layer, std::int64_t id,
   add(s.pages, counts.body, page_ids_);
   Pools& pools = pools_[static_cast<std::size_t>(layer)];
   grow(pools.windows, window_ids_.pages_ever(), expected_windows_, shape_.window_page_bytes);
-  if (!shape_.quantised) return s;
+  if (!shape_.quantized) return s;
   grow(pools.pages, page_ids_.pages_ever(), expected_pages_, shape_.page_bytes[static_cast<std::size_t>(layer)]);
   return s;
 }

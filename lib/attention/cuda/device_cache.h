@@ -18,7 +18,7 @@ namespace oscar {
 
 struct DeviceCacheShape {
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  bool quantised = true;  // false: every token stays in BF16, in pages of the sink
+  bool quantized = true;  // false: every token stays in BF16, in pages of the sink
   CacheWindows windows;
   std::vector<std::int64_t> page_bytes;  // [layers] of one KV head
   std::int64_t window_page_bytes = 0;    // of one KV head

@@ -109,7 +109,7 @@ void DeviceTiers::add_runs(std::int64_t layer, Sequence& s, Side side, std::int6
                            std::vector<kernels::PageRun>& runs) {
   const CacheWindows& w = spec(side).windows;
   Held& held = s.held[static_cast<std::size_t>(layer)][at(side)];
-  const std::int64_t end = w.quantised_end(held.tokens) - w.sink;
+  const std::int64_t end = w.quantized_end(held.tokens) - w.sink;
   if (end <= held.coded) return;
   const CachePages& pages = *spec(side).pages[static_cast<std::size_t>(layer)];
   const std::int64_t page_tokens = pages.tokens();
@@ -183,7 +183,7 @@ kernels::FallbackSequenceSide DeviceTiers::view(std::int64_t layer, std::int64_t
   const std::int64_t width = spec_.kv_heads * spec_.head_dim, capacity = rows.size(1);
   const auto* slot =
       reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>()) + s.slot * capacity * width;
-  const std::int64_t body = w.quantised_end(tokens) - w.sink, sink_rows = std::min(w.sink, capacity);
+  const std::int64_t body = w.quantized_end(tokens) - w.sink, sink_rows = std::min(w.sink, capacity);
   kernels::FallbackSequenceSide view{};
   view.sink = {slot, 0, to_int32(capacity)};
   view.recent = {slot + sink_rows * width, to_int32(body - held.first),

@@ -16,7 +16,7 @@ void cohere2_config(const Json& config, const std::string& where, ModelConfig* o
 
 Family cohere2_family(const ModelConfig& config) {
   Family family;
-  family.pieces.norm = NormKind::kCentred;
+  family.pieces.norm = NormKind::kCentered;
   family.pieces.parallel = true;
   family.mlp_norm.clear();
   family.add_biases(config);

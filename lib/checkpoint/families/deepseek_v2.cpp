@@ -23,7 +23,7 @@ void deepseek_v2_config(const Json& config, const std::string& where, ModelConfi
   } else if (method != "greedy") {
     throw InputError(where + ": 'topk_method' is " + quote_name(method) + ", expected greedy or group_limited_greedy");
   }
-  e.normalised = false;
+  e.normalized = false;
   if (json_bool(config, "norm_topk_prob", where, false)) {
     throw InputError(where + ": 'norm_topk_prob' is true, which is not supported for this architecture");
   }

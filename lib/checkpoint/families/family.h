@@ -12,12 +12,12 @@
 
 namespace oscar {
 
-// x^ = x / sqrt(mean(x^2) + eps) in FP32 (kCentred: of x - mean(x)), then:
+// x^ = x / sqrt(mean(x^2) + eps) in FP32 (kCentered: of x - mean(x)), then:
 enum class NormKind {
-  kRounded,  // round(x^) w: rounded to the activation dtype before the weight
-  kWide,     // round(x^ w): the weight in FP32
-  kOnePlus,  // round(x^ (1 + w)): zero-centred weights, in FP32
-  kCentred,  // round(x^ w): LayerNorm without a bias
+  kRounded,   // round(x^) w: rounded to the activation dtype before the weight
+  kWide,      // round(x^ w): the weight in FP32
+  kOnePlus,   // round(x^ (1 + w)): zero-centered weights, in FP32
+  kCentered,  // round(x^ w): LayerNorm without a bias
 };
 
 // Which experts a token gets, and with which weights: softmax in FP32 over all and then the largest, the largest

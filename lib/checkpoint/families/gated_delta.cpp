@@ -27,7 +27,7 @@ void read_gated_delta(const Json& config, const std::string& where, ModelConfig*
   if (std::all_of(l.layers.begin(), l.layers.end(), [](bool linear) { return linear; })) {
     throw InputError(where + ": none of " + std::to_string(out->layers) +
                      " layers has full attention ('layer_types', 'full_attention_interval'), so the model has no KV "
-                     "cache to quantise");
+                     "cache to quantize");
   }
   const auto size = [&](const char* key, std::int64_t most, std::int64_t fallback) {
     return config.contains(key) ? json_int_within(config, key, where, 1, most) : fallback;

@@ -1,5 +1,5 @@
 // What Qwen3-Next and Qwen3.5 share: layers of linear attention (gated delta nets) beside attention whose outputs have
-// a gate, zero-centred norms, RoPE over a quarter of each head.
+// a gate, zero-centered norms, RoPE over a quarter of each head.
 #pragma once
 
 #include "checkpoint/families/family.h"

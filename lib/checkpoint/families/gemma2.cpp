@@ -1,4 +1,4 @@
-// Gemma 2: norms before and after both branches with zero-centred weights, scaled embeddings, soft caps of attention
+// Gemma 2: norms before and after both branches with zero-centered weights, scaled embeddings, soft caps of attention
 // logits and of the model's logits, windows in every other layer.
 #include "checkpoint/families/family.h"
 #include "checkpoint/families/gemma.h"

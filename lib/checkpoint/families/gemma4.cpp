@@ -1,4 +1,4 @@
-// Gemma 4, text: Gemma 3's layout with plain norm weights, values normalised without a weight, logits unscaled, a
+// Gemma 4, text: Gemma 3's layout with plain norm weights, values normalized without a weight, logits unscaled, a
 // scalar for each layer. Layers that see all have heads of another size and number, may use keys as values, and turn
 // the first pairs of their channels alone. With experts they stand beside the MLP in every layer. The small ones (E2B,
 // E4B) have embeddings for each layer, and last layers that read the cache of an earlier one. The unified model (12B)

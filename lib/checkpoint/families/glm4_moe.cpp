@@ -11,7 +11,7 @@ void glm4_moe_config(const Json& config, const std::string& where, ModelConfig* 
                out);
   ExpertConfig& e = out->experts;
   read_expert_groups(config, where, {1, 1}, &e);
-  e.normalised = json_bool(config, "norm_topk_prob", where, true);
+  e.normalized = json_bool(config, "norm_topk_prob", where, true);
   e.least_sum = 1e-20;
   e.scaling = json_number(config, "routed_scaling_factor", where, 1.0);
   read_shared_experts(config, "n_shared_experts", where, 1, &e);

@@ -78,7 +78,7 @@ void read_sigmoid_experts(const Json& config, const std::string& where, const Si
   require_word(config, "scoring_func", where, "sigmoid");
   require_word(config, "topk_method", where, "noaux_tc");
   read_expert_groups(config, where, {defaults.groups, defaults.groups_chosen}, &e);
-  e.normalised = json_bool(config, "norm_topk_prob", where, true);
+  e.normalized = json_bool(config, "norm_topk_prob", where, true);
   e.least_sum = 1e-20;
   e.scaling = json_number(config, "routed_scaling_factor", where, defaults.scaling);
   read_shared_experts(config, "n_shared_experts", where, 1, &e);

@@ -1,4 +1,4 @@
-// Llama 4, text: layers with RoPE in interleaved pairs see their chunk of the sequence and normalise q and k heads to
+// Llama 4, text: layers with RoPE in interleaved pairs see their chunk of the sequence and normalize q and k heads to
 // unit mean square after it; the others have no RoPE, see all, and scale their queries by position. Experts by the
 // sigmoid of the largest logits, which multiplies what they read, beside one that every token gets; dense MLPs of
 // another width.
@@ -79,7 +79,7 @@ void llama4_config(const Json& config, const std::string& where, ModelConfig* ou
   const std::int64_t width = out->intermediate;
   read_experts(config, where, {.count = 16, .per_token = 1, .intermediate = width, .own_size = false}, out);
   ExpertConfig& e = out->experts;
-  e.normalised = false;
+  e.normalized = false;
   e.shared = width;
   out->intermediate = config.contains("intermediate_size_mlp")
                           ? json_int_within(config, "intermediate_size_mlp", where, 1, std::int64_t{1} << 24)

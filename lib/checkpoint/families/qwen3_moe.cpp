@@ -8,7 +8,7 @@ namespace {
 
 void qwen3_moe_config(const Json& config, const std::string& where, ModelConfig* out) {
   read_experts(config, where, {.count = 128, .per_token = 8, .intermediate = 768}, out);
-  out->experts.normalised = json_bool(config, "norm_topk_prob", where, false);
+  out->experts.normalized = json_bool(config, "norm_topk_prob", where, false);
   read_sparse_layers(config, where, out);
 }
 

@@ -9,7 +9,7 @@ namespace {
 void qwen3_next_config(const Json& config, const std::string& where, ModelConfig* out) {
   read_gated_delta(config, where, out);
   read_experts(config, where, {.count = 512, .per_token = 10, .intermediate = 512}, out);
-  out->experts.normalised = json_bool(config, "norm_topk_prob", where, true);
+  out->experts.normalized = json_bool(config, "norm_topk_prob", where, true);
   read_sparse_layers(config, where, out);
   read_shared_size(config, where, 512, &out->experts);
 }

@@ -1,4 +1,4 @@
-// What the SVG plots share. Coordinates are written with one decimal; colours come from the page's series classes.
+// What the SVG plots share. Coordinates are written with one decimal; colors come from the page's series classes.
 #pragma once
 
 #include <string>

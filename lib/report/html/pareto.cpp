@@ -130,7 +130,7 @@ std::string size_plots(const VerifyReport& report) {
   std::vector<const MethodReport*> bytes, others;
   double least = INFINITY, most = 0;
   for (const MethodReport& m : report.methods) {
-    if (!m.quantised || !(m.quality.kl.mean > 0)) continue;
+    if (!m.quantized || !(m.quality.kl.mean > 0)) continue;
     if (m.comparison == "bytes") {
       bytes.push_back(&m);
       continue;

@@ -24,7 +24,7 @@ std::string framed(const std::string& content, const std::string& label);
 // The policy of the page: nothing is loaded from anywhere, and no script runs but page.js, known by its hash.
 std::string content_security_policy();
 
-// The colour class of a method row, fixed by its order among the report's rows ("s0" .. "s7").
+// The color class of a method row, fixed by its order among the report's rows ("s0" .. "s7").
 std::string series_class(const VerifyReport& report, const MethodReport& method);
 std::string series_name(const MethodReport& method);  // "oscar (prefill)", "oscar (bytes, prefill)"
 

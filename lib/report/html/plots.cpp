@@ -1,4 +1,4 @@
-// Inline SVG: the pieces of axes.h and the plot by position. Coordinates are written with one decimal; colours come
+// Inline SVG: the pieces of axes.h and the plot by position. Coordinates are written with one decimal; colors come
 // from the page's series classes.
 #include <algorithm>
 #include <array>
@@ -124,7 +124,7 @@ std::string kl_line(const VerifyReport& report, const MethodReport& m, const Axi
 std::vector<const MethodReport*> plotted_methods(const VerifyReport& report) {
   std::vector<const MethodReport*> list;
   for (const MethodReport& m : report.methods) {
-    if (m.quantised) list.push_back(&m);
+    if (m.quantized) list.push_back(&m);
   }
   constexpr std::size_t kMost = 8;
   if (list.size() <= kMost) return list;

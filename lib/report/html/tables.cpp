@@ -35,7 +35,7 @@ std::string task_summary(const MethodReport& method) {
 bool varies(const VerifyReport& report, std::string MethodReport::*of) {
   const std::string* first = nullptr;
   for (const MethodReport& m : report.methods) {
-    if (!m.quantised) continue;
+    if (!m.quantized) continue;
     if (first != nullptr && *first != m.*of) return true;
     first = &(m.*of);
   }
@@ -46,7 +46,7 @@ bool varies(const VerifyReport& report, std::string MethodReport::*of) {
 std::string row_note(const VerifyReport& report, const MethodReport& m) {
   std::string note = m.judged ? "judged" : "";
   const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
-  if (m.quantised && varies(report, &MethodReport::comparison)) add(m.comparison);
+  if (m.quantized && varies(report, &MethodReport::comparison)) add(m.comparison);
   if (varies(report, &MethodReport::path)) add(m.path);
   return note.empty() ? "" : " <span class=\"faint\">(" + escape(note) + ")</span>";
 }
@@ -81,7 +81,7 @@ std::string detail_row(const VerifyReport& report, const MethodReport& m) {
   }
   row += cell(growth_text(m)) + cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
   const std::string settings = escape(m.settings) + (m.comparison.empty() ? "" : " (" + escape(m.comparison) + ")");
-  return row + cell(m.quantised ? settings : "&ndash;", "text wrap") + "</tr>\n";
+  return row + cell(m.quantized ? settings : "&ndash;", "text wrap") + "</tr>\n";
 }
 
 // The tint says the share at a glance; the numbers in the cell say it to everyone.

@@ -23,13 +23,13 @@ bool device_far_pairs_built(const AttentionInput& input) {
          input.sees_all() && input.soft_cap == 0.0 && kernels::far_pairs_built(static_cast<int>(input.q.size(2)));
 }
 
-SplitValues split_values(const at::Tensor& u, const at::Tensor& centre) {
-  const at::Tensor rows = u.contiguous(), middle = centre.contiguous();
+SplitValues split_values(const at::Tensor& u, const at::Tensor& center) {
+  const at::Tensor rows = u.contiguous(), middle = center.contiguous();
   SplitValues out{at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16)),
                   at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16)),
                   at::empty({rows.size(0), rows.size(1)}, rows.options())};
   kernels::SplitRowsParams p;
-  p.rows = rows.const_data_ptr<float>(), p.centre = middle.const_data_ptr<float>();
+  p.rows = rows.const_data_ptr<float>(), p.center = middle.const_data_ptr<float>();
   p.high = static_cast<std::uint16_t*>(out.high.data_ptr()), p.low = static_cast<std::uint16_t*>(out.low.data_ptr());
   p.norm = out.norm.data_ptr<float>();
   p.tokens = rows.size(1);
@@ -39,15 +39,15 @@ SplitValues split_values(const at::Tensor& u, const at::Tensor& centre) {
 }
 
 FarSums device_far_pairs(const AttentionInput& input, const at::Tensor& queries, const at::Tensor& keys,
-                         const SplitValues& u, const at::Tensor& targets, const at::Tensor& centre, std::int64_t first,
+                         const SplitValues& u, const at::Tensor& targets, const at::Tensor& center, std::int64_t first,
                          const FarPairs& pairs) {
-  const at::Tensor q = packed(queries), k = packed(keys), w = targets.contiguous(), middle = centre.contiguous();
+  const at::Tensor q = packed(queries), k = packed(keys), w = targets.contiguous(), middle = center.contiguous();
   const at::Tensor sinks = input.sinks.defined() ? input.sinks.to(q.device(), at::kFloat).contiguous() : at::Tensor();
   FarSums out{at::empty({w.size(0), w.size(1)}, w.options()), at::empty({w.size(0), w.size(1)}, w.options())};
   kernels::FarPairsParams p;
   p.q = bits(q), p.k = bits(k), p.u_high = bits(u.high), p.u_low = bits(u.low);
   p.u_norm = u.norm.const_data_ptr<float>(), p.w = w.const_data_ptr<float>();
-  p.centre = middle.const_data_ptr<float>();
+  p.center = middle.const_data_ptr<float>();
   p.sink_logits = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr;
   p.moved = out.moved.data_ptr<float>(), p.seen = out.seen.data_ptr<float>();
   p.q_stride = q.stride(0), p.k_stride = k.stride(0);

@@ -33,7 +33,7 @@ Value integer_arithmetic(const std::string& op, std::int64_t a, std::int64_t b) 
     if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
     if (b == -1) {
       overflow = op == "//" && __builtin_sub_overflow(std::int64_t{0}, a, &result);
-    } else {  // Python rounds towards minus infinity
+    } else {  // Python rounds toward minus infinity
       const std::int64_t quotient = a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
       result = op == "//" ? quotient : a - quotient * b;
     }

@@ -194,7 +194,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
   ExpressionPtr value = make(Kind::kConstant);
   if (token.kind == TokenKind::kString) {
     std::string text;
-    while (in_.is(TokenKind::kString)) text += in_.next().text;  // neighbours are joined
+    while (in_.is(TokenKind::kString)) text += in_.next().text;  // neighbors are joined
     value->value = text;
   } else if (token.kind == TokenKind::kInteger) {
     std::int64_t number = 0;

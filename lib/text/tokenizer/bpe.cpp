@@ -151,7 +151,7 @@ void Bpe::Session::split_into_symbols(std::string_view word) {
                      " bytes is too long to encode; split it into shorter rows");
   }
   symbols_.clear();
-  // An unknown character waits here, so that neighbours can be fused into one unknown token.
+  // An unknown character waits here, so that neighbors can be fused into one unknown token.
   bool unknown_waits = false;
   for (std::size_t at = 0; at < word.size();) {
     const CodePoint c = decode_code_point(word, at);

@@ -24,7 +24,7 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
   // Invalid UTF-8 is replaced by U+FFFD, as Python's decode(errors="replace") does. add_special_tokens applies the
-  // post-processor (BOS for Llama). Special tokens written in the text are recognised, as in Python.
+  // post-processor (BOS for Llama). Special tokens written in the text are recognized, as in Python.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
   std::string decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens = true) const;
   std::optional<std::int32_t> token_id(std::string_view token) const;

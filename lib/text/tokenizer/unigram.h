@@ -22,7 +22,7 @@ class Unigram : public TokenModel {
   Unigram(const Unigram&) = delete;
   Unigram& operator=(const Unigram&) = delete;
 
-  // Neighbouring unknown characters become one token, or with byte_fallback the tokens of their bytes. InputError for
+  // Neighboring unknown characters become one token, or with byte_fallback the tokens of their bytes. InputError for
   // an unknown character when the model has no unknown token.
   std::unique_ptr<TokenModel::Session> start() const override;
   std::optional<std::int32_t> id_of(std::string_view token) const override;

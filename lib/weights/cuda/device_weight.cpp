@@ -17,7 +17,7 @@ namespace {
 
 void check_launch(cudaError_t error, const StoredWeight& weight) {
   if (error == cudaSuccess) return;
-  throw EnvironmentError("the GPU failed in dequantising the weight " + weight.name + " (" + cudaGetErrorString(error) +
+  throw EnvironmentError("the GPU failed in dequantizing the weight " + weight.name + " (" + cudaGetErrorString(error) +
                          "); pass --device cpu");
 }
 
@@ -25,7 +25,7 @@ kernels::WeightType weight_type(at::ScalarType dtype) {
   if (dtype == at::kFloat) return kernels::WeightType::kFloat32;
   if (dtype == at::kBFloat16) return kernels::WeightType::kBFloat16;
   if (dtype == at::kHalf) return kernels::WeightType::kFloat16;
-  throw std::logic_error("weights are dequantised to FP32, BF16 or F16");
+  throw std::logic_error("weights are dequantized to FP32, BF16 or F16");
 }
 
 kernels::ScaleType scale_type(DType dtype) {
@@ -119,7 +119,7 @@ kernels::RowCodesParams row_params(const StoredWeight& weight, const WeightLayou
 
 }  // namespace
 
-at::Tensor dequantise_on_device(const StoredWeight& weight, const WeightLayout& layout, at::ScalarType dtype,
+at::Tensor dequantize_on_device(const StoredWeight& weight, const WeightLayout& layout, at::ScalarType dtype,
                                 at::Device device) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (layout.rows > kMost || layout.columns > kMost) throw std::logic_error("a weight of more than 2^31 rows");

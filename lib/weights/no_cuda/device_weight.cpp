@@ -4,7 +4,7 @@
 
 namespace oscar {
 
-at::Tensor dequantise_on_device(const StoredWeight&, const WeightLayout&, at::ScalarType, at::Device) {
+at::Tensor dequantize_on_device(const StoredWeight&, const WeightLayout&, at::ScalarType, at::Device) {
   throw EnvironmentError("this build has no CUDA kernels; pass --device cpu");
 }
 

@@ -52,7 +52,7 @@ DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t 
   lengths_ = at::full({batch}, context, kInt);
   if (int2_) {
     sink_pages_ = window_pages_for(windows.sink), ring_pages_ = ring_pages_of(windows);
-    max_pages_ = std::max<std::int64_t>(window_pages_for(windows.quantised_end(context) - windows.sink), 1);
+    max_pages_ = std::max<std::int64_t>(window_pages_for(windows.quantized_end(context) - windows.sink), 1);
     page_bytes_ = kernels::CodePage{static_cast<int>(d)}.bytes();
     window_bytes_ = kernels::window_page_bytes(static_cast<int>(d));
     pages_ = at::zeros({c.layers, batch * max_pages_, c.kv_heads, page_bytes_}, kByte);
@@ -118,7 +118,7 @@ void DecodeStep::embed_tokens() {
 }
 
 // Tokens that leave the windows, of all layers: they were written by earlier steps.
-void DecodeStep::quantise() {
+void DecodeStep::quantize() {
   kernels::FlushRunsParams f;
   f.lengths = lengths_.const_data_ptr<std::int32_t>(), f.page_table = page_table_.const_data_ptr<std::int32_t>();
   f.runs = reinterpret_cast<kernels::PageRun*>(runs_.data_ptr<std::int32_t>());
@@ -286,7 +286,7 @@ unsigned long long* DecodeStep::best() { return reinterpret_cast<unsigned long l
 
 void DecodeStep::run() {
   if (does(StepPart::kEmbedding)) embed_tokens();
-  if (int2_ && does(StepPart::kQuantise)) quantise();
+  if (int2_ && does(StepPart::kQuantize)) quantize();
   for (std::int64_t i = 0; i < config_.layers; ++i) layer(i);
   if (batch_ == 1) {
     normed_row(StepPart::kHead, weights_.head, weights_.final_norm, {}, GemvEnd::kArgmax);

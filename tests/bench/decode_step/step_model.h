@@ -41,7 +41,7 @@ class DecodeStep {
  private:
   bool does(StepPart part) const { return !only_ || *only_ == part; }
   void embed_tokens();
-  void quantise();
+  void quantize();
   void layer(std::int64_t index);
   void norm(const at::Tensor& weight);
   void product(StepPart part, const at::Tensor& x, const at::Tensor& w, const at::Tensor& out, bool add);

@@ -10,8 +10,8 @@ std::string to_string(StepPart part) {
   switch (part) {
     case StepPart::kEmbedding:
       return "embedding";
-    case StepPart::kQuantise:
-      return "quantising what leaves the windows";
+    case StepPart::kQuantize:
+      return "quantizing what leaves the windows";
     case StepPart::kNorms:
       return "norms";
     case StepPart::kQkv:
@@ -47,7 +47,7 @@ std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const CacheWindows& w
   const auto heads = static_cast<std::uint64_t>(c.layers * c.kv_heads);
   const int d = static_cast<int>(c.head_dim);
   if (!int2) return heads * static_cast<std::uint64_t>(context) * 4 * static_cast<std::uint64_t>(d);
-  const std::int64_t body = std::max<std::int64_t>(window_pages_for(w.quantised_end(context) - w.sink), 1);
+  const std::int64_t body = std::max<std::int64_t>(window_pages_for(w.quantized_end(context) - w.sink), 1);
   const std::int64_t windows = window_pages_for(w.sink) + ring_pages_of(w);
   return heads * (static_cast<std::uint64_t>(body * kernels::CodePage{d}.bytes()) +
                   static_cast<std::uint64_t>(windows * kernels::window_page_bytes(d)));
@@ -55,7 +55,7 @@ std::uint64_t cache_bytes(const ModelConfig& c, bool int2, const CacheWindows& w
 
 std::uint64_t read_bytes(const ModelConfig& c, bool int2, const CacheWindows& w, std::int64_t context) {
   if (!int2) return cache_bytes(c, false, w, context);
-  const std::int64_t body = w.quantised_end(context) - w.sink;
+  const std::int64_t body = w.quantized_end(context) - w.sink;
   const int d = static_cast<int>(c.head_dim);
   return static_cast<std::uint64_t>(c.layers * c.kv_heads) *
          static_cast<std::uint64_t>(body * kernels::CodePage{d}.bytes() / kPageTokens + (context - body) * 4 * d);
@@ -81,7 +81,7 @@ PartCost part_cost(const ModelConfig& c, StepPart part, const StepShape& s) {
   switch (part) {
     case StepPart::kEmbedding:
       return activations(2 * c.hidden, s.batch);
-    case StepPart::kQuantise:  // BF16 rows to codes and two parameters a head and side
+    case StepPart::kQuantize:  // BF16 rows to codes and two parameters a head and side
       return s.int2 ? activations(c.layers * (2 * kv + 2 * kv / 8 + 4 * c.kv_heads), s.batch) : PartCost{};
     case StepPart::kNorms:
       return activations((2 * c.layers + 1) * 2 * c.hidden, s.batch);

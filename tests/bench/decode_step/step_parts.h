@@ -12,7 +12,7 @@ namespace oscar::bench {
 
 enum class StepPart {
   kEmbedding,
-  kQuantise,  // the tokens that leave the windows; with a BF16 cache nothing
+  kQuantize,  // the tokens that leave the windows; with a BF16 cache nothing
   kNorms,
   kQkv,
   kAppend,  // norm and RoPE of queries and keys, rotation, new rows into the cache
@@ -24,7 +24,7 @@ enum class StepPart {
   kHead,
   kArgmax,
 };
-inline constexpr std::array<StepPart, 12> kStepParts{StepPart::kEmbedding, StepPart::kQuantise, StepPart::kNorms,
+inline constexpr std::array<StepPart, 12> kStepParts{StepPart::kEmbedding, StepPart::kQuantize, StepPart::kNorms,
                                                      StepPart::kQkv,       StepPart::kAppend,   StepPart::kAttention,
                                                      StepPart::kOutput,    StepPart::kGateUp,   StepPart::kGate,
                                                      StepPart::kDown,      StepPart::kHead,     StepPart::kArgmax};

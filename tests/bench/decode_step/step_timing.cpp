@@ -50,7 +50,7 @@ Json time_parts(DecodeStep& step, const ModelConfig& config, const StepShape& sh
   Json parts = Json::array();
   double sum = 0;
   for (const StepPart part : kStepParts) {
-    if ((shape.batch == 1 && fused_for_one(part)) || (!shape.int2 && part == StepPart::kQuantise)) continue;
+    if ((shape.batch == 1 && fused_for_one(part)) || (!shape.int2 && part == StepPart::kQuantize)) continue;
     step.only(part);
     const double ms = time_step(step, repeats).value();
     const PartCost cost = part_cost(config, part, shape);

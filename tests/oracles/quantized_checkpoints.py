@@ -1,4 +1,4 @@
-"""Small checkpoints with quantised weights, each beside a plain one of exactly the numbers that it means.
+"""Small checkpoints with quantized weights, each beside a plain one of exactly the numbers that it means.
 
 A format is a function: weight [N, K] -> the tensors that are stored for it, and the weight that they mean, in FP32. Those of
 compressed-tensors are packed and unpacked by that package; the others by plain torch here, from the published layouts."""
@@ -63,7 +63,7 @@ def awq(weight, group=32):
 
 
 def gptq(bits, offset, order):
-    def quantise(weight, group=32):
+    def quantize(weight, group=32):
         groups = torch.arange(weight.shape[1]) // group
         if order:
             groups = groups[torch.randperm(len(groups), generator=torch.Generator().manual_seed(weight.shape[0]))]
@@ -71,7 +71,7 @@ def gptq(bits, offset, order):
         return {"qweight": words(codes, bits).t(), "qzeros": words(zero.t() - offset, bits), "scales": scale.t(),
                 "g_idx": groups.to(torch.int32)}, meant
 
-    return quantise
+    return quantize
 
 
 def nvfp4_modelopt(weight):
@@ -105,7 +105,7 @@ def mxfp8(weight):
 def compressed(kind, **arguments):
     """A format of compressed-tensors, packed and unpacked by that package."""
 
-    def quantise(weight):
+    def quantize(weight):
         from compressed_tensors.compressors import BaseCompressor
         from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
         from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -132,7 +132,7 @@ def compressed(kind, **arguments):
             return dict(stored), dequantize(codes, stored["weight_scale"].float(), args=args, global_scale=whole)
         return dict(stored), compressor.decompress(stored, scheme)["weight"].float()
 
-    return quantise
+    return quantize
 
 
 NVFP4 = compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True)
@@ -176,19 +176,19 @@ FORMATS = {
     "gptq-v2": (gptq(4, 0, True), dict(quant_method="gptq", bits=4, desc_act=True, checkpoint_format="gptq_v2"), {}),
 }
 NAMES = [*FORMATS, "mxfp4-experts"]
-# Left out of quantisation in every checkpoint, so that plain and quantised modules stand side by side.
+# Left out of quantization in every checkpoint, so that plain and quantized modules stand side by side.
 PLAIN = "model.layers.1.mlp.down_proj"
 IGNORE = ["lm_head", r"re:.*layers\.1\.mlp\.down_.*"]
 
 
 def qwen3(changes, seed=11):
-    from family_checkpoints import randomise
+    from family_checkpoints import randomize
 
     settings = dict(vocab_size=8192, hidden_size=192, intermediate_size=160, num_hidden_layers=2, num_attention_heads=6,
                     num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, tie_word_embeddings=False,
                     bos_token_id=1, eos_token_id=2, pad_token_id=None)
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("qwen3", **{**settings, **changes}))
-    randomise(model, seed)
+    randomize(model, seed)
     return model
 
 
@@ -208,33 +208,33 @@ def save(folder, config, tensors):
 
 def copy_tokenizer(tokenizer, folder):
     for file in ("tokenizer.json", "tokenizer_config.json") if tokenizer is not None else ():
-        for kind in ("quantised", "plain"):
+        for kind in ("quantized", "plain"):
             shutil.copyfile(tokenizer / file, folder / kind / file)
 
 
 def make(name, folder, tokenizer=None):
-    """(quantised folder, plain folder, name -> FP32 weight of the quantised modules)."""
+    """(quantized folder, plain folder, name -> FP32 weight of the quantized modules)."""
     if name == "mxfp4-experts":
         return make_gpt_oss(folder, tokenizer)
-    quantise, quantization, changes = FORMATS[name]
+    quantize, quantization, changes = FORMATS[name]
     model = qwen3(changes)
     stored, meant = {}, {}
     for key, tensor in model.state_dict().items():
         if not key.endswith("_proj.weight") or key == PLAIN + ".weight":
             stored[key] = tensor
             continue
-        parts, meant[key] = quantise(tensor)
+        parts, meant[key] = quantize(tensor)
         module = key.removesuffix("weight")
         stored.update({module + part: value for part, value in parts.items() if value is not None})
     if quantization["quant_method"] == "compressed-tensors":
         # The key of the group is any text, and says nothing.
         quantization = {**quantization, "config_groups": {"FP8_OR_NOT": dict(targets=["Linear"], weights={})}, "ignore": IGNORE}
     config = {**model.config.to_dict(), "architectures": ["Qwen3ForCausalLM"], "quantization_config": quantization}
-    save(folder / "quantised", config, stored)
+    save(folder / "quantized", config, stored)
     model.load_state_dict({**model.state_dict(), **meant})
     model.save_pretrained(folder / "plain")
     copy_tokenizer(tokenizer, folder)
-    return folder / "quantised", folder / "plain", meant
+    return folder / "quantized", folder / "plain", meant
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -258,7 +258,7 @@ def make_gpt_oss(folder, tokenizer=None):
     settings = {**family_checkpoints.BASE, **changes, "hidden_size": 96, "intermediate_size": 64, "num_hidden_layers": 2,
                 "layer_types": family_checkpoints.PERIODIC[:2]}
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("gpt_oss", **settings))
-    family_checkpoints.randomise(model, seed=21)
+    family_checkpoints.randomize(model, seed=21)
     stored, meant = {}, {}
     for key, tensor in model.state_dict().items():
         if key.endswith(("experts.gate_up_proj", "experts.down_proj")):
@@ -269,9 +269,9 @@ def make_gpt_oss(folder, tokenizer=None):
         else:
             stored[key] = tensor
     quantization = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])
-    save(folder / "quantised", {**model.config.to_dict(), "architectures": ["GptOssForCausalLM"],
+    save(folder / "quantized", {**model.config.to_dict(), "architectures": ["GptOssForCausalLM"],
                                 "quantization_config": quantization}, stored)
     model.load_state_dict({**model.state_dict(), **meant})
     model.save_pretrained(folder / "plain")
     copy_tokenizer(tokenizer, folder)
-    return folder / "quantised", folder / "plain", meant
+    return folder / "quantized", folder / "plain", meant

@@ -1,4 +1,4 @@
-"""Families in the formats that their published checkpoints have: latent attention, experts and delta nets from quantised weights
+"""Families in the formats that their published checkpoints have: latent attention, experts and delta nets from quantized weights
 give the logits and the moments that plain weights of the same numbers give, to the bit."""
 import json
 import re
@@ -12,7 +12,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 pytest.importorskip("compressed_tensors")
 
 import family_checkpoints  # noqa: E402  (needs the packages above)
-import quantised_checkpoints  # noqa: E402
+import quantized_checkpoints  # noqa: E402
 from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 from test_families import LENGTHS, sequences  # noqa: E402
 
@@ -21,7 +21,7 @@ EXPERTS = r"experts\.\d+\.\w+_proj"
 ALL = rf"(self_attn\.(q|k|v|o|q_a|q_b|kv_a|kv_b)_proj(_with_mqa)?|mlp\.\w+_proj|{EXPERTS}|shared_experts?\.\w+_proj|block_sparse_moe\.{EXPERTS}|experts\.\d+\.w\d|" \
       r"linear_attn\.(in_proj_qkvz|in_proj_qkv|in_proj_z|out_proj))$"
 WHOLE_GROUPS = dict(hidden_size=128, moe_intermediate_size=32)  # groups of 32 columns
-# name -> (case of family_checkpoints.py, format, which modules are quantised, settings)
+# name -> (case of family_checkpoints.py, format, which modules are quantized, settings)
 CASES = {
     "deepseek-v3 in FP8": ("deepseek-v3", "fp8-blocks", ALL, {}),
     "Kimi K2 Thinking": ("deepseek-v3", "int4-group", EXPERTS, WHOLE_GROUPS),
@@ -34,25 +34,25 @@ CASES = {
 
 
 def make(name, folder):
-    """(quantised folder, plain folder, number of quantised modules)"""
+    """(quantized folder, plain folder, number of quantized modules)"""
     family, form, pattern, settings = CASES[name]
     plain = family_checkpoints.make(family, folder / "plain", SOURCE_DIR / "sample_data" / "tiny-qwen3", **settings)
-    quantise, quantization, _ = quantised_checkpoints.FORMATS[form]
+    quantize, quantization, _ = quantized_checkpoints.FORMATS[form]
     stored, meant, count = {}, {}, 0
     for key, tensor in safetensors_torch.load_file(plain / "model.safetensors").items():
         module, _, last = key.rpartition(".")
         if last != "weight" or tensor.dim() != 2 or not re.search(pattern, module):
             stored[key] = meant[key] = tensor
             continue
-        parts, meant[key] = quantise(tensor)
+        parts, meant[key] = quantize(tensor)
         stored.update({f"{module}.{part}": value for part, value in parts.items() if value is not None})
         count += 1
     if quantization["quant_method"] == "compressed-tensors":
         quantization = {**quantization, "config_groups": {"group_0": dict(targets=["Linear"], weights={})}, "ignore": ["lm_head"]}
     config = json.loads((plain / "config.json").read_text())
-    quantised_checkpoints.save(folder / "quantised", {**config, "quantization_config": quantization}, stored)
+    quantized_checkpoints.save(folder / "quantized", {**config, "quantization_config": quantization}, stored)
     safetensors_torch.save_file({key: tensor.contiguous() for key, tensor in meant.items()}, plain / "model.safetensors", {"format": "pt"})
-    return folder / "quantised", plain, count
+    return folder / "quantized", plain, count
 
 
 def results(tool, model, folder, *options):
@@ -68,11 +68,11 @@ def results(tool, model, folder, *options):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_quantised_weights_are_what_they_mean(name, tool, tmp_path):
-    quantised, plain, count = make(name, tmp_path)
+def test_quantized_weights_are_what_they_mean(name, tool, tmp_path):
+    quantized, plain, count = make(name, tmp_path)
     assert count >= 12
     expected, moments = results(tool, plain, tmp_path / "a")
-    logits, found = results(tool, quantised, tmp_path / "b")
+    logits, found = results(tool, quantized, tmp_path / "b")
     assert torch.equal(logits, expected) and torch.isfinite(logits).all()
     assert found.keys() == moments.keys()
     for key, tensor in moments.items():

@@ -1,4 +1,4 @@
-#include "rotation/key_centre.h"
+#include "rotation/key_center.h"
 
 #include <ATen/ATen.h>
 
