@@ -95,7 +95,7 @@ std::string check_against(const fs::path& file, const Checkpoint& checkpoint, at
     same += ours == theirs ? 1 : 0;
     const double behind = row[ours].item<double>() - row[theirs].item<double>();
     if (behind <= kMargin) continue;
-    throw InputError(file.string() + ": behind token " + std::to_string(i) + " the other stack predicts " +
+    throw InputError(file.string() + ": after token " + std::to_string(i) + " the other stack predicts " +
                      std::to_string(theirs) + ", and this checkpoint as it is read here " + std::to_string(ours) +
                      ", by " + logit_text(behind) + " (" + logit_text(kMargin) +
                      " is allowed): one of the two reads another model, or reads it wrongly; statistics would not be "

@@ -119,7 +119,7 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
   if (options.far.enabled && r.far_queries == 0.0 && gap) {
     log_warning("no sequence is longer than both windows of --far-pairs (" + std::to_string(options.far.sink) +
                 " and " + std::to_string(options.far.recent) +
-                " tokens): no far-pair metrics were written; oscar-fit falls back to "
+                " tokens): no metrics of pairs outside the windows were written; oscar-fit falls back to "
                 "Q^T Q and W_O^T W_O");
   }
   std::ostringstream text;
@@ -132,7 +132,8 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
   }
   text << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
        << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
-       << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%") << " in the far-pair metrics"
+       << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%")
+       << " in the metrics of pairs outside the windows"
        << "\n";
   return text.str();
 }

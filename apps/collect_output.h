@@ -17,7 +17,7 @@ std::string share_text(const TokenPlan& plan);
 Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
 std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
 void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate, bool json);
-// Lines about a run that is done; warns where no far-pair metrics were written.
+// Lines about a run that is done; warns where no metrics of pairs outside the windows were written.
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report);
 // With options.timeline also where the time went: on stderr, and in the JSON.
 void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report, bool json);

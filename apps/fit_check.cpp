@@ -68,7 +68,7 @@ void print_text(const CheckArguments& a, const Regret& regret, bool pass) {
          << std::setw(8) << layer.value.ratio() << std::setprecision(1) << "   " << std::setw(5)
          << 100.0 * layer.key.bundle / total << "% " << std::setw(5) << 100.0 * layer.value.bundle / total << "%\n";
   }
-  text << "regret of the whole: " << std::setprecision(3) << regret.total.ratio();
+  text << "regret end to end: " << std::setprecision(3) << regret.total.ratio();
   if (a.max_regret > 0.0) {
     text << " (at most " << std::defaultfloat << std::setprecision(4) << a.max_regret << std::fixed
          << "): " << (pass ? "pass" : "FAIL");
@@ -85,7 +85,7 @@ void print_text(const CheckArguments& a, const Regret& regret, bool pass) {
 
 CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
   CLI::App* check = app.add_subcommand(
-      "check", "How much worse a bundle is on newer traffic than a new fit would be, from its statistics alone");
+      "check", "How much worse a bundle is on newer traffic than a new fit would be, from its statistics only");
   check->add_option("bundle", a.bundle, "Bundle of oscar-fit, method balanced or waterfill")
       ->required()
       ->type_name("DIR");
@@ -94,7 +94,7 @@ CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
       ->type_name("FILE");
   check
       ->add_option("--max-regret", a.max_regret,
-                   "End with exit code 1 when the predicted error of the whole is more than X times a new fit's")
+                   "End with exit code 1 when the predicted end-to-end error is more than X times a new fit's")
       ->check(CLI::Range(1.0, 1e9))
       ->type_name("X");
   check->fallthrough();

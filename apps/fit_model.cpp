@@ -40,7 +40,7 @@ void ModelRun::plan_own_text() {
   const bool beside = !arguments_.prompts.empty();
   if (beside && tokens.value_or(0) == 0) return;
   if (!beside && tokens) {
-    throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for text of the model alone");
+    throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for self-generated text");
   }
   const fs::path file = beside_output(common_.output, ".prompts.jsonl");
   own_text_.emplace(checkpoint_, arguments_, common_, file,

@@ -91,7 +91,7 @@ std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
   switch (result.metric) {
     case MetricSource::kFarPairs:
-      text += "units of the residual stream; metric: far pairs\n";
+      text += "units of the residual stream; metric: pairs outside the windows\n";
       break;
     default:
       text += "units of the residual stream; metric: Q^T Q and the value target\n";
@@ -231,7 +231,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     text << "no sampled rows in the statistics: no errors are predicted\n";
   }
   if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
-    text << "predicted KL of the whole " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
+    text << "predicted end-to-end KL " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
          << " at context " << predicted->context << ": the sum of the measured curves\n";
   }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
@@ -243,8 +243,9 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
        << " bits per quantized element\n"
        << fit_summary(bundle, result);
   const std::string form = lossless_form(bundle).format;
-  text << (form == kSimulatedForm ? "no engine serves it in this model without a change: judge it with oscar-verify\n"
-                                  : "format " + form + " carries it unchanged; oscar-verify tells its quality\n");
+  text << (form == kSimulatedForm
+               ? "no engine serves it in this model without a change: evaluate it with oscar-verify\n"
+               : "format " + form + " carries it unchanged; oscar-verify tells its quality\n");
   print_summary(text.str());
 }
 

@@ -27,14 +27,14 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
   if (collect.stream_layers) {
     throw UsageError(
         "--stream-layers: without --prompts, and with --own-text, the model writes calibration text token by token, "
-        "which needs all of its weights in memory; pass --prompts alone");
+        "which needs all of its weights in memory; pass only --prompts");
   }
   if (const std::string fault = text_fault(checkpoint.config(), options.device); !fault.empty()) {
     throw EnvironmentError("the model cannot write calibration text on " + options.device.str() + ": " + fault +
                            "; pass --prompts with --own-text 0, or --device cpu");
   }
   if (!book_.fault().empty()) {
-    log_info("the chat template is not used for the model's own text: " + book_.fault());
+    log_info("the chat template is not used for self-generated text: " + book_.fault());
   }
   request_.shape = text_shape(tokens, options.seq_len);
   if (options.device.is_cuda()) {
@@ -96,9 +96,8 @@ void OwnText::require_room() const {
   if (request_.resume && fs::exists(file_)) return;
   const CollectOptions& options = collect_.options;
   const std::uint64_t weights = decoded_bytes(checkpoint_, c10::elementSize(options.dtype));
-  require_memory(
-      options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
-      "pass fewer --tokens (or --own-text) or a shorter --seq-len, or text of your own with --prompts alone");
+  require_memory(options.device, weights + text_bytes(checkpoint_.config(), request_.shape),
+                 "pass fewer --tokens (or --own-text) or a shorter --seq-len, or only text of your own with --prompts");
 }
 
 // An interrupted run may have written the file already.
@@ -117,7 +116,7 @@ bool OwnText::take_earlier() const {
 
 void OwnText::write() {
   if (take_earlier()) {
-    log_info("the model's own text is taken from " + file_.string());
+    log_info("the self-generated text is taken from " + file_.string());
   } else {
     { const AtomicFile probe(file_); }  // fails now where the text cannot be written
     const CollectOptions& options = collect_.options;

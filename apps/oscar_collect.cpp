@@ -183,7 +183,7 @@ int main_collect(int argc, char** argv) {
   merge->add_flag("--allow-same-prompts", a.merge.same_prompts, "Accept parts with the same prompt set");
   merge->add_flag("--allow-mixed-dtypes", a.merge.mixed_dtypes, "Accept parts collected in different precisions");
   merge->add_flag("--allow-missing-far-pairs", a.merge.missing_far_pairs,
-                  "Accept parts without far pairs beside parts that have them");
+                  "Accept parts without metrics of pairs outside the windows beside parts that have them");
   merge
       ->add_option("--decay", a.decay,
                    "Moving window over traffic: parts are given from the oldest to the newest, and each counts D times "

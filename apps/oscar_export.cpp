@@ -51,7 +51,7 @@ void check_roles(const Arguments& a, const Checkpoint* model) {
 void warn_of_changes(const ServedForm& form, bool judged) {
   if (form.changes.empty()) return;
   log_warning("format " + form.format + " changes the bundle: " + changes_text(form) + "; " +
-              (judged ? "" : "judge what will be served with oscar-verify --as " + form.format + ", or ") +
+              (judged ? "" : "evaluate what will be served with oscar-verify --as " + form.format + ", or ") +
               "fit what the format carries without loss with oscar-fit --for " + form.format);
 }
 
@@ -125,7 +125,7 @@ int main_export(int argc, char** argv) {
   app.add_option("--format", a.format, format_help())->required();
   app.add_option(
          "--report", a.report,
-         "report.json of oscar-verify, for the card's measured numbers; it must have judged this bundle as this "
+         "report.json of oscar-verify, for the card's measured numbers; it must have evaluated this bundle as this "
          "format serves it (--as), and every gate must have passed")
       ->type_name("FILE");
   app.add_option("--dtype", a.dtype,

@@ -135,7 +135,7 @@ void remove_state(const std::optional<MeasuredCurves>& curves, const FitArgument
 void require_shared_work(const FitArguments& a, bool measures) {
   if (a.curves.ranks == nullptr || (measures && !a.curves.collects)) return;
   throw UsageError("torchrun started " + std::to_string(a.curves.ranks->count()) +
-                   " ranks, which share measured curves alone (statistics, --method waterfill, --model and --text): " +
+                   " ranks, which share only measured curves (statistics, --method waterfill, --model and --text): " +
                    (a.curves.collects ? "collect with `torchrun ... oscar-collect` first, then pass its statistics"
                                       : "start this fit without torchrun"));
 }

@@ -254,7 +254,7 @@ int main_verify(int argc, char** argv) {
       "--column --render --date --revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
       "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
       "--markdown --junit --baseline --work-dir --resume --max-ppl-ratio --max-kl-increase");
-  CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry alone");
+  CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry only");
   plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
       ->type_name("DIR|org/name");
   plan->add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");

@@ -84,7 +84,7 @@ void add_prompt_options(CLI::App& app, CollectArguments& a) {
       ->check(whole_number(1, std::uint64_t{1} << 24));
   app.add_option(
          "--far-pairs", a.far_pairs,
-         "BF16 windows whose complement the quantized cache will serve: far-pair metrics for waterfill; or none")
+         "BF16 windows that the quantized cache will have: metrics of the pairs outside them, for waterfill; or none")
       ->capture_default_str()
       ->type_name("SINK,RECENT");
   app.add_option("--checkpoint-seconds", a.options.checkpoint_seconds,
@@ -106,7 +106,7 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
                        std::to_string(ranks->count()) + " that share the run: drop it");
     }
     if (std::find(a.prompts.begin(), a.prompts.end(), "-") != a.prompts.end()) {
-      throw UsageError("--prompts -: standard input reaches one rank alone; pass a file that all ranks can read");
+      throw UsageError("--prompts -: standard input reaches only one rank; pass a file that all ranks can read");
     }
     options.shard = {ranks->rank() + 1, ranks->count()};
   }

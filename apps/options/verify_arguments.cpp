@@ -7,11 +7,12 @@
 
 namespace oscar {
 void add_source_options(CLI::App& app, VerifyArguments& a) {
-  CLI::Option* bundle = app.add_option("--bundle", a.bundles,
-                                       "Bundle of oscar-fit to judge; given several times, rows are named by directory")
-                            ->type_name("DIR")
-                            ->allow_extra_args(false);
-  app.add_option("--rotations", a.rotations, "Published rotation files to judge")
+  CLI::Option* bundle =
+      app.add_option("--bundle", a.bundles,
+                     "Bundle of oscar-fit to evaluate; given several times, rows are named by directory")
+          ->type_name("DIR")
+          ->allow_extra_args(false);
+  app.add_option("--rotations", a.rotations, "Published rotation files to evaluate")
       ->type_name("K.pt,V.pt")
       ->excludes(bundle);
   app.add_option("--clip", a.clip,
@@ -50,7 +51,7 @@ void add_measurement_options(CLI::App& app, VerifyArguments& a) {
       ->capture_default_str()
       ->check(CLI::IsMember({"prefill", "decode", "both"}));
   app.add_option("--decode-last", a.request.decode_last,
-                 "With --path both: decode, and score, the last tokens of each sequence alone; 0: all")
+                 "With --path both: decode and score only the last tokens of each sequence; 0: all")
       ->capture_default_str()
       ->check(whole_number(0, kMostTokens));
   app.add_flag("--stream-layers", a.request.decoder.stream_layers,

@@ -140,7 +140,7 @@ std::string bundle_card(const Bundle& bundle) {
   std::ostringstream out;
   out << card_head(bundle, "2-bit KV-cache rotations");
   if (bundle.one_vector())
-    out << "Bundles of latent attention are for `oscar-verify` alone: no engine reads them yet.\n\n";
+    out << "Bundles of latent attention are only for `oscar-verify`: no engine reads them yet.\n\n";
   out << "Written by `oscar-fit`. `" << kManifestName << "` is the manifest, `" << kRotationsName
       << "` holds the matrices; keys and queries are multiplied by M_K, values by M_V, attention outputs by the "
          "transpose of M_V.\n\n"

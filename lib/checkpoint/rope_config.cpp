@@ -71,7 +71,7 @@ std::vector<double> parse_factors(const Json& rope, const char* key, const std::
   std::vector<double> factors;
   for (const Json& item : json_array(rope, key, where)) {
     if (!item.is_number()) {
-      throw InputError(where + ": '" + key + "' holds " + item.type_name() + ", expected numbers alone");
+      throw InputError(where + ": '" + key + "' holds " + item.type_name() + ", expected only numbers");
     }
     factors.push_back(require_positive(item.get<double>(), key, where));
   }

@@ -267,7 +267,7 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
   const auto faults = check_bundle_model(bundle, source.config(), source.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError("the bundle does not belong to the model: " + faults.front());
   if (!family_of(source).qkv.empty()) {
-    throw InputError("the format absorbed changes v_proj alone, which " + source.config().architecture +
+    throw InputError("the format absorbed changes only v_proj, which " + source.config().architecture +
                      " stores in one tensor with q and k; serve the bundle in another format");
   }
   if (source.config().output_gate) {
@@ -277,7 +277,7 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
   }
   if (source.config().unit_v_norm) {
     throw InputError("the format absorbed changes v_proj, but " + source.config().architecture +
-                     " normalizes values behind it, and may project keys with it; serve the bundle in another format");
+                     " normalizes values after it, and may project keys with it; serve the bundle in another format");
   }
   const std::string some = family_of(source).embedding;
   if (source.stored_name(some) != some) {

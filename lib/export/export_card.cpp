@@ -63,7 +63,7 @@ std::string engine_text(int version) {
       "0.5.23 knows `--kv-cache-dtype int2`.";
   if (version == 1) return "These files are read by " + fork;
   return "These files are read by " + fork + " They need its `sglang-rebase` branch of August 2026 or later: " +
-         "earlier builds read version 1 alone (`oscar-export --format sglang`).";
+         "earlier builds read only version 1 (`oscar-export --format sglang`).";
 }
 
 }  // namespace

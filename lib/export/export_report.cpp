@@ -22,19 +22,19 @@ const Json* find_judged(const Json& report, const std::string& where,
 void check_form(const Json& judged, const std::string& where, const ServedForm& form) {
   if (!judged.contains("served_as")) {
     throw InputError(where +
-                     ": does not say in which form the bundle was judged, as reports of older versions do not; "
-                     "judge it again with oscar-verify --as " +
+                     ": does not say in which form the bundle was evaluated, as reports of older versions do not; "
+                     "evaluate it again with oscar-verify --as " +
                      form.format);
   }
   const std::string found = json_string(json_object(judged, "served_as", where), "format", where + ", served_as");
   if (found == form.format) return;
-  std::string reason = where + ": judges the bundle as " + quote_name(found) + ", and format " + form.format;
+  std::string reason = where + ": evaluates the bundle as " + quote_name(found) + ", and format " + form.format;
   if (form.changes.empty()) {
-    throw InputError(reason + " is exported; judge what will be served with oscar-verify --as " + form.format);
+    throw InputError(reason + " is exported; evaluate what will be served with oscar-verify --as " + form.format);
   }
-  throw InputError(reason + " changes it: " + changes_text(form) + "; judge what will be served (oscar-verify --as " +
-                   form.format + "), or fit what the format carries without loss (oscar-fit --for " + form.format +
-                   ")");
+  throw InputError(reason + " changes it: " + changes_text(form) +
+                   "; evaluate what will be served (oscar-verify --as " + form.format +
+                   "), or fit what the format carries without loss (oscar-fit --for " + form.format + ")");
 }
 
 void check_verdicts(const Json& report, const Json& judged, const std::string& where) {
@@ -74,7 +74,7 @@ void check_export_report(const Json& report, const std::string& where, const Ser
   const Json* judged = find_judged(report, where, bundle_sha256);
   if (judged == nullptr) {
     throw InputError(where +
-                     ": judges another bundle (the hashes of its files are not those of this one); judge this "
+                     ": evaluates another bundle (the hashes of its files differ from this one's); evaluate this "
                      "bundle with oscar-verify --as " +
                      form.format);
   }

@@ -13,7 +13,7 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
 std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle) {
   if (bundle.one_vector()) {
     return "the bundle is for the one vector of latent attention, which format " + format.id +
-           " cannot carry and no engine reads yet: judge it with oscar-verify";
+           " cannot carry and no engine reads yet: evaluate it with oscar-verify";
   }
   return format.unsupported != nullptr ? format.unsupported(format, bundle) : std::nullopt;
 }

@@ -94,7 +94,7 @@ std::vector<MethodRow> own_methods() {
        .source = "bundle",
        .listed = false,
        .transform = MethodTransform::kHadamard,
-       .fit_summary = "Hadamard matrix alone, data-free"},
+       .fit_summary = "Hadamard matrix only, data-free"},
       {.id = "identity", .source = "bundle", .listed = false, .fit_summary = "no rotation"},
       {.id = "balanced",
        .source = "bundle",

@@ -39,8 +39,9 @@ std::string junit_case(const std::string& group, const std::string& name, std::o
 // In which form a bundle was judged.
 std::string served_note(const BundleFacts& b) {
   std::string note = markdown_code(b.row);
-  if (b.simulated()) return note.insert(0, 1, '\n').append(" is judged in simulation: no engine serves it as it is.\n");
-  note.append(" is judged as ").append(markdown_text(b.served_as)).append(" serves it");
+  if (b.simulated())
+    return note.insert(0, 1, '\n').append(" is evaluated in simulation: no engine serves it as it is.\n");
+  note.append(" is evaluated as ").append(markdown_text(b.served_as)).append(" serves it");
   const char* separator = ": ";
   for (const std::string& change : b.served_changes) {
     note.append(separator).append(markdown_text(change));

@@ -223,7 +223,7 @@ std::string report_details(const VerifyReport& report) {
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
   for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
   for (const BundleFacts& b : report.bundles) {
-    text += "* under judgment: " + b.row +
+    text += "* candidate: " + b.row +
             (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it") + "\n";
     for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
   }
@@ -263,7 +263,7 @@ std::string report_table(const VerifyReport& report) {
   text += "scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
           " sequences, those whose query sees a coded key; KL in nats\n";
   for (const BundleFacts& b : report.bundles) {
-    text += "* judged: " + b.row +
+    text += "* evaluated: " + b.row +
             (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it") + "\n";
     for (const std::string& change : b.served_changes) text += wrapped("changed by " + b.served_as + ": " + change);
   }

@@ -98,7 +98,8 @@ void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<st
 void note_missing_metrics(const FitOptions& o, FitResult& result) {
   if (!result.far() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
-        "the statistics hold no far-pair metrics: Q^T Q and W_O^T W_O take their place, and layers are weighed "
+        "the statistics hold no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O take their place, "
+        "and layers are weighed "
         "by them; collect again with sequences longer than both windows");
   }
 }

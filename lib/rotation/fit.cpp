@@ -114,7 +114,8 @@ void search_clips(const Statistics& s, const FitOptions& o, const std::vector<La
   const Timeline::Phase searching(o.timeline, phase::kClips);
   if (!result.far() && !fitted_method(o.method).metric_aware() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
-        "the statistics hold no far-pair metrics: Q^T Q and W_O^T W_O weigh errors in the clip search, and all "
+        "the statistics hold no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O weigh errors in "
+        "the clip search, and all "
         "layers count alike for the one clip; collect again with sequences longer than both windows");
   }
   for (const Side side : {Side::kKey, Side::kValue}) {

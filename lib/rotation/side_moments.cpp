@@ -55,7 +55,8 @@ const char* metric_name(MetricSource source) {
 MetricSource used_metric(const Statistics& s, MetricSource source) {
   if (source == MetricSource::kFarPairs && !has_far_pairs(s)) {
     throw InputError(
-        "the statistics hold no far-pair metrics; collect them again with sequences longer than both windows");
+        "the statistics hold no metrics of query-key pairs outside the windows; collect them again with sequences "
+        "longer than both windows");
   }
   if (source != MetricSource::kAuto) return source;
   return has_far_pairs(s) ? MetricSource::kFarPairs : MetricSource::kMoments;

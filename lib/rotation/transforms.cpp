@@ -44,7 +44,7 @@ SideTransform build_transform(MethodTransform transform, const SideInput& input)
     case MethodTransform::kBalanced:
       break;
   }
-  throw std::invalid_argument("the transform is not one of moments alone");
+  throw std::invalid_argument("the transform is not one of moments only");
 }
 
 }  // namespace oscar

@@ -61,7 +61,7 @@ struct CollectReport {
   std::vector<LayerReport> layers;
   bool resumed = false;
   double seconds = 0;          // of this process, all layers
-  double far_seconds = 0;      // of these, in the far-pair metrics
+  double far_seconds = 0;      // of these, in the metrics of pairs outside the windows
   double far_queries = 0;      // queries that had a far key; 0: no metrics were written
   double moment_seconds = 0;   // of these, in the moments (sums, sample, K and V spool, energy pass)
   double forward_seconds = 0;  // of these, in the layers' forward pass; on a GPU these three are times of the GPU

@@ -47,7 +47,7 @@ class MomentObserver : public AttentionObserver {
   std::optional<Seen> take_seen();     // after each step's forward pass; null: no attention was observed in it
   void check(const Seen& seen) const;  // NumericalError, naming the place, when it is not finite
   double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
-  double far_seconds() { return far_watch_.seconds(); }  // in the far-pair metrics
+  double far_seconds() { return far_watch_.seconds(); }  // in the metrics of pairs outside the windows
   void added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) override;
 
  protected:

@@ -125,7 +125,7 @@ Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string>
     if (is_shard(shards[i])) continue;
     const auto shard = std::find_if(shards.begin(), shards.end(), is_shard);
     refuse(names[i], "is no shard of a run, and " + names[static_cast<std::size_t>(shard - shards.begin())] + " is " +
-                         shard_name(*shard) + ": merge the shards of a run alone, then what came of it");
+                         shard_name(*shard) + ": merge only the shards of one run, then their result");
   }
   for (std::size_t i = 1; i < shards.size(); ++i) require_one_run(shards[0], names[0], shards[i], names[i]);
   require_all(shards, names);

@@ -72,7 +72,8 @@ void check_far_pairs(const Statistics& s, std::size_t i, const std::string& wher
   for (const MetricField& field : kFarPairFields) {
     const at::Tensor& t = layer.*field.tensor;
     if (t.defined() != s.layers[0].far_count.defined()) {
-      refuse(where, prefix + field.name, "is there alone; the sums of far pairs come all together or not at all");
+      refuse(where, prefix + field.name,
+             "is there without the others; the sums of pairs outside the windows come all together or not at all");
     }
     if (!t.defined()) continue;
     if (field.gram) {

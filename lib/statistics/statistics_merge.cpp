@@ -126,7 +126,8 @@ void require_far_pairs(const std::vector<Statistics>& parts) {
   const auto without = std::find_if_not(parts.begin(), parts.end(), has);
   if (without == parts.end()) return;
   throw InputError("part " + std::to_string(without - parts.begin() + 1) + " of " + std::to_string(parts.size()) +
-                   " has no far pairs and others have: these metrics would be of their tokens alone; collect it with "
+                   " has no metrics of pairs outside the windows and others have: the sum would cover only their "
+                   "tokens; collect it with "
                    "--far-pairs and prompts longer than its windows, or pass --allow-missing-far-pairs");
 }
 

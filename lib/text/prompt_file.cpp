@@ -61,7 +61,7 @@ PromptFile::Kind prompt_file_kind(const fs::path& file) {
   if (kind == ".jsonl" || kind == ".ndjson") return PromptFile::Kind::kLines;
   if (kind == ".json") return PromptFile::Kind::kValues;
   std::string advice = table_advice(file);
-  if (advice.empty()) advice = ", perhaps with .gz behind it";
+  if (advice.empty()) advice = ", perhaps followed by .gz";
   throw InputError(file.string() + ": unknown kind of prompt file " + quote_name(file.extension().string()) +
                    ", expected .jsonl or .ndjson (one JSON row a line), .json (an array of rows), .txt or .md (one " +
                    "document)" + advice);

@@ -112,7 +112,7 @@ std::vector<std::string_view> split_json_values(std::string_view text, const std
   }
   ++at;  // behind the array
   skip_spaces();
-  if (at != text.size()) fail("something stands behind it");
+  if (at != text.size()) fail("something follows it");
   return values;
 }
 

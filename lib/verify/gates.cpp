@@ -41,7 +41,7 @@ GateResult judged_by_interval(const MethodReport& method, const char* name, doub
   if (interval) gate.bound = sign > 0 ? interval->high : interval->low;
   if (!(sign * value <= sign * limit)) return gate;
   if (sequences < kLeastSequences) {
-    gate.reason = "too few sequences to judge by: score at least " + std::to_string(kLeastSequences);
+    gate.reason = "too few sequences for a gate: score at least " + std::to_string(kLeastSequences);
   } else if (!gate.bound) {
     gate.reason = "a gate needs the confidence interval: leave --bootstrap as it is";
   } else if (sign * *gate.bound <= sign * limit) {
@@ -64,7 +64,7 @@ void check_gate_limits(const GateLimits& limits, bool has_judged_method, const s
   require_range(limits.min_niah, "--min-niah", 0, 1);
   require_range(limits.max_kl_increase, "--max-kl-increase", 0, unbounded);
   if ((limits.any() || limits.max_kl_increase) && !has_judged_method) {
-    throw UsageError("a gate judges the method of a bundle, and none was given: add --bundle or --rotations");
+    throw UsageError("a gate tests the method of a bundle, and none was given: add --bundle or --rotations");
   }
   if (limits.min_niah && std::find(tasks.begin(), tasks.end(), "niah") == tasks.end()) {
     throw UsageError("--min-niah needs the needle task, which this run does not compute: add --tasks niah");

@@ -69,7 +69,7 @@ std::uint64_t parse_memory(const std::string& text) {
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
                        std::vector<std::int64_t> contexts, const CacheWindows& windows) {
   if (memory <= weights) {
-    throw UsageError("the weights alone take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
+    throw UsageError("the weights take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
   }
   if (contexts.empty()) {
     for (std::int64_t c = 4096; c <= model.max_position; c *= 4) contexts.push_back(c);

@@ -128,7 +128,7 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
                    " of its own KL)";
   }
   if (!lost.empty()) {
-    check.detail += (check.detail.empty() ? "" : "; ") + std::string("not judged, more than 1 nat from BF16: ") + lost;
+    check.detail += (check.detail.empty() ? "" : "; ") + std::string("not tested, more than 1 nat from BF16: ") + lost;
   }
   return check;
 }
@@ -145,7 +145,7 @@ const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& ju
 }
 
 SelfCheck drift(const VerifyReport& report) {
-  SelfCheck check{"drift", "no bundle whose drift with length could be judged", std::nullopt, kDriftLimit,
+  SelfCheck check{"drift", "no bundle whose drift with length could be tested", std::nullopt, kDriftLimit,
                   std::nullopt};
   double worst = 0;  // growth over its limit
   for (const MethodReport& m : report.methods) {

@@ -241,8 +241,8 @@ void Verification::choose_methods() {
   selection_ = select_methods(comparison, model, named, expanded);
   for (const LeftOut& l : selection_.left_out) {
     if (!contains(judged_, l.id)) continue;
-    throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', which is under judgment: it " +
-                     l.reason + "; choose another --bits or --context, or leave out the bundle");
+    throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', the candidate: it " + l.reason +
+                     "; choose another --bits or --context, or leave out the bundle");
   }
   baseline_ = make_method(baseline, model, nullptr, request_.windows);
 }

@@ -155,7 +155,7 @@ void Verification::require_memory() const {
   const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
   require_device_memory(request_.decoder.device, weights + hidden,
                         weights_fit ? "a shorter --context or fewer --methods would fit"
-                                    : "the weights alone take " + format_bytes(weights) + ": " +
+                                    : "the weights take " + format_bytes(weights) + ": " +
                                           (request_.decoder.stream_layers ? "" : "pass --stream-layers, or ") +
                                           "use a GPU with more memory, or --device cpu");
 }

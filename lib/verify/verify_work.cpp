@@ -75,7 +75,7 @@ VerifyWork::VerifyWork(const fs::path& path, const Json& run, bool resume)
     : run_(path, run, resume,
            {{"model", "is of another model (its fingerprint differs)"},
             {"text", "has another text"},
-            {"bundle", "judges other bundles"}},
+            {"bundle", "evaluates other bundles"}},
            is_run_file) {}
 
 fs::path VerifyWork::file(const std::string& name) const { return run_.file(name + kSuffix); }

@@ -32,7 +32,7 @@ def far(tmp_path_factory, model):
     rows = [numpy.random.default_rng(i).integers(0, 8000, 180).tolist() for i in range(5)]
     (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
     result = succeed("collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / "s", "--far-pairs", "8,24")
-    assert "% in the far-pair metrics" in result.out  # what they cost
+    assert "% in the metrics of pairs outside the windows" in result.out  # what they cost
     return folder / "s"
 
 
@@ -46,7 +46,7 @@ def test_verbose_says_where_the_time_went(statistics, model, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"input_ids": list(range(400))}) + "\n")
     rows = phases_of(succeed("fit", "--model", model, "--prompts", tmp_path / "rows.jsonl", "--own-text", 0, "-o", tmp_path / "whole", "-v", "--windows", "8,24",
                              "--curve-context", 64, "--curve-sequences", 1))
-    assert set(rows) >= {"prompts", "weights", "forward", "moments", "far pairs", "statistics", "curves", "transforms", "saving"}
+    assert set(rows) >= {"prompts", "weights", "forward", "moments", "outside pairs", "statistics", "curves", "transforms", "saving"}
     assert "own text" not in rows and "clips" not in rows
 
 
@@ -71,7 +71,7 @@ def test_budgets_are_met_and_reported(bits, far, tmp_path):
     out = succeed("fit", far, "-o", tmp_path / "b", "--method", "waterfill", "--bits", bits, "-v").out
     manifest = manifest_of(tmp_path / "b")
     assert bits - 0.1 <= bits_of(manifest) <= bits + 1e-9
-    for word in ("lambda of the blocks", "AM/GM", "widths", "error", "share", "metric: far pairs", "logits", "values"):
+    for word in ("lambda of the blocks", "AM/GM", "widths", "error", "share", "metric: pairs outside the windows", "logits", "values"):
         assert word in out, word
     spectra = [layer["spectrum"][side] for layer in manifest["fit"]["layers"] for side in ("key", "value")]
     assert sum(s["share"] for s in spectra) == pytest.approx(1, abs=1e-4)

@@ -99,7 +99,7 @@ def test_verbose_says_where_the_time_went(files, folder):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert errors("collect.schema.json", result) == []
-    phases = ["starting", "prompts", "range", "weights", "forward", "moments", "far pairs", "spool", "synchronizing", "spectra", "other ranks",
+    phases = ["starting", "prompts", "range", "weights", "forward", "moments", "outside pairs", "spool", "synchronizing", "spectra", "other ranks",
               "saving", "other"]
     assert [row["phase"] for row in result["timeline"]] == phases
     entered = {row["phase"] for row in result["timeline"] if row["seconds"] > 0}

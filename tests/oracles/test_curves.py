@@ -122,7 +122,7 @@ def test_files_and_prediction(bundle):
     best = wholes[0] if (a + b) / 2 > 7.39 * abs(a - b) / 2 else wholes[1]  # Student's t of two sequences
     assert kl == best["kl"] == pytest.approx(sum(best["sequences"]) / 2, rel=1e-12)
     assert widths == [tuple(side[i]) for i in range(len(widths) // 2) for side in (best["key"], best["value"])]
-    assert f"predicted KL of the whole {kl:.4g}" in out
+    assert f"predicted end-to-end KL {kl:.4g}" in out
     # Hashes of the text stand in the one file that may be deleted, and nowhere else.
     parts = json.loads((directory / "calibration_hashes.json").read_text())["parts"]
     assert len(parts) == 2 and len(parts[1]["prompts"]["documents"]) == 2

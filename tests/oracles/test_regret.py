@@ -55,7 +55,7 @@ def test_the_gate(tool, folder):
     tool("oscar-fit", "check", folder / "waterfill", "--statistics", folder / "stories", "--max-regret", 1 + (regret - 1) / 2,
          code=1)
     text = tool("oscar-fit", "check", folder / "waterfill", "--statistics", folder / "code", "--max-regret", 1.1)
-    assert "regret of the whole: 1.000" in text and "pass" in text
+    assert "regret end to end: 1.000" in text and "pass" in text
     assert tool("oscar-fit", "check", folder / "waterfill", "--statistics", folder / "code", "--max-regret", 1.1, "-q") == ""
 
 

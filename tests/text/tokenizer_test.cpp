@@ -50,7 +50,7 @@ TEST(MissingTokenizer, NamesTheCommandThatConvertsWhatIsThere) {
   };
   EXPECT_THAT(fault(), HasSubstr("tokenizer.json is missing; put the tokenizer of the model there"));
   write_file_atomic(folder.path() / "qwen.tiktoken", "IQ== 0\nIg== 1\n");
-  EXPECT_THAT(fault(), AllOf(HasSubstr("qwen.tiktoken (tiktoken) alone is not read; convert it: cp '"),
+  EXPECT_THAT(fault(), AllOf(HasSubstr("qwen.tiktoken (tiktoken) is not read without tokenizer.json; convert it: cp '"),
                              HasSubstr("/tiktoken.model' && python3 -c \"from transformers import AutoTokenizer as A; "
                                        "A.from_pretrained('")));
   write_file_atomic(folder.path() / "tokenizer.model", std::string("\x0a\x0d\x0a\x05<unk>\x15\0\0", 13));

@@ -68,7 +68,7 @@ TEST(Gates, TooFewSequencesFail) {
   const GateLimits limits{0.1, std::nullopt, std::nullopt, std::nullopt};
   MethodReport m = with_values(0.05, 1.0, 1.0, std::nullopt);
   EXPECT_FALSE(evaluate_gates(limits, m, 3)[0].pass);
-  EXPECT_EQ(evaluate_gates(limits, m, 3)[0].reason, "too few sequences to judge by: score at least 4");
+  EXPECT_EQ(evaluate_gates(limits, m, 3)[0].reason, "too few sequences for a gate: score at least 4");
   EXPECT_TRUE(evaluate_gates(limits, m, 4)[0].pass);
   m.quality.kl.interval.reset();  // --bootstrap 0
   EXPECT_FALSE(evaluate_gates(limits, m, 4)[0].pass);
@@ -88,7 +88,7 @@ TEST(Gates, TheDefaultOneSaysWhereItCannotTell) {
   apply_gates(limits, r);
   EXPECT_TRUE(r.gates.empty());
   EXPECT_TRUE(r.pass);
-  EXPECT_EQ(r.undecided, "too few sequences to judge by: score at least 4");
+  EXPECT_EQ(r.undecided, "too few sequences for a gate: score at least 4");
   r.default_gate = false;  // asked for
   apply_gates(limits, r);
   EXPECT_FALSE(r.pass);

@@ -30,7 +30,7 @@ std::string plot(const BundleFacts& bundle, Side side, const Axis& x, const Deca
   const int head_dim = static_cast<int>(curves.head_dim);
   const char* css = side == Side::kKey ? "s1" : "s3";
   const std::string name = curve_side_name(curves, side);
-  std::string text = open_svg("KL of the " + name + " of each layer, coded alone, by bits",
+  std::string text = open_svg("KL of the " + name + " of each layer, with only that side coded, by bits",
                               "One line for each layer, KL logarithmic; the marked point is what was chosen.");
   text += horizontal_grid(decades.axis, decades.ticks);
   for (double bits = 0; bits < kMostBits; bits += 1.0) {
@@ -66,7 +66,7 @@ std::string plot(const BundleFacts& bundle, Side side, const Axis& x, const Deca
             "\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.5\" opacity=\"0.6\"/>" + marks + "</g>\n";
   }
   return "<figure>" + framed(text + "</svg>", "curves of the " + name) + "<figcaption>" + name +
-         ": KL of each layer's side coded alone; large points were chosen, hollow ones by an "
+         ": KL with only that side of the layer coded; large points were chosen, hollow ones by an "
          "estimate</figcaption></figure>\n";
 }
 

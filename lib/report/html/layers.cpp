@@ -67,7 +67,7 @@ std::string layer_tables(const VerifyReport& report) {
   if (text.empty()) return "";
   return "<p>Key logits: relative RMS error of q&middot;k over coded keys, each query's mean removed. Output: "
          "|o&prime; "
-         "&minus; o| / |o| after the output projection. A width of 0 keeps the mean of its channels alone.</p>\n" +
+         "&minus; o| / |o| after the output projection. A width of 0 keeps only the mean of its channels.</p>\n" +
          text;
 }
 

@@ -223,7 +223,7 @@ std::string method_table(const VerifyReport& report) {
 
 std::string gate_table(const VerifyReport& report) {
   std::string text =
-      "<table><caption><span>Gates judge the bundle's method; self checks judge the measurement.</span>"
+      "<table><caption><span>Gates test the bundle's method; self-checks test the measurement.</span>"
       "</caption><thead><tr><th scope=\"col\">check</th><th scope=\"col\" class=\"text\">what was found</th>"
       "<th scope=\"col\">value</th><th scope=\"col\">limit</th><th scope=\"col\">result</th></tr></thead><tbody>\n";
   const auto number = [](const std::optional<double>& v) { return v ? significant(*v, 5) : std::string("&ndash;"); };

@@ -224,7 +224,7 @@ std::optional<Value> markup_filter(const std::string& name, const Value& subject
   for (const char* plain : {"length", "count", "tojson", "default", "d", "int", "float", "wordcount", "list"}) {
     if (name == plain) return std::nullopt;
   }
-  throw TemplateError("the filter '" + name + "' behind safe or escape is not supported");
+  throw TemplateError("the filter '" + name + "' after safe or escape is not supported");
 }
 
 Value filter(const std::string& name, const Value& subject, Arguments& arguments) {

@@ -90,7 +90,7 @@ std::string format_number(const Value& value, const Spec& spec) {
   if (spec.type == '%') body += '%';
   std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
   if (spec.alternate && !as_float && spec.type != 0 && spec.type != 'd') sign += std::string("0") + spec.type;
-  if (spec.grouping != 0 && spec.align == '=') refuse("groups of digits behind zeros");
+  if (spec.grouping != 0 && spec.align == '=') refuse("groups of digits after zeros");
   return pad(sign, body, spec, spec.align == 0 ? '>' : spec.align);
 }
 
@@ -169,7 +169,7 @@ Spec read_spec(const std::string& text) {
   if (next_is(",_")) spec.grouping = text[at++];
   if (next_is(".")) {
     ++at;
-    if (!next_is("0123456789")) throw TemplateError("a format has a '.' and no precision behind it");
+    if (!next_is("0123456789")) throw TemplateError("a format has a '.' and no precision after it");
     spec.precision = static_cast<int>(read_number(text, at, kMostPrecision));
   }
   if (at < text.size()) spec.type = text[at++];

@@ -103,7 +103,7 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
   if (left.is_integral() && right.is_integral()) return integer_arithmetic(op, left.integer(), right.integer());
   if (left.is_number() && right.is_number()) return float_arithmetic(op, left.number(), right.number());
   if ((left.is_markup() || right.is_markup()) && (op != "+" || !left.is_string() || !right.is_string())) {
-    throw TemplateError("'" + op + "' with a text behind safe or escape is not supported");
+    throw TemplateError("'" + op + "' with a text after safe or escape is not supported");
   }
   if (op == "+" && (left.is_markup() || right.is_markup())) {
     const auto escaped = [](const Value& side) { return side.is_markup() ? side.string() : escape(side.string()); };

@@ -317,7 +317,7 @@ void ExpressionParser::parse_arguments(Expression& call) {
       call.named.emplace_back(std::move(name), parse());
     } else {
       if (!call.named.empty() || call.star != nullptr || call.double_star != nullptr) {
-        in_.fail("a named argument behind the others");
+        in_.fail("a named argument after the others");
       }
       call.add(parse());
     }

@@ -479,7 +479,7 @@ Value step(const Stepper& stepper, const std::string& method) {
 Value call_method(const Value& object, const std::string& name, Arguments arguments) {
   Value result;
   if (object.is_markup()) {
-    throw TemplateError("the method '" + name + "' of a text behind safe or escape is not supported");
+    throw TemplateError("the method '" + name + "' of a text after safe or escape is not supported");
   } else if (object.is_string()) {
     result = call_string_method(object.string(), name, arguments);
   } else if (object.is_dict() && name == "get") {

@@ -266,7 +266,7 @@ class Renderer {
       if (execute(s.body, inner, out) != Flow::kBreak) continue;
       // Jinja takes one item after the other, so that a generator keeps those behind the break.
       if (sequence.is_generator() && i + 1 < size) {
-        throw TemplateError("leaving a loop over a generator early is not supported, put |list behind it");
+        throw TemplateError("leaving a loop over a generator early is not supported, put |list after it");
       }
       break;
     }
