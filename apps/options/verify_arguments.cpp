@@ -19,7 +19,7 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
                  "Clip ratios of K and V for --rotations (default: those recorded in the files, or 0.96,0.92)")
       ->type_name("K,V");
   app.add_option("--as", a.form,
-                 "Judge the bundle as this export format serves it: " + export_format_list() +
+                 "Evaluate the bundle as this export format serves it: " + export_format_list() +
                      " (default: the first of these that loses nothing of it)")
       ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");

@@ -28,7 +28,7 @@ std::string number_at(const Json& object, const char* key) {
 
 // The methods of a report as a Markdown table.
 void measured(std::ostringstream& out, const Json& report) {
-  out << "Judged in the form that this format serves. Context " << number_at(report, "context")
+  out << "Evaluated in the form that this format serves. Context " << number_at(report, "context")
       << " tokens, KL in nats against the BF16 cache on the same tokens.\n\n"
       << "| method | path | bits per element | mean KL | 99.9 % KL | PPL ratio | same top token |\n"
       << "|---|---|---|---|---|---|---|\n";

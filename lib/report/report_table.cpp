@@ -223,7 +223,7 @@ std::string report_details(const VerifyReport& report) {
   for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
   for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
   for (const BundleFacts& b : report.bundles) {
-    text += "* candidate: " + b.row +
+    text += "* evaluated: " + b.row +
             (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it") + "\n";
     for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
   }

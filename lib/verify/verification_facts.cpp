@@ -76,7 +76,7 @@ std::string Verification::plan_text() const {
     list += (list.empty() ? "" : ", ") + c.method.id;
     if (request_.comparisons.size() > 1 && c.method.quantized) list += " (" + c.comparison + ")";
   }
-  std::string text = "methods    " + list + (judged_.empty() ? "" : " (judged: " + joined(judged_) + ")") + "\n";
+  std::string text = "methods    " + list + (judged_.empty() ? "" : " (candidates: " + joined(judged_) + ")") + "\n";
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
   text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +

@@ -9,6 +9,7 @@ from test_documents import paragraphs, section, without_blocks
 
 BANNED = [r"far pairs?", r"judg\w+", r"the whole", r"turned back", r"behind", r"alone", r"quantis\w+", r"centre\w*", r"centring", r"normalis\w+"]
 MOST_WORDS = 30  # of a sentence
+SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": ["check"], "oscar-verify": ["plan", "methods"], "oscar-export": []}
 COMMANDS = ["oscar-collect", "oscar-fit", "oscar-verify", "oscar-export"]
 
 
@@ -58,5 +59,8 @@ def test_help_shows_few_options(command, most):
         pytest.skip(f"{program} is not built")
     text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     everything = subprocess.run([program, "--help-all"], capture_output=True, text=True, check=True).stdout
+    for subcommand in SUBCOMMANDS[command]:
+        everything += subprocess.run([program, subcommand, "--help-all"], capture_output=True, text=True, check=True).stdout
+    assert not banned_in(everything), banned_in(everything)
     options, all_options = (re.findall(r"^  (?:-\w,)?(--[\w-]+)", t, re.MULTILINE) for t in (text, everything))
     assert 8 <= len(options) <= most and set(options) < set(all_options), options
