@@ -109,7 +109,7 @@ def test_context_is_that_of_the_model_where_nothing_is_said(far, tmp_path):
 def test_statistics_without_the_metrics_say_so(statistics, tmp_path):
     """The session's prompts are shorter than both windows."""
     result = succeed("fit", statistics, "-o", tmp_path / "b", "--method", "waterfill", "-v")
-    assert "no far-pair metrics: Q^T Q and W_O^T W_O take their place" in result.err
+    assert "no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O take their place" in result.err
     assert "metric: Q^T Q and the value target" in result.out
 
 

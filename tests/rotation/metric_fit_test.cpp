@@ -61,7 +61,7 @@ TEST(MetricFit, RandomRows) {
     const FitResult result = fit(s, metric_fit_options(method));
     expect_sound(result, layers);
     EXPECT_EQ(result.metric, MetricSource::kMoments);
-    EXPECT_THAT(result.warnings, Contains(HasSubstr("no far-pair metrics")));
+    EXPECT_THAT(result.warnings, Contains(HasSubstr("no metrics of query-key pairs outside the windows")));
     double share = 0.0;
     for (const LayerFit& layer : result.layers) {
       share += layer.key_spectrum.share + layer.value_spectrum.share;

@@ -50,16 +50,16 @@ TEST(MissingTokenizer, NamesTheCommandThatConvertsWhatIsThere) {
   };
   EXPECT_THAT(fault(), HasSubstr("tokenizer.json is missing; put the tokenizer of the model there"));
   write_file_atomic(folder.path() / "qwen.tiktoken", "IQ== 0\nIg== 1\n");
-  EXPECT_THAT(fault(), AllOf(HasSubstr("qwen.tiktoken (tiktoken) is not read without tokenizer.json; convert it: cp '"),
+  EXPECT_THAT(fault(), AllOf(HasSubstr("qwen.tiktoken (tiktoken) is not read; convert it: cp '"),
                              HasSubstr("/tiktoken.model' && python3 -c \"from transformers import AutoTokenizer as A; "
                                        "A.from_pretrained('")));
   write_file_atomic(folder.path() / "tokenizer.model", std::string("\x0a\x0d\x0a\x05<unk>\x15\0\0", 13));
-  EXPECT_THAT(fault(), AllOf(HasSubstr("tokenizer.model (SentencePiece) alone is not read"),
+  EXPECT_THAT(fault(), AllOf(HasSubstr("tokenizer.model (SentencePiece) is not read"),
                              HasSubstr("A.from_pretrained('" + folder.path().string() + "').save_pretrained('" +
                                        folder.path().string() + "')\" (needs transformers, sentencepiece"),
                              Not(HasSubstr("tiktoken"))));
   write_file_atomic(folder.path() / "tokenizer.model", "IQ== 0\nIg== 1\n");
-  EXPECT_THAT(fault(), HasSubstr("tokenizer.model (tiktoken) alone is not read"));
+  EXPECT_THAT(fault(), HasSubstr("tokenizer.model (tiktoken) is not read"));
 }
 
 }  // namespace

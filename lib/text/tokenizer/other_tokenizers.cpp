@@ -64,7 +64,7 @@ void refuse_missing_tokenizer(const fs::path& tokenizer_json) {
   }
   throw InputError(
       missing + ", and " + escape_text(files[0].filename().string()) + " (" +
-      (tiktoken ? "tiktoken" : "SentencePiece") + ") is not read without tokenizer.json; convert it: " + command +
+      (tiktoken ? "tiktoken" : "SentencePiece") + ") is not read; convert it: " + command +
       (tiktoken ? " (needs transformers and tiktoken; such a file lacks the pattern that splits texts, and "
                   "Llama 3's is taken, so do this only for models that have it)"
                 : " (needs transformers, sentencepiece and protobuf)"));
