@@ -1,7 +1,7 @@
-// A bound on the work and the memory that foreign bytes may cost, shared by everything that reads them: JSON,
-// templates, regular expressions, tokenizers. A reader opens a Budget; the code below it charges what it does to the
-// innermost one of its thread and so ends with a reason after a few seconds at most, whatever the bytes say. The charge
-// is also where a reader notices Ctrl-C and SIGTERM.
+// Limits the work and memory that untrusted input may cost. Every reader of such input uses it: JSON, templates,
+// regular expressions, tokenizers.
+// A reader opens a Budget. The code that it calls charges its work to the innermost budget of the thread. Any input
+// therefore ends with an error after a few seconds at most. A charge also checks for Ctrl-C and SIGTERM.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace oscar {
 
-// More work or memory than the reader may use.
+// The reader needs more work or memory than its budget allows.
 struct BudgetError : InputError {
   using InputError::InputError;
 };
@@ -29,7 +29,7 @@ struct BudgetAccount {
 
 class Budget {
  public:
-  // A step is about a nanosecond of one core. Bytes count everything that is made, also what is freed again.
+  // A step is about one nanosecond of one core. `bytes` counts every allocation and never goes down.
   struct Limits {
     std::uint64_t steps, bytes;
   };
@@ -40,8 +40,8 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  // BudgetError when the innermost budget is used up; InterruptedError when an interrupt was requested. Without a
-  // budget on this thread only the latter.
+  // BudgetError when the innermost budget is used up, InterruptedError after an interrupt request. Without a budget on
+  // this thread, only the latter.
   static void spend(std::uint64_t steps) {
     current_.steps += steps;
     if (current_.steps >= current_.check_at) check();
@@ -51,7 +51,7 @@ class Budget {
     if (current_.bytes > current_.most_bytes) check();
   }
 
-  // For engines that cannot count: CPU time of this thread [ns], charged as one step a nanosecond.
+  // For engines that cannot count steps: CPU time of this thread [ns]. One nanosecond is charged as one step.
   static std::uint64_t thread_time();
   // Charges the time since `since`; returns the time now.
   static std::uint64_t spend_time(std::uint64_t since);

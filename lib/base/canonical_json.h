@@ -1,4 +1,4 @@
-// One text for one JSON value, whichever program wrote it: what hashes over JSON are taken of.
+// A canonical text for each JSON value, independent of the program that wrote it. JSON hashes use this text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace oscar {
 
-// Keys sorted by their bytes, every number a double.
+// Sorts keys by their bytes and makes every number a double.
 nlohmann::json sorted_json(const Json& value);
 
-// sorted_json() without spaces, each double in its shortest form, text in UTF-8. python/oscar_kv/canonical_json.py
-// writes the same.
+// sorted_json() without spaces, in UTF-8, with the shortest form of each double. python/oscar_kv/canonical_json.py
+// writes the same text.
 std::string canonical_json(const Json& value);
 
 }  // namespace oscar

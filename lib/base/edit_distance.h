@@ -1,4 +1,4 @@
-// How far two names are apart, for messages that name what was probably meant.
+// The distance between two names, for messages that suggest the intended name.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace oscar {
 
-// Letters that have to be changed, added or taken away to make one of the other (Levenshtein 1966). Takes a.size()
-// times b.size() steps: cut foreign names before.
+// The number of letters to change, insert or delete to get from one name to the other (Levenshtein 1966). Takes
+// a.size() * b.size() steps, so shorten untrusted names first.
 std::size_t edit_distance(const std::string& a, const std::string& b);
 
 }  // namespace oscar

@@ -1,6 +1,6 @@
-// The error hierarchy of the toolchain. Each class is one row of the exit-code table.
-// Library code throws these; only apps/ turns them into exit codes. A message is one clear sentence:
-// which file or tensor, what was found, what was expected, what to do.
+// The error classes of the toolchain. Each class has one exit code.
+// Library code throws these; only apps/ converts them to exit codes. A message is one clear sentence that says which
+// file or tensor, what was found, what was expected and what to do.
 #pragma once
 
 #include <stdexcept>
@@ -17,12 +17,12 @@ enum class ExitCode : int {
   kBadInput = 3,      // bad input or format
   kEnvironment = 4,   // no GPU, out of memory, disk full, unwritable directory
   kNumerical = 5,     // numerical failure
-  kInterrupted = 130  // SIGINT; work is saved and can be resumed
+  kInterrupted = 130  // SIGINT; work is saved and can resume
 };
 
 class Error : public std::runtime_error {
  public:
-  // What is unsafe to show in the message is escaped here (foreign_text.h): it may quote names and text of files.
+  // Escapes unsafe characters (foreign_text.h), because a message may quote names and text of files.
   Error(ExitCode code, const std::string& message) : std::runtime_error(escape_text(message)), code_(code) {}
   ExitCode code() const { return code_; }
 
@@ -30,15 +30,15 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// Wrong or contradictory options, an output that exists already.
+// Wrong or contradictory options, or an output that already exists.
 struct UsageError : Error {
   explicit UsageError(const std::string& m) : Error(ExitCode::kUsage, m) {}
 };
-// A file, tensor or row that is damaged, missing, of another model or of an unsupported kind.
+// A file, tensor or row that is damaged, missing, unsupported or from another model.
 struct InputError : Error {
   explicit InputError(const std::string& m) : Error(ExitCode::kBadInput, m) {}
 };
-// The machine: device, memory, disk, permissions.
+// A problem of the machine: device, memory, disk, permissions.
 struct EnvironmentError : Error {
   explicit EnvironmentError(const std::string& m) : Error(ExitCode::kEnvironment, m) {}
 };
@@ -46,7 +46,8 @@ struct EnvironmentError : Error {
 struct NumericalError : Error {
   explicit NumericalError(const std::string& m) : Error(ExitCode::kNumerical, m) {}
 };
-// SIGINT was received; the message says what is kept. `resumes`: and the command that goes on with it.
+// SIGINT was received. The message says what was kept. With `resumes`, it also gives the command that continues the
+// run.
 struct InterruptedError : Error {
   explicit InterruptedError(const std::string& m, bool resumes_ = false)
       : Error(ExitCode::kInterrupted, m), resumes(resumes_) {}

@@ -1,5 +1,5 @@
-// What a command reads and what it writes, to be checked before any work: an output is never an input, and two outputs
-// are never one, by whatever names, links and spellings they were given.
+// Checks input and output paths before any work starts. An output must not be an input, and two outputs must differ.
+// The check sees through links and different spellings of a path.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace oscar {
 
 class FileRoles {
  public:
-  void input(const fs::path& path);  // a file; absent ones are ignored
+  void input(const fs::path& path);  // a file; a missing one is ignored
   void inputs(const std::vector<fs::path>& paths);
   void output(const fs::path& path, const std::string& option);            // a file
-  void output_directory(const fs::path& path, const std::string& option);  // all that is in it
+  void output_directory(const fs::path& path, const std::string& option);  // everything in it
 
-  // UsageError naming the options and the file.
+  // UsageError that names the options and the file.
   void check() const;
 
  private:

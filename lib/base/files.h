@@ -1,5 +1,5 @@
-// Files: whole reads, read-only maps, atomic writes, locks. Every function throws InputError (the file is missing or
-// unreadable) or EnvironmentError (disk full, no permission) with the path in the message.
+// Files: reading, read-only maps, atomic writes, locks. Every function throws InputError (missing or unreadable file)
+// or EnvironmentError (disk full, no permission). The message contains the path.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ namespace oscar {
 
 namespace fs = std::filesystem;
 
-// Reads a whole file; refuses one larger than max_bytes (InputError).
+// Reads an entire file. InputError for one larger than max_bytes.
 std::string read_file(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{1} << 32);
 
-// Read-only memory map of a whole file. An empty file maps to an empty span.
+// Read-only memory map of an entire file. An empty file maps to an empty span.
 class MappedFile {
  public:
   explicit MappedFile(const fs::path& path);
@@ -30,15 +30,17 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Copies bytes of a map by reading its file, which is faster than touching pages for the first time and leaves none of
-// them mapped. Bytes that belong to no map are copied as they are. InputError when the file has become shorter.
+// Copies bytes of a map by reading its file. This is faster than first-time page faults and leaves no pages mapped.
+// Bytes outside any map are copied directly. InputError when the file has become shorter.
 void read_mapped(std::span<const std::byte> from, std::byte* to);
-// The same by several threads, for much of it.
+// The same with several threads when there is much to read.
 void read_mapped_by_threads(std::span<const std::byte> from, std::byte* to);
 
-// Writes beside `path` under a temporary name, then syncs and renames in commit(); without it `path` is left alone.
-// durable: false for what is read a moment later and never again, which need not survive a power cut.
-// Folders above are made, a replaced file hands its mode on; UsageError for links, devices and pipes (output_file.h).
+// Writes to a temporary file beside `path`. commit() syncs it and renames it to `path`; without commit(), `path` does
+// not change.
+// durable: false for a file that is read back soon and need not survive a power cut.
+// Creates parent folders and keeps the mode of a replaced file. UsageError for links, devices and pipes
+// (output_file.h).
 class AtomicFile {
  public:
   explicit AtomicFile(const fs::path& path);
@@ -47,7 +49,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  // One behind the other, by several threads where there is much to write.
+  // Writes the parts in order, with several threads when there is much to write.
   void write(std::span<const std::span<const std::byte>> parts);
   void commit(bool durable = true);
   const fs::path& temporary_path() const { return temporary_; }
@@ -60,14 +62,14 @@ class AtomicFile {
 
 void write_file_atomic(const fs::path& path, std::string_view content);
 
-// Creates a directory (and parents); EnvironmentError when it cannot.
+// Creates a directory and its parents. EnvironmentError when it cannot.
 void make_directory(const fs::path& path);
 
-// Throws UsageError when `path` exists and overwriting was not asked for. Call it before any long work.
+// UsageError when `path` exists and `overwrite` is false. Call it before any long work.
 void require_absent(const fs::path& path, bool overwrite);
 
-// An advisory lock on a file (created when absent, no link followed), held until destruction. EnvironmentError "another
-// run uses ..." when another process holds it.
+// An advisory lock on a file, held until destruction. Creates the file when missing and follows no link.
+// EnvironmentError "another run uses ..." when another process holds the lock.
 class FileLock {
  public:
   explicit FileLock(const fs::path& path);

@@ -1,6 +1,5 @@
-// Text that comes from elsewhere (files, names, arguments), made safe to show. Every message, table and report passes
-// through escape_text(): a name may hold bytes that move a terminal's cursor, color it, or show text in another order
-// than it is stored in.
+// Makes untrusted text (from files, names, arguments) safe to show. Every message, table and report passes through
+// escape_text(). Raw bytes of a name could move a terminal's cursor, change colors or reverse the text direction.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +8,23 @@
 
 namespace oscar {
 
-// Characters that are not shown as themselves: C0 controls, DEL, C1 controls, those that change the direction of text
-// (Unicode Bidirectional Algorithm, UAX 9), line and paragraph separators, invisible format characters, tags, and the
-// noncharacters that XML forbids.
+// Characters that must be escaped:
+// - C0 controls, DEL, C1 controls;
+// - bidirectional controls (Unicode Bidirectional Algorithm, UAX 9);
+// - line and paragraph separators, invisible format characters, tags;
+// - the noncharacters that XML forbids.
 bool is_unsafe(char32_t c);
 
 enum class Lines { kOne, kMany };  // kMany keeps newlines and tabs
 
-// Unsafe characters as \x1b (below 128), \u202e or \U000e0041, bytes that are not UTF-8 as \xff; everything else as it
-// is, the backslash too, so that escaping twice changes nothing.
+// Writes unsafe characters as \x1b (below 128), \u202e or \U000e0041, and bytes that are not UTF-8 as \xff. Everything
+// else stays, including the backslash, so escaping twice changes nothing.
 std::string escape_text(std::string_view text, Lines lines = Lines::kOne);
 
-// escape_text() of one line, cut behind most_bytes of `text` (between characters) with "..." where there was more.
+// escape_text() of one line, cut after most_bytes of `text` (between characters); "..." marks the cut.
 std::string printable(std::string_view text, std::size_t most_bytes = 80);
 
-// `text` itself where it is UTF-8, else escape_text() of it: what JSON can hold.
+// `text` itself if it is valid UTF-8, otherwise escape_text(text). The result can be stored in JSON.
 std::string utf8_text(const std::string& text);
 
 // printable(name) in single quotes.

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4, by OpenSSL), for provenance and fingerprints.
+// SHA-256 (FIPS 180-4, from OpenSSL), for provenance and fingerprints.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class Sha256 {
   ~Sha256();
   void update(const void* data, std::size_t bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
-  std::string hex();  // 64 lower-case hexadecimal digits; ends the hash
+  std::string hex();  // 64 lowercase hexadecimal digits; finishes the hash
 
  private:
   struct State;

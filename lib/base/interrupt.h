@@ -1,17 +1,18 @@
-// SIGINT, SIGTERM and SIGHUP as a flag that long loops poll between steps.
+// Turns SIGINT, SIGTERM and SIGHUP into a flag that long loops poll between steps.
 #pragma once
 
 namespace oscar {
 
-// A second SIGINT or SIGTERM, half a second or more later, ends the process with 130. What was ignored stays ignored.
+// A second SIGINT or SIGTERM at least half a second later ends the process with exit code 130. Signals that were
+// ignored stay ignored.
 void install_interrupt_handler();
 bool interrupt_requested();
-// The same as the first signal; for a reason that the process finds out by itself.
+// Has the effect of the first signal, for a reason that the process itself detects.
 void request_interrupt();
 
-// While one lives, on any thread, the first request already ends the process: for calls into libraries that run for
-// long and cannot be told to stop. Files appear under their names only when they are whole (base/atomic_file), and
-// temporary ones are removed by the next run, so that nothing computed is lost.
+// While an object of this class lives on any thread, the first request ends the process at once. It covers long library
+// calls that cannot be stopped. Nothing computed is lost: files get their names only when complete (base/atomic_file).
+// The next run removes temporary files.
 class EndsAtOnce {
  public:
   EndsAtOnce();

@@ -1,5 +1,5 @@
-// JSON (RFC 8259) by nlohmann, read strictly: no duplicate keys, bounded depth, valid UTF-8. Objects keep the order of
-// insertion when written, so equal inputs give byte-identical files.
+// Strict JSON (RFC 8259, parsed by nlohmann): no duplicate keys, limited depth, valid UTF-8. Objects keep insertion
+// order when written, so equal inputs give byte-identical files.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace oscar {
 
 using Json = nlohmann::ordered_json;
 
-// `where` names the source in messages ("config.json"). Throws InputError with the position of the first fault.
+// `where` names the source in messages ("config.json"). InputError with the position of the first fault.
 Json parse_json(std::string_view text, const std::string& where, int max_depth = 64);
 Json read_json(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{256} << 20);
 
-// The member of that name; a null where there is none, or where `object` is no object.
+// The member with that name. Null if there is none or `object` is not an object.
 const Json& json_member(const Json& object, std::string_view key);
 
-// Typed access with errors that name the file, the key, what was found and what was expected.
-// The overloads with a default return it when the key is absent or null.
+// Typed access. Errors name the file, the key, the value found and what was expected.
+// The overloads with a fallback return it when the key is absent or null.
 std::int64_t json_int(const Json& object, const char* key, const std::string& where);
 std::int64_t json_int(const Json& object, const char* key, const std::string& where, std::int64_t fallback);
 double json_number(const Json& object, const char* key, const std::string& where);
@@ -29,11 +29,12 @@ double json_number(const Json& object, const char* key, const std::string& where
 bool json_bool(const Json& object, const char* key, const std::string& where, bool fallback);
 std::string json_string(const Json& object, const char* key, const std::string& where);
 std::string json_string(const Json& object, const char* key, const std::string& where, const std::string& fallback);
-// The member, which must be an object (or array); InputError otherwise.
+// The member, which must be an object (or array). InputError otherwise.
 const Json& json_object(const Json& object, const char* key, const std::string& where);
 const Json& json_array(const Json& object, const char* key, const std::string& where);
 
-// Two spaces, a final newline; unsafe characters (foreign_text.h) as \uXXXX, bytes that are not UTF-8 as escape_text().
+// Indents by two spaces and ends with a newline. Writes unsafe characters (foreign_text.h) as \uXXXX and passes invalid
+// UTF-8 through escape_text().
 std::string dump_json(const Json& value);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Foreign text inside Markdown: model cards and summaries. HTML has html::escape() (report/html/parts.h).
+// Untrusted text in Markdown, for model cards and summaries. For HTML use html::escape() (report/html/parts.h).
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace oscar {
 
-// One line of plain text: characters that CommonMark or a table of it would act on are escaped, controls shown by
-// escape_text(). An underscore inside a word means nothing and stays.
+// One line of plain text. Escapes characters that have a meaning in CommonMark or its tables; escape_text() handles
+// controls. An underscore inside a word stays, because it has no meaning there.
 std::string markdown_text(std::string_view text);
 
-// A code span, also inside a table row.
+// A code span, also safe in a table row.
 std::string markdown_code(std::string_view text);
 
 }  // namespace oscar

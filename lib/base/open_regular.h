@@ -1,4 +1,4 @@
-// The one way in which files are opened for reading.
+// The only way in which this project opens files for reading.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace oscar {
 
-// A descriptor for reading, and the size. InputError for what cannot be opened and for everything but regular files
-// (directories, pipes, devices, sockets), on which it never waits.
+// Returns a read descriptor and the size. InputError when the file cannot be opened or is not regular (directory, pipe,
+// device, socket). Never waits on such files.
 int open_regular(const fs::path& path, std::uint64_t* size);
 
 }  // namespace oscar

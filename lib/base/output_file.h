@@ -1,14 +1,14 @@
-// Where outputs may go, and what makes them last.
+// Checks where outputs may go, and makes them durable.
 #pragma once
 
 #include "base/files.h"
 
 namespace oscar {
 
-// require_absent() for the name of a file, which overwriting replaces only when it is a regular file: no device, pipe,
-// link or directory. UsageError. AtomicFile checks it, too.
+// require_absent() for a file name. Overwriting replaces only regular files: UsageError for a device, pipe, link or
+// directory. AtomicFile also checks this.
 void require_output_file(const fs::path& path, bool overwrite);
 
-void sync_directory(const fs::path& path);  // its entries are on disk after this, where the file system can
+void sync_directory(const fs::path& path);  // afterward its entries are on disk, if the file system supports it
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// Progress of a long loop, on stderr: a bar with rate and remaining time on a terminal, a line every few seconds
-// otherwise, nothing when quiet or with --no-progress.
+// Progress of a long loop on stderr. A terminal gets a bar with rate and remaining time, other outputs a line every few
+// seconds. Shows nothing when quiet or with --no-progress.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ std::string duration_text(double seconds);  // "12.3 s", "45 min", "3.2 h"
 
 class Progress {
  public:
-  // `unit` is plural ("tokens"); total in units.
+  // `unit` is plural ("tokens"); `total` counts units.
   Progress(std::string label, std::uint64_t total, std::string unit);
   ~Progress();
   Progress(const Progress&) = delete;

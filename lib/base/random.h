@@ -1,4 +1,4 @@
-// Counter-based random numbers: the n-th value of a stream depends on (seed, stream, n) alone, so results do not
+// Counter-based random numbers. The n-th value of a stream depends only on (seed, stream, n). Results therefore do not
 // depend on threads, chunking or resumption. Mixing function: SplitMix64 (Steele, Lea, Flood 2014).
 #pragma once
 

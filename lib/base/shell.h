@@ -1,4 +1,4 @@
-// Words and commands for a POSIX shell: what is printed to be pasted ("resume with: ...", serve commands).
+// Words and commands for a POSIX shell, for text that the user can paste ("resume with: ...", serve commands).
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace oscar {
 
-// One word: as it is where no shell would change it, else in single quotes; with characters that escape_text()
-// (foreign_text.h) would change as $'...', which bash, zsh and ksh read.
+// One word, unquoted if no shell would change it, otherwise in single quotes. A word with characters that escape_text()
+// (foreign_text.h) would change becomes $'...', which bash, zsh and ksh read.
 std::string shell_word(std::string_view text);
 
-// The arguments as one command.
+// Joins the arguments into one command.
 std::string shell_command(const std::vector<std::string>& arguments);
 
 }  // namespace oscar

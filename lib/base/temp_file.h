@@ -1,5 +1,5 @@
-// A file without a name in the temporary folder (TMPDIR, else /tmp), gone with the process: for state that would make
-// memory grow with the work.
+// An unnamed file in the temporary folder (TMPDIR, otherwise /tmp) that disappears with the process. It holds state
+// that would otherwise make memory grow with the work.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@ namespace oscar {
 
 class TempFile {
  public:
-  TempFile();  // EnvironmentError: the folder cannot be written
+  TempFile();  // EnvironmentError: the folder is not writable
   ~TempFile();
   TempFile(const TempFile&) = delete;
   TempFile& operator=(const TempFile&) = delete;
 
   std::uint64_t size() const { return size_; }
   void append(const void* data, std::size_t bytes);  // EnvironmentError: the disk is full
-  // Of a range that was written. EnvironmentError when it cannot be read.
+  // Reads a range that was written. EnvironmentError when it cannot be read.
   void read(std::uint64_t offset, void* data, std::size_t bytes) const;
 
  private:

@@ -1,4 +1,4 @@
-// Where the wall time of a run went: every moment belongs to exactly one phase, or to "other" where none is open.
+// Where the wall time of a run went. Every moment belongs to exactly one phase, or to "other" when no phase is open.
 //
 //   Timeline timeline({"reading", "computing"});
 //   {
@@ -6,7 +6,8 @@
 //     const Timeline::Phase reading(&timeline, "reading");  // computing does not count until this one ends
 //   }
 //
-// The rows add up to the wall time because each switch hands the time since the last one to what was open until then.
+// Each switch assigns the time since the last switch to the phase that was open. The rows therefore add up to the wall
+// time.
 // For one thread.
 #pragma once
 
@@ -19,7 +20,7 @@
 
 namespace oscar {
 
-double steady_seconds();  // of a clock that never goes back
+double steady_seconds();  // from a monotonic clock
 
 class Timeline {
  public:
@@ -29,20 +30,21 @@ class Timeline {
     double seconds = 0;
   };
 
-  // names: of the phases, in the order of the rows; a phase of another name gets a row when it is first opened. The
-  // wall time starts now.
+  // names: phases in the order of the rows. A phase with another name gets a row when it is first opened. The wall time
+  // starts now.
   explicit Timeline(const std::vector<std::string>& names = {}, Clock clock = steady_seconds);
 
-  // Adds time from before the timeline was there, to this phase and to the wall time.
+  // Adds time from before construction to this phase and to the wall time.
   void add_earlier(std::string_view name, double seconds);
-  // Called before each switch of phases: waits for work that a phase started and that would be counted in the next.
+  // Sets a function that runs before each switch of phases. It waits for work that the phase started and that would
+  // otherwise count in the next phase.
   void set_settle(std::function<void()> settle) { settle_ = std::move(settle); }
 
-  // All phases, "other" last; the seconds add up to wall(). Phases that are open count until now.
+  // All phases, "other" last; the seconds add up to wall(). Open phases count up to now.
   std::vector<Row> rows();
   double wall();
 
-  // Open from here to the end of the scope. A null timeline: nothing is measured.
+  // Opens the phase until the end of the scope. Measures nothing for a null timeline.
   class Phase {
    public:
     Phase(Timeline* timeline, std::string_view name) : timeline_(timeline) {
@@ -61,7 +63,7 @@ class Timeline {
  private:
   void open(std::string_view name);
   void close();
-  void account();  // the time since the last call, to the innermost phase
+  void account();  // assigns the time since the last call to the innermost phase
   std::size_t row_of(std::string_view name);
 
   Clock clock_;
@@ -71,9 +73,9 @@ class Timeline {
   double last_;
 };
 
-// Lines of a table: seconds and share of the wall time of each row that has any, the wall time last.
+// Table lines: seconds and share of wall time for each row with any time; the wall time comes last.
 std::vector<std::string> timeline_lines(const std::vector<Timeline::Row>& rows);
-// The table in the log, where details are shown; nothing for a null timeline.
+// Logs the table as details. Does nothing for a null timeline.
 void log_timeline(Timeline* timeline);
 
 }  // namespace oscar

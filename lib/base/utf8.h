@@ -1,4 +1,4 @@
-// One step through UTF-8 (RFC 3629): no overlong forms, no surrogates, at most U+10FFFF.
+// Decodes one UTF-8 character (RFC 3629): no overlong forms, no surrogates, at most U+10FFFF.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 namespace oscar {
 
 struct Utf8Step {
-  char32_t value = 0;  // 0 where not valid
-  std::size_t bytes;   // length; where not valid, of the maximal ill-formed subpart (Unicode, section 3.9)
+  char32_t value = 0;  // 0 if not valid
+  std::size_t bytes;   // length; if not valid, the length of the maximal ill-formed subpart (Unicode, section 3.9)
   bool valid;
 };
 
-// What stands at text[at], at < text.size().
+// The character at text[at], with at < text.size().
 Utf8Step utf8_step(std::string_view text, std::size_t at);
 
 bool is_utf8(std::string_view text);

@@ -1,11 +1,11 @@
-// Sixteen floats at once in GNU vectors, for loops that the compiler clones for wider instruction sets. Sums depend on
-// the clone in their last bits (some contract a product and a sum), as those of a BLAS do.
+// Sixteen floats at once in GNU vectors, for loops that the compiler clones for wider instruction sets. The last bits
+// of a sum depend on the clone, as with a BLAS, because some clones fuse multiply and add.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-// Clones need GNU indirect functions; other compilers and sanitizer builds take the baseline.
+// Clones need GNU indirect functions. Other compilers and sanitizer builds use the baseline.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 #define OSCAR_FLOAT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -20,7 +20,7 @@ constexpr int kLanes = 16;
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
 typedef std::int32_t Ints __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
 
-// By reference: how vectors are passed by value differs between the clones.
+// Passed by reference, because the clones pass vectors by value differently.
 OSCAR_VECTOR_INLINE void load(Floats& x, const float* from) { std::memcpy(&x, from, sizeof(x)); }
 OSCAR_VECTOR_INLINE void store(float* to, const Floats& x) { std::memcpy(to, &x, sizeof(x)); }
 
@@ -30,10 +30,10 @@ OSCAR_VECTOR_INLINE double sum(const Floats& x) {
   return total;
 }
 
-// x = n ln 2 + r with |r| <= ln 2 / 2: r, e^r - 1 by its series (relative error below 1e-7), and 2^n. Beyond
-// [-87, 88] the limit is taken; NaN stays.
+// With x = n ln 2 + r and |r| <= ln 2 / 2, computes 2^n and e^r - 1. The series has a relative error below 1e-7. x is
+// clamped to [-87, 88]; NaN stays.
 OSCAR_VECTOR_INLINE void reduced_expm1(Floats& x, Floats& two_to_n) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds a number to an integer
   x = x < -87.0f ? Floats{} - 87.0f : x;
   x = x > 88.0f ? Floats{} + 88.0f : x;
   const Floats shifted = x * 1.44269504f + kRound, n = shifted - kRound;
@@ -46,7 +46,7 @@ OSCAR_VECTOR_INLINE void reduced_expm1(Floats& x, Floats& two_to_n) {
   x = series * (r * r) + r;
   Ints bits;
   std::memcpy(&bits, &shifted, sizeof(bits));
-  bits = (bits << 23) + (127 << 23);  // the low bits of `shifted` are those of n
+  bits = (bits << 23) + (127 << 23);  // the low bits of `shifted` hold n
   std::memcpy(&two_to_n, &bits, sizeof(bits));
 }
 

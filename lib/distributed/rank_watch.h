@@ -1,4 +1,4 @@
-// The thread that shows the others that this rank lives, and sees when one of them fails or dies (ranks.h).
+// The thread that signals to other ranks that this rank is alive, and detects failed or dead ranks (ranks.h).
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace oscar {
 
-std::string failure_text(const RankFailure& failure);              // as it stands in the store
+std::string failure_text(const RankFailure& failure);              // the store's text form
 std::optional<RankFailure> failure_from(const std::string& text);  // nullopt: damaged
 
 class Ranks::Watch {
@@ -22,7 +22,7 @@ class Ranks::Watch {
   ~Watch();
   void stop();
 
-  // True: this rank told the others of it, and people are to hear of it here.
+  // True: this rank reported the failure to the others and should print it here.
   bool note(const RankFailure& failure, bool first);
   std::optional<RankFailure> failure() const;
   bool speaks() const;
@@ -42,7 +42,7 @@ class Ranks::Watch {
   bool speaks_ = false;
   std::string advice_;
   double noticed_ = 0, beat_ = 0, changed_ = 0;  // times; 0: not yet
-  std::int64_t signs_ = 0;                       // of life, of the next rank
+  std::int64_t signs_ = 0;                       // heartbeats of the next rank
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

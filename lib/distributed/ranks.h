@@ -1,10 +1,10 @@
-// One process among those that torchrun started for one command, a *rank*: meeting the others, exchanging byte strings
-// with them through their store, and ending all of them when one fails.
+// A rank is one of the processes that torchrun started for a command. This class connects to the other ranks, exchanges
+// byte strings with them through their store, and ends all ranks when one fails.
 //
-// While a Ranks lives, a thread shows the others a sign of life every second, and watches for failures. A rank that
-// fails says so in the store; one that dies is missed by the rank before it within kMissedSeconds. In both cases the
-// thread sets the flag of base/interrupt, so that every loop that can be interrupted saves its state and ends as it
-// does after SIGTERM. A process that hangs (in a collective call, whose partner is gone) is ended kGraceSeconds later.
+// While a Ranks lives, a thread sends a heartbeat every second and watches for failures. A failing rank reports its
+// failure in the store. When a rank dies, its predecessor notices within kMissedSeconds. In both cases the thread sets
+// the flag of base/interrupt, so interruptible loops save their state and end as after SIGTERM. A process that hangs in
+// a collective call, whose partner is gone, is ended kGraceSeconds later.
 #pragma once
 
 #include <memory>
@@ -19,19 +19,19 @@
 
 namespace oscar {
 
-inline constexpr double kMissedSeconds = 10.0;  // without a sign of life
+inline constexpr double kMissedSeconds = 10.0;  // without a heartbeat
 inline constexpr double kGraceSeconds = 15.0;   // to save state after a failure
 
-// The failure that all ranks end by: the first one.
+// The first failure, which ends all ranks.
 struct RankFailure {
   int rank = 0;
   int code = 4;         // exit code of all ranks
-  std::string message;  // of the rank
+  std::string message;  // from the failing rank
 };
 
 class Ranks {
  public:
-  // Meets the others: waits until the store answers, for five minutes at most (EnvironmentError).
+  // Connects to the store. Waits at most five minutes for an answer, then EnvironmentError.
   explicit Ranks(const RankEnvironment& environment);
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -42,23 +42,24 @@ class Ranks {
   bool is_first() const { return environment_.rank == 0; }
   const RankEnvironment& environment() const { return environment_; }
 
-  // Each is called by all ranks, in the same order. InterruptedError when a signal came, or another rank failed.
-  std::vector<std::string> all_gather(std::string_view bytes);  // one string of each rank, the same everywhere
-  std::string broadcast(std::string_view bytes);                // that of rank 0; what others pass is not used
+  // All ranks call these in the same order. InterruptedError after a signal or when another rank failed.
+  std::vector<std::string> all_gather(std::string_view bytes);  // one string per rank, the same result everywhere
+  std::string broadcast(std::string_view bytes);                // returns rank 0's bytes; arguments of other ranks are
+                                                                // ignored
   void barrier();
 
-  // A file of any size to rank 0, which calls receive_file() for each of the others in their order. EnvironmentError
-  // for a disk that is full.
+  // Sends a file of any size to rank 0. Rank 0 calls receive_file() for each other rank in order. EnvironmentError when
+  // the disk is full.
   void send_file(const fs::path& path);
   void receive_file(int from, const fs::path& path);
 
-  // Ends all ranks. True: this rank is the first that failed, so it tells people.
+  // Ends all ranks. True: this rank failed first, so it prints the message.
   bool fail(ExitCode code, const std::string& message);
   std::optional<RankFailure> failure() const;
-  // Appended to the message when this process must be ended while it hangs: how to go on.
+  // Sets advice on how to continue. It is appended to the message when a hanging process must be ended.
   void set_advice(const std::string& advice);
 
-  // The rank is done; rank 0 waits until all are, where it serves the store.
+  // Marks this rank as done. If rank 0 serves the store, it waits until all ranks are done.
   void finish();
 
  private:
@@ -73,7 +74,7 @@ class Ranks {
   std::size_t calls_ = 0, files_ = 0;
 };
 
-// Does this process speak and write for all? ranks: null for a process on its own.
+// Whether this process prints and writes for all ranks. ranks: null for a single process.
 inline bool is_first_rank(const Ranks* ranks) { return ranks == nullptr || ranks->is_first(); }
 
 }  // namespace oscar

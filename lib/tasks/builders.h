@@ -1,4 +1,4 @@
-// The tasks. prompts: how many are written; depths are spread evenly over them.
+// The task builders. prompts: the number of prompts; their depths are spread evenly.
 #pragma once
 
 #include "tasks/task.h"
@@ -8,26 +8,27 @@ namespace oscar {
 using TaskBuilder = TaskSet (*)(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
                                 const Tokenizer& tokenizer);
 
-// Needles in a haystack: one key and value in noise; among needles with other keys; four values of one key; four keys
-// asked for. RULER's niah_single_1, multikey_2, multivalue and multiquery.
+// Needles in a haystack: one key and value in noise; one among needles with other keys; four values for one key; four
+// requested keys. RULER's niah_single_1, multikey_2, multivalue and multiquery.
 TaskSet make_needle_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 TaskSet make_multikey_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 TaskSet make_multivalue_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 TaskSet make_multiquery_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 
-// Variable tracking: a chain of assignments in noise; the names that hold the value. RULER's vt, 1 chain, 4 hops.
+// Variable tracking: a chain of assignments in noise; the answer lists the names that hold the value. RULER's vt, 1
+// chain, 4 hops.
 TaskSet make_tracking_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 
-// The ten common words of a list, and the three most frequent coded words of a Zipf text. RULER's cwe and fwe.
+// The ten most common words of a list, and the three most frequent coded words of a Zipf text. RULER's cwe and fwe.
 TaskSet make_common_words_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
                                const Tokenizer& tokenizer);
 TaskSet make_frequent_words_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
                                  const Tokenizer& tokenizer);
 
-// Verbatim copy of one of many records that differ from near duplicates in a few characters.
+// Verbatim copy of one record among many near duplicates that differ in a few characters.
 TaskSet make_copy_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 
-// 0 to 1 over the prompts; 0.5 for one prompt.
+// Spreads 0 to 1 over the prompts; 0.5 for a single prompt.
 double spread_depth(std::int64_t prompt, std::int64_t prompts);
 
 }  // namespace oscar

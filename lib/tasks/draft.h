@@ -1,4 +1,4 @@
-// A task prompt as text, and its way into tokens.
+// A task prompt as text, and its conversion to tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace oscar {
 
 struct AnswerPiece {
-  std::string before;     // glue: " ", ", "
-  std::string reference;  // what must be found
+  std::string before;     // text before the reference: " ", ", "
+  std::string reference;  // the expected answer
 };
 
 struct TaskDraft {
@@ -22,22 +22,22 @@ struct TaskDraft {
   double depth = 0;
 };
 
-// Prompt and answer are encoded together, as they would stand in a text; a reference begins where the encoding of the
-// text before it ends or first differs.
+// Encodes prompt and answer together, as in normal text. A reference starts where the encoding of the text before it
+// ends or first differs.
 TaskPrompt encode_draft(const TaskDraft& draft, const Tokenizer& tokenizer);
 
-// The largest prompt of at most `length` tokens: draft(n) has n units of filling (sentences, words). `step` units are
-// of about equal size together. UsageError when draft(step) does not fit.
+// The largest prompt of at most `length` tokens. draft(n) has n units of filler (sentences, words), and each group of
+// `step` units has about the same size. UsageError when draft(step) does not fit.
 TaskPrompt fit_draft(const std::string& task, std::int64_t length, std::int64_t step,
                      const std::function<TaskDraft(std::int64_t)>& draft, const Tokenizer& tokenizer);
 
-// Random choices of one prompt: the n-th one depends on seed, prompt and n alone.
+// Random choices for one prompt. The n-th choice depends only on seed, prompt and n.
 class TaskRandom {
  public:
   TaskRandom(std::uint64_t seed, std::int64_t length, std::int64_t prompt);
   std::uint64_t below(std::uint64_t count);  // 0 .. count - 1
   std::string digits(int count);             // the first one is not 0
-  std::string letters(int count);            // upper case
+  std::string letters(int count);            // uppercase
   std::string key();                         // "amber harbour"
   std::string word();                        // a made-up word of two or three syllables
 
@@ -45,9 +45,9 @@ class TaskRandom {
   std::uint64_t seed_, stream_, next_ = 0;
 };
 
-std::string noise_sentence(std::int64_t index);  // five short sentences in turn, each with a blank behind
+std::string noise_sentence(std::int64_t index);  // cycles through five short sentences, each with a trailing space
 
-// The noise with inserts in place: inserts[i] stands before sentence round(depths[i] * sentences).
+// Noise with inserts: inserts[i] comes before sentence round(depths[i] * sentences).
 std::string noise_with(std::int64_t sentences, const std::vector<std::string>& inserts,
                        const std::vector<double>& depths);
 

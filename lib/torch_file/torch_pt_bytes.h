@@ -1,4 +1,4 @@
-// The bytes of a pickle, read from their beginning to their end.
+// Reads the bytes of a pickle from start to end.
 #pragma once
 
 #include <bit>
@@ -14,17 +14,17 @@ namespace oscar::pt {
 
 class PickleBytes {
  public:
-  // where: the file, for messages; it outlives this object.
+  // where: the file name for messages; it must outlive this object.
   PickleBytes(std::span<const std::byte> in, const std::string& where) : in_(in), where_(where) {}
 
   const std::string& where() const { return where_; }
-  // InputError: a pickle that no writer writes, and one that is more than data.
+  // fail(): a pickle that no writer produces. refuse(): a pickle that contains more than data. Both throw InputError.
   [[noreturn]] void fail(const std::string& what) const {
     throw InputError(where_ + ": the pickle is damaged: " + what);
   }
   [[noreturn]] void refuse(const std::string& what) const { throw InputError(where_ + ": " + what); }
 
-  // The next n bytes, as all of the following do; fails where there are fewer.
+  // The next n bytes; fails if fewer are left. The functions below work the same way.
   std::span<const std::byte> take(std::uint64_t n) {
     if (n > in_.size() - at_) fail("it ends early");
     const auto part = in_.subspan(at_, n);
@@ -43,14 +43,14 @@ class PickleBytes {
     if (!is_utf8(s)) fail("text is not UTF-8");
     return s;
   }
-  // Up to the next line break, which is skipped.
+  // Text up to the next line break, which is skipped.
   std::string line() {
     const std::size_t start = at_;
     while (at_ < in_.size() && in_[at_] != std::byte{'\n'}) ++at_;
     if (at_ == in_.size()) fail("it ends early");
     return {reinterpret_cast<const char*>(in_.data()) + start, at_++ - start};
   }
-  // Little-endian two's complement with its length in front.
+  // Little-endian two's complement, preceded by its length.
   std::int64_t long_integer() {
     const auto size = number<std::uint8_t>();
     if (size > 8) refuse("its pickle holds an integer beyond 64 bits");

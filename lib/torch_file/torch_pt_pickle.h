@@ -1,5 +1,5 @@
-// The pickle inside a torch.save file, protocol 2, as data: an interpreter of the few opcodes that describe values.
-// Nothing is imported and nothing is called; a name outside the short list below is refused.
+// Reads the pickle in a torch.save file (protocol 2) as data, by interpreting the few opcodes that describe values. It
+// imports nothing, calls nothing and refuses names outside the short list below.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,19 @@ namespace oscar {
 // The bytes of storage `key` (the text after "data/").
 using StorageReader = std::function<std::span<const std::byte>(const std::string& key)>;
 
-// InputError for anything but None, booleans, integers, numbers, text, lists, tuples, dictionaries and tensors, for
-// tensors that reach outside their storage, and for input that would need more memory than its size can justify.
+// Accepts None, booleans, integers, numbers, text, lists, tuples, dictionaries and tensors. InputError for other types,
+// for tensors that reach outside their storage, and for input that needs too much memory for its size.
 PtValue unpickle(std::span<const std::byte> pickle, const StorageReader& storages,
                  const std::shared_ptr<const void>& owner, const std::string& where);
 
-// The pickle of `value` and the storages it refers to, in order: tensors over the same bytes share one.
+// The pickle of `value` and its storages, in order. Tensors over the same bytes share one storage.
 struct Pickled {
   std::string pickle;
   std::vector<std::vector<std::byte>> storages;
 };
 Pickled pickle(const PtValue& value);
 
-// Torch's class name of a storage ("FloatStorage"); nullptr for a type torch.save files cannot hold in this form.
+// Torch's class name of a storage ("FloatStorage"). nullptr for types that this form of torch.save file cannot hold.
 const char* storage_name(DType dtype);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// The values a torch.save file can hold, as plain data: no Torch type, no code.
+// The values of a torch.save file as plain data, without Torch types or code.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 
 namespace oscar {
 
-// A strided view of a storage. Several tensors may share one storage; `owner` keeps the bytes alive where they are not
-// the caller's.
+// A strided view of a storage. Several tensors may share one storage. `owner` keeps the bytes alive unless the caller
+// owns them.
 struct PtTensor {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;  // in elements, same length as shape, none negative
+  std::vector<std::int64_t> strides;  // in elements, as many as in shape, none negative
   std::span<const std::byte> data;    // from the first element to the end of the storage
   std::shared_ptr<const void> owner;
 
-  // A contiguous tensor over bytes it takes over; their number must fit the shape (InputError).
+  // A contiguous tensor that takes ownership of the bytes. InputError if their number does not fit the shape.
   static PtTensor own(DType dtype, std::vector<std::int64_t> shape, std::vector<std::byte> bytes);
   static PtTensor own(std::vector<std::int64_t> shape, const std::vector<float>& values);
 
@@ -36,8 +36,8 @@ struct PtTensor {
 };
 
 struct PtValue;
-using PtList = std::vector<PtValue>;                      // lists and tuples
-using PtDict = std::vector<std::pair<PtValue, PtValue>>;  // in the order of the file; keys are integers or text, unique
+using PtList = std::vector<PtValue>;                      // a list or tuple
+using PtDict = std::vector<std::pair<PtValue, PtValue>>;  // in file order; keys are integers or text, and unique
 
 struct PtValue {
   std::variant<std::monostate, bool, std::int64_t, double, std::string, PtList, PtDict, PtTensor> data;
@@ -54,7 +54,7 @@ struct PtValue {
   PtValue(PtTensor v) : data(std::move(v)) {}
 
   template <typename T>
-  const T* as() const {  // nullptr when it holds another type
+  const T* as() const {  // nullptr if it holds another type
     return std::get_if<T>(&data);
   }
   const char* type_name() const;  // "a dictionary"

@@ -1,5 +1,5 @@
-// The zip container of torch.save (PKWARE APPNOTE 6.3): uncompressed entries only, found through the central directory
-// because torch leaves the sizes in the local headers at zero.
+// Reads the zip container of torch.save (PKWARE APPNOTE 6.3), with uncompressed entries only. It uses the central
+// directory, because torch leaves the sizes in local headers at zero.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace oscar {
 
 class ZipReader {
  public:
-  // `bytes` must outlive the reader. InputError for a damaged directory, compressed or encrypted entries, names used
-  // twice, entries outside the file.
+  // `bytes` must outlive the reader. InputError for a damaged directory, compressed or encrypted entries, duplicate
+  // names, or entries outside the file.
   ZipReader(std::span<const std::byte> bytes, std::string where);
 
   bool has(const std::string& name) const { return entries_.contains(name); }
   std::vector<std::string> names() const;  // sorted
-  // The content; its CRC is checked on the first call. InputError when absent or damaged.
+  // The content. The first call checks its CRC. InputError when absent or damaged.
   std::span<const std::byte> read(const std::string& name);
 
  private:
@@ -38,8 +38,8 @@ class ZipReader {
   std::map<std::string, Entry> entries_;
 };
 
-// Builds the same container the way torch does: stored entries in the order given, every payload at a multiple of 64
-// bytes (so that readers can map it), no timestamps.
+// Builds the container as torch does: stored entries in the given order, no timestamps. Each payload starts at a
+// multiple of 64 bytes, so that readers can map it.
 class ZipWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
