@@ -1,4 +1,4 @@
-// The seam between the decoder and everything that looks at or replaces attention: calibration observes it, verify
+// The interface between the decoder and code that observes or replaces attention. Calibration observes it; verify
 // replaces it with a quantized cache. The decoder has one forward path and calls exactly one Attention object.
 #pragma once
 
@@ -11,66 +11,69 @@ namespace oscar {
 
 // New tokens of one or more sequences, packed one after another. T = sum of lengths.
 struct SequenceBatch {
-  std::vector<std::int64_t> ids;      // [sequences] names a sequence across calls (a cache slot)
-  std::vector<std::int64_t> lengths;  // [sequences] new tokens of each
-  std::vector<std::int64_t> starts;   // [sequences] position of the first new token of each
+  std::vector<std::int64_t> ids;      // [sequences] identifies a sequence across calls (a cache slot)
+  std::vector<std::int64_t> lengths;  // [sequences] new tokens per sequence
+  std::vector<std::int64_t> starts;   // [sequences] position of the first new token
   std::int64_t tokens() const;
 };
 
 class RecurrentStates;
 
-// One layer's attention input: post-norm, post-RoPE q and k; v as projected (with bias). A = T but with `asked`.
+// The attention input of one layer: q and k after norm and RoPE, v as projected (with bias). A = T unless `asked` is
+// set.
 struct AttentionInput {
-  std::int64_t layer = 0;  // its place among the layers that hold a KV cache: ModelConfig::kv_layer() tells its number
+  std::int64_t layer = 0;  // index among the layers with a KV cache; ModelConfig::kv_layer() gives the layer's number
   const SequenceBatch* batch = nullptr;
   at::Tensor q;                     // [A, Hq, d]
   at::Tensor k;                     // [T, Hkv, d]
   at::Tensor v;                     // [T, Hkv, d]
   double scale = 1.0;               // softmax scale, usually d^-1/2
   std::int64_t sliding_window = 0;  // 0: none; w: query i sees keys j with i - j < w
-  std::int64_t chunk = 0;           // 0: none; c: query i sees keys of its own chunk of c tokens; no window beside it
+  std::int64_t chunk = 0;           // 0: none; c: query i sees keys in its own chunk of c tokens; no window is combined
+                                    // with it
   double soft_cap = 0.0;            // 0: none
-  at::Tensor sinks;                 // undefined, or [Hq] logits that join the softmax denominator
-  // 0: k and v are the layer's own. Else the number of a layer that reads, as if they were its own, what `layer`
-  // caches: the same k and v once more. They are no new tokens of the cache, and observers of a layer do not see them.
+  at::Tensor sinks;                 // undefined, or [Hq] logits added to the softmax denominator
+  // 0: k and v belong to this layer. Otherwise the number of the layer that reads the cache of `layer` as its own; k
+  // and v are then repeated. They add no tokens to the cache, and observers of a layer do not see them.
   std::int64_t reader = 0;
-  at::Tensor asked;  // undefined, or [A] int64 on the CPU, ascending: the tokens that q is of
+  at::Tensor asked;  // undefined, or [A] int64 on the CPU, ascending: the tokens that have a query in q
 
   bool sees_all() const { return sliding_window == 0 && chunk == 0; }
-  std::int64_t first_key(std::int64_t i) const {  // that the query at position i sees
+  std::int64_t first_key(std::int64_t i) const {  // the first key that the query at position i sees
     if (chunk > 0) return i / chunk * chunk;
     return sliding_window > 0 && i >= sliding_window ? i - sliding_window + 1 : 0;
   }
 };
 
-// The queries of all tokens, zeros for those that were not asked for: for a class that answers all or none.
+// The queries of all tokens, with zeros for tokens that were not requested. For implementations that cannot compute a
+// subset.
 AttentionInput with_all_queries(const AttentionInput& input);
-// For a class that does not answer some alone: std::invalid_argument.
+// For implementations that cannot compute a subset of the queries: std::invalid_argument if one is requested.
 void require_all_queries(const AttentionInput& input, const char* who);
 
 class Attention {
  public:
   virtual ~Attention() = default;
-  // O = softmax(q kT scale + mask) v per query head, before W_O: [A, Hq, d], same dtype as q. Queries of some tokens
-  // alone are answered where a class says so; std::invalid_argument from the others.
+  // O = softmax(q kT scale + mask) v per query head, before W_O: [A, Hq, d], same dtype as q. Only classes that say so
+  // support a subset of the queries; the others throw std::invalid_argument.
   virtual at::Tensor attend(const AttentionInput& input) = 0;
-  // The residual stream [T, hidden] with the attention branch added (after the branch's own norm where a family has
-  // one) and the MLP not yet, unless the two are added together: what the next norm divides by. Called once after each
-  // attend(); the tensors are only valid during the call. branch: the attention branch [T, hidden] before its own norm;
-  // undefined where the family has none there.
+  // Called once after each attend(); the tensors are valid only during the call.
+  // residual: the residual stream [T, hidden] with the attention branch added, after that branch's own norm if the
+  // family has one. The MLP is not yet added, unless both are added together. The next norm normalizes this stream.
+  // branch: the attention branch [T, hidden] before its own norm; undefined if the family has no such norm.
   virtual void added(const AttentionInput& /*input*/, const at::Tensor& /*residual*/, const at::Tensor& /*branch*/) {}
-  // States of layers without a KV cache, kept from call to call as this object keeps its cache; null: sequences come
-  // whole (starts 0), and nothing is kept.
+  // States of layers without a KV cache. They persist between calls, like this object's cache. Null: nothing persists,
+  // and every sequence must be complete (starts at 0).
   virtual RecurrentStates* states() { return nullptr; }
 };
 
-// Causal attention over the new tokens alone (starts must be 0): the BF16/FP32 reference of prefill.
+// Causal attention over the new tokens only (starts must be 0): the BF16/FP32 reference for prefill.
 class FullAttention : public Attention {
  public:
   at::Tensor attend(const AttentionInput& input) override;
 };
 
-// Calls `inner`, then hands input and output to observe(). For calibration.
+// Calls `inner`, then passes input and output to observe(). For calibration.
 class AttentionObserver : public Attention {
  public:
   explicit AttentionObserver(Attention& inner) : inner_(inner) {}

@@ -1,5 +1,5 @@
-// Work of a run that no pass waits for: jobs that follow one another on a thread of their own and, on a GPU, on a
-// stream of its own, so that waiting for their copies does not wait for the passes.
+// Runs jobs that no forward pass waits for, one after another on a separate thread. On a GPU they use a separate
+// stream, so waiting for their copies does not block the passes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,17 +19,17 @@ namespace oscar {
 
 class BackgroundJobs {
  public:
-  // most: bytes that jobs may hold while they wait.
+  // most: total bytes that waiting jobs may hold.
   BackgroundJobs(c10::Device device, std::uint64_t most);
-  ~BackgroundJobs();  // waits for the job under way; the others are left out
+  ~BackgroundJobs();  // waits for the running job and drops the others
   BackgroundJobs(const BackgroundJobs&) = delete;
   BackgroundJobs& operator=(const BackgroundJobs&) = delete;
 
-  // The job begins when those before it are done, and so is what the current stream was given until now. held: bytes of
-  // the tensors that it keeps alive; waits until there is room for them. Both calls throw what a job has thrown, after
-  // which no other is begun.
+  // The job starts after the earlier jobs and after the work queued so far on the current stream. held: bytes of the
+  // tensors that the job keeps alive; the call waits until they fit. Both calls rethrow a job's exception; after one,
+  // no further job starts.
   void add(std::uint64_t held, std::function<void()> job);
-  void wait();  // until all are done
+  void wait();  // until all jobs are done
 
   bool idle() const;
 
@@ -47,11 +47,11 @@ class BackgroundJobs {
   std::optional<c10::Stream> stream_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> jobs_;  // the first one is under way
+  std::deque<Job> jobs_;  // the first one is running
   std::uint64_t held_ = 0;
   bool ends_ = false;
   std::exception_ptr error_;
-  std::jthread thread_;  // the last member: it uses all others
+  std::jthread thread_;  // last member, because it uses all others
 };
 
 }  // namespace oscar

@@ -1,4 +1,5 @@
-// Kernels run behind the CPU's back: where a phase of a timeline ends, it has to wait for those that the phase started.
+// GPU kernels run asynchronously. At the end of a timeline phase, the CPU must wait for the kernels that the phase
+// started.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,7 +8,8 @@
 
 namespace oscar {
 
-// From here on each switch of phases waits for the device's current stream. Nothing on the CPU, or for a null timeline.
+// Makes each later switch of phases wait for the device's current stream. Does nothing on the CPU or for a null
+// timeline.
 void settle_on_device(Timeline* timeline, at::Device device);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// What experts make of rows that are sorted by expert: a product for each expert, or one grouped product for all.
+// Computes expert outputs for rows sorted by expert: with one product per expert, or one grouped product for all.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,20 +10,20 @@ namespace oscar {
 
 struct ExpertRows {
   at::Tensor x;       // [R, hidden], rows of expert 0 first
-  at::Tensor counts;  // [E] int64: rows of each expert, which sum up to R
+  at::Tensor counts;  // [E] int64: rows of each expert; they sum to R
 };
 
-// down_e(act(gate_e(x)) * up_e(x)), with biases where there are some: [R, hidden]. One expert after another; only those
-// with rows are computed. Any device and dtype; waits for the device.
+// down_e(act(gate_e(x)) * up_e(x)), plus any biases: [R, hidden]. Computes one expert after another and skips experts
+// without rows. Any device and dtype; synchronizes with the device.
 at::Tensor looped_experts(const ExpertRows& rows, const LayerWeights& weights, const ExpertConfig& config,
                           ExpertGate kind, Activation activation);
 
-// The same by at::_grouped_mm: two products, whatever the number of experts, and nothing waits for the device. On a GPU
-// for BF16, with `hidden` and the width of experts multiples of 8 (rows of 16 bytes), as can_group() says.
+// The same with at::_grouped_mm: two products for any number of experts, without synchronization. Needs a GPU, BF16,
+// and `hidden` and expert width that are multiples of 8 (rows of 16 bytes); see can_group().
 at::Tensor grouped_experts(const ExpertRows& rows, const LayerWeights& weights, const ExpertConfig& config,
                            ExpertGate kind, Activation activation);
 
-// Whether grouped_experts() may take the place of looped_experts(): as above.
+// Whether grouped_experts() can replace looped_experts() under the conditions above.
 bool can_group(const at::Tensor& x, const LayerWeights& weights);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// The gated delta rule (Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, equation 10): a memory S [dk, dv] of each head
-// that forgets, and that corrects what it holds under a key. Row vectors, token t:
+// The gated delta rule (Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, equation 10). Each head has a memory S [dk,
+// dv] that decays and corrects its value for a key. With row vectors, token t does:
 //   S <- exp(g_t) S,   S <- S + k_t^T beta_t (v_t - k_t S),   o_t = q_t S.
 // All tensors are FP32. B sequences of T tokens, H heads.
 #pragma once
@@ -9,10 +9,10 @@
 namespace oscar {
 
 struct DeltaRuleInput {
-  at::Tensor q, k;       // [B, H, T, dk]; k of length at most 1, or the memory may grow without bound
+  at::Tensor q, k;       // [B, H, T, dk]; k has at most length 1, otherwise the memory may grow without bound
   at::Tensor v;          // [B, H, T, dv]
   at::Tensor log_decay;  // [B, H, T] g, at most 0
-  at::Tensor beta;       // [B, H, T] steps from 0 to 1
+  at::Tensor beta;       // [B, H, T] step sizes from 0 to 1
 };
 
 struct DeltaRuleOutput {
@@ -20,12 +20,13 @@ struct DeltaRuleOutput {
   at::Tensor memory;  // [B, H, dk, dv] after the last token
 };
 
-// memory [B, H, dk, dv]: that before the first token. Token by token: the specification, and the way of a decode step.
+// memory [B, H, dk, dv]: the memory before the first token. Processes token by token. This is the specification and is
+// used for decode steps.
 DeltaRuleOutput recurrent_delta_rule(const DeltaRuleInput& input, const at::Tensor& memory);
 
-// The same up to rounding, with matrix products over chunks of 64 tokens (section 3.3 there; the triangular system is
-// that of Yang et al. 2024, arXiv:2406.06484). The last chunk may be shorter; results do not depend on where a sequence
-// is cut, but for rounding.
+// The same up to rounding, with matrix products over chunks of 64 tokens (section 3.3 of the same paper). The
+// triangular system follows Yang et al. 2024, arXiv:2406.06484. The last chunk may be shorter. Apart from rounding,
+// results do not depend on where a sequence is cut.
 DeltaRuleOutput chunked_delta_rule(const DeltaRuleInput& input, const at::Tensor& memory);
 
 }  // namespace oscar

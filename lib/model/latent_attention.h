@@ -1,8 +1,8 @@
-// Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1.3) in absorbed form: with the latent
-// c = norm(x W_DKV) and the rotated channels k_R, which all heads share,
-//   score = (q_nope W_UK) c + q_R k_R,   output = W_O W_UV (p c),
-// so that a layer is attention with one KV head: keys and values [c, k_R], queries [q_nope W_UK, q_R];
-// what values add up in the rotated channels is not read.
+// Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1.3) in absorbed form. With the latent c = norm(x
+// W_DKV) and the RoPE channels k_R, which all heads share:
+//   score = (q_nope W_UK) c + q_R k_R,   output = W_O W_UV (p c).
+// A layer is thus attention with one KV head: keys and values [c, k_R], queries [q_nope W_UK, q_R]. The output does not
+// use the RoPE channels of the values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,18 +14,19 @@
 
 namespace oscar {
 
-// Fills in q [T, Hq, r+R], k and v [T, 1, r+R] of `input` from what the layer's norm gives, x [T, hidden].
+// Fills in q [T, Hq, r+R], k and v [T, 1, r+R] of `input` from the normed layer input x [T, hidden].
 void project_latent(const ModelConfig& config, const LayerWeights& weights, const Pieces& pieces, const at::Tensor& x,
                     const RopeTable& table, AttentionInput& input);
 
-// Outputs of attention [T, Hq, r+R] -> what W_O reads, [T, Hq v].
+// Attention outputs [T, Hq, r+R] -> the input of W_O, [T, Hq v].
 at::Tensor expanded_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output);
 
-// What W_O reads by head: outputs of attention [T, Hq, d] as they are, with latent attention their values [T, Hq, v].
+// The input of W_O per head. Attention outputs [T, Hq, d] are returned unchanged; with latent attention their values
+// [T, Hq, v].
 at::Tensor read_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output);
 
-// W_O in the coordinates of attention's outputs, [hidden, Hq d]: with latent attention W_O W_UV, whose columns for the
-// rotated channels are 0; otherwise `weights.o`.
+// W_O in the coordinates of attention outputs, [hidden, Hq d]. With latent attention this is W_O W_UV, with 0 in the
+// columns of the RoPE channels; otherwise `weights.o`.
 at::Tensor output_weight(const ModelConfig& config, const LayerWeights& weights);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// Streamed layers on a GPU: while one layer computes, a thread copies the next one's weights from the mapped file
-// through pinned memory, on a stream of its own. Two layers are on the device then. The same weights as
+// Prefetches streamed layers on a GPU. While one layer computes, a thread copies the next layer's weights from the
+// mapped file through pinned memory on its own stream. Two layers are then on the device. The weights equal
 // load_layer_weights().
 #pragma once
 
@@ -14,10 +14,10 @@ namespace oscar {
 class LayerPrefetch {
  public:
   LayerPrefetch(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options);
-  ~LayerPrefetch();  // waits for the copy under way
+  ~LayerPrefetch();  // waits for the running copy
 
-  // Weights of a layer, ready for the current stream, and the next layer's copy begun, under InferenceMode where the
-  // caller is. Errors of a load come out of the call that asks for its layer.
+  // Returns a layer's weights, ready for the current stream, and starts copying the next layer. Uses InferenceMode if
+  // the caller does. A load error is thrown by the call that requests its layer.
   LayerWeights take(std::int64_t layer);
 
  private:
@@ -26,9 +26,9 @@ class LayerPrefetch {
   const Checkpoint& checkpoint_;
   const Family& family_;
   DecoderOptions options_;
-  // One for all copies: freed memory is used again by the stream that it was made on and by no other.
+  // One stream for all copies: the allocator reuses freed memory only on the stream where it was allocated.
   c10::Stream stream_;
-  std::int64_t next_ = -1;  // layer of the copy under way
+  std::int64_t next_ = -1;  // layer that is being copied
   std::future<LoadedLayer> copy_;
 };
 

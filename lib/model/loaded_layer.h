@@ -1,4 +1,4 @@
-// A layer's weights that a thread loads to a GPU on a stream of its own, for another stream to compute with.
+// A layer's weights that one thread loads to a GPU on its own stream, for use on another stream.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -11,15 +11,15 @@ namespace oscar {
 
 struct LoadedLayer {
   LayerWeights weights;
-  c10::Event ready{c10::DeviceType::CUDA};  // behind the copies
+  c10::Event ready{c10::DeviceType::CUDA};  // recorded after the copies
 };
 
-// One of the device's streams for it.
+// A stream of the device for loading.
 c10::Stream loading_stream(at::Device device);
 // load_layer_weights() on that stream.
 LoadedLayer load_layer_on(const c10::Stream& stream, const Checkpoint& checkpoint, const Family& family,
                           std::int64_t layer, const DecoderOptions& options);
-// The weights, ready for the current stream.
+// Returns the weights, ready for the current stream.
 LayerWeights take_loaded(LoadedLayer loaded, at::Device device);
 
 }  // namespace oscar

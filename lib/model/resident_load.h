@@ -1,5 +1,5 @@
-// All layers of a model on their way to a GPU, where they stay: a thread loads one after another on a stream of its
-// own, so that the first pass begins when the first layer is there. The same weights as load_layer_weights().
+// Loads all layers of a model to a GPU, where they stay. A thread loads them one after another on its own stream, so
+// the first pass can start when the first layer arrives. The weights equal load_layer_weights().
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace oscar {
 class ResidentLoad {
  public:
   ResidentLoad(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options);
-  ~ResidentLoad();  // ends after the layer under way
+  ~ResidentLoad();  // stops after the layer that is being loaded
 
-  // Weights of a layer, once for each, ready for the current stream. Errors of a load come out of the call for its
-  // layer.
+  // Returns a layer's weights, ready for the current stream. Call it once per layer. A load error is thrown by the call
+  // for its layer.
   LayerWeights take(std::int64_t layer);
 
  private:

@@ -1,4 +1,4 @@
-// Checkpoint tensors as at::Tensors: the one place where names, shapes and dtypes of weights are checked.
+// Converts checkpoint tensors to at::Tensors. Names, shapes and dtypes of weights are checked only here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,31 +12,32 @@ namespace oscar {
 // The tensors outside the layers, as stored.
 struct OuterViews {
   const TensorView* embedding;  // [vocabulary, hidden]
-  StoredWeight head;            // [vocabulary, hidden]; the embedding's tensor or another one
+  StoredWeight head;            // [vocabulary, hidden]; a separate tensor, or the embedding's
   StoredWeight final_norm;      // [hidden]
-  // Embeddings of layers, where the model has them: [vocabulary, L P], [L P, hidden], [P].
+  // Layer embeddings, if the model has them: [vocabulary, L P], [L P, hidden], [P].
   const TensorView* layer_embedding = nullptr;
   StoredWeight layer_projection, layer_projection_norm;
 };
 
-// InputError as find_weight() and load_weight(), for an embedding that is quantized (its rows are read one by one), or
-// for a checkpoint with a weight, bias or norm that the architecture would ignore.
+// InputError as in find_weight() and load_weight(). Also for a quantized embedding, because its rows are read one by
+// one, and for a checkpoint with a weight, bias or norm that the architecture would ignore.
 OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family);
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options);
 
-// The same checks without reading any data, for every layer: a bad checkpoint fails before the first forward pass.
+// Does the same checks for every layer without reading data. A bad checkpoint thus fails before the first forward pass.
 void check_weights(const Checkpoint& checkpoint, const Family& family);
 
-// The same of names alone, for a checkpoint whose shards are absent: InputError for one that the index lacks.
+// Checks only names, for a checkpoint whose shards are absent. InputError for a name that the index lacks.
 void check_weight_names(const Checkpoint& checkpoint);
 
-// Elements of each layer's weights as they are computed with, whatever they take in the file: [layers].
+// Elements of each layer's weights when dequantized, independent of their size in the file: [layers].
 std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint);
-// Bytes that dequantizing the largest stored weight of a layer takes beside its result, on a GPU those of its tensors;
-// 0 where none is quantized.
+// Extra bytes needed to dequantize the largest stored weight of a layer, beside its result. On a GPU this is the size
+// of its stored tensors. 0 if no weight is quantized.
 std::uint64_t dequantization_bytes(const Checkpoint& checkpoint, at::Device device);
-// Bytes of all weights in numbers of `width` bytes: layers, embedding where the head is tied to it or not, final norm.
+// Bytes of all weights at `width` bytes per number: layers, embedding, head (even if tied to the embedding), final
+// norm.
 std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width);
 
 }  // namespace oscar
