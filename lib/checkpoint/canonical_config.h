@@ -1,4 +1,4 @@
-// What of config.json identifies a model: everything but keys that programs rewrite while the model stays the same.
+// The part of config.json that identifies a model: everything except keys that programs rewrite for an unchanged model.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace oscar {
 
-// canonical_json() of a config.json without these keys, which are left out of it and of the objects whose names end in
-// "_config" (text_config, vision_config), but not of quantization_config: docs/format-bundle.md lists them.
+// canonical_json() of a config.json without these keys. They are also removed from objects whose names end in "_config"
+// (text_config, vision_config), except quantization_config. docs/format-bundle.md lists them.
 std::string canonical_config(const Json& config);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// A Hugging Face checkpoint: config.json plus one safetensors file or a sharded set, seen as one table of tensors.
+// A Hugging Face checkpoint, presented as one table of tensors: config.json plus one safetensors file or a sharded set.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace oscar {
 
 class Checkpoint {
  public:
-  // Opens config.json and all shards (model.safetensors or model.safetensors.index.json). InputError on any fault:
-  // a missing shard, a name that leaves the directory, one tensor with other numbers in two shards, an adapter beside
-  // the weights. What the shards hold counts; a tensor that only the index names is absent.
+  // Opens config.json and all shards (model.safetensors or model.safetensors.index.json). InputError for a missing
+  // shard, a name that leaves the directory, a tensor with different data in two shards, or an adapter beside the
+  // weights. The shards' content counts; a tensor that only the index names is absent.
   static Checkpoint open(const ModelLocation& location);
-  // The same where shards that the index names may be absent, as for a plan: without them tensors have a name and
-  // nothing else, and weight_bytes() is what the index says. InputError for a tensor that only the shards can tell of.
+  // The same, but shards that the index names may be absent, as for a plan. Then tensors have only a name, and
+  // weight_bytes() comes from the index. InputError if a tensor needs information from the shards.
   static Checkpoint open_index(const ModelLocation& location);
   Checkpoint(Checkpoint&&) = default;
   Checkpoint& operator=(Checkpoint&&) = default;
@@ -30,23 +30,24 @@ class Checkpoint {
 
   const ModelLocation& location() const { return location_; }
   const ModelConfig& config() const { return config_; }
-  // Frequencies of longrope and dynamic RoPE follow from the longest sequence of a run, in tokens: one set for all of
-  // its sequences, in config().rope. To be called before anything is computed; without it, no sequence is long.
+  // Sets the longest sequence of a run [tokens] in config().rope. It selects the frequencies of longrope and dynamic
+  // RoPE, one set for all sequences. Call it before any computation; without it, no sequence counts as long.
   void set_run_length(std::int64_t tokens) { config_.rope.run_length = config_.local_rope.run_length = tokens; }
   const TensorView* find(std::string_view name) const;
   const TensorView& at(std::string_view name) const;  // InputError when absent
   std::vector<std::string> names() const;             // sorted
-  // The name in the file, where the checkpoint was saved without the prefix "model." and names here have it.
+  // The name in the file. It differs if the checkpoint was saved without the prefix "model.", which names here always
+  // have.
   std::string stored_name(const std::string& name) const;
   std::uint64_t weight_bytes() const;  // 0: the index does not say
   bool has_shards() const { return names_only_.empty(); }
 
-  // "v2:sha256:<hex>" over config.json without the keys that programs rewrite (canonical_config.h), every tensor's
-  // name, dtype and shape, and samples of 4 KiB from the start, middle and end of its data: a fine-tune of the same
-  // architecture has another fingerprint, and reading it costs little even for large models.
+  // "v2:sha256:<hex>". It covers config.json without keys that programs rewrite (canonical_config.h) and every tensor's
+  // name, dtype and shape. It also covers 4 KiB samples from the start, middle and end of each tensor's data. A
+  // fine-tune of the same architecture thus has another fingerprint, and even large models need little reading.
   std::string fingerprint() const;
-  // In the version that `other` has, so that the two can be compared: version 1, "sha256:<hex>", of older files holds
-  // the geometry as it was read from config.json in place of the file.
+  // The fingerprint in the version of `other`, so that the two can be compared. Version 1, "sha256:<hex>" in older
+  // files, covers the parsed geometry instead of config.json.
   std::string fingerprint_like(const std::string& other) const;
 
  private:
@@ -58,8 +59,8 @@ class Checkpoint {
   ModelConfig config_;
   std::string canonical_config_;
   std::vector<SafetensorsFile> shards_;
-  std::vector<TensorView> names_only_;  // of an index whose shards are absent
-  std::list<TensorView> renamed_;       // of files without the prefix
+  std::vector<TensorView> names_only_;  // from an index whose shards are absent
+  std::list<TensorView> renamed_;       // from files without the prefix
   std::string added_prefix_;
   std::uint64_t bytes_of_index_ = 0;
   std::map<std::string, const TensorView*, std::less<>> index_;

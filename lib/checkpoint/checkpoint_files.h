@@ -7,8 +7,8 @@
 
 namespace oscar {
 
-// Configuration, weights, tokenizer and chat template: what a command may read of it. Files that are not there are in
-// the list, too. InputError for a damaged index of shards.
+// Configuration, weights, tokenizer and chat template: the files that a command may read. The list includes missing
+// files. InputError for a damaged shard index.
 std::vector<fs::path> checkpoint_files(const ModelLocation& location);
 
 }  // namespace oscar

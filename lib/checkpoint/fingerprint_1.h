@@ -1,4 +1,4 @@
-// The first part of fingerprints of version 1, which bundles and statistics written before version 2 have.
+// The first part of version 1 fingerprints, which older bundles and statistics contain.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace oscar {
 
-// The geometry of a model as this library reads its config.json: spellings of transformers 4 and 5 give the same.
+// The geometry of a model as parsed from config.json. The spellings of transformers 4 and 5 give the same text.
 std::string fingerprint_1_text(const ModelConfig& config);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// What to do with a GGUF file, which is not read: the line that makes a checkpoint of it.
+// GGUF files are not supported. This gives the command that converts one to a checkpoint.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace oscar {
 
-// Whether it is a file whose name ends in .gguf.
+// Whether it is a file with a name that ends in .gguf.
 bool is_gguf_file(const fs::path& path);
 
-// "; convert MODEL.gguf: python3 -c ..." for the first GGUF file of the directory; empty where it has none.
+// "; convert MODEL.gguf: python3 -c ..." for the first GGUF file of the directory; empty if there is none.
 std::string gguf_advice(const fs::path& directory);
 
-// The same of one file.
+// The same for one file.
 std::string gguf_file_advice(const fs::path& file);
 
 }  // namespace oscar

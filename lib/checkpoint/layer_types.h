@@ -1,4 +1,4 @@
-// 'layer_types' of a config.json, which tells layers of one kind of attention from the others.
+// 'layer_types' of a config.json, which says what kind of attention each layer has.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace oscar {
 
-// [layers] true where the layer is of type `type`; empty when the key is absent or null. others: what else a layer may
-// be. InputError for another type, and for a list of another length.
+// [layers] true for layers of type `type`; empty when the key is absent or null. others: the other allowed types.
+// InputError for any other type or a list of the wrong length.
 std::vector<bool> layers_of_type(const Json& config, const std::string& where, std::int64_t layers,
                                  const std::string& type, const std::vector<std::string>& others);
 

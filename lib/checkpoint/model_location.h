@@ -1,4 +1,4 @@
-// Where a model lives on disk: a directory, or org/name in the Hugging Face cache. Never touches the network.
+// Finds a model on disk: a directory, or org/name in the Hugging Face cache. Never uses the network.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 namespace oscar {
 
 struct ModelLocation {
-  fs::path directory;    // holds config.json
+  fs::path directory;    // contains config.json
   std::string name;      // "Qwen/Qwen3-8B", or the directory's name
   std::string revision;  // commit hash of the snapshot; empty for a plain directory
 };
 
-// `model` is a directory, or org/name looked up in $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub,
-// ~/.cache/huggingface/hub (refs/<revision> -> snapshots/<commit>; a commit hash is accepted as revision). A miss
-// throws InputError with the `hf download` command that would fetch it.
+// `model` is a directory, or an org/name to look up in $HF_HUB_CACHE, $HUGGINGFACE_HUB_CACHE, $HF_HOME/hub or
+// ~/.cache/huggingface/hub. The lookup follows refs/<revision> -> snapshots/<commit>; `revision` may also be a commit
+// hash. If not found: InputError with the `hf download` command.
 ModelLocation locate_model(const std::string& model, const std::string& revision = "");
 
 }  // namespace oscar

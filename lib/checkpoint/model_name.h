@@ -1,6 +1,5 @@
-// The name of a model as files record it and commands repeat it: one path component or org/name, of letters, digits,
-// '.',
-// '_' and '-'. The name is for people; which model it is, the fingerprint tells.
+// The name of a model, as files record it and commands repeat it. It is one path component or org/name, made of
+// letters, digits, '.', '_' and '-'. The name is for people; the fingerprint identifies the model.
 #pragma once
 
 #include <string>
@@ -8,18 +7,19 @@
 
 namespace oscar {
 
-// Whether `name` is such a name: components are neither "." nor "..", do not start with '-', at most 200 bytes in all.
+// Whether `name` is valid: at most 200 bytes in all; no component is "." or ".." or starts with '-'.
 bool is_model_name(std::string_view name);
 
-// A word of letters, digits, '_' and '-' that starts with a letter or digit, at most 64 bytes: ids of methods.
+// A word of letters, digits, '_' and '-' that starts with a letter or digit, at most 64 bytes. Method ids have this
+// form.
 bool is_plain_word(std::string_view word);
 
-// The nearest such name: what is not allowed becomes '-'. "" stays "".
+// The nearest valid name: replaces invalid characters with '-'. "" stays "".
 std::string plain_model_name(std::string_view name);
 
-// A name that was read from a file. "" stays "". Names of folders with spaces, '+' and the like or letters beyond
-// ASCII, which were written as they are before, give their plain_model_name(); anything that a shell, a terminal or a
-// path would act on is an InputError naming `where`.
+// Converts a name read from a file. "" stays "". Older files recorded folder names unchanged. Spaces, '+' and similar
+// characters, and letters beyond ASCII, go through plain_model_name(). InputError naming `where` for characters that
+// affect a shell, terminal or path.
 std::string read_model_name(const std::string& name, const std::string& where);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// safetensors container (huggingface/safetensors format): u64 little-endian header length, JSON header, tensor data.
-// The reader maps the file and treats it as hostile; every rule of the format is checked before a view is handed out.
+// The safetensors container (huggingface/safetensors format): u64 little-endian header length, JSON header, tensor
+// data. The reader maps the file and does not trust it. It checks every rule of the format before it returns a view.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace oscar {
 
-// kOther: a type that nothing here reads (F4, F6_E2M3, C64), whose name TensorView::other_type keeps.
+// kOther: a type that this project does not read (F4, F6_E2M3, C64); TensorView::other_type has its name.
 enum class DType {
   kBool,
   kU8,
@@ -36,7 +36,7 @@ enum class DType {
   kOther
 };
 
-std::size_t dtype_size(DType dtype);  // bytes of one element; of kOther 1
+std::size_t dtype_size(DType dtype);  // bytes of one element; 1 for kOther
 const char* dtype_name(DType dtype);  // the name in the header: "BF16"
 
 // A tensor inside a mapped file or inside the caller's memory. Row-major; data may be unaligned.
@@ -44,8 +44,8 @@ struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> data;  // bytes == product(shape) * dtype_size(dtype), but of kOther
-  std::string other_type = {};      // of kOther, as the header names it
+  std::span<const std::byte> data;  // bytes == product(shape) * dtype_size(dtype), except for kOther
+  std::string other_type = {};      // for kOther, the name in the header
 
   std::string type_text() const;  // "BF16"
   std::int64_t elements() const;
@@ -54,9 +54,9 @@ struct TensorView {
 
 class SafetensorsFile {
  public:
-  // Throws InputError naming the file and the first rule it breaks.
+  // InputError that names the file and the first broken rule.
   static SafetensorsFile open(const fs::path& path);
-  // The same over bytes in memory, which must outlive the result; `where` names them in messages.
+  // The same for bytes in memory, which must outlive the result; `where` names them in messages.
   static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& where);
 
   const fs::path& path() const { return path_; }
@@ -72,9 +72,9 @@ class SafetensorsFile {
   std::vector<TensorView> tensors_;
 };
 
-// Writes atomically; tensors in descending element size, then by name; header padded to 8 bytes. Equal content gives
-// byte-identical files, whatever the order of `tensors`. InputError for a name used twice, a name that is not UTF-8, or
-// data whose size does not fit the shape. durable: as AtomicFile::commit().
+// Writes atomically. Tensors are sorted by descending element size, then by name; the header is padded to 8 bytes.
+// Equal content gives byte-identical files for any order of `tensors`. InputError for a duplicate name, a name that is
+// not UTF-8, or data that does not fit the shape. durable: as in AtomicFile::commit().
 void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
                        const std::map<std::string, std::string>& metadata, bool durable = true);
 

@@ -1,7 +1,6 @@
-// 'quantization_config' of config.json: what tensors, shapes and dtypes leave open about quantized weights. Which
-// format a weight has is told by its tensors (weights/stored_weight.h), not by this, and lists of modules that were
-// left out
-// ('ignore', 'modules_to_not_convert') are not needed for it.
+// 'quantization_config' of config.json: facts about quantized weights that tensors do not show. A weight's tensors
+// determine its format (weights/stored_weight.h). Therefore lists of skipped modules ('ignore',
+// 'modules_to_not_convert') are not needed.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,14 @@
 namespace oscar {
 
 struct WeightConfig {
-  std::string method;                                  // 'quant_method'; empty: none is named
-  std::int64_t block_rows = 128, block_columns = 128;  // that share one FP8 scale, where scales are a matrix
-  std::int64_t zero_point_offset = 1;  // GPTQ: the zero point is the stored one plus this; 0 in "gptq_v2"
+  std::string method;                                  // 'quant_method'; empty: not named
+  std::int64_t block_rows = 128, block_columns = 128;  // shape of a block with one FP8 scale, if scales are a matrix
+  std::int64_t zero_point_offset = 1;                  // GPTQ: added to the stored zero point; 0 in "gptq_v2"
 };
 
-// Of a whole config.json, which may have none. InputError for a method that is not read (the message names those that
-// are), weights that a transform of activations belongs to, and block sizes that are no sizes or differ between groups.
+// Parses an entire config.json; the key may be absent. InputError for an unsupported method (the message lists the
+// supported ones), or weights that require a transform of activations. Also for invalid block sizes and block sizes
+// that differ between groups.
 WeightConfig parse_weight_config(const Json& config, const std::string& where);
 
 }  // namespace oscar

@@ -13,16 +13,16 @@
 namespace oscar {
 
 struct NewTensor {
-  std::string name;     // in the checkpoint
-  std::string sibling;  // stored tensor whose shard it belongs to
+  std::string name;     // name in the checkpoint
+  std::string sibling;  // a stored tensor; the new tensor goes into its shard
   at::Tensor value;     // FP64
 };
 
-// A layer's projections that are written anew, or get a bias: v and o, q and k where they get biases, and each of q and
-// k that is stored quantized. Engines load q, k and v as one tensor of one type, so that all three are plain then.
+// The projections of a layer that are rewritten or get a bias: v and o, q and k if they get biases, and any quantized q
+// or k. Engines load q, k and v as one tensor of one type, so all three must then be unquantized.
 std::vector<StoredWeight> absorbing_weights(const Checkpoint& source, std::int64_t layer, bool new_biases);
 
-// new_biases: the architecture gets biases at q, k, v and o that it had not (zeros where nothing is absorbed).
+// new_biases: adds biases at q, k, v and o that the architecture did not have (zero if nothing is absorbed).
 std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransform& layer, bool new_biases);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// The copy of a bundle that goes into an export whose engine reads the bundle itself.
+// Copies a bundle into an export whose engine reads the bundle itself.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@ namespace oscar {
 
 constexpr const char* kBundleFolder = "oscar_bundle";
 
-// Copies the files of a bundle that its manifest lists into kBundleFolder of `directory` and returns their names there,
-// "oscar_bundle/oscar_bundle.json" and so on. Each is read once, and what was hashed is what is written: InputError
-// where the hash is not the manifest's. Calibration hashes stay out, for exports are passed on; so does a card with
-// another content, which load_bundle() lets pass: from a stranger, it may be a link to anything that the user can read.
+// Copies the files listed in a bundle's manifest into kBundleFolder of `directory`. Returns their names there,
+// "oscar_bundle/oscar_bundle.json" and so on. Each file is read once, so the hashed bytes are the written bytes.
+// InputError if a hash differs from the manifest.
+// Calibration hashes are left out because exports are shared. A card with other content, which load_bundle() accepts,
+// is also left out. In a bundle from a stranger it may link to any file that the user can read.
 std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory);
 
 }  // namespace oscar

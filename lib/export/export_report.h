@@ -1,5 +1,5 @@
-// May the numbers of a report stand beside exported files? Only where the report judged the same bundle in the same
-// form, and nothing in it failed.
+// Checks whether a report's numbers may accompany exported files. It must have evaluated the same bundle in the same
+// form, without failures.
 #pragma once
 
 #include <map>
@@ -9,14 +9,13 @@
 
 namespace oscar {
 
-// Names and sha256 of the files that a bundle is made of: the manifest and the rotations. EnvironmentError or
-// InputError for files that cannot be read.
+// Names and SHA-256 of a bundle's files: the manifest and the rotations. EnvironmentError or InputError for unreadable
+// files.
 std::map<std::string, std::string> bundle_hashes(const fs::path& directory);
 
-// report: report.json of oscar-verify; where: its name, for messages; bundle_sha256: of the bundle that is exported.
-// InputError, each with one sentence, for the report of another model, of another bundle, of another form than the one
-// that is exported (with what the form changes and the fit that loses nothing), or with a gate of this bundle, or a
-// check, that failed.
+// report: report.json of oscar-verify; where: its name, for messages; bundle_sha256: hashes of the exported bundle.
+// InputError with one sentence if the report is for another model, another bundle or another form. The last message
+// says what the form changes and which fit is lossless. InputError also if a check or a gate of this bundle failed.
 void check_export_report(const Json& report, const std::string& where, const ServedForm& form,
                          const std::map<std::string, std::string>& bundle_sha256);
 

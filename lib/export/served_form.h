@@ -1,14 +1,14 @@
-// The form in which a bundle is served: what a format carries of it, and what the engine that reads the format makes of
-// the rest. It is what oscar-verify judges and oscar-export writes, so that the two are one thing.
+// The target form of a bundle: the content that a format carries, and the engine's defaults for the rest. oscar-verify
+// evaluates and oscar-export writes this same form.
 //
-//   sglang        one orthogonal matrix a layer, one pair of clip ratios for the whole model, encoder minmax
-//   sglang-v2     the same with a matrix for each KV head
+//   sglang        one orthogonal matrix per layer, one pair of clip ratios for the model, encoder minmax
+//   sglang-v2     the same with one matrix per KV head
 //   sglang-v3     transforms that are not orthogonal, centered keys; one pair of clip ratios, encoder minmax
-//   transformers  the bundle as it is: clip ratios of each layer and head, its own encoder and layout
-//   absorbed      the bundle as it is, its value transform inside the weights of a checkpoint
+//   transformers  the bundle unchanged: clip ratios per layer and head, its encoder and layout
+//   absorbed      the bundle unchanged, its value transform inside the weights of a checkpoint
 //
-// Bundles of latent attention have no such form, nor has waterfill in a model with layers of linear attention:
-// the judge alone computes with them, as kSimulatedForm.
+// Bundles with latent attention have no target format. Neither has waterfill in a model with linear-attention layers.
+// Only the evaluator computes with them, as kSimulatedForm.
 #pragma once
 
 #include <string>
@@ -23,15 +23,15 @@ inline constexpr const char* kSimulatedForm = "simulation";
 struct ServedForm {
   std::string format;                // id of a row of export_formats(), or kSimulatedForm
   Bundle bundle;                     // what the engine computes with
-  std::vector<std::string> changes;  // what differs from the bundle as it was fitted; empty: the format loses nothing
+  std::vector<std::string> changes;  // differences from the fitted bundle; empty: the format is lossless
 };
 
-// UsageError for an unknown format (with the list); InputError for a bundle that the format cannot carry, with the
-// nearest way out.
+// UsageError for an unknown format (with the list). InputError, with the nearest solution, for a bundle that the format
+// cannot carry.
 ServedForm served_form(const Bundle& bundle, const std::string& format);
 
-// The first of export_formats() (export_format.h) that carries the bundle and loses nothing; transformers carries every
-// bundle of a model without latent attention and without layers that read the cache of another one.
+// The first of export_formats() (export_format.h) that carries the bundle without loss. transformers carries every
+// bundle, except for models with latent attention or layers that share another layer's cache.
 ServedForm lossless_form(const Bundle& bundle);
 
 // "one pair of clip ratios ...; encoder minmax ..."

@@ -1,5 +1,5 @@
-// What a person needs to start vLLM with a bundle: the bundle, and a card with the command. The adapter is
-// python/oscar_kv/vllm_backend.py; what it cannot serve is refused here, before anybody starts a server.
+// An export for vLLM: the bundle and a card with the start command. The adapter is python/oscar_kv/vllm_backend.py.
+// Bundles that it cannot serve are refused here, before anyone starts a server.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,14 @@
 
 namespace oscar {
 
-// The functions of the row vllm of export_formats(). Refused are: head sizes, query heads on a KV head, windows,
-// layouts and groups that the decode kernel does not have, encoder feedback, and keys centered before RoPE; and models
-// with layers that vllm_limits.h names.
+// The functions of the row `vllm` of export_formats(). They refuse head sizes, GQA ratios, windows, layouts and groups
+// that the decode kernel does not support. They also refuse encoder feedback, keys centered before RoPE, and models
+// with layers named in vllm_limits.h.
 std::optional<std::string> vllm_unsupported(const ExportFormat& format, const Bundle& bundle);
 void vllm_check_model(const Checkpoint& model, const Bundle& bundle);  // InputError
 std::string vllm_plan(const ServedForm& form, const ExportOptions& options);
 
-// Writes the directory whole or not at all; returns the names of its files.
+// Writes the directory atomically and returns its file names.
 std::vector<std::string> write_vllm(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
                                     const ExportOptions& options);
 

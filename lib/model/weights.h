@@ -36,7 +36,7 @@ std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint);
 // Extra bytes needed to dequantize the largest stored weight of a layer, beside its result. On a GPU this is the size
 // of its stored tensors. 0 if no weight is quantized.
 std::uint64_t dequantization_bytes(const Checkpoint& checkpoint, at::Device device);
-// Bytes of all weights at `width` bytes per number: layers, embedding, head (even if tied to the embedding), final
+// Bytes of all weights at `width` bytes per number: layers, embedding, head unless it is tied to the embedding, final
 // norm.
 std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width);
 

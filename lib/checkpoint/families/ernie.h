@@ -1,16 +1,16 @@
-// What the dense and the sparse ERNIE 4.5 share.
+// Common parts of the dense and the sparse ERNIE 4.5.
 #pragma once
 
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 
-// RoPE in interleaved pairs, and use_bias, which gives all projections of attention and MLP a bias.
+// Reads RoPE in interleaved pairs and use_bias, which adds a bias to all attention and MLP projections.
 void read_ernie(const Json& config, const std::string& where, ModelConfig* out);
 
 Family ernie_family(const ModelConfig& config);
 
-// What both leave unsaid alike.
+// Defaults that both share.
 constexpr ConfigDefaults ernie_defaults(std::int64_t head_dim, std::int64_t kv_heads) {
   return {.head_dim = head_dim,
           .kv_heads = kv_heads,

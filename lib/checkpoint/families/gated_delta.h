@@ -1,13 +1,14 @@
-// What Qwen3-Next and Qwen3.5 share: layers of linear attention (gated delta nets) beside attention whose outputs have
-// a gate, zero-centered norms, RoPE over a quarter of each head.
+// Common parts of Qwen3-Next and Qwen3.5: linear-attention layers (gated delta nets) beside gated attention,
+// zero-centered norms, and RoPE over a quarter of each head.
 #pragma once
 
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 
-// layer_types, or without them full attention in every full_attention_interval-th layer (4), and the sizes linear_*.
-// InputError for a list that does not fit, a model without a layer of full attention, or heads that do not divide.
+// Reads layer_types and the sizes linear_*. Without layer_types, every full_attention_interval-th layer (default 4) has
+// full attention. InputError for a list that does not fit, a model without full attention, or head counts that do not
+// divide.
 void read_gated_delta(const Json& config, const std::string& where, ModelConfig* out);
 
 constexpr ConfigDefaults gated_delta_defaults(std::int64_t kv_heads, std::int64_t vocabulary) {
@@ -24,9 +25,9 @@ constexpr ConfigDefaults gated_delta_defaults(std::int64_t kv_heads, std::int64_
   return defaults;
 }
 
-// Pieces and names but those of the projections that enter a gated delta net.
+// Layer variants and tensor names, except the projections that feed a gated delta net.
 Family gated_delta_family(const ModelConfig& config);
-// Experts, the one that every token gets, and its weight.
+// Adds experts, the shared expert and its weight.
 void add_weighted_experts(Family& family);
 
 }  // namespace oscar

@@ -1,20 +1,20 @@
-// What Gemma 2, 3 and 4 share.
+// Common parts of Gemma 2, 3 and 4.
 #pragma once
 
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 
-// query_pre_attn_scalar, attn_logit_softcapping, final_logit_softcapping (absent: the caps given; null: none), and the
-// scale of embeddings, sqrt(hidden). InputError for use_bidirectional_attention.
+// Reads query_pre_attn_scalar, attn_logit_softcapping and final_logit_softcapping (absent: the given caps; null: none).
+// Sets the embedding scale to sqrt(hidden). InputError for use_bidirectional_attention.
 void read_gemma(const Json& config, const std::string& where, double logit_cap, double final_cap, ModelConfig* out);
 
-// A soft cap: absent: `absent`; null: 0, none. InputError unless it is a positive number otherwise.
+// Reads a soft cap. Absent: `absent`; null: 0, none; otherwise InputError unless it is a positive number.
 double read_soft_cap(const Json& config, const char* key, const std::string& where, double absent);
 
 Family gemma_family(const ModelConfig& config);
 
-// What all leave unsaid alike.
+// Defaults that all share.
 constexpr ConfigDefaults gemma_defaults(std::int64_t vocabulary, std::int64_t max_position) {
   return {.head_dim = 256,
           .query_heads = 8,

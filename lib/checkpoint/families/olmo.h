@@ -1,11 +1,11 @@
-// What OLMo 2 and 3 share.
+// Common parts of OLMo 2 and 3.
 #pragma once
 
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 
-// No norms before the branches, only of what they add; RMSNorm over the whole projections of q and k.
+// Norms apply to the outputs of the branches, not to their inputs. RMSNorm covers the full projections of q and k.
 Family olmo_family(const ModelConfig& config);
 
 }  // namespace oscar
