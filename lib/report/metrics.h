@@ -1,4 +1,4 @@
-// Quality metrics of one method against the BF16 baseline, from per-token scores. Natural logarithms throughout.
+// Quality metrics of a method against the BF16 baseline, from per-token scores. All logarithms are natural.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace oscar {
 
-// Scores of one sequence: entry t belongs to the logits at position first_position + t, which predict the next token.
+// Scores of one sequence. Entry t belongs to the logits at position first_position + t, which predict the next token.
 struct SequenceScores {
   std::int64_t first_position = 0;
-  std::vector<double> baseline_nll;    // -ln p of the token that follows, BF16 cache, in nats
+  std::vector<double> baseline_nll;    // -ln p of the next token with the BF16 cache, in nats
   std::vector<double> nll;             // the same with the method's cache
-  std::vector<double> kl;              // KL(baseline || method) over the whole vocabulary, in nats
+  std::vector<double> kl;              // KL(baseline || method) over the full vocabulary, in nats
   std::vector<std::uint8_t> same_top;  // 1: both have the same most probable token
 };
 
 struct KlMetrics {
   double mean = 0, standard_error = 0;
-  double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0;  // quantiles: 0.1, 1, 5, 10 %
+  double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0;  // 0.1, 1, 5 and 10 % quantiles
   double median = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
-  std::optional<Interval> interval;  // bootstrap over sequences, of the mean
+  std::optional<Interval> interval;  // bootstrap over sequences, for the mean
 };
 
-// Change of the probability of the token that follows, method less baseline, in percent (llama.cpp's Delta p).
+// Change in the probability of the next token, method minus baseline, in percent (llama.cpp's Delta p).
 struct DeltaPMetrics {
   double mean = 0, standard_error = 0;
   double rms = 0, rms_error = 0;
@@ -38,11 +38,11 @@ struct QualityMetrics {
   double nll = 0, nll_error = 0;  // mean, standard error
   double ppl = 0, ppl_error = 0;  // exp(nll); its error by the delta method
   double ln_ppl_ratio = 0;        // mean of nll - baseline nll over the same tokens
-  double ln_ppl_ratio_error = 0;  // of paired differences, so the text's own spread cancels
+  double ln_ppl_ratio_error = 0;  // from paired differences, so the variation of the text cancels
   double ppl_ratio = 1;           // exp(ln_ppl_ratio)
   double ppl_ratio_error = 0;     // ppl_ratio * ln_ppl_ratio_error
   std::optional<Interval> ppl_ratio_interval;
-  double ln_ppl_correlation = 1;  // of nll and baseline nll over tokens: Cor(ln PPL(Q), ln PPL(base))
+  double ln_ppl_correlation = 1;  // between nll and baseline nll over tokens: Cor(ln PPL(Q), ln PPL(base))
   double ppl_difference = 0, ppl_difference_error = 0;
   KlMetrics kl;
   DeltaPMetrics delta_p;
@@ -50,11 +50,12 @@ struct QualityMetrics {
   std::optional<Interval> same_top1_interval;  // bootstrap over sequences
 };
 
-// The scores of the first `sequences` sequences at positions from `first_position` on, which must be scored.
+// The scores of the first `sequences` sequences at positions from `first_position` on. Those positions must have
+// scores.
 std::vector<SequenceScores> scores_from(std::vector<SequenceScores> scores, std::int64_t first_position,
                                         std::int64_t sequences);
 
-// InputError when there is no token.
+// InputError if there are no tokens.
 QualityMetrics summarize(const std::vector<SequenceScores>& sequences, const BootstrapOptions& options);
 
 // Mean KL over positions [from, to) of all sequences.
@@ -62,20 +63,20 @@ struct PositionBucket {
   std::int64_t from = 0, to = 0, tokens = 0;
   double kl = 0;
 };
-// Cuts [first, context) into `count` buckets of equal width (the last may be shorter); empty ones are left out.
+// Splits [first, context) into `count` buckets of equal width; the last may be shorter. Empty buckets are left out.
 std::vector<PositionBucket> kl_by_position(const std::vector<SequenceScores>& sequences, std::int64_t first,
                                            std::int64_t context, std::int64_t count);
 
-// Growth with length: mean KL over the last quarter of the scored positions over that of the second one. In the first
-// quarter the share of coded keys still grows from nothing.
+// Growth with length: mean KL in the last quarter of scored positions divided by mean KL in the second quarter. The
+// first quarter is excluded because the share of quantized keys still rises from zero there.
 struct KlGrowth {
-  double early = 0, late = 0;                      // mean KL [nats] over the second and over the last quarter
-  std::int64_t early_tokens = 0, late_tokens = 0;  // that the means are of
-  // late / early, early taken as at least kLeastKl, so that noise of a nearly perfect method is no growth.
+  double early = 0, late = 0;                      // mean KL [nats] in the second and in the last quarter
+  std::int64_t early_tokens = 0, late_tokens = 0;  // tokens in each mean
+  // late / early, with early at least kLeastKl, so that noise of a nearly perfect method does not count as growth.
   double ratio() const;
   static constexpr double kLeastKl = 1e-5;  // [nats]
 };
-// A bucket belongs to the quarter of its middle. Empty where one of the two quarters holds no token.
+// A bucket belongs to the quarter that contains its middle. Empty if one of the two quarters has no tokens.
 std::optional<KlGrowth> kl_growth(const std::vector<PositionBucket>& by_position);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
 // Order statistics, standard errors and bootstrap intervals of per-token values. Definitions follow llama.cpp's
-// llama-perplexity where it has them, so that numbers can be compared.
+// llama-perplexity where it has them, so that numbers are comparable.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-// Wilson's 95 % interval of a proportion, `successes` of n independent trials (E. B. Wilson, JASA 22, 1927): the p
-// whose distance to the observed share is at most z = 1.96 standard errors at p. Within [0, 1], of some width even
-// where all or none succeed; [0, 1] for n = 0.
+// Wilson's 95 % interval of a proportion with `successes` of n independent trials (E. B. Wilson, JASA 22, 1927). It
+// contains the p that differ from the observed share by at most z = 1.96 standard errors at p. It lies within [0, 1]
+// and has positive width even if all or none succeed; [0, 1] for n = 0.
 Interval wilson_interval(std::int64_t successes, std::int64_t n);
 
 struct BootstrapOptions {
@@ -37,14 +37,14 @@ struct BootstrapOptions {
   std::uint64_t seed = 0;
 };
 
-// One independent unit of the bootstrap: a whole sequence, because tokens of one sequence are correlated.
+// One independent unit of the bootstrap: a complete sequence, because its tokens are correlated.
 struct SequenceSum {
   double sum = 0;
   std::int64_t count = 0;
 };
 
-// Percentile bootstrap interval of (sum of sums) / (sum of counts), sequences resampled with replacement. Depends on
-// the seed alone (counter-based random numbers). Empty for fewer than two sequences.
+// Percentile bootstrap interval of (sum of sums) / (sum of counts), resampling sequences with replacement. Depends only
+// on the seed (counter-based random numbers). Empty for fewer than two sequences.
 std::optional<Interval> bootstrap_mean(std::span<const SequenceSum> sequences, const BootstrapOptions& options);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// An earlier report, to compare with.
+// An earlier report, for comparison with this run.
 #pragma once
 
 #include <functional>
@@ -12,23 +12,23 @@ namespace oscar {
 
 class BaselineReport {
  public:
-  // InputError for a file that is no report of a version this program reads, or whose figures no run can have.
+  // InputError if the file is not a report of a supported version, or contains impossible numbers.
   static BaselineReport load(const fs::path& file);
   // The same from the bytes of a file; `where` is its name in messages.
   static BaselineReport parse(std::string_view bytes, const std::string& where);
 
-  // InputError, naming what differs, when model, text, context or precision are not those of this run, or when the
-  // earlier report scored tokens that this run does not: more sequences, or positions before its first. Called before
-  // any long work.
+  // InputError that names the difference if model, text, context or precision differ from this run. Also if the earlier
+  // report scored tokens that this run does not: more sequences, or earlier positions. Called before any long work.
   void require_same(const ModelFacts& model, const TextFacts& text, const ScoringFacts& scoring,
                     const std::string& dtype) const;
 
-  std::int64_t first_position() const;  // of the tokens that the earlier report scored
+  std::int64_t first_position() const;  // of the tokens scored in the earlier report
   std::int64_t sequences() const;
 
-  // Rows that are in both reports (same method, comparison and path), in the order of `report`; fills report.changes,
-  // and with a limit a gate on each judged row: KL now <= KL before + limit. same_tokens(i): what row i of this run
-  // gives on the tokens of the earlier report alone, positions from first_position() on in the first sequences().
+  // Compares rows in both reports (same method, comparison and path), in the order of `report`, and fills
+  // report.changes. With a limit, each candidate row gets a gate: KL now <= KL before + limit. same_tokens(i): metrics
+  // of row i of this run, only on tokens of the earlier report. These are positions from first_position() on in the
+  // first sequences() sequences.
   void compare(VerifyReport& report, std::optional<double> max_kl_increase,
                const std::function<QualityMetrics(std::size_t)>& same_tokens) const;
 

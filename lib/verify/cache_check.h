@@ -1,5 +1,5 @@
-// Does the paged cache hold what the codec says, and do decode attention and a reader on the CPU get from it what is
-// scored? Written and read by different code than the simulated prefill, so that a slip in either shows.
+// Checks the paged cache against the codec, and decode attention and a CPU reader against the scored values. Cache and
+// simulated prefill have separate code, so the comparison reveals errors in either.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,31 +15,31 @@
 namespace oscar {
 
 struct CacheCheck {
-  std::int64_t rows = 0;       // coded rows compared with the encoder on the CPU: tokens x KV heads x K and V x layers
-  std::int64_t differing = 0;  // whose codes or parameters are not those of the encoder
-  std::int64_t read = 0;       // coded rows read back
-  std::int64_t misread = 0;    // that are not what the simulated prefill scores with
-  double reader_error = 0;     // worst layer: |decode - prefill| / |prefill| of the last queries' attention output
-  std::uint64_t allocated_bytes = 0;  // of the sequence, all layers
+  std::int64_t rows = 0;       // quantized rows compared with the CPU encoder: tokens x KV heads x K and V x layers
+  std::int64_t differing = 0;  // rows whose codes or parameters differ from the encoder's
+  std::int64_t read = 0;       // quantized rows read back
+  std::int64_t misread = 0;    // rows that differ from the simulated prefill's
+  double reader_error = 0;     // worst layer: |decode - prefill| / |prefill| of attention output for the last queries
+  std::uint64_t allocated_bytes = 0;  // per sequence, all layers
 };
 
-// Up to so many coded rows of a sequence are all compared with the encoder on the CPU, and read back; of more, every
-// n-th page, in layers and sides by turns from another page on, so that each place in a sequence has its turn.
+// Limits on the quantized rows of a sequence that are compared with the CPU encoder and read back. With more rows, only
+// every n-th page is checked. The start page varies by layer and side, so that each place in a sequence is covered.
 inline constexpr std::int64_t kComparedRows = std::int64_t{1} << 17, kReadRows = std::int64_t{1} << 20;
 
-// Which pages of one layer and side are compared. rows: coded rows of the whole sequence; place: 2 layer + side.
+// The pages of one layer and side to compare. rows: quantized rows of the complete sequence; place: 2 layer + side.
 PageSample compared_pages(std::int64_t rows, std::int64_t place, std::int64_t most = kComparedRows);
 
-// What the check of a layer takes of it, so that the rest need not be kept until then.
+// The data that the check of a layer needs, so that the rest can be freed.
 struct LayerToCheck {
-  AttentionInput input;         // without a batch; its queries are those of the last tokens alone, [up to 8, Hq, d]
-  at::Tensor prefill;           // the simulated prefill's output for them, [up to 8, Hq, d]
-  std::uint64_t bytes() const;  // that it keeps alive
+  AttentionInput input;         // without a batch; only the queries of the last tokens, [up to 8, Hq, d]
+  at::Tensor prefill;           // output of the simulated prefill for them, [up to 8, Hq, d]
+  std::uint64_t bytes() const;  // bytes that this keeps alive
 };
 // prefill: [T, Hq, d], on the same input.
 LayerToCheck layer_to_check(const AttentionInput& input, const at::Tensor& prefill);
 
-// Fed with one sequence, layer after layer.
+// Receives one sequence, layer by layer.
 class CacheChecker {
  public:
   // method must outlive the object.
@@ -52,7 +52,7 @@ class CacheChecker {
   const KvMethod& method_;
   ModelConfig model_;
   at::Device device_;
-  KvCacheSpec pages_;  // what the bytes are compared with
+  KvCacheSpec pages_;  // reference for the bytes
   CacheCheck check_;
 };
 

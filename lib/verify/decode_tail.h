@@ -1,5 +1,4 @@
-// The last tokens of a long sequence on the decode path: a prefill pass fills the paged cache with the tokens before
-// them, so that not every token has to be decoded.
+// Decodes only the last tokens of a long sequence. A prefill pass fills the paged cache with the tokens before them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +12,8 @@
 
 namespace oscar {
 
-// Gives a prefill pass on to `inner`, and appends the first `tokens` keys and values of each layer to the cache as
-// sequence 0. Calls hold one sequence from position 0 on. inner and cache must outlive the object.
+// Forwards a prefill pass to `inner`, and appends the first `tokens` keys and values of each layer to the cache as
+// sequence 0. Each call holds one sequence from position 0 on. inner and cache must outlive the object.
 class CacheFiller : public Attention {
  public:
   CacheFiller(Attention& inner, PagedAttention& cache, std::int64_t tokens)
@@ -27,12 +26,12 @@ class CacheFiller : public Attention {
   std::int64_t tokens_;
 };
 
-// Whether keys and values are all that a token leaves behind in the model: no recurrent states, no layers whose cache
-// is their own.
+// Whether keys and values are a token's only state in the model: no recurrent states, and no layers with separate
+// caches.
 bool can_fill_cache(const ModelConfig& model);
 
-// Hidden states after the final norm of tokens [from, T) of a sequence, one after another through the cache, which
-// holds the first `from` of them as sequence 0 and is released: [T - from, hidden].
+// Decodes tokens [from, T) of a sequence one by one and returns their hidden states after the final norm: [T - from,
+// hidden]. The cache must hold the first `from` tokens as sequence 0, which is then released.
 at::Tensor decode_tail(Decoder& decoder, const std::vector<std::int32_t>& ids, std::int64_t from, PagedAttention& cache,
                        const std::function<void(std::int64_t)>& progress);
 

@@ -1,4 +1,4 @@
-// Per-token scores from logits, a block of rows at a time so that logits are never held for a whole text.
+// Per-token scores from logits, one block of rows at a time, so that the logits of an entire text are never in memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +11,15 @@
 
 namespace oscar {
 
-// One block of rows of the baseline, prepared once and compared with every method.
+// One block of baseline rows, prepared once and compared with every method.
 class BaselineRows {
  public:
-  // logits [R, V] FP32; targets [R]: the tokens that follow. `where` names the place in messages ("sequence 3,
-  // positions 320 to 575"). Everything in FP64, on the device of the logits. NumericalError when a logit is not finite.
+  // logits [R, V] FP32; targets [R]: the next tokens. `where` names the place in messages ("sequence 3, positions 320
+  // to 575"). Computes in FP64 on the device of the logits. NumericalError if a logit is not finite.
   BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where);
 
-  // Appends R entries to `scores`. KL(baseline || method) in FP64 over all V; equal logits give exactly 0.
-  // NumericalError names `method` when one of its logits is not finite.
+  // Appends R entries to `scores`. KL(baseline || method) is in FP64 over all V; equal logits give exactly 0.
+  // NumericalError naming `method` if one of its logits is not finite.
   void score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const;
 
  private:
@@ -30,7 +30,7 @@ class BaselineRows {
   at::Tensor top_;               // [R] int64
 };
 
-// Rows of a block such that one FP64 copy of its logits takes at most 8 MiB, on a GPU 256.
+// Rows per block, so that one FP64 copy of its logits takes at most 8 MiB, or 256 MiB on a GPU.
 std::int64_t rows_per_block(std::int64_t vocabulary, at::Device device);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Hidden states of whole sequences through the two paths of a quantized cache.
+// Hidden states of complete sequences through the two paths of a quantized cache.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,30 +14,30 @@
 
 namespace oscar {
 
-// One sequence, all its tokens at once, through one attention.
+// One sequence, all tokens at once, through one attention.
 struct PrefillRun {
   const std::vector<std::int32_t>* ids = nullptr;
   Attention* attention = nullptr;
-  std::string phase;  // of the timeline
+  std::string phase;  // phase name in the timeline
 };
 
-// Hidden states after the final norm, [runs] of [T, hidden]. Layer by layer for all runs, in their order, so that
-// streamed weights are loaded once. after_layer: may be empty; the number of layers done. A null timeline: nothing is
-// measured.
+// Hidden states after the final norm, [runs] of [T, hidden]. Computes each layer for all runs, in order, so that
+// streamed weights load once. after_layer: called with the number of finished layers; may be empty. Null timeline:
+// measures nothing.
 std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<PrefillRun>& runs,
                                        Timeline* timeline = nullptr,
                                        const std::function<void(std::int64_t)>& after_layer = {});
 
-// The same of one sequence through each attention.
+// The same for one sequence through each attention.
 std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<std::int32_t>& ids,
                                        const std::vector<Attention*>& attentions);
 
-// Sequences of equal length, one token of each at a time, through the paged cache: [sequences] of [T, hidden]. Uses
-// and releases the cache slots 0 .. sequences - 1.
+// Decodes sequences of equal length through the paged cache, one token of each at a time: [sequences] of [T, hidden].
+// Uses and releases the cache slots 0 .. sequences - 1.
 std::vector<at::Tensor> decode_hidden(Decoder& decoder, const std::vector<const std::vector<std::int32_t>*>& sequences,
                                       PagedAttention& attention, const std::function<void(std::int64_t)>& progress);
 
-// Throws InterruptedError when SIGINT was received.
+// Throws InterruptedError after SIGINT.
 void stop_if_interrupted();
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// What to do about a failed gate, from what the report and the bundle's files know.
+// Suggests steps after a failed gate, from the report and the bundle's files.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace oscar {
 
-// Of the first judged row that fails, the likeliest cause first; empty where nothing failed, or where a longer text is
-// all that is missing (GateResult::reason says so). One line each, without a full stop.
+// For the first candidate row that fails, the most likely cause first. Empty if nothing failed, or if only a longer
+// text is needed (GateResult::reason says so). One line each, without a period.
 std::vector<std::string> next_steps(const VerifyReport& report);
 
 }  // namespace oscar

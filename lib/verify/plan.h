@@ -1,4 +1,4 @@
-// Which method, context and batch fit in a memory, from the model's geometry alone: no weight is read.
+// Which method, context and batch fit in memory. Uses only the model's geometry and reads no weights.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace oscar {
 
 struct PlanCell {
   std::int64_t context = 0;
-  double bits = 0;                   // per element, windows included
-  std::uint64_t sequence_bytes = 0;  // of one sequence, all layers
+  double bits = 0;                   // per element, including windows
+  std::uint64_t sequence_bytes = 0;  // per sequence, all layers
   std::int64_t batch = 0;            // sequences that fit beside the weights
 };
 
 struct PlanRow {
   std::string id;
   std::vector<PlanCell> cells;       // [contexts]
-  std::int64_t longest_context = 0;  // that one sequence can have, at most the model's
+  std::int64_t longest_context = 0;  // for one sequence, at most the model's maximum
 };
 
-// A method that this model rules out: its heads, its rotary embedding.
+// A method that this model's heads or RoPE do not support.
 struct PlanGap {
   std::string id, reason;
 };
@@ -38,8 +38,8 @@ struct MemoryPlan {
 // "24GiB", "80GB", "500000000". UsageError otherwise.
 std::uint64_t parse_memory(const std::string& text);
 
-// contexts: empty: 4K, 16K, 64K and so on up to the model's. UsageError for memory that does not hold the weights, or a
-// context beyond the model's. Two-bit methods with a bundle take the common windows.
+// contexts: if empty, 4K, 16K, 64K and so on up to the model's maximum. UsageError if the memory cannot hold the
+// weights, or for a context beyond the maximum. 2-bit methods with a bundle use the common windows.
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
                        std::vector<std::int64_t> contexts, const CacheWindows& windows);
 

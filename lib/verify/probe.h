@@ -1,4 +1,4 @@
-// Looks into each layer while the baseline runs: every method's attention on the baseline's own inputs.
+// Observes each layer during the baseline run: applies every method's attention to the baseline's inputs.
 #pragma once
 
 #include <deque>
@@ -14,38 +14,38 @@
 
 namespace oscar {
 
-// One method under the probe; kept over sequences.
+// One method in the probe, kept across sequences.
 struct ProbedMethod {
   const KvMethod* method = nullptr;
   SimulatedPrefillAttention attention;
-  std::vector<LayerErrorSums> sums;   // [L] of the layers that hold a KV cache
-  std::vector<std::int64_t> numbers;  // [L] that the model gives to them
-  // Of the first sequence alone, one for each thread that checks; none: done, or no pages for the method.
+  std::vector<LayerErrorSums> sums;   // [L] of the layers with a KV cache
+  std::vector<std::int64_t> numbers;  // [L] their numbers in the model
+  // First sequence only, one per checking thread. None: finished, or the method has no pages.
   struct Cache {
     CacheChecker checker;
-    double seconds = 0;  // that it took
+    double seconds = 0;  // time spent
   };
   std::vector<Cache> caches;
-  CacheCheck check;  // what they found
-  // threads: that check pages. device: of the cache under check; the CPU where its kernels cannot hold the method,
-  // which is logged.
+  CacheCheck check;  // combined result
+  // threads: number of threads that check pages. device: where the checked cache is; the CPU if the device's kernels do
+  // not support the method, which is logged.
   ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Device device = at::kCPU, Timeline* timeline = nullptr,
                std::size_t threads = 1);
   std::vector<LayerError> layers() const;
-  void finish_cache();  // takes the result and lets the pages go
+  void finish_cache();  // takes the result and frees the pages
 
-  // Everything above as FP64 numbers, to go on later. restore: InputError naming `where` when they are not such numbers
-  // of layers with kv_heads heads.
+  // All of the above as FP64 numbers, to continue later. restore: InputError naming `where` if the numbers do not fit
+  // layers with kv_heads heads.
   at::Tensor state() const;
   void restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where);
 };
 
-// Gives the baseline's output on, unchanged.
+// Returns the baseline's output unchanged.
 class LayerProbe : public Attention {
  public:
-  // first: position from which outputs are compared. tiers: which tokens count as sink and recent ones. check_caches:
-  // fill and check the paged caches, too, as jobs of `checks`, which layers take by turns; without it, in attend().
-  // timeline: null: nothing is measured.
+  // first: position from which outputs are compared. tiers: which tokens form the sink and recent windows.
+  // check_caches: also fill and check the paged caches, as jobs of `checks` in alternation by layer; without `checks`,
+  // inside attend(). timeline: null measures nothing.
   LayerProbe(Attention& baseline, Decoder& decoder, std::vector<ProbedMethod>& methods, std::int64_t first,
              const CacheWindows& tiers, bool check_caches, Timeline* timeline = nullptr,
              std::deque<BackgroundJobs>* checks = nullptr)

@@ -1,7 +1,8 @@
-// Scores every method on every sequence against one baseline pass: hidden states are kept for one group of sequences,
-// logits for one block of rows, scores of tokens in a ScoreStore, so memory does not grow with the text. With a work
-// directory each method's pass over a group is saved when it is done, and a later run goes on behind it. Streamed
-// weights are loaded once for a group, with all its sequences and methods, and the group is saved as a whole.
+// Scores every method on every sequence against one baseline pass. Memory does not grow with the text: hidden states
+// are kept for one group of sequences, logits for one block of rows, and scores in a ScoreStore.
+// With a work directory, each finished pass of a method over a group is saved, and a later run continues after it.
+// Streamed weights load once per group, for all its sequences and methods, and such a group is saved only when
+// complete.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +27,19 @@ namespace oscar {
 struct RunnerOptions {
   bool prefill = true, decode = false;
   std::int64_t first_position = 320;  // first scored position
-  CacheWindows tiers;                 // whose sink and recent tokens the masses of the layer errors are of
-  std::int64_t layer_sequences = 1;   // sequences that layer errors are measured on
-  std::int64_t decode_batch = 8;      // sequences that are decoded side by side
-  // Tokens of each sequence on the decode path, behind a cache that the prefill pass fills (decode_tail.h, whose
-  // can_fill_cache() must hold); 0: all. Needs both paths.
+  CacheWindows tiers;                 // whose sink and recent windows define the masses in layer errors
+  std::int64_t layer_sequences = 1;   // sequences with layer errors
+  std::int64_t decode_batch = 8;      // sequences decoded together
+  // Tokens of each sequence on the decode path, after a cache that the prefill pass fills (decode_tail.h); 0: all.
+  // Needs both paths and can_fill_cache().
   std::int64_t decode_last = 0;
   std::int64_t streamed_batch = 8;   // sequences that pass through streamed layers together
-  const VerifyWork* work = nullptr;  // null: nothing is saved
-  Timeline* timeline = nullptr;      // verify_phases.h; null: nothing is measured
-  Ranks* ranks = nullptr;            // that share the sequences; needs `work`
-  bool spectra = false;              // which the last of them measures behind its sequences
-  // Pages are checked beside the passes of the first sequence, as on a GPU always; on the CPU both want its cores.
+  const VerifyWork* work = nullptr;  // null: saves nothing
+  Timeline* timeline = nullptr;      // verify_phases.h; null: measures nothing
+  Ranks* ranks = nullptr;            // ranks that share the sequences; needs `work`
+  bool spectra = false;              // measured by the last rank after its sequences
+  // Check pages in parallel with passes of the first sequence. A GPU always does this; on the CPU both compete for
+  // cores.
   bool background_checks = false;
 };
 
@@ -49,19 +51,19 @@ struct ScoredMethod {
 
 struct RunnerResult {
   std::vector<ScoredMethod> scored;             // for each method prefill, then decode
-  ScoreStore scores;                            // row r: of scored[r]
+  ScoreStore scores;                            // row r belongs to scored[r]
   std::vector<std::vector<LayerError>> layers;  // [methods]; empty for bf16
-  std::vector<CacheCheck> caches;               // [methods], first sequence; nothing in it for methods without pages
+  std::vector<CacheCheck> caches;               // [methods], first sequence; empty for methods without pages
   std::vector<KlMetrics> path_difference;       // [methods with pages], KL(prefill || decode); empty unless both ran
-  double null_kl = 0;                           // largest KL of the baseline against its second run, first sequence
+  double null_kl = 0;                           // largest KL between two baseline runs of the first sequence
   std::int64_t null_tokens = 0;
   std::int64_t tokens = 0;  // scored
 };
 
-// KL needs no target, the likelihood does: positions first_position .. T - 2 are scored, each against the token that
-// follows. A method that is not quantized is the baseline itself on the prefill path and is not run again there.
-// With ranks rank 0 gets the result; the others get nothing that is worth looking at.
-// NumericalError when logits are not finite; InterruptedError on SIGINT.
+// Scores positions first_position .. T - 2, each against the next token, because the likelihood needs a target (KL does
+// not). A method without quantization equals the baseline on the prefill path and is not run again there. With ranks,
+// rank 0 gets the result; results on other ranks are meaningless.
+// NumericalError if logits are not finite; InterruptedError on SIGINT.
 RunnerResult run_methods(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
                          const SequenceSet& set, const RunnerOptions& options);
 

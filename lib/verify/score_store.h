@@ -1,5 +1,5 @@
-// Per-token scores of all rows (methods on paths) of a run. They live on disk, in the work directory or else in an
-// unnamed temporary file, and one row at a time is read back, so that memory does not grow with text times methods.
+// Per-token scores of all rows (methods on paths) of a run. They are stored on disk, in the work directory or an
+// unnamed temporary file. Rows are read back one at a time, so memory does not grow with text times methods.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,19 @@
 
 namespace oscar {
 
-std::string group_name(std::size_t group);  // of the record
+std::string group_name(std::size_t group);  // name of the record
 
-// What a run scores: the same for every row.
+// The scored tokens of a run, equal for every row.
 struct ScoreLayout {
   std::int64_t first_position = 0;
-  std::vector<std::int64_t> tokens;  // [S] scored of each sequence
-  std::size_t group = 1;             // sequences of one group; the last may have fewer
+  std::vector<std::int64_t> tokens;  // [S] scored tokens per sequence
+  std::size_t group = 1;             // sequences per group; the last may have fewer
 
-  std::span<const std::int64_t> of_group(std::size_t g) const;  // their tokens; empty behind the last group
+  std::span<const std::int64_t> of_group(std::size_t g) const;  // their tokens; empty after the last group
   std::int64_t before_group(std::size_t g) const;               // tokens of all groups before it
 };
 
-// A row of a group's record. InputError naming `where` unless it holds finite scores of exactly these sequences.
+// A row of a group's record. InputError naming `where` unless it has finite scores of exactly these sequences.
 std::vector<SequenceScores> read_scores(const WorkRecord& record, const std::string& where, std::size_t row,
                                         std::int64_t first_position, std::span<const std::int64_t> tokens);
 
@@ -34,13 +34,13 @@ class ScoreStore {
   ScoreStore() = default;
   ScoreStore(const VerifyWork* work, ScoreLayout layout) : work_(work), layout_(std::move(layout)) {}
 
-  // The scores of group number groups(): [rows][sequences of the group]. `sums` goes into the same record.
+  // Adds the scores of group number groups(): [rows][sequences of the group]. `sums` goes into the same record.
   void add_group(const std::vector<std::vector<SequenceScores>>& rows, WorkRecord sums);
-  // Groups 0 .. groups - 1 are on disk already.
+  // Groups 0 .. groups - 1 are already on disk.
   void resume(std::size_t groups) { groups_ = groups; }
   std::size_t groups() const { return groups_; }
 
-  std::vector<SequenceScores> row(std::size_t r) const;  // of all sequences
+  std::vector<SequenceScores> row(std::size_t r) const;  // for all sequences
 
  private:
   const VerifyWork* work_ = nullptr;

@@ -1,5 +1,5 @@
-// Scores of one sequence from hidden states: logits are made for one block of rows at a time, so that memory does not
-// grow with the text.
+// Scores one sequence from hidden states. Logits exist for one block of rows at a time, so memory does not grow with
+// the text.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace oscar {
 
-// Positions first_position .. T - 2 of a sequence are scored. All functions: NumericalError when logits are not finite,
+// Scores positions first_position .. T - 2 of a sequence. All functions: NumericalError if logits are not finite,
 // InterruptedError on SIGINT.
 class SequenceScorer {
  public:
@@ -27,15 +27,15 @@ class SequenceScorer {
       : decoder_(decoder), set_(set), first_position_(first_position), timeline_(timeline) {}
 
   struct NullRun {
-    double kl = 0;  // the largest of a token
+    double kl = 0;  // largest value of a token
     std::int64_t tokens = 0;
   };
-  // Two passes of the baseline over the first sequence, [T, hidden] each: the noise of the device.
+  // Compares two baseline passes over the first sequence, [T, hidden] each: the noise of the device.
   NullRun null_run(const at::Tensor& hidden, const at::Tensor& again) const;
 
-  // Appends the scores of sequence s to each row of `all`: for each scored method against the baseline; behind them,
-  // where there are more rows, of each decode row against the prefill row before it. hidden: [scored] of [T, hidden].
-  // Returns the tokens scored.
+  // Appends the scores of sequence s to the rows of `all`: first each scored method against the baseline. Any further
+  // rows compare each decode row with the prefill row before it. hidden: [scored] of [T, hidden]. Returns the number of
+  // scored tokens.
   std::int64_t score(std::size_t s, const at::Tensor& baseline, const std::vector<at::Tensor>& hidden,
                      const std::vector<ScoredMethod>& scored, std::vector<std::vector<SequenceScores>>& all) const;
 

@@ -1,4 +1,4 @@
-// Runs task prompts through methods and marks which are solved.
+// Runs task prompts through methods and records which references they find.
 #pragma once
 
 #include <vector>
@@ -12,10 +12,10 @@
 
 namespace oscar {
 
-// [methods] scores of one task set. path: prefill (all tokens at once, simulated) or decode (the paged cache). Prompts
-// that the BF16 baseline does not solve are not run on the methods and do not count. work: null, or where answers are
-// saved after each prompt and where an earlier run's are taken from. ranks: null, or those that share the prompts, one
-// after another; all get the scores.
+// [methods] scores of one task set. path: prefill (all tokens at once, simulated) or decode (the paged cache). Methods
+// skip prompts that the BF16 baseline does not solve, and these do not count. work: null, or where answers are saved
+// after each prompt and reloaded from an earlier run. ranks: null, or the ranks among which prompts alternate; all get
+// the scores.
 std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
                                 const TaskSet& set, const std::string& path, const VerifyWork* work = nullptr,
                                 Ranks* ranks = nullptr);

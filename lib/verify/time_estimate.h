@@ -1,4 +1,4 @@
-// How long a run of oscar-verify will take, from one layer on a piece of its text: for --dry-run.
+// Estimates the run time of oscar-verify from one layer on part of its text, for --dry-run.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace oscar {
 
 struct TimeRequest {
   bool prefill = true, decode = false;
-  std::int64_t first_position = 0;  // of the scored positions
+  std::int64_t first_position = 0;  // first scored position
   std::int64_t layer_sequences = 1;
   std::int64_t decode_batch = 8;
-  std::int64_t decode_last = 0;  // tokens of a sequence that are decoded, one sequence at a time; 0: all, in batches
-  std::int64_t task_tokens = 0;  // of all task prompts together
+  std::int64_t decode_last = 0;  // decoded tokens per sequence, one sequence at a time; 0: all, in batches
+  std::int64_t task_tokens = 0;  // in all task prompts
 };
 
 struct TimeEstimate {
   double seconds = 0;
-  std::int64_t sample_tokens = 0;  // that it was measured on
+  std::int64_t sample_tokens = 0;  // tokens used for the measurement
 };
 
-// Runs layer 0 over the first tokens of a sequence with the BF16 cache, with one quantized method and, for the decode
-// path, some steps of one token behind half a context; and one block of logits with its scores. Every layer and every
-// method is taken to cost as much. Reads the weights of one layer and the head.
+// Runs layer 0 over the first tokens of a sequence with the BF16 cache and with one quantized method. For the decode
+// path it also runs some single-token steps after half a context. It scores one block of logits. Assumes that all
+// layers and methods cost the same. Reads the weights of one layer and the head.
 TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& options,
                            const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
                            const SequenceSet& set, const TimeRequest& request);

@@ -1,4 +1,4 @@
-// One run of oscar-verify: a plan that refuses bad requests before any long work, and the work.
+// One run of oscar-verify. A plan refuses invalid requests before any long work; then the work runs.
 #pragma once
 
 #include <memory>
@@ -29,36 +29,36 @@ namespace oscar {
 
 struct VerifyRequest {
   fs::path text;
-  RowSettings rows;  // where the text is a file of rows
-  // Empty: bf16, naive2, hadamard2 and the bundle's own; "all", "2bit": see comparison.h.
+  RowSettings rows;  // if the text is a file of rows
+  // Empty: bf16, naive2, hadamard2 and the bundle's method; "all", "2bit": see comparison.h.
   std::vector<std::string> methods;
   std::vector<std::string> comparisons{"common"};
   std::optional<double> bits;  // target of the comparison at equal bytes
   bool prefill = true, decode = false;
-  std::int64_t decode_last = 0;  // tokens of each sequence on the decode path, the only ones scored; 0: all
+  std::int64_t decode_last = 0;  // tokens per sequence on the decode path, the only ones scored; 0: all
   std::int64_t context = 2048;
-  std::int64_t tokens = 32768;     // of the text, at most; 0: all
+  std::int64_t tokens = 32768;     // from the text, at most; 0: all
   std::int64_t max_sequences = 0;  // 0: all
   CacheWindows windows;
   std::vector<std::string> tasks;
   std::vector<std::int64_t> task_lengths;  // empty: the context
-  std::int64_t task_prompts = 20;          // of each task and length
+  std::int64_t task_prompts = 20;          // per task and length
   std::int64_t layer_sequences = 2;
   std::int64_t bootstrap_samples = 2000;
-  bool no_gate = false;  // none is set where none was asked for
+  bool no_gate = false;  // do not set a default gate
   GateLimits gates;
   fs::path baseline;  // earlier report to compare with; empty: none
   std::uint64_t seed = 0;
   DecoderOptions decoder;
   std::string command, tool_version;  // recorded in the report
-  fs::path work_dir;                  // where the state of the run is kept; empty: nowhere
-  bool resume = false;                // go on with the run in work_dir
+  fs::path work_dir;                  // stores the state of the run; empty: not stored
+  bool resume = false;                // continue the run in work_dir
   std::string resume_command;         // for the message of an interrupted run
-  Timeline* timeline = nullptr;       // verify_phases.h; null: nothing is measured
-  Ranks* ranks = nullptr;  // that share sequences and prompts; each has a folder in work_dir, which they need
+  Timeline* timeline = nullptr;       // verify_phases.h; null: measures nothing
+  Ranks* ranks = nullptr;             // ranks that share sequences and prompts; each needs a folder in work_dir
 };
 
-// A bundle under judgment.
+// A candidate bundle.
 struct JudgedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;
@@ -66,20 +66,20 @@ struct JudgedBundle {
 
 class Verification {
  public:
-  // Everything that can be refused is refused here (UsageError, InputError); the text is read, no weight is.
-  // The tokenizer is read for tasks and for a text that is no rows of ids. checkpoint, tokenizer and bundles must
-  // outlive the object. Rows of one bundle are named after its method, those of several after the bundles.
+  // Makes all checks that can refuse the request (UsageError, InputError). Reads the text but no weights, and the
+  // tokenizer only for tasks and for text that is not rows of ids. checkpoint, tokenizer and bundles must outlive the
+  // object. Rows of a single bundle are named after its method, rows of several after the bundles.
   Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer, std::vector<JudgedBundle> bundles,
                VerifyRequest request);
 
-  // For --dry-run: sequences, passes, memory and, measured on one layer, time.
+  // For --dry-run: sequences, passes, memory, and time as measured on one layer.
   std::string plan_text() const;
-  // Loads the weights and measures; of ranks the first one gets the report, the others an empty one.
+  // Loads the weights and measures. With ranks, the first one gets the report and the others an empty one.
   VerifyReport run();
-  void finish();  // the reports are written: the state in work_dir is not needed any more
+  void finish();  // call after writing the reports; removes the state in work_dir
 
  private:
-  Json run_identity() const;  // everything that the measurement depends on
+  Json run_identity() const;  // everything that affects the measurement
   VerifyReport measure();
   RunnerOptions runner_options(const VerifyReport& report) const;
   MethodReport method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
@@ -93,8 +93,8 @@ class Verification {
   void check_tasks();
   void choose_gate();
   void read_text(const LazyTokenizer& tokenizer);
-  void require_memory() const;        // EnvironmentError, with what would fit, when the GPU has too little
-  std::int64_t first_scored() const;  // position
+  void require_memory() const;        // EnvironmentError, with what would fit, if the GPU has too little memory
+  std::int64_t first_scored() const;  // first scored position
   std::int64_t sequences_together() const;
   VerifyReport empty_report() const;
   std::vector<const KvMethod*> method_pointers() const;

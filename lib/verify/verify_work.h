@@ -1,7 +1,7 @@
-// The state of a measurement on disk: records of named tensors, each written atomically. Names of records:
+// The state of a measurement on disk: records of named tensors, each written atomically. Record names:
 //   group-00003         scores of all rows on the sequences of a finished group, and the sums so far
-//   hidden-00007-base   final hidden states of the baseline on a sequence of the group at work, and the sums so far
-//   hidden-00007-0002   the same of a row (a method on a path)
+//   hidden-00007-base   final hidden states of the baseline on a sequence of the current group, and the sums so far
+//   hidden-00007-0002   the same for a row (a method on a path)
 //   task-niah-2048-prefill   answers found so far
 #pragma once
 
@@ -27,9 +27,11 @@ class VerifyWork {
   const fs::path& path() const { return run_.path(); }
   int threads() const { return run_.threads(); }
 
-  std::optional<WorkRecord> load(const std::string& name) const;  // nullopt: there is none
-  WorkRecord load_tensors(const std::string& name, const std::vector<std::string>& tensors) const;  // where there are
-  fs::path file(const std::string& name) const;                                                     // of a record
+  std::optional<WorkRecord> load(const std::string& name) const;                                    // nullopt if absent
+  WorkRecord load_tensors(const std::string& name, const std::vector<std::string>& tensors) const;  // only the named
+                                                                                                    // tensors, if they
+                                                                                                    // exist
+  fs::path file(const std::string& name) const;                                                     // path of a record
   void save(const std::string& name, const WorkRecord& record) const;
   void erase(const std::string& name) const;
   void remove() { run_.remove(); }
@@ -38,9 +40,9 @@ class VerifyWork {
   RunDirectory run_;
 };
 
-WorkRecord work_record(const SafetensorsFile& file);  // InputError for another type of numbers
+WorkRecord work_record(const SafetensorsFile& file);  // InputError for an unsupported number type
 
-// The tensor of that name. InputError naming `where` when it is missing, of another type or of another shape.
+// The tensor with that name. InputError naming `where` if it is missing or has the wrong type or shape.
 const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,
                                 at::ScalarType type, at::IntArrayRef shape);
 

@@ -1,4 +1,4 @@
-// What the SVG plots share. Coordinates are written with one decimal; colors come from the page's series classes.
+// Common parts of the SVG plots. Coordinates have one decimal; colors come from the page's series classes.
 #pragma once
 
 #include <string>
@@ -24,9 +24,9 @@ DecadeAxis decade_axis(double low, double high, double from, double to);  // low
 std::string text_at(double x, double y, const char* anchor, const std::string& text);
 std::string open_svg(const std::string& title, const std::string& description);
 std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks);
-std::string bits_labels(const Axis& x, const std::string& title);  // ticks below the plot, and the title of the axis
-double round_step(double high, int count);  // 1, 2 or 5 times a power of ten, about `count` of them up to `high`
-std::string limit_line(const Axis& y, double limit);  // the gate's, across the plot, with its number
+std::string bits_labels(const Axis& x, const std::string& title);  // ticks below the plot, and the axis title
+double round_step(double high, int count);  // 1, 2 or 5 times a power of ten, for about `count` steps up to `high`
+std::string limit_line(const Axis& y, double limit);  // the gate's limit across the plot, with its number
 std::string marker(std::size_t series, double x, double y);
 
 }  // namespace oscar::html
