@@ -1,4 +1,4 @@
-// The parts of a row as what renders or runs it: the input of a chat template, and ids.
+// Converts the parts of a row to the input of a chat template or to token ids.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace oscar {
 
-// Of a row with messages: "tools" and "documents" may be JSON text, and an answer is asked for unless the last message
-// is one. InputError, beginning with `where`, for parts of other types.
+// For a row with messages. "tools" and "documents" may be JSON text. A generation prompt is added unless the last
+// message is an answer. InputError, starting with `where`, for parts of other types.
 ChatInput chat_of_row(const PromptRow& row, const std::string& where);
 
 struct IdRow {
   std::vector<std::int32_t> ids;
-  std::vector<std::string> not_used;  // keys that would change what is computed with them, and others that are not read
+  std::vector<std::string> not_used;  // keys that would change the computation, and other unread keys
 };
 
-// Of a row with ids: those at positions where the attention mask is 1. Positions that only count, and what training
-// adds (labels, special_tokens_mask, length), change nothing and are not named. InputError for ids outside the
-// vocabulary, and for a mask of another length or with other values than 0 and 1.
+// For a row with ids: keeps the ids at positions where the attention mask is 1. Positions that only count up, and
+// fields added for training (labels, special_tokens_mask, length), change nothing and are not listed. InputError for
+// ids outside the vocabulary, and for a mask with the wrong length or with values other than 0 and 1.
 IdRow ids_of_row(const PromptRow& row, std::int64_t vocabulary, const std::string& where);
 
 }  // namespace oscar

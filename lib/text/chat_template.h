@@ -1,7 +1,7 @@
-// Chat templates: the Jinja template of the model, rendered as transformers' apply_chat_template does, with tools,
-// documents, calls and further variables. Templates in the style of Qwen, Llama 3, Mistral, gpt-oss and others are
-// tested against transformers; one that needs what jinja/ lacks makes render() throw InputError that says to pass
-// rendered text instead.
+// Renders the model's Jinja chat template as transformers' apply_chat_template does, with tools, documents, calls and
+// further variables. Tests compare templates in the style of Qwen, Llama 3, Mistral, gpt-oss and others with
+// transformers. If a template needs a feature that jinja/ lacks, render() throws InputError and suggests passing
+// rendered text.
 #pragma once
 
 #include <ctime>
@@ -20,32 +20,32 @@ namespace jinja {
 class Template;
 }
 
-// What apply_chat_template takes.
+// The arguments of apply_chat_template.
 struct ChatInput {
   Json messages;                    // array of objects
   Json tools, documents;            // arrays of objects, or null
-  Json variables = Json::object();  // further variables of the template (enable_thinking, ...)
+  Json variables = Json::object();  // further template variables (enable_thinking, ...)
   bool add_generation_prompt = false;
 };
 
-// kServer: messages are changed as servers change them first (server_messages.h). kTransformers: they are taken as
-// apply_chat_template takes them.
+// kServer: first changes messages as servers do (server_messages.h). kTransformers: uses them as apply_chat_template
+// does.
 enum class Rendering { kServer, kTransformers };
 
 class ChatTemplate {
  public:
-  // Reads the model directory's templates: chat_template.jinja and additional_chat_templates/, else those of
-  // tokenizer_config.json, else that of chat_template.json. A model without one is accepted, and render() then refuses.
+  // Reads the templates of the model directory: chat_template.jinja and additional_chat_templates/, otherwise from
+  // tokenizer_config.json, otherwise from chat_template.json. Accepts a model without a template; render() then throws.
   static ChatTemplate from_model(const fs::path& directory);
-  // The text that apply_chat_template renders; members of messages that are null are left out, as there. It already
-  // holds BOS where the template writes it, so encode it without special tokens.
+  // The text that apply_chat_template renders; null members of messages are left out, as there. If the template writes
+  // BOS, the text contains it, so encode it without special tokens.
   std::string render(const ChatInput& input) const;
   const std::string& kind() const { return kind_; }  // chatml | llama3 | mistral | other | none
 
-  void set_rendering(Rendering rendering) { rendering_ = rendering; }  // without it as transformers
+  void set_rendering(Rendering rendering) { rendering_ = rendering; }  // default: as transformers
 
-  // The day that the function strftime_now tells, "2026-11-22"; UsageError for anything else. Without it the time at
-  // which the templates were read, as in transformers.
+  // Sets the day for the function strftime_now, "2026-11-22"; UsageError for any other form. The default is the time
+  // when the templates were read, as in transformers.
   void set_date(const std::string& date);
   std::string date() const;  // that day
   bool asks_for_date() const { return asks_for_date_; }
@@ -53,9 +53,9 @@ class ChatTemplate {
  private:
   struct Named {
     std::string where;  // the file
-    std::string fault;  // why it cannot be rendered, when it is not valid or not supported
+    std::string fault;  // why it cannot be rendered, if it is invalid or unsupported
     std::shared_ptr<const jinja::Template> compiled;
-    mutable std::optional<bool> knows_parts;  // whether it writes the texts of a content that is a list of parts
+    mutable std::optional<bool> knows_parts;  // whether it writes the texts of content that is a list of parts
   };
   void add(const std::string& name, const std::string& source, const std::string& where);
   const Named& choose(bool with_tools) const;

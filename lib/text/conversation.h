@@ -1,4 +1,4 @@
-// Conversations however datasets spell them, as the list of messages that chat templates take.
+// Converts conversations in the various dataset formats to the list of messages that chat templates take.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,15 @@
 
 namespace oscar {
 
-// [{"role": ..., "content": ...}, ...] of
+// Returns [{"role": ..., "content": ...}, ...]. Accepts:
 //   such a list, one such message, or either as JSON text, also message by message;
-//   turns {"from": "human", "value": ...} (ShareGPT), whose speakers get the roles of chat templates;
+//   turns {"from": "human", "value": ...} (ShareGPT), with speakers mapped to chat-template roles;
 //   pairs {"input": ..., "output": ...}.
-// nullopt where the value is none of these at all: a text, numbers, objects without a speaker. InputError, beginning
-// with `where`, for a list of which only a part is, or a speaker that is not known.
+// nullopt if the value is none of these: a text, numbers, objects without a speaker. InputError, starting with `where`,
+// for a list that is only partly of this form, or for an unknown speaker.
 std::optional<Json> as_conversation(const Json& value, const std::string& where);
 
-// The same for a value that must be one; `key` names it in messages. An empty list is given back as it is.
+// The same for a value that must be a conversation; `key` names it in messages. Returns an empty list unchanged.
 Json need_conversation(const Json& value, const std::string& key, const std::string& where);
 
 }  // namespace oscar

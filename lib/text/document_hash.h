@@ -1,4 +1,4 @@
-// Tells whether two files hold the same document.
+// Compares the documents in two files by hash.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace oscar {
 
-// The first 16 hexadecimal digits of the SHA-256 over a document's token ids (little-endian 32-bit).
+// The first 16 hexadecimal digits of the SHA-256 of a document's token ids (little-endian, 32-bit).
 std::string document_hash(const std::vector<std::int32_t>& ids);
 
 }  // namespace oscar

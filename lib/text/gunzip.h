@@ -1,4 +1,4 @@
-// Files compressed by gzip (RFC 1952), read whole.
+// Decompresses complete gzip files (RFC 1952).
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace oscar {
 
-// The content of all members in order. InputError, which begins with `where`, for a damaged or truncated file, for
-// bytes behind the last member, and for a content of more than max_bytes.
+// The content of all members in order. InputError, starting with `where`, for a damaged or truncated file, for bytes
+// after the last member, and for content larger than max_bytes.
 std::string gunzip(std::string_view bytes, const std::string& where, std::uint64_t max_bytes);
 
-// Whether it begins as such a file.
+// Whether the bytes start like a gzip file.
 bool is_gzip(std::string_view bytes);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Tells whether two texts share passages, from a small record of one of them.
+// Detects whether two texts share passages, from a small record of one of them.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace oscar {
 
-inline constexpr std::size_t kPassageTokens = 32;    // a passage: so many tokens in a row, from any place on
-inline constexpr std::size_t kPassageHashes = 1024;  // kept of a set of documents: the least of all
+inline constexpr std::size_t kPassageTokens = 32;    // a passage is any run of this many tokens
+inline constexpr std::size_t kPassageHashes = 1024;  // number kept for a set of documents: the smallest hashes
 
-// The hashes of the passages of all documents, each once, ascending; at most `most` of them (0: all). A hash is
-// mix64 (base/random.h) over the passage's ids in order, h = mix64(h ^ id) from h = 0.
+// The hashes of the passages of all documents, unique and ascending, at most `most` of them (0: all). A hash is mix64
+// (base/random.h) over the passage's ids in order: h = mix64(h ^ id), starting from h = 0.
 std::vector<std::uint64_t> passage_hashes(const std::vector<std::vector<std::int32_t>>& documents, std::size_t most);
 
-// Of the passages of a text that a record of hashes can judge (those up to its greatest hash, or all where it was not
-// cut), how many there are and how many it holds.
+// Counts for the passages of a text that a record covers: up to its largest hash, or all if the record is complete.
+// judged: covered passages; shared: the ones that the record contains.
 struct SharedPassages {
   std::size_t judged = 0, shared = 0;
 };

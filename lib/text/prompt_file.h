@@ -1,4 +1,4 @@
-// The bytes of one prompt file: plain, compressed by gzip, or standard input.
+// The bytes of one prompt file: plain, gzip-compressed, or standard input.
 #pragma once
 
 #include <string>
@@ -10,27 +10,28 @@ namespace oscar {
 
 struct PromptFile {
   std::string where;  // for messages: the path, or "stdin"
-  std::string name;   // for records: the last component of it
+  std::string name;   // for records: the last path component
   enum class Kind {
     kDocument,
     kLines,
     kValues
-  } kind = Kind::kDocument;  // one text, or rows: one a line, or JSON values
-  std::string content;       // expanded
+  } kind = Kind::kDocument;  // one text, or rows: one per line, or JSON values
+  std::string content;       // decompressed
 };
 
-// By the name: .txt and .md are documents, .jsonl and .ndjson have a JSON row a line, .json is an array of them or
-// values one after another; all of them also with .gz behind. InputError for another name, with how to convert a table.
+// Determines the kind from the name: .txt and .md are documents, .jsonl and .ndjson have one JSON row per line. .json
+// is an array of rows, or values one after another. Each may end in .gz. InputError for other names, with advice on
+// converting a table.
 PromptFile::Kind prompt_file_kind(const fs::path& file);
 
-// Such a file without a byte order mark, or "-" for lines of standard input (which may be compressed, too).
-// InputError: another kind of file, unreadable, damaged, or larger than 4 GiB (1 GiB expanded).
+// Reads such a file without its byte order mark, or "-" for lines of standard input (which may also be compressed).
+// InputError if the file has another kind, is unreadable, damaged, or larger than 4 GiB (1 GiB decompressed).
 PromptFile read_prompt_file(const fs::path& file);
 
-// A document of any name, expanded when the name ends in .gz.
+// A document with any name, decompressed if the name ends in .gz.
 std::string read_document(const fs::path& file);
 
-// UsageError when two of the paths are the same file, under whatever names.
+// UsageError if two of the paths are the same file, even under different names.
 void require_different_files(const std::vector<fs::path>& files);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// Messages as a server changes them before it renders the chat template: what calibration on one's own traffic must
-// see.
+// Changes messages as a server does before it renders the chat template. Calibration on recorded traffic must see the
+// same text.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace oscar {
 
-// A copy of the messages in which
-//   "arguments" of "tool_calls" of an assistant that are JSON text are what the text means; empty ones are {};
-//   with `flatten`, a content that is a list of text parts is their texts, one a line.
-// InputError for arguments that are no JSON object, which servers refuse.
+// A copy of the messages with these changes:
+//   "arguments" of an assistant's "tool_calls" that are JSON text are parsed; empty ones become {};
+//   with `flatten`, content that is a list of text parts becomes their texts, one per line.
+// InputError for arguments that are not a JSON object, which servers refuse.
 Json server_messages(const Json& messages, bool flatten);
 
 }  // namespace oscar

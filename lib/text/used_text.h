@@ -1,5 +1,5 @@
-// A small record of the text that something was fitted to, so that later runs can tell whether another text shares it:
-// what is scored on its own calibration text looks better than it is.
+// A small record of a calibration text, so that later runs can detect overlap with another text. Scores on a bundle's
+// own calibration text are too good.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace oscar {
 
-// {"documents": [document_hash()...], "passages": [16 hexadecimal digits...]}: the least kPassageHashes hashes.
+// {"documents": [document_hash()...], "passages": [16 hexadecimal digits...]}, with the kPassageHashes smallest hashes.
 Json used_text_record(const std::vector<std::vector<std::int32_t>>& documents);
 
 }  // namespace oscar

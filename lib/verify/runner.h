@@ -1,8 +1,7 @@
 // Scores every method on every sequence against one baseline pass. Memory does not grow with the text: hidden states
 // are kept for one group of sequences, logits for one block of rows, and scores in a ScoreStore.
 // With a work directory, each finished pass of a method over a group is saved, and a later run continues after it.
-// Streamed weights load once per group, for all its sequences and methods, and such a group is saved only when
-// complete.
+// Streamed weights load once per group, for all its sequences and methods. Such a group is saved only when complete.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ inline constexpr const char* kSaving = "saving";      // run state in the work d
 inline constexpr const char* kRanks = "other ranks";  // waiting for other ranks and their scores
 inline constexpr const char* kReport = "report";      // intervals, gates, files
 
-// The method's layers over complete sequences, or token by token through the paged cache. Excludes coding before the
-// first layer.
+// forward_of(): the method's layers over complete sequences, without the time in kCodingPhase. decode_of(): token by
+// token through the paged cache.
 inline std::string forward_of(const KvMethod& method) { return "forward " + method.id; }
 inline std::string decode_of(const KvMethod& method) { return "decode " + method.id; }
 

@@ -24,7 +24,7 @@ struct Expression {
     kDict,       // items: key, value, key, value, ...
     kAttribute,  // items[0].name
     kItem,       // items[0][items[1]]
-    kSlice,      // items[0][items[1]:items[2]:items[3]], each of the three may be null
+    kSlice,      // items[0][items[1]:items[2]:items[3]]; each of the last three may be null
     kCall,       // items[0](items[1], ..., named, *star, **double_star)
     kFilter,     // items[0]|name(items[1], ..., named)
     kTest,       // items[0] is name(items[1], ...)
@@ -44,9 +44,9 @@ struct Expression {
   std::vector<std::pair<std::string, ExpressionPtr>> named;
   ExpressionPtr star, double_star;  // may be null
   std::vector<std::string> operators;
-  int depth = 0;  // of the tree below
+  int depth = 0;  // of the tree below this node
 
-  void add(ExpressionPtr item);  // TemplateError for a tree too deep to walk
+  void add(ExpressionPtr item);  // TemplateError for a tree that is too deep to traverse
 };
 
 struct Statement {
@@ -54,13 +54,13 @@ struct Statement {
     kText,       // name
     kOutput,     // value
     kIf,         // branches; a branch without condition is the else
-    kFor,        // targets in value, filtered by condition; body, otherwise
-    kSet,        // targets = value; one target "a.b" sets a member of a namespace
+    kFor,        // targets over value, filtered by condition; body, otherwise
+    kSet,        // targets = value; a single target "a.b" sets a namespace member
     kSetBlock,   // targets[0] = rendered body
     kMacro,      // name(targets with defaults): body
-    kCallBlock,  // the call `value` of a macro, whose `caller` is (targets with defaults): body
-    kWith,       // targets[i] = branches[i].first (their bodies are empty), for the body
-    kBlock,      // body as it is ({% generation %})
+    kCallBlock,  // calls the macro `value`, with a `caller` that is (targets with defaults): body
+    kWith,       // targets[i] = branches[i].first (with empty bodies) inside the body
+    kBlock,      // body unchanged ({% generation %})
     kFilter,     // body through the filter `value` (a kFilter whose items[0] is null)
     kBreak,
     kContinue
@@ -70,9 +70,9 @@ struct Statement {
   std::string name;
   ExpressionPtr value, condition;
   std::vector<std::string> targets;
-  std::vector<ExpressionPtr> defaults;                                  // of a macro's last parameters
+  std::vector<ExpressionPtr> defaults;                                  // for a macro's last parameters
   bool recursive = false;                                               // a for loop that calls itself as loop(items)
-  bool uses_varargs = false, uses_kwargs = false, uses_caller = false;  // of a macro: names in its body
+  bool uses_varargs = false, uses_kwargs = false, uses_caller = false;  // for a macro: names used in its body
   std::vector<std::pair<ExpressionPtr, Body>> branches;
   Body body, otherwise;
 };

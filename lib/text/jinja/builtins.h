@@ -1,4 +1,4 @@
-// Filters, tests, methods and functions that templates call. An unknown one is a TemplateError that names it.
+// Filters, tests, methods and functions for templates. An unknown one is a TemplateError that names it.
 #pragma once
 
 #include <ctime>
@@ -12,16 +12,17 @@
 
 namespace oscar::jinja {
 
-// What a call passes. take() gives the argument at a position or of a name, or Undefined; finish() refuses the rest.
+// The arguments of a call. take() returns the argument at a position or with a name, or Undefined; finish() rejects any
+// remaining ones.
 class Arguments {
  public:
   Arguments(std::string where, std::vector<Value> positional, Dict named = {})
       : where_(std::move(where)), positional_(std::move(positional)), named_(std::move(named)) {}
-  Value take(const char* name);  // the next positional argument, or the one of that name
+  Value take(const char* name);  // the next positional argument, or the one with that name
   Value take(const char* name, Value fallback);
-  std::optional<Value> take_given(const char* name);  // nothing where it is not passed at all
+  std::optional<Value> take_given(const char* name);  // nullopt if it was not passed
   Value take_rest();                                  // remaining positional arguments as a list
-  void finish() const;                                // TemplateError when an argument was not taken
+  void finish() const;                                // TemplateError if an argument was not taken
   std::size_t left() const { return positional_.size() - next_; }
   Dict& named() { return named_; }
   const std::string& where() const { return where_; }
@@ -33,11 +34,11 @@ class Arguments {
   std::size_t next_ = 0;
 };
 
-// No string that a template makes may be longer.
+// The maximum size of a string made by a template.
 constexpr std::size_t kMaxText = std::size_t{64} << 20;
 void check_text_size(std::size_t bytes);
 
-// Strings as Python has them: positions are code points.
+// Strings as in Python: positions are code points.
 std::string strip(std::string_view text, const Value& characters, bool left, bool right);
 std::int64_t text_length(std::string_view text);
 std::string slice_text(const std::string& text, const Value& start, const Value& stop, const Value& step);
@@ -45,26 +46,26 @@ List slice_list(const List& list, const Value& start, const Value& stop, const V
 std::string replace_all(const std::string& text, const Value& from, const Value& to, std::int64_t count);
 std::string join(const List& items, const std::string& separator);
 std::string lower(const std::string& text);
-std::string upper(const std::string& text);  // TemplateError for characters whose upper case is several
+std::string upper(const std::string& text);  // TemplateError for characters with more than one uppercase character
 std::string capitalize(const std::string& text);
-std::string title(const std::string& text);           // of Python: letters behind anything but a letter
-std::string title_of_words(const std::string& text);  // the filter of Jinja: behind white space and -([{<
+std::string title(const std::string& text);           // as in Python: letters after any non-letter
+std::string title_of_words(const std::string& text);  // the Jinja filter: letters after white space and -([{<
 
-// The filters that order and reduce lists; nothing for other names.
+// The filters that order and reduce lists; nullopt for other names.
 std::optional<Value> list_filter(const std::string& name, const Value& subject, Arguments& arguments);
 
-// Filters on texts: format, escape, center, truncate, wordcount; nothing for other names.
+// The text filters: format, escape, center, truncate, wordcount; nullopt for other names.
 std::optional<Value> text_filter(const std::string& name, const Value& subject, Arguments& arguments);
-std::string escape(const std::string& text);  // & < > " ' as HTML has them
+std::string escape(const std::string& text);  // & < > " ' as HTML entities
 
-// text % values of Python, and text.format(...). TemplateError for what is not supported.
+// Python's text % values and text.format(...). TemplateError for unsupported features.
 std::string percent_format(const std::string& text, const Value& values);
 std::string brace_format(const std::string& text, Arguments& arguments);
 
-// The next item of a cycler (`method` is next; current and reset are there, too), or what a joiner gives.
+// The next item of a cycler (`method` is next; current and reset also exist), or the result of a joiner.
 Value step(const Stepper& stepper, const std::string& method);
 
-// The number that Python's float(text) or int(text) gives; nothing where it raises ValueError.
+// The number that Python's float(text) or int(text) returns; nullopt if it raises ValueError.
 std::optional<double> parse_float(const std::string& text);
 std::optional<std::int64_t> parse_integer(const std::string& text);
 
@@ -72,7 +73,7 @@ Value call_method(const Value& object, const std::string& name, Arguments argume
 Value call_filter(const std::string& name, const Value& subject, Arguments arguments);
 bool call_test(const std::string& name, const Value& subject, Arguments arguments);
 bool is_function(const std::string& name);
-// `now` is the time that strftime_now gives, in local time.
+// `now` is the local time for strftime_now.
 Value call_function(const std::string& name, Arguments arguments, const std::tm& now);
 
 Value get_attribute(const Value& object, const std::string& name);

@@ -1,4 +1,4 @@
-// JSON as values of a template.
+// Converts JSON to template values.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace oscar::jinja {
 
-// TemplateError for a whole number from 2^63. Larger ones, which Python would keep exactly, are floats in Json already:
-// see has_huge_integer.
+// TemplateError for an integer of 2^63 or more. Json already stores larger integers, which Python would keep exactly,
+// as floats: see has_huge_integer.
 Value from_json(const Json& json);
 
-// Whether JSON text holds a whole number of more than 64 bits.
+// Whether JSON text contains an integer of more than 64 bits.
 bool has_huge_integer(std::string_view text);
 
 }  // namespace oscar::jinja

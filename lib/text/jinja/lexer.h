@@ -1,4 +1,4 @@
-// Cuts a template into text and tags, and the inside of tags into tokens, with Jinja's white-space rules under
+// Splits a template into text and tags, and the inside of tags into tokens. Follows Jinja's white-space rules with
 // trim_blocks and lstrip_blocks (the settings of transformers).
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace oscar::jinja {
 
 enum class TokenKind {
-  kText,         // outside tags; `text` is what is written
+  kText,         // outside tags; `text` is the output
   kOutputBegin,  // {{
   kOutputEnd,
   kBlockBegin,  // {%
@@ -28,7 +28,7 @@ struct Token {
   int line;
 };
 
-// TemplateError for unclosed tags and strings, and for characters that no token begins with.
+// TemplateError for unclosed tags and strings, and for characters that cannot start a token.
 std::vector<Token> tokenize(const std::string& source);
 
 }  // namespace oscar::jinja

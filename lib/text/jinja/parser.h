@@ -1,4 +1,4 @@
-// Templates to syntax trees, by the grammar of Jinja 3 (recursive descent).
+// Parses templates to syntax trees with the grammar of Jinja 3 (recursive descent).
 #pragma once
 
 #include <set>
@@ -10,10 +10,10 @@
 
 namespace oscar::jinja {
 
-// TemplateError with the line for a syntax error or a statement that is not supported.
+// TemplateError with the line for a syntax error or an unsupported statement.
 Body parse(const std::string& source);
 
-// The position in a list of tokens, shared by the statement and the expression parser.
+// The position in a list of tokens, shared by the statement parser and the expression parser.
 class TokenStream {
  public:
   explicit TokenStream(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -28,7 +28,7 @@ class TokenStream {
   std::string expect_name();
   [[noreturn]] void fail(const std::string& expected) const;
 
-  // Bounds the recursion of both parsers.
+  // Limits the recursion of both parsers.
   class Nesting {
    public:
     explicit Nesting(TokenStream& stream);
@@ -50,15 +50,15 @@ class ExpressionParser {
  public:
   explicit ExpressionParser(TokenStream& stream) : in_(stream) {}
   ExpressionPtr parse();
-  // The same, or a tuple where commas follow. The conditions of if and the sequence of for are read without the
-  // conditional expression, because there "if" means something else.
+  // The same, or a tuple if commas follow. Conditions of `if` and the sequence of `for` are parsed without the
+  // conditional expression, because "if" has another meaning there.
   ExpressionPtr parse_tuple(bool with_condition);
   // name(...), for a call block.
   ExpressionPtr parse_call_of_macro();
-  // Names of variables read since the last call of this.
+  // Names of variables read since the last call.
   std::set<std::string> take_names() { return std::exchange(names_, {}); }
   void add_names(const std::set<std::string>& names) { names_.insert(names.begin(), names.end()); }
-  // |name(...) ... as a chain whose innermost items[0] is null.
+  // |name(...) ... as a chain with a null in the innermost items[0].
   ExpressionPtr parse_filter_chain();
 
  private:

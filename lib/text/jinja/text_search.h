@@ -1,5 +1,5 @@
-// Finding a string in another in linear time (Knuth, Morris and Pratt 1977): std::string::find takes the product of
-// both lengths for texts that repeat themselves. The bytes gone through are charged to the budget.
+// Searches for a string in linear time (Knuth, Morris and Pratt 1977). For repetitive texts, std::string::find takes
+// time proportional to the product of both lengths. Charges the scanned bytes to the budget.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ namespace oscar::jinja {
 
 class TextSearch {
  public:
-  // `needle` must outlive the search. With from_right the last places come first.
+  // `needle` must outlive the search. from_right: finds the last places first.
   explicit TextSearch(std::string_view needle, bool from_right = false);
 
-  // The first place at or behind `from`, npos when there is none.
+  // The first place at or after `from`; npos if there is none.
   std::size_t find(std::string_view text, std::size_t from = 0) const;
-  // The last place that ends at or before `end`; for a search from_right.
+  // The last place that ends at or before `end`; for a search with from_right.
   std::size_t find_before(std::string_view text, std::size_t end) const;
 
  private:

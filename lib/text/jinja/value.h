@@ -1,5 +1,5 @@
-// Values of a chat template while it is rendered: the part of Python's data model that templates use. Copies of a value
-// share its text and members; making one charges the budget of the rendering (base/budget.h) for its size.
+// Values during the rendering of a chat template: the part of Python's data model that templates use. Copies of a value
+// share its text and members. Constructing one charges its size to the rendering's budget (base/budget.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace oscar::jinja {
 
-// What a template does that it may not, or that is not supported. Becomes an InputError with the template's name.
+// An invalid or unsupported operation of a template. Becomes an InputError with the template's name.
 struct TemplateError : InputError {
   explicit TemplateError(const std::string& m) : InputError(printable(m, 500)) {}
 };
@@ -23,13 +23,13 @@ struct TemplateError : InputError {
 class Value;
 struct Statement;
 
-// A dictionary's key: a text, or a whole number.
+// A dictionary key: text or an integer.
 class Key {
  public:
   Key(std::string text) : text_(std::move(text)) {}
   Key(const char* text) : text_(text) {}
   Key(std::int64_t number) : text_(std::to_string(number)), number_(number) {}
-  const std::string& text() const { return text_; }  // also how JSON writes a number
+  const std::string& text() const { return text_; }  // for a number, also its JSON text
   const std::optional<std::int64_t>& number() const { return number_; }
   Value value() const;
   bool operator==(const Key& other) const { return number_ == other.number_ && text_ == other.text_; }
@@ -42,14 +42,14 @@ class Key {
 };
 
 struct Undefined {
-  std::string name;  // what was looked up
+  std::string name;  // the name that was looked up
 };
 struct None {};
 using List = std::vector<Value>;
-using Dict = std::vector<std::pair<Key, Value>>;  // in order of insertion; few members
+using Dict = std::vector<std::pair<Key, Value>>;  // in insertion order; few members
 struct Scope;
-// A macro, or what a call block passes as `caller`: it sees the variables of where it was defined, so it may only be
-// called while that scope is alive, which its id tells.
+// A macro, or the `caller` that a call block passes. It uses the variables of its defining scope, so it may be called
+// only while that scope is alive; scope_id identifies the scope.
 struct Macro {
   const Statement* definition;
   Scope* scope;
@@ -59,20 +59,20 @@ struct LoopState;  // the variable `loop`
 struct Loop {
   std::shared_ptr<LoopState> state;
 };
-// What cycler(...) and joiner(...) give: objects that change with each call.
+// The results of cycler(...) and joiner(...): objects that change with each call.
 struct Stepper {
   struct State;
   std::shared_ptr<State> state;
 };
 struct Function {
-  std::string name;  // range, namespace, raise_exception; "dict.get" for a method that is read and not called
+  std::string name;  // range, namespace, raise_exception; "dict.get" for a method that is read but not called
 };
-struct Namespace {  // the only object that {% set a.b = c %} may change
+struct Namespace {  // the only object that {% set a.b = c %} can change
   std::shared_ptr<Dict> members;
 };
 
-// Kinds of list. A generator (what map and select return) can be gone through once; afterwards it is empty. A group is
-// the tuple of groupby, whose items are also called grouper and list.
+// Kinds of list. A generator (the result of map and select) can be iterated once and is then empty. A group is a tuple
+// from groupby, with items also named grouper and list.
 enum class Sequence { kList, kTuple, kRange, kView, kGenerator, kGroup };
 
 class Value {
@@ -85,14 +85,15 @@ class Value {
   Value(double d) : data_(d) {}
   Value(std::string s);
   Value(const char* s) : Value(std::string(s)) {}
-  // TemplateError for containers in containers beyond 100 levels, and for namespaces in containers (they could loop).
+  // TemplateError for containers nested more than 100 levels deep, and for namespaces in containers (they could form
+  // cycles).
   Value(List items, Sequence sequence = Sequence::kList);
   Value(Dict members);
   Value(Namespace n) : data_(std::move(n)) {}
   Value(Macro m) : data_(m) {}
   Value(Loop l) : data_(std::move(l)) {}
   Value(Stepper s) : data_(std::move(s)) {}
-  // A text whose special characters are escaped (what the filter escape gives): `+` escapes the other side.
+  // Text with escaped special characters (the result of the filter escape): `+` escapes the other operand.
   static Value markup(std::string s);
   Value(Function f) : data_(std::move(f)) {}
 
@@ -110,7 +111,7 @@ class Value {
   Sequence sequence() const { return sequence_ == Sequence::kGroup ? Sequence::kTuple : sequence_; }
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<const Dict>>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }  // not for true and false
+  bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }  // false for booleans
   bool is_float() const { return std::holds_alternative<double>(data_); }
   bool is_integral() const { return is_int() || is_bool(); }
   bool is_number() const { return is_integral() || is_float(); }
@@ -126,16 +127,16 @@ class Value {
   std::int64_t integer() const { return is_bool() ? std::get<bool>(data_) : std::get<std::int64_t>(data_); }
   double number() const { return is_float() ? std::get<double>(data_) : static_cast<double>(integer()); }
 
-  // Of a generator: the items that are left, all of them or the first; they are gone then.
+  // For a generator: removes and returns the remaining items, all of them or the first.
   List take_items() const;
   std::optional<Value> take_first() const;
 
-  std::size_t weight() const;     // bytes of a string, members of a container: what it costs to go through it
-  std::string type_name() const;  // Python's name, for messages
-  bool truth() const;             // bool(x)
-  std::string text() const;       // str(x)
-  const Value* member(const Key& key) const;  // of a dictionary, namespace or loop; null when absent
-  // The same of a key that may be no text and no whole number: then null, too.
+  std::size_t weight() const;                 // cost of a traversal: bytes of a string, members of a container
+  std::string type_name() const;              // Python's name, for messages
+  bool truth() const;                         // bool(x)
+  std::string text() const;                   // str(x)
+  const Value* member(const Key& key) const;  // of a dictionary, namespace or loop; null if absent
+  // The same for a key of any type; null unless it is text or an integer.
   const Value* member_of(const Value& key) const;
 
  private:
@@ -145,40 +146,40 @@ class Value {
       data_;
   void nest(const Value& member);
 
-  std::shared_ptr<std::size_t> taken_;  // items of a generator, shared by its copies
+  std::shared_ptr<std::size_t> taken_;  // number of consumed items of a generator, shared by its copies
   bool markup_ = false;
 
   Sequence sequence_ = Sequence::kList;
-  int depth_ = 0;  // of containers in containers
+  int depth_ = 0;  // nesting depth of containers
 };
 
 // The variable `loop`.
 struct LoopState {
   Dict members;  // index, first, ...
   std::int64_t index0 = 0, depth = 1;
-  std::optional<Value> changed;          // what loop.changed saw last
-  const Statement* recursive = nullptr;  // the loop, where loop(items) may be called
+  std::optional<Value> changed;          // last value passed to loop.changed
+  const Statement* recursive = nullptr;  // the loop, if loop(items) may be called
   Scope* scope = nullptr;                // around the loop
   std::uint64_t scope_id = 0;
 };
 struct Stepper::State {
-  bool joins;  // a joiner: nothing the first time, then its separator
+  bool joins;  // a joiner: empty the first time, then its separator
   List items;
   std::size_t at = 0;
 };
 
 bool equal(const Value& a, const Value& b);
-int compare(const Value& a, const Value& b);  // negative, 0, positive; TemplateError for unordered types
+int compare(const Value& a, const Value& b);  // negative, 0, positive; TemplateError for types without an order
 // "needle in container".
 bool contains(const Value& container, const Value& needle);
-// The items a for loop sees: of a list, the characters of a string, the keys of a dictionary.
+// The items that a for loop visits: list items, characters of a string, or keys of a dictionary.
 List iterate(const Value& value);
-// repr(x) of Python.
+// Python's repr(x).
 std::string repr(const Value& value);
 
 // The options of json.dumps.
 struct JsonStyle {
-  std::optional<std::string> indent;  // of one level; without it everything stands on one line
+  std::optional<std::string> indent;  // per level; without it, everything is on one line
   std::string comma = ", ", colon = ": ";
   bool ascii_only = false, sort_keys = false;
 };

@@ -1,4 +1,4 @@
-// Added tokens ("<|im_start|>" and the like): found in the text before anything else sees it.
+// Added tokens such as "<|im_start|>". They are found in the text before any other step.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace oscar {
 
 struct AddedToken {
   std::string content;
-  std::string shown;  // what decoding gives: the content, normalized where the token is
+  std::string shown;  // decoded text: the content, normalized if the token is
   std::int32_t id = 0;
   bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
 };
@@ -30,9 +30,9 @@ struct Segment {
 
 class AddedTokens {
  public:
-  // As the package tokenizers adds them: a token that the vocabulary has keeps its id, another one gets the next free
-  // id, whatever the file says (a warning tells the first that differs), and one that comes again changes its flags.
-  // `more` are tokens that follow those of the file (config_tokens.h).
+  // Adds tokens like the package tokenizers. A token in the vocabulary keeps its id; another token gets the next free
+  // id, independent of the file. A warning names the first id that differs. A repeated token changes its flags. `more`:
+  // tokens added after the file's tokens (config_tokens.h).
   AddedTokens(const Json& file, const Json& more, const TokenModel& model, const Normalizer* normalizer,
               const std::string& where);
 

@@ -1,5 +1,5 @@
-// Byte pair encoding of one pre-token: characters to symbols, then merges by rank (Sennrich et al. 2016), as Hugging
-// Face tokenizers does it, with byte fallback, unknown tokens and ignore_merges.
+// Byte pair encoding of one pre-token: characters to symbols, then merges by rank (Sennrich et al. 2016). Follows
+// Hugging Face tokenizers, with byte fallback, unknown tokens and ignore_merges.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,7 @@ class Bpe : public TokenModel {
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
 
-  // Appends the ids of each word. Words seen before come from a bounded cache; with several threads, one at a time has
-  // it.
+  // Appends the ids of each word. A bounded cache holds earlier words; only one thread at a time uses it.
   class Session : public TokenModel::Session {
    public:
     explicit Session(const Bpe& bpe);
@@ -45,7 +44,7 @@ class Bpe : public TokenModel {
     const Bpe& bpe_;
     std::unique_lock<std::mutex> cache_lock_;
     std::vector<Symbol> symbols_;
-    std::vector<Candidate> queue_;  // a binary heap: least rank first, then least position
+    std::vector<Candidate> queue_;  // a binary heap: smallest rank first, then smallest position
     std::vector<std::int32_t> byte_ids_;
   };
 
@@ -64,7 +63,7 @@ class Bpe : public TokenModel {
     using is_transparent = void;
     std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
   };
-  // Open addressing on the pair of ids; the hot lookup of the whole tokenizer.
+  // Open addressing on the pair of ids. This is the tokenizer's most frequent lookup.
   class MergeTable {
    public:
     void build(const std::vector<std::pair<std::uint64_t, Merge>>& merges);

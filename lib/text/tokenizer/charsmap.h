@@ -1,7 +1,9 @@
-// The "Precompiled" normalizer: the character map of a SentencePiece model. Layout, little endian: U32 size of the trie
-// in bytes, the trie (a double array of U32 as Darts writes it: label in bits 0-7 and 31, a leaf below in bit 8, offset
-// in bits 10-30, shifted by 8 more where bit 9 is set), then the replacements, each ended by a zero byte. A key leads
-// to a leaf whose value is where its replacement begins.
+// The "Precompiled" normalizer: the character map of a SentencePiece model. Layout, little endian:
+// - U32 size of the trie in bytes;
+// - the trie, a double array of U32 as written by Darts: label in bits 0-7 and 31, leaf flag in bit 8, offset in bits
+//   10-30, shifted by 8 more if bit 9 is set;
+// - the replacements, each ended by a zero byte.
+// A key leads to a leaf whose value is the start of its replacement.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +21,9 @@ class Charsmap : public Normalizer {
   // `base64` is the member "precompiled_charsmap". InputError when it is damaged.
   Charsmap(std::string_view base64, const std::string& where);
 
-  // As Hugging Face tokenizers does it, which differs from SentencePiece: clusters of characters (graphemes) below six
-  // bytes are looked up whole, then everything else by character; the shortest key that fits replaces all of it.
-  bool apply(std::string& text) const override;  // never tells of removed characters, as there
+  // Follows Hugging Face tokenizers, which differs from SentencePiece. Grapheme clusters below six bytes are looked up
+  // as a unit, everything else by character. The shortest matching key replaces all of it.
+  bool apply(std::string& text) const override;  // never reports removed characters, as in tokenizers
 
  private:
   std::optional<std::string_view> replacement(std::string_view text) const;

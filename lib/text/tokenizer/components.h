@@ -1,4 +1,4 @@
-// What the readers of tokenizer.json components share.
+// Common functions of the readers for tokenizer.json components.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,11 @@ namespace oscar {
 [[noreturn]] void refuse_component(const std::string& where, const std::string& part, const std::string& type,
                                    const std::string& supported);
 
-// InputError when a component and those inside it are more than any tokenizer has: each goes through the whole text.
+// InputError if a component with its nested components exceeds any real tokenizer's number, because each one processes
+// the entire text.
 void require_few_steps(const Json& description, const std::string& part, const std::string& where);
 
-// A required member: the Python package refuses files that lack these, so there is no default to guess.
+// A required member. The Python package refuses files without it, so there is no default.
 bool need_bool(const Json& object, const char* key, const std::string& where);
 
 // {"String": "..."} or {"Regex": "..."}.
@@ -32,7 +33,7 @@ class TextPattern {
   std::string plain_;
 };
 
-// The reversible map of GPT-2 from bytes to printable characters (below U+0800).
+// GPT-2's reversible map from bytes to printable characters (below U+0800).
 std::string_view byte_to_text(unsigned char byte);
 int text_to_byte(char32_t c);  // -1 for a character outside the map
 

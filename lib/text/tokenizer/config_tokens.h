@@ -1,6 +1,6 @@
-// Tokens that lie beside tokenizer.json: tokenizer_config.json, special_tokens_map.json and added_tokens.json name
-// tokens that transformers' AutoTokenizer adds to those of tokenizer.json, changes their flags with, and gives to chat
-// templates by name. Read in its order (transformers 5, tokenizers without a class of their own).
+// Tokens in files beside tokenizer.json: tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+// transformers' AutoTokenizer adds these tokens, changes flags with them, and gives them to chat templates by name.
+// Read in its order (transformers 5, tokenizers without a special class).
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@
 namespace oscar {
 
 struct ConfigTokens {
-  // To be added after those of tokenizer.json, in this order, each with its flags: content, single_word, lstrip,
-  // rstrip, normalized, special. One that is there already gets these flags. Ids in these files are not used: a token
-  // that is not in the vocabulary gets the next free id, as AutoTokenizer gives it.
+  // Tokens to add after those in tokenizer.json, in this order, each with its flags: content, single_word, lstrip,
+  // rstrip, normalized, special. An existing token gets these flags. Ids in these files are ignored: as in
+  // AutoTokenizer, a token outside the vocabulary gets the next free id.
   Json added = Json::array();
-  // bos_token and the like, also image_token and others of the model's own, by name.
+  // bos_token and similar, also image_token and other model-specific names, by name.
   std::vector<std::pair<std::string, std::string>> named;
 };
 
-// Of a model directory; `own` are the "added_tokens" of its tokenizer.json, or null. Files that are absent say nothing.
-// InputError for members of other types, and for "split_special_tokens", with which no token would be found in a text.
+// Reads a model directory; `own` is "added_tokens" of its tokenizer.json, or null. Missing files are ignored.
+// InputError for members of other types, and for "split_special_tokens", which would prevent finding tokens in text.
 ConfigTokens read_config_tokens(const fs::path& directory, const Json& own);
 
 }  // namespace oscar

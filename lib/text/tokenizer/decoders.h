@@ -1,4 +1,4 @@
-// The "decoder" of tokenizer.json: tokens back to text.
+// The "decoder" of tokenizer.json, which converts tokens to text.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace oscar {
 class TokenDecoder {
  public:
   virtual ~TokenDecoder() = default;
-  // Rewrites the list of pieces whose concatenation is the text.
+  // Rewrites the list of pieces; their concatenation is the text.
   virtual void apply(std::vector<std::string>& pieces) const = 0;
 };
 

@@ -1,5 +1,5 @@
-// A tokenizer that is read when a text first needs it: rows of token ids need none, and a model whose tokenizer is
-// missing or of a kind that is not supported can still be calibrated and judged on them.
+// A tokenizer that is read on first use. Rows of token ids need none, so a model with a missing or unsupported
+// tokenizer can still be calibrated and evaluated on them.
 #pragma once
 
 #include <optional>
@@ -13,9 +13,11 @@ namespace oscar {
 class LazyTokenizer {
  public:
   explicit LazyTokenizer(fs::path tokenizer_json) : file_(std::move(tokenizer_json)) {}
-  LazyTokenizer(const Tokenizer& tokenizer) : given_(&tokenizer) {}  // one that was read, and outlives this object
+  LazyTokenizer(const Tokenizer& tokenizer)
+      : given_(&tokenizer) {}  // an existing tokenizer, which must outlive this
+                               // object
 
-  // InputError as Tokenizer::from_file(), by the first call. Not for use by several threads at once.
+  // InputError as in Tokenizer::from_file(), on the first call. For one thread at a time.
   const Tokenizer& get() const;
 
  private:

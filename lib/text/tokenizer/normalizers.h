@@ -11,8 +11,8 @@ namespace oscar {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Valid UTF-8 in and out. Whether characters at the beginning were removed: what is first then does not count as the
-  // beginning of the user's text (Metaspace's prepend_scheme "first").
+  // Takes and returns valid UTF-8. Returns whether characters at the start were removed. The new first character then
+  // does not count as the start of the user's text (Metaspace's prepend_scheme "first").
   virtual bool apply(std::string& text) const = 0;
 };
 

@@ -1,12 +1,12 @@
-// Tokenizers that are not read: what to do about a model directory that has no tokenizer.json but one of them.
+// Handles unsupported tokenizers in a model directory without tokenizer.json.
 #pragma once
 
 #include "base/files.h"
 
 namespace oscar {
 
-// InputError for a tokenizer.json that is missing: it names the tokenizer.model, *.tiktoken or other file beside it
-// that holds the tokenizer in another form, and the command that converts it.
+// InputError for a missing tokenizer.json. It names the tokenizer.model, *.tiktoken or other file that holds the
+// tokenizer in another form, and the command that converts it.
 [[noreturn]] void refuse_missing_tokenizer(const fs::path& tokenizer_json);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// The "post_processor" of tokenizer.json: the special tokens around a text (BOS, EOS).
+// The "post_processor" of tokenizer.json, which adds special tokens around a text (BOS, EOS).
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ class PostProcessor {
   // A JSON null adds nothing. InputError names an unsupported type.
   PostProcessor(const Json& description, const std::string& where);
   void add_special_tokens(std::vector<std::int32_t>& ids) const;
-  std::int32_t highest_id() const;  // of the ids it adds; -1 for none
+  std::int32_t highest_id() const;  // highest id that it adds; -1 for none
 
  private:
   void read(const Json& description, const std::string& where);
-  // Applied in order: each puts ids before and behind what is there.
+  // Applied in order: each adds ids before and after the existing ones.
   struct Frame {
     std::vector<std::int32_t> before, after;
   };
-  void add(Frame frame, const std::string& where);  // InputError where a text would get more than a few thousand
+  void add(Frame frame, const std::string& where);  // InputError if a text would get more than a few thousand
   std::vector<Frame> frames_;
-  std::size_t added_ = 0;  // ids of all frames
+  std::size_t added_ = 0;  // ids in all frames
 };
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// The "pre_tokenizer" of tokenizer.json: cuts a text into the words that BPE sees.
+// The "pre_tokenizer" of tokenizer.json, which splits a text into words for BPE.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace oscar {
 
-// One text and its words. Steps that only split change the spans; steps that rewrite make a new buffer.
+// One text and its words. Steps that only split change the spans; steps that rewrite create a new buffer.
 struct PreTokenized {
   struct Span {
     std::size_t begin, end;  // bytes of `buffer`; never empty
-    bool at_start;           // begins where the user's text begins (Metaspace's prepend_scheme "first")
+    bool at_start;           // starts where the user's text starts (Metaspace's prepend_scheme "first")
   };
   std::string buffer;
   std::vector<Span> spans;

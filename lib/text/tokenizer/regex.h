@@ -1,4 +1,4 @@
-// Regular expressions by Oniguruma, the engine (and syntax) that Hugging Face tokenizers uses.
+// Regular expressions with Oniguruma, the engine (and syntax) of Hugging Face tokenizers.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace oscar {
 
-// A part of a text: a match of the pattern, or what lies between matches.
+// A part of a text: a match of the pattern, or the text between matches.
 struct Part {
   std::size_t begin, end;  // bytes
   bool match;
@@ -17,15 +17,15 @@ struct Part {
 
 class Regex {
  public:
-  // InputError when the pattern is not valid; `where` names the file and component.
+  // InputError for an invalid pattern; `where` names the file and component.
   Regex(const std::string& pattern, const std::string& where);
   ~Regex();
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  // All parts in order; they cover the text (valid UTF-8). An empty match directly behind another match is passed over.
-  // Backtracking and memory are bounded: InputError when a pattern needs too much of either. Time is charged to the
-  // budget of the thread.
+  // All parts in order; they cover the text (valid UTF-8). Skips an empty match directly after another match.
+  // Backtracking and memory are limited: InputError if a pattern needs too much of either. Time is charged to the
+  // thread's budget.
   std::vector<Part> split(std::string_view text) const;
 
  private:

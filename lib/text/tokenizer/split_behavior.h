@@ -1,4 +1,4 @@
-// What becomes of the delimiters that a split pattern matches.
+// How a split treats the matched delimiters.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ SplitBehavior parse_split_behavior(const std::string& name, const std::string& w
 void append_split(const PreTokenized::Span& span, const std::vector<Part>& parts, SplitBehavior behavior,
                   std::vector<PreTokenized::Span>& out);
 
-// One part for each character for which `is_match` holds, and one for each run between those.
+// One part per character with `is_match`, and one per run between them.
 std::vector<Part> split_by_character(std::string_view text, bool (*is_match)(char32_t));
 
 }  // namespace oscar

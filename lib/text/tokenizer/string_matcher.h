@@ -1,5 +1,5 @@
-// Finds which strings of a set begin at a place of a text: a trie over bytes in one flat hash table, so that its memory
-// is linear in the strings and each byte gone through is one lookup, charged to the budget.
+// Finds the strings of a set that start at a place in a text. A trie over bytes in one flat hash table: memory is
+// linear in the strings, and each scanned byte is one lookup, charged to the budget.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace oscar {
 
 class StringMatcher {
  public:
-  // `value` must not be negative. The empty string is passed over; of two equal strings the first one counts.
+  // `value` must not be negative. The empty string is ignored; the first of two equal strings counts.
   void add(std::string_view text, std::int32_t value);
   bool empty() const { return values_.size() == 1; }
 
@@ -21,9 +21,9 @@ class StringMatcher {
     std::int32_t value;
     std::size_t length;
   };
-  // The longest string that begins at text[at].
+  // The longest string that starts at text[at].
   std::optional<Hit> match(std::string_view text, std::size_t at) const;
-  // found(Hit) for all of them, from the shortest to the longest.
+  // Calls found(Hit) for all of them, from shortest to longest.
   template <typename Found>
   void each(std::string_view text, std::size_t at, Found found) const {
     if (!first_[static_cast<unsigned char>(text[at])]) return;
@@ -37,12 +37,13 @@ class StringMatcher {
   }
 
  private:
-  std::uint32_t child(std::uint32_t node, unsigned char byte) const;  // 0 for none: the root is no child
+  std::uint32_t child(std::uint32_t node, unsigned char byte) const;  // 0 for none, because the root is never a child
   void grow();
 
-  std::vector<std::uint64_t> keys_;      // (node, byte) + 1, or 0 for a free slot; a power of two of them, half empty
-  std::vector<std::uint32_t> children_;  // of each slot
-  std::vector<std::int32_t> values_ = {-1};  // of each node
+  std::vector<std::uint64_t> keys_;          // (node, byte) + 1, or 0 for a free slot; the size is a power of two, half
+                                             // empty
+  std::vector<std::uint32_t> children_;      // per slot
+  std::vector<std::int32_t> values_ = {-1};  // per node
   bool first_[256] = {};
 };
 

@@ -1,4 +1,4 @@
-// The "model" of tokenizer.json: which tokens one word (pre-token) is made of. BPE (bpe.h) and Unigram (unigram.h).
+// The "model" of tokenizer.json, which converts one word (pre-token) to tokens. BPE (bpe.h) and Unigram (unigram.h).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace oscar {
 
 class TokenModel {
  public:
-  // Encodes the words of one text; what it needs between them is its own, so that threads can share a model.
+  // Encodes the words of one text. A session has its own working state, so threads can share a model.
   class Session {
    public:
     virtual ~Session() = default;
@@ -24,7 +24,7 @@ class TokenModel {
   virtual ~TokenModel() = default;
   virtual std::unique_ptr<Session> start() const = 0;
   virtual std::optional<std::int32_t> id_of(std::string_view token) const = 0;
-  virtual const std::string* text_of(std::int32_t id) const = 0;  // null for an id that no token has
+  virtual const std::string* text_of(std::int32_t id) const = 0;  // null for an unused id
   virtual std::size_t size() const = 0;                           // number of tokens
   virtual std::int32_t highest_id() const = 0;
 };
@@ -32,11 +32,11 @@ class TokenModel {
 // InputError names an unsupported option of the model.
 std::unique_ptr<TokenModel> make_token_model(const TokenizerJson& file, const std::string& where);
 
-// The ids of the tokens <0x00> to <0xFF> that stand for bytes, -1 where the model has none.
+// The ids of the tokens <0x00> to <0xFF>, which represent bytes; -1 if the model lacks one.
 class ByteTokens {
  public:
   explicit ByteTokens(const TokenModel& model);
-  // Appends the tokens of all bytes of the text; false, and nothing appended, when one of them has none.
+  // Appends the tokens of all bytes of the text. False, without appending, if a byte has no token.
   bool append(std::string_view text, std::vector<std::int32_t>& ids) const;
 
  private:

@@ -1,5 +1,5 @@
-// tokenizer.json (Hugging Face tokenizers): BPE, byte-level or with byte fallback, and Unigram. Token ids equal those
-// of the Python package for the components that are supported; any other component is refused by name.
+// tokenizer.json (Hugging Face tokenizers): BPE, byte-level or with byte fallback, and Unigram. Token ids equal the
+// Python package's for supported components; any other component is refused by name.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace oscar {
 
 class Tokenizer {
  public:
-  // InputError: damaged file, or a component (model, normalizer, pre-tokenizer, post-processor) that is not supported.
-  // Tokens that files beside it name are added (config_tokens.h); from_json() knows of none.
+  // InputError for a damaged file or an unsupported component (model, normalizer, pre-tokenizer, post-processor).
+  // from_file() adds tokens from files beside it (config_tokens.h); from_json() does not.
   static Tokenizer from_file(const fs::path& tokenizer_json);
   static Tokenizer from_json(std::string_view text, const std::string& where);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // Invalid UTF-8 is replaced by U+FFFD, as Python's decode(errors="replace") does. add_special_tokens applies the
+  // Replaces invalid UTF-8 by U+FFFD, like Python's decode(errors="replace"). add_special_tokens applies the
   // post-processor (BOS for Llama). Special tokens written in the text are recognized, as in Python.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
   std::string decode(const std::vector<std::int32_t>& ids, bool skip_special_tokens = true) const;

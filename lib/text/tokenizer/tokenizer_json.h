@@ -1,5 +1,5 @@
-// tokenizer.json as data. The vocabulary and the merges, which have hundreds of thousands of entries, go straight into
-// flat lists; everything else becomes a small Json value.
+// tokenizer.json as data. The vocabulary and merges have hundreds of thousands of entries and are parsed directly into
+// flat lists. Everything else becomes a small Json value.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ struct TokenizerJson {
   Kind kind = Kind::kBpe;
   std::vector<std::pair<std::string, std::int32_t>> vocabulary;  // in file order; texts and ids are unique
   std::vector<std::pair<std::string, std::string>> merges;       // in rank order
-  std::vector<std::pair<std::string, double>> pieces;            // of Unigram: text and score, by id
+  std::vector<std::pair<std::string, double>> pieces;            // for Unigram: text and score, by id
   Json rest;                                                     // the file without model.vocab and model.merges
 };
 
-// InputError with the place and the fault: not JSON, duplicate keys, deep nesting, bad ids, malformed merges or
-// scores, a model that is neither BPE nor Unigram.
+// InputError with the place and the fault: not JSON, duplicate keys, deep nesting, bad ids, malformed merges or scores,
+// or a model other than BPE and Unigram.
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where);
 
 }  // namespace oscar

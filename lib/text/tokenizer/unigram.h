@@ -1,5 +1,5 @@
-// Unigram language models of SentencePiece (Kudo 2018), as Hugging Face tokenizers segments with them: the path of
-// pieces with the highest sum of scores (Viterbi), where a character without a piece costs ten less than the worst one.
+// Unigram language models of SentencePiece (Kudo 2018), segmented like Hugging Face tokenizers. It selects the path of
+// pieces with the highest sum of scores (Viterbi). A character without a piece costs ten less than the worst piece.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace oscar {
 
 class Unigram : public TokenModel {
  public:
-  // InputError when unk_id is not an index of the vocabulary.
+  // InputError if unk_id is not an index of the vocabulary.
   Unigram(const TokenizerJson& file, const std::string& where);
   Unigram(const Unigram&) = delete;
   Unigram& operator=(const Unigram&) = delete;
 
-  // Neighboring unknown characters become one token, or with byte_fallback the tokens of their bytes. InputError for
-  // an unknown character when the model has no unknown token.
+  // Adjacent unknown characters become one token, or with byte_fallback the tokens of their bytes. InputError for an
+  // unknown character if the model has no unknown token.
   std::unique_ptr<TokenModel::Session> start() const override;
   std::optional<std::int32_t> id_of(std::string_view token) const override;
   const std::string* text_of(std::int32_t id) const override;
@@ -35,7 +35,7 @@ class Unigram : public TokenModel {
 
   std::string where_;
   std::vector<std::pair<std::string, double>> pieces_;      // by id: text and score
-  std::unordered_map<std::string_view, std::int32_t> ids_;  // of equal pieces the last one
+  std::unordered_map<std::string_view, std::int32_t> ids_;  // the last of equal pieces
   StringMatcher matcher_;
   std::optional<std::int32_t> unknown_;
   double unknown_score_ = 0.0;

@@ -1,4 +1,4 @@
-// UTF-8, the character classes that tokenizers name, and Unicode normal forms.
+// UTF-8, the character classes that tokenizers use, and Unicode normal forms.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ CodePoint decode_code_point(std::string_view text, std::size_t at);
 CodePoint decode_code_point_before(std::string_view text, std::size_t end);
 void append_utf8(std::string& out, char32_t value);
 
-// Position of the first byte that is not part of valid UTF-8 (RFC 3629), npos when there is none.
+// Position of the first byte that is not valid UTF-8 (RFC 3629); npos if there is none.
 std::size_t find_invalid_utf8(std::string_view text);
-// Each maximal subpart of an ill-formed sequence becomes one U+FFFD (Unicode, section 3.9), as Python and Rust do.
+// Replaces each maximal subpart of an ill-formed sequence by one U+FFFD (Unicode, section 3.9), like Python and Rust.
 std::string replace_invalid_utf8(std::string_view text);
 
 bool is_ascii(std::string_view text);
@@ -33,10 +33,10 @@ bool is_punctuation(char32_t c);  // category P*, and every ASCII punctuation ch
 bool is_mark(char32_t c);         // category M*
 void append_lowercase(std::string& out, char32_t c);  // full mapping, without context
 
-// Extended grapheme clusters (UAX 29), gone through in order.
+// Finds extended grapheme clusters (UAX 29) in order.
 class GraphemeBreaks {
  public:
-  // Where the cluster that begins at text[at] ends.
+  // The end of the cluster that starts at text[at].
   std::size_t next(std::string_view text, std::size_t at);
 
  private:
@@ -44,7 +44,7 @@ class GraphemeBreaks {
 };
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-// Linear in the text but for sorting runs of combining marks (n log n), so that hostile runs of marks stay cheap.
+// Linear in the text, except for sorting runs of combining marks (n log n), so that hostile runs of marks stay cheap.
 std::string normalize_form(std::string_view text, NormalForm form);
 
 }  // namespace oscar

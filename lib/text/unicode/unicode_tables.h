@@ -1,5 +1,5 @@
-// Sets of code points that do not depend on the Unicode version of the system's libraries (unicode_tables.cpp says
-// where they come from). All tables are sorted and free of overlap.
+// Sets of code points that do not depend on the Unicode version of the system's libraries (unicode_tables.cpp gives
+// their source). All tables are sorted and without overlap.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@ std::span<const CodeRange> word_ranges();         // \w: letters, marks, decimal
 std::span<const CodeRange> numeric_ranges();      // category N
 std::span<const CodeRange> punctuation_ranges();  // category P, and all ASCII punctuation
 std::span<const CodeRange> mark_ranges();         // category M
-std::span<const CodeRange> inert_ranges();        // normal forms leave these as they are
-// Lower case of young letters; it grows with the code point inside a range.
+std::span<const CodeRange> inert_ranges();        // normal forms do not change these
+// Lowercase of recently added letters; it increases with the code point inside a range.
 std::span<const MappedRange> young_lower_case_ranges();
-// Code points that old regular expression libraries do not know, with an old one of the same class and UTF-8 length.
+// Code points unknown to old regular expression libraries, each with an older one of the same class and UTF-8 length.
 std::span<const MappedRange> stand_in_ranges();
 
-// The row that holds c, or null.
+// The row that contains c, or null.
 template <typename Row>
 const Row* find_row(std::span<const Row> rows, char32_t c) {
   const auto it =
