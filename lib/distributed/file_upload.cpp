@@ -18,7 +18,7 @@ constexpr std::int64_t kPiece = std::int64_t{16} << 20;
 constexpr std::size_t kPieces = 4;
 
 struct Piece {
-  at::Tensor memory;  // [kPiece], pinned; undefined: not used yet
+  at::Tensor memory;  // [kPiece], pinned; undefined if not yet used
   c10::Event crossed{c10::DeviceType::CUDA};
 };
 
@@ -42,7 +42,7 @@ struct Ring {
 }  // namespace
 
 void upload_file_bytes(std::span<const std::byte> from, const at::Tensor& to) {
-  static Ring* const ring = new Ring;  // never deleted: CUDA is gone when a process ends
+  static Ring* const ring = new Ring;  // never deleted, because CUDA is gone at process exit
   const std::scoped_lock lock(ring->mutex);
   const c10::Stream stream = c10::impl::VirtualGuardImpl(to.device().type()).getStream(to.device());
   const auto size = static_cast<std::int64_t>(from.size());

@@ -16,7 +16,7 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : value;
 }
 
-// A number from least to most; `absent` where the variable is not set.
+// A number from least to most; `absent` if the variable is not set.
 int number_of(const char* name, int least, int most, std::optional<int> absent = std::nullopt) {
   const std::string text = variable(name);
   if (text.empty() && absent) return *absent;

@@ -13,8 +13,8 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::chrono::milliseconds kAnswerTime{20000};  // of a server that lives
-constexpr std::chrono::seconds kConnectTime{5};          // of one attempt, between which signals are seen
+constexpr std::chrono::milliseconds kAnswerTime{20000};  // maximum answer time of a live server
+constexpr std::chrono::seconds kConnectTime{5};          // per attempt; signals are checked between attempts
 
 Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{100};
 constexpr double kBeatSeconds = 1.0;
-constexpr std::chrono::seconds kWatchPatience{30};  // the store answered a moment ago
+constexpr std::chrono::seconds kWatchPatience{30};  // the store has just answered
 
 std::string name_of(int rank, int count) { return "rank " + std::to_string(rank) + " of " + std::to_string(count); }
 
@@ -51,7 +51,7 @@ void Ranks::Watch::stop() {
 bool Ranks::Watch::note(const RankFailure& failure, bool first) {
   const std::scoped_lock lock(mutex_);
   if (failure_) {
-    // The thread may have read in the store what this rank has just told the others, before it could say so.
+    // The thread may have read this rank's own failure from the store before this rank could report it.
     speaks_ = speaks_ || (first && failure_text(*failure_) == failure_text(failure));
     return speaks_;
   }
@@ -80,7 +80,7 @@ void Ranks::Watch::run() {
     try {
       look();
     } catch (const std::exception&) {
-      // Of the others, who cannot ask each other any more, one speaks.
+      // The remaining ranks cannot communicate any more, so one of them prints.
       const bool agent = environment_.agent_store;
       note({0, static_cast<int>(ExitCode::kEnvironment),
             agent ? "torchrun, which serves the store of the ranks, does not answer any more"
@@ -107,12 +107,12 @@ void Ranks::Watch::look() {
   miss_next();
 }
 
-// Each rank looks after the next one, so that the store is asked little however many there are.
+// Each rank checks only the next one, so the number of requests to the store per rank stays constant.
 void Ranks::Watch::miss_next() {
   const int next = (environment_.rank + 1) % environment_.count;
   const std::string name = std::to_string(next);
   const std::int64_t signs = store_.add(prefix_ + "alive/" + name, 0);
-  if (signs != signs_ || signs == 0) {  // 0: it has not arrived
+  if (signs != signs_ || signs == 0) {  // 0: not yet connected
     signs_ = signs;
     changed_ = beat_;
     return;

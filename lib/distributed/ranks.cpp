@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::chrono::seconds kMeetPatience{300};
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{20};
-constexpr std::size_t kChunksAhead = 16;  // that a sender may be before the receiver
-constexpr double kServeSeconds = 5.0;     // for others to hear of a failure
-constexpr double kFinishSeconds = 60.0;   // for others to finish
+constexpr std::size_t kChunksAhead = 16;  // chunks that a sender may be ahead of the receiver
+constexpr double kServeSeconds = 5.0;     // for other ranks to read a failure
+constexpr double kFinishSeconds = 60.0;   // for other ranks to finish
 
 template <typename Ready>
 bool poll_until(double seconds, const Ready& ready) {
@@ -33,7 +33,7 @@ bool poll_until(double seconds, const Ready& ready) {
 struct Ranks::Stores {
   std::string prefix;
   RankStore store;
-  std::vector<std::size_t> received;  // files, of each rank
+  std::vector<std::size_t> received;  // files received from each rank
 
   Stores(const RankEnvironment& environment, std::string keys)
       : prefix(std::move(keys)),
@@ -115,9 +115,9 @@ bool Ranks::fail(ExitCode code, const std::string& message) {
   if (failure()) return watch_->speaks();
   try {
     const auto first = failure_from(stores_->store.set_first(stores_->prefix + "failed", failure_text(own)));
-    // Another rank may have written that this one has died, and speaks of it.
+    // Another rank may have reported that this rank died; then it prints the message.
     return watch_->note(first.value_or(own), !first || failure_text(*first) == failure_text(own));
-  } catch (const EnvironmentError&) {  // the store is gone: the watch has found out, or will
+  } catch (const EnvironmentError&) {  // the store is gone: the watch has noticed or will notice
     return watch_->note(own, true);
   }
 }
@@ -129,7 +129,9 @@ void Ranks::set_advice(const std::string& advice) { watch_->set_advice(advice); 
 void Ranks::finish() {
   RankStore& store = stores_->store;
   const std::optional<RankFailure> failed = failure();
-  if (!failed) watch_->stop();  // what others do from here on, or the end of the store, is no failure of this rank
+  if (!failed)
+    watch_->stop();  // from here on, actions of other ranks or the end of the store are not a failure of
+                     // this rank
   const auto done = [&](int r) { return store.has(stores_->prefix + "done/" + std::to_string(r)); };
   try {
     store.set(stores_->prefix + "done/" + std::to_string(rank()), "");
@@ -140,7 +142,7 @@ void Ranks::finish() {
       }
       return true;
     });
-  } catch (const EnvironmentError&) {  // nobody is left to talk to
+  } catch (const EnvironmentError&) {  // no rank is left to contact
   }
 }
 

@@ -10,7 +10,8 @@ namespace oscar {
 BackgroundJobs::BackgroundJobs(c10::Device device, std::uint64_t most) : device_(device), most_(most) {
   if (device.is_cuda())
     stream_ = c10::impl::VirtualGuardImpl(device.type())
-                  .getStreamFromGlobalPool(device, true);  // small work, before the passes' long kernels
+                  .getStreamFromGlobalPool(device, true);  // high priority: small work goes before the passes' long
+                                                           // kernels
   thread_ = std::jthread([this] { work(); });
 }
 
@@ -50,7 +51,7 @@ void BackgroundJobs::work() {
   while (true) {
     changed_.wait(lock, [&] { return ends_ || (!error_ && !jobs_.empty()); });
     if (ends_) return;
-    Job& job = jobs_.front();  // of a deque: others may be added behind it
+    Job& job = jobs_.front();  // stays valid: appending to a deque does not move it
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -66,8 +67,8 @@ void BackgroundJobs::work() {
   }
 }
 
-// What the job holds was made on another stream, which may use the memory again as soon as it is let go: not before
-// this stream is done with it.
+// The job's tensors were allocated on another stream, which may reuse freed memory at once. It must wait until this
+// stream has finished with them.
 void BackgroundJobs::run(Job& job) const {
   const c10::InferenceMode no_gradients;
   if (!stream_) return job.run();

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// Where the keys and values of layer `source` begin in a row.
+// The start of the keys and values of layer `source` in a row.
 std::int64_t place_of(const ModelConfig& config, std::int64_t source) {
   std::int64_t place = config.hidden + config.layers * config.layer_input;
   for (const std::int64_t other : config.shared_layers()) {

@@ -28,18 +28,18 @@ struct Decoder::Impl {
   Family family;
   OuterViews outer;
   at::Tensor final_norm;                               // [hidden]
-  at::Tensor layer_projection, layer_projection_norm;  // [L P, hidden], [P]; undefined without such embeddings
-  at::Tensor head;                                     // [vocabulary, hidden]; loaded by the first call of logits()
-  std::array<RopeFrequencies, 2> frequencies;          // of the global and of the local layers
+  at::Tensor layer_projection, layer_projection_norm;  // [L P, hidden], [P]; undefined without layer embeddings
+  at::Tensor head;                                     // [vocabulary, hidden]; loaded by the first logits()
+  std::array<RopeFrequencies, 2> frequencies;          // of the global and the local layers
 
-  std::vector<LayerWeights> layers;  // all of them, or under stream_layers one slot
+  std::vector<LayerWeights> layers;  // all layers, or one slot under stream_layers
   std::unique_ptr<LayerPrefetch> prefetch;
-  std::unique_ptr<ResidentLoad> load;  // of all of them on a GPU; which ones have arrived:
+  std::unique_ptr<ResidentLoad> load;  // loads all layers to a GPU; flags of the arrived layers:
   std::vector<bool> taken;
-  std::int64_t resident = -1;  // layer in that slot
+  std::int64_t resident = -1;  // the layer in that slot
 
-  // The tables of the batch seen last: every layer of one step asks for the same positions.
-  std::array<RopeTable, 3> tables;  // of global and of local layers, and of those without RoPE
+  // Tables of the last batch, because every layer of a step uses the same positions.
+  std::array<RopeTable, 3> tables;  // for global layers, local layers, and layers without RoPE
   std::array<bool, 3> made{};
   std::vector<std::int64_t> table_starts, table_lengths;
 
@@ -86,7 +86,7 @@ struct Decoder::Impl {
     }
     if (!options.stream_layers) return resident_weights(static_cast<std::size_t>(layer));
     if (resident != layer) {
-      layers[0] = LayerWeights{};  // first let go, then load: never two layers at once
+      layers[0] = LayerWeights{};  // free the old layer before loading, so that two are never resident
       resident = -1;
       layers[0] = prefetch ? prefetch->take(layer) : load_layer_weights(checkpoint, family, layer, options);
       resident = layer;
@@ -171,7 +171,7 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const at::Tensor& hidden, cons
   CarriedRows carried = carried_rows(config(), layer, hidden);
   const at::Tensor out = decoder_layer(config(), layer, weights, hidden_of(config(), hidden), batch, table, attention,
                                        impl_->family.pieces, asked, &carried);
-  if (asked.defined()) return out;  // nothing follows but the final norm
+  if (asked.defined()) return out;  // only the final norm follows
   return next_rows(config(), layer, hidden, out, carried);
 }
 

@@ -7,10 +7,10 @@
 namespace oscar {
 namespace {
 
-// Row e of a tensor of all experts; undefined stays undefined.
+// Entry e of a tensor for all experts; undefined stays undefined.
 at::Tensor of_expert(const at::Tensor& all, std::int64_t e) { return all.defined() ? all.select(0, e) : at::Tensor(); }
 
-// [R, 2I], gate first -> [R, I]: what the last product reads.
+// [R, 2I], gate first -> [R, I]: input of the last product.
 at::Tensor gated(const at::Tensor& both, const ExpertConfig& config, ExpertGate kind, Activation activation) {
   const std::int64_t width = both.size(1) / 2;
   at::Tensor gate = both.narrow(1, 0, width), up = both.narrow(1, width, width);
@@ -45,7 +45,7 @@ at::Tensor looped_experts(const ExpertRows& rows, const LayerWeights& w, const E
 at::Tensor grouped_experts(const ExpertRows& rows, const LayerWeights& w, const ExpertConfig& config, ExpertGate kind,
                            Activation activation) {
   const at::Tensor ends = rows.counts.cumsum(0).to(at::kInt);
-  at::Tensor expert;  // of each row, where there are biases
+  at::Tensor expert;  // expert of each row, if there are biases
   const auto product = [&](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
     at::Tensor y = at::_grouped_mm(x, weight.transpose(1, 2), ends);
     if (!bias.defined()) return y;

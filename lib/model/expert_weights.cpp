@@ -41,7 +41,7 @@ struct Experts {
   }
 };
 
-// Columns gate, up, gate, ... of the last dimension -> gates, then ups.
+// Columns gate, up, gate, ... of the last dimension -> all gates, then all ups.
 at::Tensor gates_first(const at::Tensor& x) { return at::cat({x.slice(-1, 0, {}, 2), x.slice(-1, 1, {}, 2)}, -1); }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kExpertBlock = 4096;  // tokens; bounds the copies that are sorted by expert
+constexpr std::int64_t kExpertBlock = 4096;  // tokens; limits the size of copies sorted by expert
 
 at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const LayerWeights& w,
                         const ExpertConfig& config, const Pieces& pieces, Activation activation) {
@@ -19,13 +19,13 @@ at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const Lay
   const Routing routing = route(routed, w, config, pieces);
   const at::Tensor flat = routing.experts.reshape({-1});
   const at::Tensor order = at::argsort(flat, /*stable=*/true, 0, /*descending=*/false);
-  at::Tensor results;  // row t k + j: token t, its choice j
+  at::Tensor results;  // row t k + j: choice j of token t
   {
     at::Tensor sorted = x.index_select(0, at::floor_divide(order, chosen));
     if (pieces.weighed_inputs) {
       sorted = sorted * routing.weights.reshape({-1}).index_select(0, order).unsqueeze(1).to(x.scalar_type());
     }
-    // Counted without bincount(), which waits for the device.
+    // Avoids bincount(), which synchronizes with the device.
     const at::Tensor counts = at::zeros({config.count}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
     const auto products = can_group(sorted, w) ? grouped_experts : looped_experts;
     const at::Tensor outputs = products({sorted, counts}, w, config, pieces.gate, activation);
@@ -41,7 +41,7 @@ at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const Lay
   return sum.to(x.scalar_type());
 }
 
-// Scores [T, E] with minus infinity in all groups of experts but the best.
+// Scores [T, E], with minus infinity outside the best groups of experts.
 at::Tensor of_best_groups(const at::Tensor& scores, const ExpertConfig& config) {
   if (config.groups_chosen >= config.groups) return scores;
   const at::Tensor grouped = scores.view({scores.size(0), config.groups, -1});

@@ -1,5 +1,5 @@
-// Causal attention of whole sequences. Nothing of size [T, T] is ever held: without a window the fused kernel of ATen
-// tiles by itself; otherwise queries go in blocks against the keys their window reaches.
+// Causal attention of complete sequences. No tensor has size [T, T]: without a window, ATen's fused kernel tiles by
+// itself. Otherwise, blocks of queries use only the keys in their window.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kQueryBlock = 512;
-constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores held at once by the explicit path
+constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores in memory at once on the explicit path
 
 // [T, H, d] -> [1, H, T, d]
 at::Tensor heads_first(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); }
@@ -22,7 +22,7 @@ at::Tensor repeat_heads(const at::Tensor& x, std::int64_t gqa_group) {
   return gqa_group == 1 ? x : x.repeat_interleave(gqa_group, 1);
 }
 
-// Which keys [key_start, key_start + keys) each query of the block may see: [queries, keys] bool.
+// The keys of [key_start, key_start + keys) that each query of the block may see: [queries, keys] bool.
 at::Tensor visible(std::int64_t query_start, std::int64_t queries, std::int64_t key_start, std::int64_t keys,
                    std::int64_t window, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(device);
@@ -33,13 +33,13 @@ at::Tensor visible(std::int64_t query_start, std::int64_t queries, std::int64_t 
   return mask;
 }
 
-// Keys that queries [start, start + count) can reach begin here.
+// The first key that queries [start, start + count) can see.
 std::int64_t first_key(std::int64_t start, std::int64_t window) {
   return window > 0 ? std::max<std::int64_t>(0, start - window + 1) : 0;
 }
 
-// cuDNN builds a plan for every length of a sequence, which takes tens of milliseconds each, and prompts have many
-// lengths. Attention is a small part of a layer, so the other fused kernels serve as well.
+// cuDNN builds a plan for every sequence length, which takes tens of milliseconds, and prompts have many lengths.
+// Attention is a small part of a layer, so the other fused kernels are sufficient.
 void without_cudnn() {
   static const bool done = [] {
     at::globalContext().setSDPUseCuDNN(false);
@@ -48,7 +48,7 @@ void without_cudnn() {
   static_cast<void>(done);
 }
 
-// One sequence, softmax without additions: ATen's fused kernels. q [T, Hq, d]; k, v [T, Hkv, d].
+// One sequence with plain softmax, using ATen's fused kernels. q [T, Hq, d]; k, v [T, Hkv, d].
 at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, std::int64_t window) {
   const std::int64_t tokens = q.size(0), gqa_group = q.size(1) / k.size(1);
   const at::Tensor queries = heads_first(q);
@@ -70,7 +70,7 @@ at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   return out;
 }
 
-// One sequence with a soft cap (cap * tanh(s / cap)) or sink logits: scores and softmax written out, in FP32.
+// One sequence with a soft cap (cap * tanh(s / cap)) or sink logits; explicit scores and softmax in FP32.
 at::Tensor explicit_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionInput& input,
                             std::int64_t window) {
   const std::int64_t tokens = q.size(0), heads = q.size(1), gqa_group = heads / k.size(1);
@@ -116,7 +116,7 @@ at::Tensor FullAttention::attend(const AttentionInput& input) {
     const at::Tensor v = input.v.narrow(0, offset, length);
     const auto attended = [&](std::int64_t first, std::int64_t count) {
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-      // A window that reaches past the first token changes nothing.
+      // A window longer than the sequence has no effect.
       const std::int64_t window = input.sliding_window < count ? input.sliding_window : 0;
       return plain ? fused(part(q), part(k), part(v), input.scale, window)
                    : explicit_softmax(part(q), part(k), part(v), input, window);
@@ -124,7 +124,7 @@ at::Tensor FullAttention::attend(const AttentionInput& input) {
     at::Tensor one;
     if (input.chunk == 0 || input.chunk >= length) {
       one = attended(0, length);
-    } else {  // a chunk is a sequence of its own
+    } else {  // each chunk is a separate sequence
       std::vector<at::Tensor> chunks;
       for (std::int64_t first = 0; first < length; first += input.chunk) {
         chunks.push_back(attended(first, std::min(input.chunk, length - first)));

@@ -15,21 +15,21 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;   // tokens; the FP32 copies of a block are the layer's largest tensors
-constexpr std::int64_t kFewTokens = 4;  // of a sequence: below it a step for each costs less than a chunk
+constexpr std::int64_t kFewTokens = 4;  // per sequence; with fewer, single steps cost less than a chunk
 constexpr double kLeastSquare = 1e-6;   // added to squared lengths of q and k
 
-// States of B sequences side by side: [B, K - 1, C] in x's dtype, [B, Hv, dk, dv] FP32.
+// Stacked states of B sequences: [B, K - 1, C] in x's dtype, [B, Hv, dk, dv] FP32.
 struct States {
   at::Tensor inputs, memory;
 };
 
-// B sequences of T tokens: what the convolution and the rule read.
+// Inputs of the convolution and the rule for B sequences of T tokens.
 struct Block {
   at::Tensor qkv;          // [B, T, C]
-  at::Tensor beta, decay;  // [B, T, Hv] before their functions
+  at::Tensor beta, decay;  // [B, T, Hv] before their activation
 };
 
-// y_t = sum_j w_j x_{t - K + 1 + j}: [B, K - 1 + T, C] -> [B, T, C] FP32. One product for each of the few taps.
+// y_t = sum_j w_j x_{t - K + 1 + j}: [B, K - 1 + T, C] -> [B, T, C] FP32. One product per tap; there are few.
 at::Tensor convolved(const at::Tensor& inputs, const at::Tensor& weight) {
   const at::Tensor taps = weight.to(at::kFloat).squeeze(1), wide = inputs.to(at::kFloat);  // [C, K]
   const std::int64_t kernel = taps.size(1), tokens = inputs.size(1) - kernel + 1;
@@ -40,13 +40,13 @@ at::Tensor convolved(const at::Tensor& inputs, const at::Tensor& weight) {
 
 at::Tensor to_unit_length(const at::Tensor& x) { return x * x.square().sum(-1, true).add(kLeastSquare).rsqrt(); }
 
-// Outputs of the rule [B, T, Hv, dv] in x's dtype; `states` moves on.
+// Outputs of the rule [B, T, Hv, dv] in x's dtype; advances `states`.
 at::Tensor mixed(const LinearAttention& c, const LayerWeights& w, const Block& x, States& states) {
   const std::int64_t sequences = x.qkv.size(0), tokens = x.qkv.size(1);
   const at::ScalarType dtype = x.qkv.scalar_type();
   const at::Tensor inputs = at::cat({states.inputs, x.qkv}, 1);
   states.inputs = inputs.narrow(1, tokens, c.kernel - 1);
-  // Rounded as the types of the run round it: the product, then its activation.
+  // Rounds to the run's dtype after the product and after its activation.
   const at::Tensor qkv = at::silu(convolved(inputs, w.linear_conv).to(dtype)).to(at::kFloat);
   const auto heads = [&](std::int64_t first, std::int64_t count, std::int64_t dim) {
     return qkv.narrow(2, first, count * dim).view({sequences, tokens, count, dim}).transpose(1, 2);
@@ -74,7 +74,7 @@ States first_states(const LinearAttention& c, std::int64_t sequences, const at::
           at::zeros({sequences, c.value_heads, c.key_dim, c.value_dim}, options.dtype(at::kFloat))};
 }
 
-// Consecutive sequences of one length run side by side.
+// Consecutive sequences of equal length run together.
 struct Group {
   std::size_t first, count;
   std::int64_t row, tokens;
@@ -116,7 +116,7 @@ void keep(const States& states, std::int64_t layer, const SequenceBatch& batch, 
           RecurrentStates& kept) {
   for (std::size_t i = 0; i < group.count; ++i) {
     const std::size_t s = group.first + i;
-    const auto at = static_cast<std::int64_t>(i);  // copies: a view would hold the whole block in memory
+    const auto at = static_cast<std::int64_t>(i);  // copied, because a view would keep the full block in memory
     RecurrentState after;
     after.inputs = states.inputs[at].clone(), after.memory = states.memory[at].clone();
     after.tokens = batch.starts[s] + group.tokens;
@@ -124,7 +124,7 @@ void keep(const States& states, std::int64_t layer, const SequenceBatch& batch, 
   }
 }
 
-// round(round(o^) w silu(z)): the weight in the type of the run, the gate in FP32.
+// round(round(o^) w silu(z)): the weight in the run's dtype, the gate in FP32.
 at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate, double eps) {
   const at::Tensor normed = rms_norm(x, weight, eps, NormKind::kRounded);
   return (normed.to(at::kFloat) * at::silu(gate.to(at::kFloat))).to(x.scalar_type());

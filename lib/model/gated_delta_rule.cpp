@@ -12,22 +12,23 @@ namespace {
 
 constexpr std::int64_t kChunk = 64;
 
-// Tokens [start, start + count) of all parts.
+// Tokens [start, start + count) of all inputs.
 DeltaRuleInput tokens_of(const DeltaRuleInput& x, std::int64_t start, std::int64_t count) {
   const auto part = [&](const at::Tensor& t) { return t.narrow(2, start, count); };
   return {part(x.q), part(x.k), part(x.v), part(x.log_decay), part(x.beta)};
 }
 
-// One chunk of C tokens. With G_t = g_1 + ... + g_t and what token t writes, u_t = beta_t (v_t - k_t S_before), the
-// writes solve a unit lower triangular system
+// One chunk of C tokens. Let G_t = g_1 + ... + g_t, and let token t write u_t = beta_t (v_t - k_t S_before). The writes
+// solve a unit lower triangular system:
 //   u_t + beta_t sum_{s<t} exp(G_t - G_s) (k_t k_s^T) u_s = beta_t (v_t - exp(G_t) k_t S_0).
-// No exponent is above 0, however fast the memory forgets.
+// No exponent is above 0, even if the memory decays fast.
 DeltaRuleOutput chunk(const DeltaRuleInput& x, const at::Tensor& memory) {
-  // Sums in FP64: differences of sums that are large would lose what small decays leave.
+  // Sums in FP64, because differences of large sums would lose the effect of small decays.
   const at::Tensor sum = x.log_decay.to(at::kDouble).cumsum(-1);  // [B, H, C]
   const auto fading = [](const at::Tensor& exponent) { return exponent.to(at::kFloat).exp(); };
   const at::Tensor since_start = fading(sum).unsqueeze(-1), beta = x.beta.unsqueeze(-1);  // [B, H, C, 1]
-  // exp(G_t - G_s) for s <= t, else 0: [B, H, C, C]. Hidden entries are 0 before exp, which could overflow there.
+  // exp(G_t - G_s) for s <= t, otherwise 0: [B, H, C, C]. Other entries are set to 0 before exp, which could overflow
+  // there.
   const at::Tensor between = fading((sum.unsqueeze(-1) - sum.unsqueeze(-2)).tril()).tril();
   const at::Tensor keys = x.k.transpose(-1, -2);
   const at::Tensor system = at::matmul(x.k * beta, keys) * between;  // its diagonal is not read

@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// Of q or k [T, H d] -> [T, H, d]: over each head, or over the whole projection where the weight is as long.
+// Norms q or k [T, H d] -> [T, H, d], over each head. A weight of full length norms the full projection.
 at::Tensor normed_heads(const at::Tensor& x, const at::Tensor& weight, std::int64_t dim, double eps, NormKind kind) {
   const std::int64_t tokens = x.size(0), heads = x.size(1) / dim;
   if (!weight.defined()) return x.view({tokens, heads, dim});
@@ -38,7 +38,7 @@ void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWei
   if (table_of_rows.query_scale.defined()) {
     input.q = (input.q.to(at::kFloat) * table_of_rows.query_scale).to(input.q.scalar_type());
   }
-  if (!weights.k.defined()) return;  // the layer reads those of another
+  if (!weights.k.defined()) return;  // the layer reads another layer's cache
   const at::Tensor keys = at::linear(x, weights.k, weights.k_bias);
   const at::Tensor values = weights.v.defined() ? at::linear(x, weights.v, weights.v_bias) : keys;
   input.k = norm_and_rope(keys, weights.k_norm, table);

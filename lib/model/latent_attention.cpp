@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-constexpr double kLatentEps = 1e-6;  // of the norms of latents, whatever rms_norm_eps says
+constexpr double kLatentEps = 1e-6;  // for norms of latents, independent of rms_norm_eps
 
 // W_UK [Hq, n, r] and W_UV [Hq, v, r].
 struct UpProjections {
@@ -39,7 +39,7 @@ void project_latent(const ModelConfig& config, const LayerWeights& weights, cons
   const at::Tensor latent = rms_norm(kv.narrow(1, 0, l.rank), weights.kv_a_norm, kLatentEps, pieces.norm).unsqueeze(1);
   const at::Tensor rotated = kv.narrow(1, l.rank, l.rotated).unsqueeze(1);
   input.k = at::cat({latent, apply_rope(rotated, table)}, 2);
-  input.v = input.k;  // of what it adds up in the rotated channels nothing is read: expanded_outputs()
+  input.v = input.k;  // outputs in the RoPE channels are not used: expanded_outputs()
 }
 
 at::Tensor expanded_outputs(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& output) {
@@ -58,7 +58,7 @@ at::Tensor output_weight(const ModelConfig& config, const LayerWeights& weights)
   if (!config.is_latent()) return weights.o;
   const LatentAttention& l = config.latent;
   const at::Tensor by_head = weights.o.view({config.hidden, config.query_heads, l.value_dim}).transpose(0, 1);
-  // In FP32, so that what is absorbed has the digits of a product in the run's widest type.
+  // FP32, so that the absorbed weight is as accurate as the run's widest type.
   const at::Tensor product =
       at::bmm(by_head.to(at::kFloat), up_projections(config, weights).value.to(at::kFloat));  // [Hq, hidden, r]
   return at::constant_pad_nd(product, {0, l.rotated}).transpose(0, 1).reshape({config.hidden, -1});

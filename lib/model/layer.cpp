@@ -23,7 +23,7 @@ at::Tensor mlp_block(const at::Tensor& x, const LayerWeights& w, Activation acti
   return at::linear(gate, w.down, w.down_bias);
 }
 
-// Experts beside the MLP, which read the residual stream itself.
+// Experts beside the MLP, which read the residual stream directly.
 at::Tensor experts_beside(const ModelConfig& config, const at::Tensor& x, const at::Tensor& residual,
                           const LayerWeights& weights, const Pieces& pieces) {
   const auto norm = [&](const at::Tensor& rows, const at::Tensor& weight) {
@@ -37,7 +37,7 @@ at::Tensor experts_beside(const ModelConfig& config, const at::Tensor& x, const 
   return dense + norm(experts, weights.experts_out_norm);
 }
 
-// The MLP, or experts and with them the MLP where there is one. x is what the MLP's norm made of the residual stream.
+// The MLP, or experts plus the MLP if there is one. x is the normed residual stream.
 at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const at::Tensor& residual,
                         const LayerWeights& weights, const Pieces& pieces) {
   if (!weights.router.defined()) return gated_mlp(x, weights, config.activation);
@@ -49,7 +49,7 @@ at::Tensor feed_forward(const ModelConfig& config, const at::Tensor& x, const at
   return out.add_(at::linear(x, weights.shared_weight).sigmoid_() * shared);
 }
 
-// Keys and values of another layer, or this one's for others.
+// Reads another layer's keys and values, or provides this layer's to others.
 void exchange(const ModelConfig& config, std::int64_t layer, CarriedRows& carried, AttentionInput& input) {
   if (!config.reads_another(layer)) {
     carried.k = input.k, carried.v = input.v;
@@ -61,7 +61,7 @@ void exchange(const ModelConfig& config, std::int64_t layer, CarriedRows& carrie
   input.reader = layer;
 }
 
-// What the layer's own embedding of the tokens adds to y [A, hidden].
+// Adds the contribution of the layer's token embedding to y [A, hidden].
 at::Tensor with_layer_input(const ModelConfig& config, const at::Tensor& y, const at::Tensor& layer_input,
                             const LayerWeights& weights, NormKind kind) {
   at::Tensor gate = at::linear(y, weights.input_gate);
@@ -70,8 +70,8 @@ at::Tensor with_layer_input(const ModelConfig& config, const at::Tensor& y, cons
   return rms_norm(added, weights.input_out_norm, config.rms_eps, kind).add_(y);
 }
 
-// What the mixer of a layer makes of `normed`, before W_O: of layers that hold a KV cache, by `attention`, which sees
-// the queries of the wanted rows alone.
+// The output of a layer's mixer for `normed`, before W_O. Layers with a KV cache use `attention`, with queries only for
+// the requested rows.
 at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWeights& weights, const Pieces& pieces,
                     const at::Tensor& normed, const at::Tensor& rows, const RopeTable& table, Attention& attention,
                     CarriedRows* carried, AttentionInput& input) {
@@ -126,7 +126,7 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
     return weight.defined() ? rms_norm(x, weight, config.rms_eps, pieces.norm) : x;
   };
-  // What a branch adds; `out` is its own, so it may change in place.
+  // The addition to the residual stream. `out` is a temporary, so it may change in place.
   const auto branch = [&](const at::Tensor& out, const at::Tensor& weight) {
     at::Tensor added = norm(out, weight);
     return config.residual_scale == 1.0 ? added : added.mul_(config.residual_scale);
@@ -151,7 +151,7 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
   const at::Tensor unnormed = weights.attention_out_norm.defined() ? mixed : at::Tensor();
   if (observed && !pieces.parallel) attention.added(input, residual, unnormed);
   const at::Tensor before = pieces.parallel ? asking : norm(residual, weights.mlp_norm);
-  // Added to the MLP's output in place, not to the residual stream: backward still needs what the norm has read.
+  // Added in place to the MLP's output, not to the residual stream, because backward still needs the norm's input.
   at::Tensor out = branch(feed_forward(config, before, residual, weights, pieces), weights.mlp_out_norm).add_(residual);
   if (weights.input_gate.defined()) {
     out = with_layer_input(config, out, wanted(carried->layer_input, rows), weights, pieces.norm);

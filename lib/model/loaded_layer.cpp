@@ -26,7 +26,7 @@ LoadedLayer load_layer_on(const c10::Stream& stream, const Checkpoint& checkpoin
 LayerWeights take_loaded(LoadedLayer loaded, at::Device device) {
   const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   loaded.ready.block(current);
-  // Made on the stream of the load: their memory must not be used again before this stream is done with it.
+  // Allocated on the loading stream: their memory must not be reused before this stream has finished with them.
   for (at::Tensor LayerWeights::*const member : kLayerTensors) {
     if ((loaded.weights.*member).defined()) (loaded.weights.*member).record_stream(current);
   }

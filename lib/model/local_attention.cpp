@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::int64_t kWindowBlock = 512;
 
-// q [n, Hq, d] against the last tokens of k and v [past + n, Hkv, d], in blocks of queries and the keys that they
-// reach.
+// q [n, Hq, d] against the last tokens of k and v [past + n, Hkv, d], in blocks of queries with the keys in their
+// windows.
 at::Tensor attend_window(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                          std::int64_t window) {
   const std::int64_t tokens = q.size(0), past = k.size(0) - tokens, gqa_group = q.size(1) / k.size(1);
@@ -37,7 +37,7 @@ at::Tensor attend_window(const at::Tensor& q, const at::Tensor& k, const at::Ten
   return blocks.size() == 1 ? blocks.front() : at::cat(blocks);
 }
 
-// The last `count` rows, or all where there are fewer, as a copy: a view would hold the others in memory.
+// The last `count` rows, or all if there are fewer. A copy, because a view would keep the others in memory.
 at::Tensor last_rows(const at::Tensor& x, std::int64_t count) {
   const std::int64_t kept = std::min(count, x.size(0));
   return x.narrow(0, x.size(0) - kept, kept).clone();

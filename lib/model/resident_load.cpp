@@ -6,7 +6,7 @@ namespace oscar {
 
 ResidentLoad::ResidentLoad(const Checkpoint& checkpoint, const Family& family, const DecoderOptions& options)
     : device_(options.device), layers_(static_cast<std::size_t>(checkpoint.config().layers)) {
-  const bool inference = c10::InferenceMode::is_enabled();  // else gradients may pass through the weights
+  const bool inference = c10::InferenceMode::is_enabled();  // otherwise gradients may pass through the weights
   loading_ = std::async(std::launch::async, [this, &checkpoint, &family, options, inference] {
     const c10::InferenceMode mode(inference);
     const c10::Stream stream = loading_stream(options.device);

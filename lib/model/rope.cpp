@@ -17,7 +17,7 @@ at::Tensor wavelengths_per_turn(double theta, std::int64_t head_dim) {
   return at::pow(at::Scalar(theta), exponents);
 }
 
-// Long wavelengths are stretched by `factor`, short ones kept, those between blended.
+// Long wavelengths are stretched by `factor`, short ones stay, and those in between are blended.
 at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& inverse) {
   const double context = static_cast<double>(rope.original_max_position);
   const at::Tensor wavelength = at::reciprocal(inverse).mul(2.0 * std::numbers::pi);
@@ -31,8 +31,8 @@ at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& inverse)
   return at::where(is_long, inverse / rope.factor, at::where(is_short, inverse, blended));
 }
 
-// Dimensions that turn more than beta_fast times over the original context are kept, those below beta_slow turns are
-// interpolated, and a linear ramp over the dimensions joins the two.
+// Dimensions with more than beta_fast rotations over the original context stay, and dimensions with fewer than
+// beta_slow are interpolated. A linear ramp over the dimensions connects them.
 at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std::int64_t head_dim) {
   const double context = static_cast<double>(rope.original_max_position);
   const double width = static_cast<double>(head_dim);
@@ -54,7 +54,7 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, const at::Tensor& turns, std
   return interpolated * (1 - keep) + at::reciprocal(turns) * keep;
 }
 
-// The first pairs turn as they would if all did, the others by nothing.
+// The first pairs have the frequencies of rotating all pairs, the others 0.
 at::Tensor proportional_frequencies(const RopeConfig& rope, const at::Tensor& turns, std::int64_t head_dim) {
   const auto pairs = static_cast<std::int64_t>(rope.partial * static_cast<double>(head_dim)) / 2;
   at::Tensor inverse = at::zeros_like(turns);
@@ -62,7 +62,7 @@ at::Tensor proportional_frequencies(const RopeConfig& rope, const at::Tensor& tu
   return inverse / rope.factor;
 }
 
-// A wavelength longer by its own factor; which set of factors, the length of the run says.
+// Stretches each wavelength by its own factor; the run length selects the set of factors.
 at::Tensor longrope_frequencies(const RopeConfig& rope, const at::Tensor& turns) {
   const std::vector<double>& factors = rope.is_long() ? rope.long_factor : rope.short_factor;
   if (static_cast<std::int64_t>(factors.size()) != turns.size(0)) {
@@ -72,7 +72,7 @@ at::Tensor longrope_frequencies(const RopeConfig& rope, const at::Tensor& turns)
   return at::reciprocal(at::tensor(factors, at::kDouble).to(at::kFloat) * turns);
 }
 
-// The base at which the slowest pair turns over a run of that length as over the original one with a factor of 1.
+// The base with which the slowest pair rotates over the run length as over the original length at factor 1.
 double dynamic_theta(const RopeConfig& rope, std::int64_t turning) {
   const double original = static_cast<double>(rope.original_max_position), width = static_cast<double>(turning);
   const double length = std::max(static_cast<double>(rope.run_length), original);
@@ -89,7 +89,7 @@ at::Tensor positions_of(const SequenceBatch& batch) {
   return positions;
 }
 
-// Each product is rounded to the activation dtype before the sum, as in transformers: no fused multiply-add.
+// Rounds each product to the activation dtype before the sum, as in transformers: no fused multiply-add.
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleaved) {
   const std::int64_t pairs = cos.size(-1), rest = x.size(-1) - 2 * pairs;
   const auto half = [&](const at::Tensor& t, std::int64_t which) {

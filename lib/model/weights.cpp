@@ -22,7 +22,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// What a file holds of a layer: its weights, some of them in one tensor.
+// A layer as stored in a file: its weights, with some of them combined in one tensor.
 struct StoredLayer : LayerWeights {
   at::Tensor qkv, gate_up;
   at::Tensor linear_qkvz, linear_beta_decay;
@@ -36,7 +36,7 @@ struct LayerEntry {
 
 std::vector<LayerEntry> attention_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
   const std::int64_t d = c.head_dim_of(layer), q_width = c.query_heads * d, kv_width = c.kv_heads_of(layer) * d;
-  const std::int64_t q_rows = c.output_gate ? 2 * q_width : q_width;  // of each head q, then its gate
+  const std::int64_t q_rows = c.output_gate ? 2 * q_width : q_width;  // for each head q, then its gate
   using W = StoredLayer;
   std::vector<LayerEntry> entries = {
       {&W::q, &f.q, {q_rows, c.hidden}},      {&W::qkv, &f.qkv, {q_width + 2 * kv_width, c.hidden}},
@@ -90,7 +90,7 @@ std::vector<LayerEntry> linear_entries(const ModelConfig& c, const Family& f) {
   };
 }
 
-// Without experts, and without what the family does not have.
+// Excludes experts and tensors that the family does not have.
 std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std::int64_t layer) {
   using W = StoredLayer;
   std::vector<LayerEntry> entries = {
@@ -136,8 +136,8 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
 
 std::string where(const Checkpoint& checkpoint) { return checkpoint.location().directory.string(); }
 
-// What changes nothing here: scales of activations and of caches in fewer bits, which stay in the type of the run, and
-// tables of angles that every implementation computes anew. Any other name means something.
+// Tensors that can be ignored. Scales of activations and of low-bit caches, because both stay in the run's dtype.
+// Tables of angles, because every implementation recomputes them. Any other name matters.
 bool changes_nothing(const std::string& name) {
   constexpr std::array<std::string_view, 16> kEnds = {"input_scale",      "input_scale_inv",  "input_global_scale",
                                                       "input_zero_point", "output_scale",     "output_zero_point",
@@ -152,7 +152,7 @@ bool changes_nothing(const std::string& name) {
   });
 }
 
-// GPTQ checkpoints of older tools hold a bias of zeros at every module that they quantized.
+// GPTQ checkpoints of older tools have a zero bias at every quantized module.
 bool is_empty_bias(const Checkpoint& checkpoint, const std::string& name) {
   constexpr std::string_view kEnd = ".bias";
   if (!name.ends_with(kEnd)) return false;
@@ -161,24 +161,24 @@ bool is_empty_bias(const Checkpoint& checkpoint, const std::string& name) {
   return std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// Keys and values of a layer that reads another's: published files hold them, and no implementation reads them.
+// Keys and values of a layer that shares another's: published files contain them, but no implementation reads them.
 bool is_unread_projection(const Family& family, std::int64_t layer, const std::string& name) {
   constexpr std::array kParts = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "self_attn.v_norm."};
   return std::any_of(kParts.begin(), kParts.end(),
                      [&](const char* part) { return name.starts_with(family.layer_tensor(layer, part)); });
 }
 
-// Of the modules outside the layers: "lm_head.bias", "lm_head.pre_quant_scale".
+// Names beside the weights outside the layers: "lm_head.bias", "lm_head.pre_quant_scale".
 bool is_beside_outer_weight(const Family& family, const std::string& name) {
   const std::array weights = {&family.embedding, &family.head, &family.final_norm};
   return std::any_of(weights.begin(), weights.end(), [&](const std::string* weight) {
-    const std::size_t module = weight->rfind('.') + 1;  // with the dot
+    const std::size_t module = weight->rfind('.') + 1;  // including the dot
     return !weight->empty() && name != *weight && name.compare(0, module, *weight, 0, module) == 0;
   });
 }
 
-// Dropping a tensor that the checkpoint holds, of a weight or beside one, would give wrong results without a word.
-// Layers beyond the model's (multi-token prediction) are left alone.
+// Ignoring a tensor of a weight, or beside one, would silently give wrong results. Layers beyond the model's
+// (multi-token prediction) are allowed.
 void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const std::set<std::string>& used) {
   const ModelConfig& c = checkpoint.config();
   for (const std::string& name : checkpoint.names()) {
@@ -203,7 +203,7 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
   }
 }
 
-// Rows of embeddings are read one by one.
+// Rows of embeddings are read one by one, so embeddings must not be quantized.
 void require_plain(const Checkpoint& checkpoint, const StoredWeight& embedding) {
   if (embedding.format == nullptr) return;
   throw InputError("The embedding " + embedding.name + " of " + where(checkpoint) + " is stored as " +
@@ -213,8 +213,8 @@ void require_plain(const Checkpoint& checkpoint, const StoredWeight& embedding) 
 
 }  // namespace
 
-// With tied embeddings either tensor may be the one that was saved; where both are there, each is used for itself, as
-// transformers does (it ties them only when they are equal).
+// With tied embeddings, either tensor may be saved. If both exist, each is used separately, as in transformers, which
+// ties them only if they are equal.
 OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family) {
   const ModelConfig& c = checkpoint.config();
   const Shape table = {c.vocabulary, c.hidden};
@@ -240,7 +240,7 @@ OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family
 
 namespace {
 
-// Rows of q and of its gate, which alternate by heads: [2 Hq d, ...] -> two of [Hq d, ...].
+// Rows of q and its gate, which alternate by head: [2 Hq d, ...] -> two of [Hq d, ...].
 void split_output_gate(const ModelConfig& c, at::Tensor& q, at::Tensor& gate) {
   if (!q.defined()) return;
   std::vector<std::int64_t> by_head = q.sizes().vec(), whole = by_head;
@@ -252,7 +252,7 @@ void split_output_gate(const ModelConfig& c, at::Tensor& q, at::Tensor& gate) {
   q = halves.select(1, 0).reshape(whole);
 }
 
-// Rows of each key head together, [q, k, v, z] and [beta, decay] -> the rows of all heads one after another.
+// Rows grouped by key head, [q, k, v, z] and [beta, decay] -> grouped by tensor over all heads.
 void split_by_key_heads(const LinearAttention& l, StoredLayer& stored) {
   const std::int64_t shared = l.value_heads / l.key_heads, value = shared * l.value_dim;
   const auto rows = [&](const at::Tensor& whole, std::int64_t first, std::int64_t count) {
@@ -266,7 +266,7 @@ void split_by_key_heads(const LinearAttention& l, StoredLayer& stored) {
   stored.linear_decay = rows(stored.linear_beta_decay, shared, shared);
 }
 
-// Exponents of decays are computed with as they are stored, whatever the type of the run.
+// Exponents of decays keep their stored dtype in every run.
 bool kept_wide(const LayerEntry& entry) {
   return entry.member == static_cast<at::Tensor StoredLayer::*>(&LayerWeights::linear_decay_bias) ||
          entry.member == static_cast<at::Tensor StoredLayer::*>(&LayerWeights::linear_log_rate);
@@ -359,7 +359,7 @@ std::vector<std::uint64_t> layer_elements(const Checkpoint& checkpoint) {
 
 namespace {
 
-// Of an index alone, names of scales and codes tell; a name that tells nothing is taken for a plain weight.
+// With only an index, names of scales and codes decide; a name without such information counts as a plain weight.
 bool is_quantized(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
   if (checkpoint.has_shards()) return !find_weight(checkpoint, name, shape).is_plain();
   return has_quantized_parts(checkpoint, name);
@@ -371,8 +371,8 @@ std::uint64_t elements_of(const Shape& shape, std::size_t from = 0) {
   return size;
 }
 
-// What a kernel reads: the stored tensors of a weight. Of an index alone: as many bytes as 8-bit codes with a scale of
-// 16 bits in groups of two would take, more than any format does.
+// A kernel's input: the stored tensors of a weight. With only an index, an upper limit for all formats: 8-bit codes
+// with a 16-bit scale per group of two.
 std::uint64_t stored_bytes(const Checkpoint& checkpoint, const std::string& name, const Shape& shape) {
   if (!checkpoint.has_shards()) return 2 * elements_of(shape);
   const StoredWeight weight = find_weight(checkpoint, name, shape);
@@ -381,8 +381,8 @@ std::uint64_t stored_bytes(const Checkpoint& checkpoint, const std::string& name
   return bytes;
 }
 
-// ATen's operations on the CPU: codes as bytes, as indices or whole numbers of 32 bits, and the product in FP32, at
-// most at once for one element. Of three dimensions the first one counts experts, which come one by one.
+// ATen's memory on the CPU: codes as bytes, as indices or 32-bit integers, and the FP32 product; this is the peak per
+// element. With three dimensions the first counts experts, which are processed one at a time.
 std::uint64_t unpacked_bytes(const Shape& shape) {
   constexpr std::uint64_t kEach = 12;
   return kEach * elements_of(shape, shape.size() > 2 ? 1 : 0);

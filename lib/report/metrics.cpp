@@ -76,8 +76,8 @@ DeltaPMetrics summarize_delta_p(const std::vector<SequenceScores>& sequences) {
   return d;
 }
 
-// Correlation of the two likelihoods over tokens, and the difference of perplexities with its error; the moments are
-// about the means, so nothing cancels.
+// Correlation of the two likelihoods over tokens, and the difference of perplexities with its error. Moments are
+// central, so nothing cancels.
 void compare_likelihoods(const std::vector<SequenceScores>& sequences, QualityMetrics& m) {
   const MeanAndError base =
       mean_and_error(gather(sequences, [](const SequenceScores& s, std::size_t t) { return s.baseline_nll[t]; }));

@@ -7,7 +7,7 @@
 
 namespace oscar {
 
-// Programs here never call setlocale, so snprintf writes the C locale's point.
+// Programs here never call setlocale, so snprintf writes a decimal point as in the C locale.
 std::string significant(double value, int digits) {
   if (std::isnan(value)) return "-";
   char text[64];

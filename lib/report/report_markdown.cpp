@@ -36,7 +36,7 @@ std::string junit_case(const std::string& group, const std::string& name, std::o
   return text + "><failure message=\"" + html::escape(detail) + "\"/></testcase>\n";
 }
 
-// In which form a bundle was judged.
+// The form in which a bundle was evaluated.
 std::string served_note(const BundleFacts& b) {
   std::string note = markdown_code(b.row);
   if (b.simulated())

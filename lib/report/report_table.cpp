@@ -16,7 +16,7 @@ std::size_t width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
 }
 
-// names: columns that hold names, on the left.
+// names: number of left-aligned name columns.
 std::string format_rows(const std::vector<Row>& rows, std::size_t names) {
   std::vector<std::size_t> widths(rows.front().size(), 0);
   for (const Row& row : rows) {
@@ -28,7 +28,7 @@ std::string format_rows(const std::vector<Row>& rows, std::size_t names) {
     for (std::size_t c = 0; c < row.size(); ++c) {
       const std::string pad(widths[c] - width(row[c]), ' ');
       if (c > 0) line += "  ";
-      line += c < names ? row[c] + pad : pad + row[c];  // names left, numbers right
+      line += c < names ? row[c] + pad : pad + row[c];  // names left-aligned, numbers right-aligned
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -52,7 +52,7 @@ std::string verdict(std::optional<bool> pass) {
 
 std::string ratio_text(double ratio) { return ratio < 100.0 ? fixed(ratio, 3) : significant(ratio, 3); }
 
-// "3.6x": bytes of the BF16 row over these.
+// "3.6x": bytes of the BF16 row divided by this row's bytes.
 std::string smaller_text(const VerifyReport& report, const MethodReport& method) {
   for (const MethodReport& m : report.methods) {
     if (m.quantized || m.path != method.path || method.allocated_bytes == 0) continue;
@@ -73,7 +73,7 @@ Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, 
   return row;
 }
 
-// Lines of at most 100 columns, broken at spaces; what follows a break is indented.
+// Lines of at most 100 columns, broken at spaces; continuation lines are indented.
 std::string wrapped(const std::string& text) {
   constexpr std::size_t kColumns = 100;
   std::string out, line;
@@ -90,7 +90,7 @@ std::string wrapped(const std::string& text) {
   return out + line + "\n";
 }
 
-// What to do, and the verdict as the last line.
+// Next steps, and the verdict as the last line.
 std::string closing_lines(const VerifyReport& report) {
   std::string text;
   if (!report.undecided.empty()) text += "gate: " + report.undecided + "\n";

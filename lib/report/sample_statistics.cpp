@@ -24,7 +24,7 @@ MeanAndError mean_and_error(std::span<const double> values) {
   for (const double v : values) sum += v;
   const double mean = sum / n;
   if (values.size() < 2) return {mean, 0.0};
-  double squares = 0;  // about the mean: no cancellation where the spread is small against the mean
+  double squares = 0;  // central, so nothing cancels when the spread is small relative to the mean
   for (const double v : values) squares += (v - mean) * (v - mean);
   return {mean, std::sqrt(squares / n / (n - 1))};
 }
@@ -36,7 +36,7 @@ double proportion_error(double p, std::int64_t n) {
 
 Interval wilson_interval(std::int64_t successes, std::int64_t n) {
   if (n <= 0) return {0.0, 1.0};
-  constexpr double z = 1.959963984540054;  // of the normal distribution, 97.5 %
+  constexpr double z = 1.959963984540054;  // 97.5 % quantile of the normal distribution
   const double count = static_cast<double>(n), p = static_cast<double>(successes) / count;
   const double scale = 1.0 / (1.0 + z * z / count), middle = p + z * z / (2.0 * count);
   const double half = z * std::sqrt(p * (1.0 - p) / count + z * z / (4.0 * count * count));

@@ -1,4 +1,4 @@
-// The run in words: gates, the verdict, memory, the layers that lose most.
+// The run in words: gates, the verdict, memory, and the layers with the largest loss.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ std::string context_text(std::int64_t tokens) {
   return tokens % 1024 == 0 ? std::to_string(tokens / 1024) + "K" : grouped(tokens);
 }
 
-// "1 of 60 tokens differs": in their most probable token.
+// "1 of 60 tokens differs": counts changed most probable tokens.
 std::string changed_tokens(double same) {
   const double changed = 1.0 - same;
   if (!(changed > 0.0)) return "no token differs";

@@ -17,7 +17,7 @@ TaskSet make_copy_task(std::int64_t length, std::int64_t prompts, std::uint64_t 
       std::string record;
       for (std::int64_t r = 0; r <= records; ++r) {
         const bool wanted = r == asked;
-        // Every third record is a near duplicate: the same item with two digits changed.
+        // Every third record is a near duplicate: the same item with two changed digits.
         std::string number = wanted || r % 3 == 0 ? code : random.digits(8);
         if (!wanted && r % 3 == 0) {
           const std::size_t at = random.below(7) + 1;

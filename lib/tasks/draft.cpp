@@ -31,10 +31,10 @@ std::int64_t shared_prefix(const std::vector<std::int32_t>& a, const std::vector
 
 TaskPrompt encode_draft(const TaskDraft& draft, const Tokenizer& tokenizer) {
   std::string text = draft.prompt;
-  std::vector<std::string> before, behind;  // text up to each reference, and with it
+  std::vector<std::string> before, behind;  // text before each reference, and including it
   for (const AnswerPiece& piece : draft.answer) {
     text += piece.before;
-    // A blank before a word is part of its first token.
+    // A space before a word is part of its first token.
     before.push_back(text.substr(0, text.find_last_not_of(' ') + 1));
     text += piece.reference;
     behind.push_back(text);
@@ -61,7 +61,7 @@ TaskPrompt fit_draft(const std::string& task, std::int64_t length, std::int64_t 
   }
   std::int64_t low = 0, high = step * (2 * length / cycle + 2);  // low fits, high does not
   while (high - low > 1) {
-    // Units are nearly equal: a guess from the average lands within a few of them.
+    // Units are nearly equal, so a guess from the average is off by only a few.
     const std::int64_t guess = low + step * (length - std::ssize(best.ids)) / cycle;
     const std::int64_t middle = std::clamp(guess, low + 1, high - 1);
     TaskPrompt candidate = encode(middle);

@@ -18,7 +18,7 @@ void shuffle(std::vector<std::string>& list, TaskRandom& random) {
 
 std::string new_word(TaskRandom& random, std::set<std::string>& used) {
   std::string word = random.word();
-  // Few syllables make few words: a long list needs longer ones.
+  // Few syllables make few words, so a long list needs longer words.
   while (!used.insert(word).second) word += random.word();
   return word;
 }
@@ -42,7 +42,7 @@ TaskSet make_common_words_task(std::int64_t length, std::int64_t prompts, std::u
       shuffle(list, random);
       std::string text = "Below is a numbered list of words. Some words appear more often than others.\n";
       for (std::size_t n = 0; n < list.size(); ++n) text += std::to_string(n + 1) + ". " + list[n] + " ";
-      // References in the order of first appearance, which the question asks for.
+      // References in order of first appearance, as the question requests.
       std::sort(common.begin(), common.end(), [&](const std::string& a, const std::string& b) {
         return std::find(list.begin(), list.end(), a) < std::find(list.begin(), list.end(), b);
       });
@@ -65,7 +65,7 @@ TaskSet make_frequent_words_task(std::int64_t length, std::int64_t prompts, std:
   for (std::int64_t i = 0; i < prompts; ++i) {
     const auto draft = [&](std::int64_t words) {
       TaskRandom random(seed, length, i);
-      // Rank r has weight r^-2 (rank 1 is dots, which are no word): r = 1: 61 %, 2: 15 %, 3: 7 %, ...
+      // Rank r has weight r^-2: r = 1: 61 %, 2: 15 %, 3: 7 %, ... Rank 1 is dots, which are not a word.
       constexpr int kRanks = 50;
       std::vector<std::string> coded;
       while (coded.size() < kRanks) {
@@ -77,7 +77,7 @@ TaskSet make_frequent_words_task(std::int64_t length, std::int64_t prompts, std:
       for (int r = 1; r <= kRanks; ++r) total += std::pow(r, -kZipf);
       std::vector<std::string> list;
       for (int r = 1; r <= kRanks; ++r) {
-        // At least 4, 3 and 2 for the asked ones, so that they lead also in a short text.
+        // At least 4, 3 and 2 for the requested words, so that they lead even in a short text.
         const auto share = std::llround(static_cast<double>(words) * std::pow(r, -kZipf) / total);
         const std::int64_t count = r >= 2 && r <= 4 ? std::max<std::int64_t>(share, 6 - r)
                                                     : std::min<std::int64_t>(share, r == 1 ? share : 1 + share);

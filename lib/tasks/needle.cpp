@@ -20,7 +20,7 @@ struct Needle {
   std::string sentence() const { return "The special magic number for " + key + " is: " + value + ". "; }
 };
 
-// `count` needles; keys are distinct unless they share one.
+// Draws `count` needles; keys are distinct unless all share one.
 std::vector<Needle> draw_needles(TaskRandom& random, std::size_t count, bool one_key) {
   std::vector<Needle> needles;
   while (needles.size() < count) {
@@ -83,7 +83,8 @@ TaskSet make_needle_task(std::int64_t length, std::int64_t prompts, std::uint64_
 TaskSet make_multikey_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer) {
   return build("niah-multikey", length, prompts, seed, 5, tokenizer,
                [](TaskRandom& random, std::int64_t sentences, double depth) {
-                 // The haystack is made of needles; keys of the others get a number, so that any count of them differs.
+                 // The haystack consists of needles. Keys of the others get a number, so that any count of them is
+                 // distinct.
                  const std::vector<Needle> asked = draw_needles(random, 1, false);
                  const std::int64_t place = std::llround(depth * static_cast<double>(sentences));
                  std::string text = kSeveralIntroduction;

@@ -28,7 +28,7 @@ TaskSet make_tracking_task(std::int64_t length, std::int64_t prompts, std::uint6
         names.push_back(name);
         if (depths.size() < names.size()) depths.push_back(static_cast<double>(random.below(1000)) / 999.0);
       }
-      std::sort(depths.begin(), depths.end());  // assignments stand in their order
+      std::sort(depths.begin(), depths.end());  // keep the assignments in order
       TaskDraft d{kExample + noise_with(sentences, inserts, depths) + "Which variables hold the value " + value +
                       "? In order of assignment:",
                   {},

@@ -19,7 +19,7 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The folder all entries stand in. It need not be the name of the file, which may have been renamed.
+// The folder that contains all entries. It may differ from the file's name, because files can be renamed.
 std::string find_root(const ZipReader& zip, const std::string& where) {
   std::string root;
   int found = 0;
@@ -50,7 +50,7 @@ PtValue parse(std::span<const std::byte> bytes, const std::shared_ptr<const void
   return unpickle(pickle, storage, owner, where);
 }
 
-// Torch expects 40 digits that tell files apart; here they come from the content, so equal files get equal ids.
+// Torch expects 40 digits that identify a file. They are derived from the content, so equal files get equal ids.
 std::string serialization_id(const Pickled& pickled) {
   Sha256 hash;
   hash.update(pickled.pickle);

@@ -12,8 +12,8 @@
 namespace oscar {
 namespace {
 
-// Emits protocol 2 without a memo: every value is written out where it stands, which the restricted loader of torch
-// reads as well as memoized text.
+// Writes protocol 2 without a memo: every value is written in full. Torch's restricted loader reads this as well as
+// memoized text.
 class Pickler {
  public:
   Pickled run(const PtValue& value) {
@@ -95,7 +95,7 @@ class Pickler {
     for (const std::int64_t extent : tensor.shape) put(extent);
     text() += "t(";
     std::int64_t step = tensor.elements();
-    for (const std::int64_t extent : tensor.shape) {  // row-major; an empty tensor has strides of no meaning
+    for (const std::int64_t extent : tensor.shape) {  // row-major; strides of an empty tensor have no meaning
       step = extent == 0 ? 0 : step / extent;
       put(step);
     }
@@ -104,7 +104,7 @@ class Pickler {
         "ccollections\nOrderedDict\n)RtR";  // requires_grad False, no hooks
   }
 
-  // Tensors that are the same elements of the same bytes share a storage, as they do when torch saves them.
+  // Tensors over the same elements of the same bytes share a storage, as in torch.
   std::size_t storage_index(const PtTensor& tensor) {
     const auto id = std::tuple(tensor.data.data(), tensor.dtype, tensor.shape, tensor.strides);
     const auto [it, fresh] = storages_.emplace(id, out_.storages.size());

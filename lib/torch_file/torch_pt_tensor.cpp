@@ -16,7 +16,7 @@ PtTensor tensor_over(const Storage& storage, std::int64_t offset, std::vector<st
   PtTensor t{storage.dtype, std::move(shape), std::move(strides), {}, owner};
   if (t.strides.size() != t.shape.size()) refuse("a tensor has strides of another length than its size");
   const std::uint64_t item = dtype_size(t.dtype), have = storage.bytes.size() / item;
-  unsigned __int128 count = 1, last = 0;  // number of elements; index of the last one from the offset
+  unsigned __int128 count = 1, last = 0;  // number of elements; index of the last one relative to the offset
   bool empty = false;
   for (std::size_t i = 0; i < t.shape.size(); ++i) {
     if (t.shape[i] < 0 || t.strides[i] < 0) refuse("a tensor has a negative number in its size or stride");

@@ -82,7 +82,7 @@ class Unpickler {
            ", which plain tensors and values do not need");
   }
 
-  // Each of the following executes one operation, or returns false where it is not one of its own.
+  // Each of the following functions executes one operation, or returns false if it does not handle it.
   bool push_scalar(unsigned char op) {
     switch (op) {
       case 'N':
@@ -184,7 +184,7 @@ class Unpickler {
       case 'R':
         reduce();
         return true;
-      case 'b':  // attributes of an OrderedDict, such as the _metadata of a state_dict: not part of its content
+      case 'b':  // attributes of an OrderedDict, such as a state_dict's _metadata: not part of its content
         pop();
         if (!std::holds_alternative<Dict>(top())) refuse("its pickle sets the state of an object, which is not data");
         return true;

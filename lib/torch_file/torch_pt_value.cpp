@@ -80,7 +80,7 @@ std::vector<std::byte> PtTensor::bytes() const {
   if (contiguous()) return {data.begin(), data.begin() + static_cast<std::ptrdiff_t>(count * size)};
   std::vector<std::byte> out(count * size);
   std::vector<std::int64_t> index(shape.size(), 0);
-  std::int64_t source = 0;  // element of the storage at `index`
+  std::int64_t source = 0;  // storage index of the element at `index`
   for (std::size_t i = 0; i < count; ++i) {
     std::memcpy(out.data() + i * size, data.data() + static_cast<std::size_t>(source) * size, size);
     for (std::size_t axis = shape.size(); axis-- > 0;) {

@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50;
 constexpr std::uint32_t kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
 constexpr std::size_t kLocalSize = 30, kCentralSize = 46, kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20;
-constexpr std::uint32_t kIn64 = 0xffffffffu;  // the value stands in the zip64 record
+constexpr std::uint32_t kIn64 = 0xffffffffu;  // the zip64 record has the value
 
-// Little-endian fields of a byte range, every access checked.
+// Little-endian fields of a byte range; every access is checked.
 class Fields {
  public:
   Fields(std::span<const std::byte> bytes, const std::string& where) : bytes_(bytes), where_(where) {}
@@ -47,11 +47,11 @@ class Fields {
   const std::string& where_;
 };
 
-// Offset of the end record: the last one whose comment reaches exactly to the end of the file.
+// Offset of the end record: the last one whose comment ends exactly at the end of the file.
 std::uint64_t find_end(const Fields& f, const std::string& where) {
   constexpr std::size_t kLongestComment = 65535;
   if (f.size() < 4 || f.u16(0) != (kLocal & 0xffff)) {
-    const bool old_format = f.size() >= 2 && f.u16(0) == 0x0280;  // a pickle of protocol 2 comes first
+    const bool old_format = f.size() >= 2 && f.u16(0) == 0x0280;  // starts with a pickle of protocol 2
     throw InputError(where + (old_format
                                   ? ": is in the format torch.save had before version 1.6; load and save it again"
                                   : ": is no torch.save file (it does not begin as a zip file)"));
@@ -63,7 +63,8 @@ std::uint64_t find_end(const Fields& f, const std::string& where) {
   throw InputError(where + ": has no zip directory; it is truncated");
 }
 
-// Size, compressed size and offset of a central entry; those of 0xffffffff stand in the zip64 extra field (id 1).
+// Size, compressed size and offset of a central entry. A value of 0xffffffff is replaced by the zip64 extra field (id
+// 1).
 struct Extent {
   std::uint64_t size, compressed, offset;
 };
@@ -107,7 +108,7 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
   const Fields f(bytes_, where_);
   if (count > size / kCentralSize) throw InputError(where_ + ": the zip directory is shorter than its entries");
   std::uint64_t at = offset;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;  // begin and end of each entry, header included
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;  // start and end of each entry, including the header
   for (std::uint64_t i = 0; i < count; ++i) {
     Budget::spend(300);
     if (f.u32(at) != kCentral) throw InputError(where_ + ": the zip directory is damaged");
@@ -119,7 +120,7 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
       throw InputError(where_ + ": the entry " + quote_name(name) +
                        " is compressed or encrypted, torch stores it plain");
     }
-    // The local header repeats the name; its own extra field (the alignment padding) comes before the content.
+    // The local header repeats the name; its extra field (the alignment padding) precedes the content.
     if (f.range(e.offset, kLocalSize).empty() || f.u32(e.offset) != kLocal || f.u16(e.offset + 26) != name_size ||
         f.text(e.offset + kLocalSize, name_size) != name) {
       throw InputError(where_ + ": the entry " + quote_name(name) + " has no local header where the directory says");
@@ -131,7 +132,7 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
     places.emplace_back(e.offset, content + e.size);
     at += kCentralSize + name_size + extra_size + comment_size;
   }
-  // Entries that share bytes would have the same content checked again and again.
+  // Otherwise entries that share bytes would cause repeated checks of the same content.
   std::sort(places.begin(), places.end());
   for (std::size_t i = 1; i < places.size(); ++i) {
     if (places[i].first < places[i - 1].second) {

@@ -1,5 +1,5 @@
-// LibTorch's PyTorchStreamWriter would do, but writing here keeps this library free of Torch, goes through AtomicFile
-// and fixes every byte: its serialization id and padding depend on the version of Torch.
+// Replaces LibTorch's PyTorchStreamWriter: this library stays free of Torch, uses AtomicFile and determines every byte.
+// The writer's serialization id and padding depend on the version of Torch.
 #include "base/errors.h"
 #include "torch_file/crc32.h"
 #include "torch_file/torch_pt_zip.h"
@@ -19,8 +19,7 @@ void put32(std::string* out, std::uint64_t value) {
   put16(out, value >> 16);
 }
 
-// Fields that the local and the central header share: version needed, flags, method 0, no time, crc, sizes, name
-// length.
+// Fields common to the local and the central header: version needed, flags, method 0, no time, crc, sizes, name length.
 void put_common(std::string* out, std::uint32_t crc, std::uint64_t size, std::size_t name_size) {
   put16(out, 20);
   put16(out, kUtf8Names);

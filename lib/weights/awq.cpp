@@ -1,7 +1,7 @@
-// AWQ (Lin et al. 2023) in its GEMM layout: integers of 4 bits, stored as [in, out], for X.weight [N, K]:
+// AWQ (Lin et al. 2023) in its GEMM layout: 4-bit integers, stored as [in, out], for X.weight [N, K]:
 //   X.qweight I32 [K, N / 8], X.qzeros I32 [G, N / 8], X.scales [G, N]
 //   w[n, k] = (code[k, n] - zero[k / (K / G), n]) scale[k / (K / G), n]
-// The eight codes of a word stand in the order of columns 0, 2, 4, 6, 1, 3, 5, 7, the lowest bits first.
+// The eight codes of a word are in column order 0, 2, 4, 6, 1, 3, 5, 7, lowest bits first.
 #include <ATen/ATen.h>
 
 #include "weights/tensor_view.h"
@@ -14,7 +14,7 @@ extern const WeightFormat kAwq;
 
 namespace {
 
-constexpr std::int64_t kAwqWord = 8;  // codes of a word
+constexpr std::int64_t kAwqWord = 8;  // codes per word
 
 std::optional<StoredWeight> find_awq(const WeightQuery& query) {
   const TensorView* codes = query.find(".qweight");
@@ -36,7 +36,7 @@ std::optional<StoredWeight> find_awq(const WeightQuery& query) {
 
 // int32 [R, N / 8] -> FP32 [N, R].
 at::Tensor awq_codes(const at::Tensor& words, std::int64_t rows) {
-  // Column j of a word of eight stands at this place of it.
+  // Column j of eight is at this place in its word.
   const at::Tensor place = at::tensor({0, 4, 1, 5, 2, 6, 3, 7}, words.options());
   const at::Tensor codes = unpacked_integers(words, 4).view({words.size(0), -1, kAwqWord}).index_select(2, place);
   return codes.flatten(1).narrow(1, 0, rows).t().contiguous();

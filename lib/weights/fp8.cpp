@@ -1,12 +1,12 @@
-// FP8 E4M3 (Micikevicius et al. 2022, "FP8 formats for deep learning": no infinity, NaN is S.1111.111, at most 448)
-// with a scale for the tensor, for each row, or for blocks of 128 x 128; and INT8 with the same scales of tensor or
-// rows.
+// FP8 E4M3 with a scale for the tensor, per row, or per 128 x 128 block. E4M3 has no infinity, its NaN is S.1111.111,
+// and its maximum is 448 (Micikevicius et al. 2022, "FP8 formats for deep learning"). INT8 may have the same scales of
+// tensor or rows.
 //   w[n, k] = code[n, k] scale[n / block rows, k / block columns]
-// Stored as X.weight with X.weight_scale_inv (DeepSeek, Qwen: multiplied all the same) or X.weight_scale
-// (compressed-tensors, modelopt). The scale's shape tells which of the three it is:
+// Stored as X.weight with X.weight_scale_inv (DeepSeek, Qwen: also multiplied) or X.weight_scale (compressed-tensors,
+// modelopt). The scale's shape selects the case:
 //   [], [1] or [1, 1]: tensor; [N] or [N, 1]: rows; [ceil(N / block rows), ceil(K / block columns)]: blocks.
-// MXFP8 (OCP Microscaling Formats 1.0): the same codes, 32 of a row with one scale of 2^(byte - 127), stored as U8 or
-// F8_E8M0 [N, K / 32]. Blocks of other sizes may have such scales, too.
+// MXFP8 (OCP Microscaling Formats 1.0) has the same codes, with one scale 2^(byte - 127) for 32 codes of a row. Its
+// scales are stored as U8 or F8_E8M0 [N, K / 32]. Blocks of other sizes may also have such scales.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ extern const WeightFormat kFp8;
 
 namespace {
 
-constexpr std::int64_t kMxfp8Group = 32;  // codes of one scale of MXFP8
+constexpr std::int64_t kMxfp8Group = 32;  // codes per MXFP8 scale
 
 bool is_power(const TensorView& scale) { return scale.dtype == DType::kU8 || scale.dtype == DType::kF8E8M0; }
 
@@ -81,7 +81,8 @@ std::optional<StoredWeight> find_fp8(const WeightQuery& query) {
   return weight;
 }
 
-// values [N, K] *= scale of their block, in place. Rows of whole blocks at once, then those of the cut block.
+// values [N, K] *= scale of their block, in place. Scales rows of complete blocks at once, then rows of the partial
+// block.
 void scale_blocks(const StoredWeight& weight, at::Tensor values, const at::Tensor& scale) {
   const std::int64_t rows = weight.shape[0], columns = weight.shape[1], block = weight.block_rows;
   const at::Tensor wide = scale.repeat_interleave(std::min(weight.block_columns, columns), 1).narrow(1, 0, columns);
@@ -92,7 +93,7 @@ void scale_blocks(const StoredWeight& weight, at::Tensor values, const at::Tenso
   if (rows > whole * block) values.narrow(0, whole * block, rows - whole * block).mul_(wide.narrow(0, whole, 1));
 }
 
-// Scales as FP32, their shape as stored.
+// Scales as FP32 in their stored shape.
 at::Tensor finite_fp8_scale(const StoredWeight& weight) {
   if (!is_power(*weight.scale)) return finite_scale(weight, *weight.scale);
   const at::Tensor stored = stored_tensor(*weight.scale, at::kCPU).view(at::kByte);

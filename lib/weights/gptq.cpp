@@ -1,7 +1,8 @@
-// GPTQ (Frantar et al. 2022): integers of 4 or 8 bits, stored as [in, out] and packed along [in], for X.weight [N, K]:
-//   X.qweight I32 [K bits / 32, N], X.qzeros I32 [G, N bits / 32], X.scales [G, N], X.g_idx I32 [K], the lowest bits of
-//   a word first w[n, k] = (code[k, n] - zero[g, n]) scale[g, n], g = g_idx[k], or without g_idx k / (K / G)
-// The stored zero point is one less than the zero point, except where config.json says "checkpoint_format": "gptq_v2".
+// GPTQ (Frantar et al. 2022): 4- or 8-bit integers, stored as [in, out] and packed along [in], for X.weight [N, K]:
+//   X.qweight I32 [K bits / 32, N], X.qzeros I32 [G, N bits / 32], X.scales [G, N], X.g_idx I32 [K]
+//   w[n, k] = (code[k, n] - zero[g, n]) scale[g, n], g = g_idx[k], or without g_idx k / (K / G)
+// The lowest bits of a word come first. The stored zero point is one less than the zero point, unless config.json says
+// "checkpoint_format": "gptq_v2".
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,8 +1,9 @@
-// MXFP4 (OCP Microscaling Formats 1.0): E2M1 codes, 32 of which share one E8M0 scale.
+// MXFP4 (OCP Microscaling Formats 1.0): E2M1 codes, with one E8M0 scale per 32 codes.
 //   w[n, k] = code[n, k] 2^(scale[n, k / 32] - 127)
-// gpt-oss stores its experts so: NAME_blocks [E, N, K / 32, 16] and NAME_scales [E, N, K / 32], both U8, for the weight
-// NAME [E, K, N] (columns of the weight are the rows that share scales). compressed-tensors ("mxfp4-pack-quantized")
-// stores X.weight_packed [N, K / 2] and X.weight_scale [N, K / 32], both U8, for X.weight [N, K].
+// gpt-oss stores experts as NAME_blocks [E, N, K / 32, 16] and NAME_scales [E, N, K / 32], both U8, for the weight NAME
+// [E, K, N]. Columns of the weight are the rows that share scales.
+// compressed-tensors ("mxfp4-pack-quantized") stores X.weight_packed [N, K / 2] and X.weight_scale [N, K / 32], both
+// U8, for X.weight [N, K].
 #include <ATen/ATen.h>
 
 #include "weights/tensor_view.h"
@@ -15,7 +16,7 @@ extern const WeightFormat kMxfp4;
 
 namespace {
 
-constexpr std::int64_t kMxGroup = 32;  // codes of one scale
+constexpr std::int64_t kMxGroup = 32;  // codes per scale
 
 std::optional<StoredWeight> find_mxfp4(const WeightQuery& query) {
   const TensorView* blocks = query.checkpoint.find(query.name + "_blocks");
@@ -61,7 +62,7 @@ at::Tensor finite_powers(const StoredWeight& weight) {
 at::Tensor dequantize_mxfp4(const StoredWeight& weight, at::ScalarType dtype) {
   const at::Tensor powers = e8m0_scales(finite_powers(weight)), bytes = stored_tensor(*weight.codes, at::kCPU);
   if (weight.shape.size() == 2) return scaled(bytes, powers).to(dtype);
-  // One expert after another: all of them in FP32 would take more memory than the layer.
+  // One expert at a time: all of them in FP32 would need more memory than the layer.
   at::Tensor experts = at::empty({weight.shape[0], weight.shape[2], weight.shape[1]}, bytes.options().dtype(dtype));
   for (std::int64_t e = 0; e < weight.shape[0]; ++e) {
     experts.select(0, e).copy_(scaled(bytes.select(0, e).flatten(1), powers.select(0, e)));
@@ -71,7 +72,7 @@ at::Tensor dequantize_mxfp4(const StoredWeight& weight, at::ScalarType dtype) {
 
 WeightLayout layout_mxfp4(const StoredWeight& weight) {
   finite_powers(weight);
-  const std::int64_t columns = weight.shape[1];  // those that share scales, in both shapes
+  const std::int64_t columns = weight.shape[1];  // the dimension that shares scales, in both shapes
   return {.code = WeightCode::kE2M1,
           .rows = weight.turned ? weight.shape[0] * weight.shape[2] : weight.shape[0],
           .columns = columns,

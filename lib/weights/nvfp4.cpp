@@ -1,4 +1,4 @@
-// NVFP4: E2M1 codes, 16 of which share one FP8 E4M3 scale, and one FP32 number for the whole tensor.
+// NVFP4: E2M1 codes, one FP8 E4M3 scale per 16 codes, and one FP32 number for the tensor.
 //   compressed-tensors ("nvfp4-pack-quantized"): X.weight_packed U8 [N, K / 2], X.weight_scale F8_E4M3 [N, K / 16],
 //     X.weight_global_scale F32 [1]:   w[n, k] = code[n, k] (scale[n, k / 16] / global)
 //   modelopt: X.weight U8 [N, K / 2], X.weight_scale F8_E4M3 [N, K / 16], X.weight_scale_2 F32 []:
@@ -16,7 +16,7 @@ extern const WeightFormat kNvfp4;
 
 namespace {
 
-constexpr std::int64_t kNvGroup = 16;  // codes of one scale
+constexpr std::int64_t kNvGroup = 16;  // codes per scale
 
 bool divides(const StoredWeight& weight) { return weight.second->name.ends_with(".weight_global_scale"); }
 
@@ -37,7 +37,7 @@ std::optional<StoredWeight> find_nvfp4(const WeightQuery& query) {
   return weight;
 }
 
-// The number beside all scales, [].
+// The number for the entire tensor, [].
 at::Tensor whole_scale(const StoredWeight& weight) {
   const at::Tensor whole = finite_scale(weight, *weight.second).reshape({});
   if (divides(weight) && whole.item<float>() == 0.0f) refuse_part(weight, *weight.second, "is 0 and divides scales");

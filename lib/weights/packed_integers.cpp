@@ -1,8 +1,8 @@
-// Integers of 4 or 8 bits as compressed-tensors packs them ("pack-quantized"), for X.weight [N, K]:
-//   X.weight_packed      I32 [N, ceil(K bits / 32)], codes of 0 to 2^bits - 1, the lowest bits of a word first
-//   X.weight_scale       [N, G], one for each row and group of K / G columns; G = 1: channels
+// 4- or 8-bit integers as compressed-tensors packs them ("pack-quantized"), for X.weight [N, K]:
+//   X.weight_packed      I32 [N, ceil(K bits / 32)], codes of 0 to 2^bits - 1, lowest bits of a word first
+//   X.weight_scale       [N, G], one per row and group of K / G columns; G = 1: channels
 //   X.weight_shape       I64 or I32 [2]: N, K
-//   X.weight_zero_point  I32 [ceil(N bits / 32), G], packed along the rows; without it every zero point is 2^(bits - 1)
+//   X.weight_zero_point  I32 [ceil(N bits / 32), G], packed along the rows; if absent, every zero point is 2^(bits - 1)
 //   X.weight_g_idx       I32 [K], the group of each column (activation order); -1 everywhere: columns in order
 //   w[n, k] = (code[n, k] - zero[n, group of k]) scale[n, group of k]
 #include <ATen/ATen.h>
@@ -38,14 +38,14 @@ std::optional<StoredWeight> find_packed(const WeightQuery& query) {
   StoredWeight weight = query.start(kPackedIntegers, *packed);
   weight.shape_info = &query.need(".weight_shape");
   check_stored_shape(query, weight);
-  // The width of the packed tensor tells 4 bits from 8.
+  // The width of the packed tensor distinguishes 4 from 8 bits.
   weight.bits = packed->shape == WeightShape{rows, packed_words(columns, 8)} ? 8 : 4;
   require_shape(query, *packed, {rows, packed_words(columns, weight.bits)});
   weight.scale = &query.need(".weight_scale");
   require_type(query, *weight.scale, {DType::kF32, DType::kBF16, DType::kF16});
   const std::int64_t groups = weight.scale->shape.size() == 2 ? std::max<std::int64_t>(weight.scale->shape[1], 1) : 1;
   weight.groups = query.find(".weight_g_idx");
-  // Without a list of groups all have as many columns; what is expected otherwise is one scale for each row.
+  // Without a list of groups, all groups have equal size. If that is impossible, one scale per row is expected.
   const bool even = weight.groups != nullptr || columns % groups == 0;
   require_shape(query, *weight.scale, {rows, even ? groups : 1});
   if (weight.groups != nullptr) {

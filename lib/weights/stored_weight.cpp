@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kFormats = {&kFp8, &kMxfp4, &kPackedIntegers, &kNvfp4, &kAwq, &kGptq};
 
-// Tensors that only quantized weights have, of the module and of the weight itself.
+// Tensors that only quantized weights have, for the module and for the weight itself.
 constexpr std::array kModuleParts = {".weight_packed",  ".qweight",      ".weight_scale",        ".weight_scale_inv",
                                      ".weight_scale_2", ".weight_shape", ".weight_global_scale", ".weight_zero_point",
                                      ".qzeros",         ".scales",       ".weight.absmax",       ".absmax"};
@@ -112,7 +112,7 @@ at::Tensor load_codes(const StoredWeight& weight, at::ScalarType dtype, at::Devi
 StoredWeight find_weight(const Checkpoint& checkpoint, const std::string& name, const WeightShape& shape) {
   const WeightQuery query{checkpoint, name, shape};
   StoredWeight weight = find_codes(query);
-  // modelopt: AWQ divides columns of the weight by factors, and multiplies them into what the layer reads.
+  // modelopt's AWQ divides the weight's columns by factors and multiplies the layer's input by them.
   const TensorView* factors = shape.size() == 2 ? query.find(".pre_quant_scale") : nullptr;
   if (factors == nullptr) return weight;
   require_type(query, *factors, {DType::kF32, DType::kBF16, DType::kF16});

@@ -22,7 +22,7 @@ at::ScalarType scalar_type(const TensorView& view) {
     case DType::kBool:
       return at::kBool;
     case DType::kU8:
-    case DType::kF8E8M0:  // its bytes: no arithmetic of ours is done in that type
+    case DType::kF8E8M0:  // as bytes: no arithmetic uses this type
       return at::kByte;
     case DType::kI8:
       return at::kChar;
@@ -49,8 +49,8 @@ at::ScalarType scalar_type(const TensorView& view) {
 
 }  // namespace
 
-// safetensors promises no alignment, and a file may be unmapped later: copy the bytes first. Conversion happens on the
-// target device, so that the narrower stored type is what crosses the bus.
+// safetensors guarantees no alignment, and the file may be unmapped later, so the bytes are copied first. Conversion
+// happens on the target device, so the narrower stored type crosses the bus.
 at::Tensor stored_tensor(const TensorView& view, at::Device device) {
   if (ByteGather* gather = current_gather();
       device.is_cuda() && gather != nullptr && view.data.size() >= kLeastGatherBytes) {
@@ -67,8 +67,7 @@ at::Tensor stored_tensor(const TensorView& view, at::Device device) {
 }
 
 at::Tensor to_tensor(const TensorView& view, at::ScalarType dtype, at::Device device) {
-  if (view.dtype == DType::kF8E4M3 || view.dtype == DType::kF8E8M0)
-    refuse_type(view);  // without its scale it means nothing
+  if (view.dtype == DType::kF8E4M3 || view.dtype == DType::kF8E8M0) refuse_type(view);  // meaningless without its scale
   return stored_tensor(view, device).to(dtype);
 }
 

@@ -9,7 +9,7 @@
 namespace oscar {
 namespace {
 
-// uint8 [..., C] -> int32 [..., 2 C]: low halves and high halves in turn.
+// uint8 [..., C] -> int32 [..., 2 C]: alternating low and high halves.
 at::Tensor halves(const at::Tensor& bytes) {
   const at::Tensor low = at::bitwise_and(bytes, 15), high = at::bitwise_right_shift(bytes, 4);
   return at::stack({low, high}, -1).flatten(-2).to(at::kInt);
@@ -22,7 +22,7 @@ at::Tensor looked_up(const at::Tensor& table, const at::Tensor& codes) {
 }  // namespace
 
 at::Tensor unpacked_integers(const at::Tensor& words, std::int64_t bits) {
-  // Little-endian. contiguous() is not enough: a row of one word, transposed, counts as contiguous with another stride.
+  // Little-endian. contiguous() is not enough: a transposed row of one word counts as contiguous with another stride.
   const at::Tensor bytes = words.clone(at::MemoryFormat::Contiguous).view(at::kByte);
   return bits == 4 ? halves(bytes).to(at::kFloat) : bytes.to(at::kFloat);
 }

@@ -92,7 +92,7 @@ WeightLayout plain_layout(const StoredWeight& weight, WeightCode code) {
     layout.rows = elements / layout.columns;
   }
   layout.block_columns = layout.columns;
-  // Scales are of all rows at once, or of each number of the first dimension.
+  // A scale covers all rows, or one entry of the first dimension.
   const std::int64_t scales = weight.scale->elements() == 1 ? 1 : weight.shape.front();
   layout.block_rows = std::max<std::int64_t>(layout.rows / std::max<std::int64_t>(scales, 1), 1);
   return layout;

@@ -1,5 +1,5 @@
-// All-gather by NCCL. libnccl.so comes along with libtorch_cuda.so, which the commands load only where a GPU is used
-// (apps/cuda/gpu_facts.cpp), so its functions are looked up by name; their types are those of NCCL's header, which are
+// All-gather with NCCL. libtorch_cuda.so brings libnccl.so, and the commands load it only when a GPU is used
+// (apps/cuda/gpu_facts.cpp). Functions are therefore looked up by name. Their types come from NCCL's header and are
 // stable.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -21,7 +21,7 @@ struct UniqueId {
 };
 using Comm = void*;
 constexpr int kSuccess = 0, kUint8 = 1;
-constexpr std::size_t kAlign = 512;  // of parts
+constexpr std::size_t kAlign = 512;  // alignment of parts
 
 struct Nccl {
   int (*unique_id)(UniqueId*);
@@ -77,7 +77,7 @@ class NcclGather : public ByteGather {
   ~NcclGather() override {
     try {
       if (meeting_.valid()) comm_ = meeting_.get();
-    } catch (const Error&) {  // it was of no use to anyone
+    } catch (const Error&) {  // nobody depended on it
     }
     if (comm_ != nullptr) nccl_.abort(comm_);
   }
@@ -91,7 +91,7 @@ class NcclGather : public ByteGather {
     const std::size_t own = std::min(part, bytes.size() - first);
     const auto options = at::TensorOptions(at::kByte);
     const at::Tensor all =
-        at::empty({static_cast<std::int64_t>(part) * count_}, options.device(device_));  // a little longer than `bytes`
+        at::empty({static_cast<std::int64_t>(part) * count_}, options.device(device_));  // slightly longer than `bytes`
     if (own > 0) {
       upload_file_bytes(bytes.subspan(first, own),
                         all.narrow(0, static_cast<std::int64_t>(part) * rank_, static_cast<std::int64_t>(own)));

@@ -1,4 +1,4 @@
-// KL as dots on a logarithmic scale, sorted, for methods of equal bytes.
+// KL as sorted dots on a logarithmic scale, for methods of equal bytes.
 #include <algorithm>
 #include <cmath>
 

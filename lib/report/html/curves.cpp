@@ -1,4 +1,4 @@
-// Where the bytes go: the measured curve of every layer, keys and values, and the point that was chosen on it.
+// The measured curve of every layer, keys and values, and the point chosen on it.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace oscar::html {
 namespace {
 
-constexpr double kLeastKl = 1e-7;  // nats: the bottom of the logarithmic axis
+constexpr double kLeastKl = 1e-7;  // nats: bottom of the logarithmic axis
 constexpr double kMostBits = 4.5;
 
 bool is_measured(const SideCurve& curve, const Widths& widths) {
@@ -18,7 +18,7 @@ bool is_measured(const SideCurve& curve, const Widths& widths) {
                      [&](const CurvePoint& point) { return point.widths == widths; });
 }
 
-// A mark of the plot; the title is what a pointer shows.
+// A mark of the plot; its title appears under the pointer.
 std::string mark(double px, double py, const char* style, const std::string& title) {
   return "<circle cx=\"" + fixed(px, 1) + "\" cy=\"" + fixed(py, 1) + "\" " + style + "><title>" + title +
          "</title></circle>\n";

@@ -8,7 +8,7 @@ namespace {
 
 int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
-// Base64 (RFC 4648) of the bytes that hexadecimal digits stand for.
+// Base64 (RFC 4648) of the bytes given as hexadecimal digits.
 std::string base64_of_hex(const std::string& hex) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;

@@ -1,4 +1,4 @@
-// Errors of layers: one row a layer, those that lose most first, with the widths that were chosen for it.
+// Layer errors: one row per layer, largest loss first, with its bit widths.
 #include <algorithm>
 #include <cmath>
 

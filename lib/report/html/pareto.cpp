@@ -1,4 +1,4 @@
-// Bits against KL: every method as a point, and the front of those that no other one beats in both.
+// Bits against KL: every method as a point, and the Pareto front.
 #include <algorithm>
 #include <cmath>
 
@@ -22,8 +22,8 @@ std::vector<Point> points_of(const std::vector<const MethodReport*>& methods) {
   return points;
 }
 
-// Puts labels beside their marks such that no two of them, and no label and a mark, cover each other: right of the
-// mark, left of it, or further up and down with a line to the mark.
+// Places labels beside their marks without overlap of labels or marks: right of the mark, left of it, or further up and
+// down with a line to the mark.
 class LabelPlacer {
  public:
   struct Place {
@@ -39,7 +39,7 @@ class LabelPlacer {
     const double width = kCharacter * static_cast<double>(characters);
     Place best{x + 7, y + 4, false, false};
     for (int i = 0; i < 160; ++i) {
-      const int ring = i / 4;  // right and left, above and below, ever further away
+      const int ring = i / 4;  // right and left, above and below, with growing distance
       const double shift = (i % 4 < 2 ? 1 : -1) * kStep * ring, away = ring > 1 ? 14 : 7;
       const bool left = i % 2 == 1;
       const Place p{left ? x - away : x + away, y + 4 + shift, left, ring > 1};
@@ -50,7 +50,7 @@ class LabelPlacer {
       taken_.push_back(box);
       return p;
     }
-    return best;  // no room left: a plot of very many methods
+    return best;  // no room left: a plot with very many methods
   }
 
  private:
@@ -138,7 +138,7 @@ std::string size_plots(const VerifyReport& report) {
     others.push_back(&m);
     least = std::min(least, m.bits_per_element), most = std::max(most, m.bits_per_element);
   }
-  // Points at one place of the horizontal axis would say nothing.
+  // Points at nearly the same horizontal position show nothing.
   constexpr double kEqual = 1.03;
   std::string text;
   if (bytes.size() > 1) {

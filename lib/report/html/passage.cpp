@@ -1,4 +1,4 @@
-// What both caches predict along one passage of the text, side by side.
+// Predictions with both caches along one passage of the text, side by side.
 #include "report/html/parts.h"
 #include "report/number_text.h"
 

@@ -1,5 +1,5 @@
-// Inline SVG: the pieces of axes.h and the plot by position. Coordinates are written with one decimal; colors come
-// from the page's series classes.
+// Inline SVG: the functions of axes.h and the plot by position. Coordinates have one decimal; colors come from the
+// page's series classes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -105,7 +105,7 @@ std::string kl_line(const VerifyReport& report, const MethodReport& m, const Axi
   const auto index = static_cast<std::size_t>(css[1] - '0');
   std::string path, marks;
   for (const PositionBucket& b : m.by_position) {
-    if (b.kl <= 0) continue;  // a logarithm has no place for it
+    if (b.kl <= 0) continue;  // has no logarithm
     const double px = x.pixel(0.5 * static_cast<double>(b.from + b.to)), py = y.pixel(b.kl);
     path += path.empty() ? "M" : "L";
     path += fixed(px, 1);
@@ -119,8 +119,8 @@ std::string kl_line(const VerifyReport& report, const MethodReport& m, const Axi
          kDashes[index % kDashes.size()] + "\"/>" + marks + "</g>\n";
 }
 
-// At most eight lines can be told apart: the judged method, the negative control, OSCAR's own method (drift is judged
-// beside it), and those of smallest KL.
+// At most eight lines are distinguishable: the candidate, the negative control, OSCAR (drift is compared with it), and
+// the methods with the smallest KL.
 std::vector<const MethodReport*> plotted_methods(const VerifyReport& report) {
   std::vector<const MethodReport*> list;
   for (const MethodReport& m : report.methods) {

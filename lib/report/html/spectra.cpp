@@ -65,7 +65,7 @@ std::string spectrum_plots(const VerifyReport& report) {
   for (const LayerSpectrum& s : report.spectra) layers = std::max(layers, s.layer + 1);
   std::string text;
   for (const LayerSpectrum& s : report.spectra) {
-    // The first, the last, and evenly spaced ones between.
+    // The first, the last, and evenly spaced ones in between.
     bool shown = layers <= static_cast<std::int64_t>(kMostLayers);
     for (std::size_t i = 0; i < kMostLayers; ++i) {
       shown =

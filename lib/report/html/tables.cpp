@@ -31,7 +31,7 @@ std::string task_summary(const MethodReport& method) {
   return text.empty() ? "&ndash;" : text;
 }
 
-// Whether rows of the report differ in what `of` gives, BF16 left out.
+// Whether the report's rows, except BF16, differ in this member.
 bool varies(const VerifyReport& report, std::string MethodReport::*of) {
   const std::string* first = nullptr;
   for (const MethodReport& m : report.methods) {
@@ -42,7 +42,7 @@ bool varies(const VerifyReport& report, std::string MethodReport::*of) {
   return false;
 }
 
-// Under the name, what tells rows of one method apart.
+// The line under the name that distinguishes rows of one method.
 std::string row_note(const VerifyReport& report, const MethodReport& m) {
   std::string note = m.judged ? "judged" : "";
   const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
@@ -56,7 +56,7 @@ std::string name_cell(const VerifyReport& report, const MethodReport& m) {
          row_note(report, m) + "</th>";
 }
 
-// The figures that decide.
+// The deciding numbers.
 std::string method_row(const VerifyReport& report, const MethodReport& m) {
   const QualityMetrics& q = m.quality;
   std::string row = (m.judged ? "<tr class=\"judged\">" : "<tr>") + name_cell(report, m);
@@ -84,7 +84,7 @@ std::string detail_row(const VerifyReport& report, const MethodReport& m) {
   return row + cell(m.quantized ? settings : "&ndash;", "text wrap") + "</tr>\n";
 }
 
-// The tint says the share at a glance; the numbers in the cell say it to everyone.
+// The tint shows the share at a glance; the numbers in the cell make it readable for everyone.
 std::string share_cell(std::int64_t solved, std::int64_t of) {
   if (of == 0) return "<td class=\"cell\">&ndash;</td>";
   const double share = static_cast<double>(solved) / static_cast<double>(of);
@@ -92,7 +92,7 @@ std::string share_cell(std::int64_t solved, std::int64_t of) {
          "%, var(--bad-ground))\">" + std::to_string(solved) + "/" + std::to_string(of) + "</td>";
 }
 
-// Depth down, length across, of one method on one task.
+// Depth down, length across, for one method on one task.
 std::string needle_grid(const MethodReport& m, const std::string& task) {
   std::vector<const TaskScore*> lengths;
   for (const TaskScore& t : m.tasks) {

@@ -61,7 +61,7 @@ kernels::RowCode row_code(WeightCode code) {
   }
 }
 
-// The stored tensors of a weight on the GPU; undefined where there is none.
+// The stored tensors of a weight on the GPU; absent ones are undefined.
 struct Parts {
   at::Tensor codes, scale, zeros, groups;
 
