@@ -8,8 +8,8 @@
 namespace oscar {
 namespace {
 
-// Who wrote the file, from where and for whose code; in which type and how a program shall run the model; which tokens
-// end a text. python/oscar_kv/fingerprint.py has the same list.
+// Keys that record who wrote the file and where it came from, the dtype and run settings, and the tokens that end a
+// text. python/oscar_kv/fingerprint.py has the same list.
 constexpr std::string_view kVolatile[] = {"_attn_implementation",
                                           "_attn_implementation_autoset",
                                           "_commit_hash",

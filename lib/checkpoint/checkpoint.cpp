@@ -21,11 +21,11 @@ constexpr std::uint64_t kMaxConfig = std::uint64_t{4} << 20, kMaxIndex = std::ui
 
 bool present(const fs::path& path) {
   std::error_code ec;
-  // A broken or cyclic link counts as present, so that opening it names the fault.
+  // A broken or cyclic link counts as present, so that opening it reports the fault.
   return fs::symlink_status(path, ec).type() != fs::file_type::not_found;
 }
 
-// transformers adds the adapter that lies beside the weights to them.
+// transformers applies an adapter that is beside the weights.
 void refuse_adapter(const fs::path& directory) {
   const fs::path adapter = directory / "adapter_config.json";
   if (!present(adapter)) return;
@@ -42,8 +42,8 @@ bool same_tensor(const TensorView& a, const TensorView& b) {
 
 }  // namespace
 
-// All tensors of the shards: an index may name some that they lack, which matters where one is needed, and lack some
-// that they hold, which transformers loads all the same.
+// Adds all tensors of the shards. An index may name tensors that they lack, which matters only if one is needed. It may
+// lack tensors that they contain, which transformers loads anyway.
 void Checkpoint::add_shard_tensors() {
   for (const SafetensorsFile& shard : shards_) {
     for (const TensorView& tensor : shard.tensors()) {
@@ -55,7 +55,7 @@ void Checkpoint::add_shard_tensors() {
   }
 }
 
-// Files saved from the model without its head lack the prefix of all names: "layers.0...", as transformers loads them.
+// Files saved from the model without its head lack the name prefix: "layers.0...". transformers loads them too.
 void Checkpoint::add_prefix() {
   const std::string embedding = family_of(config_).embedding;
   const std::size_t dot = embedding.find('.') + 1;
@@ -103,7 +103,7 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
       if (!present(location.directory / file)) {
         throw InputError(index.string() + ": the shard " + quote_name(file) + " is missing; complete the checkpoint");
       }
-      // An index may name one file in many ways ("a", "./a", links): it is mapped and read once.
+      // An index may name one file in several ways ("a", "./a", links); it is mapped and read once.
       struct stat info {};
       const bool known_file = ::stat((location.directory / file).c_str(), &info) == 0;
       const bool fresh = opened.emplace(info.st_dev, info.st_ino).second;

@@ -1,5 +1,5 @@
-// Checkpoint::fingerprint: config.json in one canonical form, then every tensor in the order of its name, so that one
-// file or many shards of the same tensors give the same fingerprint.
+// Checkpoint::fingerprint: hashes the canonical config.json, then every tensor in name order. One file and any sharding
+// of the same tensors give the same fingerprint.
 #include <map>
 
 #include "base/hash.h"
@@ -13,7 +13,7 @@ constexpr std::size_t kSample = 4096;
 constexpr std::string_view kVersion1 = "sha256:";
 
 void add_tensor(Sha256& hash, const std::string& name, const TensorView& tensor) {
-  // The length before the name keeps one name from posing as another name and its shape.
+  // The length before the name prevents confusion between a name and another name plus its shape.
   hash.update(std::to_string(name.size()) + ":" + name + " " + tensor.type_text() + " " + tensor.shape_text() + "\n");
   const std::span<const std::byte> data = tensor.data;
   if (data.size() <= 3 * kSample) {
@@ -33,7 +33,7 @@ std::string Checkpoint::fingerprint_like(const std::string& other) const {
   const bool first = other.starts_with(kVersion1);
   Sha256 hash;
   hash.update(first ? fingerprint_1_text(config_) : "oscar-fingerprint-2\n" + canonical_config_ + "\n");
-  std::map<std::string, const TensorView*> stored;  // by the names in the file
+  std::map<std::string, const TensorView*> stored;  // by name in the file
   for (const auto& [name, tensor] : index_) stored.emplace(stored_name(name), tensor);
   for (const auto& [name, tensor] : stored) add_tensor(hash, name, *tensor);
   return (first ? "sha256:" : "v2:sha256:") + hash.hex();

@@ -20,7 +20,7 @@ std::string rope_text(const RopeConfig& r) {
   return text;
 }
 
-// Empty for routers without any of it.
+// Empty for routers without these features.
 std::string routing_text(const ExpertConfig& e) {
   if (e.groups == 1 && e.shared == 0 && e.scaling == 1.0 && e.least_sum == 0.0) return "";
   std::string text = "routing";
@@ -28,7 +28,7 @@ std::string routing_text(const ExpertConfig& e) {
   return text + " " + number(e.scaling) + " " + number(e.least_sum) + "\n";
 }
 
-// Facts that only some families have. Empty for those that had a fingerprint before these facts were known.
+// Facts that only some families have. Empty for families whose fingerprints existed before these facts.
 std::string family_text(const ModelConfig& c) {
   std::string text;
   const RopeConfig& r = c.rope;

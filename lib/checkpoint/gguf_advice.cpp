@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-// Inside single quotes of Python, which stand in double quotes of a shell; a word in capitals for a name that cannot.
+// A single-quoted Python string inside double shell quotes; an uppercase placeholder for a name that cannot be quoted.
 std::string python_text(const std::string& name, const std::string& otherwise) {
   const bool plain = name.find_first_of("'\"\\`$!\n") == std::string::npos && escape_text(name) == name;
   return "'" + (plain ? name : otherwise) + "'";

@@ -27,11 +27,11 @@ const FamilyRow& nearest_family(const std::string& name) {
 
 struct FoundFamily {
   const FamilyRow* row;
-  bool wrapped;  // the architecture is the multimodal wrapper of the family
+  bool wrapped;  // the architecture is the family's multimodal wrapper
 };
 
-// Whether the text model of a wrapper is of this family; where it does not say so, it is of the family that is usually
-// inside.
+// Whether the text model of a wrapper belongs to this family. If the wrapper does not say, the family that it usually
+// contains is assumed.
 bool has_text_model(const Json& config, const FamilyRow& row, const std::string& where) {
   const auto text = config.find("text_config");
   if (text == config.end() || !text->is_object()) return !row.named_inside;
@@ -73,7 +73,7 @@ FoundFamily find_family(const Json& config, const std::string& where) {
                    "rename anything), and all that are supported are " + supported_architectures());
 }
 
-// absent: the family's default; null: `null_value`; else 1 to `most`.
+// Absent: the family's default; null: `null_value`; otherwise 1 to `most`.
 std::int64_t sized_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
                       std::int64_t absent, std::int64_t null_value) {
   const auto it = config.find(key);
@@ -81,7 +81,7 @@ std::int64_t sized_or(const Json& config, const char* key, const std::string& wh
   return it->is_null() ? null_value : json_int_within(config, key, where, 1, most);
 }
 
-// absent: `absent`, where the family has one.
+// Absent: `absent`, if the family has a default.
 std::int64_t required_or(const Json& config, const char* key, const std::string& where, std::int64_t most,
                          std::int64_t absent) {
   if (absent > 0 && !config.contains(key)) return absent;
@@ -126,7 +126,7 @@ void parse_sliding_windows(const Json& config, const ConfigDefaults& family, con
       family.sliding == SlidingLayers::kSwitched
           ? std::vector<bool>{}
           : layers_of_type(config, where, out->layers, "sliding_attention", {"full_attention", "attention"});
-  if (family.sliding == SlidingLayers::kPattern && types.empty()) {  // beside a list it may be a word ("LLLG")
+  if (family.sliding == SlidingLayers::kPattern && types.empty()) {  // with a list, the key may be a word ("LLLG")
     pattern = sized_or(config, "sliding_window_pattern", where, kMost, family.pattern, family.pattern);
   }
   for (std::int64_t i = 0; i < out->layers; ++i) {
@@ -180,9 +180,9 @@ void check_rotation(const RopeConfig& rope, std::int64_t head_dim, const std::st
   }
 }
 
-// Whoever raises the factor often leaves max_position_embeddings as it was: servers go by the factor then. It stretches
-// the original length with YaRN, the model's maximum with dynamic and linear RoPE. Gemma 3, with RoPE of its own for
-// sliding layers, has a linear factor that its maximum already holds.
+// Users who raise the factor often leave max_position_embeddings unchanged; servers then use the factor. It scales the
+// original length with YaRN, and the model's maximum with dynamic and linear RoPE. Gemma 3, with a separate RoPE for
+// sliding-window layers, has a linear factor that its maximum already includes.
 std::int64_t served_positions(const RopeConfig& rope, bool layered, std::int64_t max_position) {
   if (rope.factor <= 1.0) return max_position;
   const bool yarn = rope.type == RopeType::kYarn, linear = rope.type == RopeType::kLinear && !layered;

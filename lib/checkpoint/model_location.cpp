@@ -22,8 +22,8 @@ bool file_exists(const fs::path& path) {
   return fs::exists(path, ec);
 }
 
-// One component of a repository or revision name as the Hub allows it: letters, digits, '.', '_', '-'; neither "."
-// nor "..", nor anything that would leave the cache directory.
+// A valid component of a repository or revision name on the Hub: letters, digits, '.', '_', '-', but not "." or "..".
+// Nothing may leave the cache directory.
 bool is_plain_component(const std::string& text) {
   if (text.empty() || text.size() > 200 || text == "." || text == "..") return false;
   return std::all_of(text.begin(), text.end(), [](char c) {
@@ -47,7 +47,7 @@ bool all_plain(const std::vector<std::string>& parts) {
   return std::all_of(parts.begin(), parts.end(), is_plain_component);
 }
 
-// "name" or "org/name" by the rules of the Hub, which also forbid "--" and ".." (the cache uses "--" for '/').
+// "name" or "org/name" by the Hub's rules, which also forbid "--" and ".." (the cache uses "--" for '/').
 bool is_repository_name(const std::string& model) {
   const std::vector<std::string> parts = split(model);
   if (parts.size() > 2 || model.size() > 96 || !all_plain(parts)) return false;
@@ -82,7 +82,7 @@ std::string download_command(const std::string& model, const std::string& revisi
   return "hf download " + model + (revision.empty() ? "" : " --revision " + revision);
 }
 
-// The snapshot's folder name for a revision: itself when it is a snapshot, else what refs/<revision> holds.
+// The snapshot folder of a revision: the revision itself if it is a snapshot, otherwise the content of refs/<revision>.
 std::string resolve_commit(const fs::path& repository, const std::string& revision) {
   if (is_plain_component(revision) && is_folder(repository / "snapshots" / revision)) return revision;
   const fs::path ref = repository / "refs" / revision;
@@ -111,7 +111,7 @@ ModelLocation locate_in_cache(const std::string& model, const std::string& revis
     throw InputError(model + ": the revision " + quote_name(wanted) + " is not in the Hugging Face cache " +
                      hub.string() + "; fetch it with: " + download_command(model, revision));
   }
-  if (!file_exists(snapshot / "config.json")) {  // a partial download, or a link whose blob is gone
+  if (!file_exists(snapshot / "config.json")) {  // a partial download, or a link whose blob is missing
     throw InputError(model + ": the cached snapshot " + snapshot.string() +
                      " has no config.json; complete it with: " + download_command(model, revision));
   }

@@ -20,10 +20,10 @@ bool is_component(std::string_view text) {
          std::all_of(text.begin(), text.end(), allowed);
 }
 
-// Characters of folder names that nothing acts on inside quotes: they are replaced, not refused.
+// Characters of folder names that are harmless inside quotes; they are replaced, not refused.
 bool is_harmless(std::string_view name) {
   constexpr std::string_view kSigns = " +@=,:()[]~%/._-";
-  if (name.starts_with('-')) return false;  // an option, where a command is made of it
+  if (name.starts_with('-')) return false;  // would become an option in a command
   for (std::size_t at = 0; at < name.size();) {
     const Utf8Step step = utf8_step(name, at);
     if (!step.valid || is_unsafe(step.value)) return false;

@@ -36,7 +36,7 @@ bool given(const Json& object, const char* key) {
   return it != object.end() && !it->is_null();
 }
 
-// Zero counts as absent for the keys where transformers writes `value or default`.
+// Zero counts as absent for keys where transformers writes `value or default`.
 double number_or(const Json& object, const char* key, const std::string& where, double fallback) {
   const double value = json_number(object, key, where, 0.0);
   return value == 0.0 ? fallback : require_positive(value, key, where);
@@ -66,7 +66,7 @@ void parse_yarn(const Json& rope, std::int64_t max_position, const std::string& 
   require_positive(out->attention_factor, "attention_factor", where);
 }
 
-// [P], all positive; how many there must be is known with the heads (check_rope_factors).
+// [P], all positive. check_rope_factors() checks the count once the heads are known.
 std::vector<double> parse_factors(const Json& rope, const char* key, const std::string& where) {
   std::vector<double> factors;
   for (const Json& item : json_array(rope, key, where)) {
@@ -78,8 +78,8 @@ std::vector<double> parse_factors(const Json& rope, const char* key, const std::
   return factors;
 }
 
-// LongRoPE (Ding et al. 2024, arXiv 2402.13753): one factor for each wavelength, and an attention temperature by the
-// ratio of the lengths.
+// LongRoPE (Ding et al. 2024, arXiv 2402.13753): one factor per wavelength, and an attention temperature from the ratio
+// of the lengths.
 void parse_longrope(const Json& rope, std::int64_t max_position, const std::string& where, RopeConfig* out) {
   const double original = static_cast<double>(out->original_max_position);
   out->short_factor = parse_factors(rope, "short_factor", where);
@@ -97,7 +97,7 @@ void parse_longrope(const Json& rope, std::int64_t max_position, const std::stri
   }
 }
 
-// The length before scaling: the top-level key, then the one beside the factor, then the model's maximum.
+// The length before scaling: the top-level key, then the key beside the factor, then the model's maximum.
 std::int64_t original_length(const Json& config, const Json& rope, std::int64_t max_position,
                              const std::string& where) {
   constexpr const char* kKey = "original_max_position_embeddings";
@@ -107,7 +107,7 @@ std::int64_t original_length(const Json& config, const Json& rope, std::int64_t 
   return length;
 }
 
-// One set of parameters. `config` holds the keys beside it.
+// One set of parameters. `config` has the keys beside it.
 RopeConfig parse_parameters(const Json& config, const Json& rope, const RopeDefaults& defaults,
                             std::int64_t max_position, const std::string& where) {
   RopeConfig out;

@@ -19,7 +19,7 @@ std::string tensor_place(const HeaderTensor& t) {
   return "tensor " + quote_name(t.name) + " at bytes " + std::to_string(t.begin) + " to " + std::to_string(t.end);
 }
 
-// What shape and type need; a type of less than a byte ends with a whole one.
+// Bytes required by shape and type; types of less than a byte end with a complete byte.
 std::optional<std::uint64_t> bytes_of(const HeaderTensor& t) {
   if (t.dtype != DType::kOther) return tensor_bytes(t.shape, t.dtype);
   const std::optional<std::uint64_t> elements = tensor_bytes(t.shape, DType::kOther);
@@ -28,7 +28,8 @@ std::optional<std::uint64_t> bytes_of(const HeaderTensor& t) {
   return *elements * bits % 8 == 0 ? std::optional(*elements * bits / 8) : std::nullopt;
 }
 
-// Ranges must tile the data exactly: sorted by start, each begins where the one before ended, the last ends the file.
+// Ranges must tile the data exactly. Sorted by start, each begins where the previous one ended, and the last ends the
+// file.
 void check_ranges(std::vector<HeaderTensor>& tensors, std::uint64_t data_bytes, const std::string& where) {
   std::sort(tensors.begin(), tensors.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

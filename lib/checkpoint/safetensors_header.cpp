@@ -14,7 +14,7 @@ namespace {
 
 using Plain = nlohmann::json;
 
-// nlohmann's event interface. The state is where in the header the next value stands.
+// nlohmann's event interface. The state is the position of the next value in the header.
 class HeaderReader {
  public:
   explicit HeaderReader(const std::string& where) : where_(where) {}

@@ -21,7 +21,7 @@ std::string json_text(const std::string& text, const fs::path& path) {
 
 void write_safetensors(const fs::path& path, std::vector<TensorView> tensors,
                        const std::map<std::string, std::string>& metadata, bool durable) {
-  // Large elements first keeps every tensor aligned to its element without gaps, which the format forbids.
+  // Large elements first: keeps every tensor aligned to its element size without gaps, which the format forbids.
   std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
     const std::size_t sa = dtype_size(a.dtype), sb = dtype_size(b.dtype);
     return sa != sb ? sa > sb : a.name < b.name;

@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-// A shard lies in the checkpoint's directory or a folder below it: no absolute path, no "..", nothing hidden in NULs.
+// A shard is in the checkpoint's directory or a subfolder: no absolute path, no "..", no NUL characters.
 bool is_inside(const std::string& name) {
   if (name.empty() || name.front() == '/' || name.back() == '/' || name.size() > 1024) return false;
   if (name.find('\0') != std::string::npos || name.find('\\') != std::string::npos) return false;
@@ -115,7 +115,7 @@ std::uint64_t parse_total_size(std::string_view json, const std::string& where) 
   const Json index = parse_json(json, where);
   const Json& size = json_member(json_member(index, "metadata"), "total_size");
   if (size.is_null()) return 0;
-  // Some tools write a fraction of zero: 1.5e9.
+  // Some tools write it as a float: 1.5e9.
   const double bytes = size.is_number() ? size.get<double>() : -1.0;
   if (!(bytes >= 0.0 && bytes <= 1e18)) {
     throw InputError(where + ": 'total_size' of 'metadata' is " + size.dump().substr(0, 40) +

@@ -40,7 +40,7 @@ std::optional<Block> read_block(const Json& object, const char* key, const std::
   return block;
 }
 
-// Groups have any key and may describe any modules; their sizes must agree, since tensors do not tell their group.
+// Groups may have any key and describe any modules. Their sizes must agree, because tensors do not name their group.
 std::optional<Block> block_of_groups(const Json& quantization, const std::string& where) {
   const Json& groups = json_member(quantization, "config_groups");
   if (groups.is_null()) return std::nullopt;
@@ -73,8 +73,8 @@ void check_method(const Json& quantization, const std::string& method, const std
   }
 }
 
-// What is added to stored zero points of GPTQ's layout. auto-round names it by the kind of packing; its AWQ layout has
-// none, and llm_compressor's is that of compressed-tensors.
+// The offset of stored zero points in GPTQ's layout. auto-round names it by the packing. Its AWQ layout has no offset,
+// and its llm_compressor layout equals compressed-tensors.
 std::int64_t zero_point_offset(const Json& quantization, const std::string& method, const std::string& where) {
   if (method == "auto-round") {
     const std::string packing = json_string(quantization, "packing_format", where, "auto_round:auto_gptq");

@@ -29,7 +29,7 @@ bool has_mean(const Bundle& bundle) {
                      [](const LayerTransform& layer) { return layer.value.mean.defined(); });
 }
 
-// A mean needs a bias at o_proj. Llama and Qwen3 have one with attention_bias, which adds one to q, k and v, too.
+// A mean needs a bias at o_proj. Llama and Qwen3 have one with attention_bias, which also adds one to q, k and v.
 bool needs_new_biases(const Checkpoint& source, const Bundle& bundle) {
   return has_mean(bundle) && !source.config().output_bias;
 }
@@ -40,7 +40,7 @@ Json config_with_biases(const Checkpoint& source) {
   return config;
 }
 
-// The modules that the source stores quantized and that are written plain.
+// Modules that are quantized in the source and written unquantized.
 std::vector<std::string> plain_modules(const Checkpoint& source, const Bundle& bundle) {
   std::vector<std::string> modules;
   for (const LayerTransform& layer : bundle.layers) {
@@ -71,9 +71,9 @@ std::map<std::string, std::string> weight_files(const Checkpoint& source) {
   return files;
 }
 
-// A checkpoint from somewhere may hold links to anything that its user can read, and the new one is made to be given
-// away. InputError for a link that leads out of the checkpoint. In the Hugging Face cache, all files of
-// models--ORG--NAME/snapshots/COMMIT are links into the blobs of that repository.
+// An untrusted checkpoint may contain links to any file that the user can read, and the new checkpoint is meant to be
+// shared. InputError for a link that leads out of the checkpoint. In the Hugging Face cache, all files of
+// models--ORG--NAME/snapshots/COMMIT are links to the blobs of that repository.
 void require_inside(const fs::path& directory, const fs::path& file) {
   std::error_code ec;
   const fs::path root = fs::canonical(directory, ec), real = fs::canonical(file, ec);
@@ -102,7 +102,7 @@ at::Tensor stored(const at::Tensor& value, DType dtype) {
   return value.to(dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat).contiguous();
 }
 
-// The source's file `name` with the changed and new tensors of `changed`, and without those that are `dropped`.
+// Writes the source's file `name` with the changed and new tensors of `changed`, and without the `dropped` ones.
 void write_shard(const Checkpoint& source, const std::string& name, const std::vector<const NewTensor*>& changed,
                  const std::set<std::string>& dropped, DType dtype, const fs::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(source.location().directory / name);
@@ -122,8 +122,8 @@ void write_shard(const Checkpoint& source, const std::string& name, const std::v
   write_safetensors(path, std::move(views), file.metadata());
 }
 
-// Shard by shard. A layer's new tensors are made for each shard that holds some of them; those of the last shard are
-// kept for the next, into which a layer may reach.
+// Writes shard by shard. A layer's new tensors are computed for each shard that contains some of them. The last shard's
+// tensors are kept for the next one, because a layer may span both.
 class Writer {
  public:
   // modules: plain_modules().
@@ -145,7 +145,7 @@ class Writer {
     for (const std::string& module : modules) drop_quantized(module + ".", biases);
   }
 
-  // Names of the files.
+  // Returns the file names.
   std::set<std::string> write() {
     std::map<std::string, std::set<std::size_t>> shards;
     for (const auto& [tensor, file] : files_) shards[file];
@@ -175,7 +175,7 @@ class Writer {
       }
       write_shard(source_, file, changed, dropped_, dtype_, directory_ / file);
       for (const NewTensor* tensor : changed) added_[tensor->name] = file;
-      const auto& kept = of_layers;  // C++17 lambdas capture no structured bindings
+      const auto& kept = of_layers;  // C++17 lambdas cannot capture structured bindings
       std::erase_if(made_, [&kept](const auto& made) { return !kept.contains(made.first); });
     }
     if (fs::exists(source_.location().directory / kSingle)) return names;
@@ -193,8 +193,8 @@ class Writer {
   }
 
  private:
-  // All that a quantized module stores: codes, scales, zero points, scales of activations, and a bias of zeros that
-  // only some quantizers write; not a bias that the architecture has.
+  // Drops everything that a quantized module stores: codes, scales, zero points, scales of activations, and the zero
+  // bias that some quantizers write. Keeps biases of the architecture.
   void drop_quantized(const std::string& prefix, const std::set<std::string>& biases) {
     for (auto at = files_.lower_bound(prefix); at != files_.end() && at->first.starts_with(prefix); ++at) {
       if (!biases.contains(at->first)) dropped_.insert(at->first);
@@ -212,12 +212,12 @@ class Writer {
   DType dtype_;
   bool new_biases_;
   std::map<std::string, std::string> files_, added_;
-  std::set<std::string> dropped_;  // tensors of the source that are not written
+  std::set<std::string> dropped_;  // source tensors that are not written
   std::vector<const LayerTransform*> layers_;
   std::map<std::size_t, std::vector<NewTensor>> made_;
 };
 
-// For the new checkpoint: keys as before, values that arrive transformed.
+// The bundle for the new checkpoint: same keys, but values arrive transformed.
 Bundle remaining_bundle(const Bundle& bundle, const std::string& fingerprint) {
   Bundle rest = bundle;
   rest.model_fingerprint = fingerprint;
@@ -231,7 +231,7 @@ Bundle remaining_bundle(const Bundle& bundle, const std::string& fingerprint) {
   return rest;
 }
 
-// Tokenizer and other files that go along unchanged. InputError for links that lead out of the checkpoint.
+// Tokenizer and other files to copy unchanged. InputError for links that lead out of the checkpoint.
 std::vector<fs::path> other_files(const fs::path& directory) {
   std::vector<fs::path> files;
   require_inside(directory, directory / "config.json");
@@ -247,14 +247,14 @@ std::vector<fs::path> other_files(const fs::path& directory) {
   return files;
 }
 
-// The files that the record of an absorbed checkpoint lists, and those of the bundle in it.
+// The files listed in the record of an absorbed checkpoint, and the files of its bundle.
 std::set<std::string> recorded_files(const fs::path& directory) {
   std::set<std::string> names;
   try {
     const Json record = read_json(directory / kAbsorbedName, std::uint64_t{64} << 20);
     for (const auto& item : json_object(record, "sha256", kAbsorbedName).items()) names.insert(item.key());
   } catch (const InputError&) {
-    return names;  // then every file in the directory is foreign
+    return names;  // every file in the directory then counts as foreign
   }
   const std::string folder = kAbsorbedBundle;
   for (const std::string& name : bundle_directory().own_files(directory / folder)) names.insert(folder + "/" + name);
@@ -305,7 +305,7 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
   AtomicDirectory target(directory, options.overwrite, {kAbsorbedName, recorded_files});
   const std::string fingerprint = source.fingerprint();
   const std::vector<std::string> modules = plain_modules(source, bundle);
-  // BF16 is what engines compute in beside quantized modules; a checkpoint without any loses nothing in F32.
+  // Engines compute in BF16 beside quantized modules. Without such modules, F32 is lossless.
   const DType dtype = options.dtype.value_or(modules.empty() ? DType::kF32 : DType::kBF16);
   const std::vector<fs::path> others = other_files(source.location().directory);
   std::set<std::string> names = Writer(source, bundle, modules, target.path(), dtype).write();
@@ -323,7 +323,7 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
   write_file_atomic(target.path() / "config.json", dump_json(config));
   names.insert("config.json");
 
-  // Opening what was written checks it, too.
+  // Opening the result also checks it.
   const Checkpoint written = Checkpoint::open({target.path(), source.location().name, ""});
   save_bundle(remaining_bundle(bundle, written.fingerprint()), target.path() / kAbsorbedBundle, false);
   Json hashes = Json::object();

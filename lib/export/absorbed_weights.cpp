@@ -32,14 +32,14 @@ std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransfo
   const auto read = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
     return load_weight(find_weight(source, full(name), shape), at::kDouble);
   };
-  // A bias that the source has not is zero.
+  // A bias that the source lacks is zero.
   const auto bias = [&](const std::string& name, std::int64_t size) {
     return source.find(full(name)) != nullptr ? read(name, {size}) : at::zeros({size}, at::kDouble);
   };
 
   const SideTransform& side = layer.value;
   const at::Tensor forward = side.forward.to(at::kDouble).expand({heads, d, d});  // F
-  // The exact inverse, not the one the bundle rounded to FP32.
+  // The exact inverse, not the bundle's FP32-rounded one.
   const at::Tensor inverse = std::get<0>(at::linalg_inv_ex(forward));
   const at::Tensor mean = side.mean.defined() ? side.mean.to(at::kDouble) : at::zeros({heads, d}, at::kDouble);
 
@@ -55,7 +55,7 @@ std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransfo
     out.push_back({full(name), weights.at(full(sibling)).codes->name, value.contiguous()});
   };
   add(family.v, family.v, at::matmul(forward.transpose(1, 2), w_v).reshape({heads * d, config.hidden}));
-  // W_O' = W_O F^-T for each KV head: [hidden, Hkv, g, d].
+  // W_O' = W_O F^-T per KV head: [hidden, Hkv, g, d].
   const at::Tensor by_head = w_o.permute({1, 0, 2, 3}).reshape({heads, config.hidden * gqa_group, d});
   const at::Tensor new_o = at::matmul(by_head, inverse.transpose(1, 2)).view({heads, config.hidden, gqa_group, d});
   add(family.o, family.o, new_o.permute({1, 0, 2, 3}).reshape({config.hidden, heads * gqa_group * d}));

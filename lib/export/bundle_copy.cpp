@@ -18,8 +18,8 @@
 namespace oscar {
 namespace {
 
-// What is hashed is what is written, whatever becomes of the file meanwhile. False, and nothing is written, where the
-// hash is another one.
+// Writes exactly the bytes that were hashed, even if the file changes meanwhile. False, without writing, if the hash
+// differs.
 bool copy_hashed(const fs::path& from, const fs::path& to, const std::string& sha256) {
   std::uint64_t size = 0;
   const int fd = open_regular(from, &size);
@@ -54,7 +54,7 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
   make_directory(directory / folder);
   write_file_atomic(directory / folder / kManifestName, text);
   std::vector<std::string> names = {folder + "/" + kManifestName};
-  std::set<fs::path> known;  // names that were found to be plain
+  std::set<fs::path> known;  // names known to be plain
   for (const fs::path& path : bundle_files(bundle)) known.insert(path.lexically_relative(bundle));
   for (const auto& [file, entry] : listed.items()) {
     if (file == kCalibrationHashesName) continue;
@@ -63,7 +63,7 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
     const bool here = known.contains(file) && fs::is_regular_file(path, ec);
     if (here && copy_hashed(path, directory / folder / file, json_string(entry, "sha256", path.string()))) {
       names.push_back(folder + "/" + file);
-    } else if (file != kCardName) {  // whose words may be anybody's own
+    } else if (file != kCardName) {  // the card may contain text by anyone
       throw InputError(path.string() +
                        ": is not the file that the bundle's manifest lists; it was changed while it was "
                        "copied, so export the bundle again");

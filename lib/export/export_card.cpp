@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kMostRows = 10, kMostOthers = 6;  // in the table; of methods that are not judged
+constexpr std::size_t kMostRows = 10, kMostOthers = 6;  // in the table; of methods other than candidates
 
 std::string significant(double value) {
   char text[32];
@@ -56,7 +56,7 @@ void measured(std::ostringstream& out, const Json& report) {
 
 constexpr const char* kUnknownFolder = "/path/to/";
 
-// Which build of the engine reads a format.
+// The engine build that reads a format.
 std::string engine_text(int version) {
   const std::string fork =
       "the OSCAR branch of SGLang (repository FutureMLS-Lab/OSCAR), installed from source: no release of SGLang up to "

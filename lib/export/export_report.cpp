@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// The entry of the report's `bundles` that judged these files; null: none did.
+// The entry in the report's `bundles` for exactly these files; null if there is none.
 const Json* find_judged(const Json& report, const std::string& where,
                         const std::map<std::string, std::string>& bundle_sha256) {
   for (const Json& entry : json_array(report, "bundles", where)) {
@@ -65,7 +65,8 @@ std::map<std::string, std::string> bundle_hashes(const fs::path& directory) {
 void check_export_report(const Json& report, const std::string& where, const ServedForm& form,
                          const std::map<std::string, std::string>& bundle_sha256) {
   const std::string fingerprint = json_string(json_object(report, "model", where), "fingerprint", where, "");
-  // A newer report of a bundle of version 1: oscar-verify compared the two, and the hashes below tell the bundle.
+  // A newer report about a bundle with a version 1 fingerprint. oscar-verify has compared the two, and the hashes below
+  // identify the bundle.
   const bool older = form.bundle.model_fingerprint.starts_with("sha256:") && fingerprint.starts_with("v2:");
   if (!form.bundle.model_fingerprint.empty() && fingerprint != form.bundle.model_fingerprint && !older) {
     throw InputError(where + ": is the report of another model (fingerprint " + quote_name(fingerprint) +

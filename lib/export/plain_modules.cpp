@@ -5,7 +5,7 @@
 namespace oscar {
 namespace {
 
-// Appends to the list of that name; one that is not there is made where `make` says so.
+// Appends to the list with that key; creates it if absent and `make` is true.
 void append(Json& object, const char* key, const std::vector<std::string>& modules, bool make) {
   if (json_member(object, key).is_null()) {
     if (!make) return;
@@ -18,7 +18,7 @@ void append(Json& object, const char* key, const std::vector<std::string>& modul
   }
 }
 
-// GPTQModel skips modules that match a regular expression behind "-:".
+// GPTQModel skips modules that match a regular expression after "-:".
 void append_patterns(Json& quantization, const std::vector<std::string>& modules) {
   Json& dynamic = quantization["dynamic"];
   if (!dynamic.is_object()) dynamic = Json::object();

@@ -16,7 +16,7 @@ namespace {
 
 enum class Objective { kKey, kValue, kEither };
 
-// Objective names start with the moment they were fitted to: qqt and ktk belong to keys, sst and vtv to values.
+// Objective names start with the fitted moment: qqt and ktk are for keys, sst and vtv for values.
 Objective objective_side(const std::string& objective) {
   const auto starts = [&](const char* prefix) { return objective.rfind(prefix, 0) == 0; };
   if (starts("qqt") || starts("ktk")) return Objective::kKey;
@@ -44,7 +44,7 @@ SideTransform side_of(const RotationLayer& layer, bool key) {
   return side;
 }
 
-// What oscar-export recorded beside the matrices. Empty members: the file does not say.
+// The values that oscar-export recorded beside the matrices. Empty members: not in the file.
 struct Record {
   std::string fingerprint;
   std::optional<float> key_clip, value_clip;
@@ -69,7 +69,7 @@ std::int64_t recorded_count(const Json& object, const char* key, const std::stri
   return count;
 }
 
-// Other programs have a `calibration`, too: ours is told by its clip ratios, and must then be sound.
+// Other programs also write a `calibration`. One from oscar-export has clip ratios, and must then be valid.
 Record record_of(const RotationFile& file, const std::string& name) {
   Record record;
   if (!file.extra.contains("calibration") || !file.extra["calibration"].is_object()) return record;

@@ -164,7 +164,7 @@ class Reader {
       if (field != std::end(kOptional)) {
         out.*field->member = optional_array(out, *field_name, item, name);
       } else if (*field_name != "rotation" && item.as<PtTensor>() != nullptr) {
-        // A tensor of unknown meaning may change what the rotation does; plain values cannot.
+        // An unknown tensor may change the meaning of the rotation; plain values cannot.
         fail(name + " has the unknown tensor " + quote_name(*field_name));
       }
     }
@@ -201,7 +201,7 @@ class Reader {
     return array(tensor, name + " 'rotation'");
   }
 
-  // Copies after checking the size: many layers may alias one storage.
+  // Copies after checking the size, because many layers may alias one storage.
   RotationArray array(const PtTensor& tensor, const std::string& name) {
     bytes_ += static_cast<std::uint64_t>(tensor.elements()) * sizeof(float);
     if (bytes_ > kMaxBytes) fail("holds more than " + format_bytes(kMaxBytes) + " of rotations");
@@ -237,7 +237,7 @@ RotationFile read_folder(const fs::path& folder) {
   const std::string where = folder.string();
   Reader reader(where);
   std::error_code ec;
-  std::vector<fs::path> paths;  // sorted: the first fault reported does not depend on the file system
+  std::vector<fs::path> paths;  // sorted, so that the first reported fault does not depend on the file system
   for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
     if (id_of(it->path())) paths.push_back(it->path());
   }

@@ -44,7 +44,7 @@ PtTensor tensor_of(const RotationArray& array) { return PtTensor::own(array.shap
 void check(const RotationFile& file, const RotationLayer& layer, const std::string& where) {
   const std::string name = where + ": layer " + std::to_string(layer.layer);
   const auto& s = layer.rotation.shape;
-  // Version 3 has either form.
+  // Version 3 allows both forms.
   const std::size_t rank = file.format_version == 3 && s.size() == 2 ? 2 : (file.format_version == 1 ? 2 : 3);
   if (s.size() != rank || s[rank - 1] != s[rank - 2]) {
     throw InputError(name + " has a rotation of shape " + TensorView{"", DType::kF32, s, {}}.shape_text() +

@@ -37,7 +37,7 @@ ServedForm lossless_form(const Bundle& bundle) {
     ServedForm form = form_of(format, bundle);
     if (form.changes.empty()) return form;
   }
-  return {kSimulatedForm, bundle, {}};  // nothing carries layers that read the cache of another one
+  return {kSimulatedForm, bundle, {}};  // no format carries layers that share another layer's cache
 }
 
 std::string changes_text(const ServedForm& form) {

@@ -23,7 +23,7 @@ RotationArray array_of(const at::Tensor& tensor) {
   return array;
 }
 
-// The objective as the published files spell it.
+// The objective in the spelling of published files.
 std::string objective_of(const Bundle& bundle, bool key, int version) {
   if (version == 3) return "oscar2_" + bundle.method;
   const MethodRow* method = find_method(bundle.method);
@@ -34,7 +34,7 @@ std::string objective_of(const Bundle& bundle, bool key, int version) {
   return name.empty() ? bundle.method : name;
 }
 
-// Version 3: query side, key mean and output side where the transform has them; the same in every layer.
+// Version 3: query side, key mean and output side if the transform has them; equal for every layer.
 void add_general(RotationLayer& out, const SideTransform& side, bool key) {
   const auto shaped = [&](const at::Tensor& t) { return array_of(side.forward.size(0) == 1 ? t[0] : t); };
   out.rotation = shaped(side.forward);
@@ -64,7 +64,7 @@ RotationFile rotation_file(const Bundle& bundle, bool key, int version, const Js
       out.rotation = array_of(side.forward.expand({layer.kv_heads, layer.head_dim, layer.head_dim}));
     } else {
       out.rotation = array_of(side.forward[0]);
-      // The data-free files of the published tools store ones.
+      // The published tools' data-free files store ones.
       out.eigenvalues = array_of(side.eigenvalues.defined() ? side.eigenvalues[0] : at::ones({layer.head_dim}));
     }
     file.layers.push_back(std::move(out));

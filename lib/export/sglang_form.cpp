@@ -1,4 +1,4 @@
-// What the rotation files carry of a bundle, and what the engine that loads them makes of the rest.
+// The parts of a bundle that rotation files carry, and the engine's defaults for the rest.
 #include <algorithm>
 #include <cstdio>
 
@@ -7,9 +7,9 @@
 namespace oscar {
 namespace {
 
-constexpr const char* kEngineEncoder = "minmax";  // of every engine that loads the published files
+constexpr const char* kEngineEncoder = "minmax";  // in every engine that loads the published files
 
-// Why a published format cannot carry a layer, with the nearest way out.
+// Why a published format cannot carry a layer, with the nearest solution.
 std::optional<std::string> layer_unsupported(const LayerTransform& layer, const LayerTransform& first,
                                              const ExportFormat& format) {
   const std::string name = "layer " + std::to_string(layer.layer) + " of the bundle has ";
@@ -39,7 +39,7 @@ std::optional<std::string> layer_unsupported(const LayerTransform& layer, const 
   return std::nullopt;
 }
 
-// Ratios from 1 on and from 0 down are off.
+// Ratios of at least 1 or at most 0 mean off.
 bool same_clip(float a, float b) {
   const auto off = [](float rho) { return rho <= 0.0f || rho >= 1.0f; };
   return a == b || (off(a) && off(b));
@@ -70,7 +70,7 @@ std::string clip_range(const Bundle& bundle, bool key) {
   return low == high ? ratio_text(low) : ratio_text(low) + " to " + ratio_text(high);
 }
 
-// One ratio in all layers and heads of a side; what was there before is told.
+// Sets one ratio in all layers and heads of a side, and reports the previous ones.
 void use_one_clip(const Bundle& fitted, bool key, Bundle& served, std::vector<std::string>& changes) {
   const float rho = key ? fitted.global_key_clip : fitted.global_value_clip;
   bool same = true;

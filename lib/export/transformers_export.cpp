@@ -15,9 +15,9 @@ namespace {
 
 constexpr const char* kGenerate = "custom_generate/generate.py";
 
-// No requirements.txt, and the import stands in a try: transformers would tell people to install the package by a name
-// that anybody may register. `model` has no place among the others: from_pretrained() binds it by name, and people pass
-// token ids by position.
+// There is no requirements.txt, and the import is inside a try. transformers would otherwise suggest installing the
+// package under a name that anyone may register. `model` is not among the other parameters: from_pretrained() binds it
+// by name, and users pass token ids by position.
 std::string generate_py(const std::string& tool_version, const std::string& manifest_sha256) {
   return "# Written by oscar-export " + tool_version +
          ". generate() of transformers with the 2-bit KV cache of the folder oscar_bundle.\n"

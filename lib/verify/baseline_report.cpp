@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-// An integer of [least, most]; else InputError.
+// An integer in [least, most]; otherwise InputError.
 std::int64_t integer(const Json& j, const char* name, std::int64_t least, std::int64_t most, const std::string& where) {
   const Json& found = j.at(name);
   if (!found.is_number_integer() || found < least || found > most) {
@@ -130,7 +130,7 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
   if (!max_kl_increase) return;
   bool measured = false;
   for (const GateResult& g : report.gates) measured = measured || g.name == "max_kl_increase";
-  if (measured) return;  // else: the judged method is not in the earlier report, which fails
+  if (measured) return;  // otherwise the candidate is missing in the earlier report, which fails
   for (const MethodReport& m : report.methods) {
     if (!m.judged) continue;
     report.gates.push_back({"max_kl_increase", m.id, m.path, *max_kl_increase, std::nullopt, false});

@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kQueries = 8;  // read back with full attention
+constexpr std::int64_t kQueries = 8;  // compared with full attention
 
 AttentionInput tokens_of(const AttentionInput& input, const SequenceBatch& batch) {
   AttentionInput part = input;
@@ -39,7 +39,7 @@ CacheChecker::CacheChecker(const KvMethod& method, const ModelConfig& model, at:
 
 void CacheChecker::check_layer(const LayerToCheck& layer) {
   const AttentionInput& input = layer.input;
-  PagedAttention paged(method_, model_, device_);  // of this layer alone: those of all need not be held at once
+  PagedAttention paged(method_, model_, device_);  // holds only this layer, which limits memory
   const std::int64_t tail = input.q.size(0), body = input.k.size(0) - tail;
   if (body > 0) {
     const SequenceBatch batch{{0}, {body}, {0}};
@@ -53,7 +53,7 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
   check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
 
   for (const Side side : {Side::kKey, Side::kValue}) {
-    if (side == Side::kValue && method_.one_vector) break;  // the same bytes
+    if (side == Side::kValue && method_.one_vector) break;  // the same bytes as the keys
     const CacheWindows& windows = pages_.sides[side == Side::kKey ? 0 : 1].windows;
     const std::int64_t coded = (windows.quantized_end(input.k.size(0)) - windows.sink) * input.k.size(1),
                        rows = 2 * model_.kv_layers() * coded, place = 2 * input.layer + (side == Side::kKey ? 0 : 1);

@@ -38,7 +38,7 @@ MethodSpec with_windows(MethodSpec m, const CacheWindows& windows) {
   return m;
 }
 
-// Doubles the groups of plain min/max codes; false when they are at 128 already or have none.
+// Doubles the groups of plain min/max codes. False if they are already at 128 or there are none.
 bool grow_groups(MethodSpec& m) {
   bool grown = false;
   for (SideCode* s : {&m.key, &m.value}) {
@@ -91,7 +91,7 @@ class Selector {
     return bits_with_windows(code, request_.windows, request_.context);
   }
 
-  // The registry's name of a row.
+  // The registry name of a row.
   std::string method_of(const std::string& id) const {
     for (const NamedBundle& named : bundles_) {
       if (named.id == id) return named.bundle->method;
@@ -211,7 +211,7 @@ std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const
     const bool paged = has_pages(m);
     const auto find = [&](const SideCode& side) {
       const std::int64_t flush = tile_tokens(side);
-      // A block is read in full precision before it is coded.
+      // A block is read in full precision before it is quantized.
       return windows_for_bits(bits, context, flush > 1 ? 1 : 0, flush, [&](const CacheWindows& windows) {
         SideCode at = side;
         at.windows = windows;
@@ -219,10 +219,10 @@ std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const
       });
     };
     const FoundWindows k = find(m.key), v = find(m.value);
-    // Either side has to come down to the target; the best of all groups counts.
+    // Both sides must reach the target; the best of all group sizes counts.
     *least = std::min(*least, std::max(k.least_bits, v.least_bits));
     if (k.windows && v.windows) {
-      // Sinks of both sides are equal, so that tiles of both sides hold the same tokens.
+      // Both sides get equal sinks, so that tiles of both sides contain the same tokens.
       const std::int64_t sink = std::min(k.windows->sink, v.windows->sink);
       m.key.windows = {sink, k.windows->sink + k.windows->recent - sink, k.windows->flush};
       m.value.windows = {sink, v.windows->sink + v.windows->recent - sink, v.windows->flush};

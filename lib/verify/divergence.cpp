@@ -7,15 +7,15 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 19;  // of FP64 logits at once: a core's own cache
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 19;  // FP64 logits processed at once; fits a core's cache
 
-// Finite row results say that every logit of the row is finite: one that is not makes its row NaN or infinite.
+// Checks that per-row results are finite. A logit that is not finite makes its row NaN or infinite.
 void require_finite(const at::Tensor& rows, const std::string& what, const std::string& where) {
   if (at::isfinite(rows).all().item<bool>()) return;
   throw NumericalError("the logits of " + what + " are not finite (NaN or infinity) in " + where);
 }
 
-// log sum exp of each row, [R].
+// log sum exp per row, [R].
 at::Tensor normalizer(const at::Tensor& logits) {
   const at::Tensor largest = logits.amax(-1, true);
   return (logits - largest).exp_().sum(-1).log_().add_(largest.squeeze(-1));
@@ -37,8 +37,8 @@ BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_
   nll_ = normalizer_ - logits_.gather(1, targets_).squeeze(1);
 }
 
-// KL(p || q) = sum p (l_p - l_q) + log sum exp l_q - log sum exp l_p, with l the logits: one exponential for each logit
-// of the method, and exactly 0 for equal logits.
+// With logits l: KL(p || q) = sum p (l_p - l_q) + log sum exp l_q - log sum exp l_p. Needs one exponential per logit of
+// the method, and is exactly 0 for equal logits.
 void BaselineRows::score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const {
   const at::Tensor all = logits.contiguous();
   const std::int64_t rows = all.size(0), block = all.is_cuda() ? rows : kBlockBytes / (8 * all.size(1));
@@ -49,7 +49,7 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
     const at::Tensor q = all.narrow(0, first, count).to(at::kDouble), sum = normalizer(q);
     nll.narrow(0, first, count).copy_(sum - q.gather(1, targets_.narrow(0, first, count)).squeeze(1));
     const at::Tensor cross = (logits_.narrow(0, first, count) - q).mul_(p_.narrow(0, first, count)).sum(-1);
-    // Rounding can leave a sum just below zero where the two are almost equal; a divergence is not negative.
+    // For nearly equal distributions, rounding can make the sum slightly negative; a divergence is not negative.
     kl.narrow(0, first, count).copy_(cross.add_(sum).sub_(normalizer_.narrow(0, first, count)).clamp_min_(0.0));
   }
   require_finite(kl, "method " + method, where_);
@@ -68,7 +68,7 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
 }
 
 std::int64_t rows_per_block(std::int64_t vocabulary, at::Device device) {
-  // On the CPU larger blocks leave the caches, and memory is mapped anew.
+  // On the CPU, larger blocks exceed the caches and need newly mapped memory.
   const std::int64_t bytes = device.is_cuda() ? std::int64_t{256} << 20 : std::int64_t{8} << 20;
   return std::clamp<std::int64_t>(bytes / (8 * std::max<std::int64_t>(vocabulary, 1)), 1, 512);
 }

@@ -22,7 +22,7 @@ std::vector<at::Tensor> prefill_hidden(Decoder& decoder, const std::vector<Prefi
   for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {
     {
       const Timeline::Phase weights(timeline, verify_phase::kWeights);
-      decoder.layer_weights(layer);  // streamed layers are loaded here
+      decoder.layer_weights(layer);  // loads streamed layers
     }
     for (std::size_t r = 0; r < runs.size(); ++r) {
       stop_if_interrupted();

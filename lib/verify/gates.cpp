@@ -27,14 +27,14 @@ std::optional<double> worst_needle_score(const MethodReport& method) {
   return worst;
 }
 
-// Sequences at which an interval as wide for its number as this one would keep the limit; 0: more than anyone has.
+// The number of sequences at which a proportionally narrower interval would be within the limit; 0: impractically many.
 std::int64_t sequences_needed(double value, double bound, double limit, std::int64_t sequences) {
   const double shrink = std::abs(bound - value) / std::abs(limit - value);
   const double needed = std::ceil(static_cast<double>(sequences) * shrink * shrink - 1e-6);
   return needed <= 100.0 * static_cast<double>(sequences) ? static_cast<std::int64_t>(needed) : 0;
 }
 
-// sign: 1 for an upper limit, -1 for a lower one.
+// sign: 1 for an upper limit, -1 for a lower limit.
 GateResult judged_by_interval(const MethodReport& method, const char* name, double limit, double value,
                               const std::optional<Interval>& interval, std::int64_t sequences, double sign) {
   GateResult gate{name, method.id, method.path, limit, value, false};

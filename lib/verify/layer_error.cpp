@@ -14,10 +14,11 @@
 namespace oscar {
 namespace {
 
-// Queries that are sampled: so many as fit into kElements logits, within these bounds. One query of a long sequence
-// has as many keys as several of a short one.
+// Number of sampled queries: as many as fit in kElements logits, within these bounds. A query of a long sequence has as
+// many keys as several of a short one.
 constexpr std::int64_t kLeastQueries = 16, kMostQueries = 64;
-// Logits of sampled queries, and outputs, of which a dozen tensors are held at once: long sequences go in parts.
+// Elements per tensor of logits and outputs, because about a dozen are in memory at once. Long sequences are processed
+// in parts.
 constexpr std::int64_t kElements = std::int64_t{1} << 24;
 
 // [Q, Hq, d] x [Hkv, K, d] -> [Hkv, g, Q, K]
@@ -28,13 +29,13 @@ at::Tensor head_logits(const at::Tensor& q, const at::Tensor& k) {
   return at::bmm(by_head, k.transpose(1, 2)).view({kv_heads, gqa_group, queries, k.size(1)});
 }
 
-// x less each row's mean over its visible columns, zero elsewhere. visible: [Q, K] of 0 and 1.
+// x minus each row's mean over its visible columns, zero elsewhere. visible: [Q, K] of 0 and 1.
 at::Tensor centered(const at::Tensor& x, const at::Tensor& visible) {
   const at::Tensor mean = (x * visible).sum(-1, true) / visible.sum(-1, true).clamp_min(1.0);
   return (x - mean) * visible;
 }
 
-// [Hkv, ...] -> sums over everything but the head, in FP64.
+// [Hkv, ...] -> sums per head, in FP64.
 std::vector<double> head_sums(const at::Tensor& x) {
   const at::Tensor s = x.reshape({x.size(0), -1}).sum(1, false, at::kDouble).to(at::kCPU).contiguous();
   return {s.const_data_ptr<double>(), s.const_data_ptr<double>() + s.numel()};
@@ -44,7 +45,7 @@ double relative(double error, double energy) { return energy > 0 ? std::sqrt(err
 
 }  // namespace
 
-// 1 where the sampled query sees the column and, for codes, reads it coded: [Q, T] each.
+// 1 if the sampled query sees the column, and for `coded` reads it quantized: [Q, T] each.
 struct LayerErrors::Visible {
   at::Tensor any, coded, sink, recent;
 };
@@ -52,7 +53,7 @@ struct LayerErrors::Visible {
 LayerErrors::Visible LayerErrors::visible_columns(const std::vector<std::int64_t>& positions,
                                                   const AttentionInput& input, const CacheWindows& coded,
                                                   const CacheWindows& tiers) {
-  const auto mask = [&](const auto& range) {  // of a position: {begin, end}, of which it sees some
+  const auto mask = [&](const auto& range) {  // of a position: the part of {begin, end} that it sees
     ColumnRanges ranges;
     for (const std::int64_t p : positions) {
       const auto [begin, end] = range(p);
@@ -77,7 +78,7 @@ LayerErrors::Visible LayerErrors::visible_columns(const std::vector<std::int64_t
 
 namespace {
 
-// Log weights over the columns [Hkv, g, Q, T]; -inf at hidden ones. Sink logits of the model take their share.
+// Log weights over the columns [Hkv, g, Q, T]; -inf at hidden columns. Sink logits of the model get their share.
 at::Tensor log_weights(at::Tensor logits, const AttentionInput& input, const at::Tensor& seen) {
   const std::int64_t kv_heads = logits.size(0), gqa_group = logits.size(1), columns = logits.size(3);
   logits = logits * input.scale;
@@ -127,16 +128,16 @@ LayerError LayerErrorSums::result(std::int64_t layer) const {
   return e;
 }
 
-// Sampled queries of one layer and what the baseline makes of them.
+// Sampled queries of one layer and their baseline results.
 struct LayerErrors::Queries {
   CacheWindows windows;
   Visible seen;
   at::Tensor q;                     // [Q, Hq, d] FP32
   at::Tensor logits;                // [Hkv, g, Q, T] FP32
-  at::Tensor visible;               // [Q, T] coded columns of the queries that have two of them
+  at::Tensor visible;               // [Q, T] quantized columns of queries with at least two of them
   at::Tensor centered_logits;       // as logits, over the visible columns, FP64
   at::Tensor log_weights, weights;  // as logits, FP64
-  std::vector<double> energy;       // [Hkv] of the centered logits
+  std::vector<double> energy;       // [Hkv] energy of the centered logits
 
   Queries(const AttentionInput& input, const at::Tensor& k, const std::vector<std::int64_t>& positions,
           const CacheWindows& coded, const CacheWindows& tiers)
@@ -155,7 +156,7 @@ struct LayerErrors::Queries {
 LayerErrors::LayerErrors(const AttentionInput& input, const CacheWindows& tiers) : input_(input), tiers_(tiers) {}
 LayerErrors::~LayerErrors() = default;
 
-// rows: the keys as they are read.
+// rows: the keys as read from the cache.
 void LayerErrors::add_queries(const Queries& exact, const CachedRows& rows, LayerErrorSums& sums) const {
   const std::int64_t kv_heads = input_.k.size(1);
   const Visible& seen = exact.seen;
@@ -185,7 +186,7 @@ void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
   const std::int64_t tokens = input_.k.size(0), kv_heads = input_.k.size(1);
   if (!method.quantized_at(input_.layer)) return;
   const CacheWindows& windows = method.windows_of(Side::kKey);
-  // Queries whose coded range holds at least two keys: with one there is nothing left beside the mean.
+  // Queries with at least two keys in the quantized range: with one key, nothing remains after removing the mean.
   std::vector<std::int64_t> positions;
   const std::int64_t first = windows.sink + windows.recent + 1;
   const std::int64_t step = std::max<std::int64_t>(1, kElements / (input_.q.size(1) * tokens));
@@ -219,7 +220,7 @@ std::vector<double> energy_by_head(const at::Tensor& x, std::int64_t kv_heads) {
   return head_sums(x.square().sum(0).view({kv_heads, -1}));
 }
 
-// Squared norm behind W_O; projection: [Hq d, hidden] FP32.
+// Squared norm after W_O; projection: [Hq d, hidden] FP32.
 double projected_energy(const at::Tensor& x, const at::Tensor& projection) {
   return at::mm(x.to(at::kFloat).reshape({x.size(0), -1}), projection).to(at::kDouble).square().sum().item<double>();
 }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::int64_t kUsualTokens = 30000;  // the default of oscar-collect --tokens
 constexpr double kMostBits = 4.25, kBitStep = 0.25;
-constexpr double kLeastKl = 1e-6;  // nats: below it a ratio of measured to predicted says nothing
+constexpr double kLeastKl = 1e-6;  // nats; below it, the ratio of measured to predicted KL has no meaning
 
-// The first judged row with a value beyond its limit.
+// The first candidate row with a value beyond its limit.
 const MethodReport* failed_row(const VerifyReport& report) {
   for (const MethodReport& m : report.methods) {
     for (const GateResult& gate : report.gates) {
@@ -32,11 +32,11 @@ std::optional<double> kl_limit(const VerifyReport& report, const MethodReport& r
   return std::nullopt;
 }
 
-// What the curves say of a budget, times what they are off by on this text.
+// The KL predicted by the curves, times their prediction error on this text.
 std::optional<double> predicted(const Curves& curves, double bits, double off_by) {
   try {
     return allocate_estimates(curves, bits).predicted.kl * off_by;
-  } catch (const Error&) {  // no widths within this budget
+  } catch (const Error&) {  // no bit widths fit this budget
     return std::nullopt;
   }
 }

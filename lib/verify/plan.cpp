@@ -19,11 +19,11 @@ namespace {
 
 struct PlannedMethod {
   std::string id;
-  std::function<double(std::int64_t context)> bits_at;  // per element, windows included
+  std::function<double(std::int64_t context)> bits_at;  // per element, including windows
 };
 
 double bytes_at(const PlannedMethod& m, const ModelConfig& model, std::int64_t context) {
-  const std::int64_t vectors = model.is_latent() ? 1 : 2;  // that a token caches for each KV head
+  const std::int64_t vectors = model.is_latent() ? 1 : 2;  // vectors that a token caches per KV head
   const double elements = static_cast<double>(vectors * model.kv_layers() * model.kv_heads * model.head_dim);
   return std::ceil(m.bits_at(context) * elements * static_cast<double>(context) / 8.0);
 }
@@ -48,7 +48,7 @@ PlanRow plan_row(const PlannedMethod& m, const ModelConfig& model, const MemoryP
 }  // namespace
 
 std::uint64_t parse_memory(const std::string& text) {
-  // As people write them: "24GiB" and "24Gi" count in powers of 1024, "24GB" in powers of 1000, "24G" as GiB.
+  // Common spellings: "24GiB" and "24Gi" count in powers of 1024, "24GB" in powers of 1000, "24G" as GiB.
   static const std::map<std::string, double> kUnits = {
       {"", 1},        {"b", 1},        {"k", 0x1p10},  {"kb", 1e3},     {"ki", 0x1p10}, {"kib", 0x1p10},
       {"m", 0x1p20},  {"mb", 1e6},     {"mi", 0x1p20}, {"mib", 0x1p20}, {"g", 0x1p30},  {"gb", 1e9},

@@ -9,18 +9,19 @@
 namespace oscar {
 namespace {
 
-constexpr double kLimit = 4.0;     // times, or a fourth
-constexpr double kContexts = 2.0;  // KL grows with the coded share: contexts farther apart are not comparable
-constexpr double kFloor = 1e-5;    // nats, below which sums of roundings are compared
-constexpr double kErrors = 2.0;    // standard errors by which the ratio may be off
+constexpr double kLimit = 4.0;     // factor in either direction
+constexpr double kContexts = 2.0;  // KL grows with the quantized share, so contexts that differ more are not comparable
+constexpr double kFloor = 1e-5;    // nats; below it, rounding dominates
+constexpr double kErrors = 2.0;    // tolerance of the ratio in standard errors
 
 bool comparable(const VerifyReport& r, const PredictedKl& p) {
   const double ratio = static_cast<double>(r.scoring.context) / static_cast<double>(p.context);
   return p.sink == r.sink && p.recent == r.recent && ratio <= kContexts && ratio >= 1.0 / kContexts;
 }
 
-// Standard error of the logarithm of measured over predicted KL. It is large where chance may explain a ratio beyond
-// the limit: a few hundred tokens, one of them a surprise, measure six times what a few sequences predicted.
+// Standard error of the logarithm of measured over predicted KL. It is large if chance can explain a ratio beyond the
+// limit. For example, a few hundred tokens with one surprising token measured six times the prediction of a few
+// sequences.
 double ratio_error(const KlMetrics& measured, const PredictedKl& predicted) {
   return std::hypot(measured.standard_error / std::max(measured.mean, kFloor),
                     predicted.error / std::max(predicted.kl, kFloor));
@@ -30,7 +31,7 @@ double ratio_error(const KlMetrics& measured, const PredictedKl& predicted) {
 
 SelfCheck prediction_check(const VerifyReport& report) {
   SelfCheck check{"prediction", "no bundle that predicts its KL", std::nullopt, kLimit, std::nullopt};
-  std::pair<bool, double> worst{false, -1.0};  // failed, distance: a failure is told before a larger ratio
+  std::pair<bool, double> worst{false, -1.0};  // failed, distance: a failure is reported before a larger ratio
   for (const BundleFacts& bundle : report.bundles) {
     if (!bundle.prediction) continue;
     const PredictedKl& p = *bundle.prediction;

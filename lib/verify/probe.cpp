@@ -68,7 +68,7 @@ void ProbedMethod::finish_cache() {
              " rows read back, " + std::to_string(check.rows) + " compared with the encoder on the CPU");
 }
 
-// Six numbers of the cache check, then for each layer two sums, the number of heads, and the sums of each.
+// Six numbers of the cache check. Then for each layer two sums, the number of heads, and each head's sums.
 at::Tensor ProbedMethod::state() const {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
   std::vector<double> all{static_cast<double>(check.rows),
@@ -89,7 +89,7 @@ at::Tensor ProbedMethod::state() const {
 
 void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where) {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
-  constexpr double kMostCount = 1e15;  // well within what FP64 and int64 hold
+  constexpr double kMostCount = 1e15;  // exact in both FP64 and int64
   if (state.scalar_type() != at::kDouble || state.dim() != 1)
     damaged_record(where, "sums of a method have another form");
   const at::Tensor flat = state.contiguous();
@@ -142,7 +142,7 @@ std::vector<LayerError> ProbedMethod::layers() const {
 
 at::Tensor LayerProbe::attend(const AttentionInput& input) {
   const at::Tensor exact = baseline_.attend(input);
-  if (input.reader != 0) return exact;  // errors are those of the layer that holds the cache
+  if (input.reader != 0) return exact;  // errors are counted for the layer that owns the cache
   const Timeline::Phase errors(timeline_, verify_phase::kErrors);
   const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
   const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
@@ -163,9 +163,9 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
     weight_errors.add_weights(*probed.method, sums);
     output_errors.add(read(output), sums);
   }
-  const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits where too many layers are left to check
+  const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits if too many layers are queued for checks
   if (!pages.empty()) {
-    const std::uint64_t bytes = pages.front().layer.bytes();  // which all methods share
+    const std::uint64_t bytes = pages.front().layer.bytes();  // shared by all methods
     (*checks_)[thread].add(bytes, [checked = std::move(pages)] { check_pages(checked, nullptr); });
   }
   return exact;

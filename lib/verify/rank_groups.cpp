@@ -5,10 +5,10 @@
 namespace oscar {
 namespace {
 
-// Errors of layers take about as long as the passes of a sequence. The first one is run twice and its pages are
-// checked, which takes twice as long again for a short sequence; of a longer one no more is checked.
+// Layer errors cost about as much as the passes of a sequence. The first sequence is run twice and its pages are
+// checked. For a short sequence this costs twice as much again; for longer ones the checked amount does not grow.
 constexpr std::int64_t kCheckCost = 2, kCheckedTokens = 4096;
-// Spectra of one sequence take as long as its passes twice, of an 8B geometry with three rows on a GPU.
+// Spectra of one sequence cost about two of its passes, for an 8B geometry with three rows on a GPU.
 constexpr std::int64_t kSpectraCost = 2;
 
 }  // namespace
@@ -17,7 +17,7 @@ std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int
   std::vector<int> owners;
   std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0);
   const std::size_t groups = (layout.tokens.size() + layout.group - 1) / layout.group;
-  const std::int64_t first = std::max<std::int64_t>(probed, 1);  // the null run is of the first sequence
+  const std::int64_t first = std::max<std::int64_t>(probed, 1);  // the null run uses the first sequence
   for (std::size_t g = 0; g < groups; ++g) {
     std::int64_t cost = 0;
     for (const std::int64_t tokens : layout.of_group(g)) cost += layout.first_position + tokens;

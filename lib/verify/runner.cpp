@@ -28,9 +28,9 @@ namespace {
 
 using Sequence = std::vector<std::int32_t>;
 
-// Keys and values of layers whose pages wait for a check, of each thread that checks.
+// Keys and values of layers that wait for a page check, per checking thread.
 constexpr std::uint64_t kMostWaiting = std::uint64_t{1} << 30;
-constexpr std::size_t kCheckThreads = 6;  // layers by turns; most of a check is small steps that wait for each other
+constexpr std::size_t kCheckThreads = 6;  // layers in alternation; a check consists mostly of small dependent steps
 
 class Runner {
  public:
@@ -98,10 +98,10 @@ class Runner {
     const std::uint64_t decoded_tokens =
         only_last() ? own_sequences() * static_cast<std::uint64_t>(set_.context - tail_begin()) : tokens;
     return tokens * passes + decoded_tokens * decoded +
-           (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // and the null run
+           (is_first() ? static_cast<std::uint64_t>(set_.context) : 0);  // including the null run
   }
 
-  // Whether the decode path begins inside a sequence, and where.
+  // Whether the decode path starts inside a sequence, and where.
   bool only_last() const { return options_.decode && options_.decode_last > 0; }
   std::int64_t tail_begin() const { return std::max<std::int64_t>(set_.context - options_.decode_last, 0); }
 
@@ -109,7 +109,7 @@ class Runner {
 
   bool is_first() const { return is_first_rank(options_.ranks); }
 
-  // The groups that this process scores, all without ranks.
+  // The groups that this process scores; without ranks, all of them.
   std::vector<std::size_t> own_groups() const {
     std::vector<std::size_t> own;
     for (std::size_t g = 0; g < owners_.size(); ++g) {
@@ -136,8 +136,8 @@ class Runner {
     return layout;
   }
 
-  // How many of these groups an earlier run has finished; takes its sums. All of it is checked here: damage shows now,
-  // not at the end.
+  // Returns how many of these groups an earlier run has finished, and restores its sums. Checks all records now, so
+  // that damage shows at the start.
   std::size_t resume(const std::vector<std::size_t>& own) {
     if (options_.work == nullptr) return 0;
     std::size_t groups = 0, sequences = 0;
@@ -163,7 +163,7 @@ class Runner {
     return groups;
   }
 
-  // Sums over the sequences so far: errors of the layers, the caches, the null run.
+  // Sums over the sequences so far: layer errors, cache checks, the null run.
   WorkRecord sums() const {
     WorkRecord record;
     for (std::size_t m = 0; m < probed_.size(); ++m) record["probe" + std::to_string(m)] = probed_[m].state();
@@ -172,7 +172,7 @@ class Runner {
     return record;
   }
 
-  // tokens: scored before these sums were saved.
+  // tokens: number scored before these sums were saved.
   void restore_sums(const WorkRecord& record, const std::string& where, std::int64_t tokens) {
     const at::Tensor& numbers = record_tensor(record, where, "null", at::kDouble, {3});
     const double* null = numbers.const_data_ptr<double>();
@@ -190,7 +190,7 @@ class Runner {
     result_.tokens = tokens;
   }
 
-  // Hidden states that an earlier run has saved; undefined: there are none.
+  // Hidden states saved by an earlier run; undefined if there are none.
   at::Tensor saved_hidden(std::size_t sequence, const std::string& row, bool with_sums) {
     std::optional<SavedHidden::Found> found = saved_.load(sequence, row);
     if (!found) return {};
@@ -198,13 +198,13 @@ class Runner {
     return found->hidden;
   }
 
-  // A sequence on its way through the layers: of the baseline or of a row of result_.scored.
+  // One pass of a sequence through the layers, for the baseline or a row of result_.scored.
   struct Pass {
     std::size_t sequence = 0;
     std::string phase;
     bool probes = false;                                // adds to the sums over sequences
-    std::shared_ptr<PagedAttention> cache;              // that the pass fills, if any
-    std::vector<std::unique_ptr<Attention>> attention;  // the last one is run, and may hold the one before
+    std::shared_ptr<PagedAttention> cache;              // cache that the pass fills, if any
+    std::vector<std::unique_ptr<Attention>> attention;  // the last one runs and may use the previous one
     std::function<void(const at::Tensor& hidden)> done;
   };
 
@@ -224,7 +224,7 @@ class Runner {
       }
       for (std::size_t r = 0; r < hidden.size(); ++r) {
         if (result_.scored[r].path != "prefill") continue;
-        // With both paths the decode row of a method stands behind its prefill row.
+        // With both paths, the decode row of a method follows its prefill row.
         const bool fills = only_last() && result_.scored[r].method->paged();
         if (result_.scored[r].method->quantized || fills) {
           plan_prefill(s, r, hidden[r][i], fills ? &hidden[r + 1][i] : nullptr, passes);
@@ -256,7 +256,7 @@ class Runner {
     }
   }
 
-  // One after another, each saved when it is done; where layers are streamed, all together.
+  // Runs passes one after another and saves each when it finishes. With streamed layers, all run together.
   void run_passes(std::vector<Pass>& passes) {
     const std::size_t together = streams() ? passes.size() : 1;
     for (std::size_t first = 0; first < passes.size(); first += together) {
@@ -287,8 +287,8 @@ class Runner {
     finish_checks();
   }
 
-  // The first sequence is kept when its pages are checked, which goes on beside the passes of its rows: before the
-  // sums that are kept with it count another sequence.
+  // Saves the first sequence after the check of its pages, which runs in parallel with the passes of its rows. This
+  // must happen before the saved sums include another sequence.
   void finish_checks() {
     if (first_states_ == nullptr) return;
     {
@@ -299,7 +299,7 @@ class Runner {
     saved_.save(0, "base", *std::exchange(first_states_, nullptr), sums());
   }
 
-  // The baseline, probed on the first sequences. The first one is run twice: the noise of the device.
+  // The baseline, probed on the first sequences. The first sequence is run twice to measure the noise of the device.
   void plan_baseline(std::size_t s, at::Tensor& hidden, std::vector<Pass>& passes) {
     Pass pass{s, verify_phase::forward_of(baseline_), false, {}, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
@@ -327,7 +327,7 @@ class Runner {
     passes.push_back(std::move(again));
   }
 
-  // decoded: null, or where the hidden states of the decode path go, whose cache the pass fills.
+  // decoded: null, or the destination for hidden states of the decode path, whose cache the pass fills.
   void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, at::Tensor* decoded,
                     std::vector<Pass>& passes) {
     const KvMethod& method = *result_.scored[row].method;
@@ -351,8 +351,8 @@ class Runner {
     passes.push_back(std::move(pass));
   }
 
-  // The last tokens of a sequence behind the filled cache; before them `hidden` has the states of the prefill pass,
-  // which nothing scores.
+  // Decodes the last tokens of a sequence after the filled cache. For earlier tokens, `hidden` has the states of the
+  // prefill pass, which are not scored.
   void run_tail(std::size_t s, std::size_t row, const at::Tensor& states, PagedAttention& cache, at::Tensor& hidden) {
     {
       const Timeline::Phase decoding(options_.timeline, verify_phase::decode_of(*result_.scored[row].method));
@@ -395,16 +395,16 @@ class Runner {
   const SequenceSet& set_;
   const RunnerOptions& options_;
   ScoreLayout layout_;
-  std::vector<int> owners_;  // [groups] their ranks
+  std::vector<int> owners_;  // [groups] rank of each
   SavedHidden saved_;
   SequenceScorer scorer_;
   Progress progress_;
   std::size_t paged_ = 0;  // methods with pages for the decode path
   std::vector<ProbedMethod> probed_;
-  std::size_t paths_ = 0;  // rows behind those of result_.scored: prefill as the baseline of decode
+  std::size_t paths_ = 0;  // rows after those in result_.scored: prefill as the baseline of decode
   RunnerResult result_;
-  const at::Tensor* first_states_ = nullptr;  // of the first sequence, while its pages are checked
-  std::deque<BackgroundJobs> checks_;         // ends before what it checks
+  const at::Tensor* first_states_ = nullptr;  // states of the first sequence while its pages are checked
+  std::deque<BackgroundJobs> checks_;         // destroyed before the objects that it checks
 };
 
 }  // namespace

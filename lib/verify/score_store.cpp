@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// One row of one group: the sequences one after another.
+// One row of one group: all sequences in order.
 struct Fields {
   std::vector<std::int64_t> sizes;  // pairs: first position, number of tokens
   std::vector<double> values;       // baseline_nll, nll and kl of each sequence
@@ -39,7 +39,7 @@ std::string field(std::size_t row, const char* name) { return "row" + std::to_st
 
 const char* const kFields[] = {"sizes", "values", "same_top"};
 
-// Negative log-likelihoods are 0 at least, but for the rounding of FP32 logits.
+// Negative log-likelihoods are at least 0, except for rounding of FP32 logits.
 constexpr double kRounding = 1e-3;
 
 void require_scores(const at::Tensor& values, std::span<const std::int64_t> tokens, const std::string& where) {
@@ -142,7 +142,7 @@ std::vector<SequenceScores> ScoreStore::row(std::size_t r) const {
   std::vector<std::string> names;
   for (const char* name : kFields) names.push_back(field(r, name));
   for (std::size_t g = 0; g < groups_; ++g) {
-    const WorkRecord record = work_->load_tensors(group_name(g), names);  // not the other rows
+    const WorkRecord record = work_->load_tensors(group_name(g), names);  // without the other rows
     std::vector<SequenceScores> group =
         read_scores(record, work_->file(group_name(g)).string(), r, layout_.first_position, layout_.of_group(g));
     std::move(group.begin(), group.end(), std::back_inserter(scores));

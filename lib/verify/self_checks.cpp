@@ -10,33 +10,33 @@
 namespace oscar {
 namespace {
 
-// Relative difference of attention outputs between decode attention and the simulated prefill on equal inputs: the
-// order of summation in FP32, and the rounding of the output where activations are BF16.
-// The decode kernel of a GPU takes queries in BF16: logits of large keys then move by some hundredths (0.011 of the
-// output on tiny-qwen3-outliers).
+// Limits on the relative difference of attention outputs between decode attention and the simulated prefill on equal
+// inputs. It comes from the order of FP32 summation and, with BF16 activations, from rounding the output.
+// A GPU's decode kernel takes queries in BF16, which moves logits of large keys by some hundredths (0.011 of the output
+// on tiny-qwen3-outliers).
 constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2, kReaderLimitGpu = 3e-2;
 
-// Mean KL between the paths, as a share of the method's own KL to the baseline, and its floor. Rounding differs between
-// the paths; a key on the edge between two codes may take the other one, and the next layers carry that on. In BF16
-// the rounding of activations alone makes up to .0010 (oscar-tns on tiny-qwen3, H100).
-// In BF16 the paths' inputs differ by its rounding, which flips codes: up to .23 of a method's KL was seen.
+// Limits on the mean KL between the paths, as a share of the method's own KL to the baseline, with a floor. Rounding
+// differs between the paths. A key between two codes may get the other one, and later layers propagate the difference.
+// In BF16, rounding of activations without further causes gives up to .0010 (oscar-tns on tiny-qwen3, H100). The paths'
+// inputs then differ by rounding, which flips codes: up to .23 of a method's KL was observed.
 constexpr double kPathShare = 0.1, kPathShareBf16 = 0.4, kPathFloor = 1e-5, kPathFloorBf16 = 2e-3;
 
-// A cache this far from the baseline (nats) has lost the model, and the layers turn rounding into different wrong
-// answers: such a method is not judged.
+// Above this KL to the baseline (nats), a cache has lost the model, and layers amplify rounding to different wrong
+// answers. Such a method is not evaluated.
 constexpr double kLostKl = 1.0;
-// The coded share of what a query sees grows from about a half in the second quarter to nearly all: KL may grow with
-// it, but errors that pile up with length grow by more.
+// The quantized share of a query's keys grows from about half in the second quarter to nearly all. KL may grow with it,
+// but errors that accumulate with length grow faster.
 constexpr double kDriftLimit = 4.0;
-// KL of single tokens spreads by some five times its mean, and tokens of one sequence lean the same way: the mean of a
-// thousand of them is good to about 30 %, and a ratio of four by chance alone is then beyond three deviations. Fewer
-// tokens in either quarter cannot tell.
+// KL of single tokens has a spread of about five times its mean, and tokens of one sequence are correlated. The mean of
+// a thousand tokens has an error of about 30 %, so a chance ratio of four is beyond three deviations. With fewer tokens
+// in either quarter the check cannot decide.
 constexpr std::int64_t kDriftTokens = 1000;
-// A last quarter that is nearly lossless (nats, docs/quality.md) passes whatever the ratio: of so small a KL one token
-// makes most.
+// A last quarter below this KL (nats, docs/quality.md) is nearly lossless and passes with any ratio. One token can
+// dominate such a small KL.
 constexpr double kHarmlessKl = 0.01;
-// Where OSCAR's own row ran beside it, a bundle may not grow much faster than that. Twice, because each of the two
-// ratios is only good to some 40 % at the fewest tokens.
+// If OSCAR's own row ran too, a bundle may not grow much faster than it. The factor is two because, at the fewest
+// tokens, each ratio has an error of some 40 %.
 constexpr double kDriftOfOscar = 2.0;
 
 SelfCheck null_run(const RunnerResult& run) {
@@ -59,12 +59,12 @@ SelfCheck negative_control(const VerifyReport& report) {
       return m.id == control && m.path == path && m.comparison == bundle.comparison;
     });
     if (!bundle.judged || naive == report.methods.end() || naive->id == judged) continue;
-    if (bundle.comparison == "authors") {  // more tokens in BF16 may make the control the better one
+    if (bundle.comparison == "authors") {  // with more BF16 tokens the control may be better
       if (!check.pass) check.detail = control + " has other BF16 windows than " + judged + " (authors): no control";
       continue;
     }
     const double bad = naive->quality.kl.mean, good = bundle.quality.kl.mean;
-    if (check.pass && !*check.pass) continue;  // the failed path is the one to show
+    if (check.pass && !*check.pass) continue;  // the failed path is shown
     check.value = bad;
     check.limit = good;
     check.pass = bad > good;
@@ -106,7 +106,7 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
   }
   double worst = -1;
   std::size_t method = 0;
-  std::string lost;  // methods that are not judged
+  std::string lost;  // methods that are not evaluated
   for (std::size_t r = 0; r < run.scored.size(); ++r) {
     const ScoredMethod& scored = run.scored[r];
     if (scored.path != "decode") continue;
@@ -135,7 +135,7 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
 
 bool enough_tokens(const KlGrowth& growth) { return std::min(growth.early_tokens, growth.late_tokens) >= kDriftTokens; }
 
-// The row of OSCAR's own method that ran as `judged` did.
+// The row of the method OSCAR with the same settings as `judged`.
 const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& judged) {
   for (const MethodReport& m : report.methods) {
     const bool alike = m.path == judged.path && m.comparison == judged.comparison;
@@ -147,7 +147,7 @@ const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& ju
 SelfCheck drift(const VerifyReport& report) {
   SelfCheck check{"drift", "no bundle whose drift with length could be tested", std::nullopt, kDriftLimit,
                   std::nullopt};
-  double worst = 0;  // growth over its limit
+  double worst = 0;  // growth divided by its limit
   for (const MethodReport& m : report.methods) {
     const std::optional<KlGrowth> own = m.judged ? kl_growth(m.by_position) : std::nullopt;
     if (!own) continue;
@@ -169,7 +169,7 @@ SelfCheck drift(const VerifyReport& report) {
       }
     }
     const bool harmless = own->late <= kHarmlessKl;
-    const double rank = harmless ? 0.0 : own->ratio() / limit;  // the one to tell of
+    const double rank = harmless ? 0.0 : own->ratio() / limit;  // the largest rank is reported
     if (check.value && rank <= worst) continue;
     worst = rank;
     check.value = own->ratio();

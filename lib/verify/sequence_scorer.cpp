@@ -13,7 +13,7 @@ namespace oscar {
 // Calls body() for blocks of scored positions of sequence s.
 void SequenceScorer::for_each_block(std::size_t s, const Block& body) const {
   const std::vector<std::int32_t>& ids = set_.sequences[s];
-  const std::int64_t last = std::ssize(ids) - 1;  // positions below it predict a token
+  const std::int64_t last = std::ssize(ids) - 1;  // earlier positions predict a token
   const std::int64_t step = rows_per_block(decoder_.config().vocabulary, decoder_.options().device);
   for (std::int64_t from = first_position_; from < last; from += step) {
     stop_if_interrupted();

@@ -10,16 +10,16 @@
 namespace oscar {
 namespace {
 
-// rows: [T, H, d] -> [d] variances over tokens, sorted for each head, mean over heads.
+// rows: [T, H, d] -> [d] variances over tokens, sorted per head, mean over heads.
 std::vector<double> spectrum_of(const at::Tensor& rows) {
   const at::Tensor variance = rows.to(at::kCPU, at::kDouble).var(at::IntArrayRef{0}, /*unbiased=*/false);  // [H, d]
   const at::Tensor sorted = std::get<0>(variance.sort(1, /*descending=*/true)).mean(0).contiguous();
   return {sorted.const_data_ptr<double>(), sorted.const_data_ptr<double>() + sorted.numel()};
 }
 
-// Rows of one side of a layer as the model makes them, [T, H, d] on the CPU.
+// Rows of one side of a layer from the model, [T, H, d] on the CPU.
 struct SideRows {
-  std::int64_t layer;  // that attention counts
+  std::int64_t layer;  // index used by attention
   Side side;
   at::Tensor rows;
 };
@@ -53,7 +53,7 @@ std::vector<std::int32_t> top_tokens(const Decoder& decoder, const at::Tensor& h
 
 }  // namespace
 
-// The spectra are work of the CPU, in steps too small for all threads: each layer and side has one.
+// Spectra are CPU work in steps too small for all threads, so each layer and side gets one thread.
 JudgedProbe probe_judged(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
                          const std::vector<std::int32_t>& ids, std::int64_t shown) {
   SimulatedPrefillAttention exact(baseline), coded(method);

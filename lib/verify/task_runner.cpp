@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-// For each reference: is the most probable token the right one at each of its tokens?
+// For each reference: whether the correct token is the most probable one at each of its positions.
 std::vector<bool> answered(Decoder& decoder, const TaskPrompt& prompt, const at::Tensor& hidden) {
   std::vector<bool> found;
   for (const AnswerSpan& span : prompt.answers) {
@@ -30,14 +30,14 @@ void append(std::vector<std::uint8_t>& flat, const FoundAnswers& found) {
   for (const std::vector<bool>& prompt : found) flat.insert(flat.end(), prompt.begin(), prompt.end());
 }
 
-// Answers found so far, as bytes: the baseline's, then each method's.
+// Answers so far, as bytes: the baseline's, then each method's.
 struct TaskState {
   const TaskSet& set;
   const VerifyWork* work;
   std::string name;
   FoundAnswers base;
   std::vector<FoundAnswers> solved;
-  std::size_t done = 0;  // prompts, of those of this rank
+  std::size_t done = 0;  // finished prompts of this rank
   Ranks* ranks;
 
   TaskState(const TaskSet& s, const std::string& path, std::size_t methods, const VerifyWork* w, Ranks* r)
@@ -72,7 +72,7 @@ struct TaskState {
     add(found.const_data_ptr<std::uint8_t>());
   }
 
-  // Bytes of all(), one for each answer: 1 where it was found.
+  // Reads one byte of all() per answer: 1 if it was found.
   void add(const std::uint8_t* flat) {
     for (FoundAnswers* f : all()) {
       for (std::vector<bool>& prompt : *f) {
@@ -95,7 +95,7 @@ struct TaskState {
     return own;
   }
 
-  // Everybody gets what all ranks found.
+  // Combines the results of all ranks on every rank.
   void share() {
     if (ranks == nullptr) return;
     const std::vector<std::uint8_t> own = flat();

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::int64_t kSampleTokens = 2048, kSteps = 8;
 
-// Seconds of the second of two calls: the first loads and warms up. `work` returns a tensor to wait for.
+// Seconds of the second of two calls, because the first loads and warms up. `work` returns a tensor to wait for.
 template <typename Work>
 double seconds_of(const Work& work) {
   double seconds = 0;
   for (int repeat = 0; repeat < 2; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
-    work().sum().template item<float>();  // item: waits for a GPU
+    work().sum().template item<float>();  // item() waits for a GPU
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   return seconds;
@@ -40,8 +40,9 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
   std::vector<std::int32_t> ids(set.sequences.front().begin(), set.sequences.front().begin() + tokens);
   const at::Tensor hidden = decoder.embed(ids);
   const SequenceBatch batch{{0}, {tokens}, {0}};
-  const std::int64_t sample = decoder.config().kv_layer(0);  // all layers are taken to cost what this one does
-  // Longer contexts cost more than their share: attention grows with the square. Not counted beyond the sample.
+  const std::int64_t sample = decoder.config().kv_layer(0);  // assumes that all layers cost the same
+  // Longer contexts cost more than linearly, because attention grows quadratically. This is not counted beyond the
+  // sample.
   const double scale = context / static_cast<double>(tokens);
   const auto layer_seconds = [&](const KvMethod& method) {
     SimulatedPrefillAttention attention(method);
@@ -60,8 +61,8 @@ TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& o
   });
   const double scores = block / static_cast<double>(rows) * (context - static_cast<double>(request.first_position));
 
-  double seconds = static_cast<double>(count + 1) * (layers * exact + scores);  // and the null run
-  double coded = 0, step = 0;                                                   // of a layer, of one method
+  double seconds = static_cast<double>(count + 1) * (layers * exact + scores);  // including the null run
+  double coded = 0, step = 0;                                                   // per layer and method
   const double probed = static_cast<double>(std::clamp<std::int64_t>(request.layer_sequences, 1, count));
   for (const KvMethod* m : methods) {
     if (m->quantized && coded == 0) coded = layer_seconds(*m);

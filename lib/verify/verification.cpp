@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t kPositionBuckets = 24;
 constexpr std::size_t kProbeTokens = 2048;   // of the first sequence
-constexpr std::int64_t kPassageTokens = 81;  // at their end
+constexpr std::int64_t kPassageTokens = 81;  // at the end of the probed tokens
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
@@ -38,14 +38,14 @@ void refuse_repeats(const std::vector<std::string>& list, const char* flag) {
   }
 }
 
-// The row of a single bundle: OSCAR with a rotation for each head is oscar-head, unless it was asked for as oscar.
+// The row of a single bundle. OSCAR with per-head rotations is oscar-head, unless it was requested as oscar.
 std::string row_of(const Bundle& bundle, const std::vector<std::string>& asked) {
   const MethodRow* row = find_method(bundle.method);
   const bool by_head = row != nullptr && !row->head_id.empty() && bundle.scope == "head" && !contains(asked, row->id);
   return by_head ? row->head_id : id_of_bundle(bundle.method);
 }
 
-// Ids of the bundles' rows. UsageError when two of several have one name.
+// Ids of the bundles' rows. UsageError if two bundles have the same name.
 std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, const std::vector<std::string>& asked) {
   std::vector<NamedBundle> named;
   for (const JudgedBundle& b : bundles) {
@@ -95,7 +95,7 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   }
 }
 
-// Before anything is read.
+// Runs before anything is read.
 void Verification::check_request() const {
   if (request_.resume && request_.work_dir.empty()) {
     throw UsageError("--resume needs --report or --work-dir: the state of a run is kept next to its report");
@@ -124,7 +124,7 @@ void Verification::check_request() const {
   }
 }
 
-// A method under judgment must have a paged cache; says once what the paged path of this device does differently.
+// A candidate must have a paged cache. Notes once how the paged path of this device differs.
 void Verification::check_decode_path() const {
   const ModelConfig& model = checkpoint_.config();
   std::vector<std::string> notes;
@@ -141,7 +141,7 @@ void Verification::check_decode_path() const {
   }
 }
 
-// What is judged gets a gate, unless it is told that it has none.
+// Sets the default gate for a candidate, unless the request declines it.
 void Verification::choose_gate() {
   const bool asked = request_.gates.any() || request_.gates.max_kl_increase;
   if (request_.no_gate && asked) throw UsageError("--no-gate stands beside a gate: drop one of the two");
@@ -162,7 +162,7 @@ void Verification::check_tasks() {
   }
 }
 
-// The sequences that are scored, and what of the text the bundles were calibrated on.
+// Reads the sequences to score, and determines how much of the text was used for calibration.
 void Verification::read_text(const LazyTokenizer& tokenizer) {
   const ModelConfig& model = checkpoint_.config();
   SequenceOptions sequences;
@@ -182,9 +182,9 @@ void Verification::read_text(const LazyTokenizer& tokenizer) {
   }
   const bool only_ids = rows && rows->only_ids;
   sequences.prefix = only_ids ? leading_bos(rows->ids, model.bos_token) : leading_special_tokens(tokenizer.get());
-  // What rows with texts mean depends on the template, too.
+  // Rows with texts also depend on the template.
   text_sha256_ = rows && !only_ids ? rows->rows.sha256 : sha256_file(request_.text);
-  // The context is checked before the text is read: it costs nothing.
+  // Checks the context before reading the text, because the check is cheap.
   check_sequence_options(sequences, request_.windows);
   sequences.text_name = request_.text.string();
   if (!only_ids) tokenizer_ = &tokenizer;
@@ -211,7 +211,7 @@ void Verification::choose_methods() {
   std::vector<std::string>& ids = request_.methods;
   const std::vector<NamedBundle> named = name_bundles(bundles_, ids);
   if (ids.empty()) {
-    // What a bundle beats is measured when it is asked for.
+    // Other methods run only if they are requested.
     ids = named.empty() ? default_methods() : std::vector{method_with(MethodRole::kBaseline).id};
     for (const NamedBundle& n : named) {
       if (!contains(ids, n.id)) ids.push_back(n.id);
@@ -230,7 +230,7 @@ void Verification::choose_methods() {
   }
   refuse_repeats(ids, "--methods");
   for (const NamedBundle& n : named) {
-    // The reference stands for a single bundle's method whatever its variant is called.
+    // The reference represents a single bundle's method under any variant name.
     judged_.push_back(contains(ids, n.id) ? n.id : contains(ids, reference) ? reference : "");
     if (judged_.back().empty()) {
       throw UsageError("--methods leaves out '" + n.id + "', the method of the bundle: add it, or give no bundle");
@@ -253,7 +253,7 @@ void Verification::finish() {
   if (request_.ranks == nullptr) return;
   request_.ranks->barrier();
   std::error_code ec;
-  fs::remove(request_.work_dir, ec);  // on each machine; fails where other files are in it
+  fs::remove(request_.work_dir, ec);  // on each machine; fails if it contains other files
 }
 
 VerifyReport Verification::run() {
@@ -261,7 +261,7 @@ VerifyReport Verification::run() {
   if (request_.work_dir.empty()) return measure();
   fs::path folder = request_.work_dir;
   if (Ranks* ranks = request_.ranks; ranks != nullptr) {
-    // The rounding of a GEMM depends on it.
+    // GEMM rounding depends on the number of threads.
     at::set_num_threads(std::stoi(ranks->broadcast(std::to_string(at::get_num_threads()))));
     folder /= "rank-" + std::to_string(ranks->rank());
   }
@@ -357,19 +357,19 @@ JudgedProbe Verification::probe_text(Decoder& decoder) const {
       std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
   std::vector<std::int32_t> ids = set_.sequences.front();
   ids.resize(std::min(ids.size(), kProbeTokens));
-  const std::int64_t coded = std::ssize(ids) - 1 - first_scored();  // positions that read a coded key
+  const std::int64_t coded = std::ssize(ids) - 1 - first_scored();  // positions that read a quantized key
   return probe_judged(decoder, baseline_, **judged, ids,
                       tokenizer_ == nullptr ? 0 : std::clamp<std::int64_t>(coded, 0, kPassageTokens));
 }
 
-// In words: what the text says after each of the positions, and what either cache predicts.
+// As text: the actual token after each position, and the predictions with both caches.
 std::vector<PassageToken> Verification::passage(const JudgedProbe& probe) const {
   std::vector<PassageToken> tokens;
   if (probe.coded_top.empty()) return tokens;
   const Tokenizer& tokenizer = tokenizer_->get();
   const std::vector<std::int32_t>& ids = set_.sequences.front();
   const std::size_t end = std::min(ids.size(), kProbeTokens), count = probe.coded_top.size();
-  for (std::size_t i = 0; i + 1 < count; ++i) {  // the last position of all has no token after it here
+  for (std::size_t i = 0; i + 1 < count; ++i) {  // the last position has no next token here
     const std::int32_t next = ids[end - count + i + 1];
     tokens.push_back({tokenizer.decode({next}, false), tokenizer.decode({probe.baseline_top[i]}, false),
                       tokenizer.decode({probe.coded_top[i]}, false), probe.baseline_top[i] != probe.coded_top[i]});

@@ -1,4 +1,4 @@
-// What a run is: its plan in words, the facts of its report, its identity for a work directory, the memory it needs.
+// Describes a run: its plan in words, the facts of its report, its identity for a work directory, and its memory.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ std::string joined(const std::vector<std::string>& list) {
   return text;
 }
 
-// Bytes of the weights that a run holds: all of them, or the head and, streamed on a GPU, one layer at work, one on its
-// way, one whose memory is not free yet.
+// Bytes of weights in memory: all of them or, with streamed layers, the head plus layers. On a GPU these are one layer
+// in use, one loading, and one whose memory is not yet free.
 std::uint64_t weight_memory(const Checkpoint& checkpoint, const DecoderOptions& options) {
   const auto width = static_cast<std::uint64_t>(c10::elementSize(options.dtype));
   if (!options.stream_layers) return decoded_bytes(checkpoint, width);
@@ -33,7 +33,8 @@ std::uint64_t weight_memory(const Checkpoint& checkpoint, const DecoderOptions& 
   return width * (held + head) + dequantization_bytes(checkpoint, options.device);
 }
 
-// First position at which every method reads something coded, so that all are scored on the same tokens with effect.
+// The first position at which every method reads quantized data, so that all methods are scored on the same affected
+// tokens.
 std::int64_t first_common_position(const MethodSelection& selection, const CacheWindows& windows,
                                    std::int64_t context) {
   std::int64_t first = first_scored_position(windows);
@@ -54,7 +55,7 @@ std::int64_t Verification::first_scored() const {
   return request_.decode_last > 0 ? std::max(first, set_.context - request_.decode_last) : first;
 }
 
-// Sequences whose hidden states are held at once.
+// Sequences whose hidden states are in memory at once.
 std::int64_t Verification::sequences_together() const {
   return (request_.decode && request_.decode_last == 0) || request_.decoder.stream_layers ? 8 : 1;
 }
@@ -140,7 +141,7 @@ VerifyReport Verification::empty_report() const {
   return r;
 }
 
-// Weights and hidden states as plan_text() counts them, scores and libraries.
+// Weights and hidden states as in plan_text(), plus scores and libraries.
 void Verification::require_memory() const {
   if (!request_.decoder.device.is_cuda()) return;
   const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
@@ -196,8 +197,8 @@ Json Verification::run_identity() const {
                      {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
                      {"device", r.decoder.device.str()}}}};
   if (r.decode_last > 0) identity["options"]["decode_last"] = r.decode_last;
-  if (r.decoder.stream_layers) identity["options"]["stream_layers"] = true;  // sequences go through them in groups
-  if (r.ranks != nullptr) {  // all have one identity: rank 0 takes the records of the others for its own
+  if (r.decoder.stream_layers) identity["options"]["stream_layers"] = true;  // sequences then run in groups
+  if (r.ranks != nullptr) {  // all ranks have one identity: rank 0 uses the others' records as its own
     identity["options"]["ranks"] = r.ranks->count();
     identity["options"]["device"] = r.decoder.device.is_cpu() ? "cpu" : "cuda";
   }

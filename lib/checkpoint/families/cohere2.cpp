@@ -1,5 +1,6 @@
-// Cohere 2 (Command R7B, Command A): attention and MLP read one LayerNorm and are added together; three sliding layers
-// with RoPE in interleaved pairs to each full one without; a scale of the model's logits.
+// Cohere 2 (Command R7B, Command A): attention and MLP read one LayerNorm, and their outputs are added together. Three
+// sliding-window layers with interleaved RoPE alternate with one full layer without RoPE. The model's logits are
+// scaled.
 #include "base/json_range.h"
 #include "checkpoint/families/family.h"
 

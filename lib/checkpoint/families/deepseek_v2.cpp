@@ -1,5 +1,5 @@
-// DeepSeek-V2 and V2-Lite: latent attention, RoPE in interleaved pairs; dense layers first, then experts chosen by
-// softmax scores (topk_method greedy, or from the best groups) beside shared ones.
+// DeepSeek-V2 and V2-Lite: latent attention with interleaved RoPE. Dense layers come first. Then experts are chosen by
+// softmax scores (topk_method greedy, or from the best groups) beside shared experts.
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "checkpoint/families/experts_config.h"

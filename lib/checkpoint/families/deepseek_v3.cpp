@@ -1,5 +1,5 @@
-// DeepSeek-V3 and R1, and Kimi K2, which has another model_type: latent attention; dense layers first, then experts by
-// corrected sigmoid scores from the best groups, beside one that every token gets.
+// DeepSeek-V3 and R1, and Kimi K2 with another model_type: latent attention. Dense layers come first, then experts by
+// corrected sigmoid scores from the best groups, beside a shared expert.
 #include "checkpoint/families/latent.h"
 
 namespace oscar {

@@ -1,4 +1,4 @@
-// ERNIE 4.5, dense (0.3B): Llama's layers with RoPE in interleaved pairs.
+// ERNIE 4.5, dense (0.3B): Llama's layers with interleaved RoPE.
 #include "checkpoint/families/ernie.h"
 
 namespace oscar {

@@ -1,5 +1,5 @@
-// ERNIE 4.5 with experts (21B-A3B, 300B-A47B): softmax over all of them, a correction where they are chosen, one expert
-// that every token gets; dense layers by moe_layer_start_index, moe_layer_end_index and moe_layer_interval.
+// ERNIE 4.5 with experts (21B-A3B, 300B-A47B): softmax over all experts, a correction for the choice, and a shared
+// expert. moe_layer_start_index, moe_layer_end_index and moe_layer_interval select the dense layers.
 #include <cmath>
 
 #include "base/errors.h"

@@ -1,12 +1,13 @@
-// EXAONE 4: norms of what branches add, none before; RMSNorm over each head of q and k. The 32B model has three sliding
-// layers to each full one, which has no RoPE; without windows (1.2B) every layer has it.
+// EXAONE 4: norms on the branches' outputs, none on their inputs; RMSNorm over each head of q and k. In the 32B model,
+// three sliding-window layers alternate with one full layer, which has no RoPE. Without windows (1.2B), every layer has
+// RoPE.
 #include "checkpoint/families/family.h"
 
 namespace oscar {
 namespace {
 
 void exaone4_config(const Json& config, const std::string& /*where*/, ModelConfig* out) {
-  // A number in sliding_window takes RoPE from full layers, even where layer_types has no sliding ones.
+  // A number in sliding_window removes RoPE from full layers, even if layer_types has no sliding-window layers.
   const auto window = config.find("sliding_window");
   if (window != config.end() && window->is_null()) return;
   for (const std::int64_t width : out->sliding_window) {

@@ -17,7 +17,7 @@ std::int64_t read_or(const Json& config, const char* key, const std::string& whe
 void read_experts(const Json& config, const std::string& where, const ExpertDefaults& defaults, ModelConfig* out) {
   ExpertConfig& e = out->experts;
   constexpr std::int64_t kMost = 4096;
-  // transformers knows all names; configs carry one of them.
+  // transformers accepts all names; configs contain one of them.
   e.count = defaults.count;
   for (const char* key : {"num_local_experts", "num_experts", defaults.count_key}) {
     e.count = read_or(config, key, where, kMost, e.count);

@@ -1,5 +1,5 @@
-// Gemma 2: norms before and after both branches with zero-centered weights, scaled embeddings, soft caps of attention
-// logits and of the model's logits, windows in every other layer.
+// Gemma 2: zero-centered norms before and after both branches, scaled embeddings, soft caps on attention logits and on
+// the model's logits, windows in every other layer.
 #include "checkpoint/families/family.h"
 #include "checkpoint/families/gemma.h"
 

@@ -1,5 +1,5 @@
-// Gemma 3, text: Gemma 2's norms, RMSNorm over each head of q and k, five sliding layers with RoPE of a small base to
-// each global one. Also the text model inside the multimodal wrapper of the 4B, 12B and 27B models.
+// Gemma 3, text: Gemma 2's norms and RMSNorm over each head of q and k. Five sliding-window layers with a small RoPE
+// base alternate with one global layer. Also the text model in the multimodal wrapper of the 4B, 12B and 27B models.
 #include "checkpoint/families/gemma.h"
 #include "checkpoint/rope_config.h"
 
@@ -9,7 +9,7 @@ namespace {
 void gemma3_config(const Json& config, const std::string& where, ModelConfig* out) {
   read_gemma(config, where, 0.0, 0.0, out);
   parse_layered_rope(config, out->max_position, where, {.global = 1e6, .local = 1e4}, &out->rope, &out->local_rope);
-  // Which layers are local follows from the layer type alone; each sliding layer has a window.
+  // The layer type determines which layers are local, and each sliding-window layer has a window.
   for (const std::int64_t window : out->sliding_window) {
     out->layer_rope.push_back(window > 0 ? LayerRope::kLocal : LayerRope::kGlobal);
   }

@@ -1,8 +1,9 @@
-// Gemma 4, text: Gemma 3's layout with plain norm weights, values normalized without a weight, logits unscaled, a
-// scalar for each layer. Layers that see all have heads of another size and number, may use keys as values, and turn
-// the first pairs of their channels alone. With experts they stand beside the MLP in every layer. The small ones (E2B,
-// E4B) have embeddings for each layer, and last layers that read the cache of an earlier one. The unified model (12B)
-// has neither experts nor embeddings for each layer.
+// Gemma 4, text: Gemma 3's layout with plain norm weights, values normalized without a weight, unscaled logits, and a
+// scalar per layer.
+// Global layers have heads of another size and number, may use keys as values, and apply RoPE only to the first channel
+// pairs. Experts, if any, are beside the MLP in every layer.
+// The small models (E2B, E4B) have layer embeddings, and their last layers share an earlier layer's cache. The unified
+// model (12B) has neither experts nor layer embeddings.
 #include <cmath>
 #include <limits>
 
@@ -28,7 +29,7 @@ std::int64_t size_or(const Json& config, const char* key, const std::string& whe
   return it == config.end() || it->is_null() ? absent : json_int_within(config, key, where, 1, most);
 }
 
-// The last layers read keys and values of the last one before them that sees as much.
+// Each of the last layers shares the cache of the last earlier layer with the same attention span.
 void read_shared_caches(const Json& config, const std::string& where, ModelConfig* out) {
   const auto given = config.find("num_kv_shared_layers");
   if (given == config.end() || given->is_null() || *given == 0) return;
@@ -49,7 +50,7 @@ void read_shared_caches(const Json& config, const std::string& where, ModelConfi
   if (json_bool(config, "use_double_wide_mlp", where, false)) out->shared.intermediate = 2 * out->intermediate;
 }
 
-// Embeddings of each layer have the model's vocabulary: other sizes would leave tokens without one.
+// Layer embeddings must have the model's vocabulary; otherwise some tokens would have none.
 void read_layer_embeddings(const Json& config, const std::string& where, ModelConfig* out) {
   const auto width = config.find("hidden_size_per_layer_input");
   const bool none = width != config.end() && (width->is_null() || *width == 0);
@@ -67,7 +68,8 @@ struct HeadSizes {
   bool operator==(const HeadSizes&) const = default;
 };
 
-// Sizes of layers that see all, as transformers 5.23 writes them: by layer, and only there other than the model's.
+// Head sizes of global layers as transformers 5.23 writes them: per layer, and listed only if they differ from the
+// model's.
 HeadSizes sizes_by_layer(const Json& by_layer, const HeadSizes& model, const std::string& where,
                          const ModelConfig& out) {
   const std::string inside = where + ", per_layer_config";
@@ -98,7 +100,7 @@ HeadSizes sizes_by_layer(const Json& by_layer, const HeadSizes& model, const std
   return full;
 }
 
-// Until here kv_heads and head_dim are those of sliding layers, which they stay where all layers have the same.
+// Before this call, kv_heads and head_dim describe sliding-window layers. They stay the same if all layers are equal.
 void read_head_sizes(const Json& config, const std::string& where, ModelConfig* out) {
   const HeadSizes sliding{out->kv_heads, out->head_dim};
   HeadSizes full = sliding;
@@ -132,18 +134,18 @@ void read_layer_positions(const Json& config, const std::string& where, ModelCon
   }
   parse_layered_rope(with_defaults, out->max_position, where, {.global = 1e6, .local = 1e4, .global_partial = true},
                      &out->rope, &out->local_rope);
-  if (out->rope.type == RopeType::kDefault) out->rope.partial = 1.0;  // which then is not read
+  if (out->rope.type == RopeType::kDefault) out->rope.partial = 1.0;  // not used then
   for (std::int64_t i = 0; i < out->layers; ++i) {
     out->layer_rope.push_back(sees_all(*out, i) ? LayerRope::kGlobal : LayerRope::kLocal);
   }
 }
 
 void gemma4_unified_config(const Json& config, const std::string& where, ModelConfig* out) {
-  const auto both_ways = config.find("use_bidirectional_attention");  // "vision": of tokens of images alone
+  const auto both_ways = config.find("use_bidirectional_attention");  // "vision": only for image tokens
   if (both_ways != config.end() && !both_ways->is_null() && *both_ways != "vision" && *both_ways != false) {
     throw InputError(where + ": 'use_bidirectional_attention' is not supported; a KV cache needs causal attention");
   }
-  out->sliding_window.back() = 0;  // whatever layer_types says
+  out->sliding_window.back() = 0;  // independent of layer_types
   read_shared_caches(config, where, out);
   out->keys_as_values = json_bool(config, "attention_k_eq_v", where, false);
   out->unit_v_norm = true;
@@ -159,7 +161,7 @@ void gemma4_config(const Json& config, const std::string& where, ModelConfig* ou
   read_layer_embeddings(config, where, out);
   if (!json_bool(config, "enable_moe_block", where, false)) return;
   for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
-    json_int_within(config, key, where, 1, std::int64_t{1} << 24);  // none has a default
+    json_int_within(config, key, where, 1, std::int64_t{1} << 24);  // no default exists
   }
   read_experts(config, where,
                {.count = 1, .per_token = 1, .intermediate = out->intermediate, .per_token_key = "top_k_experts"}, out);

@@ -1,5 +1,5 @@
-// GLM-4 (dense, 0414): RoPE over the first half of each head with interleaved pairs, norms before and after both
-// branches, gate and up in one tensor. o never has a bias.
+// GLM-4 (dense, 0414): interleaved RoPE over the first half of each head, norms before and after both branches, gate
+// and up in one tensor. o never has a bias.
 #include "checkpoint/families/family.h"
 
 namespace oscar {

@@ -1,5 +1,5 @@
-// GLM-4.5, 4.6 and 4.7: dense layers first, then experts chosen by sigmoid scores with a correction, beside one that
-// every token gets; RoPE over the first half of each head; norms of q and k only with use_qk_norm. o never has a bias.
+// GLM-4.5, 4.6 and 4.7: dense layers first, then experts by corrected sigmoid scores beside a shared expert. RoPE
+// covers the first half of each head. q and k have norms only with use_qk_norm. o never has a bias.
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 

@@ -1,4 +1,5 @@
-// GLM-4.7-Flash: as DeepSeek-V3; layers with experts are told by mlp_layer_types, or all but the first dense ones.
+// GLM-4.7-Flash: like DeepSeek-V3. mlp_layer_types lists the layers with experts; without it, all except the first
+// dense ones have experts.
 #include "base/errors.h"
 #include "checkpoint/families/latent.h"
 

@@ -1,5 +1,5 @@
-// gpt-oss, its experts plain or in MXFP4: a sink logit for each query head, windows in every other layer from the first
-// on, YaRN, experts with biases and a clamped gate in every layer.
+// gpt-oss, with plain or MXFP4 experts: a sink logit per query head, windows in every other layer starting with the
+// first, and YaRN. Every layer has experts with biases and a clamped gate.
 #include <cmath>
 
 #include "base/errors.h"
@@ -22,7 +22,7 @@ void gpt_oss_config(const Json& config, const std::string& where, ModelConfig* o
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (const auto it = config.find(key); it != config.end() && !it->is_null()) return;
   }
-  Json yarn = config;  // of a config.json without a word about RoPE
+  Json yarn = config;  // for a config.json without RoPE keys
   yarn["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
                              {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
   out->rope = parse_rope(yarn, {.theta = 150000.0}, out->max_position, where);

@@ -1,5 +1,5 @@
-// Granite 3 (dense): Llama's layers with numbers that multiply embeddings, attention logits, what branches add,
-// and that divide the model's logits.
+// Granite 3 (dense): Llama's layers with factors for embeddings, attention logits and branch outputs, and a divisor of
+// the model's logits.
 #include "base/json_range.h"
 #include "checkpoint/families/family.h"
 

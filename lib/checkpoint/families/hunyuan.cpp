@@ -1,6 +1,6 @@
-// Hunyuan (V1, dense and with experts): RMSNorm over each head of q and k after RoPE, not before; its long contexts
-// stretch the base of RoPE by a fixed number, though config.json calls that "dynamic". Experts: softmax over all of
-// them in FP32 beside one of their width that every token gets, in every layer.
+// Hunyuan (V1, dense and with experts): RMSNorm over each head of q and k after RoPE, not before. Long contexts scale
+// the RoPE base by a fixed number, although config.json calls this "dynamic". Every layer may have experts: softmax
+// over all in FP32, beside a shared expert of the same width.
 #include <cmath>
 #include <utility>
 
@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-// NTK-aware scaling with a fixed alpha: theta' = theta alpha^(d / (d - 2)), and plain RoPE with it.
+// NTK-aware scaling with a fixed alpha, theta' = theta alpha^(d / (d - 2)), expressed as plain RoPE.
 Json with_plain_rope(const Json& config, std::int64_t head_dim, const std::string& where) {
   Json plain = config;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -39,7 +39,8 @@ void hunyuan_config(const Json& config, const std::string& where, ModelConfig* o
   out->norm_after_rope = true;
 }
 
-// Published files repeat a number for each layer where transformers takes either; layers that differ are refused.
+// Published files repeat a number for each layer where transformers accepts either form. Layers that differ are
+// refused.
 Json with_one_number(const Json& config, const char* key, const std::string& where, Json plain) {
   const auto it = config.find(key);
   if (it == config.end() || !it->is_array()) return plain;

@@ -16,8 +16,7 @@ std::int64_t size_or(const Json& config, const char* key, const std::string& whe
   return config.contains(key) ? json_int_within(config, key, where, 1, kMostDim) : fallback;
 }
 
-// DeepSeek trained its softmax with the temperature of YaRN where mscale_all_dim says so; RoPE's own factor is beside
-// it.
+// With mscale_all_dim, DeepSeek trained its softmax with the temperature of YaRN. RoPE's own factor is separate.
 double temperature(const Json& config, const RopeConfig& rope, const std::string& where) {
   if (rope.type != RopeType::kYarn) return 1.0;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

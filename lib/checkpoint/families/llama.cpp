@@ -1,4 +1,4 @@
-// Llama 2, 3, 3.1, 3.2 and the many models published under its architecture.
+// Llama 2, 3, 3.1 and 3.2, and many other models published under this architecture.
 #include "checkpoint/families/family.h"
 
 namespace oscar {
@@ -6,7 +6,7 @@ namespace {
 
 Family llama_family(const ModelConfig& config) {
   Family family;
-  family.add_biases(config);  // attention_bias gives all four projections a bias
+  family.add_biases(config);  // attention_bias adds a bias to all four projections
   return family;
 }
 

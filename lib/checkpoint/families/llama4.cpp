@@ -1,7 +1,6 @@
-// Llama 4, text: layers with RoPE in interleaved pairs see their chunk of the sequence and normalize q and k heads to
-// unit mean square after it; the others have no RoPE, see all, and scale their queries by position. Experts by the
-// sigmoid of the largest logits, which multiplies what they read, beside one that every token gets; dense MLPs of
-// another width.
+// Llama 4, text. Layers with interleaved RoPE see their chunk of the sequence and normalize q and k heads to unit mean
+// square after RoPE. The other layers have no RoPE, see all tokens, and scale queries by position.
+// The sigmoid of the largest logits weights the experts' inputs, beside a shared expert. Dense MLPs have another width.
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_range.h"
@@ -13,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
-// A list of `count` items or more under `key`; null: absent.
+// A list of at least `count` items under `key`; null if absent.
 const Json* list_of(const Json& config, const char* key, std::int64_t count, const std::string& where) {
   const auto it = config.find(key);
   if (it == config.end() || it->is_null()) return nullptr;
@@ -29,7 +28,7 @@ void read_positions(const Json& config, const std::string& where, ModelConfig* o
   if (interval < 1) {
     throw InputError(where + ": 'no_rope_layer_interval' is " + std::to_string(interval) + ", expected at least 1");
   }
-  const Json* turns = list_of(config, "no_rope_layers", out->layers, where);  // there 1 means with RoPE
+  const Json* turns = list_of(config, "no_rope_layers", out->layers, where);  // 1 means with RoPE
   const Json* types = list_of(config, "layer_types", out->layers, where);
   const auto chunk_size = config.find("attention_chunk_size");
   const bool no_chunks = chunk_size != config.end() && chunk_size->is_null();

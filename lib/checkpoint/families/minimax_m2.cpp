@@ -1,5 +1,5 @@
-// MiniMax-M2, 2.1 and 2.5: RMSNorm over whole projections of q and k, RoPE over the first rotary_dim channels, experts
-// in every layer, chosen by sigmoid scores with a correction.
+// MiniMax-M2, 2.1 and 2.5: RMSNorm over the full projections of q and k, RoPE over the first rotary_dim channels, and
+// experts by corrected sigmoid scores in every layer.
 #include "base/errors.h"
 #include "base/json_range.h"
 #include "checkpoint/families/experts_config.h"

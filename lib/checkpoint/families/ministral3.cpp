@@ -1,5 +1,5 @@
-// Ministral 3: Mistral with YaRN and queries that grow with the logarithm of the position behind the original context;
-// also the text model inside the multimodal wrapper of Mistral.
+// Ministral 3: Mistral with YaRN, and queries that grow with the logarithm of the position after the original context.
+// Also the text model in Mistral's multimodal wrapper.
 #include "base/json_range.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/rope_config.h"
@@ -13,7 +13,7 @@ void ministral3_config(const Json& config, const std::string& where, ModelConfig
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (const auto it = config.find(key); it != config.end() && it->is_object() && !it->empty()) rope = *it;
   }
-  if (rope.is_null()) {  // of a config.json without a word about RoPE
+  if (rope.is_null()) {  // for a config.json without RoPE keys
     rope = {{"rope_type", "yarn"},
             {"rope_theta", 1000000.0},
             {"factor", 16.0},

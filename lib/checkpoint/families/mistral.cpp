@@ -1,5 +1,5 @@
-// Mistral: Llama's names, never a bias; one sliding window for all layers, or none. Also inside the multimodal wrapper
-// of Mistral Small 3.1 and 3.2.
+// Mistral: Llama's names, never a bias; one sliding window for all layers, or none. Also in the multimodal wrapper of
+// Mistral Small 3.1 and 3.2.
 #include "checkpoint/families/family.h"
 
 namespace oscar {

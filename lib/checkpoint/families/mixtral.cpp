@@ -1,4 +1,4 @@
-// Mixtral: Mistral's attention, experts in every layer; their size is intermediate_size.
+// Mixtral: Mistral's attention and experts in every layer, with intermediate_size as their size.
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 

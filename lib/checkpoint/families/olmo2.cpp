@@ -1,4 +1,4 @@
-// OLMo 2: no norms before the branches, only of what they add; RMSNorm over the whole projections of q and k.
+// OLMo 2: norms on the branches' outputs, none on their inputs; RMSNorm over the full projections of q and k.
 #include "checkpoint/families/olmo.h"
 
 namespace oscar {

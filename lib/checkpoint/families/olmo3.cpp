@@ -1,4 +1,5 @@
-// OLMo 3: OLMo 2 with three sliding layers to each full one; only the full ones have the scaled RoPE of long contexts.
+// OLMo 3: OLMo 2 with three sliding-window layers per full layer. Only full layers have the scaled RoPE for long
+// contexts.
 #include "checkpoint/families/olmo.h"
 #include "checkpoint/rope_config.h"
 

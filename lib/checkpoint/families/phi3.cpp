@@ -1,5 +1,5 @@
-// Phi-3 and Phi-4 (also mini): q, k and v in one tensor, gate and up in one; RoPE over a part of the head in
-// Phi-4-mini, and with factors by length (longrope) in models of 128K.
+// Phi-3 and Phi-4 (also mini): q, k and v in one tensor, gate and up in one. Phi-4-mini applies RoPE to part of the
+// head; 128K models have factors by length (longrope).
 #include "base/errors.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/rope_config.h"
@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// Older files call longrope "su" or "yarn"; no other type is known of these models.
+// Older files call longrope "su" or "yarn"; these models have no other type.
 void phi3_config(const Json& config, const std::string& where, ModelConfig* out) {
   Json named = config;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5: q, k and v always have a bias, o never has.
+// Qwen2 and Qwen2.5: q, k and v always have a bias, o never does.
 #include "checkpoint/families/family.h"
 
 namespace oscar {

@@ -1,5 +1,5 @@
-// Qwen3.5, dense and with experts: Qwen3-Next's layers, the projections of a gated delta net in a tensor each.
-// Published models are multimodal wrappers; for text their RoPE in three sections is the plain one.
+// Qwen3.5, dense and with experts: Qwen3-Next's layers, with one tensor per projection of a gated delta net. Published
+// models are multimodal wrappers; for text, their RoPE in three sections equals plain RoPE.
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/gated_delta.h"
 

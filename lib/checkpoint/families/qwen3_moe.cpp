@@ -1,5 +1,5 @@
-// Qwen3-MoE (Qwen3-30B-A3B, 235B-A22B, Coder): Qwen3's attention; experts in all layers but those of mlp_only_layers
-// and those that decoder_sparse_step leaves out, which have Qwen3's MLP.
+// Qwen3-MoE (Qwen3-30B-A3B, 235B-A22B, Coder): Qwen3's attention with experts. Layers in mlp_only_layers, or skipped by
+// decoder_sparse_step, have Qwen3's MLP.
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 

@@ -1,5 +1,5 @@
-// Qwen3-Next (80B-A3B): gated delta nets in three of four layers, whose projections lie in two tensors by key heads;
-// experts beside a weighed one that every token gets, dense layers as in Qwen3-MoE.
+// Qwen3-Next (80B-A3B): gated delta nets in three of four layers, with projections in two tensors grouped by key head.
+// Experts beside a weighted shared expert; dense layers as in Qwen3-MoE.
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/gated_delta.h"
 

@@ -1,4 +1,4 @@
-// Seed-OSS: Llama's layers with biases of q, k and v; that of o has a key of its own.
+// Seed-OSS: Llama's layers with biases on q, k and v; a separate key controls o's bias.
 #include "checkpoint/families/family.h"
 
 namespace oscar {

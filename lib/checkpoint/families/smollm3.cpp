@@ -1,4 +1,4 @@
-// SmolLM3: Llama with layers without RoPE, every fourth unless no_rope_layers says which (there 1 means with RoPE).
+// SmolLM3: Llama with some layers without RoPE: every fourth, unless no_rope_layers lists them (1 means with RoPE).
 #include "base/errors.h"
 #include "checkpoint/families/family.h"
 
