@@ -19,20 +19,20 @@
 namespace oscar {
 namespace {
 
-constexpr int kNames = 16;                            // tried, where others remove temporaries at the same moment
+constexpr int kNames = 16;                            // attempts, in case others remove temporaries at the same moment
 constexpr std::size_t kPiece = std::size_t{1} << 22;  // bytes that a thread writes at once
-constexpr unsigned kWriters = 8;                      // threads: more do not make a file system faster
+constexpr unsigned kWriters = 8;                      // maximum threads: more do not make a file system faster
 
 [[noreturn]] void throw_write_error(const fs::path& path) {
   const int code = errno;
-  if (code == EFAULT) {  // the source is a map of a file whose end has gone
+  if (code == EFAULT) {  // the source is a map of a file that was truncated
     throw InputError(path.string() + ": not written, because a file it is made from became shorter while it was read");
   }
   std::string hint = code == ENOSPC ? "free some disk space and run again" : "choose a writable place for the output";
   throw EnvironmentError(path.string() + ": cannot be written (" + std::strerror(code) + "); " + hint);
 }
 
-// What is replaced keeps who may read it: mode bits 0777 of the file that exists, else -1.
+// A replaced file keeps its permissions: mode bits 0777 of the existing file, otherwise -1.
 int mode_of_replaced(const fs::path& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 ? static_cast<int>(st.st_mode & 0777) : -1;
@@ -101,7 +101,7 @@ void AtomicFile::write(std::span<const std::span<const std::byte>> parts) {
   {
     std::vector<std::jthread> others;
     const std::size_t most = std::min<std::size_t>(std::min(kWriters, std::thread::hardware_concurrency()),
-                                                   written_ / (4 * kPiece));  // little is not worth a thread
+                                                   written_ / (4 * kPiece));  // small writes are not worth a thread
     for (std::size_t i = 1; i < most; ++i) others.emplace_back(work);
     work();
   }
@@ -111,10 +111,10 @@ void AtomicFile::write(std::span<const std::span<const std::byte>> parts) {
 
 void AtomicFile::commit(bool durable) {
   if (durable && ::fsync(fd_) != 0) throw_write_error(path_);
-  require_output_file(path_, true);  // nothing else has come there in the meantime
+  require_output_file(path_, true);  // nothing else may have appeared there meanwhile
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_write_error(path_);
-  ::close(std::exchange(fd_, -1));  // the lock ends when the name is no temporary any more
-  // The rename itself, too.
+  ::close(std::exchange(fd_, -1));  // the lock ends after the temporary name is gone
+  // Makes the rename durable too.
   if (durable) sync_directory(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
 }
 

@@ -9,7 +9,8 @@
 namespace oscar {
 namespace {
 
-constexpr std::uint64_t kPollSteps = 10'000'000;  // between two looks at the interrupt flag, some ten milliseconds
+constexpr std::uint64_t kPollSteps = 10'000'000;  // steps between two checks of the interrupt flag, about ten
+                                                  // milliseconds
 
 }  // namespace
 
@@ -36,7 +37,7 @@ void Budget::check() {
   if (current_.bytes > current_.most_bytes) {
     throw BudgetError(owner->what_ + " takes too much memory (more than " + format_bytes(owner->limits_.bytes) + ")");
   }
-  current_.check_at = std::min(next, owner->limits_.steps + 1);  // only here: a budget that is used up stays so
+  current_.check_at = std::min(next, owner->limits_.steps + 1);  // only here: an exhausted budget stays exhausted
 }
 
 std::uint64_t Budget::thread_time() {

@@ -10,8 +10,8 @@
 namespace oscar {
 namespace {
 
-// Device and inode of the deepest part that exists, and the rest of the path: equal for two spellings of one place,
-// whether there is something yet or not.
+// Device and inode of the deepest existing part, and the rest of the path. Equal for two spellings of one place, even
+// if it does not exist yet.
 struct Place {
   dev_t device = 0;
   ino_t inode = 0;
@@ -36,7 +36,7 @@ std::optional<Place> place_of(const fs::path& path) {
   return place;
 }
 
-// Is `path` in the directory at `place`, or that directory itself?
+// Whether `path` is in the directory at `place`, or is that directory.
 bool is_below(const fs::path& path, const Place& place) {
   std::error_code ec;
   for (fs::path at = fs::weakly_canonical(path, ec); !ec; at = at.parent_path()) {

@@ -29,7 +29,7 @@ std::string reason() { return std::strerror(errno); }
 }  // namespace
 
 int open_regular(const fs::path& path, std::uint64_t* size) {
-  // O_NONBLOCK: a pipe without a writer would make open() wait. Regular files do not know it.
+  // O_NONBLOCK, because open() would wait for the writer of a pipe. It has no effect on regular files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) throw InputError(path.string() + ": cannot be opened (" + reason() + ")");
   struct stat st {};

@@ -12,7 +12,7 @@ struct Range {
   char32_t first, last;
 };
 
-// Ascending. Joiners (U+200C, U+200D) belong to ordinary words of several scripts and stay.
+// Ascending. Joiners (U+200C, U+200D) belong to ordinary words of several scripts, so they are allowed.
 constexpr Range kUnsafe[] = {
     {0x0000, 0x001F},    // C0
     {0x007F, 0x009F},    // DEL, C1

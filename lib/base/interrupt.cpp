@@ -9,14 +9,14 @@
 namespace oscar {
 namespace {
 
-// `timeout` and shells may send one request to the process and to its group; further ones within this time are the
-// same.
+// `timeout` and shells may send one request to both the process and its group. Further requests within this time count
+// as the same one.
 constexpr double kSameRequestSeconds = 0.5;
 constexpr int kInterruptedCode = 130;
 
 std::atomic<bool> g_requested{false}, g_signalled{false};
 std::atomic<double> g_first{0.0};
-std::atomic<int> g_end_at_once{0};  // how many EndsAtOnce live
+std::atomic<int> g_end_at_once{0};  // number of live EndsAtOnce objects
 static_assert(std::atomic<double>::is_always_lock_free, "a signal handler stores it");
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
 
@@ -37,7 +37,7 @@ extern "C" void on_signal(int number) {
     g_first.store(now());
     return;
   }
-  // A terminal that closes may send any number of SIGHUP: they never cut the saving of state short.
+  // A closing terminal may send any number of SIGHUP; they never interrupt the saving of state.
   if (number != SIGHUP && now() - g_first.load() > kSameRequestSeconds) _exit(kInterruptedCode);
 }
 
@@ -49,7 +49,7 @@ void install_interrupt_handler() {
   action.sa_handler = on_signal;
   constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
   for (const int number : kSignals) {
-    // What was to be ignored (nohup, a job in the background) stays ignored.
+    // A signal that was ignored (nohup, a background job) stays ignored.
     if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     ::sigaction(number, &action, nullptr);
   }

@@ -17,8 +17,9 @@
 namespace oscar {
 namespace {
 
-// Builds a value from the parser's events. nlohmann's own builder searches the members read so far for every key, which
-// takes minutes for an object of 100,000 keys; here members are appended, and a set knows the keys of a large object.
+// Builds a value from the parser's events. For every key, nlohmann's own builder searches all members read so far,
+// which takes minutes for an object with 100,000 keys. This builder appends members and uses a set of keys for large
+// objects.
 class Builder {
  public:
   Builder(std::string_view text, const std::string& where, int max_depth, JsonRules rules)
@@ -35,7 +36,7 @@ class Builder {
     if (rules_ == JsonRules::kPython && value.starts_with(kNumberMark)) return scalar(named_number(value));
     return scalar(std::move(value));
   }
-  bool binary(Json::binary_t&) { return false; }  // no JSON text holds any
+  bool binary(Json::binary_t&) { return false; }  // JSON text never contains any
 
   bool start_object(std::size_t) { return open(Json::object()); }
   bool start_array(std::size_t) { return open(Json::array()); }
@@ -65,8 +66,8 @@ class Builder {
  private:
   struct Level {
     Json* container;
-    std::unordered_set<std::string> keys;  // of an object with more than kFewKeys
-    Json* repeated = nullptr;              // the member that the next value replaces, where its key was there before
+    std::unordered_set<std::string> keys;  // for an object with more than kFewKeys
+    Json* repeated = nullptr;              // the member that the next value replaces, if its key already existed
   };
   static constexpr std::size_t kFewKeys = 16;
   static constexpr std::uint64_t kValueSteps = 100;
@@ -96,7 +97,7 @@ class Builder {
     return name == "-Infinity" ? Json(-infinity) : Json(text);
   }
 
-  // The open containers are each the member of the one before that was begun last, so these pointers stay good.
+  // Each open container is the last member of the one before it, so these pointers stay valid.
   Json* place(Json value) {
     charge(0);
     if (levels_.empty()) {
@@ -120,7 +121,7 @@ class Builder {
     place(std::move(value));
     return true;
   }
-  // A deeper value would exhaust the stack when it is destroyed.
+  // The destruction of a deeper value would exhaust the stack.
   bool open(Json value) {
     if (levels_.size() == max_depth_) {
       throw InputError(where_ + ": JSON is nested deeper than " + std::to_string(max_depth_) + " levels");
@@ -142,7 +143,7 @@ class Builder {
   std::vector<Level> levels_;
 };
 
-// Beyond these a file is no configuration, manifest or record: some 20 million values.
+// About 20 million values. A larger file is not a configuration, manifest or record.
 constexpr Budget::Limits kJsonLimits{2'000'000'000, std::uint64_t{1} << 30};
 
 const Json* find(const Json& object, const char* key, const std::string& where) {
@@ -185,8 +186,8 @@ std::string as_string(const Json& value, const char* key, const std::string& whe
   return value.get<std::string>();
 }
 
-// JSON text in UTF-8 with unsafe characters, which stand inside its strings alone, as \uXXXX (a pair above U+FFFF). C0
-// was escaped by the writer.
+// JSON text in UTF-8, with unsafe characters as \uXXXX (a pair above U+FFFF). These occur only inside strings. The
+// writer already escaped C0.
 std::string escape_json(std::string text) {
   const auto plain = [](char c) { return c >= 0 && c < 0x7F; };
   if (std::all_of(text.begin(), text.end(), plain)) return text;
@@ -210,7 +211,7 @@ std::string escape_json(std::string text) {
   return out;
 }
 
-// A copy whose strings and keys are UTF-8.
+// A copy with all strings and keys in UTF-8.
 Json with_utf8_text(const Json& value) {
   if (value.is_string()) return utf8_text(value.get<std::string>());
   if (!value.is_structured()) return value;

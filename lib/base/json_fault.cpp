@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// "column 7" of a text of one line, else "line 3, column 7"; columns are bytes from 1.
+// "column 7" for a text of one line, otherwise "line 3, column 7"; columns are bytes, counted from 1.
 std::string place_of(std::string_view text, std::size_t at) {
   const std::string_view before = text.substr(0, at);
   const std::size_t newline = before.rfind('\n');
@@ -17,7 +17,7 @@ std::string place_of(std::string_view text, std::size_t at) {
   return text.find('\n') == std::string_view::npos ? place : "line " + std::to_string(line) + ", " + place;
 }
 
-// The word of letters and digits around a place, or the one character there.
+// The word of letters and digits around a position, or the single character there.
 std::string_view word_at(std::string_view text, std::size_t at) {
   const auto in_word = [&](std::size_t i) {
     const char c = text[i];

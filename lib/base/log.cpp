@@ -13,7 +13,7 @@ LogLevel g_level = LogLevel::kNormal;
 
 void print(const char* color, const char* prefix, const std::string& text) {
   const std::string message = escape_text(text);
-  // "\r\033[K" clears a progress bar that may stand on the line.
+  // "\r\033[K" clears a progress bar on the current line.
   const char* clear = stderr_is_terminal() ? "\r\033[K" : "";
   if (use_color() && *color != '\0') {
     std::fprintf(stderr, "%s%s%s\033[0m%s\n", clear, color, prefix, message.c_str());

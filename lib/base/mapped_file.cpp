@@ -1,7 +1,7 @@
-// Memory maps, and what happens when a mapped file becomes shorter while it is read: the kernel then sends SIGBUS at
-// the first access behind the new end, in the middle of whatever reads it. Reading by calls instead would copy every
-// weight once more. The handler looks the address up among the maps and ends the process with a sentence and the exit
-// code of bad input; any other SIGBUS keeps its meaning.
+// Memory maps, and the handling of a mapped file that becomes shorter during reading. The kernel sends SIGBUS at the
+// first access past the new end, anywhere in the code. Reading with system calls instead would copy all weights once
+// more. The handler looks up the address in the table of maps and ends the process with a message and the exit code for
+// bad input. Any other SIGBUS keeps its normal effect.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,11 +23,11 @@
 namespace oscar {
 namespace {
 
-// A map under watch. `message` is made beforehand: a signal handler may not allocate.
+// A watched map. `message` is made in advance, because a signal handler may not allocate.
 struct Slot {
   std::atomic<const std::byte*> begin{nullptr};
   std::size_t size = 0;
-  int fd = -1;  // of a file that is worth being read
+  int fd = -1;  // of a file that is large enough for reads
   char message[512] = {};
 
   bool holds(const std::byte* address) const {
@@ -37,12 +37,12 @@ struct Slot {
 };
 
 constexpr std::size_t kSlots = 2048;                      // files mapped at once; further ones are not watched
-constexpr std::size_t kMostOpen = 512;                    // descriptors kept: a process has 1024 by default
-constexpr std::size_t kLeastOpen = std::size_t{1} << 20;  // bytes of a file whose descriptor is kept
+constexpr std::size_t kMostOpen = 512;                    // descriptors kept; a process has 1024 by default
+constexpr std::size_t kLeastOpen = std::size_t{1} << 20;  // minimum file size for keeping its descriptor
 constexpr const char kErrorPrefix[] = "error: ";
 std::array<Slot, kSlots> g_slots;
-std::mutex g_slots_mutex;  // of writers; the handler only reads
-std::size_t g_open = 0;    // descriptors that slots keep
+std::mutex g_slots_mutex;  // for writers; the handler only reads
+std::size_t g_open = 0;    // descriptors kept by slots
 struct sigaction g_before {};
 
 void on_bus_error(int number, siginfo_t* info, void*) {
@@ -50,11 +50,11 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   for (const Slot& slot : g_slots) {
     if (!slot.holds(address)) continue;
     if (::write(STDERR_FILENO, slot.message, std::strlen(slot.message)) < 0) {
-      // There is no other place to say it.
+      // There is no other way to report it.
     }
     ::_exit(static_cast<int>(ExitCode::kBadInput));
   }
-  ::sigaction(number, &g_before, nullptr);  // not ours: the access is repeated and ends as it would have
+  ::sigaction(number, &g_before, nullptr);  // not from a map here: the access repeats and ends with the default effect
 }
 
 void install_handler() {
@@ -64,7 +64,7 @@ void install_handler() {
   ::sigaction(SIGBUS, &action, &g_before);
 }
 
-// True: the descriptor is kept, and closed by unwatch().
+// True: keeps the descriptor, which unwatch() closes.
 bool watch(const std::byte* begin, std::size_t size, const fs::path& path, int fd) {
   const std::lock_guard lock(g_slots_mutex);
   static const bool installed = (install_handler(), true);
@@ -73,7 +73,7 @@ bool watch(const std::byte* begin, std::size_t size, const fs::path& path, int f
     if (slot.begin.load(std::memory_order_relaxed) != nullptr) continue;
     std::string name = escape_text(path.string());
     constexpr std::size_t kMostName = 300;
-    // The cut may go through a character, whose rest is escaped then.
+    // The cut may split a character; its rest is then escaped.
     if (name.size() > kMostName) name = "..." + escape_text(name.substr(name.size() - kMostName));
     std::snprintf(slot.message, sizeof slot.message,
                   "%s%s: became shorter while it was read, or its disk failed; run again when nothing writes to it\n",
@@ -131,7 +131,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void read_mapped(std::span<const std::byte> from, std::byte* to) {
-  // The map is the caller's and stays, so that its slot does not change meanwhile.
+  // The caller owns the map, so its slot does not change meanwhile.
   const auto slot = std::find_if(g_slots.begin(), g_slots.end(), [&](const Slot& s) { return s.holds(from.data()); });
   if (slot == g_slots.end() || slot->fd < 0) {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());

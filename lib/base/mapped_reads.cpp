@@ -1,5 +1,5 @@
-// Threads that read mapped files. They stay for the next call: a layer of a model is a dozen tensors, and starting
-// threads for each of them would take as long as reading a small one.
+// Threads that read mapped files. They persist between calls: a model layer has a dozen tensors, and starting threads
+// for each would take as long as reading a small one.
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kPart = std::size_t{1} << 20;  // bytes that a thread reads at once
-constexpr unsigned kMostReaders = 8;                 // with the caller; more gain little, and others compute meanwhile
+constexpr unsigned kMostReaders = 8;                 // including the caller; more gain little, and other threads
+                                                     // compute meanwhile
 
 class Readers {
  public:
@@ -40,7 +41,7 @@ class Readers {
     }
   }
 
-  // Takes parts until none is left; `lock` is held but while one is read.
+  // Takes parts until none is left. `lock` is released only during a read.
   void work(std::unique_lock<std::mutex>& lock) {
     ++busy_;
     while (next_ < from_.size()) {
@@ -61,12 +62,12 @@ class Readers {
     if (--busy_ == 0) changed_.notify_all();
   }
 
-  std::mutex calls_;  // one after another
+  std::mutex calls_;  // serializes calls
   std::mutex mutex_;
   std::condition_variable changed_;
   std::span<const std::byte> from_;
   std::byte* to_ = nullptr;
-  std::size_t next_ = 0;  // byte that nobody has taken
+  std::size_t next_ = 0;  // first byte not yet assigned
   int busy_ = 0;
   std::exception_ptr error_;
 };

@@ -46,7 +46,7 @@ std::string markdown_text(std::string_view text) {
 std::string markdown_code(std::string_view text) {
   std::string code;
   for (const char c : escape_text(text)) {
-    if (c == '|') code += '\\';  // a table row reads it as |, also inside code
+    if (c == '|') code += '\\';  // in a table row it would otherwise end the cell, even inside code
     code += c;
   }
   const std::string fence(longest_run(code, '`') + 1, '`');

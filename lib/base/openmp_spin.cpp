@@ -1,18 +1,19 @@
 // Compiled into every executable that uses LibTorch, not into a library.
 //
-// GNU OpenMP threads spin for milliseconds at the end of each parallel region while they wait for the next one. Where
-// the cores are shared (other programs, a container's CPU quota) this burns the very time the work needs: with 2 cores
-// and a load of 20, collecting the sample model took 110 s, and 7 s with this file. A short spin keeps the hand-over
-// fast on an idle machine. libgomp reads the environment when it is loaded, long before main(). Functions in
-// .preinit_array run before that, and the environment cannot grow there, but the place of a variable can be taken that
-// shells leave behind and no program reads. Where there is none, the program starts itself once more with the variable
-// set, for which all libraries are loaded twice. A user's own OMP_WAIT_POLICY or GOMP_SPINCOUNT is left alone.
+// GNU OpenMP threads spin for milliseconds after each parallel region while they wait for the next one. On shared cores
+// (other programs, a container's CPU quota) this wastes CPU time that the work needs. With 2 cores and a load of 20,
+// collecting the sample model took 110 s, and 7 s with this file. A short spin keeps the hand-over fast on an idle
+// machine.
+// libgomp reads the environment when it is loaded, long before main(). Functions in .preinit_array run earlier. The
+// environment cannot grow there, but this code replaces a variable that shells leave and no program reads. If there is
+// none, the program restarts itself with the variable set, so all libraries load twice. A user's OMP_WAIT_POLICY or
+// GOMP_SPINCOUNT is not changed.
 #include <string.h>
 #include <unistd.h>
 
 namespace {
 
-constexpr int kMaxEnvironment = 4096;  // entries; larger ones are left alone
+constexpr int kMaxEnvironment = 4096;  // entries; larger environments are not changed
 
 bool begins(const char* text, const char* with) { return strncmp(text, with, strlen(with)) == 0; }
 
@@ -32,7 +33,7 @@ void shorten_openmp_spin(int, char** argv, char** envp) {
     return;
   }
   environment[n] = setting;
-  execve("/proc/self/exe", argv, environment);  // returns only when it fails: then go on as started
+  execve("/proc/self/exe", argv, environment);  // returns only on failure; then continue without it
 }
 
 __attribute__((section(".preinit_array"), used)) void (*const kShortenOpenmpSpin)(int, char**,

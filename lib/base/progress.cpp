@@ -12,7 +12,7 @@ bool g_enabled = true;
 
 double seconds(std::chrono::steady_clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// The first units say little: most of their time may be the start.
+// The first units are unreliable, because the start may dominate their time.
 constexpr double kFirstSeconds = 3.0, kFirstFraction = 0.05;
 
 std::string clock_text(double s) {

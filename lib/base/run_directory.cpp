@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 constexpr const char* kRun = "run.json";
-constexpr const char* kRemoving = "removing.json";  // run.json of a run whose files are being removed
+constexpr const char* kRemoving = "removing.json";  // run.json while the run's files are being removed
 constexpr std::uint64_t kMostRunBytes = 1 << 20;
 constexpr std::int64_t kMostThreads = 1 << 16;
 constexpr std::size_t kMostShown = 200;  // bytes of a value in a message
@@ -70,7 +70,7 @@ void require_same_run(const fs::path& path, const Json& found, const Json& wante
 
 bool holds_run(const fs::path& path) {
   if (is_there(path / kRun) || is_there(path / kRemoving)) return true;
-  // The lock goes last: it may be all that is left, or not even it.
+  // The lock goes last, so possibly only the lock is left, or not even it.
   std::error_code ec;
   fs::directory_iterator it(path, ec);
   if (ec) return false;
@@ -96,7 +96,7 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, c
     return;
   }
   if (is_there(path / kRemoving)) {
-    remove_files();  // the rest of a run whose removal was cut short
+    remove_files();  // the remains of a run whose removal was interrupted
   } else if (resume) {
     log_info(path.string() + ": holds no run to resume; starting one");
   }
@@ -116,7 +116,7 @@ void RunDirectory::require_own(const std::string& found, const fs::path& where) 
   throw InputError(where.string() + ": belongs to another run; delete the directory to start anew");
 }
 
-// What is there under the names of a run's files, or was being written under them.
+// Existing files with the names of run files, or their temporary files.
 std::vector<fs::path> RunDirectory::run_files() const {
   std::error_code ec;
   std::vector<fs::path> files;
@@ -143,10 +143,10 @@ void RunDirectory::remove_files() const {
 
 void RunDirectory::remove() {
   std::error_code ec;
-  fs::rename(path_ / kRun, path_ / kRemoving, ec);  // what is left of a half-removed directory is then no run
+  fs::rename(path_ / kRun, path_ / kRemoving, ec);  // the remains of a partly removed directory are then not a run
   remove_files();
   fs::remove(path_ / "lock", ec);
-  fs::remove(path_, ec);  // fails, as it should, when the directory holds other files
+  fs::remove(path_, ec);  // fails, as intended, if the directory contains other files
   lock_.reset();
 }
 

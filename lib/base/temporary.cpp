@@ -38,7 +38,8 @@ std::string random_digits() {
   return digits;
 }
 
-// Locks what a dead run left, which then nobody else removes or builds; -1: it lives, or is not ours to touch.
+// Locks a file left by a dead run; then no other process removes or builds it. -1: the run is alive, or the file must
+// not be touched.
 int lock_stale(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -66,7 +67,7 @@ bool is_temporary_of(const std::string& name, const std::string& stem) {
 }
 
 bool lock_temporary(int fd) {
-  // Where the file system has no locks nobody can take one for removal either.
+  // On a file system without locks, no other process can lock it for removal either.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   struct stat st {};
   return ::fstat(fd, &st) == 0 && st.st_nlink > 0;

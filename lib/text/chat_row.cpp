@@ -15,7 +15,7 @@ bool is_argument(const std::string& key) {
          key == "chat_template_kwargs";
 }
 
-// An array of objects, or null where the key is absent. Some datasets keep such lists as JSON text.
+// An array of objects, or null if the key is absent. Some datasets store such lists as JSON text.
 Json list_of_objects(const Json& row, const char* key, const std::string& where) {
   const Json& found = json_member(row, key);
   if (!has_value(row, key) || found == Json("")) return nullptr;
@@ -32,7 +32,7 @@ Json list_of_objects(const Json& row, const char* key, const std::string& where)
   return list;
 }
 
-// Keyword arguments of apply_chat_template: the row's other keys, and those of chat_template_kwargs.
+// Keyword arguments of apply_chat_template: the row's other keys and the members of chat_template_kwargs.
 Json template_variables(const Json& extras, const std::string& where) {
   Json variables = Json::object();
   const auto add_all = [&](const Json& members, bool must_be_variables) {
@@ -53,7 +53,7 @@ Json template_variables(const Json& extras, const std::string& where) {
   return variables;
 }
 
-// Whether the list counts 0, 1, 2, ... over the positions that are kept.
+// Whether the list counts 0, 1, 2, ... over the kept positions.
 bool only_counts(const Json& list, const std::vector<bool>& kept) {
   if (!list.is_array() || list.size() != kept.size()) return false;
   std::int64_t next = 0;
@@ -92,7 +92,7 @@ ChatInput chat_of_row(const PromptRow& row, const std::string& where) {
   input.messages = row.messages;
   input.tools = list_of_objects(row.extras, "tools", where);
   input.documents = list_of_objects(row.extras, "documents", where);
-  // A conversation that ends with a question is what the model would be asked to answer.
+  // If a conversation ends with a question, the model is asked to answer it.
   const bool answered = input.messages.back()["role"] == "assistant";
   input.add_generation_prompt = json_bool(row.extras, "add_generation_prompt", where, !answered);
   input.variables = template_variables(row.extras, where);

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
 constexpr const char* kAdvice = "; render the messages yourself and pass {\"text\": ...} rows";
 
-// A name for reports; what is rendered never depends on it.
+// A name for reports; rendering never depends on it.
 std::string kind_of(const std::string& source) {
   const auto has = [&](const char* text) { return source.find(text) != std::string::npos; };
   if (has("<|im_start|>")) return "chatml";
@@ -26,7 +26,7 @@ std::string kind_of(const std::string& source) {
   return "other";
 }
 
-// "chat_template" of tokenizer_config.json: a text, or a list of named ones.
+// "chat_template" of tokenizer_config.json: a text, or a list of named texts.
 std::map<std::string, std::string> templates_of(const Json& config, const std::string& where) {
   std::map<std::string, std::string> found;
   const auto entry = config.find("chat_template");
@@ -44,8 +44,8 @@ std::map<std::string, std::string> templates_of(const Json& config, const std::s
   return found;
 }
 
-// As transformers prepares a message: members that are null go, and the thoughts of a reasoning model, which have three
-// names, are there under the two that templates read.
+// Prepares a message as transformers does: drops null members. A reasoning model's thoughts have three names; they are
+// stored under the two names that templates read.
 jinja::Dict message_of(const Json& message) {
   jinja::Dict members;
   const Json* reasoning = nullptr;
@@ -122,9 +122,9 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
     }
   }
   for (const auto& [name, file] : files) chat.add(name, read_file(file, kMaxTemplateBytes), file.string());
-  if (!files.empty()) return chat;  // where both exist, transformers reads the files
+  if (!files.empty()) return chat;  // if both exist, transformers reads the files
   for (const auto& [name, source] : in_config) chat.add(name, source, where);
-  const fs::path of_processor = directory / "chat_template.json";  // of multimodal checkpoints
+  const fs::path of_processor = directory / "chat_template.json";  // in multimodal checkpoints
   if (in_config.empty() && fs::exists(of_processor)) {
     for (const auto& [name, source] : templates_of(read_json(of_processor), of_processor.string())) {
       chat.add(name, source, of_processor.string());
@@ -174,7 +174,8 @@ const ChatTemplate::Named& ChatTemplate::choose(bool with_tools) const {
   return found->second;
 }
 
-// Servers read it off the template's loops; one that writes the list itself, or fails, has none over parts.
+// Servers detect this from the template's loops. A template that writes the list itself, or fails, does not loop over
+// parts.
 bool ChatTemplate::knows_parts(const Named& named) const {
   if (named.knows_parts) return *named.knows_parts;
   constexpr const char* kText = "oscar asks";
@@ -203,7 +204,7 @@ std::string ChatTemplate::render(const ChatInput& input) const {
 std::string ChatTemplate::rendered(const Named& chosen, const ChatInput& input) const {
   try {
     return chosen.compiled->render(variables_of(input, special_tokens_), now_);
-  } catch (const InputError& e) {  // a TemplateError, or the budget is used up
+  } catch (const InputError& e) {  // a TemplateError or an exhausted budget
     throw InputError("the chat template in " + chosen.where + " cannot render this conversation (" + e.what() + ")" +
                      kAdvice);
   }

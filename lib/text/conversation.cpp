@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// Speakers of ShareGPT and of what grew from it.
+// Speakers of ShareGPT and derived formats.
 constexpr std::array<std::pair<const char*, const char*>, 14> kSpeakers{{{"human", "user"},
                                                                          {"user", "user"},
                                                                          {"gpt", "assistant"},
@@ -35,7 +35,7 @@ const Json& text_or_content(const Json& turn) {
   return none;
 }
 
-// What a turn of {"from": "function_call"} holds: a call, or a list of them, as JSON text.
+// Parses a turn of {"from": "function_call"}: a call, or a list of calls, as JSON text.
 Json calls_of(const Json& content, const std::string& where) {
   const Json parsed = content.is_string() ? parse_row_json(content.get<std::string>(), where) : content;
   Json calls = Json::array();
@@ -70,7 +70,7 @@ Turn turn_kind(const Json& turn) {
   return turn.contains("input") && turn.contains("output") ? Turn::kPair : Turn::kNone;
 }
 
-// The value that a JSON text of an object or array means; else the value itself.
+// The parsed value of a JSON text with an object or array; otherwise the value itself.
 Json decoded(const Json& value, const std::string& where) {
   if (!value.is_string()) return value;
   const auto& text = value.get_ref<const std::string&>();
@@ -79,7 +79,7 @@ Json decoded(const Json& value, const std::string& where) {
   try {
     return parse_row_json(text, where);
   } catch (const InputError&) {
-    return value;  // a text that begins with a bracket
+    return value;  // ordinary text that starts with a bracket
   }
 }
 
@@ -100,7 +100,7 @@ void append_turn(const Json& turn, Json& messages, const std::string& where) {
       break;
   }
   if (!turn.is_object()) throw InputError(where + ": a message is " + turn.type_name() + ", expected an object");
-  json_string(turn, "role", where + ": a message");  // says that it is missing
+  json_string(turn, "role", where + ": a message");  // reports that it is missing
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ std::string gunzip(std::string_view bytes, const std::string& where, std::uint64
   Inflater inflater;
   z_stream& in = inflater.stream;
   std::string content, block(1 << 18, '\0');
-  std::size_t at = 0;  // of the bytes that zlib has not been given
+  std::size_t at = 0;  // of the bytes that zlib has not yet received
   while (true) {
     if (in.avail_in == 0 && at < bytes.size()) {
       const std::size_t some = std::min<std::size_t>(bytes.size() - at, 1 << 20);

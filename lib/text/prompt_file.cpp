@@ -31,13 +31,13 @@ std::string read_standard_input() {
   }
 }
 
-// UTF-8 with a byte order mark, as some editors write it: the mark is no part of the text.
+// Removes a UTF-8 byte order mark, which some editors write.
 std::string without_mark(std::string content) {
   if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);
   return content;
 }
 
-// How to make rows of a table; empty for other files.
+// How to convert a table to rows; empty for other files.
 std::string table_advice(const fs::path& file) {
   const std::string kind = file.extension().string();
   const bool feather = kind == ".arrow" || kind == ".feather", text = kind == ".csv" || kind == ".tsv";
@@ -87,7 +87,7 @@ void require_different_files(const std::vector<fs::path>& files) {
   for (const fs::path& file : files) {
     struct stat info {};
     const int rc = file == "-" ? ::fstat(STDIN_FILENO, &info) : ::stat(file.c_str(), &info);
-    if (rc != 0) continue;  // reading it says why
+    if (rc != 0) continue;  // reading the file reports the reason
     const auto [at, fresh] = seen.emplace(std::pair(info.st_dev, info.st_ino), file);
     if (fresh) continue;
     throw UsageError(at->second == file ? file.string() + ": is given twice; name every prompt file once"

@@ -19,14 +19,14 @@ const char* const kPromptKeys =
 
 namespace {
 
-// Keys that hold what could be a prompt or a part of one: never variables of a chat template.
+// Keys with a prompt or part of one; they are never chat template variables.
 constexpr std::array<std::string_view, 25> kContentKeys = {
     "input_ids", "messages", "conversations",  "conversation", "text",     "prompt",   "completion",
     "chosen",    "rejected", "instruction",    "input",        "context",  "question", "query",
     "problem",   "content",  "body",           "request",      "response", "output",   "answer",
     "solution",  "history",  "attention_mask", "labels"};
 
-// Answers to a prompt or question, the likeliest first.
+// Answers to a prompt or question, most likely first.
 constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "output", "answer", "solution", "chosen"};
 
 bool is_empty(const Json& value) {
@@ -106,7 +106,7 @@ class RowReader {
     return true;
   }
 
-  // A key that holds a prompt as a whole. `any`: of the type that the value has, else of that which the key tells.
+  // Takes a key that holds a complete prompt. `any`: the value's type decides; otherwise the key does.
   bool take(const std::string& key, bool any) {
     const Json& value = at(key);
     if (key == "input_ids" || (any && value.is_array() && !value.empty() && value.front().is_number())) {
@@ -124,16 +124,18 @@ class RowReader {
     return take_text(key);
   }
 
-  // "prompt" or "chosen": a text, or a conversation, with the answer beside it.
+  // "prompt" or "chosen": a text or a conversation, with a separate answer.
   bool take_prompt() {
-    if (!at("prompt").is_string() && !at("prompt").is_structured()) return take_text("prompt");  // refuses it
+    if (!at("prompt").is_string() && !at("prompt").is_structured())
+      return take_text("prompt");  // reports the type
+                                   // error
     const auto answer = std::find_if(kAnswers.begin(), kAnswers.end(), [&](const char* key) {
       return full(key) && (at(key).is_string() || as_conversation(at(key), where_));
     });
     std::optional<Json> asked = as_conversation(at("prompt"), where_);
     if (answer == kAnswers.end()) {
       if (asked) return take_messages("prompt", *std::move(asked));
-      if (at("prompt").is_array() && at("prompt").size() == 1 && at("prompt")[0].is_string()) {  // of a request
+      if (at("prompt").is_array() && at("prompt").size() == 1 && at("prompt")[0].is_string()) {  // from a request
         out_.text = at("prompt")[0].get<std::string>();
         used("prompt");
         out_.kind = "prompt";
@@ -153,7 +155,7 @@ class RowReader {
       out_.reading = reading;
       return true;
     }
-    // A conversation that begins with the question holds the prompt already.
+    // A conversation that starts with the question already includes the prompt.
     const std::string first = answered ? json_string(answered->front(), "role", where_) : "";
     if (answered && (first == "user" || first == "system" || first == "developer")) {
       used("prompt");
@@ -180,7 +182,7 @@ class RowReader {
     return {{"role", role}, {"content", json_string(row_, key.c_str(), where_)}};
   }
 
-  // Sets of questions and answers: instruction (with input or context) and output, as a conversation of two.
+  // Question and answer datasets: instruction (with input or context) and output, as a two-message conversation.
   bool take_instruction(const std::string& key) {
     Json asked = message("user", key);
     std::string reading = "'" + key + "'";
@@ -214,7 +216,7 @@ class RowReader {
     return true;
   }
 
-  // What a client sent to a server: its messages or prompt, and of the rest what reaches the chat template.
+  // A client's request to a server: its messages or prompt, and the other members that reach the chat template.
   bool take_request(const std::string& key) {
     Json body = at(key);
     if (body.is_string()) body = parse_row_json(body.get<std::string>(), where_ + ": '" + key + "'");
@@ -239,7 +241,7 @@ class RowReader {
     return true;
   }
 
-  // A text of "system" beside a conversation that does not begin with one is its first message.
+  // A text in "system" becomes the first message of a conversation without a system message.
   void add_system() {
     if (!full("system") || !at("system").is_string() || out_.messages.empty()) return;
     const Json& role = json_member(out_.messages.front(), "role");
@@ -267,7 +269,7 @@ class RowReader {
   const Json& row_;
   const std::string where_;
   std::vector<std::string> used_;
-  bool served_ = false;  // out_ is of a request, with its extras
+  bool served_ = false;  // out_ comes from a request, including its extras
   PromptRow out_;
 };
 

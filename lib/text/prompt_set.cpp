@@ -1,4 +1,4 @@
-// What holds for prompts of any file.
+// Functions on prompts from any file.
 #include <cstdint>
 #include <iterator>
 

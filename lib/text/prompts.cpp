@@ -15,11 +15,11 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kMostKeys = 64;  // that are counted by name, of those that are not read
-// What is kept of all rows together: ids, and a source for each. A budget of tokens needs a small part of it.
+constexpr std::size_t kMostKeys = 64;  // unread keys that are counted by name
+// Memory kept for all rows: ids, and a source for each. A token budget needs only a small part of it.
 constexpr std::uint64_t kMostKept = std::uint64_t{4} << 30, kEachRow = 480;
 
-struct TooManyRows : InputError {  // no row of its own is bad
+struct TooManyRows : InputError {  // no single row is bad
   using InputError::InputError;
 };
 
@@ -53,7 +53,7 @@ class Loader {
     }
   }
 
-  // `files` names what was read.
+  // `files` names the input.
   PromptSet finish(const std::string& files) {
     if (set_.prompts.empty()) {
       std::string detail = "there are no rows";
@@ -90,7 +90,7 @@ class Loader {
     } catch (const TooManyRows&) {
       throw;
     } catch (const InputError& e) {
-      const std::string message = e.what();  // with the place in front, whoever throws it
+      const std::string message = e.what();  // starts with the place for every thrower
       const std::string placed = message.starts_with(where_ + ":") ? message : where_ + ": " + message;
       if (!options_.skip_bad_rows) throw InputError(placed);
       if (set_.bad_rows++ == 0) set_.first_bad = placed;
@@ -116,7 +116,7 @@ class Loader {
     const ChatInput input = chat_of_row(row, where_);
     if (chat_.asks_for_date()) set_.date = chat_.date();
     count(row, row.unread);
-    // The template wrote BOS where it belongs.
+    // The template already wrote BOS.
     add(source, row.kind, tokenizer_.get().encode(chat_.render(input), false));
   }
 
@@ -155,8 +155,8 @@ class Loader {
   const ChatTemplate& chat_;
   const std::int64_t vocabulary_;
   const PromptOptions options_;
-  std::string where_;          // file and line of the row that is being read
-  bool huge_integer_ = false;  // in that row
+  std::string where_;          // file and line of the current row
+  bool huge_integer_ = false;  // in the current row
   std::uint64_t kept_ = 0;     // bytes of prompts and skipped rows
   PromptSet set_;
 };
@@ -186,11 +186,12 @@ bool is_row_file(const fs::path& file) {
   try {
     return prompt_file_kind(file) != PromptFile::Kind::kDocument;
   } catch (const InputError&) {
-    return false;  // a text of any name
+    return false;  // a text with another name
   }
 }
 
-// Whether the file begins with a JSON object, or an array of them: else it is a document, whatever its name.
+// Whether the file starts with a JSON object or an array of objects. Otherwise it is a document, independent of its
+// name.
 bool begins_with_row(const PromptFile& file) {
   std::size_t begin = file.content.find_first_not_of(" \t\r\n");
   if (begin != std::string::npos && file.kind == PromptFile::Kind::kValues && file.content[begin] == '[') {

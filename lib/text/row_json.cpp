@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
-// The end of the string whose first quote is at `at`, behind its last quote; npos where it does not end.
+// The position after the closing quote of the string that opens at `at`; npos if it does not end.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size(); ++at) {
     if (text[at] == '\\') {
@@ -26,7 +26,7 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
   return std::string_view::npos;
 }
 
-// Numbers that the standard lacks, outside strings, become texts of this form, which JsonRules::kPython reads back.
+// Nonstandard numbers outside strings become texts of this form, which JsonRules::kPython reads back.
 std::string with_marked_numbers(std::string_view text) {
   constexpr std::array<std::string_view, 3> kNames = {"NaN", "-Infinity", "Infinity"};
   std::string out;
@@ -52,7 +52,8 @@ std::string with_marked_numbers(std::string_view text) {
 }  // namespace
 
 Json parse_row_json(std::string_view text, const std::string& where) {
-  const bool marked = text.find(kNumberMark) != std::string_view::npos;  // a text that would be taken for a number
+  const bool marked = text.find(kNumberMark) != std::string_view::npos;  // an ordinary text could be mistaken for a
+                                                                         // number
   const bool has_numbers =
       text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
   if (!has_numbers || marked) return parse_json_by(JsonRules::kLastKey, text, where);
@@ -110,7 +111,7 @@ std::vector<std::string_view> split_json_values(std::string_view text, const std
     if (at == text.size() || text[at] != ']') fail("expected ',' or ']'");
     break;
   }
-  ++at;  // behind the array
+  ++at;  // after the array
   skip_spaces();
   if (at != text.size()) fail("something follows it");
   return values;

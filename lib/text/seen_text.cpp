@@ -11,7 +11,7 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kLeastShared = 2;
-constexpr double kMostShared = 0.01;  // of a text's passages
+constexpr double kMostShared = 0.01;  // share of a text's passages
 
 std::uint64_t hash_value(const Json& json) {
   const std::string text = json.is_string() ? json.get<std::string>() : std::string();

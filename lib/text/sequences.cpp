@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// At least this many positions behind the windows in each sequence, so that there is something to score.
+// Minimum number of positions after the windows in each sequence, so that there is something to score.
 constexpr std::int64_t kLeastScored = 16;
 
 std::int64_t least_context(const CacheWindows& windows) { return first_scored_position(windows) + kLeastScored; }
@@ -37,7 +37,7 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
                           const CacheWindows& windows) {
   check_sequence_options(options, windows);
   const std::int64_t least = least_context(windows);
-  // A text encoded with special tokens has the prefix already.
+  // Text encoded with special tokens already has the prefix.
   const bool begins = document.size() >= options.prefix.size() &&
                       std::equal(options.prefix.begin(), options.prefix.end(), document.begin());
   const std::vector<std::int32_t> text(
@@ -52,7 +52,7 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
                      window_text(windows) + ": give a text of at least " + std::to_string(least) + " tokens");
   }
   set.context = longest;
-  const std::int64_t body = set.context - prefix;  // tokens of the text in each sequence
+  const std::int64_t body = set.context - prefix;  // text tokens per sequence
   std::int64_t count = budget / body;
   if (options.max_sequences > 0) count = std::min(count, options.max_sequences);
   for (std::int64_t s = 0; s < count; ++s) {

@@ -24,7 +24,7 @@ void decode_arguments(Json& call) {
   function["arguments"] = std::move(meant);
 }
 
-// The texts of parts; null where one is no text.
+// The texts of the parts; null if one is not text.
 Json flattened(const Json& parts) {
   std::string text;
   bool first = true;

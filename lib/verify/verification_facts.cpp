@@ -20,7 +20,7 @@ std::string joined(const std::vector<std::string>& list) {
   return text;
 }
 
-// Bytes of weights in memory: all of them or, with streamed layers, the head plus layers. On a GPU these are one layer
+// Bytes of weights in memory: all of them or, with streamed layers, the head and one layer. On a GPU the layers are one
 // in use, one loading, and one whose memory is not yet free.
 std::uint64_t weight_memory(const Checkpoint& checkpoint, const DecoderOptions& options) {
   const auto width = static_cast<std::uint64_t>(c10::elementSize(options.dtype));

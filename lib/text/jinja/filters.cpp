@@ -74,7 +74,7 @@ JsonStyle json_style(Arguments& arguments) {
   return style;
 }
 
-// The filter indent: every line but the first is moved right, lines without text only with `blank`.
+// The filter indent: indents every line except the first; lines without text only with `blank`.
 std::string indented(const std::string& text, Arguments& arguments) {
   const Value width = arguments.take("width", std::int64_t{4});
   const bool first = arguments.take("first", false).truth(), blank = arguments.take("blank", false).truth();
@@ -98,7 +98,7 @@ std::string indented(const std::string& text, Arguments& arguments) {
   return out;
 }
 
-// round(number, precision, method): a float, halves to even for "common", as Python rounds.
+// round(number, precision, method): a float; "common" rounds halves to even, as Python does.
 Value rounded(const Value& subject, Arguments& arguments) {
   const Value precision = arguments.take("precision", std::int64_t{0});
   const std::string method = arguments.take("method", "common").text();
@@ -110,7 +110,7 @@ Value rounded(const Value& subject, Arguments& arguments) {
   const int digits = static_cast<int>(precision.integer());
   if (method == "common") {
     if (digits == 0) return std::nearbyint(subject.number());
-    char text[400];  // the C library rounds the exact value, halves to even, as Python does
+    char text[400];  // like Python, the C library rounds the exact value, halves to even
     std::snprintf(text, sizeof text, "%.*f", digits, subject.number());
     return std::strtod(text, nullptr);
   }
@@ -155,7 +155,7 @@ Value length_of(const Value& subject) {
   throw TemplateError("'" + subject.type_name() + "' has no length");
 }
 
-// What select and map go through. They do not look into what is false, so false and 0 pass for an empty list.
+// The items for select and map. These filters do not look into false values, so false and 0 count as an empty list.
 List iterate_if_true(const Value& subject) {
   return subject.is_generator() || subject.truth() ? iterate(subject) : List{};
 }
@@ -206,15 +206,15 @@ Value to_integer(const Value& subject, const Value& fallback) {
   if (subject.is_undefined()) throw TemplateError("something undefined has no integer value");
   if (subject.is_string()) {
     if (const auto number = parse_integer(subject.string())) return *number;
-    const auto number = parse_float(subject.string());  // "1.5" is 1, as int(float(text))
+    const auto number = parse_float(subject.string());  // "1.5" becomes 1, like int(float(text))
     if (number && std::abs(*number) < 9e15) return static_cast<std::int64_t>(*number);
     if (number && std::isfinite(*number)) throw TemplateError("an integer beyond 2^53 in a text is not supported");
   }
   return fallback;
 }
 
-// What filters do to a text that is marked as escaped: most keep the mark. Those that would escape their arguments are
-// refused; nothing for those that give something else than a text.
+// Filters on text marked as escaped; most keep the mark. Filters that would escape their arguments are refused. nullopt
+// for filters whose result is not text.
 std::optional<Value> markup_filter(const std::string& name, const Value& subject, Arguments& arguments) {
   const std::string& text = subject.string();
   if (name == "escape" || name == "e" || name == "safe" || name == "string") return subject;
@@ -297,7 +297,7 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
   if (name == "attr") {
     const Value member = arguments.take("name");
     if (!member.is_string()) return Undefined{name};
-    return get_attribute(subject.is_dict() ? Value(Dict{}) : subject, member.string());  // members are no attributes
+    return get_attribute(subject.is_dict() ? Value(Dict{}) : subject, member.string());  // members are not attributes
   }
   throw TemplateError("the filter '" + name + "' is not supported");
 }
@@ -354,7 +354,7 @@ bool test(const std::string& name, const Value& subject, Arguments& arguments) {
   throw TemplateError("the test '" + name + "' is not supported");
 }
 
-// strftime of the C library in its C locale, as Python's.
+// The C library's strftime in its C locale, equal to Python's.
 Value format_time(const Value& format, const std::tm& now) {
   constexpr std::size_t kMost = 1000;
   if (!format.is_string() || format.string().size() > kMost) {
@@ -362,7 +362,7 @@ Value format_time(const Value& format, const std::tm& now) {
   }
   if (format.string().empty()) return "";
   for (std::size_t at = 0; (at = format.string().find('%', at)) != std::string::npos; at += 2) {
-    // A field of a width would grow without end, and %f of Python is no field of the C library.
+    // A field width could be arbitrarily large, and Python's %f does not exist in the C library.
     std::size_t field = at + 1;
     if (field < format.string().size() && (format.string()[field] == '-' || format.string()[field] == '_')) ++field;
     const char c = field < format.string().size() ? format.string()[field] : ' ';

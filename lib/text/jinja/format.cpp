@@ -1,4 +1,4 @@
-// Python's two ways of putting values into a text: text % values, and text.format(...).
+// Python's two ways of formatting values into text: text % values, and text.format(...).
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -27,7 +27,7 @@ struct Spec {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The digits at `at`, which moves behind them.
+// Reads the digits at `at` and advances it past them.
 std::int64_t read_number(std::string_view text, std::size_t& at, std::int64_t most) {
   std::int64_t number = 0;
   for (; at < text.size() && is_digit(text[at]); ++at) {
@@ -45,7 +45,7 @@ std::string pad(const std::string& sign, const std::string& body, const Spec& sp
   return align == '=' ? sign + left + body : left + sign + body + right;
 }
 
-// Thousands apart; `digits` may have a fraction.
+// Separates thousands; `digits` may have a fraction.
 std::string with_groups(const std::string& digits, char separator) {
   const std::size_t whole = std::min(digits.find_first_not_of("0123456789"), digits.size());
   std::string out;
@@ -99,7 +99,7 @@ std::string format_text(std::string text, const Spec& spec, char align) {
   return pad("", text, spec, spec.align == 0 ? align : spec.align);
 }
 
-// One conversion behind the '%' at `at`, without the name in brackets.
+// Parses one conversion after the '%' at `at`, without the name in parentheses.
 Spec read_percent(const std::string& text, std::size_t& at) {
   Spec spec;
   bool zeros = false, left = false;
@@ -192,7 +192,7 @@ std::string brace_value(const Value& value, const std::string& format) {
   return format_text(value.string(), spec, '<');
 }
 
-// The value that "0.name[key]" names.
+// Looks up the value for "0.name[key]".
 class Fields {
  public:
   Fields(List items, Dict named) : items_(std::move(items)), named_(std::move(named)) {}

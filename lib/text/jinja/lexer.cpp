@@ -14,7 +14,7 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-// Python's \s for the characters that occur in templates, Unicode ones included.
+// Python's \s for the characters in templates, including Unicode.
 std::size_t space_length(std::string_view text, std::size_t at) {
   if (at >= text.size()) return 0;
   const CodePoint c = decode_code_point(text, at);
@@ -30,7 +30,8 @@ std::string_view strip_right(std::string_view text) {
   return text;
 }
 
-// Line ends become \n, and one at the very end is dropped.
+// Converts line ends to
+//  and drops one at the very end.
 std::string normalize_lines(const std::string& source) {
   std::string out;
   out.reserve(source.size());
@@ -68,7 +69,7 @@ class Lexer {
     at_ += bytes;
   }
 
-  // Text up to the next tag, less what the tag strips, then the tag.
+  // Reads text up to the next tag, removes what the tag strips, then reads the tag.
   void read_text_and_tag() {
     std::size_t tag = at_;
     while (tag < text_.size() && !(text_[tag] == '{' && tag + 1 < text_.size() &&
@@ -91,9 +92,9 @@ class Lexer {
     }
   }
 
-  // Text before a tag that begins with `sign`.
+  // Adds text before a tag that starts with `sign`.
   void add_text(std::string_view text, char sign, bool before_block) {
-    const bool line_start = at_ == 0 || text_[at_ - 1] == '\n';  // where this stretch of text begins
+    const bool line_start = at_ == 0 || text_[at_ - 1] == '\n';  // whether this text starts a line
     if (sign == '-') {
       text = strip_right(text);
     } else if (before_block && sign != '+') {  // lstrip_blocks
@@ -106,7 +107,7 @@ class Lexer {
     if (!text.empty()) add(TokenKind::kText, std::string(text));
   }
 
-  // A block of one word at some place: its signs, and where it ends.
+  // A block of one word: its signs and its end.
   struct WordBlock {
     char before, after;
     std::size_t end;
@@ -128,7 +129,7 @@ class Lexer {
     return block;
   }
 
-  // {% raw %}, text in which tags mean nothing, {% endraw %}; false for any other block.
+  // {% raw %}, text without tags, {% endraw %}; false for any other block.
   bool read_raw() {
     const auto begin = word_block(at_, "raw");
     if (!begin) return false;
@@ -153,7 +154,7 @@ class Lexer {
     after_tag(before, true);
   }
 
-  // White space behind a tag: all of it after '-', one newline after a block or comment (trim_blocks).
+  // White space after a tag: all of it after '-', one newline after a block or comment (trim_blocks).
   void after_tag(char sign, bool block) {
     if (sign == '-') {
       while (const std::size_t n = space_length(text_, at_)) advance(n);
@@ -165,7 +166,7 @@ class Lexer {
   void read_tag(bool output) {
     add(output ? TokenKind::kOutputBegin : TokenKind::kBlockBegin, "");
     const std::string_view close = output ? "}}" : "%}";
-    std::string open;  // brackets: a closing brace inside them does not end the tag
+    std::string open;  // open brackets: a closing brace inside them does not end the tag
     while (true) {
       while (const std::size_t n = space_length(text_, at_)) advance(n);
       if (at_ >= text_.size()) fail("a tag is not closed");
@@ -267,7 +268,7 @@ class Lexer {
     advance(i + 1 - at_);
   }
 
-  // Python's escapes; text_[i] is the character behind the backslash. Returns the last position read.
+  // Python's escapes; text_[i] is the character after the backslash. Returns the last position read.
   std::size_t read_escape(std::size_t i, std::string& value) const {
     const char c = text_[i];
     static constexpr std::string_view kNames = "ntr\\'\"abfv", kValues = "\n\t\r\\'\"\a\b\f\v";

@@ -9,7 +9,7 @@
 namespace oscar::jinja {
 namespace {
 
-// What a value is ordered by: strings without their case, unless case matters.
+// The sort key of a value: strings ignore case unless case matters.
 Value ordering_key(const Value& value, bool case_sensitive) {
   return value.is_string() && !case_sensitive ? Value(lower(value.string())) : value;
 }
@@ -18,7 +18,7 @@ struct Keyed {
   Value key, item;
 };
 
-// The path of sort may be several with commas between them: then the key is a list.
+// The path of sort may contain several paths separated by commas; then the key is a list.
 Value key_of(const Value& item, const Value& path, bool case_sensitive) {
   if (path.is_undefined() || path.is_none()) return ordering_key(item, case_sensitive);
   if (!path.is_string() || path.string().find(',') == std::string::npos) {
@@ -91,7 +91,7 @@ Value unique(const Value& subject, Arguments& arguments) {
   return Value(std::move(kept), Sequence::kGenerator);
 }
 
-// Pairs of a key and the items that have it, in the order of the keys.
+// Pairs of a key and its items, in key order.
 Value grouped(const Value& subject, Arguments& arguments) {
   const Value path = arguments.take("attribute"), fallback = arguments.take("default", None{});
   const bool case_sensitive = arguments.take("case_sensitive", false).truth();
@@ -106,14 +106,14 @@ Value grouped(const Value& subject, Arguments& arguments) {
     const Value key = all[at].key, first = get_path(all[at].item, path);
     List items;
     for (; at < all.size() && equal(all[at].key, key); ++at) items.push_back(all[at].item);
-    // The key is shown as the first item has it, with its case.
+    // The displayed key keeps the case of the first item's key.
     groups.emplace_back(List{first.is_undefined() && !fallback.is_none() ? fallback : first, std::move(items)},
                         Sequence::kGroup);
   }
   return groups;
 }
 
-// Rows of `count` items; the last one filled up where there is something to fill with.
+// Rows of `count` items; pads the last row if there is a fill value.
 Value batches(const Value& subject, Arguments& arguments) {
   const Value count = arguments.take("linecount"), fill = arguments.take("fill_with", None{});
   if (!count.is_integral() || count.integer() < 1) throw TemplateError("batch needs a number of items above 0");
@@ -130,7 +130,7 @@ Value batches(const Value& subject, Arguments& arguments) {
   return Value(std::move(rows), Sequence::kGenerator);
 }
 
-// `count` columns of equal lengths, the first ones longer by one where that does not come out even.
+// `count` columns of equal length; the first ones are longer by one if the items do not divide evenly.
 Value slices(const Value& subject, Arguments& arguments) {
   const Value count = arguments.take("slices"), fill = arguments.take("fill_with", None{});
   if (!count.is_integral() || count.integer() < 1 || count.integer() > 100000) {

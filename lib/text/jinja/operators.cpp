@@ -1,4 +1,4 @@
-// Attribute and item access, and the arithmetic of Python.
+// Attribute and item access, and Python's arithmetic.
 #include <algorithm>
 #include <cmath>
 

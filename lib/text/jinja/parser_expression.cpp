@@ -1,4 +1,4 @@
-// Expressions, from the loosest binding to the tightest.
+// Expressions, from the weakest to the strongest binding.
 #include <algorithm>
 #include <charconv>
 
@@ -11,7 +11,7 @@ namespace {
 using Kind = Expression::Kind;
 
 constexpr int kMaxDepth = 200;  // of the parser
-constexpr int kMaxTree = 300;   // of the tree, which chains of operators make deep too
+constexpr int kMaxTree = 300;   // of the tree; chains of operators also make it deep
 
 }  // namespace
 
@@ -194,7 +194,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
   ExpressionPtr value = make(Kind::kConstant);
   if (token.kind == TokenKind::kString) {
     std::string text;
-    while (in_.is(TokenKind::kString)) text += in_.next().text;  // neighbors are joined
+    while (in_.is(TokenKind::kString)) text += in_.next().text;  // joins adjacent strings
     value->value = text;
   } else if (token.kind == TokenKind::kInteger) {
     std::int64_t number = 0;

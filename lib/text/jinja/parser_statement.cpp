@@ -12,7 +12,8 @@ class StatementParser {
  public:
   explicit StatementParser(TokenStream& stream) : in_(stream), expression_(stream) {}
 
-  // Statements up to a block that begins with one of `ends` (its name is still to be read), or to the end of the text.
+  // Parses statements up to a block that starts with one of `ends` (without reading its name), or to the end of the
+  // text.
   Body parse_body(const std::vector<std::string>& ends) {
     const TokenStream::Nesting nesting(in_);
     Body body;
@@ -178,7 +179,7 @@ class StatementParser {
     in_.expect_operator(")");
   }
 
-  // Three names in the body of a macro let it take more than its parameters.
+  // Three names in a macro's body allow arguments beyond its parameters.
   void parse_macro_body(Statement& macro, const char* end) {
     end_block();
     const std::set<std::string> outside = expression_.take_names();

@@ -1,4 +1,4 @@
-// Strings and slices with Python's meaning.
+// Strings and slices with Python semantics.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 bool is_python_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
-// The indices that Python's slice gives for a sequence of some size: first, first + stride, ..., `count` of them.
+// The indices of Python's slice for a sequence of a given size: first, first + stride, ..., `count` of them.
 struct SliceRange {
   std::int64_t first, stride, count;
 };
@@ -90,12 +90,12 @@ std::string slice_text(const std::string& text, const Value& start, const Value&
   Budget::spend(text.size());
   const std::int64_t lowest = std::min(range.first, range.first + (range.count - 1) * range.stride);
   std::size_t at = static_cast<std::size_t>(lowest);
-  if (length != static_cast<std::int64_t>(text.size())) {  // characters of several bytes: count up to the place
+  if (length != static_cast<std::int64_t>(text.size())) {  // multi-byte characters: count up to the position
     at = 0;
     for (std::int64_t i = 0; i < lowest; ++i) at += decode_code_point(text, at).bytes;
   }
   const std::int64_t pace = std::abs(range.stride);
-  std::vector<std::string_view> pieces;  // the characters of the slice, in the order of the text
+  std::vector<std::string_view> pieces;  // characters of the slice, in text order
   Budget::hold(sizeof(std::string_view) * static_cast<std::size_t>(range.count));
   for (std::int64_t i = 0; i < range.count; ++i) {
     for (std::int64_t skip = i == 0 ? 0 : pace; skip > 0; --skip) at += decode_code_point(text, at).bytes;
@@ -159,7 +159,7 @@ std::string lower(const std::string& text) {
 }
 
 std::string upper(const std::string& text) {
-  // Of these characters, the upper case of Python is several (SpecialCasing.txt).
+  // Python's uppercase of these has several characters (SpecialCasing.txt).
   static constexpr char32_t kSpecial[][2] = {{0xDF, 0xDF},     {0x149, 0x149},  {0x1F0, 0x1F0},   {0x390, 0x390},
                                              {0x3B0, 0x3B0},   {0x587, 0x587},  {0x1E96, 0x1E9A}, {0x1F50, 0x1F56},
                                              {0x1F80, 0x1FFC}, {0xFB00, 0xFB17}};
@@ -185,7 +185,7 @@ std::string capitalize(const std::string& text) {
 
 std::string title(const std::string& text) {
   std::string out = ascii_only(text, "title case");
-  bool inside = false;  // a word
+  bool inside = false;  // inside a word
   for (char& c : out) {
     const bool small = c >= 'a' && c <= 'z', large = c >= 'A' && c <= 'Z';
     if (inside && large) c = static_cast<char>(c + 32);
@@ -197,7 +197,7 @@ std::string title(const std::string& text) {
 
 std::string title_of_words(const std::string& text) {
   std::string out;
-  bool inside = false;  // a word
+  bool inside = false;  // inside a word
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint c = decode_code_point(text, at);
     const std::string character = text.substr(at, c.bytes);
@@ -239,7 +239,7 @@ std::string padded(const std::string& text, std::int64_t width, const std::strin
   return sign ? text[0] + left + text.substr(1) : left + text + right;
 }
 
-// At runs of white space, none at the ends; after `most` cuts the rest stays whole.
+// Splits at runs of white space and ignores it at the ends; after `most` splits the rest stays unsplit.
 List split_at_spaces(const std::string& text, std::int64_t most) {
   List parts;
   Budget::spend(2 * text.size());
@@ -324,7 +324,7 @@ std::int64_t count_of(const std::string& text, const std::string& needle) {
   return count;
 }
 
-// str.splitlines for the line ends of ASCII texts and the three of Unicode.
+// str.splitlines for the line ends of ASCII and the three of Unicode.
 List split_lines(const std::string& text) {
   List lines;
   Budget::spend(2 * text.size());
@@ -359,8 +359,8 @@ bool ascii_property(const std::string& text, const std::string& name) {
   return name == "isupper" || name == "islower" ? cased : !text.empty();
 }
 
-// The text between the next two arguments, as startswith, endswith and count take them; nothing where the first
-// position is behind the end.
+// The text between the next two arguments, as in startswith, endswith and count. nullopt if the first position is past
+// the end.
 std::optional<std::string> between(const std::string& text, Arguments& arguments) {
   const Value start = arguments.take("start"), stop = arguments.take("end", None{});
   if (start.is_integral() && start.integer() > text_length(text)) return std::nullopt;

@@ -12,7 +12,7 @@
 namespace oscar::jinja {
 namespace {
 
-// A step takes some thirty nanoseconds under AddressSanitizer, and the budget is there to bound seconds.
+// A step takes about thirty nanoseconds under AddressSanitizer, and the budget should limit seconds.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define OSCAR_SLOW_STEPS
@@ -24,14 +24,14 @@ constexpr std::uint64_t kMostSteps = 50'000'000;
 constexpr std::uint64_t kMostSteps = 1'000'000'000;
 #endif
 
-// A long chat takes thousands of times less. Steps beyond those of the values (value.h):
+// A long chat needs thousands of times less. Steps in addition to those of the values (value.h):
 constexpr Budget::Limits kLimits{kMostSteps, std::uint64_t{1} << 30};
 constexpr std::uint64_t kStatementSteps = 40, kExpressionSteps = 60, kLoopSteps = 400, kNameSteps = 4;
-constexpr int kMaxDepth = 1000;  // of statements and expressions inside each other, macros included
+constexpr int kMaxDepth = 1000;  // nested statements and expressions, including macros
 
 enum class Flow { kNext, kBreak, kContinue };
 
-// The ids of the scopes that are alive, which are nested in each other and so in order.
+// The ids of live scopes. Scopes are nested, so the ids are sorted.
 struct LiveScopes {
   std::uint64_t next = 1;
   std::vector<std::uint64_t> ids;
@@ -40,7 +40,7 @@ struct LiveScopes {
 
 }  // namespace
 
-// Variables of the template, of one round of a loop, or of one call of a macro.
+// Variables of the template, of one loop iteration, or of one macro call.
 struct Scope {
   Scope* outer;
   LiveScopes& live;
@@ -108,7 +108,7 @@ class Renderer {
     return Flow::kNext;
   }
 
-  // Counts how deep the walk is, so that macros that call each other cannot exhaust the stack.
+  // Tracks the recursion depth, so that macros that call each other cannot exhaust the stack.
   class Level {
    public:
     explicit Level(int& depth) : depth_(depth) {
@@ -238,7 +238,7 @@ class Renderer {
     }
     if (items.empty()) {
       Scope inner(scope);
-      return execute(s.otherwise, inner, out);  // a break here leaves the loop around this one
+      return execute(s.otherwise, inner, out);  // a break here leaves the enclosing loop
     }
     const auto state = std::make_shared<LoopState>();
     state->depth = depth;
@@ -264,7 +264,7 @@ class Renderer {
       inner.set("loop", Loop{state});
       unpack(s.targets, at(i), inner);
       if (execute(s.body, inner, out) != Flow::kBreak) continue;
-      // Jinja takes one item after the other, so that a generator keeps those behind the break.
+      // Jinja takes items one by one, so after a break a generator keeps the remaining ones.
       if (sequence.is_generator() && i + 1 < size) {
         throw TemplateError("leaving a loop over a generator early is not supported, put |list after it");
       }
@@ -347,7 +347,7 @@ class Renderer {
       Budget::spend(3 * members.size());
       const auto at = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == name; });
       if (at != members.end()) {
-        at->second = std::move(value);  // where the first one stands
+        at->second = std::move(value);  // keeps the position of the first one
       } else {
         members.emplace_back(name, std::move(value));
       }
@@ -389,7 +389,7 @@ class Renderer {
     return true;
   }
 
-  // All items but the first (the subject or callee), and the named arguments.
+  // All items except the first (the subject or callee), and the named arguments.
   Arguments arguments(const Expression& e, const std::string& where, Scope& scope) {
     std::vector<Value> positional;
     for (std::size_t i = 1; i < e.items.size(); ++i) positional.push_back(evaluate(*e.items[i], scope));
@@ -452,7 +452,7 @@ class Renderer {
                         "' is called, but is not a supported function");
   }
 
-  // loop(items) of a recursive loop: the loop once more, over other items.
+  // loop(items) in a recursive loop: runs the loop again over other items.
   Value call_loop(const LoopState& loop, Arguments arguments) {
     const Value items = arguments.take("iterable");
     arguments.finish();
@@ -479,7 +479,7 @@ class Renderer {
     }
     if (macro.uses_varargs) inner.set("varargs", Value(arguments.take_rest().list(), Sequence::kTuple));
     if (macro.uses_caller) {
-      // Where it is not passed in a call block, by name as in Jinja.
+      // Outside a call block, it is passed by name, as in Jinja.
       std::optional<Value> given = caller ? Value(*caller) : arguments.take_given("caller");
       inner.set("caller", given.value_or(Undefined{"caller"}));
     } else if (caller && macro.uses_kwargs) {

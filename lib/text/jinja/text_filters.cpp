@@ -1,4 +1,4 @@
-// Filters on texts that few templates need, and texts as numbers.
+// Text filters that few templates need, and numbers in text.
 #include <charconv>
 #include <cmath>
 

@@ -16,7 +16,7 @@ TextSearch::TextSearch(std::string_view needle, bool from_right)
   }
 }
 
-// How many characters until the end of the first place, or npos; at(i) is the i-th one in the direction of the search.
+// The number of characters up to the end of the first match, or npos. at(i) is the i-th character in search direction.
 template <typename At>
 std::size_t TextSearch::scan(std::size_t length, At at) const {
   std::size_t matched = 0, i = 0;

@@ -10,7 +10,7 @@
 namespace oscar::jinja {
 
 Value::Value(std::string s) {
-  Budget::spend(120 + s.size() / 4);  // most of it the first touch of its memory
+  Budget::spend(120 + s.size() / 4);  // mostly the first touch of its memory
   Budget::hold(s.size() + 64);
   data_ = std::make_shared<const std::string>(std::move(s));
 }
@@ -72,7 +72,7 @@ bool Value::truth() const {
   if (is_undefined() || is_none()) return false;
   if (is_number()) return number() != 0.0;
   if (is_string()) return !string().empty();
-  if (is_generator()) return true;  // as every object of Python without a length
+  if (is_generator()) return true;  // like every Python object without a length
   if (is_list()) return !list().empty();
   if (is_dict()) return !dict().empty();
   return true;
@@ -141,7 +141,7 @@ int compare(const Value& a, const Value& b) {
   }
   if (a.is_string() && b.is_string()) {
     Budget::spend(std::min(a.string().size(), b.string().size()) / 8);
-    return a.string().compare(b.string());  // UTF-8 keeps the order of code points
+    return a.string().compare(b.string());  // UTF-8 preserves code point order
   }
   const auto ordered = [](const Value& v) { return v.is_sequence(Sequence::kList) || v.is_tuple(); };
   if (ordered(a) && ordered(b) && a.is_tuple() == b.is_tuple()) {
@@ -160,7 +160,7 @@ bool contains(const Value& container, const Value& needle) {
     return TextSearch(needle.string()).find(container.string()) != std::string::npos;
   }
   if (container.is_dict()) return container.member_of(needle) != nullptr;
-  if (container.is_generator()) {  // goes on to the item that it finds
+  if (container.is_generator()) {  // consumes items up to the one that it finds
     while (const auto item = container.take_first()) {
       if (equal(*item, needle)) return true;
     }

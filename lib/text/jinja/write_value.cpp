@@ -1,4 +1,4 @@
-// Values as text: str and repr of Python, and json.dumps.
+// Values as text: Python's str and repr, and json.dumps.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 namespace oscar::jinja {
 namespace {
 
-// Python's repr of a float: the shortest digits that read back the same, with an exponent below 1e-4 and from 1e16.
+// Python's repr of a float: the shortest digits that read back to the same value, with an exponent below 1e-4 and from
+// 1e16.
 std::string float_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
@@ -40,7 +41,7 @@ std::string float_text(double value) {
   return text + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
-// What str.isprintable holds for.
+// Python's str.isprintable.
 bool is_printable(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_CN:
@@ -85,7 +86,7 @@ void write_string_repr(const std::string& text, std::string& out) {
   append_utf8(out, quote);
 }
 
-// Charges what was written since `written`; a value can be in itself many times, so that its text is far larger.
+// Charges the text written since `written`. A value can contain itself many times, so its text can be much larger.
 void charge(const std::string& out, std::size_t& written) {
   Budget::spend(20 + 4 * (out.size() - written));
   Budget::hold(out.size() - written);

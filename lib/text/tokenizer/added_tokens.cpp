@@ -11,10 +11,10 @@
 namespace oscar {
 namespace {
 
-// Every place of a text is compared with the tokens, so that their length is work. Known ones have some 40 bytes.
+// Every position of a text is compared with the tokens, so long tokens cost time. Known tokens have about 40 bytes.
 constexpr std::size_t kLongestToken = 512;
 
-// `id` as the file says it; -1 where it says none.
+// `id` from the file; -1 if it has none.
 AddedToken read_token(const Json& entry, bool has_id, const std::string& where) {
   AddedToken token;
   token.content = json_string(entry, "content", where);
@@ -43,7 +43,7 @@ bool starts_with_word(std::string_view text) { return !text.empty() && is_word(d
 
 }  // namespace
 
-// The id in the file is that of the vocabulary, or the next free one; a warning says where it is not.
+// The token's id is the vocabulary's, or the next free one. Warns if the file's id differs.
 void AddedTokens::add(AddedToken token, const TokenModel& model, const std::string& where) {
   if (token.content.empty()) return;
   if (token.special) special_.insert(token.content);
@@ -73,7 +73,7 @@ AddedTokens::AddedTokens(const Json& file, const Json& more, const TokenModel& m
   if (!list.is_null() && !list.is_array()) throw InputError(where + ": 'added_tokens' is not an array");
   for (const Json& entry : list) add(read_token(entry, true, where + " added_tokens"), model, where);
   for (const Json& entry : more) add(read_token(entry, false, where), model, where);
-  // Special tokens come first where two have equal (normalized) texts.
+  // For equal (normalized) texts, special tokens come first.
   for (const bool special : {true, false}) {
     for (AddedToken& token : tokens_) {
       if (token.special != special) continue;

@@ -44,7 +44,7 @@ void Bpe::MergeTable::build(const std::vector<std::pair<std::uint64_t, Merge>>& 
     std::size_t slot = mix(key) & mask_;
     while (keys_[slot] != kEmpty && keys_[slot] != key) slot = (slot + 1) & mask_;
     keys_[slot] = key;
-    values_[slot] = merge;  // a pair listed twice: the later one counts, as in the Python package
+    values_[slot] = merge;  // for a repeated pair the later one counts, as in the Python package
   }
 }
 
@@ -151,7 +151,7 @@ void Bpe::Session::split_into_symbols(std::string_view word) {
                      " bytes is too long to encode; split it into shorter rows");
   }
   symbols_.clear();
-  // An unknown character waits here, so that neighbors can be fused into one unknown token.
+  // An unknown character is delayed, so that adjacent ones can be fused into one unknown token.
   bool unknown_waits = false;
   for (std::size_t at = 0; at < word.size();) {
     const CodePoint c = decode_code_point(word, at);
@@ -166,7 +166,9 @@ void Bpe::Session::split_into_symbols(std::string_view word) {
     }
     byte_ids_.clear();
     if (bpe_.bytes_ && bpe_.bytes_->append(text, byte_ids_)) {
-      for (const std::int32_t byte : byte_ids_) add_symbol(byte);  // a waiting unknown stays behind, as in the package
+      for (const std::int32_t byte : byte_ids_)
+        add_symbol(byte);  // a delayed unknown token comes after it, as in the
+                           // package
       continue;
     }
     if (bpe_.unknown_) {
@@ -200,7 +202,7 @@ void Bpe::Session::merge_all() {
     if (!symbol(at).alive || symbol(at).next < 0) continue;
     const std::int32_t right = symbol(at).next;
     const Merge* merge = bpe_.merges_.find(symbol(at).id, symbol(right).id);
-    if (merge == nullptr || merge->merged != top.merged) continue;  // one side has been merged since
+    if (merge == nullptr || merge->merged != top.merged) continue;  // one side has been merged already
     symbol(at).id = top.merged;
     symbol(at).next = symbol(right).next;
     symbol(right).alive = false;

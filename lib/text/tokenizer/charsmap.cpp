@@ -24,7 +24,7 @@ std::string decode_base64(std::string_view text, const std::string& where) {
                                              : -1;
     if (value < 0) fail();
     bits = (bits << 6) | static_cast<std::uint32_t>(value);
-    // Each character adds six bits, so that three of four complete a byte.
+    // Each character adds six bits, so three of four characters complete a byte.
     if (i % 4 != 0) bytes.push_back(static_cast<char>(bits >> (6 - 2 * (i % 4))));
   }
   return bytes;
@@ -68,7 +68,7 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view text) con
     if ((unit & 0x100U) == 0) continue;
     if (node >= trie_.size()) return std::nullopt;
     const std::size_t begin = trie_[node] & 0x7FFFFFFFU;
-    // A damaged value could begin inside a character.
+    // A damaged value could start inside a character.
     if (begin > replacements_.size() || (begin < replacements_.size() && is_inside_character(replacements_[begin]))) {
       return std::nullopt;
     }

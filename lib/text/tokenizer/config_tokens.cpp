@@ -34,7 +34,7 @@ Json plain_token(const std::string& content, bool special) {
           {"rstrip", false},    {"normalized", !special}, {"special", special}};
 }
 
-// {"content": ..., flags}: those that are absent have the defaults of the package tokenizers.
+// {"content": ..., flags}. Absent flags have the defaults of the package tokenizers.
 Json config_token(const Json& entry, bool special, const std::string& where) {
   special = json_bool(entry, "special", where, special);
   Json token = plain_token(json_string(entry, "content", where), special);
@@ -44,10 +44,10 @@ Json config_token(const Json& entry, bool special, const std::string& where) {
   return token;
 }
 
-// A token as these files write it: a text, or an object.
+// A token as in these files: a text, or an object.
 struct Written {
   std::string content;
-  std::optional<Json> flags;  // of an object
+  std::optional<Json> flags;  // if it is an object
 };
 
 Written written(const Json& value, const std::string& key, const std::string& where) {
@@ -93,7 +93,9 @@ class TokenFiles {
     } else {
       read_older_files();
       for (const Json& entry : own.is_array() ? own : Json::array()) {
-        if (!entry.is_object() || !json_member(entry, "id").is_number_integer()) continue;  // its reader says why
+        if (!entry.is_object() || !json_member(entry, "id").is_number_integer())
+          continue;  // its reader reports the
+                     // reason
         by_index_[entry["id"].get<std::int64_t>()] = config_token(entry, false, "added_tokens");
       }
     }
@@ -102,13 +104,13 @@ class TokenFiles {
   }
 
  private:
-  // special_tokens_map.json and added_tokens.json, which older versions wrote in place of added_tokens_decoder.
+  // special_tokens_map.json and added_tokens.json, which older versions wrote instead of added_tokens_decoder.
   void read_older_files() {
     const fs::path map_file = directory_ / "special_tokens_map.json", added_file = directory_ / "added_tokens.json";
     read_names(read_object(map_file), map_file.string(), true);
     const Json added = read_object(added_file);
     for (const auto& item : added.items()) {
-      const std::string content = item.key();  // no structured binding: lambdas below capture it
+      const std::string content = item.key();  // not a structured binding, because lambdas below capture it
       const Json& index = item.value();
       if (!index.is_number_unsigned()) {
         throw InputError(added_file.string() + ": the id of " + quote_name(content) + " is " +
@@ -133,7 +135,7 @@ class TokenFiles {
     }
   }
 
-  // Tokens by name, and lists of further ones. merges: of the second file, whose list is added to the first one's.
+  // Tokens by name, and lists of further ones. merges: for the second file, whose list is appended to the first one's.
   void read_names(const Json& object, const std::string& where, bool merges) {
     for (const char* key : kStandard) name(key, json_member(object, key), where);
     for (const auto& [key, value] : object.items()) {
@@ -161,7 +163,7 @@ class TokenFiles {
   }
 
   void collect(const Json& own) {
-    std::vector<std::string> known;  // what is added anyway
+    std::vector<std::string> known;  // already added tokens
     for (const Json& entry : own.is_array() ? own : Json::array()) {
       const Json& content = json_member(entry, "content");
       if (content.is_string()) known.push_back(content.get<std::string>());

@@ -22,7 +22,7 @@ class ByteLevelDecoder : public TokenDecoder {
         mapped = byte >= 0;
         if (mapped) decoded.push_back(static_cast<char>(byte));
       }
-      bytes += mapped ? decoded : piece;  // a piece with other characters (an added token) stands for itself
+      bytes += mapped ? decoded : piece;  // a piece with other characters (an added token) stays as it is
     }
     pieces = {replace_invalid_utf8(bytes)};
   }
@@ -38,7 +38,7 @@ class ByteFallbackDecoder : public TokenDecoder {
       if (find_invalid_utf8(bytes) == std::string_view::npos) {
         out.push_back(bytes);
       } else {
-        out.insert(out.end(), bytes.size(), "\xEF\xBF\xBD");  // one U+FFFD for each byte of a broken run
+        out.insert(out.end(), bytes.size(), "\xEF\xBF\xBD");  // one U+FFFD per byte of an invalid run
       }
       bytes.clear();
     };

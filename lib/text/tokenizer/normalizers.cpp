@@ -24,7 +24,7 @@ class Form : public Normalizer {
   NormalForm form_;
 };
 
-// The text of what put(code point, its bytes, &text) appends for one code point after the other.
+// Concatenates the results of put(code point, its bytes, &text) for each code point.
 template <typename Put>
 std::string each_code_point(const std::string& text, const Put& put) {
   std::string out;
@@ -134,7 +134,8 @@ class ByteLevelNormalizer : public Normalizer {
   }
 };
 
-// The rules that SentencePiece took from neural machine translation: controls go, other white space becomes a space.
+// The rules that SentencePiece took from neural machine translation: removes controls and converts other white space to
+// spaces.
 class Nmt : public Normalizer {
  public:
   bool apply(std::string& text) const override {

@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-// Files that hold a tokenizer alone, the likeliest first.
+// Files that contain only a tokenizer, most likely first.
 std::vector<fs::path> candidates(const fs::path& directory) {
   std::vector<fs::path> named, others;
   for (const char* name : {"tokenizer.model", "tiktoken.model", "spiece.model", "sentencepiece.bpe.model"}) {
@@ -27,7 +27,7 @@ std::vector<fs::path> candidates(const fs::path& directory) {
   return named;
 }
 
-// Lines of base64, a space and a rank; files of SentencePiece are binary.
+// Lines of base64, a space and a rank; SentencePiece files are binary.
 bool is_tiktoken(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   char start[64] = {};
@@ -41,7 +41,7 @@ bool is_tiktoken(const fs::path& file) {
              std::string_view::npos;
 }
 
-// For a shell and inside single quotes of Python; empty for a name that cannot stand there as it is.
+// For a shell, inside single Python quotes; empty for a name that cannot be quoted this way.
 std::string quoted(const fs::path& directory) {
   const std::string name = directory.string();
   return name.find_first_of("'\"\\`$!\n") == std::string::npos && escape_text(name) == name ? name : "";

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// Every text gets them. Known templates add one or two.
+// Limit on ids added to every text. Known templates add one or two.
 constexpr std::size_t kMostAdded = 4096;
 
 std::int32_t token_of(const Json& id, const std::string& name, const std::string& where) {
@@ -21,7 +21,7 @@ std::int32_t token_of(const Json& id, const std::string& name, const std::string
   return id.get<std::int32_t>();
 }
 
-// The ids that a template's special token stands for.
+// The ids of a template's special token.
 std::vector<std::int32_t> special_ids(const Json& description, const std::string& name, const std::string& where) {
   const Json& tokens = json_object(description, "special_tokens", where);
   const auto entry = tokens.find(name);
@@ -33,7 +33,7 @@ std::vector<std::int32_t> special_ids(const Json& description, const std::string
   return ids;
 }
 
-// ["<s>", 1], as BertProcessing and RobertaProcessing name their tokens.
+// ["<s>", 1], the form of tokens in BertProcessing and RobertaProcessing.
 std::int32_t named_token(const Json& description, const char* key, const std::string& where) {
   const Json& pair = json_array(description, key, where);
   if (pair.size() != 2 || !pair[0].is_string()) {
@@ -55,7 +55,7 @@ PostProcessor::PostProcessor(const Json& description, const std::string& where) 
 void PostProcessor::read(const Json& description, const std::string& where) {
   if (description.is_null()) return;
   const std::string type = json_string(description, "type", where);
-  if (type == "ByteLevel") return;  // it changes offsets only
+  if (type == "ByteLevel") return;  // changes only offsets
   if (type == "Sequence") {
     for (const Json& step : json_array(description, "processors", where)) read(step, where);
     return;

@@ -9,10 +9,10 @@
 namespace oscar {
 namespace {
 
-// The split of GPT-2, which ByteLevel uses unless use_regex is false.
+// GPT-2's split, which ByteLevel uses unless use_regex is false.
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A step that cuts every span by some rule.
+// A step that splits every span by some rule.
 class Splitter : public PreTokenizer {
  public:
   explicit Splitter(SplitBehavior behavior) : behavior_(behavior) {}

@@ -33,8 +33,8 @@ std::string error_text(int code, OnigErrorInfo* info = nullptr) {
                    200);
 }
 
-// Characters that came with Unicode 15 and 16 have no class in older Oniguruma. Each has an old stand-in of the same
-// class and length, so the text below is matched in their place. Empty when the text has none.
+// Characters new in Unicode 15 and 16 have no class in older Oniguruma. Each is replaced by an older character of the
+// same class and length, so that offsets stay valid. Empty if the text has none.
 std::string with_stand_ins(std::string_view text) {
   std::string replaced;
   for (std::size_t at = 0; at < text.size();) {
@@ -58,9 +58,9 @@ std::string with_stand_ins(std::string_view text) {
 struct MatchLimits {
   explicit MatchLimits(std::size_t text_bytes) : param(onig_new_match_param()) {
     onig_initialize_match_param(param);
-    onig_set_retry_limit_in_match_of_match_param(param, 10'000'000);  // the limit the Python package runs under
+    onig_set_retry_limit_in_match_of_match_param(param, 10'000'000);                       // the Python package's limit
     onig_set_retry_limit_in_search_of_match_param(param, 20'000'000 + 64UL * text_bytes);  // a fraction of a second
-    onig_set_match_stack_limit_size_of_match_param(param, 1U << 24);                       // entries of some 40 bytes
+    onig_set_match_stack_limit_size_of_match_param(param, 1U << 24);                       // entries of about 40 bytes
   }
   ~MatchLimits() { onig_free_match_param(param); }
   MatchLimits(const MatchLimits&) = delete;
@@ -68,9 +68,9 @@ struct MatchLimits {
   OnigMatchParam* param;
 };
 
-constexpr std::size_t kLong = 1 << 16;  // bytes: shorter texts are searched within a second, whatever the pattern
+constexpr std::size_t kLong = 1 << 16;  // bytes: shorter texts are searched within a second with any pattern
 
-// Oniguruma counts its retries, but tells no one: its work is charged by time, read now and then.
+// Oniguruma counts its retries but does not report them, so its work is charged by time, read periodically.
 class Stopwatch {
  public:
   explicit Stopwatch(std::size_t text_bytes) : long_text_(text_bytes >= kShort) {
@@ -87,7 +87,8 @@ class Stopwatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kShort = 256;  // bytes; most calls are for a word, and reading the time costs as much
+  static constexpr std::size_t kShort = 256;  // bytes; most calls are for one word, and reading the time costs as much
+                                              // as such a call
   static constexpr unsigned kLaps = 4;
   const bool long_text_;
   std::uint64_t charged_ = 0;
@@ -139,11 +140,11 @@ std::vector<Part> Regex::split(std::string_view text) const {
   const OnigUChar* end = begin + text.size();
   std::size_t from = 0, covered = 0, last_match_end = std::string_view::npos;
   Stopwatch watch(text.size());
-  // One search may retry for seconds on a long text, and Oniguruma cannot be told to stop.
+  // One search may retry for seconds on a long text, and Oniguruma cannot be interrupted.
   std::optional<EndsAtOnce> at_once;
   if (text.size() >= kLong) at_once.emplace();
   while (from <= text.size()) {
-    // The range is the whole rest: where it ends Oniguruma ends its matches, too.
+    // The range is the entire rest, because Oniguruma also ends matches at the end of the range.
     const int rc = onig_search_with_param(compiled_->regex, begin, end, begin + from, end, region.region,
                                           ONIG_OPTION_NONE, limits.param);
     watch.lap();
@@ -155,7 +156,7 @@ std::vector<Part> Regex::split(std::string_view text) const {
     }
     const auto match_begin = static_cast<std::size_t>(region.region->beg[0]);
     const auto match_end = static_cast<std::size_t>(region.region->end[0]);
-    if (match_begin < covered || match_begin > match_end) {  // \K inside a look-around can do this
+    if (match_begin < covered || match_begin > match_end) {  // possible with \K inside a look-around
       throw InputError(where_ + ": the pattern gives matches that end before they begin; it cannot split a text");
     }
     if (match_begin == match_end && match_end == last_match_end) {

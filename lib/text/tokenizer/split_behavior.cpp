@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-// Joins a delimiter to the word before it, unless that is a delimiter too.
+// Joins a delimiter to the previous word, unless that is also a delimiter.
 std::vector<Part> merge_with_previous(const std::vector<Part>& parts) {
   std::vector<Part> merged;
   bool previous = false;

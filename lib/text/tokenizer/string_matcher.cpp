@@ -12,7 +12,7 @@ std::size_t scatter(std::uint64_t key) {
   return static_cast<std::size_t>(key ^ (key >> 29));
 }
 
-// The slot that holds the key, or the free one where it belongs.
+// The slot with the key, or the free slot for it.
 std::size_t find_slot(const std::vector<std::uint64_t>& keys, std::uint64_t key) {
   const std::size_t mask = keys.size() - 1;
   std::size_t slot = scatter(key) & mask;

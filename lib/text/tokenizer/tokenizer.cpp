@@ -21,14 +21,14 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 
-// A component that goes through texts.
+// A component that processes texts.
 const Json& steps(const Json& file, const char* key, const char* part, const std::string& where) {
   const Json& description = json_member(file, key);
   require_few_steps(description, part, where);
   return description;
 }
 
-// A few seconds, and ten times what common tokenizers take for each byte.
+// A few seconds plus ten times the cost per byte of common tokenizers.
 Budget::Limits limits(std::size_t bytes) {
   return {3'000'000'000 + 2000 * std::uint64_t{bytes}, (std::uint64_t{256} << 20) + 256 * std::uint64_t{bytes}};
 }
@@ -45,7 +45,7 @@ struct Tokenizer::Impl {
         decoder(make_token_decoder(steps(file.rest, "decoder", "decoder", where), where)),
         name(where) {}
 
-  // Words of a normalized text without added tokens.
+  // Encodes the words of a normalized text without added tokens.
   void encode_text(std::string text, bool at_start, TokenModel::Session& session,
                    std::vector<std::int32_t>& ids) const {
     PreTokenized words(std::move(text), at_start);
@@ -128,7 +128,7 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_sp
   for (const std::int32_t id : ids) {
     const AddedToken* added = impl_->added.find(id);
     const std::string* text = added != nullptr ? &added->shown : impl_->model->text_of(id);
-    if (text == nullptr) continue;  // ids without a token stand for nothing
+    if (text == nullptr) continue;  // ids without a token decode to nothing
     if (skip_special_tokens && impl_->added.is_special(*text)) continue;
     Budget::spend(100 + text->size());
     pieces.push_back(*text);

@@ -16,13 +16,13 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;
-// Tokenizers of a million entries take a tenth of this.
+// Tokenizers with a million entries need a tenth of this.
 constexpr Budget::Limits kLimits{3'000'000'000, std::uint64_t{4} << 30};
-constexpr std::uint64_t kValueSteps = 100, kEntrySteps = 300;  // of an entry of the vocabulary or the merges
+constexpr std::uint64_t kValueSteps = 100, kEntrySteps = 300;  // per entry of the vocabulary or the merges
 
-// A number as the Python package reads it: its digits as one integer, then one division or multiplication by a power of
-// ten. That is off by a unit in the last place now and then, which decides between paths of equal scores. Nothing for
-// numbers so large, small or long that they are read in more steps.
+// Reads a number like the Python package: its digits as one integer, then one division or multiplication by a power of
+// ten. The result is sometimes off by one unit in the last place, which decides between paths of equal scores. nullopt
+// for numbers whose size or length needs more steps.
 std::optional<double> quickly_read(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
@@ -38,7 +38,7 @@ std::optional<double> quickly_read(std::string_view text) {
     const auto digit = static_cast<std::uint64_t>(c - '0');
     full = full || digits > (std::numeric_limits<std::uint64_t>::max() - digit) / 10;
     if (full && !fraction) return std::nullopt;
-    if (full) continue;  // further digits of a fraction are dropped
+    if (full) continue;  // drops further digits of a fraction
     digits = digits * 10 + digit;
     exponent -= fraction ? 1 : 0;
   }
@@ -54,7 +54,7 @@ std::optional<double> quickly_read(std::string_view text) {
   return negative ? -value : value;
 }
 
-// Receives nlohmann's parse events. Values under /model/vocab and /model/merges are taken as they come.
+// Receives nlohmann's parse events. Stores values under /model/vocab and /model/merges directly.
 class Reader {
  public:
   Reader(std::string_view text, TokenizerJson& out, const std::string& where) : text_(text), out_(out), where_(where) {}
@@ -143,7 +143,7 @@ class Reader {
     Level& level = levels_.back();
     if (in_vocabulary()) {
       level.key = std::move(value);
-      return true;  // repeated texts are found when the map is built
+      return true;  // repeated texts are detected when the map is built
     }
     if (!level.keys.insert(value).second) fail("has the key '" + printable(value) + "' twice in one object");
     Budget::hold(64 + value.size());
@@ -181,7 +181,7 @@ class Reader {
  private:
   struct Level {
     Json* value;      // null inside the vocabulary and the merges
-    std::string key;  // of the member that is being read
+    std::string key;  // of the current member
     std::unordered_set<std::string> keys;
   };
 
@@ -221,7 +221,7 @@ class Reader {
       level.value->push_back(std::move(value));
       return &level.value->back();
     }
-    auto& members = level.value->get_ref<Json::object_t&>();  // key() found it new, so no search is needed
+    auto& members = level.value->get_ref<Json::object_t&>();  // key() checked that it is new, so no search is needed
     members.emplace_back(level.key, std::move(value));
     return &members.back().second;
   }
@@ -253,7 +253,7 @@ class Reader {
     return true;
   }
   void add_merge_line(const std::string& line) {
-    if (line.starts_with("#version")) return;  // the first line of merges.txt, kept by some converters
+    if (line.starts_with("#version")) return;  // the first line of merges.txt, which some converters keep
     const std::size_t space = line.find(' ');
     if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
       bad_merge("'" + printable(line) + "'");
@@ -264,9 +264,9 @@ class Reader {
   TokenizerJson& out_;
   const std::string& where_;
   std::vector<Level> levels_;
-  std::size_t vocabulary_level_ = 0, merges_level_ = 0;  // depth of that container while it is open, else 0
+  std::size_t vocabulary_level_ = 0, merges_level_ = 0;  // depth of that container while it is open, otherwise 0
   std::vector<std::string> merge_parts_;
-  std::size_t scores_level_ = 0;  // the same for the list of pieces and scores of a Unigram model
+  std::size_t scores_level_ = 0;  // the same for a Unigram model's list of pieces and scores
   std::optional<std::string> piece_;
   bool has_score_ = false;
 };
@@ -297,7 +297,7 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
     throw InputError(where + ": found " + file.rest.type_name() + ", expected a JSON object");
   }
   const Json& model = json_object(file.rest, "model", where);
-  // Old files do not name the model; only that of Unigram has a list as its vocabulary.
+  // Old files do not name the model; only Unigram's vocabulary is a list.
   const bool has_pieces = !file.pieces.empty();
   const std::string type = json_string(model, "type", where + ": model", has_pieces ? "Unigram" : "BPE");
   if (type != "BPE" && type != "Unigram") {

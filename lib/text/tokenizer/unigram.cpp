@@ -16,7 +16,7 @@ class Unigram::Session : public TokenModel::Session {
   void encode(std::string_view word, std::vector<std::int32_t>& ids) override {
     Budget::hold(sizeof(Node) * (word.size() + 1));
     find_best_paths(word);
-    // From the end of the word back to its beginning: pieces, and runs of unknown characters as one.
+    // From the end of the word to its start: pieces, and runs of unknown characters as one span.
     spans_.clear();
     for (std::size_t end = word.size(); end > 0; end = best_[end].begin) {
       const Node& node = best_[end];
@@ -41,8 +41,8 @@ class Unigram::Session : public TokenModel::Session {
   // The best path that ends at a byte of the word.
   struct Node {
     double score = 0.0;
-    std::size_t begin = kNowhere;  // of its last piece
-    std::int32_t id = 0;           // of its last piece
+    std::size_t begin = kNowhere;  // start of its last piece
+    std::int32_t id = 0;           // id of its last piece
   };
   struct Span {
     std::size_t begin, end;
@@ -53,12 +53,12 @@ class Unigram::Session : public TokenModel::Session {
   void find_best_paths(std::string_view word) {
     best_.assign(word.size() + 1, Node());
     const auto is_better = [&](const Node& node, double score) {
-      return node.begin == kNowhere || score > node.score;  // of equal paths the first one stays
+      return node.begin == kNowhere || score > node.score;  // of equal paths, the first one stays
     };
     for (std::size_t at = 0; at < word.size();) {
       const double score_here = best_[at].score;
       const std::size_t character = decode_code_point(word, at).bytes;
-      bool has_character = false;  // as a piece
+      bool has_character = false;  // the character itself is a piece
       model_.matcher_.each(word, at, [&](StringMatcher::Hit hit) {
         Node& node = best_[at + hit.length];
         const double score = model_.pieces_[static_cast<std::size_t>(hit.value)].second + score_here;
@@ -89,7 +89,7 @@ class Unigram::Session : public TokenModel::Session {
 
   const Unigram& model_;
   std::vector<Node> best_;   // [bytes of the word + 1]
-  std::vector<Span> spans_;  // of the best path, last one first
+  std::vector<Span> spans_;  // of the best path, in reverse order
 };
 
 Unigram::Unigram(const TokenizerJson& file, const std::string& where) : where_(where), pieces_(file.pieces) {

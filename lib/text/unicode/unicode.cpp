@@ -98,7 +98,7 @@ bool is_punctuation(char32_t c) { return find_row(punctuation_ranges(), c) != nu
 bool is_mark(char32_t c) { return c >= 0x300 && find_row(mark_ranges(), c) != nullptr; }
 
 void append_lowercase(std::string& out, char32_t c) {
-  if (c == 0x130) {  // the one character whose lower case is two (SpecialCasing.txt)
+  if (c == 0x130) {  // the only character whose lowercase has two characters (SpecialCasing.txt)
     out += "i\xCC\x87";
   } else if (const MappedRange* young = find_row(young_lower_case_ranges(), c)) {
     append_utf8(out, young->value + (c - young->first));
@@ -112,7 +112,7 @@ std::size_t GraphemeBreaks::next(std::string_view text, std::size_t at) {
   at += before.bytes;
   while (at < text.size()) {
     const CodePoint c = decode_code_point(text, at);
-    if (before.value < 0x300 && c.value < 0x300) {  // no pair of these belongs together but a line end
+    if (before.value < 0x300 && c.value < 0x300) {  // no two of these form a cluster, except a line end
       state_ = 0;
       if (before.value != '\r' || c.value != '\n') break;
     } else if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before.value),
@@ -149,7 +149,7 @@ void append_decomposition(char32_t c, utf8proc_option_t options, std::vector<utf
   out.insert(out.end(), parts, parts + (n > 0 && n <= 32 ? n : 0));
 }
 
-// Canonical ordering: each run of characters with a non-zero combining class, stably by class.
+// Canonical ordering: sorts each run of characters with a non-zero combining class stably by class.
 void order_marks(std::vector<utf8proc_int32_t>& points) {
   for (auto run = points.begin(); run != points.end();) {
     if (combining_class(*run) == 0) {
@@ -162,7 +162,7 @@ void order_marks(std::vector<utf8proc_int32_t>& points) {
   }
 }
 
-// Canonical composition. Inert characters compose with nothing and keep apart what is before and behind them.
+// Canonical composition. Inert characters compose with nothing and separate the characters before and after them.
 void compose_points(std::vector<utf8proc_int32_t>& points) {
   constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   const auto inert = [](utf8proc_int32_t c) { return is_inert(static_cast<char32_t>(c)); };
