@@ -28,8 +28,8 @@ void for_chunks(std::int64_t total, std::int64_t size, Fn fn) {
   for (std::int64_t first = 0; first < total; first += size) fn(first, std::min(size, total - first));
 }
 
-// x [Hkv, n, d] FP32 -> x^T x [Hkv, d, d] FP64: FP32 products of blocks of rows, their sums in FP64. One batched
-// product for all blocks and heads.
+// x [Hkv, n, d] FP32 -> x^T x [Hkv, d, d] FP64: FP32 products of blocks of rows, summed in FP64. One batched product
+// covers all blocks and heads.
 at::Tensor gram_of(const at::Tensor& x) {
   const std::int64_t size = x.is_cuda() ? kGpuBlockRows : kBlockRows;
   const std::int64_t heads = x.size(0), n = x.size(1), d = x.size(2), blocks = n / size;
@@ -156,7 +156,7 @@ void EnergyAccumulator::add(const at::Tensor& k, const at::Tensor& v) {
   tokens_ += k.size(0);
   for_chunks(k.size(0), chunk_rows(k), [&](std::int64_t first, std::int64_t count) {
     const at::Tensor keys = by_kv_head(k.narrow(0, first, count), kv_heads), some = v.narrow(0, first, count);
-    // C_Q is positive semi-definite, so a negative weight is rounding.
+    // C_Q is positive semi-definite, so a negative weight is a rounding error.
     const at::Tensor weight = at::bmm(keys, metric_).mul_(keys).sum(-1).clamp_min_(0);  // [Hkv, n]
     weight_.add_(weight.sum(-1, false, at::kDouble));
     at::Tensor values = device_weighted_rows(some, weight);
@@ -171,14 +171,14 @@ at::Tensor EnergyAccumulator::energy_gram() const {
 }
 
 at::Tensor output_projection_gram(const at::Tensor& o_weight, std::int64_t kv_heads, std::int64_t head_dim) {
-  // Once for each layer, so FP64 throughout; in chunks, because a large model's W_O in FP64 would be gigabytes.
+  // FP64 throughout, since this runs once per layer; in chunks, since a large model's W_O in FP64 would take gigabytes.
   const at::Tensor heads = o_weight.reshape({o_weight.size(0), kv_heads, -1, head_dim});
   at::Tensor gram = at::zeros({kv_heads, head_dim, head_dim}, o_weight.options().dtype(at::kDouble));
   for_chunks(heads.size(0), kChunkRows, [&](std::int64_t first, std::int64_t count) {
     const at::Tensor chunk =
         heads.narrow(0, first, count).permute({1, 0, 2, 3}).to(at::kDouble).reshape({kv_heads, -1, head_dim});
     const std::int64_t rows = chunk.size(1), blocks = rows / kGpuBlockRows;
-    if (chunk.is_cuda() && rows % kGpuBlockRows == 0) {  // a product for each head alone would leave most of a GPU idle
+    if (chunk.is_cuda() && rows % kGpuBlockRows == 0) {  // one product per head would leave most of a GPU idle
       const at::Tensor part = chunk.reshape({kv_heads * blocks, kGpuBlockRows, head_dim});
       gram.add_(at::bmm(part.transpose(1, 2), part).view({kv_heads, blocks, head_dim, head_dim}).sum(1));
     } else {

@@ -1,4 +1,4 @@
-// Finiteness of tensors of any length.
+// Checks that all elements of a tensor of any length are finite.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 
 namespace oscar {
 
-// A plain loop, which compilers turn into vector code; a NaN compares as false.
+// A plain loop, which compilers vectorize. A comparison with NaN is false.
 template <typename Real>
 bool all_finite(const Real* x, std::int64_t count) {
   std::int64_t finite = 0;
@@ -18,7 +18,7 @@ bool all_finite(const Real* x, std::int64_t count) {
   return finite == count;
 }
 
-// Reads the tensor once, and needs no memory of its size.
+// Reads the tensor once and allocates no memory of its size.
 inline bool all_finite(const at::Tensor& x) {
   if (x.is_cpu() && x.is_contiguous() && x.scalar_type() == at::kDouble) {
     return all_finite(x.const_data_ptr<double>(), x.numel());

@@ -46,7 +46,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
                       const CollectOptions& options) {
   if (is_first_rank(options.ranks)) {
     require_output_file(options.output, options.overwrite);
-    const AtomicFile probe(options.output);  // fails now, not after hours, where the output cannot be written
+    const AtomicFile probe(options.output);  // fails now, not after hours, if the output cannot be written
   }
   const c10::InferenceMode no_gradients;
   settle_on_device(options.timeline, options.device);
@@ -80,10 +80,10 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
     if (e.resumes) throw;
     throw interrupted_run(options);  // while waiting for other ranks
   } catch (const NumericalError&) {
-    if (options.work_dir.empty()) work.remove();  // it would fail at the same token again
+    if (options.work_dir.empty()) work.remove();  // it would fail again at the same token
     throw;
   } catch (const InputError&) {
-    // A checkpoint without a tensor, say: a repaired one is another model, so there is nothing to resume.
+    // For example, a checkpoint lacks a tensor. A repaired checkpoint is another model, so there is nothing to resume.
     if (fresh && options.work_dir.empty()) work.remove();
     throw;
   }

@@ -18,7 +18,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kSampleTokens = 512;
-constexpr std::int64_t kMlpBlock = 4096;  // tokens the MLP takes at once (lib/model/layer.cpp)
+constexpr std::int64_t kMlpBlock = 4096;  // tokens that the MLP processes at once (lib/model/layer.cpp)
 
 std::uint64_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
@@ -27,7 +27,7 @@ std::uint64_t resident_bytes() {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Bytes of the weights of all layers and of the largest layer as they are computed with, in numbers of `width` bytes.
+// Bytes of the weights of all layers, and of the largest layer, in the compute dtype of `width` bytes per number.
 // Embedding and head stay in the file.
 struct LayerBytes {
   std::uint64_t all = 0, largest = 0;
@@ -40,7 +40,7 @@ struct LayerBytes {
   }
 };
 
-// The largest tensors alive at once while one step passes through a layer, as lib/model and the observer keep them.
+// The largest tensors alive at once while one step passes through a layer, as lib/model and the observer hold them.
 std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_t width) {
   const auto t = static_cast<std::uint64_t>(tokens);
   const auto hidden = static_cast<std::uint64_t>(c.hidden), d = static_cast<std::uint64_t>(c.head_dim);
@@ -49,7 +49,7 @@ std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_
   const auto block = static_cast<std::uint64_t>(std::min(tokens, kMlpBlock));
   const std::uint64_t mlp =
       block * static_cast<std::uint64_t>(std::max(c.intermediate, c.shared.intermediate)) * width * 2;
-  // Rows sorted by expert, as they come out and in the order of tokens; gates, what multiplies them, and the product.
+  // Rows sorted by expert, as computed and in the order of tokens; gates, their factor, and the product.
   const std::uint64_t chosen = block * static_cast<std::uint64_t>(c.experts.per_token) * width;
   const std::uint64_t experts = chosen * (3 * hidden + 4 * static_cast<std::uint64_t>(c.experts.intermediate));
   const std::uint64_t carried = 2 * t * width * (static_cast<std::uint64_t>(c.state_width()) - hidden);
@@ -62,34 +62,34 @@ std::int64_t longest_step(const TokenPlan& plan) {
   return longest;
 }
 
-// Hidden states between the layers: of two by turns.
+// Hidden states between the layers: two buffers used in turn.
 std::uint64_t state_bytes(const ModelConfig& c, const TokenPlan& plan, const CollectOptions& options) {
   const auto values = static_cast<std::uint64_t>(plan.tokens) * static_cast<std::uint64_t>(c.state_width());
   return values * 2 * c10::elementSize(options.dtype);
 }
 
-// What a run of steps of at most `step` tokens holds on a GPU.
+// Bytes that a run with steps of at most `step` tokens needs on a GPU.
 std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                         std::int64_t step) {
   const ModelConfig& c = checkpoint.config();
   const std::uint64_t width = c10::elementSize(options.dtype), tokens = static_cast<std::uint64_t>(plan.tokens);
   const LayerBytes layers(checkpoint, width);
-  // One layer at work, one on its way, one whose memory is not free yet.
+  // One layer in use, one being loaded, one whose memory is not free yet.
   const std::uint64_t weights = std::min(3 * layers.largest, layers.all);
   const auto mirrored = [](std::uint64_t bytes) { return bytes <= kMostMirrorBytes ? bytes : 0; };
   const auto hidden = tokens * width * static_cast<std::uint64_t>(c.state_width());
   const auto cached = tokens * width * 2 * static_cast<std::uint64_t>(c.kv_heads * c.head_dim);
-  // FP32 copies of the moments' rows as they are and before RoPE, and partial products; scores of the far pairs and
-  // what is computed from them.
+  // FP32 copies of the moments' rows with RoPE applied and before RoPE, and partial products; scores of the pairs
+  // outside the windows, and results computed from them.
   const std::uint64_t chunk = std::uint64_t{4} * static_cast<std::uint64_t>(kGpuChunkRows * c.kv_heads * c.head_dim);
   const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
   constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
   const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
-  // The next layer is dequantized while one computes.
+  // The next layer is dequantized while the current one computes.
   return weights + forward + dequantization_bytes(checkpoint, options.device) + kLibraries;
 }
 
-// Of those with a cache the one with the most weights: where first layers are dense, one with experts.
+// The layer with a cache that has the most weights: if the first layers are dense, a layer with experts.
 std::int64_t largest_kv_layer(const Checkpoint& checkpoint) {
   const ModelConfig& c = checkpoint.config();
   const std::vector<std::uint64_t> elements = layer_elements(checkpoint);
@@ -118,7 +118,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.stored_bytes = checkpoint.weight_bytes();
 
   const std::uint64_t gram = hkv * d * d * 8;
-  // Eight moments of every layer, and three of far pairs where there are some.
+  // Eight moments per layer, and three metrics of pairs outside the windows if there are such pairs.
   const bool far = options.far.enabled && plan.longest > options.far.sink + options.far.recent;
   const std::uint64_t grams = far ? 11 : 8;
   const std::uint64_t layer_bytes =
@@ -129,7 +129,8 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = step_bytes(c, longest_step(plan), width);
   const std::uint64_t loading = dequantization_bytes(checkpoint, options.device);
-  const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that no file has yet
+  const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that are in no file
+                                                                                // yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
   if (options.device.is_cuda()) {
@@ -149,7 +150,7 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   estimate.sample_tokens = static_cast<std::int64_t>(ids.size());
   const SequenceBatch batch{{0}, {estimate.sample_tokens}, {0}};
 
-  // The observer's sums, without the files.
+  // The observer's sums without its files.
   struct Sums : AttentionObserver {
     Sums(Attention& inner, const ModelConfig& c, at::Device device)
         : AttentionObserver(inner), moments(c.kv_heads, c.head_dim, device) {}
@@ -166,12 +167,12 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
   };
   const std::int64_t layer = estimate.sample_layer = largest_kv_layer(checkpoint);
   const auto begin = std::chrono::steady_clock::now();
-  decoder.layer_weights(layer).o.sum().item<float>();  // item: waits for a GPU
+  decoder.layer_weights(layer).o.sum().item<float>();  // item() waits for a GPU
   estimate.load_seconds = since(begin);
   double best = 0;
-  for (int repeat = 0; repeat < 2; ++repeat) {  // the first warms up
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the first repeat warms up
     const auto start = std::chrono::steady_clock::now();
-    decoder.run_layer(layer, hidden, batch, sums).sum().item<float>();  // item: waits for a GPU
+    decoder.run_layer(layer, hidden, batch, sums).sum().item<float>();  // item() waits for a GPU
     best = since(start);
   }
   const double computing = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens);
@@ -182,7 +183,7 @@ void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const 
 }
 
 double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
-  constexpr double kRate = 400e12;  // of a matrix product in BF16
+  constexpr double kRate = 400e12;  // operations per second of a BF16 matrix product
   const ExpertConfig& experts = checkpoint.config().experts;
   double weights = 0;
   for (const std::uint64_t elements : layer_elements(checkpoint)) weights += static_cast<double>(elements);

@@ -26,7 +26,7 @@ void require_same_everywhere(Ranks& ranks, const Json& identity) {
 void remove_run_directory(const CollectOptions& options) {
   options.ranks->barrier();
   std::error_code ec;
-  fs::remove(run_directory_of(options), ec);  // on each machine; fails where other files are in it
+  fs::remove(run_directory_of(options), ec);  // on each machine; fails if other files are in it
 }
 
 }  // namespace oscar

@@ -1,6 +1,6 @@
-// Collecting with many processes at once (distributed/ranks.h): each rank collects one share of the run (shard.h) in a
-// work directory of its own, and rank 0 adds up the shares as `oscar-collect merge` does, in the order of the ranks, so
-// that the same number of ranks gives the same bytes, and those of --shard.
+// Collecting with many processes at once (distributed/ranks.h). Each rank collects one share of the run (shard.h) in
+// its own work directory. Rank 0 merges the shares as `oscar-collect merge` does, in the order of the ranks. So the
+// same number of ranks gives the same bytes, and --shard gives the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace oscar {
 
-// InputError on every rank where one has another model, other prompts, options or version than rank 0. identity: of
+// InputError on every rank if one rank has another model, other prompts, options or version than rank 0. identity: from
 // run_identity().
 void require_same_everywhere(Ranks& ranks, const Json& identity);
 
-// What this rank collects on its way to rank 0. On one machine ranks leave each layer in their work directories, and
-// rank 0 adds it up beside the layers that follow, so that little is left to do at the end.
+// Brings what this rank collects to rank 0. On one machine each rank leaves every layer in its work directory, and rank
+// 0 merges it while later layers run, so little work is left at the end.
 class ShareDelivery {
  public:
-  // Called by all ranks. layer: with which this one begins; -1: it loads none. tokens: of its share.
+  // All ranks call it. layer: this rank's first layer; -1: it loads none. tokens: tokens of its share.
   ShareDelivery(const CollectOptions& options, const WorkDirectory& work, std::int64_t layer, std::int64_t tokens);
   ~ShareDelivery();
 
-  // Whether all ranks begin with the same layer, so that they can load weights together.
+  // True if all ranks begin with the same layer, so that they can load weights together.
   bool together() const;
-  // A layer that is done, from any one thread.
+  // Adds a finished layer; may be called from any one thread.
   void add(std::int64_t layer, const LayerMoments& moments);
-  // Hands over the share with what was not added. Rank 0 writes options.output from all shares and returns what it
-  // holds; the others get nullopt when it is written. InterruptedError as collect(); errors of merge_shards().
+  // Hands over the share with everything not yet added. Rank 0 writes options.output from all shares and returns its
+  // content; the other ranks get nullopt once it is written. InterruptedError as collect(); errors of merge_shards().
   std::optional<Statistics> finish(Statistics share);
 
  private:
@@ -37,7 +37,8 @@ class ShareDelivery {
   std::unique_ptr<Impl> impl_;
 };
 
-// After each rank has removed its own work directory: what is then left of the run's, if nothing else is in it.
+// Call after each rank has removed its own work directory. Removes the rest of the run's directory if it holds nothing
+// else.
 void remove_run_directory(const CollectOptions& options);
 
 }  // namespace oscar

@@ -33,7 +33,7 @@ void print_layer(const LayerReport& r, std::int64_t layers) {
 
 double drop_empty_far_pairs(Statistics& s) {
   if (!s.layers.front().far_count.defined()) return 0;
-  // A layer with a sliding window shorter than the recent tokens has none of its own; the others decide.
+  // A layer with a sliding window shorter than the recent window has no such pairs; the other layers decide.
   double queries = 0;
   for (const LayerMoments& m : s.layers) queries = std::max(queries, m.far_count[0].item<double>());
   if (queries > 0.0) return queries;

@@ -1,4 +1,4 @@
-// What a collecting run says of its layers, and the statistics as they are written: from moments alone.
+// What a collecting run prints about its layers, and the final form of the statistics. Both need only the moments.
 #pragma once
 
 #include "statistics/collect.h"
@@ -6,17 +6,18 @@
 
 namespace oscar {
 
-// Traces of a layer's queries and outputs, and what share of them the eight largest eigenvalues carry.
+// Traces of a layer's queries and outputs, and the share of each trace in its eight largest eigenvalues.
 void describe_layer(const LayerMoments& moments, std::int64_t layer, LayerReport& report);
 
-// The line of a layer that is done. layers: of the model.
+// Prints the line of a finished layer. layers: number of layers of the model.
 void print_layer(const LayerReport& report, std::int64_t layers);
 
-// Prompts too short for any far pair leave no metrics behind, rather than zeros. Returns the queries that had a far
-// key, of the layer with the most.
+// If prompts are too short for any pair outside the windows, removes the metrics instead of leaving zeros. Returns the
+// number of queries with a key outside the windows, from the layer with the most.
 double drop_empty_far_pairs(Statistics& statistics);
 
-// What all ranks found, in the report of the first: report.layers are those of the statistics, by place.
+// Puts the merged statistics of all ranks into the report of rank 0. report.layers match the statistics' layers by
+// index.
 void describe_whole(const Statistics& whole, CollectReport& report);
 
 }  // namespace oscar

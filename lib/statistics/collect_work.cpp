@@ -39,7 +39,7 @@ bool is_run_file(const std::string& name) {
          (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin");
 }
 
-// Named tensors of a file and their memory, until it is written.
+// Named tensors of a file; holds their memory until the file is written.
 struct TensorFile {
   std::vector<at::Tensor> kept;
   std::vector<TensorView> views;
@@ -54,7 +54,7 @@ struct TensorFile {
                      {static_cast<const std::byte*>(flat.const_data_ptr()), flat.nbytes()}});
   }
   template <typename T>
-  void add_list(const std::string& name, const std::vector<T>& values, DType dtype) {  // which outlives the file
+  void add_list(const std::string& name, const std::vector<T>& values, DType dtype) {  // `values` must outlive the file
     views.push_back({name, dtype, {std::ssize(values)}, std::as_bytes(std::span(values))});
   }
   void add_layer(const LayerMoments& moments) {

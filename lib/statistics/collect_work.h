@@ -1,14 +1,14 @@
-// The state of a run on disk. Everything is written atomically; a point names the files of the spools it goes with.
+// The state of a run on disk. Everything is written atomically; a point names the spool files that belong to it.
 //   lock                       held while a run uses the directory
-//   run.json                   what the run is: model, prompts, options; written first
-//   point.safetensors          where to go on: layer, step, and the running sums of that layer
+//   run.json                   identity of the run: model, prompts, options; written first
+//   point.safetensors          where to continue: layer, step, and the running sums of that layer
 //   layer-0003.safetensors     the finished moments of a layer
-//   hidden-3.bin               hidden states that enter a layer (hidden_states.h): of the layer of the point and, where
-//                              steps of it are done, the next
+//   hidden-3.bin               hidden states that enter a layer (hidden_states.h): of the point's layer and, once some
+//                              of its steps are done, of the next layer
 //   kv.bin                     K and V of the layer
-//   part-0003.safetensors      what a rank found in a layer, for rank 0 on the same machine
-//   share.safetensors          what a rank found beside that; on another machine than rank 0, all of it
-//   share-1.safetensors, ...   in the directory of rank 0: those from other machines
+//   part-0003.safetensors      a rank's sums of a layer, for rank 0 on the same machine
+//   share.safetensors          a rank's other results; on another machine than rank 0, all its results
+//   share-1.safetensors, ...   in the directory of rank 0: shares from other machines
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,38 +25,38 @@
 
 namespace oscar {
 
-// The first `step` steps of `layer` are done; everything before that layer is done.
+// The first `step` steps of `layer` are done, and so is every layer before it.
 struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0
   at::Tensor embedding_energy;
-  std::string run;  // whose it is: the id of its directory's run
+  std::string run;  // id of the run that owns the directory
 };
 
-// The file of a rank's share in the directory of rank 0; 0: of a rank's own share in its own directory.
+// File name of a rank's share in the directory of rank 0; rank 0: name of a rank's own share in its own directory.
 std::string share_name(int rank);
 
-// What a point file says. InputError for another form; its tensors are unchecked (state_check.h judges them).
+// Content of a point file. InputError if its form differs. Its tensors are unchecked; state_check.h checks them.
 ResumePoint read_point(const SafetensorsFile& file);
 
-// Moments of a layer with the keys of their rows, in a file that a rank leaves for rank 0.
+// Moments of a layer with the keys of its sampled rows, in a file that a rank leaves for rank 0.
 void save_rank_layer(const fs::path& file, const LayerMoments& moments);
 LayerMoments load_rank_layer(const fs::path& file);
 std::string rank_layer_name(std::int64_t layer);
 
 class WorkDirectory {
  public:
-  // As RunDirectory; `run`: {tool_version, model, prompts, threads, options{...}}.
+  // Behaves as RunDirectory; `run`: {tool_version, model, prompts, threads, options{...}}.
   WorkDirectory(const fs::path& path, const Json& run, bool resume);
 
   const fs::path& path() const { return run_.path(); }
   int threads() const { return run_.threads(); }
   fs::path file(const std::string& name) const { return run_.file(name); }
 
-  std::optional<ResumePoint> load_point() const;  // nullopt: from the beginning; sums unchecked
+  std::optional<ResumePoint> load_point() const;  // nullopt: start from the beginning; sums are unchecked
   void save_point(const ResumePoint& point) const;
   fs::path layer_file(std::int64_t layer) const;
-  LayerMoments load_layer(std::int64_t layer) const;  // whatever is there: state_check.h judges it
+  LayerMoments load_layer(std::int64_t layer) const;  // content is unchecked; state_check.h checks it
   void save_layer(std::int64_t layer, const LayerMoments& moments) const;
 
   void remove() { run_.remove(); }

@@ -30,10 +30,11 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Tokens read back at once in the second pass: what a cache holds; on a GPU, where they already are, a whole chunk.
+// Tokens read back at once in the second pass: as many as fit a CPU cache; on a GPU, which already holds them, a full
+// chunk.
 constexpr std::int64_t kEnergyRows = 4096, kGpuEnergyRows = kGpuChunkRows;
-constexpr std::size_t kStepsToTrim = 16;  // of the heap
-constexpr double kDiskRate = 1e9;         // bytes per second that a disk is taken to write
+constexpr std::size_t kStepsToTrim = 16;  // steps between two trims of the heap
+constexpr double kDiskRate = 1e9;         // assumed write speed of a disk in bytes per second
 
 class Collector {
  public:
@@ -78,7 +79,7 @@ class Collector {
                              static_cast<std::int64_t>(sample_.size()));
   }
 
-  // What state files have to be like.
+  // The facts that state files must match.
   StateFacts state_facts() const {
     StateFacts run;
     run.facts = header();
@@ -121,7 +122,7 @@ class Collector {
     report_.far_seconds += observer.far_seconds();
     report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
     const Timeline::Phase weights(timeline(), phase::kWeights);
-    decoder_.reset();  // they are not needed any more
+    decoder_.reset();  // its weights are no longer needed
   }
 
   Timeline* timeline() const { return options_.timeline; }
@@ -155,7 +156,8 @@ class Collector {
     return shape;
   }
 
-  // Finished layers are written where the states are: with them in memory, when the state of the run is saved.
+  // Finished layers are written together with the states. If states are in memory, that is when the run's state is
+  // saved.
   void keep_states(std::unique_ptr<HiddenStates> states) {
     hidden_ = std::move(states);
     finished_.defer(hidden_->held());
@@ -218,8 +220,8 @@ class Collector {
         save_inside(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr);
       }
       if (stop) throw interrupted();
-      // The activations of a step leave holes between small blocks that live on; glibc keeps them, and more with every
-      // step, unless it is told to give them back.
+      // Activations of a step leave holes between small blocks that stay allocated. glibc keeps these holes, more with
+      // every step, unless malloc_trim() returns them.
       if (i % kStepsToTrim == kStepsToTrim - 1) malloc_trim(0);
       if (options_.after_step) options_.after_step();
     }
@@ -227,11 +229,11 @@ class Collector {
     report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
         static_cast<double>(tokens) / std::max(now() - start, 1e-9);
     if (observed) finished_.add(layer, finished_moments(layer, observer));
-    // The states that leave the next layer would take the file of those that a state inside this one goes on from.
+    // States that leave the next layer would take the file that a saved state inside this layer continues from.
     if (!finished_.deferred() || saved_inside_ || due()) save_start(layer + 1);
   }
 
-  // The first sequence of the first step, as the last layer leaves it.
+  // Checks the first sequence of the first step, as it leaves the last layer.
   void check_predictions(const Step& step, const at::Tensor& states) {
     const Timeline::Phase forward(timeline(), phase::kForward);
     std::vector<std::int32_t> ids = step_ids(prompts_, plan_, step);
@@ -251,20 +253,20 @@ class Collector {
     return next;
   }
 
-  // A checkpoint, which writes what is in memory alone, may take a fifth of the time.
+  // Writing a checkpoint, which writes what is only in memory, may take a fifth of the time.
   bool due() const {
     const double writing = static_cast<double>(hidden_->unsaved_bytes()) / kDiskRate;
     return now() - saved_ >= std::max(options_.checkpoint_seconds, 4 * writing);
   }
 
-  // The state in which `layer` begins. After the last one nothing reads hidden states.
+  // Saves the state at the start of `layer`. After the last layer nothing reads hidden states.
   void save_start(std::int64_t layer) {
     if (layer < config_.layers) sync_states(layer);
     finished_.save();
     save_point(layer, 0, {});
   }
 
-  // The state behind `step` steps of a layer. observer: null in a layer without a KV cache.
+  // Saves the state after `step` steps of a layer. observer: null in a layer without a KV cache.
   void save_inside(std::int64_t layer, std::int64_t step, const MomentObserver* observer) {
     if (saved_layer_ != layer) save_start(layer);
     sync_states(layer + 1);
@@ -279,7 +281,7 @@ class Collector {
     save_point(layer, step, partial);
   }
 
-  // Without energy and W_O they are what the observer has; all on the device.
+  // The observer's sums, plus energy and W_O; all on the device.
   LayerMoments finished_moments(std::int64_t layer, const MomentObserver& observer) {
     const Timeline::Phase finishing(timeline(), phase::kMoments);
     LayerMoments moments;
@@ -353,14 +355,14 @@ class Collector {
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   StepChecks checks_;
-  Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers with the observer
+  Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers including the observer
   double saved_ = now();
-  std::int64_t saved_layer_ = -1;          // in which the saved state goes on; -1: none
-  bool saved_inside_ = false;              // behind some of its steps
-  std::optional<ShareDelivery> delivery_;  // of a rank
+  std::int64_t saved_layer_ = -1;          // layer in which the saved state continues; -1: none
+  bool saved_inside_ = false;              // true if it is after some steps of that layer
+  std::optional<ShareDelivery> delivery_;  // only with ranks
   CollectReport report_;
-  // Deferred where hidden states are in memory: then a state is saved when it is due. The last member: its thread uses
-  // the others.
+  // Deferred if hidden states are in memory: a state is then saved when it is due. The last member: its thread uses the
+  // others.
   FinishedLayers finished_;
 };
 

@@ -1,5 +1,5 @@
 // The passes of a collecting run (collect.h) over a plan with at least one sequence: forward layer by layer, then
-// the statistics are written.
+// writing the statistics.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace oscar {
 
-// From where the work directory's last state ends, or from the beginning. fingerprint: of the checkpoint. Errors as
-// collect().
+// Continues from the last state of the work directory, or starts from the beginning. fingerprint: of the checkpoint.
+// Errors as collect().
 CollectReport run_collector(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
                             const CollectOptions& options, const std::string& fingerprint, WorkDirectory& work);
 
-// Says where the state is and how to go on.
+// The error that says where the state is and how to continue.
 InterruptedError interrupted_run(const CollectOptions& options);
 
 }  // namespace oscar

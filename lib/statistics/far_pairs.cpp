@@ -16,28 +16,28 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kQueryBlock = 256;
-// FP32 scores held at once: what a cache holds; on a GPU, enough to keep it busy.
+// FP32 scores held at once: as many as fit a CPU cache; on a GPU, enough to keep it busy.
 constexpr std::int64_t kScoreElements = std::int64_t{1} << 22, kGpuScoreElements = kFarScores;
 
-// [T, H, d] of any float type -> [Hkv, g T', d] FP32, the group's heads one after another.
+// [T, H, d] of any float type -> [Hkv, g T, d] FP32, the group's heads one after another.
 at::Tensor by_group(const at::Tensor& x, std::int64_t kv_heads) {
   const std::int64_t tokens = x.size(0), gqa_group = x.size(1) / kv_heads, d = x.size(2);
   return x.to(at::kFloat).view({tokens, kv_heads, gqa_group, d}).permute({1, 2, 0, 3}).reshape({kv_heads, -1, d});
 }
 
-// Queries whose FP32 products are added one after another on a GPU, and queries that it takes in one launch.
+// Queries whose FP32 products are added one after another on a GPU, and queries per launch.
 constexpr std::int64_t kDeviceQueries = 2048, kDeviceLaunch = 2 * kDeviceQueries;
 
-constexpr std::int64_t kNormColumns = 4;  // two of them zero: rows of 16 bytes
+constexpr std::int64_t kNormColumns = 4;  // two of them zero, so that rows are aligned to 16 bytes
 
-// [..., d] -> [..., d + kNormColumns]: each row, its squared length and 1.
+// [..., d] -> [..., d + kNormColumns]: each row, its squared length, 1, and zeros.
 at::Tensor with_norms(const at::Tensor& rows) {
   const at::Tensor norms = rows.square().sum(-1, true), none = at::zeros_like(norms);
   return at::cat({rows, norms, at::ones_like(norms), none, none}, -1);
 }
 
-// [H, d, d] FP32: F F^T = G of each, G [H, d, d] FP64 symmetric: Cholesky factors, or where G is singular (no W_O reads
-// some direction of a head) those of its eigenvectors.
+// [H, d, d] FP32: F with F F^T = G for each G of [H, d, d] FP64, symmetric. F is the Cholesky factor. If G is singular
+// (no W_O reads some direction of a head), F comes from its eigenvectors.
 at::Tensor factors(const at::Tensor& grams) {
   begin_linear_algebra(grams.device());
   const auto [lower, failed] = at::linalg_cholesky_ex(grams);
@@ -51,7 +51,7 @@ at::Tensor factors(const at::Tensor& grams) {
   return out.to(grams.device());
 }
 
-// Positions of queries [C, 1] and keys [1, columns] from the first of each.
+// Positions of queries [C, 1] and keys [1, columns], each counted from its first.
 struct Places {
   at::Tensor query, key;
 };
@@ -60,18 +60,18 @@ Places places(std::int64_t first, std::int64_t count, std::int64_t key, std::int
   return {at::arange(first, first + count, index).unsqueeze(1), at::arange(key, key + columns, index).unsqueeze(0)};
 }
 
-// Whether a window or a chunk hides the key from the query.
+// True if a window or a chunk hides the key from the query.
 at::Tensor out_of_sight(const Places& at, const AttentionInput& input) {
   if (input.chunk > 0) return at.key.lt(at::floor_divide(at.query, input.chunk) * input.chunk);
   return (at.query - at.key).ge(input.sliding_window);
 }
 
-// Attention weights of logits [Hkv, g, C, reach], which are overwritten; queries from token `first` on.
+// Attention weights from logits [Hkv, g, C, reach], which it overwrites; queries from token `first` on.
 at::Tensor weights_of(at::Tensor logits, const AttentionInput& input, std::int64_t first) {
   const std::int64_t count = logits.size(2), reach = logits.size(3);
   constexpr double kHidden = -std::numeric_limits<double>::infinity();
   if (input.soft_cap > 0.0) logits.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
-  // Only the block's own keys lie behind some of its queries.
+  // Only the block's own keys come after some of its queries.
   const Places own = places(first, count, first, count, logits.device());
   logits.narrow(3, first, count).masked_fill_(own.key.gt(own.query), kHidden);
   if (!input.sees_all()) {
@@ -141,7 +141,8 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
     square_far_pairs(p, first);
     const at::Tensor w = targets(output, at).sub_(values.center);
-    const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that some query of the block has far
+    const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that are outside the windows of at least one
+                                                                   // query in the block
     const at::Tensor sums =
         at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
             .view({kv_heads_, gqa_group, count, d + kNormColumns});
@@ -168,12 +169,12 @@ void FarPairAccumulator::add_sequence_on_device(const AttentionInput& input, con
   }
 }
 
-// The sums of one launch, kDeviceQueries queries after another: what a key weighs by one launch for all of them.
+// The sums of one launch: kDeviceQueries queries after another, except that one launch computes the key weights of all.
 void FarPairAccumulator::add_queries_on_device(const AttentionInput& input, const Unrotation::Rows& rows,
                                                const Queries& at, const FarSums& sums) {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
   std::vector<Queries> parts;
-  std::vector<at::Tensor> weighted;  // of the parts
+  std::vector<at::Tensor> weighted;  // one per part
   for (std::int64_t done = 0; done < at.count; done += kDeviceQueries) {
     const Queries part{at.offset, at.first + done, std::min(kDeviceQueries, at.count - done)};
     const std::int64_t row = part.offset + part.first;
@@ -198,7 +199,7 @@ void FarPairAccumulator::add_queries_on_device(const AttentionInput& input, cons
   }
 }
 
-// Outputs in the coordinates of the values, [Hkv, g, C, d]: what values are compared with, and their center.
+// Outputs in the coordinates of the values and their center, [Hkv, g, C, d]; values are compared with them.
 at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Queries& at) const {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
   const at::Tensor some = output.narrow(0, at.offset + at.first, at.count), by_head = device_head_rows(some);
@@ -224,7 +225,7 @@ void FarPairAccumulator::add_value_weights(const AttentionInput& input, const Qu
   const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
   v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
   for (std::int64_t query = at.first; query < at.first + at.count; ++query) {
-    // Keys [sink or the first it sees, query - recent].
+    // Keys [max(sink, first visible key), query - recent].
     const std::int64_t from = std::max(pairs_.sink, input.first_key(query));
     const std::int64_t pairs = std::max<std::int64_t>(query - pairs_.recent - from + 1, 0);
     pair_count_ += static_cast<double>(pairs);
@@ -232,12 +233,12 @@ void FarPairAccumulator::add_value_weights(const AttentionInput& input, const Qu
   }
 }
 
-// In place, on the columns [sink, reach - recent), where the far pairs of the block are: p_ij^2, and 0 where the pair
-// is not far.
+// In place, on the columns [sink, reach - recent), which hold the block's pairs outside the windows: p_ij^2 for such a
+// pair, 0 for any other.
 void FarPairAccumulator::square_far_pairs(const at::Tensor& p, std::int64_t first) const {
   const std::int64_t count = p.size(2), end = p.size(3) - pairs_.recent, sure = first - pairs_.recent + 1;
   p.narrow(3, pairs_.sink, end - pairs_.sink).square_();
-  // Keys before `sure` are far from all queries of the block.
+  // Keys before `sure` are outside the windows of all queries of the block.
   const Places late = places(first, count, sure, end - sure, p.device());
   p.narrow(3, sure, end - sure).masked_fill_(late.key.gt(late.query - pairs_.recent), 0.0);
 }

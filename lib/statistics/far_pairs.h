@@ -1,10 +1,10 @@
-// Far-pair metrics of one layer: what an error in a key or a value moves in the layer's output, summed over the
-// pairs (query i, key j), sink <= j <= i - recent, that a quantized cache will serve.
-//   a key's logit moves the output by p_ij W_O (v_j - o_i): w_ij = p_ij^2 |W_O (v_j - o_i)|^2, and an error e in key j
-//   moves the logit by scale q_i e: keys weigh sum_ij w_ij q_i^T q_i scale^2;
-//   an error in value j moves the output by p_ij W_O e: values weigh sum_ij p_ij^2 W_O^T W_O.
-// Streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is held. On a
-// GPU one kernel takes what it is built for (device_far_pairs.h).
+// Metrics of query-key pairs outside the BF16 windows for one layer: how far an error in a key or a value moves the
+// layer's output. They sum over the pairs (query i, key j), sink <= j <= i - recent, whose keys a cache quantizes.
+//   A key's logit moves the output by p_ij W_O (v_j - o_i), so w_ij = p_ij^2 |W_O (v_j - o_i)|^2. An error e in key j
+//   moves the logit by scale q_i e, so keys weigh sum_ij w_ij q_i^T q_i scale^2.
+//   An error e in value j moves the output by p_ij W_O e, so values weigh sum_ij p_ij^2 W_O^T W_O.
+// The sums are streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is
+// held. On a GPU one kernel does the work if it is built for the layer (device_far_pairs.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,16 +31,17 @@ class FarPairAccumulator {
   FarPairAccumulator(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim, const FarPairs& pairs,
                      at::Device device);
 
-  // o_weight [hidden, Hq d]; partial: null, or sums to go on from.
+  // o_weight [hidden, Hq d]; partial: null, or sums to continue from.
   void begin_layer(const at::Tensor& o_weight, const LayerMoments* partial);
-  // Whole sequences (starts 0). output [T, Hq, d]: of the attention, before W_O. rows: of the input's batch.
+  // Whole sequences (starts 0). output [T, Hq, d]: the attention output before W_O. rows: rotations of the input's
+  // batch.
   void add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows);
   void store(LayerMoments& out) const;   // far_q_gram, far_pre_q_gram, far_v_weight, far_count
   void finish(LayerMoments& out) const;  // the same where they are, grams made exactly symmetric
 
  private:
-  // Values in coordinates where |x| is |W_O x| of the query head, before and apart from their mean, which no distance
-  // sees: [Hkv, g, T, d], [Hkv, g, 1, d].
+  // Values in coordinates in which |x| is |W_O x| of the query head, and their mean. Values lose their mean, which no
+  // distance depends on. [Hkv, g, T, d], [Hkv, g, 1, d].
   struct Values {
     at::Tensor u, center;
   };

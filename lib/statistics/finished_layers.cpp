@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::uint64_t kMostLayers = 2;  // whose sums are on the device
+constexpr std::uint64_t kMostLayers = 2;  // layers whose sums may be on the device at once
 
 }  // namespace
 
@@ -24,13 +24,13 @@ void FinishedLayers::begin(const ModelConfig& config, const FarPairs& pairs, at:
   jobs_->add(1, [&config, pairs, dtype, device = device_] {
     try {
       warm_up_moments(config, pairs, dtype, device);
-    } catch (const std::exception&) {  // what fails here fails in the run, which says where
+    } catch (const std::exception&) {  // the run will fail in the same way and say where
     }
   });
 }
 
 void FinishedLayers::add(std::int64_t layer, LayerMoments moments) {
-  LayerMoments& held = unsaved_[layer] = std::move(moments);  // stays where it is while others come and go
+  LayerMoments& held = unsaved_[layer] = std::move(moments);  // its address stays valid while other entries come and go
   if (jobs_ && deferred_) return jobs_->add(1, [this, layer, &held] { complete(layer, held); });
   {
     const Timeline::Phase spectra(timeline_, phase::kSpectra);

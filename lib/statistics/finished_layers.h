@@ -1,6 +1,6 @@
-// The sums of layers that are done, on their way into files. On a GPU they come to the CPU while the next layer is at
-// work. Deferred, they are written when the state of the run is saved; what a run that ends before would have to delete
-// again is not written.
+// The sums of finished layers on their way into files. On a GPU they are copied to the CPU while the next layer runs.
+// Deferred sums are written only when the run's state is saved, so a run that ends earlier writes no file that it would
+// delete again.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -23,20 +23,22 @@ namespace oscar {
 
 class FinishedLayers {
  public:
-  // reports: [layers], gets what the sums say of each; longer-lived than this, as all else that is referred to.
+  // reports: [layers], gets each layer's report from its sums. All references must outlive this object.
   FinishedLayers(const WorkDirectory& work, std::vector<LayerReport>& reports, at::Device device, Timeline* timeline);
 
-  // On a GPU a thread loads the kernels of moments and far pairs meanwhile (moment_warm_up.h).
+  // On a GPU, a thread meanwhile loads the kernels of moments and of pairs outside the windows (moment_warm_up.h).
   void begin(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype);
   void defer(bool deferred) { deferred_ = deferred; }
   bool deferred() const { return deferred_; }
-  // Called for each layer when it is on the CPU, where layers are finished beside the next one on their thread.
+  // Sets a function to call for each layer once its sums are on the CPU. If layers are finished in the background,
+  // their thread calls it.
   void when_done(std::function<void(std::int64_t, const LayerMoments&)> told) { told_ = std::move(told); }
 
-  void add(std::int64_t layer, LayerMoments moments);  // as the observer leaves them, on the device; prints a line
+  void add(std::int64_t layer, LayerMoments moments);  // moments as the observer leaves them, on the device; prints a
+                                                       // line
   void wait();                                         // until all are on the CPU
-  void save();                                         // those that are in no file
-  LayerMoments take(std::int64_t layer);               // a layer that was added, by this run or by one before
+  void save();                                         // writes the layers that are in no file
+  LayerMoments take(std::int64_t layer);               // a layer that this run or an earlier one added
 
  private:
   void complete(std::int64_t layer, LayerMoments& moments);
@@ -46,10 +48,10 @@ class FinishedLayers {
   at::Device device_;
   Timeline* timeline_;
   bool deferred_ = false;
-  std::map<std::int64_t, LayerMoments> unsaved_;  // that are in no file
+  std::map<std::int64_t, LayerMoments> unsaved_;  // layers that are in no file
   LayerCopier copier_;
   std::function<void(std::int64_t, const LayerMoments&)> told_;
-  std::optional<BackgroundJobs> jobs_;  // the last member: they use the others
+  std::optional<BackgroundJobs> jobs_;  // the last member: the jobs use the others
 };
 
 }  // namespace oscar

@@ -22,7 +22,7 @@ HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, std::i
   }
 }
 
-// A run that was killed while it saved its state may have left a file of a later layer.
+// A run that was killed while saving its state may have left a file of a later layer.
 void HiddenStates::remove_others(std::int64_t first, std::int64_t last) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(work_.path())) {
     const std::string name = entry.path().filename().string();
@@ -63,7 +63,7 @@ void HiddenStates::resume(std::int64_t layer, std::int64_t rows, bool in_memory)
   s.memory.narrow(0, 0, rows).copy_(s.file->read(0, rows));
 }
 
-// The states of a layer that is not asked for again: memory and file serve for others.
+// Drops the states of a layer that is no longer needed: memory and file are reused.
 void HiddenStates::drop(std::int64_t layer, States& next) {
   const auto old = states_.find(layer);
   if (old == states_.end()) return;

@@ -1,8 +1,7 @@
-// The hidden states between the layers of a run: those that enter the layer at work, complete, and those that leave it
-// as far as they are. Held, they stay in the memory of the device and are written when the state of the run is saved;
-// otherwise they are on disk from the beginning. The states that enter layer i are in the file hidden-i.bin. Two files
-// serve by turns and never is one overwritten that the saved state goes on from, so that a run may be killed at any
-// moment.
+// The hidden states between the layers of a run: all states that enter the current layer, and the states that leave it
+// so far. Held states stay in device memory and are written when the run's state is saved. Otherwise they are on disk
+// from the beginning. The states that enter layer i are in the file hidden-i.bin. Two files are used in turn, and a
+// file that the saved state needs is never overwritten. So a run may be killed at any moment.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,35 +24,36 @@ class HiddenStates {
     std::int64_t rows = 0, hidden = 0;
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
-    bool held = false;  // in the memory of the device
+    bool held = false;  // in device memory
   };
 
-  // A run without a saved state: room for two files is reserved (EnvironmentError: disk full), for states that are held
-  // when the first state is saved: most runs end before.
+  // A run without a saved state. It reserves room for two files (EnvironmentError: disk full). Held states reserve it
+  // only when the first state is saved, since most runs end before.
   HiddenStates(const WorkDirectory& work, const Shape& shape);
-  // A run that goes on in `layer`, whose states are complete; `left`: rows of those that leave it.
-  // InputError when a file is missing or has another size.
+  // A run that continues in `layer`, whose input states are complete; `left`: rows that already left it. InputError if
+  // a file is missing or has another size.
   HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left);
 
   bool held() const { return shape_.held; }
 
-  // The states that enter `layer` follow, and those of layer - 2 are not asked for again. No-op where they have begun.
+  // Announces that the states that enter `layer` follow and states of layer - 2 are no longer needed. No-op if they
+  // have begun.
   void begin(std::int64_t layer);
-  // In order; rows that are never read may be left out.
+  // Call in order; rows that are never read may be omitted.
   void write(std::int64_t layer, std::int64_t first, const at::Tensor& rows);
   at::Tensor read(std::int64_t layer, std::int64_t first, std::int64_t count) const;  // on the device
-  // What was written of them survives a power cut after this.
+  // After this call, the written states of the layer survive a power cut.
   void save(std::int64_t layer);
-  std::uint64_t unsaved_bytes() const;  // in memory alone
+  std::uint64_t unsaved_bytes() const;  // only in memory
 
-  // A state was saved that goes on in `layer`: older files are free.
+  // Call after a state was saved that continues in `layer`: older files become free.
   void saved_state(std::int64_t layer);
 
  private:
   struct States {
     std::int64_t written = 0, saved = 0;  // rows
-    at::Tensor memory;                    // [rows, hidden]; undefined: in the file alone
-    std::unique_ptr<Spool> file;          // null: no file has them yet
+    at::Tensor memory;                    // [rows, hidden]; undefined: only in the file
+    std::unique_ptr<Spool> file;          // null: they are in no file yet
   };
   std::unique_ptr<Spool> open(std::int64_t layer, bool keep) const;
   std::unique_ptr<Spool> file_for(std::int64_t layer);
@@ -66,9 +66,9 @@ class HiddenStates {
 
   const WorkDirectory& work_;
   Shape shape_;
-  std::map<std::int64_t, States> states_;  // of layers that may be asked for
+  std::map<std::int64_t, States> states_;  // layers whose states may still be read
   std::int64_t saved_layer_ = -1;
-  std::pair<std::int64_t, std::unique_ptr<Spool>> needed_{-1, nullptr};  // by the saved state alone
+  std::pair<std::int64_t, std::unique_ptr<Spool>> needed_{-1, nullptr};  // needed only by the saved state
   std::vector<std::unique_ptr<Spool>> free_;
 };
 

@@ -1,5 +1,5 @@
-// A number that a device computes, read a while after: its copy to the CPU begins at once and is waited for when the
-// number is asked for, so that the device is not without work meanwhile.
+// A number that a device computes and the CPU reads later. Its copy to the CPU begins at once, and value() waits for
+// it, so the device does not idle meanwhile.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@ namespace oscar {
 
 class LateNumber {
  public:
-  explicit LateNumber(const at::Tensor& number);  // FP64, of one element, on any device
+  explicit LateNumber(const at::Tensor& number);  // one FP64 element, on any device
   double value() const;
 
  private:

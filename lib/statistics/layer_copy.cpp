@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-// Calls fn(tensor) for all tensors of a layer that are there.
+// Calls fn(tensor) for all defined tensors of a layer.
 template <typename Fn>
 void for_tensors(LayerMoments& layer, Fn fn) {
   const auto all = [&](const auto& fields) {

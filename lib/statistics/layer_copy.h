@@ -1,4 +1,4 @@
-// The sums of a finished layer on their way from a device to the CPU.
+// Copies the sums of a finished layer from a device to the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,11 +7,11 @@
 
 namespace oscar {
 
-// Keeps page-locked memory of the size of a layer between calls: pageable copies take it in pieces through such memory
-// of the driver's, and each of their pages is first touched while the device waits.
+// Keeps page-locked memory of the size of a layer between calls. The driver copies pageable memory in pieces through
+// its own page-locked buffer, and the device waits while each new page is first touched.
 class LayerCopier {
  public:
-  void to_cpu(LayerMoments& layer);  // each tensor becomes one of its own on the CPU; waits for the current stream
+  void to_cpu(LayerMoments& layer);  // gives each tensor its own CPU memory; waits for the current stream
 
  private:
   at::Tensor locked_;  // bytes

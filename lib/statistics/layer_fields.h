@@ -1,4 +1,4 @@
-// The tensors of LayerMoments by name: one list that saving, loading, merging, checking and checkpoints share.
+// The tensors of LayerMoments by name: one list for saving, loading, merging, checking and checkpoints.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ struct MomentField {
   bool gram;  // [Hkv, d, d], symmetric; otherwise [Hkv, d]
 };
 
-// FP64 moments of one layer; all are sums except wo_gram, which belongs to the weights.
+// FP64 moments of one layer. All are sums except wo_gram, which depends only on the weights.
 inline constexpr std::array<MomentField, 11> kMomentFields = {{
     {"q_gram", &LayerMoments::q_gram, true},
     {"k_gram", &LayerMoments::k_gram, true},
@@ -32,7 +32,7 @@ inline constexpr std::array<MomentField, 11> kMomentFields = {{
     {"pre_k_sum", &LayerMoments::pre_k_sum, false},
 }};
 
-// Optional sums of the far pairs, all or none.
+// Optional sums over pairs outside the windows: all or none.
 struct MetricField {
   const char* name;
   at::Tensor LayerMoments::*tensor;
@@ -46,7 +46,7 @@ inline constexpr std::array<MetricField, 4> kFarPairFields = {{
     {"fisher_count", &LayerMoments::far_count, false},
 }};
 
-// Energies of the residual stream with their counts. All are sums.
+// Energies of the residual stream with their token counts. All are sums.
 struct EnergyField {
   const char* name;
   at::Tensor LayerMoments::*tensor;
@@ -65,7 +65,7 @@ struct RowField {
   bool query;  // [R, Hq, d]; otherwise [R, Hkv, d]
 };
 
-// The row sample, all or none.
+// The row sample: all or none.
 inline constexpr std::array<RowField, 3> kRowFields = {{
     {"q", &LayerMoments::rows_q, true},
     {"k", &LayerMoments::rows_k, false},

@@ -15,7 +15,7 @@ std::vector<at::Tensor> tensors_of(const LayerParts& parts, at::Tensor LayerMome
   return tensors;
 }
 
-// The sum of those that are there: parts of short prompts have no far pairs.
+// Sum of the defined tensors: parts of short prompts have no pairs outside the windows.
 at::Tensor sum_present(const std::vector<at::Tensor>& tensors) {
   at::Tensor total;
   for (const at::Tensor& t : tensors) {

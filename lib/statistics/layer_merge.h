@@ -1,4 +1,4 @@
-// Sums of one layer from those of several parts.
+// Merges the sums of one layer from several parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,10 +20,11 @@ struct RowSource {
 // The union of bottom-k samples, cut to the smallest k, is the bottom-k sample of all tokens.
 std::vector<RowSource> merged_rows(const LayerParts& parts, std::int64_t requested);
 
-// Added up in the order of the parts, so that the same parts give the same bits. rows: none, or those of the sample.
+// Adds up in the order of the parts, so the same parts give the same bits. rows: empty, or the rows of the merged
+// sample.
 LayerMoments merge_layer(const LayerParts& parts, const std::vector<RowSource>& rows);
 
-// The sum; undefined where one of the tensors is.
+// The sum; undefined if one of the tensors is undefined.
 at::Tensor sum_if_all(const std::vector<at::Tensor>& tensors);
 
 }  // namespace oscar

@@ -11,8 +11,7 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kShownReason = 80;  // bytes
-// How the reason of a layer begins that reads another's cache: files from before "reads" was written say it by this
-// alone.
+// Start of the reason of a layer that reads another's cache. It is the only such sign in files without "reads".
 constexpr std::string_view kReads = "reads the keys and values of layer ";
 
 std::optional<std::int64_t> layer_read(const Json& entry, std::int64_t layer, const std::string& reason,

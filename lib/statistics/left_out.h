@@ -1,5 +1,5 @@
 // Layers that statistics and bundles do not hold, by number and with the reason: as JSON under "left_out" beside the
-// facts of the model, and as people read them.
+// model facts, and as text.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace oscar {
 
-// A layer without a cache of its own, which reads that of layer `source`.
+// A layer without its own cache, which reads the cache of layer `source`.
 LeftOutLayer reads_another(std::int64_t layer, std::int64_t source);
 // [{"layer": 0, "reason": "linear attention, no KV cache"}, {"layer": 3, "reason": "...", "reads": 2}, ...]
 Json left_out_json(const std::vector<LeftOutLayer>& layers);
-// Those of `model`, which may have none. InputError for numbers that do not ascend below `layers`, a layer that reads
-// itself or a later one, no reason, or when nothing is left.
+// The left-out layers of `model`, which may have none. InputError for numbers that do not ascend or are not below
+// `layers`, for a layer that reads itself or a later one, for a missing reason, or if no layer is left.
 std::vector<LeftOutLayer> read_left_out(const Json& model, std::int64_t layers, const std::string& where);
-// "layers 0 to 2, 4 (linear attention, no KV cache)"; nothing for none.
+// "layers 0 to 2, 4 (linear attention, no KV cache)"; empty if there are none.
 std::string left_out_text(const std::vector<LeftOutLayer>& layers);
 
 }  // namespace oscar

@@ -14,7 +14,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kRows = 4096;  // of the head at once
+constexpr std::int64_t kRows = 4096;  // rows of the head read at once
 
 std::string nats(double value) {
   char text[32];
@@ -31,8 +31,8 @@ LossCheck check_loss(const Checkpoint& checkpoint, const at::Tensor& normed, con
   if (count < kLeastLossTokens || !head.is_plain()) return {};
   const at::Tensor states = normed.narrow(0, 0, count).to(at::kCPU, at::kFloat);
   const auto width = static_cast<std::size_t>(c.hidden) * dtype_size(head.codes->dtype);
-  // log of the sum of exp over all tokens, and the logits of those that are asked for: each position's own next token,
-  // and that of a position half of the text away.
+  // log of the sum of exp over all tokens, and two logits per position: of its own next token, and of the next token
+  // half a text away.
   at::Tensor sum = at::full({count}, -std::numeric_limits<float>::infinity(), at::kFloat);
   at::Tensor own = at::zeros({count}), other = at::zeros({count});
   for (std::int64_t first = 0; first < c.vocabulary; first += kRows) {

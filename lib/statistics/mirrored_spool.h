@@ -1,5 +1,5 @@
-// A spool whose rows stay on the GPU while they fit there: written to disk only when the state is saved, never read
-// back. On the CPU, or for rows beyond the limit, it is the spool alone.
+// A spool whose rows also stay on the GPU while they fit: it writes them to disk only when the state is saved and never
+// reads them back. On the CPU, and for rows beyond the limit, it is only the spool.
 #pragma once
 
 #include <optional>
@@ -12,13 +12,13 @@ constexpr std::uint64_t kMostMirrorBytes = std::uint64_t{4} << 30;  // 1 M token
 
 class MirroredSpool {
  public:
-  // Arguments of Spool; device: where rows come from. saved_rows: how many rows of the file are valid; 0: it is new.
+  // Arguments of Spool; device: where rows come from. saved_rows: number of valid rows in the file; 0: the file is new.
   MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype,
                 at::Device device, std::int64_t saved_rows);
 
-  void write(std::int64_t first, const at::Tensor& rows);  // in order: each first is where the last write ended, or 0
+  void write(std::int64_t first, const at::Tensor& rows);  // in order: each `first` is the end of the last write, or 0
   at::Tensor read(std::int64_t first, std::int64_t count) const;  // on the device
-  void sync();  // everything written is on disk after this; EnvironmentError: disk full
+  void sync();  // after this everything written is on disk; EnvironmentError: disk full
 
  private:
   Spool& file();
@@ -27,7 +27,7 @@ class MirroredSpool {
   std::int64_t rows_;
   std::vector<std::int64_t> row_;
   at::ScalarType dtype_;
-  std::optional<Spool> file_;  // with a mirror only once the state is saved
+  std::optional<Spool> file_;  // with a mirror, only once the state is saved
   at::Device device_;
   at::Tensor mirror_;  // [rows, row...] on the device; undefined: none
   std::int64_t written_ = 0, saved_ = 0;

@@ -26,7 +26,7 @@ std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const 
   for (std::size_t i = step.first; i < step.first + step.count; ++i) {
     const Piece& piece = plan.pieces[i];
     if (token >= piece.position + piece.length) continue;
-    std::int64_t place = piece.position;  // of the part in the run
+    std::int64_t place = piece.position;  // position of the segment in the run
     for (const Segment& part : piece.parts) {
       if (token < place + part.length) {
         return prompts.prompts[part.prompt].source + ", token " + std::to_string(part.offset + token - place);
@@ -93,7 +93,7 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
   pre_rope_.add(input, rows);
   seen_ = Seen{*step_, input, output, LateNumber(moments_.trace())};
   seen_->input.batch = nullptr;
-  if (!device_.is_cuda()) check(*seen_);  // no reason to go on
+  if (!device_.is_cuda()) check(*seen_);  // there is no reason to continue
   keep_rows(input);
   {
     const Timeline::Phase spool(timeline_, phase::kSpool);

@@ -1,4 +1,5 @@
-// Looks at one layer's attention while sequences pass through it: sums, row sample, and K and V for the second pass.
+// Observes one layer's attention while sequences pass through it: collects sums, the row sample, and K and V for the
+// second pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,31 +24,35 @@
 
 namespace oscar {
 
-// "prompts.jsonl:12, token 57": where row `row` of a step comes from.
+// "prompts.jsonl:12, token 57": the origin of row `row` of a step.
 std::string describe_row(const PromptSet& prompts, const TokenPlan& plan, const Step& step, std::int64_t row);
 
 class MomentObserver : public AttentionObserver {
  public:
   MomentObserver(Attention& inner, const ModelConfig& config, const PromptSet& prompts, const TokenPlan& plan,
                  std::vector<SampledToken> sample, const FarPairs& pairs, at::Device device,
-                 Timeline* timeline = nullptr);  // gets the phases moments, far pairs and spool
+                 Timeline* timeline = nullptr);  // gets the phases kMoments, kFarPairs and kSpool
 
-  // partial: null: from zero. o_weight [hidden, Hq d] of the layer.
+  // partial: null starts from zero. o_weight [hidden, Hq d] of the layer.
   void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
   void store_partial(LayerMoments& out) const;                    // for a checkpoint
   void finish_layer(LayerMoments& out) const;                     // without energy and W_O; on the device
-  // What a step showed: it is checked apart from observe(), so that the GPU need not wait in the middle of the layer.
+  // What a step left to check. It is checked apart from observe(), so that the GPU need not wait in the middle of the
+  // layer.
   struct Seen {
     Step step;
     AttentionInput input;  // without its batch
     at::Tensor output;
-    LateNumber total;  // of all squares so far
+    LateNumber total;  // sum of all squares so far
   };
-  std::optional<Seen> take_seen();     // after each step's forward pass; null: no attention was observed in it
-  void check(const Seen& seen) const;  // NumericalError, naming the place, when it is not finite
-  double seconds() { return watch_.seconds(); }          // spent here so far, far pairs not included
-  double far_seconds() { return far_watch_.seconds(); }  // in the metrics of pairs outside the windows
+  std::optional<Seen> take_seen();     // call after each step's forward pass; nullopt: no attention was observed in it
+  void check(const Seen& seen) const;  // NumericalError naming the place if it is not finite
+  double seconds() {
+    return watch_.seconds();
+  }                                                      // time spent here so far, without the metrics of pairs outside
+                                                         // the windows
+  double far_seconds() { return far_watch_.seconds(); }  // time spent on the metrics of pairs outside the windows
   void added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) override;
 
  protected:
@@ -55,7 +60,8 @@ class MomentObserver : public AttentionObserver {
 
  private:
   struct StepRows {
-    at::Tensor from, to;  // sampled rows of a step: in it and in the sample, int64 on the device; undefined: none
+    at::Tensor from, to;  // sampled rows of a step: index in the step and in the sample, int64 on the device;
+                          // undefined: none
   };
   const StepRows& step_rows();
   void keep_rows(const AttentionInput& input);
@@ -73,7 +79,7 @@ class MomentObserver : public AttentionObserver {
   PreRopeAccumulator pre_rope_;
   ResidualAccumulator residual_;
   at::Tensor rows_q_, rows_k_, rows_v_;       // FP32 on the device
-  std::map<std::int64_t, StepRows> rows_of_;  // by position of the step: the same in every layer
+  std::map<std::int64_t, StepRows> rows_of_;  // by position of the step; the same in every layer
   const Step* step_ = nullptr;
   MirroredSpool* keys_values_ = nullptr;
   std::optional<Seen> seen_;

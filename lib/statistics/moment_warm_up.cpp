@@ -20,7 +20,7 @@ void warm_up_moments(const ModelConfig& config, const FarPairs& pairs, at::Scala
   input.batch = &batch;
   input.q = at::ones({tokens, heads, d}, options);
   input.k = input.v = at::ones({tokens, kv_heads, d}, options);
-  const at::Tensor o_weight = at::eye(d, options).repeat({1, heads});  // each head's own is regular
+  const at::Tensor o_weight = at::eye(d, options).repeat({1, heads});  // the columns of each head form a regular matrix
 
   LayerMoments out;
   MomentAccumulator moments(kv_heads, d, device);

@@ -1,5 +1,5 @@
-// A GPU loads a kernel when it is first launched, and libraries of products take a while to begin: a third of a second
-// for all that the moments and the far pairs use, which the weights take several times to load.
+// A GPU loads a kernel at its first launch, and libraries of matrix products start slowly. For the moments and the
+// metrics of pairs outside the windows that is a third of a second; loading the weights takes several times as long.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,7 +10,7 @@
 
 namespace oscar {
 
-// Takes moments and far pairs of a short sequence of ones, and throws them away.
+// Computes moments and metrics of a short sequence of ones, and discards them.
 void warm_up_moments(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype, at::Device device);
 
 }  // namespace oscar

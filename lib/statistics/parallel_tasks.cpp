@@ -16,8 +16,8 @@ thread_local bool within_task = false;
 
 }  // namespace
 
-// ATen hands its number of threads on to MKL, where it is a setting of the whole process that also counts inside a
-// parallel region. So it is 1 meanwhile, and the threads are ours.
+// ATen passes its number of threads to MKL, whose setting holds for the process and also inside a parallel region. So
+// it is 1 meanwhile, and this function starts its own threads.
 void parallel_tasks(std::int64_t count, const std::function<void(std::int64_t)>& task) {
   if (within_task) {
     for (std::int64_t n = 0; n < count; ++n) task(n);

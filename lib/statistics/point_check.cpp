@@ -16,7 +16,7 @@ void check_place(const ResumePoint& point, std::int64_t layers, const TokenPlan&
                    " steps; delete the work directory to start anew");
 }
 
-// Of the layer that was at work.
+// Checks the sums of the unfinished layer.
 void check_sums(const ResumePoint& point, const StateFacts& run, const ModelConfig& config, const std::string& where) {
   if (point.step == 0) return;
   config.holds_kv(point.layer) ? check_running_sums(point.sums, run, where)

@@ -1,5 +1,5 @@
-// Is the state that a collecting run would go on from one that such a run has written? Checked as a whole before
-// anything of it is used: damage shows now, not at the end.
+// Checks that a collecting run wrote the state from which a run continues. It checks everything before use, so damage
+// shows at once and not at the end.
 #pragma once
 
 #include "checkpoint/model_config.h"
@@ -9,8 +9,8 @@
 
 namespace oscar {
 
-// The point, its running sums and every finished layer of the work directory. InputError naming the file and the fault;
-// says with log_info() where the run goes on.
+// Checks the point, its running sums and every finished layer of the work directory. InputError naming the file and the
+// fault; log_info() says where the run continues.
 void check_resume_point(const ResumePoint& point, const StateFacts& run, const ModelConfig& config,
                         const TokenPlan& plan, const WorkDirectory& work);
 

@@ -1,5 +1,5 @@
-// Second moments of keys and queries before RoPE: from them follow the moments at any positions (position_average.h of
-// lib/rotation), also those that the calibration prompts were too short for.
+// Second moments of keys and queries before RoPE. The moments at any position follow from them (position_average.h of
+// lib/rotation), also at positions that the calibration prompts do not reach.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +15,11 @@ namespace oscar {
 class PreRopeAccumulator {
  public:
   PreRopeAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device);
-  void begin_layer(const LayerMoments* partial);  // partial: null, or sums to go on from
-  // rows: of the input's batch.
+  void begin_layer(const LayerMoments* partial);  // partial: null, or sums to continue from
+  // rows: rotations of the input's batch.
   void add(const AttentionInput& input, const Unrotation::Rows& rows);
-  void store(LayerMoments& out) const;   // pre_q_gram, pre_k_gram, pre_k_sum as they are
-  void finish(LayerMoments& out) const;  // the same where they are, grams made exactly symmetric
+  void store(LayerMoments& out) const;   // pre_q_gram, pre_k_gram, pre_k_sum, copied to the CPU as they are
+  void finish(LayerMoments& out) const;  // the same on their device, with grams made exactly symmetric
 
  private:
   std::int64_t kv_heads_, head_dim_;
@@ -27,7 +27,7 @@ class PreRopeAccumulator {
   at::Tensor q_gram_, k_gram_, k_sum_;
 };
 
-// Mean of the keys of each head before RoPE, [Hkv, d] FP64. InputError where the statistics lack the sums.
+// Mean of the keys of each head before RoPE, [Hkv, d] FP64. InputError if the statistics lack the sums.
 at::Tensor pre_rope_key_mean(const Statistics& statistics, std::size_t layer);
 
 }  // namespace oscar

@@ -12,12 +12,12 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kPlaces = 8, kScored = 128;  // runs of tokens that are predicted, and tokens of each
-constexpr std::int64_t kLogitRows = 64;             // logits that are held at once
+constexpr std::int64_t kPlaces = 8, kScored = 128;  // number of predicted runs of tokens, and tokens per run
+constexpr std::int64_t kLogitRows = 64;             // logits held at once
 
 using Ids = std::vector<std::int32_t>;
 
-// The first tokens of the runs that are predicted in the last quarter of `length` tokens.
+// First tokens of the predicted runs in the last quarter of `length` tokens.
 std::vector<std::int64_t> places_of(std::int64_t length) {
   std::vector<std::int64_t> places;
   const std::int64_t room = length / 4 - kScored;
@@ -33,7 +33,7 @@ class Reader {
         ids_(ids),
         step_(step) {}
 
-  // Mean losses over the places of each length with all tokens before them, and of `length` with few.
+  // Mean losses over the runs of each length with all tokens before them; `few`: of `length` with kShortContext tokens.
   std::vector<double> read(const std::vector<std::int64_t>& lengths, std::int64_t length, double& few) {
     Ids all;
     SequenceBatch batch;
@@ -73,7 +73,7 @@ class Reader {
     return hidden;
   }
 
-  // Mean loss of kScored tokens from `token` of the sequence on, which stand from `row` on in the batch.
+  // Mean loss of kScored tokens, from token `token` of the sequence on, whose rows in the batch begin at `row`.
   double loss(const at::Tensor& hidden, std::int64_t row, std::int64_t token) const {
     double sum = 0;
     for (std::int64_t first = 0; first < kScored; first += kLogitRows) {

@@ -1,10 +1,11 @@
-// How long a sequence a model reads as well as it reads short ones. config.json says what length a model was made for,
-// and models may have been trained on less: behind that length their keys leave what they ever were, and statistics of
-// such positions take bits from those that are served (docs/results.md).
+// The sequence length up to which a model reads as well as it reads short sequences. config.json gives the length a
+// model was made for, but training may have used less. Beyond the trained length, keys leave their usual range.
+// Statistics of such positions would take bits from the positions that are served (docs/results.md).
 //
-// The model says so itself. The last quarter of a sequence is predicted twice: with all tokens before it, and with the
-// last kShortContext alone. A model within its range predicts no worse from more context; one that does, by more than
-// kMostLoss nats a token, is beyond it. Then the first half of the sequence is tried, and so on.
+// The model itself shows the range. The last quarter of a sequence is predicted twice: with all tokens before it, and
+// with only the last kShortContext tokens. A model within its range predicts no worse with more context. If it predicts
+// worse by more than kMostLoss nats per token, the length is beyond its range. Then the first half of the sequence is
+// tried, and so on.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,23 +21,23 @@ namespace oscar {
 
 inline constexpr std::int64_t kLeastRange = 2048;    // tokens; shorter sequences are not tried
 inline constexpr std::int64_t kShortContext = 1024;  // tokens
-inline constexpr double kMostLoss = 0.1;             // nats a token
+inline constexpr double kMostLoss = 0.1;             // nats per token
 
-// What was tried last: a length, and the mean loss over tokens of its last quarter, in nats.
+// Result of the last try: a length, and the mean loss in nats over the tokens of its last quarter.
 struct ReadingRange {
-  std::int64_t tokens = 0;                       // the longest length that the model reads well, of those tried
-  std::int64_t beyond = 0;                       // the shortest that it does not; 0: none
-  double beyond_loss = 0.0, beyond_short = 0.0;  // there: with all tokens, with kShortContext
+  std::int64_t tokens = 0;                       // the longest tried length that the model reads well
+  std::int64_t beyond = 0;                       // the shortest tried length that it does not read well; 0: none
+  double beyond_loss = 0.0, beyond_short = 0.0;  // losses at that length: with all tokens, with kShortContext
 };
 
-// ids: one sequence. One forward pass over it in streamed layers, and short ones beside it. step: called with the
-// number of layers done, of config().layers in each pass; may throw. Sequences of fewer than 2 kLeastRange tokens are
-// not tried. NumericalError where a loss is not finite.
+// ids: one sequence. Runs one forward pass over it with streamed layers, and short passes beside it. step: called with
+// the number of finished layers, of config().layers in each pass; may throw. Sequences of fewer than 2 kLeastRange
+// tokens are not tried. NumericalError if a loss is not finite.
 ReadingRange reading_range(const Checkpoint& checkpoint, at::ScalarType dtype, at::Device device,
                            const std::vector<std::int32_t>& ids,
                            const std::function<void(std::int64_t)>& step = nullptr);
 
-// Lengths that are tried for a sequence of so many tokens, the longest first; empty: none.
+// Lengths that are tried for a sequence of this many tokens, the longest first; empty: none.
 std::vector<std::int64_t> tried_lengths(std::int64_t tokens);
 
 }  // namespace oscar

@@ -52,7 +52,7 @@ void ResidualAccumulator::add(const SequenceBatch& batch, const at::Tensor& resi
   add(energy_, batch, energy);
   if (!branch.defined()) return;
   if (!gain_.sums.defined()) gain_ = begin({}, true);
-  constexpr double kEpsilon = 1e-6;  // as norms have it, for a branch or a stream that is nearly zero
+  constexpr double kEpsilon = 1e-6;  // as in norms, for a branch or a stream near zero
   const at::Tensor mean_square = energy_of(branch).div_(static_cast<double>(branch.size(-1))).add_(kEpsilon);
   add(gain_, batch, mean_square.mul_(energy.clamp_min(kEpsilon)).reciprocal_());
 }

@@ -1,6 +1,6 @@
-// A uniform sample of token rows that is a bottom-k sample: each token has a pseudo-random priority, and the k smallest
-// are kept. Which tokens are kept depends on (seed, prompt set, sequence, position) alone, and the bottom-k of merged
-// samples is the bottom-k of the whole (Cohen and Kaplan 2007).
+// A uniform sample of token rows, drawn as a bottom-k sample: each token has a pseudo-random priority, and the k
+// smallest are kept. The choice depends only on (seed, prompt set, sequence, position). The bottom-k of merged samples
+// is the bottom-k of all tokens (Cohen and Kaplan 2007).
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ std::uint64_t token_priority(std::uint64_t seed, std::string_view prompt_set_sha
                              std::int64_t position);
 
 struct SampledSequence {
-  std::int64_t number = 0;  // what priorities know it by
+  std::int64_t number = 0;  // the number that enters its priorities
   std::int64_t length = 0;  // tokens
 };
 
-// The k tokens of smallest priority over these sequences, in ascending priority. `sequence` is the number, `token`
-// counts over the sequences that are given. Memory: k entries.
+// The k tokens of smallest priority over these sequences, in ascending priority. `sequence` is the number; `token`
+// counts over the given sequences. Memory: k entries.
 std::vector<SampledToken> sample_sequences(std::uint64_t seed, std::string_view prompt_set_sha256,
                                            const std::vector<SampledSequence>& sequences, std::int64_t k);
-// The same of sequences of these lengths, numbered from 0.
+// The same for sequences of these lengths, numbered from 0.
 std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
                                         const std::vector<std::int64_t>& lengths, std::int64_t k);
 

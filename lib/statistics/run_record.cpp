@@ -16,7 +16,7 @@ const char* dtype_text(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "
 
 namespace {
 
-// A layer that holds no KV cache which can be quantized, and why.
+// A layer without a KV cache that can be quantized, and the reason.
 LeftOutLayer without_cache(const ModelConfig& config, std::int64_t layer) {
   if (config.is_linear(layer)) return {layer, "linear attention, no KV cache", {}};
   if (config.reads_another(layer)) {

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kMostListed = 12;  // numbers in a message
+constexpr std::size_t kMostListed = 12;  // numbers listed in a message
 
 const Json& part_of(const Statistics& s) { return s.metadata["parts"][0]; }
 const Json& record_of(const Statistics& s) { return part_of(s)["shard"]; }
@@ -18,7 +18,7 @@ std::int64_t number_of(const Statistics& s, const char* key) { return record_of(
 
 [[noreturn]] void refuse(const std::string& name, const std::string& fault) { throw InputError(name + ": " + fault); }
 
-// What both files recorded under a key, where it may be a hash, a number, a text or nothing.
+// What both files recorded under a key: a hash, a number, a text or nothing.
 std::string both(const Json& a, const Json& b) {
   const auto text = [](const Json& value) {
     return value.is_null() ? std::string("nothing") : printable(value.dump(), 60);
@@ -79,7 +79,7 @@ void require_all(const std::vector<Statistics>& shards, const std::vector<std::s
                        " not among the files: pass all shards of the run to one merge");
 }
 
-// The part that one run would have recorded, and which shards it was made of.
+// The part that one run would have recorded, and the list of its shards.
 Json whole_part(const std::vector<Statistics>& shards, std::int64_t tokens) {
   Json part = part_of(shards[0]);
   part.erase("shard");
@@ -98,7 +98,7 @@ Json whole_part(const std::vector<Statistics>& shards, std::int64_t tokens) {
   return part;
 }
 
-// Files that were altered; nothing that oscar-collect writes.
+// Refuses files that were altered; oscar-collect writes no such file.
 void require_totals(const Statistics& first, const Json& part, const std::string& name) {
   for (const char* key : {"tokens", "sequences"}) {
     if (part[key] == record_of(first)[key]) continue;
@@ -137,7 +137,7 @@ Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string>
     if (s.tokens > 0) collected.push_back(s);
   }
   if (collected.empty()) refuse(names[0], "and all other shards hold no tokens: collect them again");
-  // Sequences without far pairs are no gap here: the whole run has them, too.
+  // Some shards may lack pairs outside the windows: sequences of one run may be that short, too.
   Statistics whole = merge_statistics(collected, {.same_prompts = true, .missing_far_pairs = true}, std::move(layers));
   const Json part = whole_part(shards, whole.tokens);
   require_totals(shards[0], part, names[0]);

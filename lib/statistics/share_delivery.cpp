@@ -24,7 +24,7 @@
 
 namespace oscar {
 
-// What a rank says of itself at the start.
+// What a rank announces at the start.
 struct RankFacts {
   std::int64_t layer = 0, tokens = 0;
   fs::path folder;
@@ -34,13 +34,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{2};
 
-// Rank 0 sees the work directories of the others, so that nothing has to be sent.
+// Rank 0 sees the work directories of the others, so nothing needs to be sent.
 bool on_one_machine(const Ranks& ranks) { return ranks.environment().local_count == ranks.count(); }
 
 std::vector<RankFacts> meet(Ranks& ranks, const RankFacts& own) {
   std::vector<RankFacts> all;
   for (const std::string& said : ranks.all_gather(std::to_string(own.layer) + " " + std::to_string(own.tokens) + " " +
-                                                  own.folder.string())) {  // a name of any bytes
+                                                  own.folder.string())) {  // last, since its name may contain any bytes
     std::istringstream text(said);
     RankFacts rank;
     text >> rank.layer >> rank.tokens;
@@ -54,7 +54,7 @@ bool has_far_pairs(const Statistics& share) {
   return !share.layers.empty() && share.layers.front().far_count.defined();
 }
 
-// Of a share all but its layers.
+// Saves a share without its layers.
 void save_rest(const Statistics& share, const fs::path& file) {
   const at::Tensor energy = share.embedding_energy.contiguous();
   write_safetensors(file,
@@ -75,9 +75,9 @@ struct ShareDelivery::Impl {
   bool early;
   std::vector<RankFacts> all;
   std::set<std::int64_t> left;                  // layers that have a file
-  std::map<std::int64_t, LayerMoments> merged;  // of rank 0, by layer
+  std::map<std::int64_t, LayerMoments> merged;  // only on rank 0, by layer
   std::atomic<bool> ends{false};
-  std::optional<BackgroundJobs> jobs;  // the last member: they use the others
+  std::optional<BackgroundJobs> jobs;  // the last member: the jobs use the others
 
   Impl(const CollectOptions& o, const WorkDirectory& w)
       : options(o), work(w), ranks(*o.ranks), early(on_one_machine(*o.ranks)) {}
@@ -85,14 +85,14 @@ struct ShareDelivery::Impl {
 
   fs::path layer_file(std::size_t rank, std::int64_t layer) const { return all[rank].folder / rank_layer_name(layer); }
 
-  // Files of an earlier attempt must not be taken for those of this one.
+  // Removes files of an earlier attempt, so that they are not taken for files of this one.
   void remove_old() const {
     for (const fs::directory_entry& entry : fs::directory_iterator(work.path())) {
       if (entry.path().filename().string().starts_with("part-")) fs::remove(entry.path());
     }
   }
 
-  // False: the run ends before.
+  // Returns false if the run ends first.
   bool wait_for_others(std::int64_t layer) const {
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       while (all[rank].tokens > 0 && !fs::exists(layer_file(rank, layer))) {
@@ -103,7 +103,7 @@ struct ShareDelivery::Impl {
     return true;
   }
 
-  // own: of rank 0. far: for each rank, whether its far pairs count; empty: all do.
+  // own: rank 0's sums. far: for each rank, whether it has pairs outside the windows; empty: all have.
   LayerMoments merge(std::int64_t layer, const LayerMoments& own, const std::vector<bool>& far) const {
     std::vector<LayerMoments> found;
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -121,7 +121,7 @@ struct ShareDelivery::Impl {
     if (left.insert(layer).second) save_rank_layer(work.file(rank_layer_name(layer)), moments);
   }
 
-  // The share of another rank without layers: rank 0's own header with what differs.
+  // The share of another rank without layers: rank 0's own header with the fields that differ.
   Statistics read_rest(std::size_t rank, const Statistics& own, std::vector<bool>& far) const {
     const fs::path path = all[rank].folder / share_name(0);
     if (all[rank].tokens == 0) {
@@ -150,7 +150,7 @@ struct ShareDelivery::Impl {
       names.push_back((all[rank].folder / share_name(0)).string());
       shares.push_back(read_rest(rank, own, far));
     }
-    // A share whose sequences are all too short has no far pairs, which its layers alone do not tell.
+    // If all sequences of a share are too short, it has no pairs outside the windows, which its layers do not show.
     const bool dropped = std::count(far.begin(), far.end(), options.far.enabled) != std::ssize(far);
     std::vector<LayerMoments> layers(own.layers.size());
     parallel_tasks(std::ssize(layers), [&](std::int64_t place) {
@@ -162,7 +162,7 @@ struct ShareDelivery::Impl {
     return merge_shards(std::move(shares), std::move(names), std::move(layers));
   }
 
-  // From other machines, whole files.
+  // Receives complete files from other machines.
   Statistics receive(const Statistics& own) {
     std::vector<std::string> names = {work.file(share_name(0)).string()};
     std::vector<Statistics> shares = {own};
@@ -204,7 +204,8 @@ void ShareDelivery::add(std::int64_t layer, const LayerMoments& moments) {
   Impl& impl = *impl_;
   if (!impl.early) return;
   if (!impl.ranks.is_first()) return impl.leave(layer, moments);
-  impl.jobs->add(1, [&impl, layer, moments] {  // a state may be saved, and the layer let go, before
+  impl.jobs->add(1, [&impl, layer, moments] {  // copies, since the state may be saved and the layer released before the
+                                               // job runs
     if (impl.wait_for_others(layer)) impl.merged[layer] = impl.merge(layer, moments, {});
   });
 }

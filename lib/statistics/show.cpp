@@ -14,9 +14,9 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kShownText = 80;  // bytes of a name
+constexpr std::size_t kShownText = 80;  // bytes of a name that are shown
 
-// The matrices worth a spectrum, in the order they are shown.
+// The matrices whose spectra are shown, in that order.
 struct Shown {
   const char* key;
   const char* title;
@@ -30,7 +30,7 @@ constexpr Shown kShown[] = {
     {"energy", "energy proxy", &LayerMoments::energy_gram},
 };
 
-// Mean over KV heads, for each token: traces of files of different length compare.
+// Mean over KV heads, per token, so that traces of files of different lengths compare.
 Spectrum layer_spectrum(const LayerMoments& layer, const Shown& shown, std::int64_t tokens) {
   return Spectrum::of((layer.*shown.gram).mean(0) / static_cast<double>(tokens));
 }

@@ -28,7 +28,7 @@ Spectrum Spectrum::of(const at::Tensor& gram) {
 std::string spectrum_picture(const Spectrum& spectrum, int width, bool utf8) {
   static const char* const kBands[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   static const char* const kAscii[] = {" ", ".", ":", "-", "=", "+", "*", "#", "@"};
-  constexpr double kDecades = 6.0;  // below 1e-6 of the largest: blank
+  constexpr double kDecades = 6.0;  // below 1e-6 of the largest eigenvalue: blank
   const int d = static_cast<int>(spectrum.eigenvalues.size());
   width = std::clamp(width, 1, std::max(d, 1));
   std::string picture;

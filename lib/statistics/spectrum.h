@@ -1,4 +1,4 @@
-// What a second-moment matrix looks like: how much of its energy the strongest directions carry.
+// The spectrum of a second-moment matrix: how much of its energy the strongest directions hold.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 namespace oscar {
 
 struct Spectrum {
-  std::vector<double> eigenvalues;  // descending; rounding below zero is cut to 0
+  std::vector<double> eigenvalues;  // descending; negative rounding errors are set to 0
   double trace = 0.0;
   double top8 = 0.0;           // share of the trace in the 8 largest eigenvalues, 0..1
   double participation = 0.0;  // (sum l)^2 / sum l^2: the effective number of directions, 1..d
@@ -18,7 +18,7 @@ struct Spectrum {
 };
 
 // A histogram of log10(eigenvalue / largest) from the strongest to the weakest direction, `width` characters: eight
-// block heights where the terminal speaks UTF-8, ASCII otherwise. One step is 3/4 of a decade.
+// block heights if the terminal supports UTF-8, ASCII otherwise. One step is 3/4 of a decade.
 std::string spectrum_picture(const Spectrum& spectrum, int width, bool utf8);
 
 }  // namespace oscar

@@ -29,7 +29,7 @@ Spool::Spool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> 
   row_bytes_ = c10::elementSize(dtype);
   for (const std::int64_t n : shape_) row_bytes_ *= static_cast<std::uint64_t>(n);
   const std::uint64_t size = row_bytes_ * static_cast<std::uint64_t>(rows);
-  // A new file is new: never one that a link leads to, and never the content of one that has another name, too.
+  // A new file must be new: never the target of a link, and never the content of a file that has another name, too.
   if (!keep) ::unlink(path.c_str());
   fd_ = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (keep ? 0 : O_CREAT | O_EXCL), 0644);
   if (fd_ < 0) {
@@ -47,7 +47,8 @@ Spool::Spool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> 
     }
     return;
   }
-  // Reserving the space finds a full disk now instead of after hours. File systems without fallocate just grow.
+  // Reserving the space finds a full disk now instead of after hours. On file systems without fallocate the file just
+  // grows.
   if (size > 0 && ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) != 0) {
     if ((errno != EOPNOTSUPP && errno != ENOSYS) || ::ftruncate(fd_, static_cast<off_t>(size)) != 0) {
       const int code = errno;

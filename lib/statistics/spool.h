@@ -1,6 +1,6 @@
-// Rows of one tensor kept on disk: hidden states of all tokens, or K and V of one layer. Plain positioned reads and
-// writes, not a memory map: a full disk is then an error with a sentence instead of SIGBUS, and the rows never count
-// as memory of the process.
+// Rows of one tensor on disk: hidden states of all tokens, or K and V of one layer. It uses plain positioned reads and
+// writes, not a memory map. So a full disk is an error with a sentence instead of SIGBUS, and the rows never count as
+// process memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@ namespace oscar {
 class Spool {
  public:
   // A file of `rows` rows, each of shape `row` and type `dtype`. `keep`: the file must exist with exactly that size
-  // (InputError otherwise); else it is created or replaced and its space reserved (EnvironmentError: disk full).
+  // (InputError otherwise). Without `keep` it is created or replaced and its space reserved (EnvironmentError: disk
+  // full).
   Spool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype, bool keep);
   ~Spool();
   Spool(Spool&& other) noexcept;
@@ -23,8 +24,8 @@ class Spool {
 
   void write(std::int64_t first, const at::Tensor& rows);         // [n, row...] of the spool's dtype, any device
   at::Tensor read(std::int64_t first, std::int64_t count) const;  // [count, row...] on the CPU
-  void sync();                                                    // survives a power cut after this
-  void rename(const fs::path& path);                              // replaces what has that name
+  void sync();                                                    // after this the rows survive a power cut
+  void rename(const fs::path& path);                              // replaces any file of that name
   std::int64_t rows() const { return rows_; }
 
  private:

@@ -32,7 +32,7 @@ void require_gram(const at::Tensor& t, const Statistics& s, const std::string& w
   if (t.diagonal(0, 1, 2).min().item<double>() < 0) damaged(where, name, "has a negative diagonal");
 }
 
-// Made when a layer is finished, not summed up while it runs.
+// False for moments that are made when a layer is finished, not summed while it runs.
 bool summed(const MomentField& field) {
   return field.tensor != &LayerMoments::energy_gram && field.tensor != &LayerMoments::wo_gram;
 }
@@ -89,7 +89,7 @@ void check_running_sums(const LayerMoments& sums, const StateFacts& run, const s
 void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where) {
   Statistics one = run.facts;
   one.layers = {moments};
-  one.left_out.clear();  // the file itself says which layer it is of
+  one.left_out.clear();  // the file name gives the layer
   one.layers[0].row_priority = run.row_priority;
   one.layers[0].row_position = run.row_position;
   if (run.far_pairs != moments.far_count.defined()) damaged(where, "fisher_count", "is not there as the run has it");

@@ -1,5 +1,5 @@
-// Are the tensors of a collect work directory those of the run that continues? Checked before any of them is used:
-// LibTorch would broadcast a sum of one element without a word.
+// Checks that the tensors of a collect work directory belong to the run that continues. It checks them before any is
+// used, because LibTorch would silently broadcast a sum of one element.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct StateFacts {
   bool far_pairs = false;
 };
 
-// Running sums of a layer in the middle. InputError naming `where`, the tensor and the fault.
+// Checks the running sums of an unfinished layer. InputError naming `where`, the tensor and the fault.
 void check_running_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where);
 
-// A finished layer, by the rules of check_statistics(). InputError.
+// Checks a finished layer by the rules of check_statistics(). InputError.
 void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where);
 
-// [2] FP64: an energy, and the run's tokens. InputError.
+// Checks [2] FP64: an energy, and the number of the run's tokens. InputError.
 void check_energy_sum(const at::Tensor& energy, const StateFacts& run, const std::string& where,
                       const std::string& name);
 

@@ -49,7 +49,7 @@ void check_gram(const at::Tensor& g, const std::string& where, const std::string
   }
 }
 
-// |sum x|^2 <= T sum x^2: fails when the sums or the token count were damaged.
+// |sum x|^2 <= T sum x^2: fails if the sums or the token count were damaged.
 void check_sum(const at::Tensor& sum, const at::Tensor& gram, std::int64_t tokens, const std::string& where,
                const std::string& name) {
   const at::Tensor bound = gram.diagonal(0, -2, -1) * static_cast<double>(tokens);
@@ -105,7 +105,7 @@ void check_model_facts(const Statistics& s, const std::string& where) {
   if (f.numel() > 0 && f.min().item<double>() < 0.0) refuse(where, "rope_frequency", "has a negative frequency");
 }
 
-// Turning rows changes no row's length: both grams have the same trace, but for the factor of turning channels.
+// Rotating a row keeps its length, so both grams have the same trace, up to the factor of rotated channels.
 void check_turned(const at::Tensor& before, const at::Tensor& after, const Statistics& s, const std::string& where,
                   const std::string& name) {
   const std::int64_t turning = 2 * s.rope_frequency.size(0);
@@ -129,7 +129,7 @@ void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where
   }
 }
 
-// attention_residual, or attention_gain.
+// Checks attention_residual or attention_gain.
 void check_attention_energy(const Statistics& s, std::size_t i, const at::Tensor& t, const std::string& where,
                             const std::string& name) {
   check_shape(t, {2, 2}, at::kDouble, where, name);
@@ -227,7 +227,7 @@ void check_statistics(const Statistics& s, const std::string& where) {
     throw InputError(where + ": " + std::to_string(s.tokens) + " tokens is not a count of calibration tokens");
   }
   check_model_facts(s, where);
-  if (empty) return;  // it has no sums
+  if (empty) return;  // an empty shard has no sums
   if (s.embedding_energy.defined()) check_energy(s.embedding_energy, s.tokens, where, "embedding_energy");
   parallel_tasks(std::ssize(s.layers), [&](std::int64_t i) { check_layer(s, static_cast<std::size_t>(i), where); });
 }

@@ -13,7 +13,7 @@ namespace oscar {
 
 inline constexpr const char* kStatisticsFormat = "oscar-statistics";
 
-// Bounds on what a file may claim, far above any model.
+// Bounds on sizes that a file may state, far above any model.
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kMaxHeadDim = 4096;
@@ -23,10 +23,10 @@ inline constexpr std::int64_t kMaxShards = 100000;
 
 std::string shape_text(at::IntArrayRef shape);  // "[2, 128, 128]"
 
-// As load_part(), of an open file.
+// As load_part(), for an open file.
 Statistics read_statistics(const SafetensorsFile& file);
 
-// The JSON that goes into the file: the struct's facts first, then everything else of `metadata`.
+// The JSON of the file: first the facts of the struct, then the rest of `metadata`.
 Json statistics_metadata(const Statistics& statistics);
 
 }  // namespace oscar

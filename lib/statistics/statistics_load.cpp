@@ -21,12 +21,12 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kLarge = std::size_t{1} << 16;  // bytes of a tensor that is copied with others
+constexpr std::size_t kLarge = std::size_t{1} << 16;  // bytes; larger tensors are copied later, in parallel
 
-// Hands out tensors by name and remembers which were asked for, so that strangers in the file are noticed.
+// Hands out tensors by name and remembers which were requested, so that unknown tensors in the file are noticed.
 class TensorReader {
  public:
-  // keep: null, or what row samples may go on reading after the reader is gone: their pages of the file.
+  // keep: null, or the file whose pages row samples read after the reader is gone.
   TensorReader(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFile> keep)
       : file_(file), keep_(std::move(keep)) {}
 
@@ -39,7 +39,7 @@ class TensorReader {
     const TensorView* view = find(name);
     return view == nullptr ? at::Tensor() : copy(*view, dtype);
   }
-  // Rows of many tokens, which are not to be changed: where they lie in a mapped file, they are read from there.
+  // Rows of many tokens, which callers must not change. If they are in a mapped file, they are read from there.
   at::Tensor rows(const std::string& name) {
     const TensorView* view = find(name);
     if (view == nullptr) return {};
@@ -68,7 +68,7 @@ class TensorReader {
     if (!values.empty()) std::memcpy(values.data(), view->data.data(), view->data.size());
     return values;
   }
-  // Large tensors are copied here, by several threads: none may be read before.
+  // Copies large tensors with several threads; none may be read before.
   void finish() {
     parallel_tasks(std::ssize(pending_), [&](std::int64_t i) {
       const Copy& copy = pending_[static_cast<std::size_t>(i)];
@@ -144,7 +144,7 @@ Json read_metadata(const SafetensorsFile& file) {
   return parse_json(entry(file, "oscar"), where + " (metadata)");
 }
 
-// A list of texts, where there is one.
+// Checks a list of texts, if there is one.
 void check_texts(const Json& object, const char* key, const std::string& where) {
   if (!object.contains(key)) return;
   for (const Json& item : json_array(object, key, where)) {
@@ -152,7 +152,7 @@ void check_texts(const Json& object, const char* key, const std::string& where) 
   }
 }
 
-// A shard may be empty, where there were more of them than there was work; what it says of the whole run may not.
+// A shard may be empty, if there were more shards than steps; its numbers of the full run may not be 0.
 void check_shard(const Json& shard, const std::string& where) {
   const std::int64_t of = json_int_within(shard, "of", where, 2, kMaxShards);
   json_int_within(shard, "index", where, 1, of);
@@ -172,7 +172,7 @@ void check_part(const Json& part, const std::string& where) {
   if (part.contains("options")) json_object(part, "options", where);
 }
 
-// The parts of the metadata that merge and show rely on.
+// Checks the parts of the metadata that merge and show rely on.
 void check_records(const Json& metadata, const std::string& where) {
   json_string(json_object(metadata, "model", where), "revision", where, "");
   if (metadata.contains("rows")) {
@@ -185,7 +185,7 @@ void check_records(const Json& metadata, const std::string& where) {
   }
 }
 
-// Runs in a file of several are whole ones: merge refuses shards beside others.
+// Runs in a file of several runs are complete ones: merge refuses shards among other parts.
 void require_shard_alone(const Json& metadata, const std::string& where) {
   if (!metadata.contains("parts") || metadata["parts"].size() < 2) return;
   for (const Json& part : metadata["parts"]) {

@@ -63,14 +63,14 @@ Json merge_runs(const std::vector<Statistics>& parts, bool allow_same_prompts) {
   return Json(runs);
 }
 
-// How many rows each part was asked to keep; a part that kept fewer holds all its tokens.
+// The number of rows requested for a part; a part that kept fewer holds all its tokens.
 std::int64_t requested_rows(const Statistics& s) {
   const std::int64_t kept = static_cast<std::int64_t>(s.layers[0].row_priority.size());
   if (!s.metadata.is_object() || !s.metadata.contains("rows")) return kept;
   return std::max(kept, s.metadata["rows"].value("requested", kept));
 }
 
-// The sample of all tokens has as many rows as the part was asked for that was asked for the fewest.
+// The merged sample has as many rows as the smallest number requested for a part.
 std::int64_t requested_of_all(const std::vector<Statistics>& parts) {
   std::int64_t requested = requested_rows(parts[0]);
   for (const Statistics& part : parts) requested = std::min(requested, requested_rows(part));
@@ -83,7 +83,7 @@ LayerParts layer_of(const std::vector<Statistics>& parts, std::size_t i) {
   return layers;
 }
 
-// The windows that define far pairs, of every part that has their sums: they must be the same.
+// The windows of all parts that have sums of pairs outside the windows must be the same.
 void require_same_far_pairs(const std::vector<Statistics>& parts) {
   Json first;
   for (const Statistics& part : parts) {
@@ -119,7 +119,7 @@ void require_same_dtype(const std::vector<Statistics>& parts) {
   }
 }
 
-// Metrics of some parts only would weigh the tokens of those parts alone.
+// Metrics of only some parts would weigh only the tokens of those parts.
 void require_far_pairs(const std::vector<Statistics>& parts) {
   const auto has = [](const Statistics& s) { return s.layers[0].far_count.defined(); };
   if (std::none_of(parts.begin(), parts.end(), has)) return;

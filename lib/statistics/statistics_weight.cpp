@@ -13,9 +13,9 @@ namespace {
 
 constexpr double kPriorities = 18446744073709551616.0;  // 2^64
 
-// A priority is uniform in [0, 1) of 2^64, and a sample keeps the least. -log(1 - u) is then exponential, and a token
-// of weight w arrives at rate w: u' = 1 - (1 - u)^(1/w), which keeps the order within a part (weighted reservoir,
-// Efraimidis and Spirakis 2006).
+// A priority is uniform in [0, 1) in units of 2^64, and a sample keeps the smallest. Then -log(1 - u) is exponential,
+// and a token of weight w arrives at rate w. So u' = 1 - (1 - u)^(1/w), which keeps the order within a part (weighted
+// reservoir, Efraimidis and Spirakis 2006).
 std::uint64_t weighted_priority(std::uint64_t priority, double weight) {
   const double u = -std::expm1(std::log1p(-static_cast<double>(priority) / kPriorities) / weight);
   const double scaled = std::floor(u * kPriorities);
@@ -38,14 +38,14 @@ void weigh(at::Tensor& sum, double factor) {
   if (sum.defined()) sum = sum * factor;
 }
 
-// The factor is not the exact quotient of two token counts in floating point, so the counts are set.
+// In floating point the factor is not the exact quotient of two token counts, so the counts are set.
 void weigh_energy(at::Tensor& energy, double factor, std::int64_t tokens) {
   if (!energy.defined()) return;
   energy = energy * factor;
   energy[1] = static_cast<double>(tokens);
 }
 
-// [2, 2]: over all tokens, whose count is set as above, and over the far ones among them.
+// [2, 2]: sums over all tokens, whose count is set as above, and over the tokens after the windows.
 void weigh_residual(at::Tensor& energy, double factor, std::int64_t tokens) {
   if (!energy.defined()) return;
   energy = energy * factor;
@@ -72,7 +72,9 @@ Statistics weighted_statistics(const Statistics& s, double weight) {
   weigh_energy(out.embedding_energy, factor, out.tokens);
   for (LayerMoments& layer : out.layers) {
     for (const MomentField& field : kMomentFields) {
-      if (field.tensor != &LayerMoments::wo_gram) weigh(layer.*field.tensor, factor);  // a property of the weights
+      if (field.tensor != &LayerMoments::wo_gram)
+        weigh(layer.*field.tensor, factor);  // wo_gram depends only on the
+                                             // weights
     }
     for (const MetricField& field : kFarPairFields) weigh(layer.*field.tensor, factor);
     weigh_residual(layer.attention_residual, factor, out.tokens);

@@ -11,7 +11,8 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kMostBehind = 16384;  // tokens of a step whose activations are kept until the next one has begun
+constexpr std::int64_t kMostBehind = 16384;  // tokens of a step whose activations are kept until the next step has
+                                             // begun
 
 }  // namespace
 

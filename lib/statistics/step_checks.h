@@ -1,5 +1,5 @@
-// Whether what the steps of a layer computed is finite, and the energy of the hidden states that leave the layer. A GPU
-// is given the next step before one is checked, so that it need not wait for the CPU in between.
+// Checks that the results of a layer's steps are finite, and sums the energy of the hidden states that leave the layer.
+// A GPU gets the next step before the previous one is checked, so it need not wait for the CPU in between.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,11 @@ namespace oscar {
 
 class StepChecks {
  public:
-  // timeline: gets the phase moments, or null.
+  // timeline: gets the phase kMoments; may be null.
   StepChecks(const PromptSet& prompts, const TokenPlan& plan, at::Device device, Timeline* timeline)
       : prompts_(prompts), plan_(plan), device_(device), timeline_(timeline), watch_(device) {}
 
-  // What a step left to be checked: what the observer saw, and |x| of the hidden states with the sum of their squares.
+  // What a step leaves to check: the observed attention, |x| of the hidden states, and the sum of their squares.
   struct Shown {
     const Step* step;
     std::string where;
@@ -30,13 +30,13 @@ class StepChecks {
     std::optional<MomentObserver::Seen> seen;
   };
   Shown shown_by(const at::Tensor& hidden, const Step& step, std::string where);
-  // Sum of |x|^2 over the rows of a step; NumericalError where it is not finite.
+  // Sum of |x|^2 over the rows of a step; NumericalError if it is not finite.
   double energy_of(const Shown& shown) const;
 
   void begin_layer(double energy);                          // energy: of steps that were done before
-  void check_later(Shown shown, MomentObserver& observer);  // the step behind the last one
-  void check_behind(const MomentObserver& observer);        // all steps so far; NumericalError
-  double energy() const { return energy_; }                 // of the steps of the layer that are checked
+  void check_later(Shown shown, MomentObserver& observer);  // call after the latest step; checks the step before it
+  void check_behind(const MomentObserver& observer);        // checks all steps so far; NumericalError
+  double energy() const { return energy_; }                 // of the checked steps of the layer
   double seconds() { return watch_.seconds(); }             // spent on norms so far
 
  private:
@@ -46,7 +46,7 @@ class StepChecks {
   Timeline* timeline_;
   Stopwatch watch_;
   double energy_ = 0.0;
-  std::optional<Shown> behind_;  // null: all are checked
+  std::optional<Shown> behind_;  // the step not yet checked; nullopt: all are checked
 };
 
 }  // namespace oscar

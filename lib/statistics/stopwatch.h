@@ -1,5 +1,5 @@
-// Time spent in parts of a computation: on the CPU by the clock, on a GPU by events in the current stream, so that
-// measuring does not make the GPU wait.
+// Measures time spent in parts of a computation: on the CPU by the clock, on a GPU by events in the current stream, so
+// that measuring does not make the GPU wait.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,7 +15,7 @@ class Stopwatch {
   explicit Stopwatch(at::Device device) : device_(device) {}
   void start();
   void stop();
-  double seconds();  // of all finished parts; on a GPU it waits for the last one
+  double seconds();  // sum of all finished parts; on a GPU it waits for the last one
 
  private:
   c10::Event mark() const;

@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// Appends a row to a list of runs {first, last, rows, reason}; a row with the last run's reason extends it, so that
+// Appends a row to a list of runs {first, last, rows, reason}. A row with the last run's reason extends that run, so
 // the list stays short for prompt files far larger than the budget.
 void append_run(Json& runs, const std::string& source, const std::string& reason) {
   if (!runs.empty() && runs.back()["reason"] == reason) {
@@ -18,9 +18,9 @@ void append_run(Json& runs, const std::string& source, const std::string& reason
   }
 }
 
-// Adds `tokens` tokens of a prompt; returns how many pieces they are in.
+// Adds `tokens` tokens of a prompt; returns the number of pieces that hold them.
 std::int64_t add_prompt(TokenPlan& plan, std::size_t prompt, std::int64_t tokens) {
-  bool fresh = !plan.packed;  // the prompt begins a piece, whatever room the last one has
+  bool fresh = !plan.packed;  // the prompt begins a piece, whatever room the last piece has
   std::int64_t pieces = 0;
   for (std::int64_t offset = 0; offset < tokens; ++pieces, fresh = false) {
     if (fresh || plan.pieces.empty() || plan.pieces.back().length == plan.seq_len) {
@@ -96,7 +96,7 @@ std::vector<std::int32_t> piece_ids(const PromptSet& prompts, const Piece& piece
                                     std::int64_t count) {
   std::vector<std::int32_t> ids;
   ids.reserve(static_cast<std::size_t>(count));
-  std::int64_t place = 0;  // of the part in the piece
+  std::int64_t place = 0;  // position of the segment in the piece
   for (const Segment& part : piece.parts) {
     const std::int64_t begin = std::max(first, place), end = std::min(first + count, place + part.length);
     if (begin < end) {

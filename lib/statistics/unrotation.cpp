@@ -34,7 +34,7 @@ const Unrotation::Rows& Unrotation::rows_of(const SequenceBatch& batch) {
     std::vector<std::int64_t> positions(static_cast<std::size_t>(end));
     std::iota(positions.begin(), positions.end(), 0);
     const std::int64_t pairs = frequencies_.inverse.size(0);
-    // phase_rows() has the factor in it, and so have the rows that are turned back.
+    // phase_rows() includes the attention factor, and so do the rows with RoPE applied.
     const double squared = frequencies_.attention_factor * frequencies_.attention_factor;
     const at::Tensor rope_phases = phase_rows(frequencies_, positions).div_(squared).to(device_);
     table_ = {rope_phases.narrow(1, 0, pairs).contiguous(), rope_phases.narrow(1, pairs, pairs).contiguous()};

@@ -1,4 +1,4 @@
-// Rotary embedding taken back: rows as they were before RoPE, from rows as attention sees them.
+// Inverts RoPE: computes rows before RoPE from rows with RoPE applied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +11,12 @@
 
 namespace oscar {
 
-// x [..., d] with the rotations of its rows, cos and sin [..., P] FP32 (broadcast over x), 2 P <= d: channel i of the
-// first P turns with i + P, the others stay. RoPE_{-p} x, FP32; a linear map of each row.
+// x [..., d] with the rotations of its rows, cos and sin [..., P] FP32 (broadcast over x), 2 P <= d. Rotates the pairs
+// (i, i + P), i < P, back; the other channels stay. RoPE_{-p} x, FP32; a linear map of each row.
 at::Tensor undo_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
-// cos and sin of the positions that batches ask for. The attention factor of RoPE (yarn) is divided out: what comes
-// back is what went in.
+// cos and sin for the positions of a batch. The attention factor of RoPE (yarn) is divided out, so the result is
+// exactly the rows before RoPE.
 class Unrotation {
  public:
   Unrotation(const RopeFrequencies& frequencies, at::Device device);
@@ -28,8 +28,8 @@ class Unrotation {
  private:
   RopeFrequencies frequencies_;
   at::Device device_;
-  Rows table_;  // positions from 0 on
-  Rows rows_;   // of the batch asked for last
+  Rows table_;  // for positions from 0 on
+  Rows rows_;   // of the last batch
   std::vector<std::int64_t> starts_, lengths_;
 };
 

@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::int64_t kMostSpan = std::int64_t{1} << 40;
 
-// What a query sees at most.
+// The largest number of keys that a query sees.
 struct Span {
   std::int64_t tokens = 0;  // 0: all
   const char* of = "a window of ";
 };
 
-// By the number of a layer.
+// Spans by layer number.
 std::map<std::int64_t, Span> spans_of(const Statistics& s, const std::string& where) {
   std::map<std::int64_t, Span> spans;
   if (!s.metadata.is_object() || !s.metadata.contains("geometry")) return spans;

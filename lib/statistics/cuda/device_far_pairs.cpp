@@ -10,7 +10,7 @@ namespace {
 
 const std::uint16_t* bits(const at::Tensor& x) { return static_cast<const std::uint16_t*>(x.const_data_ptr()); }
 
-// Rows that lie together: [T, H, d] with any number of elements from token to token that keeps 16 bytes aligned.
+// Rows that are contiguous within a token: [T, H, d], with any stride between tokens that keeps 16-byte alignment.
 at::Tensor packed(const at::Tensor& x) {
   const bool rows = x.stride(2) == 1 && x.stride(1) == x.size(2) && x.stride(0) % 8 == 0;
   return rows && reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0 ? x : x.clone();

@@ -15,7 +15,7 @@ bool built(const at::Tensor& x) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && kernels::gram_built(static_cast<int>(x.size(2)));
 }
 
-// p: shift and row_sum, if any. x [T, H, d] contiguous.
+// p: has shift and row_sum, if any. x [T, H, d] contiguous.
 void add(at::Tensor& sum, const at::Tensor& x, kernels::GramParams p) {
   const int kv_heads = static_cast<int>(sum.size(0)), d = static_cast<int>(x.size(2));
   const at::Tensor workspace = at::empty(
@@ -40,7 +40,7 @@ bool device_gram(at::Tensor& sum, const at::Tensor& x) {
 bool device_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor& x) {
   if (!built(x) || x.size(1) != sum.size(0)) return false;
   if (x.size(0) == 0) return true;
-  const at::Tensor rows = x.contiguous(), mean = rows.mean(0);  // any shift near the rows will do: BF16
+  const at::Tensor rows = x.contiguous(), mean = rows.mean(0);  // any shift near the rows works: BF16
   kernels::GramParams p;
   p.shift = static_cast<const std::uint16_t*>(mean.const_data_ptr());
   p.row_sum = row_sum.data_ptr<double>();

@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-// Of x [T, H, d], whose heads lie together. pairs: that RoPE turns.
+// x [T, H, d], whose heads must be contiguous. pairs: channel pairs that RoPE rotates.
 bool takes(const at::Tensor& x, std::int64_t pairs = 0) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.stride(2) == 1 && x.stride(1) == x.size(2) &&
          x.stride(0) % 4 == 0 && reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 8 == 0 &&
@@ -22,7 +22,8 @@ kernels::HeadRowsParams params_of(const at::Tensor& x, std::int64_t kv_heads) {
   p.tokens = x.size(0);
   p.heads = static_cast<std::int32_t>(x.size(1)), p.kv_heads = static_cast<std::int32_t>(kv_heads);
   p.head_dim = static_cast<std::int32_t>(x.size(2));
-  p.pairs = p.head_dim % 8 == 0 ? p.head_dim / 2 : 0;  // a thread takes two parts of a row, also where nothing turns
+  p.pairs = p.head_dim % 8 == 0 ? p.head_dim / 2 : 0;  // a thread takes two parts of a row, even if RoPE rotates
+                                                       // nothing
   return p;
 }
 

@@ -1,4 +1,4 @@
-// Launches of kernels on the stream that ATen works on.
+// Launches kernels on ATen's current stream.
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
