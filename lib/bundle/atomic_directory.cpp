@@ -18,7 +18,7 @@
 namespace oscar {
 namespace {
 
-constexpr int kNames = 16;  // tried, where others remove temporaries at the same moment
+constexpr int kNames = 16;  // names to try, if others remove temporaries at the same moment
 
 // "out/" and "out" are the same directory; a link to a directory is followed.
 fs::path normalize(const fs::path& target) {
@@ -40,13 +40,13 @@ fs::path normalize(const fs::path& target) {
   throw EnvironmentError(target.string() + ": the directory cannot be put in place (" + std::strerror(code) + ")");
 }
 
-// A new name beside the target that no run removes.
+// A new name beside the target, which no run removes.
 fs::path name_aside(const fs::path& target) {
   std::string name = temporary_path(target).string();
   return name.replace(name.rfind(".tmp."), 5, ".old.");
 }
 
-// Something in the directory that is not one of `own`, which are files, or a folder above one of them; empty: nothing.
+// Something in the directory that is neither one of the files `own` nor a folder above one; empty: nothing.
 std::string find_foreign(const fs::path& directory, const std::set<std::string>& own) {
   std::error_code ec;
   for (fs::recursive_directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
@@ -136,8 +136,8 @@ void AtomicDirectory::keep_modes() const {
   if (::stat(target_.c_str(), &st) == 0) ::fchmod(fd_, st.st_mode & 0777);
 }
 
-// Exactly what require_usable() found to be ours. What has come in since then stays, under a name that no run takes for
-// a temporary.
+// Removes exactly what require_usable() recognized as ours. Anything newer stays, under a name that no run takes for a
+// temporary.
 void AtomicDirectory::remove_replaced(const fs::path& old) const {
   std::error_code ec;
   std::set<std::string> own = names_inside(kind_.own_files(old));
@@ -154,9 +154,9 @@ void AtomicDirectory::remove_replaced(const fs::path& old) const {
   log_warning((ec ? old : kept).string() + ": holds files that came into the replaced directory meanwhile");
 }
 
-// The directory that is there gives way: swapped in one step where the file system can, else moved aside for a moment.
+// Replaces the existing directory: swaps both in one step if the file system can, else moves the old one aside first.
 void AtomicDirectory::replace() {
-  require_usable(target_, overwrite_, kind_);  // nothing has come there since the work began
+  require_usable(target_, overwrite_, kind_);  // checks again that nothing foreign has come in meanwhile
   keep_modes();
   sync_directory(building_);
   if (::renameat2(AT_FDCWD, building_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {

@@ -53,7 +53,7 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
 }
 
-// Sizes and hashes of the listed files, before any of them is interpreted.
+// Checks sizes and hashes of the listed files before any is interpreted.
 void check_files(const Manifest& manifest, const fs::path& directory) {
   for (const auto& [name, listed] : manifest.files) {
     const fs::path path = directory / name;
@@ -117,7 +117,7 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
-// From their file; bundles of earlier versions hold them in the provenance.
+// Reads hashes from their file; bundles of earlier versions hold them in the provenance.
 void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
   Bundle& bundle = manifest.bundle;
   if (bundle.provenance.contains("collection")) {
@@ -128,20 +128,20 @@ void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
   bundle.calibration_hashes = calibration_hashes_from_json(read_json(path, kMaxManifestBytes), path.string());
 }
 
-// The files that a manifest lists; those of every bundle where it cannot be read.
+// The files that a manifest lists; if it is unreadable, the files of every bundle.
 std::set<std::string> own_files(const fs::path& directory) {
   std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName, kCurvesName};
   try {
     const Json manifest = read_json(directory / kManifestName, kMaxManifestBytes);
     for (const auto& item : json_object(manifest, "files", kManifestName).items()) names.insert(item.key());
   } catch (const InputError&) {
-    // A damaged bundle is replaced all the same, if nothing else is beside it.
+    // A damaged bundle may be replaced, too, if nothing else is beside it.
   }
   return names;
 }
 
-// Clip ratios, windows and the like, changed by hand or by another program, are not what was fitted. Looked at last,
-// so that a fault with a reason of its own is told by that reason.
+// Clip ratios, windows and similar numbers that were changed by hand or by another program do not match the fit. This
+// check is last, so that a more specific fault is reported first.
 void check_manifest_numbers(const Json& json, const Manifest& manifest, const fs::path& path) {
   if (manifest.numbers_sha256.empty() || manifest.numbers_sha256 == manifest_numbers_sha256(json)) return;
   throw InputError(path.string() +
@@ -149,7 +149,7 @@ void check_manifest_numbers(const Json& json, const Manifest& manifest, const fs
                    "numbers_sha256 does not fit them); copy or fit the bundle again");
 }
 
-// curves: null where there are none.
+// curves: null if there are none.
 void save(const Bundle& bundle, const Curves* curves, const fs::path& directory, bool overwrite) {
   const std::vector<std::string> faults = check_bundle(bundle);
   if (!faults.empty()) throw NumericalError(directory.string() + ": not written, " + faults.front());

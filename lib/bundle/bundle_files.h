@@ -1,4 +1,4 @@
-// The files that make up a bundle.
+// The files of a bundle.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace oscar {
 
-DirectoryKind bundle_directory();                               // its files: what the manifest lists
+DirectoryKind bundle_directory();                               // its own files: those in the manifest
 std::vector<fs::path> bundle_files(const fs::path& directory);  // these files in a bundle
 
 }  // namespace oscar

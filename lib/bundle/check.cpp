@@ -1,4 +1,4 @@
-// What makes a bundle sound, beyond its structure.
+// Checks that a bundle is sound, beyond its structure.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -25,8 +25,8 @@ std::string number(double value) {
 
 bool finite(const at::Tensor& tensor) { return !tensor.defined() || at::isfinite(tensor).all().item<bool>(); }
 
-// max |A^T B - I| (keys) or |B A - I| (values): the pair must leave q k^T, or v, as it was. Products are taken in the
-// coordinates of the cache, where model channels of very different size do not magnify the rounding of FP32 storage.
+// max |A^T B - I| (keys) or |B A - I| (values): the pair must preserve q k^T, or v. Products are computed in the cache
+// basis: model channels of very different size do not magnify the rounding of FP32 storage there.
 double cancellation_error(const SideTransform& side, bool key) {
   const at::Tensor a = side.forward.to(at::kDouble);
   const at::Tensor b = (key ? side.query_side : side.inverse).to(at::kDouble);
@@ -53,7 +53,7 @@ void check_blocks(const SideTransform& side, const std::string& name, std::int64
   }
 }
 
-// Encoder feedback: symmetric blocks with a diagonal that is nowhere negative.
+// Encoder feedback: symmetric blocks without a negative diagonal element.
 void check_metric(const SideTransform& side, const std::string& name, std::int64_t d, std::int64_t heads,
                   std::int64_t n, std::vector<std::string>& faults) {
   if (!side.metric.defined() || side.metric.sizes() != at::IntArrayRef({heads, d, n})) {
@@ -126,7 +126,7 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   }
 }
 
-// Of one vector: what is decoded as a key is read as a value.
+// Shared K/V latent: a vector decoded as a key is read as a value.
 void check_one_vector(const LayerTransform& layer, std::vector<std::string>& faults) {
   const auto equal = [](const at::Tensor& a, const at::Tensor& b) {
     return a.defined() == b.defined() && (!a.defined() || a.equal(b));
@@ -146,8 +146,8 @@ void check_one_vector(const LayerTransform& layer, std::vector<std::string>& fau
   }
 }
 
-// A layer with a KV cache may be missing where the bundle says so and its windows hold all that a query of the layer
-// sees. Published files say nothing: there the model tells.
+// A layer with a KV cache may be missing if the bundle says so and its windows hold all tokens that a query of the
+// layer sees. Published files do not say it; then the model decides.
 void check_missing_layers(const Bundle& bundle, const ModelConfig& model, std::vector<std::string>& faults) {
   std::set<std::int64_t> present, listed;
   for (const LayerTransform& layer : bundle.layers) present.insert(layer.layer);
@@ -169,7 +169,7 @@ void check_missing_layers(const Bundle& bundle, const ModelConfig& model, std::v
   }
 }
 
-// As in the metadata of statistics.
+// Same form as in the metadata of statistics.
 Json latent_json(const ModelConfig& model) { return {{"rank", model.latent.rank}, {"rotated", model.latent.rotated}}; }
 
 }  // namespace
@@ -224,7 +224,7 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
       break;
     }
     if (layer.head_dim != model.head_dim) differ("head_dim" + of, layer.head_dim, model.head_dim);
-    // Published files with one shared matrix do not say how many heads use it (kv_heads 1 there).
+    // Published files with one shared matrix do not record how many heads use it (kv_heads is 1 there).
     const bool heads_known = layer.kv_heads != 1 || bundle.method != kPublishedMethod;
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;

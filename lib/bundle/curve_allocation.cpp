@@ -28,7 +28,7 @@ std::vector<ProfilePoint> candidates(const SideCurve& curve, int head_dim) {
   return out;
 }
 
-// KL of each sequence for an estimate: as the nearest measured point of the side has them, scaled.
+// KL of each sequence for an estimate: the KLs of the nearest measured point of the side, scaled.
 void add_sequences(const SideCurve& curve, const ProfilePoint& chosen, int head_dim, std::vector<double>& total) {
   const double bits = profile_bits(chosen.widths, head_dim);
   const CurvePoint& near =
@@ -87,12 +87,13 @@ CurveAllocation allocate_closed_form(const Curves& c, double bits) {
   return as_chosen(c, estimates, allocate_profiles(closed, static_cast<int>(c.head_dim), bits));
 }
 
-// Over six models, seven budgets and calibration text of two kinds, wholes that were better by 2.1 errors or more were
-// no worse on held-out text, but for one of 33; of seven between 1 and 1.7 errors, three were worse there, by .08
-// to .6 of the KL.
+// Measured over six models, seven budgets and calibration text of two kinds. Allocations whose end-to-end KL was lower
+// by 2.1 standard errors or more were no worse on held-out text, except one of 33. Of seven with 1 to 1.7 errors, three
+// were worse there, by .08 to .6 of the KL.
 constexpr double kClearlyBetter = 2.0;
-// That was with eight sequences. The error of fewer is itself less certain: as many errors as leave the same doubt, by
-// Student's t (8.6 % on both sides), from two sequences on. Of one there is no error, and the better is taken.
+// The measurement used eight sequences. With fewer, the error itself is less certain. These multiples leave the same
+// doubt by Student's t (8.6 %, two-sided), from two sequences on. With one sequence there is no error, so the lower KL
+// wins.
 constexpr std::array<double, 6> kOfFewer{7.39, 3.19, 2.53, 2.27, 2.14, 2.06};
 
 double clearly_better(std::size_t sequences) {

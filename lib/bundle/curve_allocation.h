@@ -1,4 +1,4 @@
-// Widths of every layer from measured curves.
+// Group bit widths of every layer from the measured KL of each side.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,28 @@
 
 namespace oscar {
 
-// Widths of every layer within a budget of bits for each element, scale bytes included.
+// Group bit widths of every layer within a budget of bits per element, scale bytes included.
 struct CurveAllocation {
   std::vector<Widths> key, value;  // [L]
   PredictedKl predicted;
 };
 
-// KL of these widths of a side: what allocate_estimates() adds up. Nothing for widths that were not measured, in curves
-// without a closed form.
+// KL of a side at these widths, one term of the sum in allocate_estimates(). In curves without analytic costs: nullopt
+// for widths that were not measured.
 std::optional<double> estimate_of(const SideCurve& curve, const Widths& widths, int head_dim);
 
-// Least total of the closed forms; predicted is what curve_estimate.h makes of it. Needs closed forms.
+// Least total of the analytic costs; curve_estimate.h turns it into `predicted`. Needs analytic costs.
 CurveAllocation allocate_closed_form(const Curves& curves, double bits);
 
-// Least total KL: over the estimates of all profiles (curve_estimate.h), or over the measured points alone in curves
-// that have no closed form. predicted is the sum of these numbers.
+// Least total KL: over the estimates of all profiles (curve_estimate.h), or only over the measured points in curves
+// without analytic costs. `predicted` is the sum of these KLs.
 CurveAllocation allocate_estimates(const Curves& curves, double bits);
 
-// The widths to use. Where wholes were measured at this budget, the closed form's, unless the KL of the curves' is
-// lower by more than twice the standard error of the difference over eight sequences, and more of fewer: what a few
-// sequences cannot tell apart is decided by moments of all prompts, which carry over to other text. The whole's KL is
-// predicted then. Without a whole, allocate_estimates(). All three are exact (allocate_profiles()), whose errors they
-// throw.
+// The widths to use. If end-to-end KL was measured at this budget, they are the analytic allocation, unless the
+// measured allocation has significantly lower KL. Significant is more than twice the standard error of the difference
+// over eight sequences, and more for fewer. If a few sequences cannot separate the two, moments of all prompts decide,
+// since they generalize to other text. `predicted` is then the measured end-to-end KL. Without such a measurement:
+// allocate_estimates(). All three functions are exact (allocate_profiles()) and throw its errors.
 CurveAllocation allocate_curves(const Curves& curves, double bits);
 
 }  // namespace oscar

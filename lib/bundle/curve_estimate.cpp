@@ -9,22 +9,22 @@
 namespace oscar {
 namespace {
 
-constexpr double kLeastKl = 1e-9;      // below it a KL is the rounding of its own sum
-constexpr double kLeastShare = 1e-12;  // of the largest closed form
+constexpr double kLeastKl = 1e-9;      // a smaller KL is a rounding error of its own sum
+constexpr double kLeastShare = 1e-12;  // smallest analytic cost, relative to the largest
 
 struct Ratio {
   std::size_t profile;
   double bits, log_kl, log_ratio, relative_error;
 };
 
-// Mean logarithm of measured over closed form near `bits`, without the measured profile `without`.
+// Mean logarithm of measured / analytic near `bits`, without the measured profile `without`.
 std::optional<double> ratio_near(const std::vector<Ratio>& ratios, double bits, std::optional<std::size_t> without,
                                  const EstimateOptions& options) {
   double sum = 0.0, weights = 0.0;
   for (const Ratio& r : ratios) {
     if (without == r.profile) continue;
     const double distance = (bits - r.bits) / options.reach;
-    // The exponent is bounded so that a lone point far away still counts.
+    // The exponent is bounded so that a single distant point still counts.
     const double weight = std::exp(-std::min(0.5 * distance * distance, 500.0)) /
                           (r.relative_error * r.relative_error + options.spread * options.spread);
     sum += weight * r.log_ratio;

@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr const char* kVector = "vector";  // the side of the curves of latent attention
+constexpr const char* kVector = "vector";  // the side of the curves of a shared K/V latent (MLA)
 constexpr std::int64_t kMostLayers = 10000, kMostSequences = 100000;
 
 double mean(const std::vector<double>& values) {
@@ -26,12 +26,12 @@ double standard_error(const std::vector<double>& values, double mean) {
   return std::sqrt(squares / (n - 1.0) / n);
 }
 
-// What a file holds, as text that a terminal can show.
+// A value of the file, as text that a terminal can show.
 std::string shown(const Json& value) { return printable(value.dump(-1, ' ', true)); }
 
-// A KL: not negative, and of a size that sums of squares of it stay finite.
+// A KL: not negative, and small enough that sums of its squares stay finite.
 double kl_value(const Json& value, const std::string& where) {
-  constexpr double kMost = 1e6;  // nats; no vocabulary allows more than some thousands
+  constexpr double kMost = 1e6;  // nats; no vocabulary allows more than a few thousand
   const double kl = value.is_number() ? value.get<double>() : -1.0;
   if (!(kl >= 0.0 && kl <= kMost)) {
     throw InputError(where + ": a KL is " + shown(value) + ", expected a number of nats from 0 to 1000000");
@@ -45,7 +45,7 @@ Widths read_profile(const Json& json, const std::string& where) {
   for (std::size_t b = 0; four && b < kBands; ++b) {
     const std::int64_t width = json[b].is_number_integer() ? json[b].get<std::int64_t>() : -1;
     widths[b] =
-        width >= 0 && width <= 4 ? static_cast<std::uint8_t>(width) : std::uint8_t{3};  // no width: refused below
+        width >= 0 && width <= 4 ? static_cast<std::uint8_t>(width) : std::uint8_t{3};  // not a width: refused below
   }
   const std::vector<Widths>& known = falling_profiles();
   if (!four || std::find(known.begin(), known.end(), widths) == known.end()) {
@@ -97,7 +97,7 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
   return curve;
 }
 
-// [[4, 2, 1, 0], ...], one for each layer.
+// [[4, 2, 1, 0], ...], one per layer.
 std::vector<Widths> read_profiles(const Json& json, const char* key, const std::string& where, std::size_t layers) {
   std::vector<Widths> profiles;
   for (const Json& entry : json_array(json, key, where)) profiles.push_back(read_profile(entry, where));

@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-// Six significant digits: enough to read, and stable to the last bit of a sum.
+// Six significant digits: enough to read, and stable against the last bit of a sum.
 Json rounded(double value) {
   if (value == 0.0 || !std::isfinite(value)) return 0.0;
   const double unit = std::pow(10.0, 5.0 - std::floor(std::log10(std::abs(value))));

@@ -12,10 +12,10 @@ struct FitSource {
   std::string statistics_name;  // file name, without its folder
   std::string statistics_sha256;
   std::string tool_version;
-  bool text_hashes = true;  // put the statistics' hashes of the calibration text into the bundle
+  bool text_hashes = true;  // copy the statistics' hashes of the calibration text into the bundle
 };
 
-// The options as the provenance records them.
+// The options in the form that the provenance records.
 Json fit_options_json(const Statistics& statistics, const FitOptions& options);
 
 Bundle bundle_from_fit(const Statistics& statistics, const FitOptions& options, const FitResult& result,

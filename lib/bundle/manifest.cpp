@@ -64,7 +64,7 @@ bool is_plain_name(const std::string& name) {
   return !name.empty() && name.size() <= 100 && name.front() != '.' && std::all_of(name.begin(), name.end(), allowed);
 }
 
-// Reads one side and lists the tensors it needs.
+// Reads one side and lists the tensors that it needs.
 void read_side(const Json& json, const std::string& where, LayerTransform& layer, bool key, Manifest& manifest) {
   SideTransform& side = key ? layer.key : layer.value;
   const std::int64_t heads = json_int(json, "heads", where);
@@ -142,7 +142,7 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
 
 bool has_blocks(const LayerTransform& layer) { return layer.key.blocks() || layer.value.blocks(); }
 
-// "blocks" where a side has widths, else "uniform".
+// "blocks" if a side has group bit widths, else "uniform".
 std::string layout_of(const Bundle& bundle) {
   return std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks) ? "blocks" : "uniform";
 }
@@ -188,8 +188,8 @@ void list_metrics(Manifest& manifest) {
   }
 }
 
-// Where a manifest says which layers it leaves out, every layer is there or among them. Published files do not say it;
-// then the model tells (check_bundle_model).
+// If a manifest lists left-out layers, every layer must be present or among them. Published files have no list; then
+// the model decides (check_bundle_model).
 void check_left_out(const Bundle& bundle, std::int64_t total, const std::string& where) {
   const std::vector<LeftOutLayer> others = read_left_out(bundle.model, total, where);
   if (others.empty()) return;
@@ -207,7 +207,7 @@ void check_left_out(const Bundle& bundle, std::int64_t total, const std::string&
   }
 }
 
-// Channels of the one vector of latent attention, where the manifest tells of them.
+// Checks the channels of a shared K/V latent (MLA), if the manifest has them.
 void check_latent(const Bundle& bundle, const std::string& where) {
   if (!bundle.one_vector()) return;
   const Json& latent = json_object(bundle.model, "latent", where);

@@ -1,4 +1,4 @@
-// oscar_bundle.json: the manifest of a bundle as JSON, and back with every field checked.
+// oscar_bundle.json: writes the manifest of a bundle as JSON, and reads it with every field checked.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct BundleFile {
 };
 
 struct Manifest {
-  Bundle bundle;               // its tensors are left undefined
-  std::string numbers_sha256;  // as the manifest states it; empty: written before there was one
+  Bundle bundle;               // its tensors are undefined
+  std::string numbers_sha256;  // the hash in the manifest; empty in manifests of earlier versions
   std::map<std::string, BundleFile> files;
-  // Which tensors rotations.safetensors must hold, and their shapes, by name.
+  // The tensors that rotations.safetensors must hold: shape by name.
   std::map<std::string, std::vector<std::int64_t>> tensors;
 };
 
@@ -26,9 +26,10 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
 // InputError naming `where` for anything that is missing, of a wrong type, out of range or of a newer version.
 Manifest manifest_from_json(const Json& json, const std::string& where);
 
-// SHA-256 over what a manifest says that numbers depend on: method, scope, fingerprint, code, windows, Hadamard block,
-// clip ratios, layers and the hashes of the other files, as JSON with sorted keys and no spaces, every number as the
-// shortest text of a double. `provenance`, `fit` and the names of the model are for people and do not count.
+// SHA-256 over all manifest entries that numbers depend on: method, scope, fingerprint, code, windows, Hadamard block,
+// clip ratios, layers and the hashes of the other files. They are serialized as JSON with sorted keys and no spaces,
+// every number as the shortest text of a double. `provenance`, `fit` and the model names are for people and do not
+// count.
 std::string manifest_numbers_sha256(const Json& manifest);
 
 // "layers.3.k.forward"

@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kMostText = 300, kMostSets = 3;  // bytes of a value, prompt sets that a card lists
+constexpr std::size_t kMostText = 300, kMostSets = 3;  // bytes of a value, prompt sets listed in a card
 
 std::string text_of(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key) || object[key].is_null()) return "";

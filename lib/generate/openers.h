@@ -1,5 +1,5 @@
-// Beginnings that calibration text starts from, written for this project: texts of many kinds, and questions for a
-// chat. The model goes on from them as it likes.
+// Openings of calibration text, written for this project: texts of many kinds, and questions for a chat. The model
+// continues them freely.
 #pragma once
 
 #include <string>

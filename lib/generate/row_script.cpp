@@ -9,9 +9,9 @@
 namespace oscar {
 namespace {
 
-constexpr std::uint64_t kOpenerStream = 0x6f70656e;  // apart from the streams that tokens are drawn by
+constexpr std::uint64_t kOpenerStream = 0x6f70656e;  // differs from the streams that draw tokens
 constexpr std::uint64_t kRepeatStream = 0x72657065;
-constexpr const char* kAnswer = "ANSWER0";  // stands for an answer while a turn is cut out of a rendering
+constexpr const char* kAnswer = "ANSWER0";  // placeholder for an answer while a turn is cut out of a rendering
 
 Json message(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
 
@@ -28,7 +28,7 @@ ScriptBook::ScriptBook(const ModelConfig& model, const Tokenizer& tokenizer, con
                        std::uint64_t seed)
     : seed_(seed), start_(leading_special_tokens(tokenizer)) {
   for (const std::int64_t id : model.eos_tokens) ends_.insert(static_cast<std::int32_t>(id));
-  // Families without a token of their own for it separate texts by one that ends them.
+  // Families without a start token separate texts by an end-of-text token.
   if (start_.empty() && model.bos_token >= 0) start_.push_back(static_cast<std::int32_t>(model.bos_token));
   if (start_.empty() && !ends_.empty()) start_.push_back(*ends_.begin());
   if (!start_.empty()) ends_.insert(start_.front());  // a model that writes it begins another text
@@ -60,7 +60,7 @@ void ScriptBook::add_turns(const Tokenizer& tokenizer, const ChatTemplate& chat)
     return;
   }
   turn_ends_ = ends_;
-  // The token behind an answer ends it, where it is one that no text holds.
+  // The token after an answer ends it if no text contains this token.
   const std::vector<std::int32_t>& next = turns_.front().next;
   if (!next.empty() && tokenizer.decode({next.front()}, true).empty()) turn_ends_.insert(next.front());
 }
@@ -72,7 +72,7 @@ std::size_t ScriptBook::draw(std::int64_t row, std::int64_t number, std::size_t 
 
 std::vector<std::int32_t> ScriptBook::begin(std::int64_t row) const {
   if (chat_row(row)) return turns_[draw(row, 0, turns_.size())].begin;
-  // Without a start token there is nothing that the model could go on from.
+  // Without a start token the model has nothing to continue.
   if (row % 2 == 1 || start_.empty()) return openers_[draw(row, 0, openers_.size())];
   return start_;
 }
@@ -85,19 +85,19 @@ std::vector<std::int32_t> ScriptBook::next(std::int64_t row, std::int64_t number
   std::vector<std::int32_t> ids;
   if (chat_row(row)) {
     const Turn& turn = turns_[draw(row, number, turns_.size())];
-    // A conversation that ended as a text does is over.
+    // An end-of-text token ends the conversation.
     ids = !turn.next.empty() && turn.next.front() == token ? turn.next : turn.begin;
   } else if (row % 2 == 1 || start_.empty()) {
     ids = openers_[draw(row, number, openers_.size())];
   } else {
     ids = start_;
   }
-  if (!ids.empty() && ids.front() == token) ids.erase(ids.begin());  // it is there already
+  if (!ids.empty() && ids.front() == token) ids.erase(ids.begin());  // the row already has it
   return ids;
 }
 
 std::optional<std::int64_t> ScriptBook::repeated_from(std::int64_t row, std::int64_t position) const {
-  const std::int64_t starts = position - kRepeatDistance - kRepeatedTokens;  // that are far enough
+  const std::int64_t starts = position - kRepeatDistance - kRepeatedTokens;  // latest start that is far enough back
   if (position % kRepeatEvery != kRepeatEvery / 2 || starts < 1) return std::nullopt;
   const std::uint64_t bits =
       random_bits(seed_ ^ kRepeatStream, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(position));

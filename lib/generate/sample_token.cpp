@@ -11,7 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kRun = 1024;  // tokens whose weights are added up on a GPU
+constexpr std::int64_t kRun = 1024;  // tokens whose weights a GPU adds up per run
 
 double require_finite(double total) {
   if (std::isfinite(total)) return total;
@@ -20,8 +20,9 @@ double require_finite(double total) {
       "--dtype float32");
 }
 
-// The first index of weights [count] at which `below` and the sum so far exceed `limit`, else the last one with a
-// weight (rounding may leave the sum below it). below: in, before the first; out, before that index.
+// The first index of weights [count] at which `below` plus the sum so far exceeds `limit`. If rounding leaves the sum
+// below it: the last index with a weight. below: in, the sum before the first index; out, the sum before the returned
+// index.
 std::int64_t first_above(const double* weights, std::int64_t count, double limit, double& below) {
   std::int64_t last = 0;
   double before_last = below, sum = below;

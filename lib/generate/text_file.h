@@ -1,5 +1,5 @@
-// Rows that a model wrote, as a file of prompts: JSON rows {"input_ids", "decoded"}, which oscar-collect reads and
-// people can look at. The first row also says under "written" how the text was made.
+// Rows that a model wrote, as a prompt file: JSON rows {"input_ids", "decoded"}, which oscar-collect reads and people
+// can inspect. The first row also records under "written" how the text was made.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace oscar {
 
 void save_text(const fs::path& file, const TextRows& rows, const Tokenizer& tokenizer, const Json& written);
 
-// What the first row says; nothing where it says nothing. InputError: unreadable.
+// The record in the first row; nullopt if it has none. InputError: unreadable.
 std::optional<Json> written_record(const fs::path& file);
 
 }  // namespace oscar

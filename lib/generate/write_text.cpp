@@ -31,7 +31,7 @@ RunDirectory open_run(const TextRequest& request, bool resume) {
           [](const std::string& name) { return name == kRowsFile; }};
 }
 
-// Prefill of a row: the exact attention of the whole, whose keys and values enter the cache.
+// Prefill of a row: exact attention over the full row, whose keys and values enter the cache.
 class FillingAttention : public Attention {
  public:
   explicit FillingAttention(PagedAttention& cache) : cache_(cache) {}
@@ -46,15 +46,15 @@ class FillingAttention : public Attention {
   FullAttention exact_;
 };
 
-// A row at work: its tokens, and those that are forced next.
+// An unfinished row: its tokens, and the tokens that are forced next.
 struct RowState {
   std::int64_t row = 0;
   std::vector<std::int32_t> tokens;
-  std::size_t forced_from = 0;  // into forced
+  std::size_t forced_from = 0;  // index into forced
   std::vector<std::int32_t> forced;
-  std::int64_t draws = 0;  // openers so far
+  std::int64_t draws = 0;  // openers drawn so far
 
-  // Takes the next token, drawn by `unit` where none is forced.
+  // Appends the next forced token, or `drawn` if none is forced.
   void append(const ScriptBook& book, std::int32_t drawn) {
     if (const auto from = book.repeated_from(row, std::ssize(tokens))) {
       forced.assign(tokens.begin() + *from, tokens.begin() + *from + kRepeatedTokens);
@@ -98,7 +98,7 @@ class TextWriter {
   }
 
  private:
-  // The tokens of every row, as far as blocks go.
+  // Loads the tokens of every row up to the last complete block.
   void load() {
     rows_.assign(static_cast<std::size_t>(request_.shape.rows), {});
     if (!fs::exists(run_.file(kRowsFile))) return;
@@ -141,7 +141,7 @@ class TextWriter {
     if (request_.after_block) request_.after_block();
   }
 
-  // A row from its beginning on: what was forced follows from its tokens.
+  // A row replayed from its start: its forced tokens follow from its tokens.
   RowState replay(std::int64_t row) const {
     RowState state;
     state.row = row;
@@ -229,7 +229,7 @@ std::string text_fault(const ModelConfig& model, at::Device device) {
 std::uint64_t text_bytes(const ModelConfig& model, const TextShape& shape) {
   const KvMethod method = text_method(model);
   const auto rows = static_cast<std::uint64_t>(std::min(shape.batch_rows, shape.rows));
-  // The cache grows in steps: while it does, old and new pages are there.
+  // The cache grows in steps; while it grows, old and new pages exist at once.
   const std::uint64_t cache = 2 * allocated_bytes(method, model, shape.row_tokens);
   // Logits in FP32, and in FP64 while a token is drawn.
   return rows * (cache + 4 * sizeof(double) * static_cast<std::uint64_t>(model.vocabulary));
