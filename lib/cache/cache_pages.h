@@ -1,8 +1,9 @@
-// What the KV cache and its readers need of a page format: keys or values of one layer, all KV heads of a run of
-// tokens, as plain bytes. Formats: RowPages (row_pages.h), KiviPages (kivi_pages.h). Plain loops, no LibTorch; const
-// functions may run in several threads.
+// The page format as the KV cache and its readers see it. A page holds keys or values of one layer, all KV heads of a
+// run of tokens, as plain bytes. Formats: RowPages (row_pages.h), KiviPages (kivi_pages.h). Plain loops, no LibTorch;
+// const functions may run in several threads.
 //
-// Two bases: rows arrive as they stand in the BF16 windows; codes may be of rotated rows (to_code_basis()).
+// There are two bases: rows arrive in the basis of the BF16 windows, and codes may be of rotated rows
+// (to_code_basis()).
 #pragma once
 
 #include <cstdint>
@@ -11,46 +12,48 @@
 
 namespace oscar {
 
-// Codes in lines (kivi_pages.h): of one channel or of one token.
+// Codes in lines (kivi_pages.h): a line holds one channel or one token.
 struct LineFormat {
-  std::int32_t bits = 0;           // 0: the pages have a SideLayout
-  std::int32_t line = 0;           // codes of a line
+  std::int32_t bits = 0;           // 0: the pages have a SideLayout instead
+  std::int32_t line = 0;           // codes per line
   std::int32_t group = 0;          // codes that share scale and offset
-  bool channel_axis = false;       // a line is a channel
+  bool channel_axis = false;       // true: a line is a channel
   std::int32_t params_offset = 0;  // bytes from the start of a head's page
-  bool integer_zero = false;       // zero points are whole numbers, of the range times `clip`
+  bool integer_zero = false;       // zero points are integers, for the range times `clip`
   float clip = 1.0f;
-  std::int32_t hadamard_order = 0;  // of the blocks in which a token's rows are rotated before; 0: they are not
+  std::int32_t hadamard_order = 0;  // order of the Hadamard blocks that rotate a token's rows before coding; 0: no
+                                    // rotation
 };
 
-// What a kernel is told of a page: [norms of the tokens, FP32,] then the bytes of each KV head.
+// The page layout that a kernel needs: [norms of the tokens, FP32,] then the bytes of each KV head.
 struct PageFormat {
-  std::int32_t head_bytes = 0;   // of one KV head
+  std::int32_t head_bytes = 0;   // bytes of one KV head
   bool norms = false;            // each token is multiplied by its norm
-  SideLayout rows;               // where lines.bits is 0
-  LineFormat lines;              // elsewhere
-  const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, as long as the pages live; lines: null
+  SideLayout rows;               // used if lines.bits is 0
+  LineFormat lines;              // used otherwise
+  const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, valid while the pages exist; null for lines
 };
 
 class CachePages {
  public:
   virtual ~CachePages() = default;
 
-  virtual int tokens() const = 0;          // of a page
-  virtual std::int64_t bytes() const = 0;  // of a page, all KV heads, and both sides where they share it
-  virtual int least_tokens() const = 0;    // what is coded at once
+  virtual int tokens() const = 0;          // tokens per page
+  virtual std::int64_t bytes() const = 0;  // bytes of a page: all KV heads, and both sides if they share it
+  virtual int least_tokens() const = 0;    // smallest number of tokens coded at once
 
-  // Codes the tokens [token, token + count) of a page: least_tokens() of them, or any number where that is 1.
-  // rows: [count, Hkv, d] finite floats in the basis of the windows.
+  // Codes the tokens [token, token + count) of a page: least_tokens() of them, or any number if that is 1. rows:
+  // [count, Hkv, d] finite floats in the basis of the windows.
   virtual void write(std::uint8_t* page, int token, int count, const float* rows) const = 0;
 
-  // Whether a head's rows are coded apart from those of others, and for so long that each is worth a thread:
-  // write_head() then codes one, rows [count, d]. Heads of a page may be written at the same time.
+  // True if each head's rows are coded independently and take long enough to use a thread per head. write_head() then
+  // codes one head, rows [count, d]. Heads of a page may be written at the same time.
   virtual bool by_head() const { return false; }
   virtual void write_head(std::uint8_t* /*page*/, int /*head*/, int /*token*/, int /*count*/,
                           const float* /*rows*/) const {}
 
-  // Rows of queries, [queries, d], into the basis of coded keys, in place. rotates(): whether that changes them.
+  // Transforms rows of queries, [queries, d], into the basis of coded keys, in place. rotates(): whether that changes
+  // them.
   virtual bool rotates() const { return false; }
   virtual void to_code_basis(float* /*rows*/, std::int64_t /*queries*/) const {}
 
@@ -58,21 +61,21 @@ class CachePages {
   // basis of the codes.
   virtual void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const = 0;
 
-  // Values, summed in three steps into sums [queries, sum_width()], the first d of which are the result:
-  // a reader adds BF16 rows to them; add() gathers sum_t weights[h * tokens() + t] vhat_t there or behind, where sums
-  // over codes need it; finish() brings everything into the first d.
+  // Values, summed in three steps into sums [queries, sum_width()], whose first d columns are the result. A reader adds
+  // BF16 rows to them. add() adds sum_t weights[h * tokens() + t] vhat_t there, or after them if sums over codes need
+  // it. finish() brings everything into the first d columns.
   virtual int sum_width() const = 0;
   virtual void add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
                    float* sums) const = 0;
   virtual void finish(float* sums, int queries) const = 0;
 
-  // For checks: how many of a KV head's rows of `tokens` tokens, in consecutive pages, are not stored as the encoder of
-  // the method codes `rows`, [tokens, Hkv, d] in the basis of the windows. Reads the bytes by other code than dots()
-  // and add().
+  // For checks: compares rows of `tokens` tokens of a KV head, in consecutive pages, with the encoder's codes of
+  // `rows`. Returns the number of rows that differ. rows: [tokens, Hkv, d] in the basis of the windows. It reads the
+  // bytes by other code than dots() and add().
   virtual std::int64_t differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
                                       const float* rows) const = 0;
 
-  // For checks: the first `count` rows of a KV head as readers get them, [count, d] in the basis of the windows.
+  // For checks: the first `count` rows of a KV head as readers decode them, [count, d] in the basis of the windows.
   virtual void read_back(const std::uint8_t* page, int head, int count, float* rows) const = 0;
 
   virtual PageFormat format() const = 0;

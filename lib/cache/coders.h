@@ -1,4 +1,4 @@
-// The coders that there are (rows_coder.h). make_method.cpp chooses among them.
+// The existing coders (rows_coder.h). make_method.cpp chooses among them.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace oscar {
 
-// Rows as KvMethod::codec() codes them, each on its own: codes, encoders and layers of the method say how.
+// Codes each row separately by KvMethod::codec(), with the codes, encoders and layers of the method.
 std::shared_ptr<const RowsCoder> transform_coder();
 
-// A method of another paper (methods/engine.h), whose rows stay in the model's basis. UsageError when it does not fit
-// the model.
+// A method of another paper (methods/engine.h), whose rows stay in the model's basis. UsageError if it does not fit the
+// model.
 std::shared_ptr<const RowsCoder> spec_coder(const MethodSpec& description, const ModelConfig& model);
 
 }  // namespace oscar

@@ -28,15 +28,15 @@ OSCAR_VECTOR_CLONES void expand_field(const std::uint8_t* bytes, int count, int 
   for (int i = 0; i < count; ++i) out[i] = static_cast<float>((bytes[i] >> shift) & mask) * scale + offset;
 }
 
-// Field of bytes[i] = codes[i].
+// Sets a field of bytes[i] to codes[i].
 OSCAR_VECTOR_CLONES void set_field(const std::uint8_t* codes, int count, int shift, int mask, std::uint8_t* bytes) {
   for (int i = 0; i < count; ++i) {
     bytes[i] = static_cast<std::uint8_t>((bytes[i] & ~(mask << shift)) | codes[i] << shift);
   }
 }
 
-// lines[c][t] = rows[t][c] of `count` rows of d floats, `width` apart: a few columns at a time, because the rows of all
-// heads lie a power of two apart, where a column of them does not fit into a cache.
+// lines[c][t] = rows[t][c] of `count` rows of d floats, `width` apart, a few columns at a time. Rows of all heads are a
+// power of two apart, so a full column would not fit into a CPU cache.
 void transpose(const float* rows, int count, std::int64_t width, int d, float* lines) {
   constexpr int kColumns = 16;  // 64 bytes
   for (int first = 0; first < d; first += kColumns) {
@@ -95,7 +95,8 @@ void KiviPages::to_code_basis(float* rows, std::int64_t queries) const {
   if (order_ > 0) hadamard_rows(rows, queries, d_, d_, order_);
 }
 
-// Rows of the windows, [count, Hkv, d], as they are coded: rotated, and divided by their norms, [count].
+// Converts rows of the windows, [count, Hkv, d], to the form that is coded: rotated, and divided by their norms,
+// [count].
 void KiviPages::to_codes(float* rows, std::int64_t count, float* norms) const {
   const std::int64_t width = std::int64_t{kv_heads_} * d_;
   if (order_ > 0) hadamard_rows(rows, count, width, width, order_);
@@ -118,13 +119,13 @@ std::uint8_t KiviPages::code_at(const std::uint8_t* page, int line, int i) const
                                    ((1 << bits_) - 1));
 }
 
-// Codes from `at` on that share a group and a field.
+// Number of codes from `at` on that share a group and a field.
 int KiviPages::run_at(int at) const {
   const int stride = line_ * bits_ / 8;
   return std::min((at / group_ + 1) * group_, (at / stride + 1) * stride) - at;
 }
 
-// Codes [first, first + count) of a line, whole groups.
+// Writes codes [first, first + count) of a line; only complete groups.
 void KiviPages::write_line(std::uint8_t* page, int line, int first, int count, const float* x) const {
   const int stride = line_ * bits_ / 8, mask = (1 << bits_) - 1;
   std::uint8_t codes[kMaxHeadDim];
@@ -195,7 +196,8 @@ void KiviPages::dots(const std::uint8_t* page, int head, int count, const float*
     read_codes(codes, count, rows.data());
     for (int h = 0; h < queries; ++h) row_dots(q + h * d_, rows.data(), count, d_, d_, dots + h * kTokens);
   } else {
-    // sum_c q_c (code scale_c + offset_c): the scale goes into the query, the offsets into one number for each group.
+    // sum_c q_c (code scale_c + offset_c): the scale is multiplied into the query, and the offsets give one number per
+    // group.
     std::fill_n(dots, queries * kTokens, 0.0f);
     for (int at = 0, run = 0; at < count; at += run) {
       run = run_at(at);
@@ -238,7 +240,7 @@ void KiviPages::finish(float* sums, int queries) const {
   }
 }
 
-// Whether group `index` of a line is stored as the encoder codes x: the codes and both parameters.
+// True if group `index` of a line is stored as the encoder codes x: equal codes and parameters.
 bool KiviPages::stored_as(const std::uint8_t* page, int line, int index, const float* x) const {
   std::uint8_t codes[kMaxHeadDim];
   const group_codes::GroupParams expected = encode(side_, x, group_, codes);
@@ -259,7 +261,7 @@ std::int64_t KiviPages::differing_rows(const std::uint8_t* pages, int head, std:
     const float stored = norm(pages + t / kTokens * bytes(), static_cast<int>(t % kTokens));
     if (stored != norms[static_cast<std::size_t>(t)]) wrong[static_cast<std::size_t>(t)] = 1;
   }
-  // `line` is a channel or a token, `first` the first token or channel of the group.
+  // `line` is a channel or a token; `first` is the first token or channel of the group.
   group.resize(static_cast<std::size_t>(group_));
   const auto check = [&](std::int64_t line, std::int64_t first) {
     for (std::int64_t i = 0; i < group_; ++i) {

@@ -1,15 +1,15 @@
-// Pages of KIVI (arXiv 2402.02750) and of methods that store the same: codes of one (layer, side, KV head) with a scale
-// and an offset for each group, on either axis. Keys and values have pages of their own. Plain loops, no LibTorch.
+// Pages of KIVI (arXiv 2402.02750) and of methods with the same storage: codes of one (layer, side, KV head), with a
+// scale and an offset per group, on either axis. Keys and values have separate pages. Plain loops, no LibTorch.
 //
-// A page holds 128 tokens. Where a method divides tokens by their norm over all heads (OScaR), it starts with the 128
-// FP32 norms; then, for each KV head, codes and parameters. With b bits a byte has F = 8 / b fields, the lowest bits
-// first, and n codes that belong together take n / F bytes: field f of byte i is code i + f n / F, so one field of a
+// A page holds 128 tokens. If a method divides tokens by their norm over all heads (OScaR), the page starts with the
+// 128 FP32 norms. Then follow, for each KV head, codes and parameters. With b bits a byte has F = 8 / b fields, the
+// lowest bits first. The n codes of a line take n / F bytes: field f of byte i is code i + f n / F, so one field of a
 // run of bytes is a run of codes.
 //   channel axis (keys of KIVI and OScaR): the 128 codes of channel 0, of channel 1, ...; then, for each channel and
 //     group of g tokens, scale and offset as two FP16 values: d (128 b / 8 + 4 * 128 / g) bytes
 //   token axis (their values): the d codes of token 0, of token 1, ...; then, for each token and group of g channels,
 //     scale and offset: 128 (d b / 8 + 4 d / g) bytes
-// xhat = (code scale + offset) norm, in the basis of the codes: that of the windows, or its Hadamard transform.
+// xhat = (code scale + offset) norm, in the basis of the codes: the basis of the windows, or its Hadamard transform.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace oscar {
 
 class KiviPages : public CachePages {
  public:
-  // The side must be one that has_pages() accepts and that fits the head size (require_fit()).
+  // has_pages() must accept the side, and the side must fit the head size (require_fit()).
   KiviPages(const SideCode& side, int kv_heads, int head_dim);
 
   int tokens() const override { return kKiviPageTokens; }
@@ -34,7 +34,7 @@ class KiviPages : public CachePages {
   bool rotates() const override { return order_ > 0; }
   void to_code_basis(float* rows, std::int64_t queries) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
-  // Sums over codes are kept behind those over BF16 rows, whose basis is another.
+  // Sums over codes are kept after sums over BF16 rows, whose basis differs.
   int sum_width() const override { return 2 * d_; }
   void add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
            float* sums) const override;
@@ -59,8 +59,8 @@ class KiviPages : public CachePages {
 
   SideCode side_;
   bool channel_axis_;
-  int bits_, kv_heads_, d_, line_, group_, lines_;  // a line: the codes that belong together; lines of a page
-  std::int64_t order_;                              // of the Hadamard blocks of a head; 0: none
+  int bits_, kv_heads_, d_, line_, group_, lines_;  // line_: codes per line; lines_: lines per page
+  std::int64_t order_;                              // of the Hadamard blocks of a head; 0: no rotation
   std::int64_t norm_bytes_, code_bytes_, param_bytes_;
 };
 

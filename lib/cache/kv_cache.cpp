@@ -13,7 +13,7 @@ namespace {
 
 std::size_t as_index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Room for `size` elements, growing by an eighth, at most to `limit`, so that little is held unused.
+// Makes room for `size` elements. Grows by an eighth, at most to `limit`, so that little memory is unused.
 template <class T>
 void grow(std::vector<T>& storage, std::size_t size, std::size_t least_step, std::size_t limit) {
   if (size > storage.capacity()) {
@@ -43,7 +43,7 @@ CacheWindows all_in_sink() { return {std::numeric_limits<std::int32_t>::max(), 0
 // One side of one layer of one sequence.
 struct KvCache::Rows {
   std::int64_t tokens = 0;
-  std::vector<std::uint16_t> sink, ring;  // [rows so far, Hkv, d] BF16; token i behind the sink is in row i mod ring
+  std::vector<std::uint16_t> sink, ring;  // [rows so far, Hkv, d] BF16; token i after the sink is in row i mod ring
 };
 
 struct KvCache::Sequence {
@@ -63,7 +63,7 @@ void KvCache::append(std::int64_t layer, std::int64_t id, const std::uint16_t* k
   });
 }
 
-// What leaves the recent windows is coded, then the rows go into the windows, where they may take its place.
+// Tokens that leave the recent windows are coded first; then the new rows enter the windows and may overwrite them.
 void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part) {
   const std::size_t sides = spec_.one_vector ? 1 : 2;
   const auto each = [&](const auto& call) {
@@ -87,7 +87,7 @@ void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows,
   each([&](Sequence& of, Side side, const NewRows& added) { keep(of, layer, side, added); });
 }
 
-// Pages for what leaves the recent window, and what is to be coded into them.
+// Allocates pages for tokens that leave the recent window, and lists the parts to code.
 void KvCache::add_parts(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added,
                         std::vector<Part>& parts) {
   const CacheWindows& w = spec(side).windows;
@@ -133,7 +133,7 @@ void KvCache::make_pages(Sequence& sequence, std::int64_t layer, Side side, std:
   fit();
 }
 
-// In pieces that are coded at once, into a page that is there.
+// Codes a part in pieces that are coded at once; its page must exist.
 void KvCache::code(const Part& part, std::int64_t layer) {
   const CacheWindows& w = spec(part.side).windows;
   const CachePages& pages = *spec(part.side).pages[as_index(layer)];
@@ -150,7 +150,7 @@ void KvCache::code(const Part& part, std::int64_t layer) {
     count = std::min<std::int64_t>(part.end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens);
     rows.resize(as_index(count * channels));
     for (std::int64_t t = 0; t < count; ++t) {
-      const std::int64_t behind = w.sink + begin + t - held.tokens;  // among the added rows, if not negative
+      const std::int64_t behind = w.sink + begin + t - held.tokens;  // index among the added rows, if not negative
       const std::uint16_t* row =
           channel + (behind >= 0 ? part.added.rows + behind * width : held.ring.data() + (begin + t) % ring * width);
       for (std::int64_t i = 0; i < channels; ++i) {

@@ -1,7 +1,7 @@
-// The KV cache of all layers in main memory: of each side of each sequence the first tokens and the last ones as BF16
-// rows, those between as codes in pages (cache_pages.h). A token is coded once, when it leaves the recent window. Any
-// number of sequences of any length. Page ids are shared by all layers, so one page table serves a side of a sequence,
-// or both sides where they share pages. Plain loops, no LibTorch.
+// The KV cache of all layers in main memory. For each side of each sequence, the first and the last tokens are BF16
+// rows, and the tokens between them are codes in pages (cache_pages.h). A token is coded once, when it leaves the
+// recent window. It holds any number of sequences of any length. All layers share page ids, so one page table serves a
+// side of a sequence, or both sides if they share pages. Plain loops, no LibTorch.
 #pragma once
 
 #include <array>
@@ -19,32 +19,33 @@
 namespace oscar {
 
 struct SideSpec {
-  CacheWindows windows;                                  // all_in_sink() for a cache that codes nothing
+  CacheWindows windows;                                  // all_in_sink() for a cache without codes
   std::vector<std::shared_ptr<const CachePages>> pages;  // [layers]
 };
 
 struct KvCacheSpec {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::array<SideSpec, 2> sides;  // keys, values
-  bool shared_pages = false;      // a page holds keys and values: equal windows, bytes and tokens
-  // What is cached as the key is the value, too: kept once, and both sides are views of it. Needs shared_pages.
+  bool shared_pages = false;      // a page holds keys and values, which must have equal windows, bytes and tokens
+  // Shared K/V latent (MLA): the cached key is also the value. It is kept once, and both sides are views of it. Needs
+  // shared_pages.
   bool one_vector = false;
 };
 
-// Windows of a cache that keeps every token in BF16.
+// Windows of a cache with every token in BF16.
 CacheWindows all_in_sink();
 
 // BF16 rows of one side: token i of the tier is in row (first + i) mod capacity.
 struct RowTier {
-  const std::uint16_t* rows = nullptr;  // [capacity, Hkv, d]; not read where tokens is 0
+  const std::uint16_t* rows = nullptr;  // [capacity, Hkv, d]; not read if tokens is 0
   std::int64_t tokens = 0, first = 0, capacity = 0;
 };
 
-// One side of one layer of one sequence as it is stored. Pointers are valid until the next append or release.
+// One side of one layer of one sequence in its stored form. Pointers are valid until the next append or release.
 struct SideView {
   RowTier sink, recent;
-  std::int64_t body = 0;                // coded tokens, between the two
-  const std::uint8_t* pool = nullptr;   // pages of the layer, those of other sequences among them
+  std::int64_t body = 0;                // number of coded tokens, between sink and recent
+  const std::uint8_t* pool = nullptr;   // pages of the layer, including other sequences' pages
   const std::int32_t* table = nullptr;  // [page_count()] page ids
   const CachePages* pages = nullptr;
 
@@ -58,12 +59,12 @@ class KvCache {
   explicit KvCache(KvCacheSpec spec);
   ~KvCache();
 
-  // The next token of a sequence (a new one when the id is not known). key, value: [Hkv, d] BF16 bits; of one vector
-  // the value is not read. NumericalError, naming the place, when a token to be coded is not finite.
+  // Appends the next token of a sequence; an unknown id starts a new sequence. key, value: [Hkv, d] BF16 bits; with a
+  // shared K/V latent (MLA), `value` is ignored. NumericalError naming the place if a token to be coded is not finite.
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
-  // The next tokens of some sequences, each of them once: the same bytes as one by one. for_each_part(n, code) calls
-  // code(i) for i in [0, n), each once, in any order and on any threads; a part is a page, or a head of one
-  // (CachePages::by_head()).
+  // Appends the next tokens of several sequences, each listed once; the bytes equal those of single appends.
+  // for_each_part(n, code) must call code(i) once for each i in [0, n), in any order and on any threads. A part is a
+  // page, or one head of a page (CachePages::by_head()).
   struct NextRows {
     std::int64_t sequence;
     const std::uint16_t *keys, *values;  // [count, Hkv, d] BF16 bits
@@ -71,19 +72,19 @@ class KvCache {
   };
   using ForEachPart = std::function<void(std::int64_t, const std::function<void(std::int64_t)>&)>;
   void append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part);
-  void release(std::int64_t sequence);  // its pages and windows; nothing happens for an unknown id
+  void release(std::int64_t sequence);  // frees its pages and windows; no effect for an unknown id
 
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
-  SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // of a known id
+  SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // the id must be known
   bool shared_pages() const { return spec_.shared_pages; }
-  bool by_head(std::int64_t layer) const;  // whether heads of a page are parts of append_rows(), on either side
+  bool by_head(std::int64_t layer) const;  // true if append_rows() splits pages into heads, on either side
   std::int64_t pages_in_use() const;
   std::uint64_t allocated_bytes() const;  // memory held by pages and windows
 
  private:
   struct Rows;
   struct Sequence;
-  // Pages of a side; those of the keys where both share them.
+  // Pages of a side; if sides share pages, only the pools of the keys are used.
   struct Pools {
     PageAllocator ids;
     std::vector<std::vector<std::uint8_t>> bytes;  // [layers]
@@ -96,13 +97,13 @@ class KvCache {
     const std::uint16_t* rows;  // [count, Hkv, d]
     std::int64_t count;
   };
-  // Tokens [begin, end) behind the sink, in one page.
+  // Tokens [begin, end) after the sink, in one page.
   struct Part {
     const Sequence* sequence;
     Side side;
     std::int64_t begin, end;
     NewRows added;
-    std::int64_t head;  // of all: -1
+    std::int64_t head;  // -1: all heads
   };
   void add_parts(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added, std::vector<Part>& parts);
   void make_pages(Sequence& sequence, std::int64_t layer, Side side, std::int64_t count);

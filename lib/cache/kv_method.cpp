@@ -29,8 +29,8 @@ const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
 
 RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) const {
   const Side side = one_vector ? Side::kKey : asked;
-  // A vector that is key and value is scaled as values are, for the least squared error (docs/results.md): with
-  // the keys' scales without bias, waterfill lost more on every made model.
+  // A shared K/V latent (MLA) is scaled as values are, for the least squared error (docs/results.md). With the keys'
+  // unbiased scales, waterfill had a larger loss on every sample model.
   RowCodec codec{.code = code(layer, side), .side = one_vector ? Side::kValue : side};
   codec.encoder = side == Side::kKey ? key_encoder : value_encoder;
   const auto h = static_cast<std::size_t>(head);
@@ -85,7 +85,7 @@ std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, 
     if (!method.left_out_at(place)) continue;
     bytes += row * static_cast<std::uint64_t>(std::min(model.span(model.kv_layer(place)), context));
   }
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {  // windows beside the cache, whatever the method
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {  // windows outside the cache, for any method
     if (!model.is_local(layer) || model.reads_another(layer)) continue;
     const std::int64_t tokens = std::min(model.span(layer), context);
     bytes += static_cast<std::uint64_t>(2 * 2 * model.local.kv_heads * model.local.head_dim * tokens);

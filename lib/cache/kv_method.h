@@ -1,5 +1,5 @@
-// A KV-cache method as the cache runs it: basis, clip, code, encoder, windows for each layer. Made from a row of the
-// registry (registry/registry.h) and, where the row needs one, a bundle: make_method.cpp.
+// A KV-cache method in the form that the cache runs: basis, clip, code, encoder and windows per layer. make_method.cpp
+// makes it from a row of the registry (registry/registry.h) and, if the row needs one, a bundle.
 #pragma once
 
 #include <array>
@@ -20,35 +20,36 @@
 
 namespace oscar {
 
-// What is stored for the keys and the values of one layer. Page sizes may differ between layers and between sides.
+// The codes of keys and values of one layer. Page sizes may differ between layers and between sides.
 struct LayerCode {
   RowCode key, value;
-  std::vector<std::array<float, kBands>> key_sigma, value_sigma;  // blocks: [Hkv] deviation of each block; else empty
+  std::vector<std::array<float, kBands>> key_sigma, value_sigma;  // layout blocks: [Hkv] deviation of each block; else
+                                                                  // empty
   std::vector<std::shared_ptr<const FeedbackMetric>> key_metric{},
       value_metric{};  // encoder feedback: [Hkv]; else empty
 };
 
 struct KvMethod {
   std::string id;         // "oscar"
-  std::string source;     // paper or project the definition follows
+  std::string source;     // paper or project that defines it
   bool quantized = true;  // false: bf16, every token stays in BF16
-  // Of a model with latent attention: a token caches one vector, which is key and value. Codes, encoders and clips are
-  // those of the keys, scales are chosen as those of values; the value transform is the keys' with its way back.
+  // Shared K/V latent (MLA): a token caches one vector, which is key and value. It uses the codes, encoders and clips
+  // of keys, but scales chosen as for values. The value transform is the keys' transform with its inverse.
   bool one_vector = false;
   CacheWindows windows;
-  std::optional<CacheWindows> value_windows;  // where those of values are others, as some papers have them
+  std::optional<CacheWindows> value_windows;  // windows of values if they differ from those of keys, as in some papers
   std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null
-  // Of transform_coder(); other coders keep what they need, and their rows stay in the model's basis.
+  // Used by transform_coder(). Other coders store their own parameters, and their rows stay in the model's basis.
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
   std::vector<LayerCode> codes;        // [layers that are not left out]
-  std::vector<LayerTransform> layers;  // the same; empty: identity everywhere, no clip
-  // [L] of each of the model's layers in `codes` and `layers`; empty: in order. kLeftOut: the bundle leaves the layer
-  // out, because its queries see less than the recent window. It is exact in BF16; its pages have the first code, in
-  // the model's basis, and no query reads them.
+  std::vector<LayerTransform> layers;  // [layers that are not left out]; empty: identity and no clip everywhere
+  // [L] index of each model layer in `codes` and `layers`; empty: in order. kLeftOut: the bundle leaves the layer out,
+  // because its queries see fewer tokens than the recent window. Such a layer is exact in BF16. Its pages have the
+  // first code, in the model's basis, and no query reads them.
   std::vector<std::int64_t> places;
   static constexpr std::int64_t kLeftOut = -1;
 
-  std::shared_ptr<const RopePhases> rope_phases;  // of the model, where a transform has a rotated mean; else null
+  std::shared_ptr<const RopePhases> rope_phases;  // phases of the model if a transform has a rotated mean; else null
 
   const SideTransform* transform(std::int64_t layer, Side side) const;  // null: identity
   const RowCode& code(std::int64_t layer, Side side) const;
@@ -60,46 +61,48 @@ struct KvMethod {
   }
   bool quantized_at(std::int64_t layer) const;
   bool left_out_at(std::int64_t layer) const;
-  PageLayout page(std::int64_t layer) const;                   // of one KV head, of transform_coder()
-  const LayerCode& layer_code(std::int64_t layer) const;       // of transform_coder()
-  std::int64_t vectors() const { return one_vector ? 1 : 2; }  // that a token caches for each KV head
-  std::int64_t held_layers(const ModelConfig& model) const;    // that are not left out
-  // The decode path has pages for it.
+  PageLayout page(std::int64_t layer) const;                   // of one KV head; only for transform_coder()
+  const LayerCode& layer_code(std::int64_t layer) const;       // only for transform_coder()
+  std::int64_t vectors() const { return one_vector ? 1 : 2; }  // vectors that a token caches per KV head
+  std::int64_t held_layers(const ModelConfig& model) const;    // number of layers that are not left out
+  // True if the decode path has pages for it.
   bool paged() const { return coder->no_pages().empty(); }
 
-  // Of a quantized token, parameters included; mean over layers, without those that are left out.
+  // Bits per element of a quantized token, including parameters; mean over the layers that are not left out.
   double bits_per_element() const;
-  // Bytes of a quantized token in one layer, all KV heads, by the same mean; 16-bit ones for a method that codes
-  // nothing.
+  // Bytes of a quantized token in one layer, all KV heads, by the same mean; 16 bits per element for a method without
+  // codes.
   double token_bytes(const ModelConfig& model) const;
-  // Of the BF16 windows of one layer, at their capacity or of so many tokens; of all tokens where nothing is coded.
+  // Bytes of the BF16 windows of one layer: at their capacity or for `context` tokens, whichever is less. All tokens if
+  // nothing is coded.
   std::uint64_t window_bytes(const ModelConfig& model, std::int64_t context) const;
-  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over these layers; for
-  // methods of other papers what a sequence holds (MethodEngine).
+  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over the same layers.
+  // For methods of other papers: the bits that a sequence holds (MethodEngine).
   double bits_per_element_at(std::int64_t context) const;
 };
 
-// Bytes of the pages and windows of one sequence of `context` tokens, all layers: whole pages, windows at their
-// capacity. What a cache holds beyond that (growth in steps) is not counted, so that the figure is the same everywhere.
-// Of a layer that is left out, or that keeps its window beside the cache, the tokens that a query sees count, in BF16.
+// Bytes of the pages and windows of one sequence of `context` tokens, all layers: full pages, windows at their
+// capacity. The cache's spare memory from growth in steps does not count, so the figure is the same everywhere. For a
+// layer that is left out, or that keeps its window outside the cache, the tokens that a query sees count, in BF16.
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
-// The same without layers that are left out.
+// The same without left-out layers.
 std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context);
 
-// "64/256", or "K 64/129 in blocks of 128, V 64/256" where the sides differ: settings in reports.
+// "64/256", or "K 64/129 in blocks of 128, V 64/256" if the sides differ: the form of settings in reports.
 std::string by_side(const std::string& key, const std::string& value);
 
-// UsageError: the id is none of method_ids() nor, with a bundle, its own; with the list and a suggestion.
+// UsageError for an id that is neither in method_ids() nor the bundle's own; it has the list and a suggestion.
 [[noreturn]] void refuse_method(const std::string& id, const Bundle* bundle);
 
-// id: one of method_ids(), or the name of the bundle's own method. Methods of other papers come with their authors'
-// windows; `windows` is for the others. UsageError for an unknown id (with the list and a
-// suggestion), for a bundle that is needed and absent, or for windows below zero; InputError for a bundle whose
-// geometry is not the model's or a head size that cannot be coded.
+// id: one of method_ids(), or the name of the bundle's own method. Methods of other papers have their authors' windows;
+// `windows` is for the others. UsageError for an unknown id (with the list and a suggestion), for a missing bundle, or
+// for windows below zero. InputError for a bundle whose geometry differs from the model's, or for a head size that
+// cannot be coded.
 KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
                      const CacheWindows& windows);
 
-// A method of another paper with the windows and knobs of the description. UsageError when it does not fit the model.
+// A method of another paper, with the windows and parameters of its description. UsageError if it does not fit the
+// model.
 KvMethod make_spec_method(const MethodSpec& description, const ModelConfig& model);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Methods from the registry and from bundles: the one place that looks at where a method comes from.
+// Makes methods from the registry and from bundles: the only code that looks at where a method comes from.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<std::int64_t> places_of(const Bundle& bundle, const ModelConfig& mod
 }
 
 void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle) {
-  Bundle as_run = bundle;  // with the windows of this run, which decide on the layers that may be missing
+  Bundle as_run = bundle;  // with the windows of this run, which decide which layers may be missing
   as_run.windows = method.windows;
   const std::vector<std::string> differences = check_bundle_model(as_run, model, bundle.model_fingerprint);
   if (!differences.empty()) throw InputError("the bundle does not fit the model: " + differences.front());
@@ -95,7 +95,8 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   }
   const MethodRow* row = find_method(id);
   if (row != nullptr && row->description) return make_spec_method(*row->description, model);
-  const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name wins over the registry
+  const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name takes precedence over the
+                                                               // registry
   if (!own && (row == nullptr || !row->listed)) refuse_method(id, bundle);
   const bool from_bundle = own || row->needs_bundle();
   if (from_bundle && bundle == nullptr) {

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-constexpr int kRows = 4;  // rows that share a pass over the matrix
+constexpr int kRows = 4;  // rows per pass over the matrix
 
 OSCAR_VECTOR_CLONES void multiply(const float* x, int rows, const float* matrix, int d, float* y) {
   std::fill_n(y, rows * d, 0.0f);
@@ -32,7 +32,7 @@ typedef float Floats8 __attribute__((vector_size(32)));
 
 OSCAR_INLINE void store(float* to, const Floats8& values) { std::memcpy(to, &values, sizeof(values)); }
 
-// Where the fields of a lane are, counted as page_layout.h counts them: word W and field j of number p.
+// Position of a lane's fields, numbered as in page_layout.h: word W and field j of number p.
 struct Place {
   int word, field, fields;
   Place(int p, int width) : word(p * width / 16), field(p * width % 16 / width), fields(16 / width) {}
@@ -103,7 +103,7 @@ OSCAR_VECTOR_CLONES void expand_keys(const PlaneLayout& plane, const std::uint32
   }
 }
 
-// Eight neighboring channels of a pair of tokens are one field of eight lanes: a token in each half.
+// Eight neighboring channels of a pair of tokens are one field of eight lanes, with one token in each half.
 OSCAR_VECTOR_CLONES void expand_values(const PlaneLayout& plane, const std::uint32_t* words, int tokens, float offset,
                                        int stride, float* levels) {
   const int n = plane.channels, v = plane.vector_words();
@@ -130,7 +130,7 @@ OSCAR_VECTOR_CLONES void expand_values(const PlaneLayout& plane, const std::uint
 
 void expand_by_table(const PlaneLayout& plane, const std::uint32_t* words, const std::uint16_t* places, int tokens,
                      float offset, int stride, float* levels) {
-  const int bits = plane.width == 1 ? 5 : (plane.width == 2 ? 4 : 3);  // log2 of the codes in a word
+  const int bits = plane.width == 1 ? 5 : (plane.width == 2 ? 4 : 3);  // log2 of the number of codes in a word
   const unsigned mask = (1u << plane.width) - 1u, field = (1u << bits) - 1u;
   for (int token = 0; token < tokens; ++token) {
     for (int i = 0; i < plane.channels; ++i) {

@@ -16,7 +16,9 @@ RowPages::RowPages(const PageLayout& page, Side side, std::vector<RowCodec> code
       side_(side),
       codecs_(std::move(codecs)),
       runs_(scale_runs(layout_)) {
-  for (const RowCodec& codec : codecs_) encode_ = row_encoder(codec);  // one layout, so the same for all heads
+  for (const RowCodec& codec : codecs_)
+    encode_ = row_encoder(codec);  // all heads have the same layout, so the same
+                                   // encoder
   const SideLayout& layout = layout_;
   for (const RowCodec& codec : codecs_) sigma_.insert(sigma_.end(), codec.sigma.begin(), codec.sigma.end());
   for (int b = 0; b < layout.planes; ++b) {
@@ -132,7 +134,7 @@ RowPages::Levels RowPages::levels_of(const std::uint8_t* page, int head, int cou
   return x;
 }
 
-// sum_g s_g (<q_g, l_g> - z_g sum q_g): scales and zero points stay outside the dots.
+// sum_g s_g (<q_g, l_g> - z_g sum q): scales and zero points stay outside the dot products.
 void RowPages::dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const {
   const int d = layout_.head_dim;
   const Levels x = levels_of(page, head, count);
@@ -150,7 +152,7 @@ void RowPages::dots(const std::uint8_t* page, int head, int count, const float* 
   }
 }
 
-// sum_t w_t s_t l_t and, apart, sum_t w_t s_t z_t.
+// sum_t w_t s_t l_t and, separately, sum_t w_t s_t z_t.
 void RowPages::add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
                    float* sums) const {
   const int d = layout_.head_dim;

@@ -1,5 +1,5 @@
-// Pages whose codes are those of codec.h: a row (one token of one KV head) after the other, keys and values in one page
-// of 64 tokens (page_layout.h).
+// Pages with the codes of codec.h: one row (one token of one KV head) after the other, keys and values in one page of
+// 64 tokens (page_layout.h).
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace oscar {
 
-// Keys or values of pages of one layout.
+// The keys or the values in pages of one layout.
 class RowPages : public CachePages {
  public:
-  // codecs: [Hkv], of the layout. Without them get(), put() and read_levels() alone may be called. InputError for
-  // encoder feedback without a metric of the code.
+  // codecs: [Hkv], of the layout. Without them, only get(), put() and read_levels() may be called. InputError for
+  // encoder feedback without a metric that matches the code.
   RowPages(const PageLayout& page, Side side, std::vector<RowCodec> codecs = {});
 
-  // One row of one KV head, whose bytes begin at head_page. codes: [d], params: [param_bytes of the row] as
-  // encode_rows writes them. Token 0..63.
+  // Writes or reads one row of one KV head, whose bytes begin at head_page. codes: [d], params: [param_bytes of the
+  // row] as written by encode_rows. Token 0..63.
   void put(std::uint8_t* head_page, int token, const std::uint8_t* codes, const std::uint8_t* params) const;
   void get(const std::uint8_t* head_page, int token, std::uint8_t* codes, std::uint8_t* params) const;
 
-  // The first `count` rows as xhat = scale (level - zero). levels: [count, d] (0 in channels of width 0);
-  // scale, zero: [scale_runs(), 64]. sigma: [4], read by blocks alone.
+  // The first `count` rows as xhat = scale (level - zero). levels: [count, d] (0 in channels of width 0); scale, zero:
+  // [scale_runs(), 64]. sigma: [4], read only for blocks.
   void read_levels(const std::uint8_t* head_page, int count, const float* sigma, float* levels, float* scale,
                    float* zero) const;
 
@@ -35,8 +35,8 @@ class RowPages : public CachePages {
   bool by_head() const override { return !codecs_.empty() && codecs_.front().encoder == Encoder::kFeedback; }
   void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
-  // Sums over codes lie with those over BF16 rows; behind them the zero points, a float for each run of channels with a
-  // scale.
+  // Sums over codes and over BF16 rows share d columns. After them are the zero points, one float per run of channels
+  // that share a scale.
   int sum_width() const override { return layout_.head_dim + static_cast<int>(runs_.size()); }
   void add(const std::uint8_t* page, int head, int count, const float* weights, int queries,
            float* sums) const override;
@@ -55,10 +55,10 @@ class RowPages : public CachePages {
   SideLayout layout_;
   Side side_;
   std::vector<RowCodec> codecs_;  // [Hkv]
-  RowEncoder encode_ = nullptr;   // of their layout; null without codecs
+  RowEncoder encode_ = nullptr;   // for the layout; null without codecs
   std::vector<float> sigma_;      // [Hkv, 4]
   std::vector<ScaleRun> runs_;
-  // Per plane: place of each code in units of its width, [tokens, channels].
+  // Per plane: position of each code in units of its width, [tokens, channels].
   std::vector<std::vector<std::uint16_t>> places_;
 };
 

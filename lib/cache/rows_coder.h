@@ -1,6 +1,6 @@
-// How a method codes the rows of a cache: all that differs between codes of transformed rows (coders.h:
-// transform_coder()) and the description of another paper's method. make_method.cpp chooses a coder for each method,
-// everything else calls it: nothing outside asks where a method comes from.
+// How a method codes the rows of a cache. This interface covers all differences between codes of transformed rows
+// (coders.h: transform_coder()) and the methods of other papers. make_method.cpp chooses a coder for each method. No
+// other code asks where a method comes from.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,32 +17,32 @@ namespace oscar {
 
 struct KvMethod;
 
-// A coder knows what is its own; windows, transforms and layers that are left out are those of the method that it is
-// given, which must be the method that holds it. Const functions may run in several threads.
+// A coder stores only its own parameters. Pass the KvMethod that owns it: windows, transforms and left-out layers come
+// from there. Const functions may run in several threads.
 class RowsCoder {
  public:
   virtual ~RowsCoder() = default;
 
-  virtual std::string settings(const KvMethod& method, const ModelConfig& model) const = 0;  // in words, for reports
+  virtual std::string settings(const KvMethod& method, const ModelConfig& model) const = 0;  // text for reports
 
-  // Of a quantized token, parameters included; mean over the layers that the method holds.
+  // Bits per element of a quantized token, including parameters; mean over the layers that the method holds.
   virtual double bits_per_element(const KvMethod& method) const = 0;
-  // With the windows of a sequence of `context` tokens: KvMethod::bits_per_element_at().
+  // Includes the windows of a sequence of `context` tokens: KvMethod::bits_per_element_at().
   virtual double bits_per_element_at(const KvMethod& method, std::int64_t context) const = 0;
-  // Of a quantized method: oscar::held_bytes() of kv_method.h.
+  // oscar::held_bytes() of kv_method.h, for a quantized method.
   virtual std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const = 0;
 
-  // What a reader of the cache gets back of rows, [T, Hkv, d] FP32: decoded where the method codes them, as they were
-  // elsewhere. rows: the same shape in the basis of the cache, the tokens from position 0 on; on the CPU, or, unless
-  // row_by_row(), on a GPU. NumericalError when a row is not finite.
+  // The rows that a reader of the cache gets for `rows`, [T, Hkv, d] FP32: decoded if the method codes them, else
+  // unchanged. rows: the same shape in the basis of the cache, tokens from position 0 on. They are on the CPU or,
+  // unless row_by_row(), may be on a GPU. NumericalError if a row is not finite.
   virtual at::Tensor code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) const = 0;
-  // Each row is coded on its own by KvMethod::codec(), as the kernels that write pages do on a GPU.
+  // True if KvMethod::codec() codes each row separately, as the page-writing kernels do on a GPU.
   virtual bool row_by_row() const = 0;
 
-  // Why the paged cache has no pages for the codes: what follows the method's name; empty when it has.
+  // Why the paged cache has no pages for the codes: text that follows the method's name; empty if it has.
   virtual std::string no_pages() const = 0;
-  // Pages of each side and layer, without windows; nothing where no_pages() says why. InputError for a layout that the
-  // head size cannot carry.
+  // Pages of each side and layer, without windows; nullopt if no_pages() gives a reason. InputError for a layout that
+  // does not support the head size.
   virtual std::optional<KvCacheSpec> pages(const KvMethod& method, const ModelConfig& model) const = 0;
 };
 

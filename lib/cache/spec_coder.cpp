@@ -1,4 +1,4 @@
-// Codes of other papers' methods: MethodEngine, and the pages of those that have some.
+// Codes of other papers' methods: MethodEngine, and pages for the methods that have them.
 #include <ATen/ATen.h>
 
 #include "cache/coders.h"

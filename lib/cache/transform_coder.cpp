@@ -1,4 +1,4 @@
-// Codes of transformed rows, one row after the other: the bundles of oscar-fit, naive2 and hadamard2.
+// Codes of transformed rows, each row separately: the bundles of oscar-fit, naive2 and hadamard2.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-// decode(encode(row)) of the rows [begin, end) of rows [T, Hkv, d] FP32; others are left alone.
+// decode(encode(row)) for the rows [begin, end) of rows [T, Hkv, d] FP32; the other rows are unchanged.
 at::Tensor quantized_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
                           std::int64_t begin, std::int64_t end) {
   const std::int64_t heads = rows.size(1), d = rows.size(2);
@@ -97,7 +97,7 @@ std::optional<KvCacheSpec> TransformCoder::pages(const KvMethod& method, const M
 }  // namespace
 
 std::shared_ptr<const RowsCoder> transform_coder() {
-  static const auto coder = std::make_shared<const TransformCoder>();  // it holds nothing
+  static const auto coder = std::make_shared<const TransformCoder>();  // one object for all: it has no state
   return coder;
 }
 

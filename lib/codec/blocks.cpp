@@ -18,9 +18,9 @@ constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// Codes of one block with step = 2 f max|x| / (2^w - 1): c = clamp(floor(x / step) + 2^(w-1), 0, 2^w - 1), the floor
-// taken after the sum (x (1 / step) + 2^(w-1), clamped, truncated); w = 1: c = [x >= 0].
-// odd: 2 l = 2c + 1 - 2^w. Returns sum of x odd; *squares: sum of odd^2.
+// Codes of one block with step = 2 f max|x| / (2^w - 1): c = clamp(floor(x / step) + 2^(w-1), 0, 2^w - 1). The floor is
+// taken after the sum (x (1 / step) + 2^(w-1), clamped, truncated); w = 1: c = [x >= 0]. odd: 2 l = 2c + 1 - 2^w.
+// Returns sum of x odd; *squares: sum of odd^2.
 OSCAR_INLINE float try_fraction(const float* x, int n, int width, float fraction, float largest, float* odd,
                                 std::int32_t* squares) {
   const int levels = 1 << width;
@@ -66,9 +66,9 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
   return best;
 }
 
-// Writes the codes of a block with w > 0 and returns its scale byte. A block whose squares leave the range of floats
-// (all zero, or magnitudes beyond 2^+-40) takes the least or the largest scale that a byte holds.
-// metric: [n, n] of encoder feedback; null: no steps.
+// Writes the codes of a block with w > 0 and returns its scale byte. If the squares of a block leave the range of
+// floats (all zero, or magnitudes beyond 2^+-40), it takes the smallest or the largest scale byte. metric: [n, n] of
+// encoder feedback; null: no steps.
 OSCAR_INLINE std::int8_t encode_band(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
                                      const float* metric, std::uint8_t* codes) {
   const float largest = row_math::largest_magnitude(x, n);
@@ -126,7 +126,7 @@ OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* 
 }  // namespace
 
 std::int8_t scale_byte(float ratio) {
-  if (!(ratio >= 0x1p-5f)) return -128;  // NaN and anything below the grid
+  if (!(ratio >= 0x1p-5f)) return -128;  // NaN, or below the grid
   if (ratio >= 0x1p5f) return 127;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(ratio);
   const int exponent = static_cast<int>(bits >> 23) - 127;

@@ -1,4 +1,4 @@
-// The block-width layout: encoder and decoder of one row. Internal to lib/codec.
+// The layout with block widths: encoder and decoder of one row. Internal to lib/codec.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace oscar::blocks {
 
-// n rows; false and *bad_row when a row is not finite. codes: [n, d] (0 in blocks of width 0);
-// params: [n, blocks with w > 0] scale bytes, two's complement.
+// n rows; returns false and sets *bad_row if a row is not finite. codes: [n, d] (0 in blocks of width 0); params: [n,
+// blocks with w > 0] scale bytes, two's complement.
 bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params, std::int64_t* bad_row);
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,

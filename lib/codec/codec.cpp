@@ -14,7 +14,7 @@
 namespace oscar {
 namespace {
 
-// The codec of a layout; its functions are described in uniform.h and blocks.h.
+// The codec of a layout; uniform.h and blocks.h describe its functions.
 struct LayoutCodec {
   RowEncoder encode;
   decltype(&uniform::decode_rows) decode;
@@ -22,7 +22,7 @@ struct LayoutCodec {
   decltype(&uniform::unpack_codes) unpack;
 };
 
-// One row for each layout, in the order of Layout.
+// One row per layout, in the order of Layout.
 constexpr LayoutCodec kCodecs[] = {
     {uniform::encode_rows, uniform::decode_rows, uniform::pack_codes, uniform::unpack_codes},
     {blocks::encode_rows, blocks::decode_rows, blocks::pack_codes, blocks::unpack_codes},
@@ -86,7 +86,7 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
 
 void quantize_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
                    std::int64_t out_stride) {
-  constexpr std::int64_t kBatch = 16;  // rows whose codes stay in the first-level cache between the two steps
+  constexpr std::int64_t kBatch = 16;  // rows whose codes stay in the L1 cache between the two steps
   std::uint8_t codes[kBatch * kMaxHeadDim], params[kBatch * kMaxHeadDim * 4];
   check_codec(codec);
   const std::int64_t d = codec.code.head_dim;

@@ -28,7 +28,7 @@ FeedbackMetric::FeedbackMetric(const float* blocks, const RowCode& code) : n_(co
       for (std::size_t j = 0; j < n; ++j) sums[j] += static_cast<double>(h[i * n + j]);
     }
     for (const double sum : sums) total += sum;
-    if (!(total > 0.0)) {  // an offset costs nothing: any will do, the plain mean is kept
+    if (!(total > 0.0)) {  // an offset has no cost, so any would do: use the plain mean
       for (std::size_t j = 0; j < n; ++j) offset_[first + j] = 1.0f / static_cast<float>(n);
       continue;
     }

@@ -1,5 +1,6 @@
-// Encoder `feedback`: the codes of encoder search, moved by single steps so that the errors of a block's channels
-// cancel in the metric that weighs them. Readers never see it. Byte-level definition: docs/format-codec.md.
+// Encoder `feedback` (error-compensated rounding): takes the codes of encoder search and moves them by single steps.
+// The errors of a block's channels then compensate each other in the metric that weighs them. Readers never see it.
+// Byte-level definition: docs/format-codec.md.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 namespace oscar {
 
 // The metric of one head's errors in the basis of the cache, block by block (layout blocks: four of d/4 channels;
-// uniform: its groups). Zero points give each group a free offset, so what an offset can absorb is projected out:
-// H - h h^T / sum(h), h = H 1.
+// uniform: its groups). Zero points give each group a free offset, so the part that an offset can absorb is projected
+// out: H - h h^T / sum(h), h = H 1.
 class FeedbackMetric {
  public:
   // blocks: [d, n], rows b n .. (b + 1) n are the metric of block b, [n, n] symmetric, positive semidefinite; n is
@@ -19,7 +20,7 @@ class FeedbackMetric {
   FeedbackMetric(const float* blocks, const RowCode& code);
 
   int channels() const { return n_; }
-  // A multiple of the identity: nothing to cancel, such a block is coded by search.
+  // True for a multiple of the identity: errors cannot compensate each other, so search codes the block.
   bool flat(int block) const { return flat_[static_cast<std::size_t>(block)] != 0; }
   const float* matrix(int block) const { return matrix_.data() + at(block, n_); }  // [n, n]
   const float* offset(int block) const { return offset_.data() + at(block, 1); }   // [n] h / sum(h)

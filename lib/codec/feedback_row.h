@@ -1,5 +1,5 @@
-// The step of encoder `feedback` that both layouts share: coordinate ascent of the cosine between a row and its codes
-// in the block's metric. Single precision, every operation rounded on its own (row_math.h). Internal to lib/codec.
+// The step of encoder `feedback` for both layouts: coordinate ascent of the cosine between a row and its codes in the
+// block's metric. Single precision, every operation rounded separately (row_math.h). Internal to lib/codec.
 #pragma once
 
 #include "codec/codec.h"
@@ -8,9 +8,9 @@
 namespace oscar::feedback {
 
 constexpr int kPasses = 2;              // over the channels
-constexpr float kLeastGain = 1.00001f;  // smaller ones are rounding
+constexpr float kLeastGain = 1.00001f;  // smaller gains are rounding errors
 
-// Products in the metric H: <x, x>, <x, v>, <v, v>; the scale of keys is xx / xv, of values xv / vv.
+// Products in the metric H: <x, x>, <x, v>, <v, v>. The scale of keys is xx / xv, the scale of values xv / vv.
 struct Products {
   float xx = 0.0f, xv = 0.0f, vv = 0.0f;
   bool usable() const { return xx > 0.0f && xv > 0.0f && vv > 0.0f; }
@@ -26,8 +26,8 @@ OSCAR_INLINE void multiply(const float* x, const float* h, int n, float* out) {
   }
 }
 
-// Channel after channel, v[i] moves by +-step inside [low, high] to wherever xv^2 / vv is largest; it never falls.
-// Not usable(): v is as it was, and has no cosine in this metric.
+// Channel by channel, moves v[i] by +-step inside [low, high] to the largest xv^2 / vv, which never decreases. If the
+// result is not usable(), v is unchanged and has no cosine in this metric.
 OSCAR_INLINE Products ascend(const float* x, const float* h, int n, float step, float low, float high, float* v) {
   float hx[kMaxHeadDim], hv[kMaxHeadDim];
   multiply(x, h, n, hx);
@@ -61,7 +61,7 @@ OSCAR_INLINE Products ascend(const float* x, const float* h, int n, float step, 
     p.xv = row_math::fixed_dot(v, hx, n), p.vv = row_math::fixed_dot(v, hv, n);
     if (!moved || !p.usable()) break;
   }
-  // The running sums are rounded: what counts is the score of the codes themselves.
+  // The running sums are rounded, so the score is recomputed from the codes themselves.
   if (p.usable() && (p.xv * p.xv) / p.vv >= (start.xv * start.xv) / start.vv) return p;
   std::memcpy(v, before, static_cast<std::size_t>(n) * sizeof(float));
   return start;

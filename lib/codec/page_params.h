@@ -1,4 +1,4 @@
-// How the parameters of a token turn codes of a page into floats, for every kind of parameter that pages hold:
+// Decodes the codes of a page with the parameters of a token, for every kind of parameter in pages:
 //   xhat = scale (level - zero), level = code + level_offset()
 #pragma once
 
@@ -12,8 +12,8 @@ struct LevelScale {
   float scale, zero;
 };
 
-// Parameter `index` (a ScaleRun of row_code.h) of one token. page: of the KV head; sigma: [4] deviations of blocks,
-// read where parameters are scale bytes.
+// Parameter `index` (a ScaleRun of row_code.h) of one token. page: page of the KV head; sigma: [4] deviations of
+// blocks, read only if parameters are scale bytes.
 LevelScale read_param(const SideLayout& side, const std::uint8_t* page, int token, int index, const float* sigma);
 
 // 0; for scale bytes 1/2 - 2^(w-1).

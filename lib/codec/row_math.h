@@ -1,13 +1,13 @@
-// The loops that every encoder shares, over one row of at most kMaxHeadDim floats. They are inlined into functions
-// that the compiler clones for wider vectors; the clones give the same bits because integer reductions do not depend
-// on order, the one float sum has a fixed order, and this folder is compiled without contraction.
+// The loops that all encoders share, over one row of at most kMaxHeadDim floats. They are inlined into functions that
+// the compiler clones for wider vectors. All clones give the same bits: integer reductions do not depend on order, the
+// only float sum has a fixed order, and this folder is compiled without contraction.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
 
-// Clones need GNU indirect functions; sanitizer builds take the baseline. Tests build the codec without clones for
+// Clones need GNU indirect functions; sanitizer builds use the baseline. Tests build the codec without clones for
 // chosen instruction sets.
 #if !defined(OSCAR_NO_VECTOR_CLONES) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
     !defined(__SANITIZE_ADDRESS__)
@@ -21,8 +21,8 @@ namespace oscar::row_math {
 
 constexpr int kLanes = 32;  // lanes of the fixed sum
 
-// Sums of n floats in the fixed order: lane l of 32 adds elements l, l + 32, l + 64, ... in turn (from +0), then lanes
-// fold 16, 8, 4, 2, 1 apart: the order of a butterfly reduction over a warp.
+// Sums of n floats in the fixed order: lane l of 32 adds elements l, l + 32, l + 64, ... in turn (from +0). Then lanes
+// 16, 8, 4, 2, 1 apart are added: the order of a butterfly reduction over a warp.
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
 typedef float Lanes16 __attribute__((vector_size(64)));
@@ -54,7 +54,7 @@ OSCAR_INLINE float fixed_sum(const float* x, int n) {
   return fold(sum);
 }
 
-OSCAR_INLINE float fixed_dot(const float* x, const float* y, int n) {  // each product rounded before it is added
+OSCAR_INLINE float fixed_dot(const float* x, const float* y, int n) {  // each product is rounded before it is added
   Lanes sum = {}, a, b;
   int i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -76,7 +76,7 @@ OSCAR_INLINE float clamp(float v, float top) {  // to [0, top]
   return low < top ? low : top;
 }
 
-OSCAR_INLINE std::int32_t ordered(float value) {  // integers in the order of the floats, -0 below +0
+OSCAR_INLINE std::int32_t ordered(float value) {  // maps floats to integers of the same order, -0 below +0
   const std::int32_t bits = std::bit_cast<std::int32_t>(value);
   return bits ^ ((bits >> 31) & 0x7fffffff);
 }
@@ -96,7 +96,7 @@ OSCAR_INLINE Range range_of(const float* x, int n) {
   return {from_ordered(low), from_ordered(high)};
 }
 
-// |x| as integers; returns false when a value is NaN or infinite. used_bits: OR of all magnitudes.
+// |x| as integers; returns false if a value is NaN or infinite. used_bits: OR of all magnitudes.
 OSCAR_INLINE bool magnitudes(const float* x, int n, std::uint32_t* magnitude, std::uint32_t* used_bits) {
   std::int32_t largest = 0;
   std::uint32_t used = 0;
@@ -110,7 +110,7 @@ OSCAR_INLINE bool magnitudes(const float* x, int n, std::uint32_t* magnitude, st
   return largest < 0x7f800000;
 }
 
-// max |x|; anything from infinity on says that a value is not finite (compare the bits: it may be a NaN).
+// max |x|. A result of infinity or above means that a value is not finite (compare the bits: it may be a NaN).
 OSCAR_INLINE float largest_magnitude(const float* x, int n) {
   std::int32_t largest = 0;
   for (int i = 0; i < n; ++i) {
@@ -124,8 +124,8 @@ OSCAR_INLINE bool all_finite(const float* x, int n) {
   return std::bit_cast<std::int32_t>(largest_magnitude(x, n)) < 0x7f800000;
 }
 
-// The value at index k of the n magnitudes in ascending order, found bit by bit from the top: a bit belongs to it when
-// at most k magnitudes are smaller than the prefix that has the bit. Rows rounded to BF16 have no low 16 bits.
+// The value at index k of the n magnitudes in ascending order, found bit by bit from the top. A bit is set if at most k
+// magnitudes are smaller than the prefix with that bit. Rows rounded to BF16 have no low 16 bits.
 OSCAR_INLINE std::uint32_t order_statistic(const std::uint32_t* magnitude, int n, int k, std::uint32_t used_bits) {
   std::int32_t found = 0;
   const int last = (used_bits & 0xffffu) == 0 ? 16 : 0;
@@ -139,14 +139,14 @@ OSCAR_INLINE std::uint32_t order_statistic(const std::uint32_t* magnitude, int n
   return static_cast<std::uint32_t>(found);
 }
 
-// Index of the threshold of the clip rule; d when clipping is off.
+// Index of the clip threshold; d if clipping is off.
 OSCAR_INLINE int clip_index(float rho, int d) {
   if (!(rho > 0.0f) || rho >= 1.0f) return d;
   const int index = static_cast<int>(rho * static_cast<float>(d));
   return index < d - 1 ? index : d - 1;
 }
 
-// Copies the row to `out`, clipped; false when it is not finite. d <= kMaxHeadDim of codec.h.
+// Copies the row to `out`, clipped; returns false if it is not finite. d <= kMaxHeadDim of codec.h.
 OSCAR_INLINE bool load_clipped(const float* x, int d, float rho, std::uint32_t* scratch, float* out) {
   const int index = clip_index(rho, d);
   if (index >= d) {

@@ -14,9 +14,9 @@ using row_math::fixed_dot;
 using row_math::fixed_sum;
 using row_math::Range;
 
-// Limits that keep stored parameters finite and x / s + z exact enough. FP16 holds no scale below 2^-24 or above
-// 65504. A group whose offset is more than kMaxOffset scales carries less variation than the stored offset resolves:
-// it is written as a constant.
+// Limits that keep stored parameters finite and x / s + z exact enough. FP16 holds no scale below 2^-24 or above 65504.
+// If a group's offset exceeds kMaxOffset scales, its variation is below the resolution of the stored offset, and it is
+// written as a constant.
 constexpr float kMaxOffset = 2048.0f;
 
 template <ParamType kType>
@@ -45,7 +45,7 @@ OSCAR_INLINE std::uint16_t stored_scale(float scale) {
   return T::value(bits) < T::kMinScale ? T::bits(T::kMinScale) : bits;
 }
 
-// All codes 0 and xhat = the middle of the range, exactly when the 16-bit type holds it.
+// All codes are 0 and xhat is the middle of the range, exact if the 16-bit type can represent it.
 template <ParamType kType>
 OSCAR_INLINE Params encode_constant(Range range, int n, std::uint8_t* codes) {
   using T = Stored<kType>;
@@ -95,9 +95,9 @@ OSCAR_INLINE Candidate try_fraction(const float* x, const float* y, int n, Range
   return {fixed_dot(y, levels, n), sum, squares};
 }
 
-// Ten fractions; the codes with the best cosine to the centered row win, then the scale is set for them: keys without
-// bias, values by least squares, z so that the mean is kept. Rows outside the safe range of squares take min/max.
-// metric, offset: of encoder feedback (feedback.h), or null.
+// Tries ten fractions; the codes with the best cosine to the centered row win. Then the scale is set for them: keys
+// without bias, values by least squares, z such that the mean is preserved. Rows outside the safe range of squares use
+// min/max. metric, offset: of encoder feedback (feedback.h), or null.
 template <ParamType kType>
 OSCAR_INLINE Params encode_search(const float* x, int n, Range range, Side side, const float* metric,
                                   const float* offset, std::uint8_t* codes) {
@@ -125,7 +125,7 @@ OSCAR_INLINE Params encode_search(const float* x, int n, Range range, Side side,
   if (!(best_score > 0.0f)) return encode_minmax<kType>(x, n, range, codes);
 
   float ideal = side == Side::kKey ? energy / best.dot : (best.dot * count) / best_spread;
-  float middle = mean, level = static_cast<float>(best.sum) / count;  // of the row and of its codes
+  float middle = mean, level = static_cast<float>(best.sum) / count;  // means of the row and of its codes
   if (metric != nullptr) {
     const feedback::Products p = feedback::ascend(x, metric, n, 1.0f, 0.0f, 3.0f, levels[best_buffer]);
     if (p.usable()) {
@@ -173,7 +173,7 @@ OSCAR_INLINE std::int64_t encode_all(const RowCodec& codec, const float* rows, s
   return -1;
 }
 
-// One clone set for each encoder and parameter type.
+// One set of clones for each encoder and parameter type.
 OSCAR_VECTOR_CLONES std::int64_t minmax_float16(const RowCodec& c, const float* x, std::int64_t n, std::int64_t stride,
                                                 std::uint8_t* codes, std::uint8_t* params) {
   return encode_all<ParamType::kFloat16, Encoder::kMinMax>(c, x, n, stride, codes, params);

@@ -8,7 +8,7 @@
 
 namespace oscar::uniform {
 
-// n rows; false and *bad_row when a row is not finite. codes: [n, d]; params: [n, groups, 2] 16-bit s and z.
+// n rows; returns false and sets *bad_row if a row is not finite. codes: [n, d]; params: [n, groups, 2] 16-bit s and z.
 bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params, std::int64_t* bad_row);
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,

@@ -1,5 +1,5 @@
-// 16-bit floats as bits: IEEE binary16 and bfloat16, rounding to nearest even, written with integer and exact float
-// operations so that every machine gives the same bits.
+// 16-bit floats as bits: IEEE binary16 and bfloat16, rounded to nearest even. They use integer and exact float
+// operations, so every machine gives the same bits.
 #pragma once
 
 #include <bit>
@@ -12,11 +12,11 @@ inline std::uint16_t float16_bits(float value) {
   const std::uint32_t sign = (x >> 16) & 0x8000u;
   x &= 0x7fffffffu;
   if (x >= 0x47800000u) return static_cast<std::uint16_t>(sign | (x > 0x7f800000u ? 0x7e00u : 0x7c00u));
-  if (x < 0x38800000u) {  // subnormal: adding 0.5 leaves multiples of 2^-24, rounded as the addition rounds
+  if (x < 0x38800000u) {  // subnormal: adding 0.5 leaves multiples of 2^-24, with the rounding of the addition
     const float shifted = std::bit_cast<float>(x) + 0.5f;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
   }
-  x += 0xc8000fffu + ((x >> 13) & 1u);  // exponent bias 127 -> 15, and half a unit of the last place that stays
+  x += 0xc8000fffu + ((x >> 13) & 1u);  // exponent bias 127 -> 15, plus half a unit of the last kept place
   return static_cast<std::uint16_t>(sign | (x >> 13));
 }
 
@@ -40,7 +40,7 @@ inline std::uint16_t bfloat16_bits(float value) {
 
 inline float bfloat16_value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-// Through the 16-bit type and back.
+// Converts to the 16-bit type and back.
 inline float round_to_float16(float value) { return float16_value(float16_bits(value)); }
 
 }  // namespace oscar

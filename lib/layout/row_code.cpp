@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// What differs from layout to layout, as functions of a sound code (validate() checks what all have in common first).
+// What differs between layouts, as functions of a valid code (validate() first checks what all layouts share).
 struct RowLayout {
   const char* name;
   void (*validate)(const RowCode& code);
@@ -48,7 +48,7 @@ int coded_bands(const RowCode& code) {
   return static_cast<int>(std::count_if(code.widths.begin(), code.widths.end(), [](int w) { return w > 0; }));
 }
 
-// One row for each layout, in the order of Layout.
+// One row per layout, in the order of Layout.
 constexpr RowLayout kLayouts[] = {
     {"uniform", validate_uniform, [](const RowCode& c) { return c.head_dim / 4; },
      [](const RowCode& c) { return c.quant_groups() * 4; }, [](const RowCode& c) { return c.quant_group; }, true,

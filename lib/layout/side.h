@@ -1,4 +1,4 @@
-// Keys or values: which half of the cache something belongs to.
+// Keys or values: a side of the cache.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ constexpr std::int64_t kCalibrationTokens = 128;
 
 at::Tensor as_float(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
-// Codes all complete tiles from the sink on, in place. rows: [T, H, d] contiguous.
+// Codes all complete tiles after the sink, in place. rows: [T, H, d] contiguous.
 void code_rows(const SideCode& side, at::Tensor& rows) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1), d = rows.size(2);
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
@@ -36,7 +36,7 @@ void code_rows(const SideCode& side, at::Tensor& rows) {
   });
 }
 
-// Hadamard of blocks of `order` channels, which may reach over heads. rows: [T, H, d] contiguous.
+// Hadamard transform in blocks of `order` channels, which may span heads. rows: [T, H, d] contiguous.
 at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
   at::Tensor out = rows.clone();
   if (rows.is_cuda()) {
@@ -61,7 +61,7 @@ at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
   return norms;
 }
 
-// [T, H, d] times m: [n, w, w], one matrix of all heads or of parts of w channels, or one for each head.
+// [T, H, d] times m: [n, w, w], one matrix for all heads or for parts of w channels, or one per head.
 at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
   const std::int64_t width = m.size(1);
   if (m.size(0) == 1) return at::mm(rows.reshape({-1, width}), m[0]).view(rows.sizes());
@@ -107,15 +107,15 @@ double MethodEngine::bits_per_element_at(std::int64_t context) const {
   return 8.0 * held(context) / elements;
 }
 
-// Order of the Hadamard blocks of a row; 0: the basis is another.
+// Order of the Hadamard blocks of a row; 0: another basis.
 std::int64_t MethodEngine::hadamard_order(const SideCode& side) const {
   return side.basis == CacheBasis::kHadamard ? hadamard_order_of(head_dim_) : 0;
 }
 
-// Of kRandom: [n, w, w], n matrices for as many parts of w channels each, or one for all parts.
+// Matrix for kRandom: [n, w, w], n matrices for n parts of w channels each, or one for all parts.
 at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
   if (random_.defined()) return random_.to(rows.device()).t().unsqueeze(0);
-  // The channels of largest energy first, each part with a rotation of its own.
+  // Channels sorted by energy, largest first; each part has its own rotation.
   const std::int64_t boosted = random_boosted_.size(0), count = std::min(kCalibrationTokens, rows.size(0));
   const at::Tensor energy = rows.narrow(0, 0, count).to(at::kDouble).square().sum(0);  // [H, d]
   const at::Tensor order = std::get<1>(energy.sort(/*stable=*/true, 1, true));

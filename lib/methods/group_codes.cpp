@@ -20,7 +20,7 @@ struct Range {
 
 constexpr std::int64_t kLanes = 16;
 
-// Lanes, because a single chain of comparisons waits for each one; the result does not depend on order.
+// Uses lanes, because a single chain of comparisons would be serial; the result does not depend on order.
 OSCAR_VECTOR_CLONES Range range_of(const float* x, std::int64_t n) {
   float low[kLanes], high[kLanes];
   std::fill_n(low, kLanes, x[0]);
@@ -66,7 +66,7 @@ OSCAR_VECTOR_CLONES void symmetric4_rows(float* x, std::int64_t n, float inverse
   }
 }
 
-// Codes of a group between encoder and decoder.
+// Holds codes of a group between encoder and decoder.
 class CodeBuffer {
  public:
   explicit CodeBuffer(std::int64_t n) {
@@ -107,14 +107,14 @@ GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float 
   if (r.low == 0 && r.high == 0) r = {-1.0f, 1.0f};
   const float top = static_cast<float>((1 << bits) - 1);
   const float scale = stored_half((r.high - r.low) / top);
-  // A constant group, or one too narrow for FP16: the reader gets the offset, which is all that is stored.
+  // A constant group, or one too narrow for FP16: only the offset is stored, and the reader gets it.
   if (!(scale > 0)) {
     std::fill_n(codes, n, std::uint8_t{0});
     return {0.0f, stored_half(r.low)};
   }
   const float zero = std::nearbyint(-r.low / scale);
   integer_codes(x, n, zero, scale, top, codes);
-  return {scale, stored_half(-zero * scale)};  // the offset is stored in place of z
+  return {scale, stored_half(-zero * scale)};  // the offset is stored instead of z
 }
 
 void uniform(float* x, std::int64_t n, int bits) {
@@ -142,7 +142,7 @@ OSCAR_VECTOR_CLONES void float8_e4m3(float* x, std::int64_t n) {
   constexpr float kLargest = 448.0f;
   for (std::int64_t i = 0; i < n; ++i) {
     const float size = std::fabs(x[i]), magnitude = size < kLargest ? size : kLargest;
-    // Steps of 2^(e - 3) in [2^e, 2^(e+1)), e >= -6; below 2^-6 the subnormal step 2^-9.
+    // Step is 2^(e - 3) in [2^e, 2^(e+1)), e >= -6; below 2^-6 the subnormal step 2^-9.
     const std::int32_t exponent = std::max(std::bit_cast<std::int32_t>(magnitude) >> 23, 127 - 6);
     const float step = std::bit_cast<float>((exponent - 3) << 23);
     const float code = std::nearbyint(magnitude / step) * step;

@@ -46,7 +46,7 @@ std::vector<double> iterate(int bits) {
 
 struct Table {
   const std::vector<double>& centroid;
-  std::vector<float> middle;  // between neighbors; on it, the lower one is taken
+  std::vector<float> middle;  // midpoints between neighbors; a value on one goes to the lower centroid
 };
 
 const Table& table_of(int bits) {
@@ -64,7 +64,7 @@ const Table& table_of(int bits) {
 
 constexpr std::int64_t kStrip = 64;
 
-// How many middles lie below each x up: the index of its centroid, without a branch.
+// Counts the midpoints below x up for each x: the index of its centroid, without a branch.
 OSCAR_VECTOR_CLONES void nearest(const float* x, std::int64_t count, float up, const std::vector<float>& middle,
                                  std::int32_t* index) {
   float y[kStrip];

@@ -9,7 +9,8 @@ namespace oscar {
 // 2^bits centroids in ascending order, the fixed point of Lloyd's iteration for N(0, 1). bits: 1 to 8.
 const std::vector<double>& lloyd_max_centroids(int bits);
 
-// n coordinates of a rotated row: norm in FP16, x / norm sqrt(n) to the nearest centroid, and back.
+// Replaces n coordinates of a rotated row by decoded ones: norm in FP16, x / norm sqrt(n) to the nearest centroid, and
+// back.
 void lloyd_max_code(float* x, std::int64_t n, int bits);
 
 }  // namespace oscar

@@ -16,7 +16,7 @@ at::Tensor random_orthogonal(std::int64_t n, std::uint64_t seed) {
     const double u = 1.0 - random_unit(seed, 0, at), v = random_unit(seed, 1, at);
     m[i] = std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
   }
-  // Gram-Schmidt on rows, each twice, which is as good as Householder and gives R a positive diagonal.
+  // Gram-Schmidt on rows, each twice: as accurate as Householder, and R has a positive diagonal.
   for (std::int64_t r = 0; r < n; ++r) {
     double* row = m + r * n;
     for (int pass = 0; pass < 2; ++pass) {

@@ -1,7 +1,6 @@
-// The rows of the registry: ours, then the methods of other papers. Windows of the latter are those of the authors'
-// code at decode time: `recent` counts the current token, which a method without a window codes before it is read
-// (recent 0), and which the block methods read before it is coded (recent 1); `flush` is the block that leaves the
-// full-precision buffer at once.
+// The rows of the registry: own methods, then methods of other papers, with the windows of the authors' code at decode
+// time. `recent` counts the current token. A method without a window codes it before it is read (recent 0). The block
+// methods read it before it is coded (recent 1). `flush` is the block that leaves the full-precision buffer at once.
 #include "registry/registry.h"
 
 namespace oscar {
@@ -32,8 +31,8 @@ MethodSpec same(std::string id, std::string summary, std::string source, const S
   return {std::move(id), std::move(summary), std::move(source), both, both};
 }
 
-// KIVI (arXiv 2402.02750): keys per channel, a block of 128 tokens coded when it is full; values per token, the last
-// 128 in full precision (129 with the current one, which is read before the oldest is coded).
+// KIVI (arXiv 2402.02750): keys per channel, a block of 128 tokens is coded when it is full; values per token. The last
+// 128 values stay in full precision (129 with the current one, which is read before the oldest is coded).
 MethodSpec kivi(std::string id, int group) {
   return {std::move(id), "2 bits, keys per channel and values per token in groups of " + std::to_string(group),
           "KIVI (arXiv 2402.02750)", channels(side(CacheCode::kUniform, 2, group, {0, 1, kResidual})),
@@ -41,7 +40,7 @@ MethodSpec kivi(std::string id, int group) {
 }
 
 // OScaR (arXiv 2605.19660): canalized rotation (Hadamard after RoPE), then omni-token scaling (one norm over all heads
-// of a token), then per-channel integer codes; values Hadamard, per token. Both sides leave in blocks of 128.
+// of a token), then per-channel integer codes; values: Hadamard, per token. Both sides are coded in blocks of 128.
 MethodSpec oscar_tns() {
   constexpr int kGroup = 32;
   SideCode key = channels(hadamard(side(CacheCode::kIntegerZero, 2, kGroup, {0, 1, kResidual})));
@@ -51,8 +50,7 @@ MethodSpec oscar_tns() {
           hadamard(side(CacheCode::kIntegerZero, 2, kGroup, {0, 1, kResidual}))};
 }
 
-// TurboQuant, MSE variant (arXiv 2504.19874): a quarter of the channels has one bit more, as two quantizers of their
-// own.
+// TurboQuant, MSE variant (arXiv 2504.19874): a quarter of the channels has one bit more, with a separate quantizer.
 MethodSpec turboquant() {
   SideCode s = side(CacheCode::kLloydMax, 2, 0);
   s.basis = CacheBasis::kRandom;
@@ -61,7 +59,7 @@ MethodSpec turboquant() {
               "TurboQuant (arXiv 2504.19874), MSE variant", s);
 }
 
-// What every comparison has, and what oscar-fit makes.
+// Methods of every comparison, and methods that oscar-fit makes.
 std::vector<MethodRow> own_methods() {
   return {
       {.id = "bf16",

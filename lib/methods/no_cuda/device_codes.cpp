@@ -1,4 +1,4 @@
-// Where CUDA is off.
+// Used if CUDA is off.
 #include "methods/device_codes.h"
 #include "base/errors.h"
 
